@@ -414,7 +414,7 @@ func TestCloseTellsOfWhatIsNotCopied(t *testing.T) {
 	r := openReplicated(t, dir, readReplica(t, "shutdown-sync-timeout: 300ms\ndbs: [{path: "+dir+"/service.db, replica: {bucket: b, endpoint: 'http://127.0.0.1:1', access-key-id: a, secret-access-key: hidden}}]"))
 	began := time.Now()
 	err = r.close()
-	if err == nil || !strings.Contains(err.Error(), "does not hold what was written last") || strings.Contains(err.Error(), "hidden") {
+	if err == nil || !strings.Contains(err.Error(), "lacks the newest changes") || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(began); took > 5*time.Second {

@@ -80,5 +80,5 @@ func prospect(ctx context.Context, s *server.Config, known int64) error {
 	if err != nil {
 		return err
 	}
-	return l.Prospect(ctx, known)
+	return l.CheckAcquire(ctx, known)
 }

@@ -172,7 +172,7 @@ func (v *vigil) drop(p *promotion) {
 // look is [replica.LeaseWatch.Look], and logs when the lease can no longer be
 // read.
 func (v *vigil) look(ctx context.Context) (state replica.LeaseState, ended bool, err error) {
-	state, ended, err = v.watch.Look(ctx)
+	state, ended, err = v.watch.Poll(ctx)
 	logger := v.b.cfg.Logger
 	switch {
 	case ctx.Err() != nil:

@@ -8,54 +8,55 @@ import (
 	"time"
 )
 
-// ErrNotAcknowledged says that a commit is not known to be in the replica.
+// ErrNotAcknowledged means that a commit is not known to be in the replica.
 var ErrNotAcknowledged = errors.New("the replica does not have it yet")
 
-// acknowledger knows which commits are in the replica, and wakes those who wait for
-// one. An upload serves everybody whose commit was made before the write-ahead log was
-// copied for it: commits continue while it runs, and those who made them wait for the
-// next. Where copying takes a considerable part of an upload, the next is staged, that
-// is copied, while one runs.
+// acknowledger tracks which commits are in the replica and wakes the callers that wait
+// for them.
+//
+// An upload covers all commits before the copy of the WAL for it. Commits continue
+// while it runs; their callers wait for the next upload. If the copy takes a large part
+// of an upload, the next upload is staged while one runs: its copy is made ahead.
 type acknowledger struct {
 	timeout time.Duration // of a wait
-	pause   time.Duration // the least pause between two uploads
-	commits func() int64  // how many there are, see [sqlite.Writer.Commits]
+	pause   time.Duration // minimum pause between two uploads
+	commits func() int64  // number of commits, see [sqlite.Writer.Commits]
 
-	covered atomic.Int64  // the first so many commits are in the replica; -1: not even what was there at the start
-	wanted  chan struct{} // somebody waits; has room for one
+	covered  atomic.Int64  // number of commits that are in the replica; -1 before the first upload
+	requests chan struct{} // a caller waits for an upload; has room for one
 
-	// Owned by the upload loop: how long a request may take. A connection that hangs
-	// holds up everybody, so it begins at the timeout, and doubles for a bucket that is
+	// Owned by the upload loop: the time limit of a request. It begins at timeout,
+	// because a hanging connection delays all callers, and doubles if the bucket is
 	// slow.
-	patience time.Duration
+	uploadLimit time.Duration
 
 	mu        sync.Mutex
 	uploading bool
-	staged    bool // the log is copied, or being copied, for the upload that begins next
+	staged    bool // the WAL is copied, or being copied, for the next upload
 	began     time.Time
-	upTo      int64   // the commits that the upload covers
-	stagedTo  int64   // the commits that the staged one covers
+	upTo      int64   // number of commits that the upload covers
+	stagedTo  int64   // number of commits that the staged upload covers
 	current   waiters // for the upload
-	ahead     waiters // for the staged one
-	next      waiters // for the one after it
+	ahead     waiters // for the staged upload
+	next      waiters // for the upload after it
 
-	// Of the last upload.
+	// The last upload.
 	copyTook time.Duration
 	ended    time.Time
 	took     time.Duration // without the copy
-	woken    int           // by it
-	waited   int           // for the next, when it ended
+	woken    int           // number of callers that it woke
+	waited   int           // number of callers that waited for the next upload when it ended
 
-	skip int // how many uploads gather lets begin at once
+	skip int // number of uploads for which linger returns immediately
 }
 
-// waiters are those who wait for one upload.
+// waiters are the callers that wait for one upload.
 type waiters struct {
-	done chan struct{} // closed when the upload ends; nil for nobody
+	done chan struct{} // closed when the upload ends; nil without waiters
 	n    int
 }
 
-// add returns the channel to wait on.
+// add adds a waiter and returns the channel to wait on.
 func (w *waiters) add() <-chan struct{} {
 	if w.done == nil {
 		w.done = make(chan struct{})
@@ -64,7 +65,7 @@ func (w *waiters) add() <-chan struct{} {
 	return w.done
 }
 
-// wake has everybody go on.
+// wake wakes all waiters.
 func (w *waiters) wake() {
 	if w.n > 0 {
 		close(w.done)
@@ -73,13 +74,16 @@ func (w *waiters) wake() {
 }
 
 func newAcknowledger(timeout, pause time.Duration, commits func() int64) *acknowledger {
-	a := &acknowledger{timeout: timeout, patience: min(timeout, requestTimeout), pause: pause, commits: commits, wanted: make(chan struct{}, 1)}
+	a := &acknowledger{
+		timeout: timeout, uploadLimit: min(timeout, requestTimeout), pause: pause,
+		commits: commits, requests: make(chan struct{}, 1),
+	}
 	a.covered.Store(-1)
 	return a
 }
 
-// wait waits until the first so many commits are in the replica, for at most the
-// timeout. The error wraps [ErrNotAcknowledged] after that.
+// wait waits until the given number of commits are in the replica. After the timeout
+// it returns [ErrNotAcknowledged].
 func (a *acknowledger) wait(ctx context.Context, commits int64) error {
 	if a.covered.Load() >= commits {
 		return nil
@@ -104,9 +108,9 @@ func (a *acknowledger) wait(ctx context.Context, commits int64) error {
 	}
 }
 
-// join returns a channel that is closed when the first upload ends that covers so
-// many commits, nil when they are covered. It has an upload begin if none runs that
-// does.
+// join returns a channel that is closed when the first upload that covers the given
+// number of commits ends, or nil if they are covered already. It requests an upload if
+// neither the running nor the staged one covers them.
 func (a *acknowledger) join(commits int64) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,21 +124,21 @@ func (a *acknowledger) join(commits int64) <-chan struct{} {
 		return a.ahead.add()
 	}
 	if a.next.n == 0 {
-		a.want()
+		a.request()
 	}
 	return a.next.add()
 }
 
-// want has an upload begin. The mutex must be held.
-func (a *acknowledger) want() {
+// request requests an upload. The mutex must be held.
+func (a *acknowledger) request() {
 	select {
-	case a.wanted <- struct{}{}:
+	case a.requests <- struct{}{}:
 	default:
 	}
 }
 
-// stage stages an upload, which covers all commits up to now: the write-ahead log must
-// be copied after it, and copied called then. It reports false when one is staged.
+// stage stages an upload that covers all commits so far. The caller must then copy the
+// WAL and call copied. stage returns false if an upload is staged already.
 func (a *acknowledger) stage() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,14 +148,14 @@ func (a *acknowledger) stage() bool {
 	a.staged, a.stagedTo = true, a.commits()
 	a.ahead, a.next = a.next, waiters{}
 	select {
-	case <-a.wanted: // by those whom this upload covers
+	case <-a.requests: // of the callers that this upload covers
 	default:
 	}
 	return true
 }
 
-// copied says how long the copy of the staged upload took. After a failure none is
-// staged.
+// copied records how long the copy for the staged upload took. After a failure, no
+// upload is staged.
 func (a *acknowledger) copied(took time.Duration, success bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -160,15 +164,16 @@ func (a *acknowledger) copied(took time.Duration, success bool) {
 	case !success:
 		a.staged = false
 		a.ahead.wake()
-	case a.ahead.n > 0 && !a.uploading: // the upload that it was copied during ended before
-		a.want()
+	case a.ahead.n > 0 && !a.uploading: // the upload that ran during the copy has ended
+		a.request()
 	}
 }
 
-// copyAhead calls copyLog, which stages the next upload, while one runs: late enough
-// that both end together. It does so only where that is worthwhile and somebody waits
-// for it. The returned function must be called when the upload has ended.
-func (a *acknowledger) copyAhead(copyLog func()) (ended func()) {
+// copyAhead calls copyWAL, which stages the next upload, while an upload runs. It times
+// the call so that both end together. It does nothing if that is not worthwhile or if
+// no caller waits for the next upload. The returned function must be called when the
+// upload has ended.
+func (a *acknowledger) copyAhead(copyWAL func()) (ended func()) {
 	a.mu.Lock()
 	after, worthwhile := max(0, a.took-a.copyTook), a.pause == 0 && (a.skip > 0 || a.copyTook > a.took/aheadShare)
 	a.mu.Unlock()
@@ -189,19 +194,19 @@ func (a *acknowledger) copyAhead(copyLog func()) (ended func()) {
 		awaited := a.next.n > 0
 		a.mu.Unlock()
 		if awaited {
-			copyLog()
+			copyWAL()
 		}
 	}()
 	return func() { close(uploaded); <-done }
 }
 
-// aheadShare is the part of an upload, as a fraction, that a copy must take for the
-// next to be staged ahead. Those whom an upload wakes come too late for the one that
-// is staged then; below it, they are better served by a moment's wait, unless gather
-// has found that few of them come back in it.
+// The next upload is staged ahead if its copy takes more than 1/aheadShare of an
+// upload. Callers that an upload wakes come too late for a staged upload. Below this
+// share, lingering serves them better, unless linger found that few of them return in
+// time.
 const aheadShare = 4
 
-// begin begins the staged upload. end must follow.
+// begin marks the staged upload as running. end must follow.
 func (a *acknowledger) begin() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,14 +214,13 @@ func (a *acknowledger) begin() {
 	a.current, a.ahead = a.ahead, waiters{}
 	if a.next.n == 0 {
 		select {
-		case <-a.wanted: // by those whom this upload covers
+		case <-a.requests: // of the callers that this upload covers
 		default:
 		}
 	}
 }
 
-// end ends the upload, and wakes those who wait for it. Without success they join
-// the next.
+// end ends the upload and wakes its waiters. If it failed, they join the next one.
 func (a *acknowledger) end(success bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,30 +235,31 @@ func (a *acknowledger) end(success bool) {
 	a.took, a.woken, a.waited = a.ended.Sub(a.began), a.current.n, a.next.n
 	a.current.wake()
 	if a.ahead.n+a.next.n > 0 {
-		a.want()
+		a.request()
 	}
 }
 
-// gather waits a moment, after an upload, for those whom it has woken: a publisher
-// that sends one event after the other is about to send the next, and would wait for
-// almost two uploads if the next one began without it. The moment ends when all have
-// come, when nobody came within half of it, and at the latest after two fifths of
-// the time of an upload. Where fewer than two thirds of them come, as when publishers are
-// independent of each other, most uploads begin at once.
-func (a *acknowledger) gather(ctx context.Context) {
+// linger waits briefly after an upload for the callers that it woke. A publisher that
+// sends one event after the other is about to send the next, and would wait for almost
+// two uploads if the next one began without it.
+//
+// linger returns when all of them have come back, when none came within a step, and at
+// the latest after lingerShare of the duration of an upload. If fewer than two thirds
+// come back, because publishers are independent, it is skipped for lingerSkip uploads.
+func (a *acknowledger) linger(ctx context.Context) {
 	for waiting := 0; ; {
 		a.mu.Lock()
-		moment := time.Duration(float64(a.took) * gatherShare)
-		before, left := waiting, moment-time.Since(a.ended)
+		limit := time.Duration(float64(a.took) * lingerShare)
+		before, left := waiting, limit-time.Since(a.ended)
 		waiting = a.next.n
-		all, step := waiting >= a.woken+a.waited, moment/gatherSteps
+		all, step := waiting >= a.woken+a.waited, limit/lingerSteps
 		over := a.staged || a.skip > 0 || all || waiting == before || left <= 0
 		switch {
 		case a.skip > 0:
 			a.skip--
 		case a.staged:
 		case over && 3*(waiting-a.waited) < 2*a.woken:
-			a.skip = gatherSkip
+			a.skip = lingerSkip
 		}
 		a.mu.Unlock()
 		if over {
@@ -269,52 +274,52 @@ func (a *acknowledger) gather(ctx context.Context) {
 }
 
 const (
-	gatherShare = 0.4 // of an upload
-	gatherSteps = 2   // in which somebody must come
-	gatherSkip  = 15
+	lingerShare = 0.4 // of the duration of an upload
+	lingerSteps = 2
+	lingerSkip  = 15
 )
 
-// awaited receives when somebody waits for an upload that has not begun; never
-// without an acknowledger.
+// awaited returns a channel that receives when a caller waits for an upload that has
+// not begun. A nil acknowledger has no callers.
 func (a *acknowledger) awaited() <-chan struct{} {
 	if a == nil {
 		return nil
 	}
-	return a.wanted
+	return a.requests
 }
 
-// least returns the least pause between two uploads, which is the interval without
-// an acknowledger.
-func (a *acknowledger) least(interval time.Duration) time.Duration {
+// minPause returns the minimum pause between two uploads. Without an acknowledger it
+// is the interval.
+func (a *acknowledger) minPause(interval time.Duration) time.Duration {
 	if a == nil {
 		return interval
 	}
 	return a.pause
 }
 
-// requestTimeout bounds the next upload, without what its size adds.
+// requestTimeout returns the timeout of the next upload, to which the caller adds time
+// for its size.
 func (a *acknowledger) requestTimeout() time.Duration {
 	if a == nil {
 		return requestTimeout
 	}
-	return a.patience
+	return a.uploadLimit
 }
 
-// adapt adapts the patience to an upload that has ended, by success or by its
-// timeout.
+// adapt adapts uploadLimit after an upload that succeeded or stalled.
 func (a *acknowledger) adapt(took time.Duration, stalled bool) {
 	switch {
 	case a == nil:
 	case stalled:
-		a.patience = min(2*a.patience, requestTimeout)
+		a.uploadLimit = min(2*a.uploadLimit, requestTimeout)
 	default:
-		a.patience = min(max(a.timeout, 2*took), requestTimeout)
+		a.uploadLimit = min(max(a.timeout, 2*took), requestTimeout)
 	}
 }
 
-// forget takes nothing for covered or staged, until the next upload: what the replica
-// held, or what waited on the disk, may be lost.
-func (a *acknowledger) forget() {
+// reset marks all commits as not covered and nothing as staged, because earlier
+// uploads or local files may be lost.
+func (a *acknowledger) reset() {
 	if a == nil {
 		return
 	}
@@ -325,24 +330,23 @@ func (a *acknowledger) forget() {
 	a.ahead.wake()
 }
 
-// UploadPause returns the least pause between two uploads that are waited for: the
-// sync-interval, if the configuration sets one, else 0.
+// UploadPause returns the minimum pause between two uploads for which callers wait: the
+// sync-interval if the configuration sets it, else 0.
 func (c *Config) UploadPause() time.Duration {
-	if c.settings.paced {
+	if c.settings.syncIntervalSet {
 		return c.settings.syncInterval
 	}
 	return 0
 }
 
-// Acknowledge has uploads begin as soon as [Replication.Await] waits for one, with a
-// pause of [Config.UploadPause] between two. A wait lasts for the timeout at most. It
-// is called once at most, before Run.
+// Acknowledge makes uploads begin as soon as [Replication.Await] waits for one, with a
+// pause of [Config.UploadPause] between two. timeout limits a wait. Acknowledge must be
+// called at most once, before Run.
 func (r *Replication) Acknowledge(timeout time.Duration) {
 	r.acks = newAcknowledger(timeout, r.cfg.UploadPause(), r.writer.Commits)
 }
 
-// AcknowledgeTimeout returns the timeout that Acknowledge was called with, 0 when it
-// was not.
+// AcknowledgeTimeout returns the timeout passed to Acknowledge, or 0.
 func (r *Replication) AcknowledgeTimeout() time.Duration {
 	if r.acks == nil {
 		return 0
@@ -350,18 +354,18 @@ func (r *Replication) AcknowledgeTimeout() time.Duration {
 	return r.acks.timeout
 }
 
-// Await waits until the first so many commits of the writer are in the replica,
-// uploaded while the lease was valid. What was there before the process started
-// counts from the first upload on. The error wraps [ErrNotAcknowledged] when that
-// takes too long. Acknowledge must have been called.
+// Await waits until the given number of commits of the writer are in the replica,
+// uploaded while the lease was valid. With 0 it waits for the first upload, which
+// covers everything from before the process started. The error wraps
+// [ErrNotAcknowledged] after the timeout. Acknowledge must have been called.
 func (r *Replication) Await(ctx context.Context, commits int64) error {
 	return r.acks.wait(ctx, commits)
 }
 
-// Covered reports whether the first so many commits are in the replica.
-// Acknowledge must have been called.
+// Covered reports whether the given number of commits are in the replica. Acknowledge
+// must have been called.
 func (r *Replication) Covered(commits int64) bool { return r.acks.covered.Load() >= commits }
 
-// Measure has f called after each upload with how many files it sent and how long
-// that took. It is called once at most, before Run.
+// Measure registers f, which is called after each upload with the number of its files
+// and its duration. It must be called at most once, before Run.
 func (r *Replication) Measure(f func(files int, took time.Duration)) { r.measure = f }

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// publishers wait for uploads, under names.
+// publishers waits for uploads on behalf of named groups of publishers.
 type publishers struct {
 	a       *acknowledger
 	working sync.WaitGroup
 	mu      sync.Mutex
-	errs    map[string][]error // what those who wait no more have got
+	errs    map[string][]error // results of the waits that have ended
 }
 
-// wait has one more wait for commit n.
+// wait starts another wait for n commits.
 func (w *publishers) wait(name string, ctx context.Context, n int64) {
 	w.working.Go(func() {
 		err := w.a.wait(ctx, n)
@@ -33,7 +33,7 @@ func (w *publishers) wait(name string, ctx context.Context, n int64) {
 	synctest.Wait()
 }
 
-// woken returns how many of a name wait no more.
+// woken returns how many waits of a group have ended.
 func (w *publishers) woken(name string) int {
 	synctest.Wait()
 	w.mu.Lock()
@@ -41,53 +41,54 @@ func (w *publishers) woken(name string) int {
 	return len(w.errs[name])
 }
 
-// result returns the errors of those of a name who wait no more.
+// result returns the errors of the waits of a group that have ended.
 func (w *publishers) result(name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return errors.Join(w.errs[name]...)
 }
 
-// leave has the waits of "second" for commit n, and of others, end without an upload.
-func (w *publishers) leave(t *testing.T, n int64) {
+// checkTimeouts checks that waits end by cancellation and by the timeout. The group
+// "second" must be waiting for n commits.
+func (w *publishers) checkTimeouts(t *testing.T, n int64) {
 	t.Helper()
-	gone, leave := context.WithCancel(t.Context())
-	w.wait("gone", gone, n)
-	leave()
-	if w.woken("gone") != 1 || !errors.Is(w.result("gone"), context.Canceled) {
-		t.Errorf("got %v for one who has left", w.result("gone"))
+	ctx, cancel := context.WithCancel(t.Context())
+	w.wait("canceled", ctx, n)
+	cancel()
+	if w.woken("canceled") != 1 || !errors.Is(w.result("canceled"), context.Canceled) {
+		t.Errorf("canceled wait: got %v, want %v", w.result("canceled"), context.Canceled)
 	}
 	began := time.Now()
 	if err := w.a.wait(t.Context(), n+1); !errors.Is(err, ErrNotAcknowledged) || time.Since(began) != 5*time.Second {
-		t.Errorf("got %v after %s", err, time.Since(began))
+		t.Errorf("got %v after %s, want %v after 5s", err, time.Since(began), ErrNotAcknowledged)
 	}
 	if w.woken("second") != 1 || !errors.Is(w.result("second"), ErrNotAcknowledged) {
-		t.Errorf("got %v after the timeout", w.result("second"))
+		t.Errorf("second: got %v, want %v", w.result("second"), ErrNotAcknowledged)
 	}
 }
 
-// An upload wakes those whose commit was made before it began, all at once; the
-// others wait for the next.
+// An upload wakes all waiters for commits from before it began. Others wait for the next
+// upload.
 func TestAcknowledger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var commits atomic.Int64
 		a := newAcknowledger(5*time.Second, 0, commits.Load)
 		w := &publishers{a: a, errs: make(map[string][]error)}
-		awaited := func() bool { return len(a.wanted) == 1 }
+		awaited := func() bool { return len(a.requests) == 1 }
 
-		// What was there before the process started is not covered.
+		// Before the first upload, nothing is covered.
 		w.wait("start", t.Context(), 0)
 		if !awaited() {
-			t.Error("no upload is asked for")
+			t.Error("first wait: got no request for an upload")
 		}
 		a.stage()
 		a.begin()
 		if awaited() {
-			t.Error("another upload is asked for by one whom this one covers")
+			t.Error("a waiter that the upload covers requests another upload")
 		}
 		a.end(true)
 		if w.woken("start") != 1 || a.wait(t.Context(), 0) != nil {
-			t.Error("the first upload does not cover what was there")
+			t.Error("the first upload does not cover 0 commits")
 		}
 
 		for range 100 {
@@ -95,14 +96,14 @@ func TestAcknowledger(t *testing.T) {
 			w.wait("first", t.Context(), commits.Load())
 		}
 		a.stage()
-		w.wait("first", t.Context(), commits.Load()) // the log is being copied
+		w.wait("first", t.Context(), commits.Load()) // during the copy of the WAL
 		a.copied(time.Millisecond, true)
 		a.begin()
-		w.wait("first", t.Context(), commits.Load()) // committed before it, though it waits only now
+		w.wait("first", t.Context(), commits.Load()) // during the upload, for a commit from before it
 		commits.Add(1)
 		w.wait("second", t.Context(), commits.Load())
 		if w.woken("first") != 0 || !awaited() {
-			t.Error("somebody was woken before the upload ended, or no second is asked for")
+			t.Errorf("during the upload: got %d woken and a request %t, want 0 and true", w.woken("first"), awaited())
 		}
 		a.end(true)
 		if w.woken("first") != 102 || w.woken("second") != 0 {
@@ -112,56 +113,55 @@ func TestAcknowledger(t *testing.T) {
 		a.copied(time.Millisecond, false)
 		synctest.Wait()
 		if w.woken("second") != 0 || !awaited() {
-			t.Error("a copy that failed woke somebody, or the upload is not asked for again")
+			t.Errorf("failed copy: got %d woken and a request %t, want 0 and true", w.woken("second"), awaited())
 		}
 		a.stage()
 		a.begin()
 		a.end(false)
 		synctest.Wait()
 		if w.woken("second") != 0 || !awaited() {
-			t.Error("an upload that failed woke somebody, or is not asked for again")
+			t.Errorf("failed upload: got %d woken and a request %t, want 0 and true", w.woken("second"), awaited())
 		}
-		w.leave(t, commits.Load())
+		w.checkTimeouts(t, commits.Load())
 		w.working.Wait()
 	})
 }
 
-// An upload that is staged while another runs begins with those alone whom it covers.
+// An upload that is staged while another runs has only the waiters that it covers.
 func TestAcknowledgerStaged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var commits atomic.Int64
 		a := newAcknowledger(5*time.Second, 0, commits.Load)
 		w := &publishers{a: a, errs: make(map[string][]error)}
-		awaited := func() bool { return len(a.wanted) == 1 }
+		awaited := func() bool { return len(a.requests) == 1 }
 		w.wait("first", t.Context(), commits.Load())
 		a.stage()
 		a.begin()
 		commits.Add(1)
 		w.wait("ahead", t.Context(), commits.Load())
 		if !a.stage() || a.stage() {
-			t.Error("not exactly one upload can be staged")
+			t.Error("stage: want true, then false")
 		}
 		commits.Add(1)
 		w.wait("second", t.Context(), commits.Load())
 		a.end(true)
 		if w.woken("first") != 1 || w.woken("ahead") != 0 || !awaited() {
-			t.Error("the staged upload is not asked for, or has ended before it began")
+			t.Error("the staged upload is not requested, or its waiters are woken")
 		}
-		<-a.wanted // as the upload loop does, once for both
+		<-a.requests // as the upload loop does, once for both uploads
 		a.begin()
 		a.end(true)
 		if w.woken("ahead") != 1 || w.woken("second") != 0 || !awaited() {
-			t.Error("the staged upload does not cover what was committed before it, covers more, or no other is asked for")
+			t.Error("the staged upload covers too few or too many commits, or the next is not requested")
 		}
-		w.leave(t, commits.Load())
+		w.checkTimeouts(t, commits.Load())
 		w.working.Wait()
 	})
 }
 
-// uploader uploads what a waits for, as the upload loop does, until ctx ends. It
-// returns how many uploads there were.
+// uploader simulates the upload loop until ctx ends, and returns the number of uploads.
 func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration) (n int) {
-	copyLog := func() {
+	copyWAL := func() {
 		if a.stage() {
 			<-time.After(copying)
 			a.copied(copying, true)
@@ -173,10 +173,10 @@ func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration)
 			return n
 		case <-a.awaited():
 		}
-		a.gather(ctx)
-		copyLog()
+		a.linger(ctx)
+		copyWAL()
 		a.begin()
-		ended := a.copyAhead(copyLog)
+		ended := a.copyAhead(copyWAL)
 		<-time.After(took)
 		a.end(true)
 		ended()
@@ -184,26 +184,35 @@ func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration)
 	}
 }
 
-// Publishers that send one event after the other wait for little more than one
-// upload, however many they are; those that come at any time for one and a half.
-func TestAcknowledgerTimes(t *testing.T) {
+// Publishers that send one event after the other wait for little more than one upload,
+// however many they are. Independent publishers wait for about one and a half.
+func TestAcknowledgerLatency(t *testing.T) {
 	const upload = 20 * time.Millisecond
+	uniform := func(least, most time.Duration) func(*rand.Rand) time.Duration {
+		return func(r *rand.Rand) time.Duration {
+			return least + time.Duration(r.IntN(int((most-least)/time.Microsecond)))*time.Microsecond
+		}
+	}
+	exponential := func(mean time.Duration) func(*rand.Rand) time.Duration {
+		return func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(mean)) }
+	}
+	const us, ms = time.Microsecond, time.Millisecond
 	for _, test := range []struct {
 		name       string
 		publishers int
-		copying    time.Duration                  // the log
-		between    func(*rand.Rand) time.Duration // two events of a publisher
-		most       float64                        // the median, in uploads
+		copying    time.Duration                  // duration of a copy of the WAL
+		between    func(*rand.Rand) time.Duration // pause between two events of a publisher
+		most       float64                        // maximum median, in uploads
 	}{
-		{"one publisher", 1, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(1500)) * time.Microsecond }, 1.01},
-		{"some publishers", 8, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
-		{"many publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(3000)) * time.Microsecond }, 1.2},
-		{"publishers of a busy machine", 64, 3 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(2000+r.IntN(5000)) * time.Microsecond }, 1.7},
-		{"many slow publishers", 200, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 1.6},
-		{"many publishers, much to copy", 1024, 16 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.IntN(12000)) * time.Microsecond }, 2.7},
-		{"much to copy at any time", 500, 10 * time.Millisecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(200*time.Millisecond)) }, 2.1},
-		{"a little to copy at any time", 200, 4400 * time.Microsecond, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(360*time.Millisecond)) }, 1.8},
-		{"few at any time", 20, 0, func(r *rand.Rand) time.Duration { return time.Duration(r.ExpFloat64() * float64(500*time.Millisecond)) }, 1.6},
+		{"one publisher", 1, 0, uniform(0, 1500*us), 1.01},
+		{"some publishers", 8, 0, uniform(0, 3*ms), 1.2},
+		{"many publishers", 200, 0, uniform(0, 3*ms), 1.2},
+		{"publishers on a busy machine", 64, 3 * ms, uniform(2*ms, 7*ms), 1.7},
+		{"many slow publishers", 200, 0, exponential(200 * ms), 1.6},
+		{"many publishers, slow copy", 1024, 16 * ms, uniform(0, 12*ms), 2.7},
+		{"independent publishers, slow copy", 500, 10 * ms, exponential(200 * ms), 2.1},
+		{"independent publishers, fast copy", 200, 4400 * us, exponential(360 * ms), 1.8},
+		{"few independent publishers", 20, 0, exponential(500 * ms), 1.6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -224,18 +233,18 @@ func TestAcknowledgerTimes(t *testing.T) {
 				p50, p99 := float64(took[len(took)/2])/float64(upload), float64(took[len(took)*99/100])/float64(upload)
 				t.Logf("%d acknowledgements by %d uploads: p50 %.2f, p99 %.2f uploads", len(took), uploads, p50, p99)
 				if p50 > test.most {
-					t.Errorf("p50 is %.2f uploads, want at most %.2f", p50, test.most)
+					t.Errorf("got p50 of %.2f uploads, want at most %.2f", p50, test.most)
 				}
 				if p99 > 3 {
-					t.Errorf("p99 is %.2f uploads, want at most 3: an upload that somebody waited for did not begin", p99)
+					t.Errorf("got p99 of %.2f uploads, want at most 3: a requested upload did not begin", p99)
 				}
 			})
 		})
 	}
 }
 
-// publishTimes publishes events with pauses between them, until ctx ends, and returns
-// how long each waited for its acknowledgement.
+// publishTimes publishes events with pauses in between until ctx ends, and returns how long
+// each waited for its acknowledgement.
 func publishTimes(ctx context.Context, a *acknowledger, commits *atomic.Int64, pause func() time.Duration) (took []time.Duration) {
 	for ctx.Err() == nil {
 		<-time.After(pause())
@@ -248,8 +257,8 @@ func publishTimes(ctx context.Context, a *acknowledger, commits *atomic.Int64, p
 	return took
 }
 
-// A new session takes nothing for covered.
-func TestAcknowledgerForgets(t *testing.T) {
+// After reset, no commits are covered.
+func TestAcknowledgerReset(t *testing.T) {
 	a := newAcknowledger(time.Millisecond, 0, func() int64 { return 7 })
 	a.stage()
 	a.begin()
@@ -257,19 +266,19 @@ func TestAcknowledgerForgets(t *testing.T) {
 	if err := a.wait(t.Context(), 7); err != nil {
 		t.Error(err)
 	}
-	a.forget()
+	a.reset()
 	if err := a.wait(t.Context(), 0); !errors.Is(err, ErrNotAcknowledged) {
-		t.Errorf("got %v for what it has forgotten", err)
+		t.Errorf("after reset: got %v, want %v", err, ErrNotAcknowledged)
 	}
 }
 
-// One upload serves all who have committed before it. Nobody waits for the
-// monitor-interval, nor for the sync-interval if the configuration sets none.
+// One upload covers all commits from before it. Waits do not depend on the
+// monitor-interval, nor on the sync-interval if the configuration does not set it.
 func TestAwait(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
 	cfg := b.config(t, dir)
-	cfg.MonitorInterval, cfg.settings.syncInterval, cfg.settings.paced = time.Hour, time.Hour, false
+	cfg.MonitorInterval, cfg.settings.syncInterval, cfg.settings.syncIntervalSet = time.Hour, time.Hour, false
 	r := openReplicatedWith(t, dir, cfg, func(r *Replication) { r.Acknowledge(20 * time.Second) })
 	if err := r.Await(t.Context(), 0); err != nil {
 		t.Fatal(err)
@@ -296,21 +305,21 @@ func TestAwait(t *testing.T) {
 	}
 	working.Wait()
 	if n := puts.Load(); n == 0 || n > writers*each/4 {
-		t.Errorf("%d uploads for %d writes of %d writers", n, writers*each, writers)
+		t.Errorf("got %d uploads for %d writes of %d writers, want at most a quarter of the writes", n, writers*each, writers)
 	}
-	// Nothing is uploaded for a commit that changed nothing.
+	// A commit that changed nothing needs no upload.
 	before := puts.Load()
 	r.write("SELECT 1")
 	if err := r.Await(t.Context(), r.writer.Commits()); err != nil || puts.Load() != before {
-		t.Errorf("got %v after %d uploads for an empty commit", err, puts.Load()-before)
+		t.Errorf("empty commit: got %v after %d uploads, want none", err, puts.Load()-before)
 	}
 	if n := restoredRows(t, cfg); n != writers*each { // while it runs: nothing else may upload it
-		t.Errorf("%d rows are in the replica, want %d", n, writers*each)
+		t.Errorf("got %d rows in the replica, want %d", n, writers*each)
 	}
 }
 
-// While the bucket does not answer, and while the lease is not valid, nothing is
-// acknowledged. What was written during an upload is covered by the next upload.
+// While the bucket fails or the lease is not valid, nothing is acknowledged. Commits during
+// an upload are covered by the next one.
 func TestAwaitOutage(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
@@ -338,16 +347,16 @@ func TestAwaitOutage(t *testing.T) {
 	b.down.Store(true)
 	r.insert(1)
 	if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
-		t.Errorf("got %v while the bucket is away", err)
+		t.Errorf("bucket down: got %v, want %v", err, ErrNotAcknowledged)
 	}
 	b.down.Store(false)
 	await("the bucket is back")
 	if n := restoredRows(t, cfg); n != 1 {
-		t.Errorf("%d rows are in the replica, want 1", n)
+		t.Errorf("got %d rows in the replica, want 1", n)
 	}
 
-	// The lease ends while an upload is under way: of the row, or of something that was
-	// to be uploaded before it, which is why it is done more than once.
+	// The lease ends during an upload. It may be that of earlier changes, so the test
+	// repeats this.
 	for range 4 {
 		ended := make(chan struct{})
 		end := sync.OnceFunc(func() {
@@ -362,9 +371,9 @@ func TestAwaitOutage(t *testing.T) {
 		b.delay.Store(&hook)
 		r.insert(1)
 		<-ended
-		for range 3 { // it takes as long as it takes until the upload is over
+		for range 3 { // until the upload is over
 			if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
-				t.Errorf("got %v for an upload whose answer came after the lease", err)
+				t.Errorf("response after the end of the lease: got %v, want %v", err, ErrNotAcknowledged)
 				break
 			}
 		}
@@ -374,28 +383,33 @@ func TestAwaitOutage(t *testing.T) {
 	}
 }
 
-// A sync-interval that the configuration sets is the least pause between uploads.
+// A sync-interval in the configuration is the minimum pause between uploads.
 func TestAcknowledgePause(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]time.Duration{"": 0, "      sync-interval: 70ms\n": 70 * time.Millisecond} {
 		cfg := mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    replica:\n      path: /r\n"+text)
 		r := NewReplication(cfg, dir+"/service.db", nil, testLogger(t))
 		r.Acknowledge(time.Second)
-		if got := r.acks.least(cfg.settings.syncInterval); got != want {
+		if got := r.acks.minPause(cfg.settings.syncInterval); got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
 	}
 }
 
-// A bucket that is slow gets more time, and one that hangs does not hold up others
-// for long.
-func TestAcknowledgePatience(t *testing.T) {
+// The timeout of requests grows for a slow bucket and shrinks again.
+func TestAcknowledgeRequestTimeout(t *testing.T) {
 	a := newAcknowledger(5*time.Second, 0, nil)
 	for i, step := range []struct {
 		took    time.Duration
 		stalled bool
 		want    time.Duration
-	}{{time.Second, false, 5 * time.Second}, {5 * time.Second, true, 10 * time.Second}, {10 * time.Second, true, requestTimeout}, {6 * time.Second, false, 12 * time.Second}, {time.Second, false, 5 * time.Second}} {
+	}{
+		{time.Second, false, 5 * time.Second},
+		{5 * time.Second, true, 10 * time.Second},
+		{10 * time.Second, true, requestTimeout},
+		{6 * time.Second, false, 12 * time.Second},
+		{time.Second, false, 5 * time.Second},
+	} {
 		if a.adapt(step.took, step.stalled); a.requestTimeout() != step.want {
 			t.Errorf("step %d: got %s, want %s", i, a.requestTimeout(), step.want)
 		}

@@ -18,21 +18,20 @@ import (
 // ownTerm is the term that a replication writes to.
 type ownTerm struct {
 	at       location
-	term     term // as it began, or was continued
+	term     term // as it began or was continued
 	complete atomic.Bool
 	client   *termClient
-	// sent is the newest transaction in the replica that the local files continue.
+	// sent is the newest transaction in the replica. The local files continue it.
 	sent ltx.TXID
 	// snapshot is set while the term needs a snapshot of the whole database before
 	// anything else.
 	snapshot bool
-	log      logState // when the session began
+	wal      walState // when the session began
 }
 
-// takeTerm continues the term that this data directory wrote last, or begins a
-// new one. After it the database may be opened by Litestream. dir is that of the
-// database at path.
-func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
+// acquireTerm continues the term that this data directory wrote last, or begins a new
+// one. Afterwards Litestream may open the database.
+func (r *Replication) acquireTerm(ctx context.Context) (*ownTerm, error) {
 	at, err := r.cfg.location(ctx)
 	if err != nil {
 		return nil, err
@@ -44,7 +43,7 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	if began := r.term.Load(); began > 0 && current.Number > began && !r.claimed[current.Nonce] {
 		return nil, errTermEnded
 	}
-	if err := r.holdLog(); err != nil {
+	if err := r.disableAutoCheckpoint(); err != nil {
 		return nil, err
 	}
 	t := &ownTerm{at: at}
@@ -57,7 +56,7 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	} else if err := r.nextTerm(ctx, t, last, current); err != nil {
 		return nil, err
 	}
-	if err := r.openOwn(ctx, t); err != nil {
+	if err := r.openTermFiles(ctx, t); err != nil {
 		return nil, err
 	}
 	if err := r.checkBegun(ctx, t, current); err != nil {
@@ -71,9 +70,9 @@ func (r *Replication) takeTerm(ctx context.Context) (*ownTerm, error) {
 	return t, nil
 }
 
-// checkBegun checks once more that a new term can be restored: without a lease the
-// service that wrote the term before may have removed files until this one began.
-// After an error the next try begins a term with a snapshot.
+// checkBegun checks again that a new term can be restored. Without a lease, the service
+// that wrote the previous term may have deleted files until the new term began. After
+// an error, the next attempt begins a term with a snapshot.
 func (r *Replication) checkBegun(ctx context.Context, t *ownTerm, current term) error {
 	if t.term.Snapshot || t.term.Number == current.Number || r.lease.Load() != nil {
 		return nil
@@ -85,8 +84,8 @@ func (r *Replication) checkBegun(ctx context.Context, t *ownTerm, current term) 
 	return err
 }
 
-// lastTerm returns the record beside the database if the database continues
-// that term of this replica, and sets t.log and t.sent. Otherwise the result is zero.
+// lastTerm returns the local record if the database continues that term of this
+// replica, and sets t.wal and t.sent. Otherwise it returns a zero record.
 func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) {
 	last, err := readRecord(r.path)
 	if err != nil || last.Replica != r.cfg.Target() {
@@ -98,15 +97,15 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	} else if err != nil {
 		return record{}, err
 	}
-	if t.log, err = readLog(r.path); err != nil || !t.log.proven {
+	if t.wal, err = readWALState(r.path); err != nil || !t.wal.proven {
 		return record{}, err
 	}
-	here, err := identify(filepath.Dir(r.path))
+	here, err := identifyDir(filepath.Dir(r.path))
 	if err != nil {
 		return record{}, err
 	}
 	wrote := last.Own
-	last.Own = last.Own && here.inode != 0 && last.place() == here
+	last.Own = last.Own && here.inode != 0 && last.dirID() == here
 	if found.Snapshot && !found.Complete {
 		if last.Own {
 			t.sent, err = r.findSnapshot(ctx, t, found)
@@ -119,35 +118,37 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 		return record{}, err
 	}
 	t.sent = sent
-	if newest > t.log.at && wrote {
-		// Something wrote to the term that this directory does not know of: it may
-		// have been put back to an earlier state.
+	if newest > t.wal.at && wrote {
+		// The term has writes that this directory does not know: the directory may
+		// have been set back to an earlier state.
 		last.Own = false
-		r.logger.Error("this database is older than its replica: it lacks what the replica has beyond it, which stays there; to have that instead, stop the service and call service restore --force --at with a time before this start",
-			"replica", r.cfg.Target(), "term", last.Term, "database_transaction", t.log.at.String(), "replica_transaction", newest.String())
+		r.logger.Error("this database is older than its replica, which keeps its newer changes; "+
+			"to restore them, stop the service and run service restore --force --at with a time before this start",
+			"replica", r.cfg.Target(), "term", last.Term,
+			"database_transaction", t.wal.at.String(), "replica_transaction", newest.String())
 	}
 	return last, nil
 }
 
-// findSnapshot returns the newest transaction that a term which begins with a
-// snapshot has of its own, 0 while the snapshot was not uploaded.
+// findSnapshot returns the newest transaction in a term that begins with a snapshot, or
+// 0 if the snapshot is not uploaded yet.
 func (r *Replication) findSnapshot(ctx context.Context, t *ownTerm, found term) (ltx.TXID, error) {
 	own, err := t.at.client(found.Number)
 	if err != nil {
 		return 0, err
 	}
 	newest, _, err := position(ctx, own)
-	if err != nil || newest > t.log.at {
+	if err != nil || newest > t.wal.at {
 		return 0, err
 	}
-	if ok, err := r.hasLocal(newest+1, t.log.at); err != nil || !ok {
+	if ok, err := r.hasLocal(newest+1, t.wal.at); err != nil || !ok {
 		return 0, err
 	}
 	return newest, nil
 }
 
-// findSent returns the newest transaction of a term that the local files continue,
-// 0 for none, and the newest in any file of the term.
+// findSent returns the newest transaction of a term that the local files continue, or
+// 0, and the newest transaction in any file of the term.
 func (r *Replication) findSent(ctx context.Context, t *ownTerm, found term) (sent, any ltx.TXID, err error) {
 	client, err := openTerm(ctx, t.at, found, false)
 	if err != nil {
@@ -157,11 +158,11 @@ func (r *Replication) findSent(ctx context.Context, t *ownTerm, found term) (sen
 	if err != nil {
 		return 0, 0, err
 	}
-	sent = min(newest, t.log.at)
-	if sent < t.log.at && t.log.baseline {
+	sent = min(newest, t.wal.at)
+	if sent < t.wal.at && t.wal.baseline {
 		return 0, 0, nil // the replica has lost what the database was restored from
 	}
-	if ok, err := r.hasLocal(sent+1, t.log.at); err != nil || !ok {
+	if ok, err := r.hasLocal(sent+1, t.wal.at); err != nil || !ok {
 		return 0, 0, err
 	}
 	if sent < newest {
@@ -172,7 +173,7 @@ func (r *Replication) findSent(ctx context.Context, t *ownTerm, found term) (sen
 	return sent, any, nil
 }
 
-// hasLocal reports whether the local LTX files from one transaction to another
+// hasLocal reports whether the local LTX files of the transactions from one to another
 // exist.
 func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 	db := litestream.NewDB(r.path)
@@ -186,50 +187,54 @@ func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 	return true, nil
 }
 
-// nextTerm begins a new term after current. It continues the term of last; when
-// that is zero it begins with a snapshot.
+// nextTerm begins a new term after current. The term continues that of last, or begins
+// with a snapshot if last is zero.
 func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, current term) (err error) {
 	next := term{Parent: last.Term, ParentTXID: t.sent}
 	if t.sent == 0 { // the snapshot of last may not be uploaded
-		if next, err = r.breakTerm(ctx, t.at, current); err != nil {
+		if next, err = r.snapshotTerm(ctx, t.at, current); err != nil {
 			return err
 		}
 	}
 	if last.Term != current.Number && t.sent > 0 {
-		r.logger.Warn("another service has written to this replica since: what it wrote is not in this database, and stays in the replica as a term of its own",
+		r.logger.Warn("another service has written to this replica since; its changes are not in this database, and stay in the replica as a separate term",
 			"replica", r.cfg.Target(), "its_term", current.Number, "continued_term", last.Term)
 	}
 	if t.term, err = r.claimTerm(ctx, t.at, current, next); err != nil {
 		return err
 	}
-	here, err := identify(filepath.Dir(r.path))
+	here, err := identifyDir(filepath.Dir(r.path))
 	if err != nil {
 		return err
 	}
 	if t.term.Snapshot {
-		// The local files continue nothing.
+		// The local files belong to an earlier term.
 		if err := os.RemoveAll(litestream.NewDB(r.path).LTXDir()); err != nil {
 			return err
 		}
 	}
-	if err := writeRecord(r.path, record{Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true, Device: here.device, Inode: here.inode, Boot: here.boot}); err != nil {
+	err = writeRecord(r.path, record{
+		Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true,
+		Device: here.device, Inode: here.inode, Boot: here.boot,
+	})
+	if err != nil {
 		return err
 	}
 	if t.term.Snapshot {
-		// A crash before this leaves a record without files: they prove nothing.
-		if err := writeBaseline(r.path, max(t.term.ParentTXID+1, 2)); err != nil { // transaction 1 would have to be a snapshot
+		// A crash before this leaves a record without files, which proves nothing.
+		if err := writeBaseline(r.path, max(t.term.ParentTXID+1, 2)); err != nil { // transaction 1 must be a snapshot
 			return err
 		}
-		if t.log, err = readLog(r.path); err == nil && !t.log.proven {
-			err = errLogChanged
+		if t.wal, err = readWALState(r.path); err == nil && !t.wal.proven {
+			err = errWALChanged
 		}
 	}
 	return err
 }
 
-// breakTerm returns a term after current that begins with a snapshot. It leaves
-// the write-ahead log with only what is committed after it.
-func (r *Replication) breakTerm(ctx context.Context, at location, current term) (term, error) {
+// snapshotTerm returns a term after current that begins with a snapshot. It resets the
+// WAL, which then contains only later commits.
+func (r *Replication) snapshotTerm(ctx context.Context, at location, current term) (term, error) {
 	var newest ltx.TXID
 	client, err := openTerm(ctx, at, current, false)
 	if err == nil {
@@ -238,13 +243,13 @@ func (r *Replication) breakTerm(ctx context.Context, at location, current term) 
 	if err := ignoreNoTerm(err); err != nil {
 		return term{}, err
 	}
-	// While something reads the log it cannot be emptied: no term is begun then.
-	return term{Parent: current.Number, ParentTXID: newest, Snapshot: true}, r.emptyLog()
+	// While a reader uses the WAL, it cannot be reset, and no term begins.
+	return term{Parent: current.Number, ParentTXID: newest, Snapshot: true}, r.resetWAL()
 }
 
 // claimTerm claims a number after current for next.
 func (r *Replication) claimTerm(ctx context.Context, at location, current, next term) (term, error) {
-	for number := current.Number; ; number++ { // a number may be claimed by a process that has ended without a record
+	for number := current.Number; ; number++ { // a process may have claimed a number and died before it wrote the record
 		if r.fenced() {
 			return term{}, ErrLeaseExpired
 		}
@@ -252,7 +257,7 @@ func (r *Replication) claimTerm(ctx context.Context, at location, current, next 
 		if r.claimed == nil {
 			r.claimed = map[string]bool{}
 		}
-		r.claimed[next.Nonce] = true // also when the response is lost
+		r.claimed[next.Nonce] = true // even if the response is lost
 		err := at.claim(ctx, next)
 		if err == nil {
 			return next, nil
@@ -266,13 +271,13 @@ func (r *Replication) claimTerm(ctx context.Context, at location, current, next 
 			return term{}, listErr
 		}
 		if newest.Number > current.Number {
-			return term{}, err // the next try sees what it is
+			return term{}, err // the next attempt handles the newer term
 		}
 	}
 }
 
-// openOwn opens the files of t.term for writing.
-func (r *Replication) openOwn(ctx context.Context, t *ownTerm) (err error) {
+// openTermFiles creates the client that writes to t.term.
+func (r *Replication) openTermFiles(ctx context.Context, t *ownTerm) (err error) {
 	if t.term.Snapshot {
 		own, err := t.at.client(t.term.Number)
 		if err != nil {
@@ -283,20 +288,20 @@ func (r *Replication) openOwn(ctx context.Context, t *ownTerm) (err error) {
 		return err
 	}
 	if err := t.client.Init(ctx); err != nil {
-		return fmt.Errorf("the replica cannot be reached: %w", err)
+		return fmt.Errorf("connect to the replica: %w", err)
 	}
 	return nil
 }
 
-// emptyLog moves the write-ahead log into the database, and begins it again.
-func (r *Replication) emptyLog() error {
+// resetWAL checkpoints and truncates the WAL.
+func (r *Replication) resetWAL() error {
 	r.truncate.Store(true)
 	err := r.exec(seqStatement)
 	if err == nil && r.truncate.Load() && r.writer.Closed() {
-		err = r.emptyClosedLog()
+		err = r.resetClosedWAL()
 	}
 	if err == nil && r.truncate.Swap(false) {
-		err = errors.New("the write-ahead log is being read, and cannot be emptied")
+		err = errors.New("the WAL cannot be truncated while it is being read")
 	}
 	return err
 }

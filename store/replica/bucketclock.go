@@ -11,20 +11,18 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 )
 
-// MaxClockDifference is the largest difference between this machine's clock and
-// the bucket's that is not reported. Nothing depends on it but the times that
-// people read, signatures, and requests that a bucket refuses because of their
-// time.
+// MaxClockDifference is the difference between this machine's clock and the bucket's
+// above which it is reported. A wrong clock affects displayed times, signatures, and
+// requests that a bucket rejects because of their time; nothing else.
 const MaxClockDifference = 5 * time.Second
 
-// bucketClock is what the Date of the bucket's responses says about this
-// machine's clock.
+// bucketClock compares this machine's clock with the Date of the bucket's responses.
 type bucketClock struct {
-	ahead atomic.Pointer[time.Duration] // this machine's clock, of the bucket's; nil for unknown
-	told  atomic.Bool                   // the difference is in the log
+	ahead  atomic.Pointer[time.Duration] // how far this machine's clock is ahead; nil for unknown
+	logged atomic.Bool                   // the difference is logged
 }
 
-// noteError records the Date of an error that was a response.
+// noteError records the Date of an error response.
 func (c *bucketClock) noteError(err error, logger *slog.Logger) {
 	if refused, ok := errors.AsType[*awshttp.ResponseError](err); ok && refused.Response != nil {
 		at, err := http.ParseTime(refused.Response.Header.Get("Date"))
@@ -37,21 +35,21 @@ func (c *bucketClock) note(at time.Time, known bool, logger *slog.Logger) {
 	if !known {
 		return
 	}
-	ahead := time.Since(at.Add(time.Second / 2)).Round(time.Second) // Date is cut to the second
+	ahead := time.Since(at.Add(time.Second / 2)).Round(time.Second) // Date has no fraction of a second
 	c.ahead.Store(&ahead)
 	wrong := ahead.Abs() > MaxClockDifference
-	if wrong == c.told.Swap(wrong) {
+	if wrong == c.logged.Swap(wrong) {
 		return
 	}
 	if wrong {
-		logger.Warn("the clock of this machine differs from the bucket's; the lease does not depend on it, signatures and the times that are shown do", "ahead", ahead)
+		logger.Warn("system clock differs from the bucket's clock; this affects signatures and displayed times, but not the lease", "ahead", ahead)
 	} else {
-		logger.Info("the clock of this machine agrees with the bucket's again")
+		logger.Info("system clock agrees with the bucket's clock again")
 	}
 }
 
-// BucketClock returns by how much the clock of this machine is ahead of that of
-// the bucket, to about a second. It asks the bucket once.
+// BucketClock returns by how much the clock of this machine is ahead of that of the
+// bucket, with a precision of about a second. It sends one request.
 func BucketClock(ctx context.Context, cfg *Config) (ahead time.Duration, err error) {
 	l, err := NewLease(ctx, LeaseConfig{Replica: cfg})
 	if err != nil {

@@ -12,15 +12,16 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// checkedClient is a client that checks an object before it returns its content,
-// and unless listsDamaged is set lists no object that it has found damaged.
-// Litestream applies an object to a copy while it reads it: without the check a
-// damaged one would leave the copy with a part of its pages. And it merges objects
-// with a decoder that panics when one ends right behind its pages.
+// checkedClient is a client that checks an object before it returns its content. Unless
+// listsDamaged is set, it does not list objects that it has found damaged.
+//
+// Without the check, Litestream would apply a part of the pages of a damaged object to a
+// copy, because it applies an object while it reads it. Its compaction would panic on an
+// object that ends right after its pages.
 type checkedClient struct {
 	litestream.ReplicaClient
 	listsDamaged bool
-	found        func(error) // called once for each object that is damaged
+	found        func(error) // called once for each damaged object
 
 	mu     sync.Mutex
 	intact intactClient
@@ -43,11 +44,11 @@ func (c *checkedClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, 
 	return ltx.NewFileInfoSliceIterator(slices.Clone(files)), nil
 }
 
-// OpenLTXFile implements [litestream.ReplicaClient]. The error is a *damagedError
-// when the object is damaged.
+// OpenLTXFile implements [litestream.ReplicaClient]. The error is a *damagedError if
+// the object is damaged.
 func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
 	info := c.find(level, minTXID, maxTXID)
-	if info == nil || offset != 0 || size != 0 { // not by a follower
+	if info == nil || offset != 0 || size != 0 { // never for a follower
 		return c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
 	}
 	var content bytes.Buffer
@@ -68,7 +69,7 @@ func (c *checkedClient) OpenLTXFile(ctx context.Context, level int, minTXID, max
 	return c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, 0, 0)
 }
 
-// find returns an object as it was listed last, nil when it was not.
+// find returns an object as it was last listed, or nil.
 func (c *checkedClient) find(level int, minTXID, maxTXID ltx.TXID) *ltx.FileInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +81,7 @@ func (c *checkedClient) find(level int, minTXID, maxTXID ltx.TXID) *ltx.FileInfo
 	return nil
 }
 
-// noteDamage reports an object that is damaged, and leaves it out of further
-// listings.
+// noteDamage reports a damaged object and excludes it from further listings.
 func (c *checkedClient) noteDamage(err error) {
 	var damaged *damagedError
 	if !errors.As(err, &damaged) {
@@ -109,9 +109,9 @@ func (c *checkedClient) hasDamage() bool {
 	return len(c.intact.damaged) > 0
 }
 
-// continues returns nil when intact objects make a newer state than the one with
-// the transaction at, and an *unreachableError when they do not. The transaction
-// target is the newest of the replica.
+// continues returns nil if the intact objects lead to a newer state than that of the
+// transaction at, and otherwise an *unreachableError. target is the newest transaction
+// of the replica.
 func (c *checkedClient) continues(ctx context.Context, at, target ltx.TXID) error {
 	c.mu.Lock()
 	intact := intactClient{ReplicaClient: c.ReplicaClient, damaged: c.intact.damaged, found: c.intact.found}

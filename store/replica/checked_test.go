@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// TestFollowerDamaged damages an object before a standby adds it to its copy. The
-// standby continues from others when these have the changes. When none have, it
-// says so, keeps its copy, and cannot take over; the primary's next snapshot gives
-// it the changes.
+// TestFollowerDamaged damages an object before a standby adds it to its copy. The standby
+// uses other objects with the same changes. If there are none, it reports the damage, keeps
+// its copy and cannot take over until the primary's next snapshot.
 func TestFollowerDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -22,7 +21,8 @@ func TestFollowerDamaged(t *testing.T) {
 	r.await("up to date", upToDate)
 	s := r.current()
 	path := filepath.Join(t.TempDir(), "copy.db")
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	accept := func(context.Context, string) (bool, error) { return true, nil }
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: accept})
 	f.damagedCheck = 100 * time.Millisecond
 	follow := func(what string, ok func(FollowerState) bool, while func()) {
 		t.Helper()
@@ -37,7 +37,7 @@ func TestFollowerDamaged(t *testing.T) {
 			select {
 			case <-tick.C:
 			case <-deadline:
-				t.Fatalf("the follower is not %s: %+v", what, f.State())
+				t.Fatalf("got state %+v, want %s", f.State(), what)
 			}
 		}
 		cancel()
@@ -63,10 +63,10 @@ func TestFollowerDamaged(t *testing.T) {
 		return strings.Contains(s.Err, name) && strings.Contains(s.Err, "service restore --at ")
 	}, func() {})
 	if n := countRows(t, path); n != 3 {
-		t.Errorf("got %d rows in the copy that cannot be continued, want 3", n)
+		t.Errorf("damaged: got %d rows in the copy, want 3", n)
 	}
 	if _, _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
-		t.Errorf("catch up: got %v, want an error that names %s", err, name)
+		t.Errorf("CatchUp: got %v, want an error with %s", err, name)
 	}
 	follow("made again", caughtUp, func() {
 		if _, err := s.db.Snapshot(t.Context()); err != nil {
@@ -77,12 +77,11 @@ func TestFollowerDamaged(t *testing.T) {
 		t.Errorf("got %d rows, want 5", n)
 	}
 	if _, at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
-		t.Errorf("catch up: %s, %v", at, err)
+		t.Errorf("CatchUp: got %s, %v, want no error", at, err)
 	}
 }
 
-// damageNext commits two rows, and damages the object of the first, whose name it
-// returns.
+// damageNext commits two rows, damages the object of the first and returns its name.
 func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 	t.Helper()
 	s := r.current()
@@ -108,8 +107,8 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 	return objectName(files[0])
 }
 
-// TestMergeDamaged has Litestream merge objects of which one is damaged, at each
-// length at which its decoder might panic. The merging fails, and names it.
+// TestMergeDamaged truncates an object at each length at which Litestream's decoder could
+// panic. The compaction fails with an error that names the object.
 func TestMergeDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -132,7 +131,7 @@ func TestMergeDamaged(t *testing.T) {
 	for n := range len(content) {
 		replaceContent(t, path, content[:n])
 		if _, err := s.db.Compact(t.Context(), 2); err == nil || !strings.Contains(err.Error(), name) {
-			t.Fatalf("with %d of %d bytes: got %v, want an error that names %s", n, len(content), err, name)
+			t.Fatalf("%d of %d bytes: got %v, want an error with %s", n, len(content), err, name)
 		}
 	}
 	replaceContent(t, path, content)

@@ -17,8 +17,7 @@ const (
 	rowBytes    = 20_000
 )
 
-// TestThrottle writes without rest: the writer lets Litestream checkpoint, and the
-// log stays short.
+// Under permanent load, the writer waits for checkpoints and the WAL stays short.
 func TestThrottle(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileConfig(t, dir, t.TempDir())
@@ -37,20 +36,20 @@ func TestThrottle(t *testing.T) {
 		})
 	}
 	writing.Wait()
-	// The file never shrinks: its size is that of the longest log.
+	// The file never shrinks, so its size is the maximum length of the WAL.
 	info, err := os.Stat(filepath.Join(dir, "service.db-wal"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	longest := info.Size() / (4096 + 24)
-	t.Logf("at least %d frames were written; the log had at most %d", 4*each*framesOfRow, longest)
+	t.Logf("wrote at least %d frames, with at most %d in the WAL", 4*each*framesOfRow, longest)
 	if longest > 4*each*framesOfRow/2 {
-		t.Errorf("the log had %d frames of %d", longest, 4*each*framesOfRow)
+		t.Errorf("got up to %d of %d frames in the WAL, want fewer", longest, 4*each*framesOfRow)
 	}
 }
 
-// Under little load the log is checkpointed long before the writer is throttled,
-// as it would be without a replica.
+// Under low load, the WAL is checkpointed long before the writer is throttled, as without a
+// replica.
 func TestCheckpointIdle(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileConfig(t, dir, t.TempDir())
@@ -70,7 +69,7 @@ func TestCheckpointIdle(t *testing.T) {
 	r.await("up to date again", upToDate)
 }
 
-// Shortly before the writer is throttled most of the log is copied.
+// Shortly before the writer is throttled, most of the WAL is copied.
 func TestSyncBeforeThrottle(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileConfig(t, dir, t.TempDir())
@@ -85,7 +84,7 @@ func TestSyncBeforeThrottle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for r.frames.Load() <= l.throttle/8*7 { // measured now and then, before a commit
+	for r.frames.Load() <= l.throttle/8*7 { // measured at intervals, before a commit
 		for range 10 {
 			r.insert(rowBytes)
 		}
@@ -96,13 +95,12 @@ func TestSyncBeforeThrottle(t *testing.T) {
 		return err == nil && now.TXID > before.TXID
 	})
 	if r.copied.Load() != started {
-		t.Error("the writer was throttled, and the log not only copied")
+		t.Error("the writer was throttled, want the WAL only copied")
 	}
 }
 
-// TestWALTooLong has a reader that does not end prevent checkpoints: replication
-// is interrupted, the log is reported as too long, and replication continues when
-// the reader has ended.
+// A long read prevents checkpoints: replication is interrupted, the WAL is reported as too
+// long, and replication continues after the read.
 func TestWALTooLong(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,7 +121,7 @@ func TestWALTooLong(t *testing.T) {
 	rows := 0
 	for ; !r.WALTooLong(); rows++ {
 		if rows > 5_000 {
-			t.Fatal("the log is never too long")
+			t.Fatal("WALTooLong never returned true")
 		}
 		r.insert(rowBytes)
 	}
@@ -137,7 +135,7 @@ func TestWALTooLong(t *testing.T) {
 		rows++
 		select {
 		case <-deadline:
-			t.Fatalf("the log stays too long: %d frames", r.frames.Load())
+			t.Fatalf("the WAL stays too long: %d frames", r.frames.Load())
 		default:
 		}
 	}
@@ -150,9 +148,8 @@ func TestWALTooLong(t *testing.T) {
 	}
 }
 
-// TestRestartedWAL has SQLite checkpoint and restart the log while Litestream is
-// closed, after a crash for example. The frames that Litestream had not copied
-// must reach the replica all the same.
+// TestRestartedWAL checkpoints and restarts the WAL while Litestream is closed, as after a
+// crash. The frames that Litestream had not copied must still reach the replica.
 func TestRestartedWAL(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileConfig(t, dir, t.TempDir())
@@ -167,11 +164,12 @@ func TestRestartedWAL(t *testing.T) {
 	}
 	r.insert(1) // not copied
 	r.abandon(r.current(), nil)
-	var busy, frames, moved int64
-	if err := r.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)").Scan(&busy, &frames, &moved); err != nil || busy != 0 || frames != moved {
-		t.Fatalf("got %d of %d frames moved, busy %d, %v", moved, frames, busy, err)
+	var busy, frames, done int64
+	row := r.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)")
+	if err := row.Scan(&busy, &frames, &done); err != nil || busy != 0 || frames != done {
+		t.Fatalf("got %d of %d frames checkpointed, busy %d, %v, want all", done, frames, busy, err)
 	}
-	r.insert(1) // restarts the log
+	r.insert(1) // restarts the WAL
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}

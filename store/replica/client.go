@@ -11,8 +11,8 @@ import (
 	"github.com/benbjohnson/litestream/s3"
 )
 
-// settings are the keys of a replica. All but type, url and path may also be at
-// the top level of the file.
+// settings are the configuration keys of a replica. All except type, url and path may
+// also be at the top level of the file.
 type settings struct {
 	kind, url, path              string // kind is "file" or "s3"
 	bucket, region, endpoint     string
@@ -22,7 +22,7 @@ type settings struct {
 	skipVerify                   *bool
 	partSize, concurrency        int64
 	syncInterval                 time.Duration
-	paced                        bool // the configuration sets syncInterval
+	syncIntervalSet              bool // the configuration sets syncInterval
 }
 
 // validate sets kind when it is empty, and returns the first problem of the
@@ -30,14 +30,14 @@ type settings struct {
 func (p *settings) validate() error {
 	if p.url != "" {
 		if p.path != "" || p.bucket != "" {
-			return errors.New("a replica has either a url, or a path and a bucket")
+			return errors.New("a replica must have either a url, or a path and a bucket")
 		}
 		kind := litestream.ReplicaTypeFromURL(p.url)
 		if kind != "file" && kind != "s3" {
 			return errors.New("the url of a replica must begin with file:// or s3://")
 		}
 		if p.kind != "" && p.kind != kind {
-			return fmt.Errorf("a replica's type is %q, and its url is of the type %q", p.kind, kind)
+			return fmt.Errorf("the type of the replica is %q, but its url has the type %q", p.kind, kind)
 		}
 		p.kind = kind
 	}
@@ -51,17 +51,17 @@ func (p *settings) validate() error {
 	}
 	switch {
 	case p.kind == "":
-		return errors.New("a replica needs a url, or a type (file or s3) with a path or a bucket")
+		return errors.New("a replica must have a url, or a type (file or s3) with a path or a bucket")
 	case p.kind != "file" && p.kind != "s3":
 		return fmt.Errorf("the type of a replica must be file or s3, not %q", p.kind)
 	case litestream.IsURL(p.path):
-		return errors.New("the path of a replica is a URL: that belongs into url")
+		return errors.New("the path of a replica must not be a URL; use url instead")
 	case p.kind == "file" && p.path == "" && p.url == "":
-		return errors.New("a file replica needs a path")
+		return errors.New("a replica of the type file must have a path")
 	case p.kind == "s3" && p.bucket == "" && p.url == "":
-		return errors.New("an s3 replica needs a bucket")
+		return errors.New("a replica of the type s3 must have a bucket")
 	case (p.accessKeyID == "") != (p.secretAccessKey == ""):
-		return errors.New("access-key-id and secret-access-key belong together")
+		return errors.New("access-key-id and secret-access-key must be set together")
 	}
 	_, err := p.newClient(nil)
 	return err

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uptime returns the time since the machine started. Unlike Go's monotonic
-// clock it includes the time for which the machine was suspended, so a lease
-// expires while its holder sleeps.
+// uptime returns the time since the machine started. Unlike Go's monotonic clock, it
+// includes the time for which the machine was suspended, so a lease expires during that.
 func uptime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

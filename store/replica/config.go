@@ -16,22 +16,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is the location of a replica and how it is kept up to date. It comes
-// from a file in Litestream's format, see [ReadConfig], or from a replica's URL,
-// see [ParseURL].
+// Config is the configuration of a replica. It comes from a file in Litestream's format,
+// see [ReadConfig], or from a URL, see [ParseURL].
 type Config struct {
-	Database string // absolute path of the database; "" when the configuration comes from a URL
+	Database string // absolute path of the database; "" if the configuration comes from a URL
 	settings settings
 	opened   *openedLocation
 
-	MonitorInterval     time.Duration // between two checks of the write-ahead log
-	CheckpointInterval  time.Duration // the longest time between two checkpoints
-	ShutdownSyncTimeout time.Duration // of the last sync, in Close
+	MonitorInterval     time.Duration // time between two checks of the WAL
+	CheckpointInterval  time.Duration // maximum time between two checkpoints
+	ShutdownSyncTimeout time.Duration // timeout of the last upload, in Close
 	SnapshotInterval    time.Duration
 	SnapshotRetention   time.Duration
-	L0Retention         time.Duration // how long a level 0 file is kept after its compaction
+	L0Retention         time.Duration // how long a file of level 0 is kept after its compaction
 	L0RetentionInterval time.Duration
-	CompactionIntervals []time.Duration // of the levels from 1 on
+	CompactionIntervals []time.Duration // of level 1 and the following levels
 }
 
 // maxConfigBytes is the largest file that ReadConfig accepts.
@@ -55,11 +54,10 @@ func defaultConfig() *Config {
 	return c
 }
 
-// ReadConfig reads a file in Litestream's format. ${NAME} and $NAME in its
-// values stand for what getenv returns; a name that it does not know is an
-// error. ReadConfig returns nil when the file names no database. It rejects keys
-// that are not supported. Its error lists every problem with its line, and never
-// the value of a secret.
+// ReadConfig reads a file in Litestream's format. It replaces ${NAME} and $NAME in
+// values by the result of getenv; a name that is not set is an error. It rejects
+// unsupported keys. The error lists every problem with its line, and never contains the
+// value of a secret. ReadConfig returns nil if the file names no database.
 func ReadConfig(name string, getenv func(string) (string, bool)) (*Config, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -123,8 +121,8 @@ func (c *Config) Target() string {
 // IsS3 reports whether the replica is in a bucket, not in a directory.
 func (c *Config) IsS3() bool { return c.settings.kind == "s3" }
 
-// CheckDatabase returns an error when the configuration names another database
-// than the one at path, whose directory must exist.
+// CheckDatabase returns an error if the configuration is for a database other than the
+// one at path. The directory of path must exist.
 func (c *Config) CheckDatabase(path string) error {
 	if c.Database == "" {
 		return nil
@@ -135,7 +133,8 @@ func (c *Config) CheckDatabase(path string) error {
 	}
 	named, err := os.Stat(filepath.Dir(c.Database))
 	if err != nil || !os.SameFile(dir, named) || filepath.Base(c.Database) != filepath.Base(path) {
-		return fmt.Errorf("the replica's configuration is for the database %s, and this one is %s: the path under dbs must name it", c.Database, path)
+		return fmt.Errorf("the replica's configuration is for the database %s, and this one is %s: set path under dbs to this one",
+			c.Database, path)
 	}
 	return nil
 }

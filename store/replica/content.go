@@ -15,48 +15,48 @@ import (
 )
 
 const (
-	// contentRate is how fast the objects of a replica are read for a comparison
-	// with the database, in bytes a second.
+	// contentRate is the rate in bytes per second at which the objects of a replica are
+	// read for a comparison with the database.
 	contentRate = 16 << 20
-	// contentDelay is the time until the first comparison of a new replica, and of
-	// one that is overdue at the start.
+	// contentDelay is the time until the first comparison of a new replica, or of one
+	// whose comparison is overdue at the start.
 	contentDelay = 5 * time.Minute
-	// contentRetry is the time until the next comparison after one that could not
-	// be made, and damagedRetry after one that found damage also behind a new
-	// snapshot, unless the interval is shorter.
+	// contentRetry is the time until the next comparison after one that failed, and
+	// damagedRetry after one that found damage even after a new snapshot. Both are at
+	// most the interval.
 	contentRetry = 10 * time.Minute
 	damagedRetry = time.Hour
-	// contentAttempts is how often a comparison begins again because the position
-	// cannot be restored.
+	// contentAttempts is how often a comparison is attempted if the position cannot be
+	// restored.
 	contentAttempts = 3
 )
 
 // Verification is the result of comparisons of a replica with its database.
 type Verification struct {
 	Time    time.Time     // of the last comparison that found them equal; zero for never
-	TXID    string        // position of Litestream at which they were equal
-	Bytes   int64         // size of the database then
-	Took    time.Duration // of that comparison
+	TXID    string        // position of Litestream in that comparison
+	Bytes   int64         // size of the database in that comparison
+	Took    time.Duration // duration of that comparison
 	Failed  time.Time     // of the last comparison that found damage; zero for never
-	Err     string        // what that found
-	Failing bool          // damage was found, and the replica has not been equal since
+	Err     string        // the damage that it found
+	Failing bool          // damage was found, and no later comparison found them equal
 }
 
-// errBusy says that a comparison was given up because the log became too long: no
-// checkpoint can run while the database is read.
+// errBusy means that a comparison was aborted because the WAL became too long. No
+// checkpoint can run while the comparison reads the database.
 var errBusy = errors.New("the database is too busy to be compared with its replica")
 
-// errNoSnapshot says that a term has not begun with its snapshot yet.
+// errNoSnapshot means that the first snapshot of a term is not uploaded yet.
 var errNoSnapshot = errors.New("the replica has no snapshot yet")
 
-// contentError says that a replica is damaged or differs from its database.
+// contentError means that a replica is damaged or differs from its database.
 type contentError struct{ error }
 
-// contentVerifier compares a replica with its database every so often.
+// contentVerifier compares a replica with its database periodically.
 type contentVerifier struct {
 	r         *Replication
 	every     time.Duration
-	delay     time.Duration // contentDelay, and every at most
+	delay     time.Duration // contentDelay, but at most every
 	rate      int64         // contentRate
 	record    func(Verification)
 	requested chan struct{} // a damaged object was found; has room for one
@@ -65,9 +65,9 @@ type contentVerifier struct {
 	last Verification
 }
 
-// VerifyContent has the content of the replica compared with the database at this
-// interval, while Run runs. The result of the last comparison, if there is one, is
-// last; record receives each new one. It is called once at most, before Run.
+// VerifyContent turns on comparisons of the replica with the database at the interval
+// every. last is the result of the last comparison, if there was one, and record
+// receives new results. VerifyContent must be called at most once, before Run.
 func (r *Replication) VerifyContent(every time.Duration, last Verification, record func(Verification)) {
 	r.content = &contentVerifier{
 		r: r, every: every, delay: min(every, contentDelay), rate: contentRate,
@@ -75,11 +75,11 @@ func (r *Replication) VerifyContent(every time.Duration, last Verification, reco
 	}
 }
 
-// checked returns a client for Litestream, which reads objects of the replica to
-// merge them. When one is damaged the content is compared at once.
+// checked returns a client for Litestream's compaction. If it finds a damaged object,
+// the content is compared immediately.
 func (r *Replication) checked(client litestream.ReplicaClient) litestream.ReplicaClient {
 	c := newCheckedClient(client, func(err error) {
-		r.logger.Error("an object of the replica is damaged", "replica", r.cfg.Target(), "error", err)
+		r.logger.Error("found a damaged object in the replica", "replica", r.cfg.Target(), "error", err)
 		if r.content != nil {
 			select {
 			case r.content.requested <- struct{}{}:
@@ -91,7 +91,7 @@ func (r *Replication) checked(client litestream.ReplicaClient) litestream.Replic
 	return c
 }
 
-// interval returns the time between two comparisons. A nil verifier makes none.
+// interval returns the time between two comparisons, or 0 for a nil verifier.
 func (v *contentVerifier) interval() time.Duration {
 	if v == nil {
 		return 0
@@ -99,7 +99,7 @@ func (v *contentVerifier) interval() time.Duration {
 	return v.every
 }
 
-// status returns the last result. A nil verifier has none.
+// status returns the last result, or a zero value for a nil verifier.
 func (v *contentVerifier) status() Verification {
 	if v == nil {
 		return Verification{}
@@ -109,7 +109,7 @@ func (v *contentVerifier) status() Verification {
 	return v.last
 }
 
-// run compares until ctx ends.
+// run makes comparisons until ctx ends.
 func (v *contentVerifier) run(ctx context.Context, s *session) {
 	wait := v.delay
 	for {
@@ -135,9 +135,8 @@ func (v *contentVerifier) run(ctx context.Context, s *session) {
 	}
 }
 
-// verify compares once, and records the result. When the replica is damaged, or
-// differs, it uploads a snapshot of the whole database, so that the newest state is
-// in intact objects, and compares again.
+// verify makes a comparison. If the replica is damaged or differs, verify uploads a
+// snapshot of the whole database, which repairs the newest state, and compares again.
 func (v *contentVerifier) verify(ctx context.Context, s *session) error {
 	err := v.compareAndRecord(ctx, s)
 	if !errors.As(err, new(contentError)) {
@@ -146,20 +145,20 @@ func (v *contentVerifier) verify(ctx context.Context, s *session) error {
 	uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+v.r.uploadTimeout(), errUploadStalled)
 	defer cancel()
 	if _, err := s.db.Snapshot(uploading); err != nil {
-		v.r.logger.Error("no snapshot can replace what is damaged in the replica; it is tried again", "replica", v.r.cfg.Target(), "error", err)
+		v.r.logger.Error("failed to repair the replica with a snapshot, will retry", "replica", v.r.cfg.Target(), "error", err)
 		return err
 	}
 	return v.compareAndRecord(ctx, s)
 }
 
-// compareAndRecord compares once, and records the result.
+// compareAndRecord makes a comparison and records its result.
 func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) error {
 	began := time.Now()
 	pos, size, err := v.compare(ctx, s)
 	damaged := errors.As(err, new(contentError))
 	if err != nil && !damaged {
 		if ctx.Err() == nil {
-			v.r.logger.Debug("the replica cannot be compared with the database; it is tried again", "error", err)
+			v.r.logger.Debug("failed to compare the replica with the database, will retry", "error", err)
 		}
 		return err
 	}
@@ -168,26 +167,28 @@ func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) erro
 	if damaged {
 		v.last.Failed, v.last.Err, v.last.Failing = began, err.Error(), true
 	} else {
-		v.last.Time, v.last.TXID, v.last.Bytes, v.last.Took, v.last.Failing = time.Now(), pos.String(), size, time.Since(began), false
+		v.last.Time, v.last.TXID, v.last.Bytes = time.Now(), pos.String(), size
+		v.last.Took, v.last.Failing = time.Since(began), false
 	}
 	now := v.last
 	v.mu.Unlock()
 	switch {
 	case damaged && (!before.Failing || before.Err != now.Err):
-		v.r.logger.Error("the replica is damaged: a snapshot of the whole database is uploaded, and the state of before may be lost", "replica", v.r.cfg.Target(), "error", err)
+		v.r.logger.Error("the replica is damaged; uploading a snapshot of the whole database, older states may be lost",
+			"replica", v.r.cfg.Target(), "error", err)
 	case before.Failing && !damaged:
-		v.r.logger.Info("the replica has the content of the database again", "replica", v.r.cfg.Target())
+		v.r.logger.Info("the replica has the same content as the database again", "replica", v.r.cfg.Target())
 	}
 	v.record(now)
 	return err
 }
 
-// compare compares the pages of the database, at the position of the last sync,
-// with those of the objects in the replica that make the same position. The error
-// is a contentError when these are damaged or differ.
+// compare compares the pages of the database at the position of the last sync with the
+// pages that a restore of this position would write. The error is a contentError if
+// objects are damaged or pages differ.
 //
-// The database is read at once, since no checkpoint can run until that is done; 8 bytes of
-// memory for each page hold the result. The objects are read slowly.
+// It reads the database at full speed, because no checkpoint can run before it is done,
+// and keeps 8 bytes for each page. It reads the objects slowly.
 func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, int64, error) {
 	for attempt := 1; ; attempt++ {
 		if s.snapshot.Load() {
@@ -201,25 +202,25 @@ func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, in
 			return 0, 0, err
 		}
 		size, err := v.compareReplica(ctx, s, pos, want)
-		if !errors.As(err, new(*goneError)) && !errors.Is(err, litestream.ErrTxNotAvailable) {
+		if !errors.As(err, new(*missingError)) && !errors.Is(err, litestream.ErrTxNotAvailable) {
 			return pos, size, err
 		}
-		// An object was deleted, since it was merged into another, or a snapshot was
-		// uploaded in place of the changes up to a later position.
+		// A compaction merged and deleted an object, or a snapshot of a later position
+		// was uploaded instead of the changes.
 		if attempt == contentAttempts {
 			return pos, 0, contentError{fmt.Errorf("the state of the transaction %s cannot be restored: %w", pos, err)}
 		}
 	}
 }
 
-// pageSums are the checksums of the pages of a database. That of page n is at n-1.
+// pageSums contains the checksums of the pages of a database.
 type pageSums struct {
 	pageSize uint32
-	sums     []ltx.Checksum // 0 for the page that SQLite never writes
+	sums     []ltx.Checksum // page n is at n-1; 0 for the page that SQLite never writes
 }
 
-// databasePages returns the position of the last sync, and the pages of the
-// database there.
+// databasePages returns the position of the last sync and the checksums of the
+// database's pages at that position.
 func (v *contentVerifier) databasePages(ctx context.Context, s *session) (ltx.TXID, *pageSums, error) {
 	pos, snapshot, err := s.db.SnapshotReader(ctx)
 	if err != nil {
@@ -228,7 +229,7 @@ func (v *contentVerifier) databasePages(ctx context.Context, s *session) (ltx.TX
 	defer snapshot.Close()
 	all := &pageSums{}
 	hash := ltx.NewHasher()
-	// The size of a snapshot is not known before its end.
+	// The size of a snapshot is unknown until its end.
 	info := &ltx.FileInfo{Level: litestream.SnapshotLevel, MinTXID: 1, MaxTXID: pos.TXID, Size: math.MaxInt64}
 	err = decodeObject(info, snapshot, objectSink{
 		func(h ltx.Header) error {
@@ -268,14 +269,14 @@ func (v *contentVerifier) awaitSent(ctx context.Context, tx ltx.TXID) error {
 	}
 }
 
-// compareReplica compares the pages that a restore of a transaction would make with
-// those that it should make, and returns the size of the database.
+// compareReplica compares the pages that a restore of a transaction would write with
+// want, and returns the size of the database in bytes.
 func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx.TXID, want *pageSums) (int64, error) {
 	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, tx, time.Time{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
-	client := &slowClient{ReplicaClient: s.own.client, rate: v.rate}
+	client := &throttledClient{ReplicaClient: s.own.client, rate: v.rate}
 	hash := ltx.NewHasher()
 	differing, first := 0, ""
 	pageSize, pages, err := readPlan(ctx, client, plan, func(info *ltx.FileInfo, pgno uint32, data []byte) error {
@@ -292,39 +293,40 @@ func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx
 	case err != nil:
 		return 0, err
 	case pageSize != want.pageSize || int(pages) != len(want.sums):
-		return 0, contentError{fmt.Errorf("a restore would make a database of %d pages of %d bytes, and it has %d of %d", pages, pageSize, len(want.sums), want.pageSize)}
+		return 0, contentError{fmt.Errorf("a restore would write %d pages of %d bytes, but the database has %d of %d",
+			pages, pageSize, len(want.sums), want.pageSize)}
 	case differing > 0:
 		return 0, contentError{fmt.Errorf("%d of %d pages differ from the database, the first is %s", differing, pages, first)}
 	}
 	return int64(pages) * int64(pageSize), nil
 }
 
-// slowClient is a client that reads at most so many bytes a second.
-type slowClient struct {
+// throttledClient is a client that limits the rate of reads.
+type throttledClient struct {
 	litestream.ReplicaClient
-	rate int64
+	rate int64 // bytes per second
 
 	mu   sync.Mutex
 	free time.Time // when the next byte may be read
 }
 
 // OpenLTXFile implements [litestream.ReplicaClient].
-func (c *slowClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
+func (c *throttledClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
 	body, err := c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
 	if err != nil {
 		return nil, err
 	}
-	return &slowReader{body, ctx, c}, nil
+	return &throttledReader{body, ctx, c}, nil
 }
 
-// slowReader is the content of an object of a slowClient.
-type slowReader struct {
+// throttledReader is the content of an object of a throttledClient.
+type throttledReader struct {
 	io.ReadCloser
 	ctx    context.Context
-	client *slowClient
+	client *throttledClient
 }
 
-func (r *slowReader) Read(p []byte) (int, error) {
+func (r *throttledReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	wait := r.client.spend(n)
 	if wait > 0 {
@@ -336,8 +338,8 @@ func (r *slowReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// spend returns how long a reader that has read n bytes must wait.
-func (c *slowClient) spend(n int) time.Duration {
+// spend returns how long a reader must wait after it has read n bytes.
+func (c *throttledClient) spend(n int) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()

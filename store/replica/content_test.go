@@ -15,18 +15,17 @@ import (
 	"service/store/sqlite"
 )
 
-// verified is a replicated database whose replica is compared when a test asks for
-// it.
+// verified is a replicated database whose replica is compared on demand.
 type verified struct {
 	*replicated
 	cfg *Config
 
 	mu       sync.Mutex
 	results  []Verification
-	statuses []Status // after each
+	statuses []Status // after each comparison
 }
 
-// openVerified opens one of which Litestream merges nothing by itself.
+// openVerified opens a database whose replica is not compacted automatically.
 func openVerified(t *testing.T) *verified {
 	dir := t.TempDir()
 	v := &verified{cfg: stillConfig(t, dir)}
@@ -47,12 +46,12 @@ func (v *verified) last() Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.results) == 0 {
-		v.t.Fatal("there is no result")
+		v.t.Fatal("got no result, want one")
 	}
 	return v.results[len(v.results)-1]
 }
 
-// keepWriting inserts and deletes rows until the result is called.
+// keepWriting inserts and deletes rows until stop is called.
 func (v *verified) keepWriting() (stop func()) {
 	done := make(chan struct{})
 	var writing sync.WaitGroup
@@ -74,8 +73,8 @@ func (v *verified) keepWriting() (stop func()) {
 	return func() { close(done); writing.Wait() }
 }
 
-// TestContentEqual compares a replica with a database that is written to, and that
-// grows and shrinks: they are equal each time.
+// TestContentEqual compares a replica with a database that grows and shrinks under load.
+// They are equal each time.
 func TestContentEqual(t *testing.T) {
 	t.Parallel()
 	v := openVerified(t)
@@ -88,7 +87,7 @@ func TestContentEqual(t *testing.T) {
 		switch n {
 		case 3:
 			v.insert(1)
-			v.awaitSent(s) // there is something to merge
+			v.awaitSent(s) // gives the compaction something to merge
 			if _, err := s.db.Compact(t.Context(), 1); err != nil {
 				t.Fatal(err)
 			}
@@ -106,16 +105,16 @@ func TestContentEqual(t *testing.T) {
 			}
 		}
 		if y := v.last(); y.Failing || y.Time.IsZero() || y.TXID == "" || y.Bytes == 0 {
-			t.Errorf("got %+v", y)
+			t.Errorf("got %+v, want an equal replica", y)
 		}
 	}
 	if s := v.Status(); s.Verified.Time.IsZero() || s.Verified.Failing {
-		t.Errorf("got the status %+v", s)
+		t.Errorf("got status %+v, want a verified replica", s)
 	}
 }
 
 // TestContentDamaged damages an object that a restore of the newest state needs. A
-// comparison names it, and a new snapshot makes the newest state whole.
+// comparison names it, and a new snapshot repairs the newest state.
 func TestContentDamaged(t *testing.T) {
 	v := openVerified(t)
 	s := v.current()
@@ -129,24 +128,24 @@ func TestContentDamaged(t *testing.T) {
 	results := v.results
 	v.mu.Unlock()
 	if len(results) != 2 || !results[0].Failing || !strings.Contains(results[0].Err, name) {
-		t.Fatalf("got the results %+v, want a first that names %s, and a second", results, name)
+		t.Fatalf("got results %+v, want 2, the first with %s", results, name)
 	}
 	if s := v.statuses[0]; s.State != StateFailing || s.Err != results[0].Err {
-		t.Errorf("got the status %+v, want a replica that fails", s)
+		t.Errorf("got status %+v, want a failing replica", s)
 	}
 	if s := v.statuses[1]; s.State != StateRunning {
-		t.Errorf("with a new snapshot: %+v", s)
+		t.Errorf("after a new snapshot: got status %+v, want a running replica", s)
 	}
 	if y := results[1]; y.Failing || !y.Time.After(y.Failed) || y.Err != results[0].Err {
-		t.Errorf("with a new snapshot: %+v", y)
+		t.Errorf("after a new snapshot: got %+v, want an equal replica", y)
 	}
 	if n := restoredRows(t, v.cfg); n != 3 {
-		t.Errorf("%d rows restored, want 3", n)
+		t.Errorf("got %d rows restored, want 3", n)
 	}
 }
 
-// TestContentDiffers has a replica whose objects are intact, and whose content is
-// not that of the database.
+// TestContentDiffers compares a replica whose objects are intact, but have other content
+// than the database.
 func TestContentDiffers(t *testing.T) {
 	v := openVerified(t)
 	s := v.current()
@@ -156,14 +155,14 @@ func TestContentDiffers(t *testing.T) {
 	forge(t, path)
 	v.Fence(func() bool { return false }) // no snapshot can be uploaded
 	if err := v.content.verify(t.Context(), s); err == nil {
-		t.Fatal("a replica with other content is found equal")
+		t.Fatal("replica with other content: got no error")
 	}
 	if y := v.last(); !y.Failing || !strings.Contains(y.Err, "differ from the database") || !strings.Contains(y.Err, name) {
 		t.Errorf("got %+v, want pages that differ in %s", y, name)
 	}
 }
 
-// forge changes a page of an object, and makes its checksums valid.
+// forge changes a page of an object and recomputes its checksums.
 func forge(t *testing.T, path string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -20,15 +20,14 @@ import (
 	"service/internal/durable"
 )
 
-// A database continues a position of the replica when nothing can have been
-// written to it that is not in the write-ahead log behind that position. The
-// proof is in the log's header: SQLite gives it other salts (random numbers)
-// whenever it begins the log again, and frames cannot leave the log without that.
-// So a log with the salts of the position has every later change. Where the proof
-// fails, the whole database is copied.
+// A database continues a position of the replica if the WAL contains every change after
+// that position. The proof is in the header of the WAL: it has salts (random numbers)
+// that SQLite changes whenever it restarts the WAL, and only a restart overwrites
+// frames. A WAL with the salts of the position therefore has every later change. If
+// there is no such proof, the whole database is uploaded.
 
-// recordName is the name of the file that says which term the files in
-// Litestream's directory beside a database belong to.
+// recordName is the name of a file in Litestream's directory next to the database. It
+// says which term the files in that directory belong to.
 const recordName = "term.json"
 
 // record is the content of that file.
@@ -36,29 +35,29 @@ type record struct {
 	Replica string `json:"replica"` // see [Config.Target]
 	Term    int64  `json:"term"`
 	Nonce   string `json:"nonce"`
-	// Own is set when this data directory began the term. Otherwise the database
-	// was restored from the term.
+	// Own is set if this data directory began the term. Otherwise the database was
+	// restored from the term.
 	Own bool `json:"own"`
-	// Device and Inode are those of the data directory that began the term: a copy
-	// of it must not write there too. A copy of a whole disk has the same; Boot, the
-	// id of the machine's boot, is another one there.
+	// Device, Inode and Boot identify the data directory that began the term, because
+	// a copy of it must not write to the term. Boot, the id of the machine's boot,
+	// distinguishes a copy of the whole disk.
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	Boot   string `json:"boot"`
-	// Applied is the newest transaction of which a follower has written something
-	// to its copy; the copy's position is recorded later.
+	// Applied is the newest transaction of which a follower may have written a part to
+	// its copy. The position of the copy is recorded later.
 	Applied ltx.TXID `json:"applied,omitempty"`
 }
 
-// place tells a directory from a copy of it.
-type place struct {
+// dirID distinguishes a directory from its copies.
+type dirID struct {
 	device, inode uint64 // 0 for unknown
 	boot          string
 }
 
-func (r record) place() place { return place{r.Device, r.Inode, r.Boot} }
+func (r record) dirID() dirID { return dirID{r.Device, r.Inode, r.Boot} }
 
-// readRecord returns the record beside a database, zero for none.
+// readRecord returns the record of a database, or a zero record.
 func readRecord(path string) (r record, err error) {
 	text, err := os.ReadFile(filepath.Join(metaPath(path), recordName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,12 +66,12 @@ func readRecord(path string) (r record, err error) {
 		return r, err
 	}
 	if json.Unmarshal(text, &r) != nil {
-		return record{}, nil // it proves nothing
+		return record{}, nil // an invalid record proves nothing
 	}
 	return r, nil
 }
 
-// writeRecord replaces the record beside a database.
+// writeRecord replaces the record of a database.
 func writeRecord(path string, r record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -84,32 +83,32 @@ func writeRecord(path string, r record) error {
 	return durable.WriteFile(filepath.Join(metaPath(path), recordName), append(text, '\n'), 0o600)
 }
 
-// identify returns the place of a directory.
-func identify(dir string) (place, error) {
+// identifyDir returns the id of a directory.
+func identifyDir(dir string) (dirID, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return place{}, err
+		return dirID{}, err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return place{uint64(st.Dev), st.Ino, bootID()}, nil
+		return dirID{uint64(st.Dev), st.Ino, bootID()}, nil
 	}
-	return place{}, nil
+	return dirID{}, nil
 }
 
-// baselineNode marks, as an LTX file's node, a file that says only where the
-// write-ahead log continues a position. It has no changes and is never uploaded.
+// baselineNode is the node id of a baseline: an LTX file that only records at which
+// position the WAL continues. It has no changes and is never uploaded.
 const baselineNode = 0x62617365
 
-// logState is the newest local LTX file of a database, seen with its write-ahead log.
-type logState struct {
-	at       ltx.TXID // 0 for none
-	baseline bool     // it has the position alone
-	proven   bool     // the log has every change after it
+// walState describes the newest local LTX file of a database and its WAL.
+type walState struct {
+	at       ltx.TXID // position of the file; 0 for none
+	baseline bool     // the file is a baseline
+	proven   bool     // the WAL contains every change after the position
 	salts    [2]uint32
 }
 
-// readLog returns the state of the write-ahead log of the database at path.
-func readLog(path string) (s logState, err error) {
+// readWALState returns the state of the WAL of the database at path.
+func readWALState(path string) (s walState, err error) {
 	db := litestream.NewDB(path)
 	pos, err := db.Pos()
 	if err != nil || pos.TXID == 0 {
@@ -140,12 +139,12 @@ func readLog(path string) (s logState, err error) {
 	return s, err
 }
 
-// errLogChanged says that the log was begun again after it was examined.
-var errLogChanged = errors.New("another program has written to the database, or moved its write-ahead log, while the replica was opened")
+// errWALChanged means that the WAL was restarted after readWALState.
+var errWALChanged = errors.New("another program has written to the database, or checkpointed its WAL, while the replica was opened")
 
-// checkNext returns errLogChanged when Litestream has not read the log that was
-// examined: what that had at its end would be missing.
-func (s logState) checkNext(db *litestream.DB) error {
+// checkNext returns errWALChanged if Litestream has read another WAL than readWALState.
+// The last changes of the earlier WAL would then be missing in the replica.
+func (s walState) checkNext(db *litestream.DB) error {
 	f, err := os.Open(db.LTXPath(0, s.at+1, s.at+1))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was committed after the position
@@ -158,13 +157,13 @@ func (s logState) checkNext(db *litestream.DB) error {
 		return err
 	}
 	if h := dec.Header(); s.salts != [2]uint32{h.WALSalt1, h.WALSalt2} {
-		return errLogChanged
+		return errWALChanged
 	}
 	return nil
 }
 
-// continues reports whether a write-ahead log, whose header has salts, goes on
-// where an LTX file ends. The header of the file has been decoded.
+// continues reports whether a WAL with the given salts continues where an LTX file ends.
+// The header of the LTX file must be decoded already.
 func continues(dec *ltx.Decoder, wal io.ReaderAt, salts [2]uint32) (bool, error) {
 	h := dec.Header()
 	from, end := h.WALOffset, h.WALOffset+h.WALSize
@@ -172,27 +171,27 @@ func continues(dec *ltx.Decoder, wal io.ReaderAt, salts [2]uint32) (bool, error)
 	switch salts {
 	case [2]uint32{h.WALSalt1, h.WALSalt2}:
 		if end <= litestream.WALHeaderSize {
-			return true, nil // nothing of this log was in the file
+			return true, nil // the file has no frames of this WAL
 		}
-		// A power cut may have taken a part of the log, and later frames its place.
-		// Each frame has the checksum of all before it.
-		log, err := litestream.NewWALReader(wal, quiet)
+		// A power cut may have removed frames, and later frames may have replaced them.
+		// The checksum of each frame covers all frames before it.
+		frames, err := litestream.NewWALReader(wal, quiet)
 		if err != nil {
 			return false, ignoreEnd(err)
 		}
-		return samePages(dec, wal, log, from, end)
+		return samePages(dec, wal, frames, from, end)
 	case [2]uint32{h.WALSalt1 + 1, salts[1]}:
-		// SQLite has begun the log again once: it counts in the first salt, and the
-		// second is random. The whole log was in the database then. Where the last
-		// frame of the file is left, and was the last, nothing followed it.
+		// SQLite has restarted the WAL once: it increments the first salt, and the
+		// second is random. The whole WAL was checkpointed before. If the last frame of
+		// the LTX file is still there, and was the last of the old WAL, nothing followed.
 		if end < litestream.WALHeaderSize+2*frame || from >= end {
 			return false, nil
 		}
-		log, err := litestream.NewWALReaderWithOffset(context.Background(), wal, end-frame, h.WALSalt1, h.WALSalt2, quiet)
+		frames, err := litestream.NewWALReaderWithOffset(context.Background(), wal, end-frame, h.WALSalt1, h.WALSalt2, quiet)
 		if err != nil {
-			return false, nil //nolint:nilerr // the frames before are overwritten
+			return false, nil //nolint:nilerr // the earlier frames are overwritten
 		}
-		same, err := samePages(dec, wal, log, end-frame, end)
+		same, err := samePages(dec, wal, frames, end-frame, end)
 		if err != nil || !same {
 			return false, err
 		}
@@ -205,20 +204,20 @@ func continues(dec *ltx.Decoder, wal io.ReaderAt, salts [2]uint32) (bool, error)
 	return false, nil
 }
 
-// samePages reports whether log has valid frames up to end, and an LTX file the
-// pages of those behind from.
-func samePages(dec *ltx.Decoder, wal io.ReaderAt, log *litestream.WALReader, from, end int64) (bool, error) {
+// samePages reports whether the WAL has valid frames up to the offset end, and an LTX
+// file has the same pages as the frames from the offset from on.
+func samePages(dec *ltx.Decoder, wal io.ReaderAt, frames *litestream.WALReader, from, end int64) (bool, error) {
 	data := make([]byte, dec.Header().PageSize)
-	if log.PageSize() != uint32(len(data)) {
+	if frames.PageSize() != uint32(len(data)) {
 		return false, nil
 	}
-	newest := map[uint32]int64{} // frames
+	newest := map[uint32]int64{} // offset of the newest frame of each page
 	for last := int64(0); last+litestream.WALFrameHeaderSize+int64(len(data)) < end; {
-		pgno, _, err := log.ReadFrame(context.Background(), data)
+		pgno, _, err := frames.ReadFrame(context.Background(), data)
 		if err != nil {
 			return false, ignoreEnd(err)
 		}
-		if last = log.Offset(); last >= from && pgno <= dec.Header().Commit {
+		if last = frames.Offset(); last >= from && pgno <= dec.Header().Commit {
 			newest[pgno] = last
 		}
 	}
@@ -244,6 +243,7 @@ func samePages(dec *ltx.Decoder, wal io.ReaderAt, log *litestream.WALReader, fro
 	}
 }
 
+// ignoreEnd returns err unless it is an end of file.
 func ignoreEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -251,8 +251,7 @@ func ignoreEnd(err error) error {
 	return err
 }
 
-// readSalts returns the salts of a write-ahead log. The error is [io.EOF] when it
-// is empty.
+// readSalts returns the salts of a WAL. The error is [io.EOF] if the WAL is empty.
 func readSalts(wal io.ReaderAt) (salts [2]uint32, err error) {
 	header := make([]byte, litestream.WALHeaderSize)
 	if _, err := wal.ReadAt(header, 0); err != nil {
@@ -261,14 +260,14 @@ func readSalts(wal io.ReaderAt) (salts [2]uint32, err error) {
 	return [2]uint32{binary.BigEndian.Uint32(header[16:]), binary.BigEndian.Uint32(header[20:])}, nil
 }
 
-// saltsOf returns the salts of a frame with its header.
+// saltsOf returns the salts in the header of a frame.
 func saltsOf(frame []byte) [2]uint32 {
 	return [2]uint32{binary.BigEndian.Uint32(frame[8:]), binary.BigEndian.Uint32(frame[12:])}
 }
 
-// writeBaseline replaces the local LTX files of the database at path by one that
-// gives the database's file, without its write-ahead log, the position at. The
-// log must not be empty.
+// writeBaseline replaces the local LTX files of the database at path by a baseline. It
+// records that the database file, without its WAL, is at the position at. The WAL must
+// not be empty.
 func writeBaseline(path string, at ltx.TXID) (err error) {
 	db := litestream.NewDB(path)
 	if err := os.RemoveAll(db.LTXDir()); err != nil {
@@ -281,7 +280,7 @@ func writeBaseline(path string, at ltx.TXID) (err error) {
 	defer wal.Close()
 	salts, err := readSalts(wal)
 	if err != nil {
-		return fmt.Errorf("read the header of the write-ahead log: %w", err)
+		return fmt.Errorf("read the header of the WAL: %w", err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -330,8 +329,8 @@ func writeBaseline(path string, at ltx.TXID) (err error) {
 	return durable.WriteFile(db.LTXPath(0, at, at), text.Bytes(), 0o600)
 }
 
-// removeBaseline removes a file of writeBaseline once a later one exists, and
-// reports whether one is left. The compaction of level 0 must not read it.
+// removeBaseline removes a baseline once a later LTX file exists, and reports whether
+// the baseline is still needed. The compaction of level 0 must not read it.
 func removeBaseline(db *litestream.DB) (left bool, err error) {
 	entries, err := os.ReadDir(db.LTXLevelDir(0))
 	if err != nil {
@@ -346,7 +345,7 @@ func removeBaseline(db *litestream.DB) (left bool, err error) {
 	if len(files) == 0 {
 		return false, nil
 	}
-	name := db.LTXPath(0, files[0], files[0]) // all others were written after it
+	name := db.LTXPath(0, files[0], files[0]) // a baseline is the oldest file
 	f, err := os.Open(name)
 	if err != nil {
 		return false, ignoreNoFile(err)
@@ -362,7 +361,7 @@ func removeBaseline(db *litestream.DB) (left bool, err error) {
 	return false, ignoreNoFile(os.Remove(name))
 }
 
-// ignoreNoFile returns err unless it says that a file does not exist.
+// ignoreNoFile returns err unless it is [fs.ErrNotExist].
 func ignoreNoFile(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -370,28 +369,27 @@ func ignoreNoFile(err error) error {
 	return err
 }
 
-// Origin is the position of a replica that a copy of its database was restored
-// to.
+// Origin is the position of a replica at which a database was restored.
 type Origin struct {
 	replica string
 	term    term
 	at      ltx.TXID
 }
 
-// Continue has a replication of the database at path, which was restored to o,
-// continue the replica there instead of copying the whole database. Nothing may
-// have written to the database since but [sqlite.WriteToWAL]. The write-ahead log
-// and Litestream's directory beside the database belong to it then.
+// Continue records that the database at path was restored at o, so that its replication
+// continues there instead of uploading the whole database. Since the restore, only
+// [sqlite.WriteToWAL] may have written to the database. Continue replaces Litestream's
+// directory next to the database.
 func (o Origin) Continue(path string) error {
 	if err := os.RemoveAll(metaPath(path)); err != nil {
 		return err
 	}
 	if o.at < 2 {
-		return nil // the file would have to be a snapshot
+		return nil // transaction 1 must be a snapshot
 	}
 	if err := writeBaseline(path, o.at); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // SQLite has removed the log: there is no proof
+			return nil // SQLite has deleted the WAL, so there is no proof
 		}
 		return err
 	}

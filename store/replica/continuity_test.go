@@ -17,9 +17,9 @@ import (
 	"service/store/sqlite"
 )
 
-const walFrame = 24 + 4096 // of a write-ahead log
+const walFrame = 24 + 4096 // size of a frame in bytes
 
-// copyDir copies a data directory that is in use, and in which nothing changes.
+// copyDir copies a data directory that is open but not written to.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
@@ -27,8 +27,8 @@ func copyDir(t *testing.T, from, to string) {
 	}
 }
 
-// execute runs statements as another program would do, and calls before, unless
-// it is nil, when the database is still open.
+// execute runs statements as another program would. If before is not nil, it is called
+// before the database is closed.
 func execute(t *testing.T, dir string, before func(), statements ...string) {
 	t.Helper()
 	db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
@@ -49,8 +49,8 @@ func execute(t *testing.T, dir string, before func(), statements ...string) {
 	}
 }
 
-// changeLog changes the write-ahead log of the database in dir.
-func changeLog(t *testing.T, dir string, change func(log *os.File, size int64) error) {
+// changeWAL changes the WAL of the database in dir.
+func changeWAL(t *testing.T, dir string, change func(log *os.File, size int64) error) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "service.db-wal"), os.O_RDWR, 0)
 	if err != nil {
@@ -66,20 +66,20 @@ func changeLog(t *testing.T, dir string, change func(log *os.File, size int64) e
 	}
 }
 
-// restart is a way in which a replication begins again.
+// restart is a way in which replication restarts.
 type restart struct {
 	name  string
-	whole bool  // the database is copied whole
-	term  int64 // that the replication writes to then
-	// stop ends r, which has one row to upload, and returns the data directory of
-	// the next start.
+	whole bool  // the whole database is uploaded
+	term  int64 // term to which the replication then writes
+	// stop ends r, which has one row to upload, and returns the data directory of the
+	// next start.
 	stop func(t *testing.T, r *replicated, dir string) (next string)
 }
 
 var restarts = []restart{
 	{"orderly", false, 1, func(_ *testing.T, r *replicated, dir string) string { r.close(); return dir }},
 	{"a copy of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
-		// The directory is another one then: a copy continues in a term of its own.
+		// The copy is another directory, so it begins its own term.
 		to := t.TempDir()
 		r.settle()
 		copyDir(t, dir, to)
@@ -133,24 +133,25 @@ var restarts = []restart{
 	}},
 	{"a log without its end", true, 2, func(t *testing.T, r *replicated, dir string) string {
 		r.close()
-		changeLog(t, dir, func(log *os.File, size int64) error { return log.Truncate(size - 2*walFrame) })
+		changeWAL(t, dir, func(log *os.File, size int64) error { return log.Truncate(size - 2*walFrame) })
 		return dir
 	}},
 	{"a log with a hole", true, 2, func(t *testing.T, r *replicated, dir string) string {
-		// A power cut may take any part of what was not synced.
+		// A power cut may remove any part that was not fsynced.
 		r.close()
-		changeLog(t, dir, func(log *os.File, size int64) error {
+		changeWAL(t, dir, func(log *os.File, size int64) error {
 			_, err := log.WriteAt(make([]byte, walFrame), size-2*walFrame)
 			return err
 		})
 		return dir
 	}},
 	{"a log that was begun again", false, 2, func(t *testing.T, r *replicated, dir string) string {
-		// Litestream's checkpoints have that: the process may be killed before it
-		// copies the first change after one.
+		// Litestream's checkpoints do this: the process may be killed before it copies
+		// the first change after one.
 		r.close()
 		to := t.TempDir()
-		execute(t, dir, func() { copyDir(t, dir, to) }, "PRAGMA wal_autocheckpoint = 0", "PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
+		execute(t, dir, func() { copyDir(t, dir, to) },
+			"PRAGMA wal_autocheckpoint = 0", "PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
 		return to
 	}},
 	{"a log that was begun again after unknown changes", true, 2, func(t *testing.T, r *replicated, dir string) string {
@@ -169,9 +170,8 @@ var restarts = []restart{
 	}},
 }
 
-// TestContinue starts a replication again in all the ways in which that happens.
-// Where the write-ahead log proves that nothing was missed, only changes are
-// uploaded. After each the replica is equal to the database.
+// TestContinue restarts replication in every possible way. If the WAL proves that no change
+// is missing, only changes are uploaded. Each time the replica equals the database.
 func TestContinue(t *testing.T) {
 	t.Parallel()
 	for _, c := range restarts {
@@ -196,10 +196,10 @@ func TestContinue(t *testing.T) {
 				t.Fatal(err)
 			}
 			if began.Number != c.term || began.Number > 1 && began.Snapshot != c.whole {
-				t.Errorf("the replication went on in %+v, want term %d, copied whole: %v", began, c.term, c.whole)
+				t.Errorf("got term %+v, want term %d, with a snapshot: %v", began, c.term, c.whole)
 			}
 			if uploaded := uploads(t, target) - before; !c.whole && uploaded > 100_000 {
-				t.Errorf("%d bytes uploaded, and only changes were to be", uploaded)
+				t.Errorf("got %d bytes uploaded, want only changes", uploaded)
 			}
 			compare(t, c.name, cfg, next)
 		})
@@ -226,9 +226,8 @@ func restoreTo(t *testing.T, cfg *Config, dir string) Origin {
 	return found.Origin
 }
 
-// The file that stands for the position of a restored database has one page of
-// that transaction. No compaction may take it for the whole, also when a process
-// was killed before it removed the file.
+// The baseline of a restored database has only one page. No compaction may treat it as a
+// complete transaction, even if a process was killed before it removed the baseline.
 func TestBaselineIsNotCompacted(t *testing.T) {
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, one, target)
@@ -269,14 +268,13 @@ func TestBaselineIsNotCompacted(t *testing.T) {
 	compare(t, "compacted", cfg, two)
 }
 
-// localFile returns the path of the file that says where the write-ahead log of a
-// restored database continues.
+// localFile returns the path of the baseline of a restored database.
 func localFile(dir string, o Origin) string {
 	return litestream.NewDB(filepath.Join(dir, "service.db")).LTXPath(0, o.at, o.at)
 }
 
-// TestLostOrigin restores a database, and then the replica loses the transaction
-// that it was restored to.
+// TestLostOrigin restores a database, and then deletes the restored transaction from the
+// replica.
 func TestLostOrigin(t *testing.T) {
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, one, target)
@@ -298,7 +296,7 @@ func TestLostOrigin(t *testing.T) {
 	second := openReplicated(t, two, cfg)
 	second.settle()
 	if began := second.current().own.term; !began.Snapshot {
-		t.Errorf("the replication went on in %+v, want a term with a snapshot", began)
+		t.Errorf("got term %+v, want one with a snapshot", began)
 	}
 	if err := second.close(); err != nil {
 		t.Fatal(err)
@@ -307,7 +305,7 @@ func TestLostOrigin(t *testing.T) {
 }
 
 // TestLogChangedMeanwhile has another program write to the database, and begin its
-// write-ahead log again, after that was examined and before Litestream reads it.
+// WAL again, after that was examined and before Litestream reads it.
 func TestLogChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, dir := newBucket(t), t.TempDir()
@@ -334,7 +332,7 @@ func TestLogChangedMeanwhile(t *testing.T) {
 	r.random(1)
 	r.settle()
 	if began := r.current().own.term; !began.Snapshot {
-		t.Errorf("the replication went on in %+v, want a term with a snapshot", began)
+		t.Errorf("got term %+v, want one with a snapshot", began)
 	}
 	if err := r.close(); err != nil {
 		t.Fatal(err)
@@ -378,13 +376,13 @@ func TestClaimWithoutRecord(t *testing.T) {
 	if err := os.Symlink("nowhere", meta); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.takeTerm(t.Context()); err == nil {
+	if _, err := r.acquireTerm(t.Context()); err == nil {
 		t.Fatal("a term was begun without a record")
 	}
 	if err := os.Remove(meta); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.takeTerm(t.Context()); err != nil {
+	if _, err := r.acquireTerm(t.Context()); err != nil {
 		t.Errorf("the next try: %v", err)
 	}
 	if err := r.db.Close(nil); err != nil {

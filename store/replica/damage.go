@@ -19,27 +19,27 @@ import (
 	"service/webhook"
 )
 
-// maxGone is how often a restore plans again because an object was deleted.
-const maxGone = 10
+// maxReplans is how often a restore makes a new plan because an object was deleted.
+const maxReplans = 10
 
-// intactClient is a client that lists no object that is known to be damaged.
+// intactClient is a client that does not list objects that are known to be damaged.
 type intactClient struct {
 	litestream.ReplicaClient
 	damaged []*damagedError
-	// layers are the terms of the replica, the newest first: a damaged object of
-	// one may be intact in an earlier one.
-	layers []*termLayer
-	found  []string // what was damaged, in words
-	gone   int      // how often an object was listed, and could not be opened
-	// newest is the newest transaction in any listing, also of a damaged object.
+	// layers are the terms of the replica, newest first. An object that is damaged in
+	// one term may be intact in an earlier one.
+	layers  []*termLayer
+	found   []string // descriptions of the damaged objects
+	missing int      // how often a listed object could not be opened
+	// newest is the newest transaction in any listing, including damaged objects.
 	newest ltx.TXID
-	// listedTimes has the listings give the times of the objects' uploads, which
-	// need no request for each object, even when exact ones are asked for.
+	// listedTimes makes listings return the times of uploads, even when exact times
+	// are requested: exact times need a request for each object.
 	listedTimes bool
 }
 
-// LTXFiles implements [litestream.ReplicaClient]. An object that was replaced since
-// it was found damaged is listed when its size differs.
+// LTXFiles implements [litestream.ReplicaClient]. It lists a damaged object again if its
+// size has changed, because it was replaced.
 func (c *intactClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
 	files, err := c.list(ctx, level, seek, useMetadata && !c.listedTimes)
 	if err != nil {
@@ -64,22 +64,22 @@ func (c *intactClient) list(ctx context.Context, level int, seek ltx.TXID, useMe
 	return intact, errors.Join(files.Err(), files.Close())
 }
 
-// newIntactClient returns a client of a replica. The client must not be used
-// otherwise.
+// newIntactClient returns a client of a replica. It modifies client, which must not be
+// used otherwise.
 func newIntactClient(client litestream.ReplicaClient) *intactClient {
 	c := &intactClient{ReplicaClient: client}
 	t, _ := client.(*termClient)
 	for ; t != nil; t = t.parent {
-		l := &termLayer{ReplicaClient: t.ReplicaClient, left: map[string]bool{}}
+		l := &termLayer{ReplicaClient: t.ReplicaClient, excluded: map[string]bool{}}
 		t.ReplicaClient = l
 		c.layers = append(c.layers, l)
 	}
 	return c
 }
 
-// noteDamage leaves the object that err is about out of further listings, and
-// reports whether err says that one is damaged. A copy of it in an earlier term is
-// listed instead.
+// noteDamage excludes a damaged object from further listings, and lists a copy of it in
+// an earlier term instead, if there is one. It reports whether err is about a damaged
+// object.
 func (c *intactClient) noteDamage(err error) bool {
 	var damaged *damagedError
 	if !errors.As(err, &damaged) {
@@ -89,9 +89,9 @@ func (c *intactClient) noteDamage(err error) bool {
 		c.found = append(c.found, text)
 	}
 	for _, l := range c.layers {
-		// It is unknown which term the object was read from. The next read of it
-		// is from one of those that remain.
-		if l.leaveOut(damaged.info) {
+		// It is unknown from which term the object was read. The next read uses one
+		// of the remaining terms.
+		if l.exclude(damaged.info) {
 			return true
 		}
 	}
@@ -99,27 +99,27 @@ func (c *intactClient) noteDamage(err error) bool {
 	return true
 }
 
-// termLayer is the own objects of a term, without those that are left out.
+// termLayer is a client of a term's own objects, without the excluded ones.
 type termLayer struct {
 	litestream.ReplicaClient
 
-	mu   sync.Mutex
-	left map[string]bool // by objectName
+	mu       sync.Mutex
+	excluded map[string]bool // by objectName
 }
 
-// leaveOut leaves an object out, and reports whether it was not before.
-func (l *termLayer) leaveOut(f *ltx.FileInfo) bool {
+// exclude excludes an object. It returns false if the object was excluded already.
+func (l *termLayer) exclude(f *ltx.FileInfo) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := l.left[objectName(f)]
-	l.left[objectName(f)] = true
+	known := l.excluded[objectName(f)]
+	l.excluded[objectName(f)] = true
 	return !known
 }
 
-func (l *termLayer) isLeftOut(f *ltx.FileInfo) bool {
+func (l *termLayer) isExcluded(f *ltx.FileInfo) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.left[objectName(f)]
+	return l.excluded[objectName(f)]
 }
 
 // LTXFiles implements [litestream.ReplicaClient].
@@ -132,12 +132,12 @@ func (l *termLayer) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useM
 	if err != nil {
 		return nil, err
 	}
-	return ltx.NewFileInfoSliceIterator(slices.DeleteFunc(all, l.isLeftOut)), nil
+	return ltx.NewFileInfoSliceIterator(slices.DeleteFunc(all, l.isExcluded)), nil
 }
 
 // OpenLTXFile implements [litestream.ReplicaClient].
 func (l *termLayer) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
-	if l.isLeftOut(&ltx.FileInfo{Level: level, MinTXID: minTXID, MaxTXID: maxTXID}) {
+	if l.isExcluded(&ltx.FileInfo{Level: level, MinTXID: minTXID, MaxTXID: maxTXID}) {
 		return nil, os.ErrNotExist
 	}
 	return l.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
@@ -153,22 +153,21 @@ func (c *intactClient) isDamaged(f *ltx.FileInfo) bool {
 	return false
 }
 
-// longest returns the objects that make the newest state that intact objects can
-// make. The error wraps [litestream.ErrTxNotAvailable] when there is none.
+// longest returns the plan of the newest state that can be restored from intact objects.
+// The error wraps [litestream.ErrTxNotAvailable] if there is none.
 func (c *intactClient) longest(ctx context.Context) ([]*ltx.FileInfo, error) {
 	c.listedTimes = true
 	defer func() { c.listedTimes = false }()
-	// Without a time a plan fails when there is a gap behind it.
+	// Without a time, a plan fails if a gap follows it.
 	future := time.Now().AddDate(100, 0, 0)
 	return litestream.CalcRestorePlan(ctx, c, 0, future, slog.New(slog.DiscardHandler))
 }
 
-// restoreFrom writes the newest state of a replica, or unless at is zero the newest
-// before at, to a new file at path. When an object is damaged it restores the same
-// state from others, and returns what it has left out. The error wraps
-// [litestream.ErrTxNotAvailable] when there is no such state; an error for people
-// names the damaged objects, and the command that restores the newest state for
-// which there are intact ones.
+// restoreFrom writes the newest state of a replica to a new file at path, or the newest
+// state before at unless at is zero. If objects are damaged, it restores the same state
+// from others and describes the damaged ones. The error wraps
+// [litestream.ErrTxNotAvailable] if there is no such state. If the state needs damaged
+// objects, the error names them and the command that restores the newest intact state.
 func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path string, at time.Time) (newest *ltx.FileInfo, damaged []string, err error) {
 	c := newIntactClient(client)
 	var target ltx.TXID // the newest transaction of the state; 0 until it is known
@@ -184,7 +183,7 @@ func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path stri
 		}
 		switch {
 		case target == 0:
-			return nil, nil, err // the replica is empty, or has nothing before at
+			return nil, nil, err // the replica is empty or has nothing before at
 		case err != nil || plan[len(plan)-1].MaxTXID < target:
 			return nil, nil, c.unreachable(ctx, target)
 		}
@@ -192,7 +191,7 @@ func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path stri
 		if err == nil {
 			return plan[len(plan)-1], c.found, nil
 		}
-		if err := c.leaveOut(ctx, err); err != nil {
+		if err := c.exclude(ctx, err); err != nil {
 			return nil, nil, err
 		}
 		if err := os.Remove(path); err != nil {
@@ -201,8 +200,8 @@ func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path stri
 	}
 }
 
-// planTo returns the objects that make the state with the transaction target, or
-// when it is 0 the newest before at.
+// planTo returns the plan of the state at the transaction target, or of the newest state
+// before at if target is 0.
 func (c *intactClient) planTo(ctx context.Context, target ltx.TXID, at time.Time) ([]*ltx.FileInfo, error) {
 	if at.IsZero() {
 		return c.longest(ctx)
@@ -210,62 +209,62 @@ func (c *intactClient) planTo(ctx context.Context, target ltx.TXID, at time.Time
 	if target != 0 {
 		at = time.Time{}
 	}
-	// With at this may take long: it reads the metadata of every object.
+	// With a time this can take long, because it reads the metadata of every object.
 	return litestream.CalcRestorePlan(ctx, c, target, at, slog.New(slog.DiscardHandler))
 }
 
-// leaveOut has the next plan do without the object that err is about. It returns
-// err when it is about none.
-func (c *intactClient) leaveOut(ctx context.Context, err error) error {
+// exclude excludes the object that err is about from the next plan. It returns err if
+// err is not about an object.
+func (c *intactClient) exclude(ctx context.Context, err error) error {
 	if c.noteDamage(err) {
 		return nil
 	}
-	var gone *goneError
-	if !errors.As(err, &gone) {
+	var missing *missingError
+	if !errors.As(err, &missing) {
 		return err
 	}
-	if c.gone++; c.gone > maxGone {
+	if c.missing++; c.missing > maxReplans {
 		return err
 	}
-	// A service that runs deletes an object some time after it was merged into
-	// another.
-	listed, err := c.ReplicaClient.LTXFiles(ctx, gone.info.Level, gone.info.MinTXID, false)
+	// A running service deletes an object some time after a compaction merged it.
+	listed, err := c.ReplicaClient.LTXFiles(ctx, missing.info.Level, missing.info.MinTXID, false)
 	if err != nil {
 		return err
 	}
 	for listed.Next() {
-		if f := listed.Item(); f.MinTXID == gone.info.MinTXID && f.MaxTXID == gone.info.MaxTXID {
-			c.noteDamage(&damagedError{gone.info, "it is listed, and does not exist"})
+		if f := listed.Item(); f.MinTXID == missing.info.MinTXID && f.MaxTXID == missing.info.MaxTXID {
+			c.noteDamage(&damagedError{missing.info, "it is listed but does not exist"})
 		}
 	}
 	return errors.Join(listed.Err(), listed.Close())
 }
 
-// unreachableError says that no intact objects make a state.
+// unreachableError means that a state cannot be restored from intact objects.
 type unreachableError struct{ error }
 
 func unreachablef(format string, args ...any) *unreachableError {
 	return &unreachableError{fmt.Errorf(format, args...)}
 }
 
-// unreachable returns an error that says why no intact objects make the state with
-// the transaction target, and what can be restored instead.
+// unreachable returns an error that says why the state at the transaction target cannot
+// be restored, and what can be restored instead.
 func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) *unreachableError {
 	why := fmt.Sprintf("objects are missing from the replica, which has transactions up to %s", target)
 	if len(c.found) > 0 {
-		why = strings.Join(c.found, "; ") + "; no intact object holds the same transactions"
+		why = strings.Join(c.found, "; ") + "; no intact object has the same transactions"
 	}
 	last, at, err := c.newestIntact(ctx)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return unreachablef("%s, and nothing else can be restored: use a backup (service restore --from FILE), or the data directory of the primary", why)
+		return unreachablef("%s, and no other state can be restored: use a backup (service restore --from FILE) or the data directory of the primary", why)
 	} else if err != nil {
-		return unreachablef("%s; what can be restored is unknown: %w", why, err)
+		return unreachablef("%s; failed to find out what can be restored: %w", why, err)
 	}
-	return unreachablef("%s; the newest state that can be restored is that of %s: service restore --at %s", why, webhook.FormatTime(last), webhook.FormatTime(at))
+	return unreachablef("%s; the newest state that can be restored is from %s: service restore --at %s",
+		why, webhook.FormatTime(last), webhook.FormatTime(at))
 }
 
-// newestIntact returns the time of the newest state that intact objects can make,
-// and a time shortly after it, before which it is the newest.
+// newestIntact returns the time of the newest state that can be restored from intact
+// objects, and the argument for --at that selects it.
 func (c *intactClient) newestIntact(ctx context.Context) (last, at time.Time, err error) {
 	plan, err := c.longest(ctx)
 	if err != nil {
@@ -282,11 +281,13 @@ func (c *intactClient) newestIntact(ctx context.Context) (last, at time.Time, er
 	return plan[len(plan)-1].CreatedAt, at, nil
 }
 
-// damagedRecord says what can be done about the record of a term that cannot be
-// parsed.
+// damagedRecord returns err. If err means that the record of a term cannot be parsed, it
+// adds what to do.
 func damagedRecord(number int64, err error) error {
-	if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("it is damaged: %w; a complete term can be restored from its own path, which ends with %s: service restore --from URL", err, termPath("", number))
+	if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("it is damaged: %w; a complete term can be restored from its own path, which ends with %s: "+
+			"service restore --from URL", err, termPath("", number))
 	}
 	return err
 }

@@ -31,17 +31,15 @@ var damages = []struct {
 	{"another object", func([]byte) []byte { return bytes.Repeat([]byte("another "), 100) }},
 }
 
-// stillConfig configures a replica in a directory of which Litestream merges
-// nothing by itself.
+// stillConfig configures a replica in a directory that is not compacted automatically.
 func stillConfig(t *testing.T, dir string) *Config {
 	cfg := fileConfig(t, dir, t.TempDir())
 	cfg.CompactionIntervals = []time.Duration{1000 * time.Hour, 2000 * time.Hour}
 	return cfg
 }
 
-// levels fills a replica in a directory so that it has objects of the levels 0, 1
-// and 2 and snapshots, each of which holds what others also hold. It returns the
-// directory and the number of rows.
+// levels fills a replica with objects of the levels 0, 1 and 2 and snapshots, so that each
+// change is in several objects. It returns the configuration and the number of rows.
 func levels(t *testing.T) (cfg *Config, rows int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,8 +76,8 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 	return cfg, rows
 }
 
-// planned returns the path of the object of a level that the plan of the newest
-// state has, "" for none.
+// planned returns the name and path of the object of a level in the plan of the newest
+// state.
 func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 	t.Helper()
 	source, err := openSource(t.Context(), cfg, false)
@@ -96,7 +94,7 @@ func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 			return objectName(f), objectPath(client, f)
 		}
 	}
-	t.Fatalf("the plan has no object of level %d: %v", level, plan)
+	t.Fatalf("got plan %v, want an object of level %d", plan, level)
 	return "", ""
 }
 
@@ -105,7 +103,7 @@ func objectPath(client litestream.ReplicaClient, f *ltx.FileInfo) string {
 	return client.(*file.ReplicaClient).LTXFilePath(f.Level, f.MinTXID, f.MaxTXID)
 }
 
-// replaceContent replaces a file's content and keeps its time.
+// replaceContent replaces the content of a file and keeps its modification time.
 func replaceContent(t *testing.T, path string, content []byte) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -120,8 +118,8 @@ func replaceContent(t *testing.T, path string, content []byte) {
 	}
 }
 
-// TestDamagedObject damages one object of a level at a time. Each restore finds
-// the same state in others, and names the damaged one.
+// TestDamagedObject damages one object of a level at a time. A restore gets the same state
+// from others and reports the damaged object.
 func TestDamagedObject(t *testing.T) {
 	t.Parallel()
 	cfg, rows := levels(t)
@@ -141,19 +139,18 @@ func TestDamagedObject(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n := countRows(t, restored); n != rows {
-					t.Errorf("%d rows restored, want %d", n, rows)
+					t.Errorf("got %d rows restored, want %d", n, rows)
 				}
 				if len(got.Damaged) != 1 || !strings.Contains(got.Damaged[0], name) {
-					t.Errorf("got the damaged objects %q, want %s", got.Damaged, name)
+					t.Errorf("got damaged objects %q, want %s", got.Damaged, name)
 				}
 			})
 		}
 	}
 }
 
-// TestDamagedNewest damages an object whose changes no other has. The restore
-// fails, names it and the newest state that there is, and the command that it
-// gives restores that.
+// TestDamagedNewest damages an object with changes that no other has. The restore fails and
+// names the object and a command, which restores the newest intact state.
 func TestDamagedNewest(t *testing.T) {
 	t.Parallel()
 	cfg, rows := levels(t)
@@ -169,11 +166,11 @@ func TestDamagedNewest(t *testing.T) {
 			restored := filepath.Join(t.TempDir(), "restored.db")
 			_, err := Restore(t.Context(), cfg, restored, time.Time{})
 			if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), name) {
-				t.Fatalf("got %v, want an error that names %s", err, name)
+				t.Fatalf("got %v, want an error with %s", err, name)
 			}
 			command := regexp.MustCompile(`service restore --at (\S+)$`).FindStringSubmatch(err.Error())
 			if command == nil {
-				t.Fatalf("the error has no command: %v", err)
+				t.Fatalf("got %v, want an error with a command", err)
 			}
 			at, timeErr := time.Parse(time.RFC3339, command[1])
 			if err := errors.Join(timeErr, RemoveDatabase(restored)); err != nil {
@@ -183,14 +180,13 @@ func TestDamagedNewest(t *testing.T) {
 				t.Fatal(err)
 			}
 			if n := countRows(t, restored); n != rows-1 {
-				t.Errorf("%d rows restored, want %d", n, rows-1)
+				t.Errorf("got %d rows restored, want %d", n, rows-1)
 			}
 		})
 	}
 }
 
-// TestDamagedEverything has a replica in which every object is damaged: it does
-// not count as empty.
+// A replica in which every object is damaged does not count as empty.
 func TestDamagedEverything(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, dir, target)
@@ -210,12 +206,12 @@ func TestDamagedEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "restored.db"), time.Time{})
-	if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "nothing else can be restored") {
-		t.Errorf("got %v", err)
+	if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "no other state can be restored") {
+		t.Errorf("got %v, want an error other than %v", err, ErrEmpty)
 	}
 }
 
-// TestEveryDamage cuts an object off at each length, and flips a bit of each byte.
+// TestEveryDamage truncates an object at each length, and flips a bit of each byte.
 func TestEveryDamage(t *testing.T) {
 	t.Parallel()
 	cfg, _ := levels(t)
@@ -243,21 +239,21 @@ func TestEveryDamage(t *testing.T) {
 	var damaged *damagedError
 	for n := range len(content) {
 		if _, err := pages(content[:n]); !errors.As(err, &damaged) {
-			t.Errorf("the first %d of %d bytes: %v", n, len(content), err)
+			t.Errorf("first %d of %d bytes: got %v, want a damaged object", n, len(content), err)
 		}
 	}
 	for i := range content {
 		content[i] ^= 4
-		// Some compressed bytes have several values with one meaning.
+		// Some compressed bytes have several values with the same meaning.
 		if got, err := pages(content); err == nil && !bytes.Equal(got, want) || err != nil && !errors.As(err, &damaged) {
-			t.Errorf("a flipped bit in byte %d: %v", i, err)
+			t.Errorf("flipped bit in byte %d: got %v, want a damaged object or the same content", i, err)
 		}
 		content[i] ^= 4
 	}
 }
 
-// TestDamagedCopy damages an object that a term has copied from the one that it
-// continues. It is restored from there.
+// TestDamagedCopy damages an object that a term has copied from its parent. A restore uses
+// the parent's object.
 func TestDamagedCopy(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
 	cfg := stillConfig(t, one)
@@ -283,17 +279,17 @@ func TestDamagedCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The copy is a link.
+	// The copy is a hard link.
 	if err := errors.Join(os.Remove(copied), os.WriteFile(copied, damages[0].do(content), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if found := compare(t, "with a damaged copy", cfg, two); len(found.Damaged) != 1 || !strings.Contains(found.Damaged[0], name) {
-		t.Errorf("got the damaged objects %q, want %s", found.Damaged, name)
+		t.Errorf("got damaged objects %q, want %s", found.Damaged, name)
 	}
 }
 
-// TestDamagedRecord damages the record of a term. The error names it, and the term's
-// own path can be restored.
+// TestDamagedRecord damages the record of a term. The error names it, and the term can be
+// restored from its own path.
 func TestDamagedRecord(t *testing.T) {
 	cfg, rows := levels(t)
 	_, object := planned(t, cfg, 0)
@@ -302,8 +298,9 @@ func TestDamagedRecord(t *testing.T) {
 	for _, content := range []string{"", "{", "\x00\x00", `{"term": "x"}`, `{"term": 7, "parent": 9}`} {
 		replaceContent(t, record, []byte(content))
 		_, err := Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "restored.db"), time.Time{})
-		if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "terms/0001/term.json") || !strings.Contains(err.Error(), "damaged") {
-			t.Errorf("%q: got %v", content, err)
+		if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "terms/0001/term.json") ||
+			!strings.Contains(err.Error(), "damaged") {
+			t.Errorf("%q: got %v, want an error with the damaged record", content, err)
 		}
 	}
 	alone, err := ParseURL("file://" + own)
@@ -311,6 +308,6 @@ func TestDamagedRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := restoredRows(t, alone); n != rows {
-		t.Errorf("%d rows restored from the term's own path, want %d", n, rows)
+		t.Errorf("got %d rows restored from the term's own path, want %d", n, rows)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"unsafe"
 )
 
-// A binary built with the tag faults has clocks that a test sets: the file
-// faults.clock in its working directory holds the seconds that are added to the
-// wall clock and to the monotonic clock, each a native int64. A change has effect
-// at once. CLOCK_BOOTTIME stays that of the machine: setting the monotonic clock
-// back simulates a machine that was suspended.
+// In a binary built with the tag faults, a test can set the clocks. The file faults.clock
+// in the working directory contains the seconds to add to the wall clock and to the
+// monotonic clock, each as a native int64. A change takes effect immediately.
+// CLOCK_BOOTTIME is not changed: setting the monotonic clock back simulates a suspended
+// machine.
 //
-// No release is built with this tag; test/matrix checks that a binary without it
-// contains nothing of this.
+// Releases are built without this tag; test/matrix checks that they contain none of this
+// code.
 
-// vdsoClock is the address of the function by which Go's runtime reads clocks, 0
-// for a system call.
+// vdsoClock is the address of the function with which Go's runtime reads clocks, or 0 if
+// it uses a system call.
 //
 //go:linkname vdsoClock runtime.vdsoClockgettimeSym
 var vdsoClock uintptr
@@ -47,7 +47,7 @@ func init() {
 		panic(err)
 	}
 	if vdsoClock == 0 {
-		panic("faults.clock: this kernel offers no vDSO, through which the clocks are set")
+		panic("faults.clock: this kernel has no vDSO, which is needed to set the clocks")
 	}
 	clockOffset, realClock = (*[2]int64)(unsafe.Pointer(&b[0])), vdsoClock
 	vdsoClock = shiftedClock

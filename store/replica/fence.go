@@ -8,14 +8,12 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// fencedClient is a client that changes nothing in the replica while fenced
-// reports true. It checks immediately before every request that writes or
-// deletes, no matter who makes it: Litestream's own compaction and retention run on
-// goroutines of their own, and would go on in a process that was stopped while
-// another service took over the lease.
+// fencedClient is a client that rejects changes of the replica while fenced returns true.
+// It checks immediately before every write and delete request. A process that is
+// suspended while another service takes over the lease would otherwise continue to
+// compact and prune when it wakes up.
 //
-// A request that the kernel had accepted before the process was stopped cannot
-// be taken back.
+// A request that the kernel accepted before the process was suspended cannot be undone.
 type fencedClient struct {
 	litestream.ReplicaClient
 	fenced func() bool
@@ -45,8 +43,8 @@ func (c *fencedClient) DeleteAll(ctx context.Context) error {
 	return c.ReplicaClient.DeleteAll(ctx)
 }
 
-// fencedReader is the content of a file that is being written. It fails as soon
-// as the lease has expired, so that the file is never completed.
+// fencedReader is the content of a file during its upload. It fails as soon as the lease
+// has expired, so that the upload never completes.
 type fencedReader struct {
 	io.Reader
 	fenced func() bool
@@ -63,8 +61,8 @@ func (r *fencedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the content, if it can be closed: a client may do so to end the
-// goroutine that produces it.
+// Close closes the content if it is an [io.Closer]. A client may call it to end the
+// goroutine that produces the content.
 func (r *fencedReader) Close() error {
 	if c, ok := r.Reader.(io.Closer); ok {
 		return c.Close()

@@ -13,9 +13,8 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// TestFencedReplica has a lease expire while Litestream is open. Nothing that
-// Litestream does on its own then changes the bucket: no compaction, no snapshot,
-// no deletion.
+// After the lease expires while Litestream is open, no compaction, snapshot or deletion
+// changes the bucket.
 func TestFencedReplica(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
@@ -55,25 +54,24 @@ func TestFencedReplica(t *testing.T) {
 	expired.Store(true)
 	for _, w := range work {
 		if err := w.do(); !errors.Is(err, ErrLeaseExpired) {
-			t.Errorf("%s without the lease: got %v, want %v", w.name, err, ErrLeaseExpired)
+			t.Errorf("%s, expired: got %v, want %v", w.name, err, ErrLeaseExpired)
 		}
 	}
 	if n := changes.Load(); n != 0 {
-		t.Errorf("%d requests changed the bucket without the lease", n)
+		t.Errorf("expired: got %d requests that change the bucket, want 0", n)
 	}
 	expired.Store(false)
 	for _, w := range work[:4] {
 		if err := w.do(); err != nil {
-			t.Errorf("%s with the lease: %v", w.name, err)
+			t.Errorf("%s, valid: got %v, want no error", w.name, err)
 		}
 	}
 	if changes.Load() == 0 {
-		t.Error("no request changed the bucket with the lease: this test counts nothing")
+		t.Error("valid: got no requests that change the bucket, want some")
 	}
 }
 
-// TestFencedUpload has the lease expire while a file is being uploaded. The file
-// never gets its name.
+// If the lease expires during the upload of a file, the file never appears in the replica.
 func TestFencedUpload(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
@@ -81,7 +79,10 @@ func TestFencedUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	header, err := (&ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1, MinTXID: 1, MaxTXID: 1, Timestamp: time.Now().UnixMilli()}).MarshalBinary()
+	header, err := (&ltx.Header{
+		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1,
+		MinTXID: 1, MaxTXID: 1, Timestamp: time.Now().UnixMilli(),
+	}).MarshalBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestFencedUpload(t *testing.T) {
 		there := files.Next()
 		files.Close()
 		if expires && (!errors.Is(err, ErrLeaseExpired) || there) || !expires && (err != nil || !there) {
-			t.Errorf("an upload, and the lease expires (%t): got %v, the file exists: %t", expires, err, there)
+			t.Errorf("lease expires: %t: got %v and a file: %t", expires, err, there)
 		}
 	}
 }
@@ -109,14 +110,13 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestReplicaWithoutLease has a service that has no lease replicate to a bucket
-// in which another holds one. It changes nothing there until the lease is
-// released.
+// A service without a lease changes nothing in a bucket in which another service holds the
+// lease, until the lease is released.
 func TestReplicaWithoutLease(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	if err := CheckUnleased(t.Context(), b.config(t, t.TempDir())); err != nil {
-		t.Errorf("a bucket without a lease: %v", err)
+		t.Errorf("no lease: got %v, want no error", err)
 	}
 	other := newLease(t, b, t.TempDir(), time.Hour)
 	if err := other.Acquire(t.Context(), 0); err != nil {
@@ -132,26 +132,26 @@ func TestReplicaWithoutLease(t *testing.T) {
 	dir := t.TempDir()
 	cfg := b.config(t, dir)
 	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
-		t.Errorf("a bucket with a lease: got %v, want %v", err, ErrLeaseHeld)
+		t.Errorf("lease held: got %v, want %v", err, ErrLeaseHeld)
 	}
 	r := openReplicated(t, dir, cfg)
 	r.insert(100)
 	r.await("failing", func(s Status) bool { return s.State == StateFailing })
 	if n := changes.Load(); n != 0 {
-		t.Errorf("%d requests changed the bucket of another", n)
+		t.Errorf("lease held: got %d requests that change the bucket, want 0", n)
 	}
 	if err := other.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := CheckUnleased(t.Context(), cfg); err != nil {
-		t.Errorf("a bucket with a lease that was released: %v", err)
+		t.Errorf("lease released: got %v, want no error", err)
 	}
 	r.await("up to date", upToDate)
 	if n := restoredRows(t, cfg); n != 1 {
-		t.Errorf("%d rows restored, want 1", n)
+		t.Errorf("got %d rows restored, want 1", n)
 	}
 	b.down.Store(true)
 	if err := CheckUnleased(t.Context(), cfg); err == nil || errors.Is(err, ErrLeaseHeld) {
-		t.Errorf("a bucket that cannot be reached: %v", err)
+		t.Errorf("unreachable bucket: got %v, want an error other than %v", err, ErrLeaseHeld)
 	}
 }

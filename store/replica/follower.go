@@ -15,36 +15,34 @@ import (
 )
 
 const (
-	// followInterval is the time between two requests for new changes.
+	// followInterval is the time between two polls for new changes.
 	followInterval = time.Second
 	// followCheckInterval is the time between two checks that the copy can be
-	// continued.
-	followCheckInterval = 2 * time.Minute
-	// listTermsEvery is the number of looks for a next term for each in which all
-	// terms are listed.
-	listTermsEvery = 10
-	// damagedCheckInterval is the same while an object is known to be damaged.
+	// continued, and damagedCheckInterval while an object is known to be damaged.
+	followCheckInterval  = 2 * time.Minute
 	damagedCheckInterval = 5 * time.Second
+	// listTermsEvery says that every nth check for a new term lists all terms.
+	listTermsEvery = 10
 )
 
 // FollowerConfig is the configuration of a Follower.
 type FollowerConfig struct {
 	Replica *Config
-	Path    string // of the copy; a file that is there is continued
-	// Check checks a new copy. After an error the copy is removed, and made again
-	// when retry is true; otherwise Follow returns the error.
+	Path    string // of the copy; an existing copy is continued
+	// Check checks a new copy. After an error, the copy is deleted. If retry is true it
+	// is made again, otherwise Follow returns the error.
 	Check  func(ctx context.Context, path string) (retry bool, err error)
 	Logger *slog.Logger
 }
 
-// Follower keeps a copy of a replica's database up to date in a file. Follow and
-// CatchUp must not run at the same time; no process may have the copy open.
+// Follower keeps a copy of a replica's database up to date in a file. Follow and CatchUp
+// must not run at the same time, and no process may have the copy open.
 type Follower struct {
 	cfg FollowerConfig
 
 	// Owned by the goroutine that copies and follows.
-	stale       bool   // the copy cannot be continued, and a new one replaces it
-	unreachable string // why the newest state cannot be reached, as it was logged last
+	stale       bool   // the copy cannot be continued and must be replaced
+	unreachable string // the last logged reason why the newest state cannot be reached
 
 	damagedCheck time.Duration // damagedCheckInterval
 
@@ -54,8 +52,8 @@ type Follower struct {
 
 // FollowerState is the state of a copy.
 type FollowerState struct {
-	Following bool      // the copy exists, and new changes are added to it
-	Added     time.Time // of the newest change that was added
+	Following bool      // the copy exists and receives new changes
+	Added     time.Time // time of the newest change in the copy
 	Err       string    // why new changes are not added; for admins
 }
 
@@ -71,9 +69,9 @@ func (f *Follower) State() FollowerState {
 	return f.state
 }
 
-// followed records that the copy is up to date with a change that was made at
-// added, and logs when it was not followed before.
-func (f *Follower) followed(added time.Time) {
+// recordFollowing records that the copy has a change that was made at added. It logs
+// when following begins.
+func (f *Follower) recordFollowing(added time.Time) {
 	f.mu.Lock()
 	first := !f.state.Following
 	f.state.Following, f.state.Err = true, ""
@@ -82,27 +80,27 @@ func (f *Follower) followed(added time.Time) {
 	}
 	f.mu.Unlock()
 	if first {
-		f.cfg.Logger.Info("the replica is followed", "replica", f.cfg.Replica.Target())
+		f.cfg.Logger.Info("following the replica", "replica", f.cfg.Replica.Target())
 	}
 }
 
-// failed records why the replica cannot be followed, and logs the first failure.
-func (f *Follower) failed(reason string) {
+// recordFailure records why the replica cannot be followed, and logs the first failure.
+func (f *Follower) recordFailure(reason string) {
 	f.mu.Lock()
 	first := f.state.Err == ""
 	f.state.Following, f.state.Err = false, reason
 	f.mu.Unlock()
 	if first {
-		f.cfg.Logger.Error("the replica cannot be followed; it is tried again", "replica", f.cfg.Replica.Target(), "error", reason)
+		f.cfg.Logger.Error("failed to follow the replica, will retry", "replica", f.cfg.Replica.Target(), "error", reason)
 	}
 }
 
 // rejectedError is an error of Check that ends Follow.
 type rejectedError struct{ error }
 
-// Follow keeps the copy up to date until ctx ends. It retries while the replica is
-// empty or cannot be reached, and makes a new copy when the present one cannot be
-// continued. The error is that of FollowerConfig.Check.
+// Follow keeps the copy up to date until ctx ends. It retries while the replica is empty
+// or unreachable, and makes a new copy if the current one cannot be continued. Its only
+// error is that of FollowerConfig.Check.
 func (f *Follower) Follow(ctx context.Context) error {
 	wait := minRetry
 	for {
@@ -121,10 +119,11 @@ func (f *Follower) Follow(ctx context.Context) error {
 		if errors.Is(err, errTermChanged) {
 			continue
 		}
-		f.failed(err.Error())
+		f.recordFailure(err.Error())
 		if errors.As(err, new(*unreachableError)) && err.Error() != f.unreachable {
 			f.unreachable = err.Error()
-			f.cfg.Logger.Error("the newest changes of the replica cannot be added; the primary's next snapshot will have them", "replica", f.cfg.Replica.Target(), "error", err)
+			f.cfg.Logger.Error("failed to add the newest changes of the replica; waiting for the primary's next snapshot",
+				"replica", f.cfg.Replica.Target(), "error", err)
 		}
 		if time.Since(began) > maxRetry {
 			wait = minRetry
@@ -138,8 +137,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 	}
 }
 
-// copyOnce makes the copy unless it exists and can be continued. A copy that
-// cannot stays until there is a new one.
+// copyOnce makes the copy unless it exists and can be continued. A stale copy is kept
+// until the new one is complete.
 func (f *Follower) copyOnce(ctx context.Context) error {
 	path := f.cfg.Path
 	if f.exists() {
@@ -157,7 +156,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	if err == nil && path != f.cfg.Path {
 		err = errors.Join(f.remove(), os.Rename(path, f.cfg.Path))
 	} else if errors.Is(err, syscall.ENOSPC) && path != f.cfg.Path {
-		// There is no room for two copies.
+		// There is no space for two copies.
 		err = errors.Join(err, RemoveDatabase(path), f.remove())
 	}
 	if err != nil {
@@ -165,7 +164,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	}
 	f.stale = false
 	for _, d := range found.Damaged {
-		f.cfg.Logger.Warn("an object of the replica is damaged; the copy was made from others", "replica", f.cfg.Replica.Target(), "error", d)
+		f.cfg.Logger.Warn("found a damaged object in the replica; made the copy from others", "replica", f.cfg.Replica.Target(), "error", d)
 	}
 	if retry, err := f.cfg.Check(ctx, f.cfg.Path); err != nil {
 		err = errors.Join(err, f.remove())
@@ -183,7 +182,7 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	return litestream.WriteTXIDFile(f.cfg.Path, found.Origin.at)
 }
 
-// exists reports whether there is a copy, and its position is known.
+// exists reports whether there is a copy with a known position.
 func (f *Follower) exists() bool {
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
 	if err == nil && at > 0 {
@@ -192,7 +191,7 @@ func (f *Follower) exists() bool {
 	return err == nil && at > 0
 }
 
-// remove removes the copy.
+// remove deletes the copy.
 func (f *Follower) remove() error {
 	err := os.Remove(litestream.TXIDPath(f.cfg.Path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -201,17 +200,19 @@ func (f *Follower) remove() error {
 	return errors.Join(err, RemoveDatabase(f.cfg.Path))
 }
 
-// writeTerm records the term that the copy follows, and the newest transaction of
-// which the copy may have something.
+// writeTerm records the term that the copy follows, and the newest transaction of which
+// the copy may have a part.
 func (f *Follower) writeTerm(t term, applied ltx.TXID) error {
 	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce, Applied: applied})
 }
 
-// noteApplying records that the changes from first to last are about to be written
-// to the copy, which has all before them. A copy that is cut off in them has
-// more than its position says, and is no state of a term that does not. Litestream
-// itself records the position only after all that it has found: a copy that is cut
-// off in a long backlog would begin again.
+// noteApplying records that the changes from first to last are about to be written to the
+// copy, which has all earlier changes. If the write is interrupted, the copy has more
+// than its position says, and cannot follow a term that lacks those changes.
+//
+// It also advances the position to first-1. Litestream records the position only after
+// it has applied everything it found, so an interrupted copy would start a long backlog
+// from the beginning.
 func (f *Follower) noteApplying(first, last ltx.TXID) error {
 	r, err := readRecord(f.cfg.Path)
 	if err != nil {
@@ -230,10 +231,10 @@ func (f *Follower) noteApplying(first, last ltx.TXID) error {
 	return litestream.WriteTXIDFile(f.cfg.Path, first-1)
 }
 
-// errDiscontinuous says that the copy cannot be continued.
-var errDiscontinuous = errors.New("the copy cannot be continued, and is made again")
+// errDiscontinuous means that the copy cannot be continued.
+var errDiscontinuous = errors.New("the copy cannot be continued and will be replaced")
 
-// errTermChanged says that another term has begun.
+// errTermChanged means that another term has begun.
 var errTermChanged = errors.New("another term of the replica has begun")
 
 // follow adds new changes to the copy until ctx ends. It returns errTermChanged
@@ -272,7 +273,7 @@ func (f *Follower) follow(ctx context.Context) error {
 	return err
 }
 
-// watchTerm calls changed when another term begins.
+// watchTerm calls changed once when another term begins.
 func (f *Follower) watchTerm(ctx context.Context, source termSource, changed func(error)) {
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
@@ -289,8 +290,8 @@ func (f *Follower) watchTerm(ctx context.Context, source termSource, changed fun
 	}
 }
 
-// termChanged reports whether another term is known to have begun. Unless list is
-// set it asks for the next number alone, which costs a tenth of a listing.
+// termChanged reports whether another term is known to have begun. Unless list is set, it
+// only checks the next number, which costs a tenth of a listing.
 func (f *Follower) termChanged(ctx context.Context, source termSource, list bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -302,8 +303,8 @@ func (f *Follower) termChanged(ctx context.Context, source termSource, list bool
 	return err == nil && (current.Number != source.term.Number || current.Nonce != source.term.Nonce)
 }
 
-// open opens the current term of the replica. The error wraps errDiscontinuous
-// when the copy is not a state of that term.
+// open opens the current term of the replica. The error wraps errDiscontinuous if the
+// copy is not a state of that term.
 func (f *Follower) open(ctx context.Context) (termSource, error) {
 	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -319,7 +320,7 @@ func (f *Follower) open(ctx context.Context) (termSource, error) {
 	if err != nil {
 		return source, err
 	}
-	upTo, err := inherits(connecting, source.at, source.term, last)
+	upTo, err := commonPosition(connecting, source.at, source.term, last)
 	if err != nil {
 		return source, err
 	}
@@ -329,9 +330,9 @@ func (f *Follower) open(ctx context.Context) (termSource, error) {
 	return source, f.writeTerm(source.term, last.Applied)
 }
 
-// inherits returns the last transaction that t has in common with the term of a
-// record, 0 for none.
-func inherits(ctx context.Context, at location, t term, last record) (ltx.TXID, error) {
+// commonPosition returns the last transaction that t has in common with the term of a
+// record, or 0.
+func commonPosition(ctx context.Context, at location, t term, last record) (ltx.TXID, error) {
 	upTo := ltx.TXID(math.MaxInt64)
 	for t.Number > last.Term {
 		if t.Snapshot {
@@ -351,23 +352,24 @@ func inherits(ctx context.Context, at location, t term, last record) (ltx.TXID, 
 	return upTo, nil
 }
 
-// replica returns Litestream's replica for a client, and the client that it uses.
-// Litestream reports its progress in the log alone: it goes to a followerLog.
+// replica returns a Litestream replica for a client, and the client that it uses.
+// Litestream reports its progress only in its log, which goes to a followerLog.
 func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica, *checkedClient) {
 	db := litestream.NewDB(f.cfg.Path) // never opened
 	logger := slog.New(&followerLog{f})
 	db.SetLogger(logger)
 	checked := newCheckedClient(client, func(err error) {
-		f.cfg.Logger.Error("an object of the replica is damaged; the copy is continued from others if they have its changes", "replica", f.cfg.Replica.Target(), "error", err)
-		f.failed(err.Error())
+		f.cfg.Logger.Error("found a damaged object in the replica; using other objects with the same changes, if any",
+			"replica", f.cfg.Replica.Target(), "error", err)
+		f.recordFailure(err.Error())
 	})
 	return litestream.NewReplicaWithClient(db, newMergingClient(checked, f.noteApplying)), checked
 }
 
-// checkContinuity returns an error when the copy cannot be continued:
-// errDiscontinuous when it is newer than the replica, which was replaced then, or
-// when the change that follows was deleted or is damaged and a new copy would have
-// more; an *unreachableError when it would not.
+// checkContinuity checks periodically that the copy can be continued, until it cannot or
+// ctx ends. The error is errDiscontinuous if a new copy helps: because the copy is newer
+// than the replica, which was replaced, or because the next change was deleted or is
+// damaged. It is an *unreachableError if a new copy would not be newer.
 func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) error {
 	tick := time.NewTicker(f.damagedCheck)
 	defer tick.Stop()
@@ -392,10 +394,10 @@ func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) e
 	}
 }
 
-// checkPosition is a step of checkContinuity: at is the position of the copy, and
-// last that of the step before.
+// checkPosition is one check of checkContinuity. at is the position of the copy, and last
+// its position in the previous check.
 func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at, last ltx.TXID) error {
-	// The client itself lists no damaged object.
+	// The checkedClient would not list damaged objects.
 	newest, added, err := newestChange(ctx, client.ReplicaClient, litestream.SnapshotLevel)
 	switch {
 	case err != nil:
@@ -403,7 +405,7 @@ func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at,
 	case at > newest:
 		return errDiscontinuous
 	case at == newest:
-		f.followed(added)
+		f.recordFollowing(added)
 	case at == last:
 		if err := client.continues(ctx, at, newest); err != nil {
 			return err
@@ -413,8 +415,8 @@ func (f *Follower) checkPosition(ctx context.Context, client *checkedClient, at,
 	return nil
 }
 
-// newestChange returns the newest change in the levels of a replica up to top, and
-// its time.
+// newestChange returns the newest change in the levels 0 to top of a replica, and its
+// time.
 func newestChange(ctx context.Context, client litestream.ReplicaClient, top int) (tx ltx.TXID, at time.Time, err error) {
 	r := litestream.NewReplicaWithClient(nil, client)
 	for level := 0; level <= top; level++ {
@@ -429,11 +431,10 @@ func newestChange(ctx context.Context, client litestream.ReplicaClient, top int)
 	return tx, at, nil
 }
 
-// CatchUp brings the copy up to date with the replica, which no process may write
-// to any more, and returns its position and the time of its newest change. After
-// that the copy is no longer followed. It fails when the newest
-// changes are in damaged objects alone; the error names these, and the state that
-// can be restored.
+// CatchUp adds the last changes of the replica to the copy and returns its position and
+// the time of its newest change. No process may write to the replica any more. Afterwards
+// the follower cannot continue the copy. If the newest changes are only in damaged
+// objects, the error names these and the state that can be restored.
 func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	source, err := openSource(ctx, f.cfg.Replica, false)
 	if err != nil {
@@ -443,8 +444,8 @@ func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	if err != nil {
 		return Origin{}, time.Time{}, err
 	}
-	// A primary that ended between a snapshot and the upload of its last changes
-	// leaves a snapshot that the changes do not lead to.
+	// If the primary ended between a snapshot and the upload of the changes before it,
+	// the changes do not lead to the snapshot.
 	changes, _, err := newestChange(ctx, source.client, litestream.SnapshotLevel-1)
 	if err != nil {
 		return Origin{}, time.Time{}, err
@@ -460,7 +461,7 @@ func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	return Origin{f.cfg.Replica.Target(), source.term, at}, added, err
 }
 
-// followTo follows until the copy has a transaction of a term.
+// followTo follows until the copy has the given transaction of a term.
 func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 	for !f.has(t, tx) {
 		done, err := f.followOnceTo(ctx, t, tx)
@@ -471,7 +472,7 @@ func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 			return err
 		}
 		if err != nil {
-			f.cfg.Logger.Error("the copy cannot be brought up to date; it is tried again", "error", err)
+			f.cfg.Logger.Error("failed to update the copy, will retry", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -482,8 +483,8 @@ func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 	return nil
 }
 
-// followOnceTo follows until the copy has a transaction, and reports whether it
-// has, or until following fails.
+// followOnceTo follows until the copy has the given transaction, or until following
+// fails. It reports whether the copy has the transaction.
 func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -505,7 +506,7 @@ func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done 
 	}
 }
 
-// has reports whether the copy is a state of a term with a transaction.
+// has reports whether the copy is a state of a term and has the given transaction.
 func (f *Follower) has(t term, tx ltx.TXID) bool {
 	last, err := readRecord(f.cfg.Path)
 	if err != nil || last.Term != t.Number || last.Nonce != t.Nonce {
@@ -515,8 +516,8 @@ func (f *Follower) has(t term, tx ltx.TXID) bool {
 	return err == nil && at >= max(tx, last.Applied)
 }
 
-// followerLog receives Litestream's log while it follows, and updates the state
-// of the follower. It writes nothing.
+// followerLog receives Litestream's log while it follows, and updates the follower's
+// state. It logs nothing.
 type followerLog struct{ f *Follower }
 
 // Enabled implements [slog.Handler].
@@ -538,12 +539,12 @@ func (l *followerLog) Handle(_ context.Context, r slog.Record) error {
 			}
 			return true
 		})
-		l.f.failed(text)
+		l.f.recordFailure(text)
 		return nil
 	}
 	switch r.Message {
 	case "entering follow mode", "follow: applied updates":
-		l.f.followed(r.Time)
+		l.f.recordFollowing(r.Time)
 	}
 	return nil
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/benbjohnson/litestream"
 )
 
-// TestFollowerCutOff cuts a follower off between the changes of a term and the
-// record of its position. Another term does not continue these changes: the copy
-// has none of them after it.
+// TestFollowerCutOff interrupts a follower after it has applied changes and before it has
+// recorded the position. The next term lacks these changes, and so must the copy.
 func TestFollowerCutOff(t *testing.T) {
 	t.Parallel()
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
@@ -20,7 +19,8 @@ func TestFollowerCutOff(t *testing.T) {
 	first := openReplicated(t, one, cfg)
 	first.random(20)
 	first.settle()
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return false, nil }})
+	accept := func(context.Context, string) (bool, error) { return false, nil }
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: accept})
 	followUntil := func(what string, ok func() bool) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -61,12 +61,11 @@ func TestFollowerCutOff(t *testing.T) {
 	}
 	got, want := pages(t, f.cfg.Path), pages(t, filepath.Join(two, "service.db"))
 	if !bytes.Equal(got, want) {
-		t.Errorf("the copy differs from the database of the second term (%d and %d bytes)", len(got), len(want))
+		t.Errorf("the copy differs from the database of the second term: got %d bytes, want %d", len(got), len(want))
 	}
 }
 
-// TestCompleteWithSnapshot has a term lose what it inherited. Its own snapshot
-// makes it complete.
+// If a term loses its parent's files, its own snapshot completes it.
 func TestCompleteWithSnapshot(t *testing.T) {
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
 	first := openReplicated(t, one, fileConfig(t, one, target))
@@ -82,7 +81,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	s := second.awaitSession()
 	second.settle()
 	second.await("complete", func(Status) bool { return s.own.complete.Load() })
-	// As if the copies had failed, and the parent were gone.
+	// As if the copies had failed and the parent had been deleted.
 	at := s.own.at
 	s.own.complete.Store(false)
 	if err := at.writeTerm(t.Context(), s.own.term); err != nil {
@@ -102,7 +101,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.completeTerm(t.Context(), s); err != nil {
-		t.Errorf("complete the term: %v", err)
+		t.Errorf("completeTerm: got %v, want no error", err)
 	}
 	if err := second.close(); err != nil {
 		t.Fatal(err)
@@ -110,8 +109,8 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	compare(t, "without its parent", cfg, two)
 }
 
-// TestRemoveTermsEnded has a service remove terms after another has begun a later
-// term, which may need them.
+// A service does not remove terms after another service has begun a later term, which may
+// need them.
 func TestRemoveTermsEnded(t *testing.T) {
 	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
 	first := openReplicated(t, one, fileConfig(t, one, target))
@@ -129,10 +128,10 @@ func TestRemoveTermsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.removeTerms(t.Context(), s, time.Now().Add(time.Hour)); err == nil {
-		t.Error("the terms were removed")
+		t.Error("removeTerms: got no error")
 	}
 	if _, err := readTerm(t.Context(), s.own.at, 1); err != nil {
-		t.Errorf("term 1: %v", err)
+		t.Errorf("term 1: got %v, want it kept", err)
 	}
 }
 

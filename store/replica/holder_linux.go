@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// bootID returns the kernel's random id of this boot, "" when it cannot be read.
+// bootID returns the kernel's random id of this boot, or "" if it cannot be read.
 func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -16,19 +16,19 @@ func bootID() string {
 	return strings.TrimSpace(string(text))
 }
 
-// processStart returns when a process was started, in clock ticks since boot; ""
-// when it has ended.
+// processStart returns the start time of a process in clock ticks since boot, or "" if
+// the process has ended.
 func processStart(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	// The second field is the name in parentheses, which may contain both those
-	// and spaces. Field 22 is the start: the 20th after the name.
+	// The second field is the name in parentheses, which may contain parentheses and
+	// spaces. Field 22 is the start time: the 20th field after the name.
 	_, rest, ok := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
 	fields := strings.Fields(string(rest))
 	if !ok || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return "" // a zombie has ended, and only waits for its parent to notice
+		return "" // a zombie has ended; its parent has not waited for it yet
 	}
 	return fields[19]
 }

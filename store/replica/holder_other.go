@@ -2,8 +2,8 @@
 
 package replica
 
-// bootID returns "": without it no process retakes a lease before its expiry.
+// bootID returns "", for unknown. No process can then retake a lease before its expiry.
 func bootID() string { return "" }
 
-// processStart returns "": it is not known.
+// processStart returns "", for unknown.
 func processStart(int) string { return "" }

@@ -23,97 +23,94 @@ import (
 )
 
 const (
-	leaseName = "lock.json" // of the object, beside the replica's files
-	// maxLeaseTimeout is the longest time that a request of the lease takes.
+	leaseName = "lock.json" // name of the lease object, next to the replica's files
+	// maxLeaseTimeout is the maximum timeout of a request for the lease.
 	maxLeaseTimeout = 5 * time.Second
-	// defaultPeriod is for how long a lease is watched whose holder's TTL is not
-	// known.
+	// defaultPeriod is how long a lease is watched if its holder's TTL is unknown.
 	defaultPeriod = 30 * time.Second
 )
 
 var (
-	// ErrLeaseHeld says that another service holds the lease. It is alive, or
-	// was a moment ago.
+	// ErrLeaseHeld means that another service holds the lease. It is alive, or was a
+	// moment ago.
 	ErrLeaseHeld = errors.New("another service holds the lease")
-	// ErrLeaseUnrenewed says that the service that holds the lease has not
-	// renewed it for a whole period. It wraps [ErrLeaseHeld].
+	// ErrLeaseUnrenewed means that the holder has not renewed the lease for a whole
+	// period. It wraps [ErrLeaseHeld].
 	ErrLeaseUnrenewed = fmt.Errorf("%w, and does not renew it", ErrLeaseHeld)
-	// ErrLeaseStale says that another service has held the lease since this
-	// data was written: its data is newer.
+	// ErrLeaseStale means that another service has held the lease since this data was
+	// written, and has newer data.
 	ErrLeaseStale = errors.New("another service has taken over since")
-	// ErrLeaseExpired says that this service's lease has expired without a
-	// renewal.
+	// ErrLeaseExpired means that this service's lease has expired without a renewal.
 	ErrLeaseExpired = errors.New("the lease has ended: another service may have taken over")
 )
 
 // LeaseConfig is the configuration of a Lease.
 type LeaseConfig struct {
-	Replica *Config       // must be of the type s3: the lease is an object in the same bucket
-	Dir     string        // the data directory, which remembers the process that holds the lease
+	Replica *Config       // must have the type s3: the lease is an object in the same bucket
+	Dir     string        // the data directory, in which the holder is recorded
 	TTL     time.Duration // how long a lease is valid without a renewal
-	// Reserve is how long before its expiry a lease stops being valid: time for
-	// what is under way to be cut off, and for clocks that run at different rates.
+	// Reserve is how long before its expiry a lease stops being valid. It leaves time
+	// to abort work in flight, and for clocks that run at different rates.
 	Reserve time.Duration
 	Logger  *slog.Logger // nil discards
 }
 
-// Lease is the right to accept events and to send deliveries, which one service
-// holds at a time. It is an object in the bucket that is written with a
-// precondition. Its holder renews it, and stops before it expires when the
-// renewal fails: so it stops before another service can acquire the lease.
+// Lease is the right to accept events and to send deliveries. One service holds it at a
+// time. It is an object in the bucket, written with conditional requests. The holder
+// renews it. If renewals fail, the holder stops before the lease expires, and so before
+// another service can acquire it.
 //
-// No decision depends on a wall clock, or on the clock of another machine.
+// No decision depends on a wall clock or on the clock of another machine.
 //
 // Acquire, TakeOver, Seize, KeepAlive and Release must not run at the same time.
-// Valid and Held may be called from any goroutine.
+// Valid and Held are safe for concurrent use.
 type Lease struct {
 	cfg    LeaseConfig
 	bucket *leaseBucket
-	owner  string        // of the object while this process holds the lease; random for each process
+	owner  string        // identifies this process in the lease object; random for each process
 	margin time.Duration // how much longer than its period a lease is watched at the start
 
-	held   *leaseObject // as this process last wrote it; nil before it was acquired
-	writes int64        // how often this process wrote the object
+	held   *leaseObject // as last written by this process; nil before Acquire
+	writes int64        // number of writes by this process
 	term   atomic.Int64 // see SetTerm
-	expiry atomic.Int64 // nanoseconds of uptime, without the reserve; 0 for not held
+	expiry atomic.Int64 // nanoseconds of uptime, minus the reserve; 0 while not held
 	tenure atomic.Pointer[tenure]
 	mu     sync.Mutex // held to change expiry and tenure
 }
 
-// leaseObject is the object in the bucket.
+// leaseObject is the content of the object in the bucket.
 type leaseObject struct {
 	Generation int64     `json:"generation"`     // increases with each change of the owner
-	Term       int64     `json:"term,omitempty"` // of the replica, that the owner writes to; 0 until it does
+	Term       int64     `json:"term,omitempty"` // term of the replica to which the owner writes; 0 until it does
 	Expires    time.Time `json:"expires_at"`     // by the owner's clock; information only
 	Owner      string    `json:"owner"`
-	Released   bool      `json:"released,omitempty"` // the owner has given it up
+	Released   bool      `json:"released,omitempty"` // the owner has released the lease
 	// PeriodMS is the owner's TTL in milliseconds, 0 in objects of older versions.
 	PeriodMS int64 `json:"period_ms,omitempty"`
-	// Writes increases with each renewal, so that the ETag changes even if the
-	// owner's clock stands still.
+	// Writes increases with each renewal, so that the ETag changes even if the owner's
+	// clock does not advance.
 	Writes int64 `json:"writes,omitempty"`
 
 	etag string
 }
 
-// LeaseState is what the bucket says about the lease.
+// LeaseState is the state of the lease object.
 type LeaseState struct {
-	Generation int64 // 0 for no lease
-	Term       int64 // of the replica, that the owner writes to; 0 for unknown
+	Generation int64 // 0 without a lease object
+	Term       int64 // term of the replica to which the owner writes; 0 for unknown
 	Owner      string
 	Expires    time.Time // by the owner's clock; information only
-	Released   bool      // the owner has given it up
-	Ours       bool
+	Released   bool      // the owner has released the lease
+	Ours       bool      // this process is the owner
 
 	period time.Duration // the owner's TTL, 0 for unknown
 	etag   string
 }
 
-// held reports whether a service holds the lease, or held it when it ended.
+// held reports whether a service holds the lease, or died without releasing it.
 func (s LeaseState) held() bool { return s.Generation > 0 && !s.Released }
 
-// Renewed reports whether the lease object was written after it was found as
-// before.
+// Renewed reports whether the lease object was written between before and s.
 func (s LeaseState) Renewed(before LeaseState) bool { return s.etag != before.etag }
 
 // heldError returns an error that wraps err and names the holder.
@@ -132,7 +129,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	}
 	c, ok := client.(*s3.ReplicaClient)
 	if !ok {
-		return nil, errors.New("a lease is kept in a bucket, and so needs a replica of the type s3")
+		return nil, errors.New("a lease needs a replica of the type s3, because it is an object in the bucket")
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -150,8 +147,8 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	return l, nil
 }
 
-// timeout returns how long one request to the bucket may take: several fit into
-// a TTL.
+// timeout returns the timeout of a request to the bucket. Several requests fit into a
+// TTL.
 func (l *Lease) timeout() time.Duration {
 	return min(cmp.Or(l.cfg.TTL, defaultPeriod)/3, maxLeaseTimeout)
 }
@@ -162,13 +159,16 @@ func (l *Lease) State(ctx context.Context) (LeaseState, error) {
 	if err != nil || found == nil {
 		return LeaseState{}, err
 	}
-	return LeaseState{Generation: found.Generation, Term: found.Term, Owner: found.Owner, Expires: found.Expires, Released: found.Released, Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag}, nil
+	return LeaseState{
+		Generation: found.Generation, Term: found.Term, Owner: found.Owner, Expires: found.Expires, Released: found.Released,
+		Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag,
+	}, nil
 }
 
 // ours reports whether this process wrote the object.
 func (l *Lease) ours(found *leaseObject) bool { return found.Owner == l.owner }
 
-// read returns nil when there is no lease object.
+// read returns the lease object, or nil if there is none.
 func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout())
 	defer cancel()
@@ -194,11 +194,11 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	return found, nil
 }
 
-// errLeaseChanged says that the lease object is no longer the one to be replaced.
+// errLeaseChanged means that the precondition of a write failed.
 var errLeaseChanged = errors.New("the lease has changed")
 
-// put writes the lease object for this owner, in place of the object with the
-// ETag old, "" for none.
+// put writes the lease object for this owner, if the current object has the ETag old, or
+// if there is no object and old is "".
 func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
 	l.writes++
 	o.Term = l.term.Load()
@@ -210,7 +210,9 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	if err != nil {
 		return nil, err
 	}
-	input := &awss3.PutObjectInput{Bucket: &l.bucket.name, Key: &l.bucket.key, Body: bytes.NewReader(text), ContentType: aws.String("application/json")}
+	input := &awss3.PutObjectInput{
+		Bucket: &l.bucket.name, Key: &l.bucket.key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"),
+	}
 	if old == "" {
 		input.IfNoneMatch = aws.String("*")
 	} else {
@@ -227,7 +229,7 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	var response interface{ HTTPStatusCode() int }
 	if errors.As(err, &response) {
 		switch response.HTTPStatusCode() {
-		case 409, 412: // another write at the same time, or before
+		case 409, 412: // another process wrote it at the same time or before
 			return nil, errLeaseChanged
 		}
 	}

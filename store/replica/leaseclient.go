@@ -17,20 +17,20 @@ import (
 	"github.com/benbjohnson/litestream/s3"
 )
 
-// leaseBucket is the bucket of a replica, with a client of its own: Litestream's
-// has no conditional writes, and is not accessible.
+// leaseBucket is the bucket of a replica. It has its own client, because Litestream's has
+// no conditional writes.
 type leaseBucket struct {
-	name, key string // of the bucket and of the lease object
+	name, key string // name of the bucket, key of the lease object
 	cfg       aws.Config
 	options   func(*awss3.Options)
 	clock     bucketClock
 
 	mu  sync.Mutex
-	api *awss3.Client // nil until it was first asked for
+	api *awss3.Client // nil until the first call of client
 }
 
-// newLeaseBucket returns the bucket of a replica's client, with the same
-// settings. It does not connect.
+// newLeaseBucket returns the bucket of a replica with the settings of its Litestream
+// client. It does not connect.
 func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, error) {
 	client := awshttp.NewBuildableClient()
 	if c.SkipVerify {
@@ -40,7 +40,7 @@ func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, err
 	}
 	options := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(client),
-		// The SDK's retries are limited by a budget that an outage uses up.
+		// The SDK's own rate limit for retries would be exhausted by an outage.
 		config.WithRetryer(func() aws.Retryer {
 			return retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 3, 500*time.Millisecond, ratelimit.None
@@ -49,7 +49,7 @@ func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, err
 	}
 	region := c.Region
 	if region == "" && c.Endpoint != "" {
-		region = s3.DefaultRegion // a custom endpoint needs none
+		region = s3.DefaultRegion // a custom endpoint needs no particular region
 	}
 	if region != "" {
 		options = append(options, config.WithRegion(region))
@@ -62,7 +62,7 @@ func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, err
 		return nil, err
 	}
 	if region == "" {
-		cfg.Region = "" // of the environment: the bucket may be elsewhere
+		cfg.Region = "" // ignore the environment's region: the bucket may be elsewhere
 	}
 	return &leaseBucket{name: c.Bucket, key: leaseKey(c.Path), cfg: cfg, options: func(o *awss3.Options) {
 		o.UsePathStyle, o.UseARNRegion = c.ForcePathStyle, true
@@ -79,8 +79,7 @@ func newLeaseBucket(ctx context.Context, c *s3.ReplicaClient) (*leaseBucket, err
 	}}, nil
 }
 
-// leaseKey returns the key of the lease object of a replica at path in its
-// bucket.
+// leaseKey returns the key of the lease object of a replica at path in its bucket.
 func leaseKey(path string) string {
 	if path == "" {
 		return leaseName
@@ -88,8 +87,8 @@ func leaseKey(path string) string {
 	return path + "/" + leaseName
 }
 
-// client returns a client for the bucket's region, which the first call looks up
-// if it is not configured.
+// client returns a client for the bucket's region. If the region is not configured, the
+// first call looks it up.
 func (b *leaseBucket) client(ctx context.Context) (*awss3.Client, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

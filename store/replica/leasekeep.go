@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// Acquire acquires the lease. It takes it over at once from a process of this
-// data directory that has ended. It watches the lease of any other service for a
-// whole period, and takes it over if that service does not renew it. known is the
-// generation that the data was last written under: 0 for none, [math.MaxInt64]
-// for data that is known to be the newest. The error wraps [ErrLeaseHeld] when
-// another service renews the lease, and [ErrLeaseStale] when the data is older
-// than that of the last holder.
+// Acquire acquires the lease. From a process of this data directory that has ended, it
+// takes the lease over immediately. It watches the lease of any other service for a whole
+// period, and takes it over if that service does not renew it.
+//
+// known is the generation under which the data was last written: 0 for none,
+// [math.MaxInt64] if the data is known to be the newest. The error wraps [ErrLeaseHeld]
+// if another service renews the lease, and [ErrLeaseStale] if the last holder has newer
+// data.
 func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	found, err := l.State(ctx)
 	if err != nil {
@@ -28,12 +29,13 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	if err != nil {
 		return err
 	}
-	// A holder that is known to have ended is not waited for. Neither a copy of
-	// the data directory nor a process that is only stopped may do that.
+	// Without watching, only a process of the same data directory may take over, and
+	// only from a process that has ended: a suspended process would still renew.
 	ours := found.Owner == last.Owner && found.Generation > 0
 	switch {
 	case found.Generation > known && !ours:
-		return fmt.Errorf("%w: %s, under the lease of generation %d, and the data here was last written under %d", ErrLeaseStale, found.Owner, found.Generation, known)
+		return fmt.Errorf("%w: %s, with generation %d of the lease, but the data here was last written with generation %d",
+			ErrLeaseStale, found.Owner, found.Generation, known)
 	case found.Generation == 0, found.Released, ours && last.sameDir(now) && last.ended():
 	default:
 		w := &LeaseWatch{lease: l, margin: l.margin}
@@ -43,22 +45,22 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	}
 	generation := found.Generation
 	if known < math.MaxInt64 {
-		generation = max(generation, known) // the object may have been deleted
+		generation = max(generation, known) // in case the object was deleted
 	}
 	return l.take(ctx, generation+1, found.etag)
 }
 
-// TakeOver acquires the lease that [LeaseWatch.Look] found to have ended. It
-// fails when that has changed since, with an error that wraps [ErrLeaseHeld]. The
-// data must be the newest.
+// TakeOver acquires a lease that has ended according to [LeaseWatch.Poll]. If the lease
+// has changed since, the error wraps [ErrLeaseHeld]. The caller must have the newest
+// data.
 func (l *Lease) TakeOver(ctx context.Context, ended LeaseState) error {
 	return l.take(ctx, ended.Generation+1, ended.etag)
 }
 
-// Seize acquires the lease from any holder. A holder that is alive serves until
-// it tries to renew its lease, or that has ended.
+// Seize acquires the lease from any holder. A live holder serves until its next renewal
+// fails or its lease expires.
 func (l *Lease) Seize(ctx context.Context) (err error) {
-	for range 5 { // the holder may renew it in between
+	for range 5 { // the holder may renew the lease in between
 		var found LeaseState
 		if found, err = l.State(ctx); err != nil {
 			return err
@@ -70,10 +72,10 @@ func (l *Lease) Seize(ctx context.Context) (err error) {
 	return err
 }
 
-// take writes the lease object in place of the one with the ETag old.
+// take writes the lease object if the current object has the ETag old.
 func (l *Lease) take(ctx context.Context, generation int64, old string) error {
-	// The holder goes first: a crash in between must not leave a lease that
-	// nobody recognizes.
+	// The holder is recorded first. After a crash in between, the next process would
+	// otherwise not recognize the lease as its own.
 	now, err := currentHolder(l.cfg.Dir, l.owner)
 	if err == nil {
 		err = now.write(l.cfg.Dir)
@@ -93,8 +95,8 @@ func (l *Lease) take(ctx context.Context, generation int64, old string) error {
 	return nil
 }
 
-// renew renews a lease of this service. It is valid from asked, the uptime before
-// the object was read or written.
+// renew renews the lease. It is valid from asked, the uptime before the object was read
+// or written.
 func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Duration) error {
 	renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)
 	if err != nil {
@@ -105,17 +107,16 @@ func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Durati
 	return nil
 }
 
-// Generation returns the generation of the lease that is held.
+// Generation returns the generation of the lease, which must be held.
 func (l *Lease) Generation() int64 { return l.held.Generation }
 
-// SetTerm has the next renewals name the term of the replica that this service
-// writes to. It may be called from any goroutine.
+// SetTerm sets the term of the replica that later renewals write to the lease object. It
+// is safe for concurrent use.
 func (l *Lease) SetTerm(number int64) { l.term.Store(number) }
 
-// KeepAlive renews the lease several times in each TTL until ctx ends. It returns
-// an error when another service holds the lease: then nothing may be sent any
-// more. It retries while the bucket cannot be reached; [Lease.Valid] reports
-// whether the service may work until then.
+// KeepAlive renews the lease several times in each TTL until ctx ends. While the bucket
+// is unreachable it retries; [Lease.Valid] reports whether the service may work. If
+// another service holds the lease, KeepAlive returns an error.
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	tick := time.NewTicker(max((l.cfg.TTL-l.cfg.Reserve)/4, 100*time.Millisecond))
 	defer tick.Stop()
@@ -136,7 +137,7 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 		if bad := err != nil; bad != failing {
 			failing = bad
 			if bad {
-				l.cfg.Logger.Error("the lease cannot be renewed; before it ends nothing is accepted or sent any more", "error", err)
+				l.cfg.Logger.Error("failed to renew the lease, will retry; the service pauses shortly before it expires", "error", err)
 			} else {
 				l.cfg.Logger.Info("the lease is renewed again")
 			}
@@ -144,8 +145,8 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 	}
 }
 
-// renewOrLose renews the lease. The error wraps [ErrLeaseHeld] when it is
-// another's, and the lease is not valid then.
+// renewOrLose renews the lease. If another service has taken it, the lease becomes
+// invalid and the error wraps [ErrLeaseHeld].
 func (l *Lease) renewOrLose(ctx context.Context) error {
 	asked := uptime()
 	err := l.renew(ctx, l.held, asked)
@@ -155,9 +156,9 @@ func (l *Lease) renewOrLose(ctx context.Context) error {
 	return err
 }
 
-// recheck renews the lease if this process wrote the object that is in the
-// bucket: the response to a write may have been lost. Otherwise the lease is not
-// valid, and the error wraps [ErrLeaseHeld].
+// recheck handles a failed precondition. If this process wrote the current object, because
+// the response to a write was lost, recheck renews the lease. Otherwise the lease becomes
+// invalid and the error wraps [ErrLeaseHeld].
 func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 	found, err := l.read(ctx)
 	switch {
@@ -165,7 +166,7 @@ func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 		return err
 	case found == nil:
 		l.lose()
-		return fmt.Errorf("%w: it was removed from the bucket", ErrLeaseHeld)
+		return fmt.Errorf("%w: it was deleted from the bucket", ErrLeaseHeld)
 	case !l.ours(found):
 		l.lose()
 		return LeaseState{Owner: found.Owner, Generation: found.Generation, Term: found.Term}.heldError(ErrLeaseHeld)
@@ -173,8 +174,8 @@ func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 	return l.renew(ctx, found, asked)
 }
 
-// Release ends the lease, so that another service can acquire it at once. It
-// does nothing when the lease is not valid.
+// Release releases the lease, so that another service can acquire it immediately. It does
+// nothing if the lease is not valid.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.held == nil || !l.Valid() {
 		return nil
@@ -182,7 +183,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	l.lose()
 	err := l.release(ctx, l.held)
 	if errors.Is(err, errLeaseChanged) {
-		// A renewal that was cut off may have been written all the same.
+		// An interrupted renewal may have been written.
 		var found *leaseObject
 		if found, err = l.read(ctx); err == nil && found != nil && l.ours(found) {
 			err = l.release(ctx, found)
@@ -194,7 +195,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	return nil
 }
 
-// release writes that the lease is given up. The object stays, and preserves the
+// release marks the lease object as released. The object stays, to preserve the
 // generation.
 func (l *Lease) release(ctx context.Context, found *leaseObject) error {
 	_, err := l.put(ctx, leaseObject{Generation: found.Generation, Released: true}, found.etag)

@@ -8,30 +8,29 @@ import (
 	"time"
 )
 
-// watchMargin is how much longer than its period a service that starts watches a
-// lease: a standby, whose data is at least as new, comes first.
+// watchMargin is how much longer than the period a starting service watches a lease. A
+// standby, which has at least as new data, takes over first.
 const watchMargin = 2 * time.Second
 
-// LeaseWatch observes the lease of another service. It does not compare the
-// clocks of two machines: a lease has ended when this machine has seen it
-// unchanged for a whole TTL (the holder's, or its own if that is longer), with
-// the bucket readable all the time. After an outage of the bucket the holder
-// therefore has a whole TTL to renew it.
+// LeaseWatch watches the lease of another service. It does not compare the clocks of two
+// machines: a lease has ended when this machine has seen it unchanged for a whole TTL
+// (the holder's or its own, whichever is longer), with the bucket readable all the time.
+// After an outage of the bucket, the holder therefore has a whole TTL to renew it.
 type LeaseWatch struct {
 	lease  *Lease
 	margin time.Duration // how much longer than the TTL it watches
-	etag   string        // as last seen
-	since  time.Duration // uptime when that was first seen
-	asked  time.Duration // uptime before the last look that succeeded
+	etag   string        // last seen ETag
+	since  time.Duration // uptime when etag was first seen
+	asked  time.Duration // uptime before the last successful poll
 }
 
-// NewWatch returns a watch of l, which this process does not hold.
+// NewWatch returns a watch of l, which this process must not hold.
 func (l *Lease) NewWatch() *LeaseWatch { return &LeaseWatch{lease: l} }
 
-// Look reads the lease, and reports whether it has ended: it was released, or has
-// not been renewed. A lease that nobody ever held has not ended. It must be
-// called every [LeaseWatch.Interval], by one goroutine.
-func (w *LeaseWatch) Look(ctx context.Context) (state LeaseState, ended bool, err error) {
+// Poll reads the lease and reports whether it has ended: it was released or not renewed.
+// A lease that was never held has not ended. One goroutine must call Poll every
+// [LeaseWatch.Interval].
+func (w *LeaseWatch) Poll(ctx context.Context) (state LeaseState, ended bool, err error) {
 	asked := uptime()
 	if state, err = w.lease.State(ctx); err != nil {
 		return state, false, err
@@ -39,23 +38,23 @@ func (w *LeaseWatch) Look(ctx context.Context) (state LeaseState, ended bool, er
 	return state, w.observe(state, asked, uptime()), nil
 }
 
-// Period returns for how long a lease must be seen unchanged.
+// Period returns how long a lease must be seen unchanged to count as ended.
 func (w *LeaseWatch) Period(state LeaseState) time.Duration {
 	return cmp.Or(max(w.lease.cfg.TTL, state.period), defaultPeriod) + w.margin
 }
 
-// Remaining returns for how much longer a lease that was just seen must be seen
-// unchanged.
+// Remaining returns how much of the period remains after the last poll.
 func (w *LeaseWatch) Remaining(state LeaseState) time.Duration {
 	return max(w.Period(state)-(w.asked-w.since), 0)
 }
 
-// Interval returns the time between two looks.
+// Interval returns the time between two polls.
 func (w *LeaseWatch) Interval(state LeaseState) time.Duration {
 	return min(w.Period(state)/10, time.Second)
 }
 
-// observe is Look for a state that was asked for and answered at these uptimes.
+// observe evaluates a state. asked and answered are the uptimes of the request and the
+// response.
 func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bool {
 	period := w.Period(state)
 	if state.etag != w.etag || answered-w.asked > period/3 {
@@ -65,31 +64,32 @@ func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bo
 	return state.Generation > 0 && (state.Released || asked-w.since >= period)
 }
 
-// Await watches a lease that was found in the given state until it has ended, and
-// returns its last state. The error wraps [ErrLeaseHeld] and names the holder as
-// soon as the lease is renewed.
+// Await watches a lease, which was found in the given state, until it has ended, and
+// returns its last state. As soon as the lease is renewed, Await returns an error that
+// wraps [ErrLeaseHeld] and names the holder.
 func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, error) {
 	logger := w.lease.cfg.Logger
-	logger.Warn("another service holds the lease; watching whether it renews it", "owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
+	logger.Warn("another service holds the lease; checking whether it renews the lease",
+		"owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
 	tick := time.NewTicker(w.Interval(found))
 	defer tick.Stop()
 	failing := false
 	for {
-		state, ended, err := w.Look(ctx)
+		state, ended, err := w.Poll(ctx)
 		if ctx.Err() != nil {
 			return state, ctx.Err()
 		}
 		if bad := err != nil; bad != failing {
 			failing = bad
 			if bad {
-				logger.Error("the lease cannot be read", "error", err)
+				logger.Error("failed to read the lease, will retry", "error", err)
 			} else {
-				logger.Info("the lease can be read again")
+				logger.Info("the lease is readable again")
 			}
 		}
 		switch {
 		case err != nil:
-		case ended, state.Generation == 0: // removed
+		case ended, state.Generation == 0: // ended or deleted
 			return state, nil
 		case state.etag != found.etag:
 			return state, state.heldError(ErrLeaseHeld)
@@ -102,10 +102,9 @@ func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, e
 	}
 }
 
-// CheckUnleased returns an error that wraps [ErrLeaseHeld] unless the lease in the
-// bucket of cfg was released. A service without a lease must not write there.
-// Other errors say that this is not known. A replica in a directory has no
-// lease.
+// CheckUnleased checks whether a service without a lease may write to a replica. The error
+// wraps [ErrLeaseHeld] if there is a lease in the bucket that was not released. After any
+// other error this is unknown. A replica in a directory has no lease.
 func CheckUnleased(ctx context.Context, cfg *Config) error {
 	_, found, err := findLease(ctx, cfg, nil)
 	if err == nil && found.held() {
@@ -114,9 +113,9 @@ func CheckUnleased(ctx context.Context, cfg *Config) error {
 	return err
 }
 
-// AwaitUnleased is [CheckUnleased] for a service that starts. It watches a lease
-// that was not released for a whole period, to say whether its holder lives: the
-// error wraps [ErrLeaseUnrenewed] if it does not renew the lease.
+// AwaitUnleased is like [CheckUnleased], for a service that starts. It watches a lease that
+// was not released for a whole period, to find out whether its holder is alive. If the
+// holder does not renew the lease, the error wraps [ErrLeaseUnrenewed].
 func AwaitUnleased(ctx context.Context, cfg *Config, logger *slog.Logger) error {
 	w, found, err := findLease(ctx, cfg, logger)
 	if err != nil || !found.held() {
@@ -129,7 +128,7 @@ func AwaitUnleased(ctx context.Context, cfg *Config, logger *slog.Logger) error 
 	return fmt.Errorf("%w, for %s", state.heldError(ErrLeaseUnrenewed), w.Period(state))
 }
 
-// findLease reads the lease in the bucket of cfg, and returns a watch of it.
+// findLease reads the lease in the bucket of cfg and returns a watch of it.
 func findLease(ctx context.Context, cfg *Config, logger *slog.Logger) (w *LeaseWatch, found LeaseState, err error) {
 	if !cfg.IsS3() {
 		return nil, found, nil

@@ -36,39 +36,38 @@ var (
 	noTime time.Time
 )
 
-// termsFolder has a folder for each term, beside the files of term 0.
+// termsFolder is the folder with a subfolder for each term, except term 0. It is next to
+// the files of term 0.
 const termsFolder = "terms"
 
-// errNoTerm says that a term does not exist.
+// errNoTerm means that a term does not exist.
 var errNoTerm = errors.New("the term does not exist")
 
-// location is the place of a replica: a bucket or a directory. Its methods may
-// be called from any goroutine.
+// location is where a replica is: a bucket or a directory. It is safe for concurrent use.
 type location interface {
-	// terms returns the numbers of the terms that have begun, in increasing order,
-	// and perhaps some whose record does not exist.
+	// terms returns the numbers of the terms that have begun, in increasing order. It
+	// may include numbers without a record.
 	terms(ctx context.Context) ([]int64, error)
-	// readTerm reads a record. The error wraps errNoTerm when there is none.
+	// readTerm reads the record of a term. The error wraps errNoTerm if there is none.
 	readTerm(ctx context.Context, number int64) (term, error)
-	// claim creates a term. The error wraps errTermTaken when it exists.
+	// claim creates a term. The error wraps errTermTaken if it exists.
 	claim(ctx context.Context, t term) error
 	// writeTerm replaces the record of a term of this service.
 	writeTerm(ctx context.Context, t term) error
 	// client returns a client of a term's own files.
 	client(number int64) (litestream.ReplicaClient, error)
-	// copyFile copies a file of one term into another, inside the place.
+	// copyFile copies a file from one term to another, without downloading it.
 	copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error
-	// removeTerm removes a term with its files. Of term 0 only the files are
-	// removed.
+	// removeTerm deletes a term and its files; of term 0 only the files.
 	removeTerm(ctx context.Context, number int64) error
 }
 
-// openedLocation is the location of a configuration once it was asked for. Its
-// clients are kept: a client of S3 whose clock differs from the bucket's has its
-// first request refused, and waits before the second.
+// openedLocation caches the location of a configuration, to keep its clients: if this
+// machine's clock differs from the bucket's, the bucket rejects the first request of each
+// S3 client, and the client waits before it retries.
 type openedLocation struct {
 	mu sync.Mutex
-	at location // nil until it was asked for
+	at location // nil until first used
 }
 
 // location returns the location of a configuration. It does not connect.
@@ -85,7 +84,7 @@ func (cfg *Config) location(ctx context.Context) (location, error) {
 	return cfg.opened.at, nil
 }
 
-// newLocation is [Config.location] for the first time.
+// newLocation creates the location of a configuration.
 func newLocation(ctx context.Context, cfg *Config) (location, error) {
 	client, err := cfg.settings.newClient(nil)
 	if err != nil {
@@ -94,14 +93,16 @@ func newLocation(ctx context.Context, cfg *Config) (location, error) {
 	switch c := client.(type) {
 	case *s3.ReplicaClient:
 		bucket, err := newLeaseBucket(ctx, c)
-		return &bucketLocation{cfg: cfg, bucket: bucket, root: c.Path, clients: make(map[int64]litestream.ReplicaClient)}, err
+		return &bucketLocation{
+			cfg: cfg, bucket: bucket, root: c.Path, clients: make(map[int64]litestream.ReplicaClient),
+		}, err
 	case *file.ReplicaClient:
 		return &folderLocation{c.Path()}, nil
 	}
 	return nil, fmt.Errorf("a replica of the type %s has no terms", client.Type())
 }
 
-// termPath returns the path of a term's own files under that of the replica.
+// termPath returns the path of a term's own files, for a replica at root.
 func termPath(root string, number int64) string {
 	if number == 0 {
 		return root
@@ -109,7 +110,8 @@ func termPath(root string, number int64) string {
 	return path.Join(root, termsFolder, fmt.Sprintf("%04d", number))
 }
 
-// parseTerm returns the number of a term's folder, 0 for none.
+// parseTerm returns the number of the term with the given folder name, or 0 if the name is
+// not valid.
 func parseTerm(name string) int64 {
 	n, err := strconv.ParseInt(name, 10, 64)
 	if err != nil || n < 1 || len(name) < 4 {
@@ -118,7 +120,7 @@ func parseTerm(name string) int64 {
 	return n
 }
 
-// bucketLocation is a path in a bucket.
+// bucketLocation is a location at a path in a bucket.
 type bucketLocation struct {
 	cfg    *Config
 	bucket *leaseBucket
@@ -155,7 +157,9 @@ func (l *bucketLocation) terms(ctx context.Context) ([]int64, error) {
 		return nil, err
 	}
 	prefix := path.Join(l.root, termsFolder) + "/"
-	pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &l.bucket.name, Prefix: &prefix, Delimiter: aws.String("/")})
+	pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{
+		Bucket: &l.bucket.name, Prefix: &prefix, Delimiter: aws.String("/"),
+	})
 	var numbers []int64
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -195,7 +199,8 @@ func (l *bucketLocation) claim(ctx context.Context, t term) error {
 
 func (l *bucketLocation) writeTerm(ctx context.Context, t term) error { return l.put(ctx, t, nil) }
 
-func (l *bucketLocation) put(ctx context.Context, t term, unless *string) error {
+// put writes the record of a term, with the precondition If-None-Match unless that is nil.
+func (l *bucketLocation) put(ctx context.Context, t term, ifNoneMatch *string) error {
 	api, err := l.bucket.client(ctx)
 	if err != nil {
 		return err
@@ -205,18 +210,20 @@ func (l *bucketLocation) put(ctx context.Context, t term, unless *string) error 
 		return err
 	}
 	key := l.key(t.Number, termName)
-	_, err = api.PutObject(ctx, &awss3.PutObjectInput{Bucket: &l.bucket.name, Key: &key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"), IfNoneMatch: unless})
+	_, err = api.PutObject(ctx, &awss3.PutObjectInput{
+		Bucket: &l.bucket.name, Key: &key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"), IfNoneMatch: ifNoneMatch,
+	})
 	var response interface{ HTTPStatusCode() int }
 	if errors.As(err, &response) {
 		switch response.HTTPStatusCode() {
-		case 409, 412: // another write at the same time, or before
-			// The response to an earlier try of this request may have been lost.
+		case 409, 412: // another process wrote it at the same time or before
+			// Or the response to an earlier attempt of this request was lost.
 			if found, err := l.readTerm(ctx, t.Number); err == nil && found.Nonce == t.Nonce {
 				return nil
 			}
 			return errTermTaken
-		case 501: // the store has no conditional writes
-			if unless == nil {
+		case 501: // the bucket has no conditional writes
+			if ifNoneMatch == nil {
 				return err
 			}
 			if _, err := l.readTerm(ctx, t.Number); !errors.Is(err, errNoTerm) {
@@ -234,14 +241,16 @@ func (l *bucketLocation) copyFile(ctx context.Context, from, to int64, f *ltx.Fi
 		return err
 	}
 	name := fmt.Sprintf("%04x/%s", f.Level, ltx.FormatFilename(f.MinTXID, f.MaxTXID))
-	// The root of term 0 may be empty: its keys begin with a slash then.
+	// The root may be empty. The keys of term 0 then begin with a slash.
 	source := termPath(l.root, from) + "/" + name
 	key := l.key(to, name)
-	_, err = api.CopyObject(ctx, &awss3.CopyObjectInput{Bucket: &l.bucket.name, Key: &key, CopySource: aws.String(copySource(l.bucket.name, source))})
+	_, err = api.CopyObject(ctx, &awss3.CopyObjectInput{
+		Bucket: &l.bucket.name, Key: &key, CopySource: aws.String(copySource(l.bucket.name, source)),
+	})
 	return err
 }
 
-// copySource returns a key in the form of the header x-amz-copy-source.
+// copySource returns the value of the header x-amz-copy-source for a key.
 func copySource(bucket, key string) string {
 	parts := strings.Split(bucket+"/"+key, "/")
 	for i, p := range parts {
@@ -279,7 +288,7 @@ func (l *bucketLocation) removeTerm(ctx context.Context, number int64) error {
 	return nil
 }
 
-// folderLocation is a directory.
+// folderLocation is a location in a directory.
 type folderLocation struct{ root string }
 
 func (l *folderLocation) client(number int64) (litestream.ReplicaClient, error) {
@@ -305,8 +314,8 @@ func (l *folderLocation) terms(context.Context) ([]int64, error) {
 		if n == 0 {
 			continue
 		}
-		// A folder without a record was claimed by a process that has ended, or
-		// is being claimed.
+		// A folder without a record is being claimed, or the process that claimed it
+		// has died.
 		if _, err := os.Stat(filepath.Join(l.dir(n), termName)); err == nil {
 			numbers = append(numbers, n)
 		} else if !errors.Is(err, fs.ErrNotExist) {

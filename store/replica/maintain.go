@@ -13,12 +13,11 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// termCheck is the time between two checks that no later term has begun.
+// termCheck is the time between two checks whether a later term has begun.
 const termCheck = 15 * time.Second
 
-// maintain compacts the levels of the replica, uploads snapshots, makes the term
-// complete and enforces the retention, until ctx ends. A failure is logged and
-// tried again at the next time.
+// maintain compacts the levels of the replica, uploads snapshots, completes the term and
+// enforces retention, until ctx ends. It logs failures and retries at the next interval.
 func (r *Replication) maintain(ctx context.Context, s *session) {
 	var g sync.WaitGroup
 	g.Go(func() {
@@ -38,13 +37,13 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 	g.Go(func() {
 		r.every(ctx, func(now time.Time) time.Time {
 			if err := r.completeTerm(ctx, s); err != nil && ctx.Err() == nil {
-				s.store.Logger.Error("the term of the replica cannot be completed", "error", err)
+				s.store.Logger.Error("failed to complete the term of the replica", "error", err)
 				return now.Add(maxRetry)
 			}
 			l := s.store.SnapshotLevel()
 			r.compact(ctx, s, l)
 			if err := r.enforceSnapshotRetention(ctx, s); err != nil && ctx.Err() == nil {
-				s.store.Logger.Error("old files of the replica cannot be removed", "error", err)
+				s.store.Logger.Error("failed to delete old files of the replica", "error", err)
 			}
 			return l.NextCompactionAt(now)
 		})
@@ -53,7 +52,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 		g.Go(func() {
 			r.every(ctx, func(now time.Time) time.Time {
 				if err := r.enforceL0Retention(ctx, s); err != nil && ctx.Err() == nil {
-					s.store.Logger.Error("old files of the replica cannot be removed", "error", err)
+					s.store.Logger.Error("failed to delete old files of the replica", "error", err)
 				}
 				return now.Add(r.cfg.L0RetentionInterval)
 			})
@@ -63,7 +62,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 	g.Wait()
 }
 
-// watchTerms notes that a later term has begun.
+// watchTerms sets s.superseded when a later term begins.
 func (r *Replication) watchTerms(ctx context.Context, s *session) {
 	r.every(ctx, func(now time.Time) time.Time {
 		if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
@@ -73,7 +72,7 @@ func (r *Replication) watchTerms(ctx context.Context, s *session) {
 	})
 }
 
-// every calls work, and again at the time that it returns, until ctx ends.
+// every calls work immediately, and then at each time that work returns, until ctx ends.
 func (r *Replication) every(ctx context.Context, work func(now time.Time) time.Time) {
 	for ctx.Err() == nil {
 		next := work(time.Now())
@@ -84,24 +83,25 @@ func (r *Replication) every(ctx context.Context, work func(now time.Time) time.T
 	}
 }
 
-// compact brings one level up to date.
+// compact compacts the level below l into l.
 func (r *Replication) compact(ctx context.Context, s *session, l *litestream.CompactionLevel) {
 	if s.snapshot.Load() {
-		return // the files begin with the snapshot
+		return // the term must begin with a snapshot
 	}
 	if left, err := removeBaseline(s.db); err != nil || left {
-		return // Litestream reads local files in place of those in the replica
+		return // Litestream would read the baseline, since it prefers local files
 	}
 	_, err := s.store.CompactDB(ctx, s.db, l)
 	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, litestream.ErrNoCompaction), errors.Is(err, litestream.ErrCompactionTooEarly), errors.Is(err, litestream.ErrDBNotReady):
+	case err == nil, ctx.Err() != nil, errors.Is(err, litestream.ErrNoCompaction),
+		errors.Is(err, litestream.ErrCompactionTooEarly), errors.Is(err, litestream.ErrDBNotReady):
 	default:
-		s.store.Logger.Error("the replica cannot be compacted", "level", l.Level, "error", err)
+		s.store.Logger.Error("failed to compact the replica", "level", l.Level, "error", err)
 	}
 }
 
-// completeTerm copies the files of earlier terms that the term needs into the
-// term, inside the place of the replica, so that it can be restored alone.
+// completeTerm copies the files of earlier terms that this term needs into the term, so
+// that it can be restored alone.
 func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 	t := s.own.term
 	if t.Snapshot || s.own.complete.Load() {
@@ -112,7 +112,7 @@ func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 	if ok, err := reaches(ctx, own, sent); err != nil {
 		return err
 	} else if ok {
-		return r.markComplete(ctx, s) // it has a snapshot already
+		return r.markComplete(ctx, s) // the term has a snapshot already
 	}
 	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, t.ParentTXID, noTime, quiet)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *Replication) completeTerm(ctx context.Context, s *session) error {
 		}
 	}
 	if ok, err := reaches(ctx, own, sent); err != nil || !ok {
-		return errors.Join(err, fmt.Errorf("the files that were copied into term %d do not make its newest state", t.Number))
+		return errors.Join(err, fmt.Errorf("term %d cannot be restored alone after copying files into it", t.Number))
 	}
 	return r.markComplete(ctx, s)
 }
@@ -142,7 +142,7 @@ func (r *Replication) copyInto(ctx context.Context, s *session, f *ltx.FileInfo)
 	if err := t.at.copyFile(ctx, from, t.term.Number, f); err == nil {
 		return nil
 	}
-	// The place may not be able to copy so large a file, or any.
+	// The bucket may not support copies, or not of large files: download and upload it.
 	content, err := t.client.OpenLTXFile(ctx, f.Level, f.MinTXID, f.MaxTXID, 0, 0)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (r *Replication) copyInto(ctx context.Context, s *session, f *ltx.FileInfo)
 	return errors.Join(err, content.Close())
 }
 
-// markComplete records that the term can be restored alone.
+// markComplete records in the replica that the term can be restored alone.
 func (r *Replication) markComplete(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
@@ -165,8 +165,9 @@ func (r *Replication) markComplete(ctx context.Context, s *session) error {
 	return nil
 }
 
-// uploadSnapshot uploads a snapshot of the whole database, which the term begins
-// with. It does so once, also when the term cannot be marked as complete then.
+// uploadSnapshot uploads the snapshot with which the term begins, and marks the term as
+// complete. If it is called again because the mark failed, it does not upload the snapshot
+// again.
 func (r *Replication) uploadSnapshot(ctx context.Context, s *session) error {
 	uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+r.uploadTimeout(), errUploadStalled)
 	defer cancel()
@@ -187,8 +188,8 @@ func (r *Replication) uploadSnapshot(ctx context.Context, s *session) error {
 	return nil
 }
 
-// enforceL0Retention removes files of level 0 that level 1 has, once they are
-// older than l0-retention; here and in the replica. The newest file stays.
+// enforceL0Retention deletes files of level 0 that are compacted into level 1 and older
+// than l0-retention, locally and in the replica. It keeps the newest file.
 func (r *Replication) enforceL0Retention(ctx context.Context, s *session) error {
 	compacted, err := ownFiles(ctx, s, 1)
 	if err != nil || len(compacted) == 0 {
@@ -213,9 +214,8 @@ func (r *Replication) enforceL0Retention(ctx context.Context, s *session) error 
 	return removeLocal(s.db, upTo, r.cfg.L0Retention)
 }
 
-// remove removes files of the session's term. A later term may need them, if one
-// has begun: without a lease, nothing else keeps a service that was replaced from
-// removing them.
+// remove deletes files of the session's term, unless a later term has begun, which may
+// need them. Without a lease, a service does not otherwise learn that it was replaced.
 func (r *Replication) remove(ctx context.Context, s *session, files []*ltx.FileInfo) error {
 	if len(files) == 0 {
 		return nil
@@ -228,10 +228,10 @@ func (r *Replication) remove(ctx context.Context, s *session, files []*ltx.FileI
 	return s.replica.Client.DeleteLTXFiles(ctx, files)
 }
 
-// removeLocal removes local files of level 0 up to a transaction that are older
-// than retention. The newest file stays.
+// removeLocal deletes local files of level 0 up to the transaction upTo that are older
+// than retention. It keeps the newest file.
 func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) error {
-	entries, err := os.ReadDir(db.LTXLevelDir(0)) // in the order of their transactions
+	entries, err := os.ReadDir(db.LTXLevelDir(0)) // in transaction order
 	if err != nil || len(entries) == 0 {
 		return err
 	}
@@ -251,10 +251,9 @@ func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) erro
 	return nil
 }
 
-// enforceSnapshotRetention removes snapshots that are older than the retention,
-// but for the newest, what earlier levels had before them, and the terms that are
-// not needed any more. Ages are those of the place of the replica: this machine's
-// clock may be wrong.
+// enforceSnapshotRetention deletes snapshots older than the retention, except the newest,
+// the compacted files before them, and terms that are no longer needed. It uses the times
+// of the bucket, because this machine's clock may be wrong.
 func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) error {
 	snapshots, err := ownFiles(ctx, s, litestream.SnapshotLevel)
 	if err != nil || len(snapshots) == 0 {
@@ -273,7 +272,7 @@ func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) 
 		}
 	}
 	if len(old) > 0 {
-		// A restore under way may have begun with the last of them: what follows it stays.
+		// A restore in progress may have begun with the last of them, so files after it stay.
 		if err := r.removeBefore(ctx, s, old[len(old)-1].MaxTXID); err != nil {
 			return err
 		}
@@ -284,8 +283,8 @@ func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) 
 	return r.removeTerms(ctx, s, oldest)
 }
 
-// removeBefore removes the files of the compacted levels that end before a
-// transaction. The newest of each level stays.
+// removeBefore deletes the files of the compacted levels that end before a transaction. It
+// keeps the newest file of each level.
 func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID) error {
 	for level := 1; level <= len(r.cfg.CompactionIntervals); level++ {
 		files, err := ownFiles(ctx, s, level)
@@ -305,8 +304,8 @@ func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID)
 	return nil
 }
 
-// removeTerms removes earlier terms that have nothing newer than oldest, unless
-// another term needs them.
+// removeTerms deletes earlier terms that have no files newer than oldest, unless another
+// term needs them.
 func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.Time) error {
 	t := s.own
 	if !t.complete.Load() {
@@ -317,7 +316,7 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 		return err
 	}
 	if len(numbers) > 0 && numbers[len(numbers)-1] > t.term.Number {
-		return errTermEnded // what a later term needs is not known here
+		return errTermEnded // the later term may need them
 	}
 	numbers = append([]int64{0}, numbers...)
 	needed := map[int64]bool{}
@@ -351,7 +350,7 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 	return nil
 }
 
-// changedSince reports whether a term has files that are newer than since.
+// changedSince reports whether a term has files newer than since.
 func changedSince(ctx context.Context, at location, number int64, since time.Time) (bool, error) {
 	c, err := at.client(number)
 	if err != nil {
@@ -370,7 +369,7 @@ func changedSince(ctx context.Context, at location, number int64, since time.Tim
 	return false, nil
 }
 
-// ownFiles lists a level of the session's term, without those of its parent.
+// ownFiles lists a level of the session's term, without the files of its parent.
 func ownFiles(ctx context.Context, s *session, level int) ([]*ltx.FileInfo, error) {
 	itr, err := s.own.client.ReplicaClient.LTXFiles(ctx, level, 0, false)
 	if err != nil {
@@ -379,7 +378,7 @@ func ownFiles(ctx context.Context, s *session, level int) ([]*ltx.FileInfo, erro
 	return ltx.SliceFileIterator(itr)
 }
 
-// newestTime returns the time of the newest file, zero for none.
+// newestTime returns the time of the newest file, or a zero time.
 func newestTime(files []*ltx.FileInfo) (newest time.Time) {
 	for _, f := range files {
 		if f.CreatedAt.After(newest) {

@@ -10,27 +10,27 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// mergeSize is the most bytes of objects that are merged into one.
+// mergeSize is the maximum size in bytes of an object that is merged from others.
 const mergeSize = 8 << 20
 
-// mergingClient is the client of a follower. It lists consecutive small objects of
-// level 0 as one: Litestream flushes the copy to disk twice for each object, and a
-// primary that acknowledges after the upload makes 40 a second. It belongs to the
-// goroutine that follows.
+// mergingClient is the client of a follower. It presents consecutive small objects of
+// level 0 as one, because Litestream fsyncs the copy twice for each object, and a primary
+// that acknowledges after uploads creates 40 objects per second. The following goroutine
+// owns it.
 type mergingClient struct {
 	*checkedClient
-	// opening is called before the content of an object is returned, with its first
-	// and its last transaction.
-	opening func(first, last ltx.TXID) error
-	merged  map[ltx.TXID][]*ltx.FileInfo // by their last transaction, of the last listing
+	// onOpen is called with the first and last transaction of an object before its
+	// content is returned.
+	onOpen func(first, last ltx.TXID) error
+	merged map[ltx.TXID][]*ltx.FileInfo // merged objects of the last listing, by last transaction
 }
 
-func newMergingClient(client *checkedClient, opening func(first, last ltx.TXID) error) *mergingClient {
-	return &mergingClient{checkedClient: client, opening: opening}
+func newMergingClient(client *checkedClient, onOpen func(first, last ltx.TXID) error) *mergingClient {
+	return &mergingClient{checkedClient: client, onOpen: onOpen}
 }
 
-// LTXFiles implements [litestream.ReplicaClient]. It does not wait for longer than
-// stallTimeout, since the client of S3 waits for a response for ever.
+// LTXFiles implements [litestream.ReplicaClient]. Its timeout is stallTimeout, because the
+// S3 client has none.
 func (c *mergingClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stallTimeout, fmt.Errorf("the replica did not list its objects within %s", stallTimeout))
 	defer cancel()
@@ -48,7 +48,7 @@ func (c *mergingClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, 
 	return ltx.NewFileInfoSliceIterator(c.merge(all)), nil
 }
 
-// merge returns files with one in the place of those that are merged.
+// merge returns files, with each run of consecutive small ones replaced by one.
 func (c *mergingClient) merge(files []*ltx.FileInfo) []*ltx.FileInfo {
 	c.merged = make(map[ltx.TXID][]*ltx.FileInfo)
 	var merged []*ltx.FileInfo
@@ -78,14 +78,14 @@ func (c *mergingClient) OpenLTXFile(ctx context.Context, level int, minTXID, max
 	if err != nil {
 		return nil, err
 	}
-	if err := c.opening(minTXID, maxTXID); err != nil {
+	if err := c.onOpen(minTXID, maxTXID); err != nil {
 		return nil, errors.Join(err, content.Close())
 	}
 	return content, nil
 }
 
-// openMerged returns the content of one object that has the changes of files. It
-// reads several at a time.
+// openMerged returns the content of an object with the changes of all files. It reads
+// several files concurrently.
 func (c *mergingClient) openMerged(ctx context.Context, files []*ltx.FileInfo) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,7 +107,7 @@ func (c *mergingClient) openMerged(ctx context.Context, files []*ltx.FileInfo) (
 	if err != nil {
 		return nil, err
 	}
-	merging.HeaderFlags = ltx.HeaderFlagNoChecksum // as Litestream's own objects
+	merging.HeaderFlags = ltx.HeaderFlagNoChecksum // like Litestream's own objects
 	if err := merging.Compact(ctx); err != nil {
 		return nil, err
 	}

@@ -15,21 +15,20 @@ import (
 )
 
 const (
-	// stallTimeout is the longest time that a read of an object may return
-	// nothing.
+	// stallTimeout is how long a read of an object may return nothing.
 	stallTimeout = 30 * time.Second
-	// readAttempts is how often a read that fails is tried in a row.
+	// readAttempts is the maximum number of attempts of a read. The first retry is
+	// after readRetry.
 	readAttempts = 4
 	readRetry    = 250 * time.Millisecond
 
-	// minObjectSize is the size of the smallest valid object: a header, the end
-	// of the pages, the end of the page index with its length, and a trailer.
+	// minObjectSize is the size of the smallest valid object: a header, the end of the
+	// pages, the end of the page index with its length, and a trailer.
 	minObjectSize = ltx.HeaderSize + ltx.PageHeaderSize + minIndexSize
 	minIndexSize  = 1 + 8 + ltx.TrailerSize
 )
 
-// damagedError says that an object of a replica does not hold what was written to
-// it.
+// damagedError means that the content of an object in a replica is damaged.
 type damagedError struct {
 	info   *ltx.FileInfo
 	reason string
@@ -39,15 +38,15 @@ func (e *damagedError) Error() string {
 	return "the object " + objectName(e.info) + " is damaged: " + e.reason
 }
 
-// goneError says that a replica does not have an object.
-type goneError struct{ info *ltx.FileInfo }
+// missingError means that an object does not exist in a replica.
+type missingError struct{ info *ltx.FileInfo }
 
-func (e *goneError) Error() string {
+func (e *missingError) Error() string {
 	return "the object " + objectName(e.info) + " does not exist"
 }
 
-// objectName returns the name of an object below the path of its replica, as a
-// bucket has it.
+// objectName returns the name of an object relative to the path of its term, as in a
+// bucket.
 func objectName(info *ltx.FileInfo) string {
 	return fmt.Sprintf("%04x/%s", info.Level, ltx.FormatFilename(info.MinTXID, info.MaxTXID))
 }
@@ -55,19 +54,19 @@ func objectName(info *ltx.FileInfo) string {
 // objectSink receives the content of objects.
 type objectSink struct {
 	header func(ltx.Header) error
-	// page receives a page of the database. The data is valid during the call.
+	// page receives a page of the database. data is valid only during the call.
 	page func(info *ltx.FileInfo, pgno uint32, data []byte) error
 }
 
-// noSink ignores the content of objects.
+// noSink discards the content of objects.
 var noSink = objectSink{
 	func(ltx.Header) error { return nil },
 	func(*ltx.FileInfo, uint32, []byte) error { return nil },
 }
 
-// decodeObject passes the content of the object that r reads to sink, and checks
-// the object against its checksum and its name. The error is a *damagedError when
-// its content is invalid; pages may have been passed before.
+// decodeObject reads an object from r, checks it against its name and checksum, and passes
+// its content to sink. The error is a *damagedError if the content is invalid; sink may
+// have received pages before.
 func decodeObject(info *ltx.FileInfo, r io.Reader, sink objectSink) error {
 	counted := &countingReader{r: r}
 	dec := ltx.NewDecoder(counted)
@@ -78,14 +77,14 @@ func decodeObject(info *ltx.FileInfo, r io.Reader, sink objectSink) error {
 		return &damagedError{info, fmt.Sprintf(format, args...)}
 	}
 	if info.Size < minObjectSize {
-		return damaged("it has %d bytes, and the smallest has %d", info.Size, minObjectSize)
+		return damaged("it has %d bytes, fewer than the minimum of %d", info.Size, minObjectSize)
 	}
 	if err := dec.DecodeHeader(); err != nil {
-		return damaged("its header: %v", err)
+		return damaged("header: %v", err)
 	}
 	header := dec.Header()
 	if header.MinTXID != info.MinTXID || header.MaxTXID != info.MaxTXID {
-		return damaged("it holds the transactions %s to %s", header.MinTXID, header.MaxTXID)
+		return damaged("it contains the transactions %s to %s", header.MinTXID, header.MaxTXID)
 	}
 	if err := sink.header(header); err != nil {
 		return err
@@ -97,24 +96,23 @@ func decodeObject(info *ltx.FileInfo, r io.Reader, sink objectSink) error {
 		if errors.Is(err, io.EOF) {
 			break // the end of the pages, or of the object
 		} else if err != nil {
-			return damaged("its pages: %v", err)
+			return damaged("pages: %v", err)
 		}
 		if err := sink.page(info, p.Pgno, data); err != nil {
 			return err
 		}
 	}
-	// Close expects at least a checksum.
+	// Close would panic without at least a checksum.
 	if info.Size-counted.n < minIndexSize {
 		return damaged("it is incomplete")
 	}
 	if err := dec.Close(); err != nil {
-		return damaged("its end: %v", err)
+		return damaged("end: %v", err)
 	}
 	return nil
 }
 
-// countingReader counts the bytes that are read, and keeps an error that is not
-// the end.
+// countingReader counts the bytes that are read, and keeps an error other than EOF.
 type countingReader struct {
 	r   io.Reader
 	n   int64
@@ -130,11 +128,11 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// errShort says that an object is shorter than its listing says.
+// errShort means that an object is shorter than its listed size.
 var errShort = errors.New("it is incomplete")
 
-// objectReader reads an object. It continues where it was when the connection is
-// lost. The error is a *goneError when there is no such object.
+// objectReader reads an object. If the connection is lost, it reconnects and continues. The
+// error is a *missingError if the object does not exist.
 type objectReader struct {
 	ctx    context.Context
 	client litestream.ReplicaClient
@@ -142,9 +140,9 @@ type objectReader struct {
 
 	body   io.ReadCloser // nil for none
 	cancel context.CancelFunc
-	stall  *time.Timer // ends the request of body
+	stall  *time.Timer // cancels the request of body
 	offset int64
-	failed int // attempts in a row that read nothing
+	failed int // consecutive attempts that read nothing
 }
 
 func newObjectReader(ctx context.Context, client litestream.ReplicaClient, info *ltx.FileInfo) *objectReader {
@@ -169,11 +167,11 @@ func (r *objectReader) Read(p []byte) (int, error) {
 		case r.ctx.Err() != nil:
 			return 0, context.Cause(r.ctx)
 		case errors.Is(err, os.ErrNotExist):
-			return 0, &goneError{r.info}
+			return 0, &missingError{r.info}
 		case errors.Is(err, io.EOF) && r.failed > 1:
 			return 0, errShort
 		case r.failed == readAttempts:
-			return 0, fmt.Errorf("the object %s cannot be read: %w", objectName(r.info), err)
+			return 0, fmt.Errorf("read the object %s: %w", objectName(r.info), err)
 		}
 		select {
 		case <-r.ctx.Done():
@@ -182,7 +180,7 @@ func (r *objectReader) Read(p []byte) (int, error) {
 	}
 }
 
-// readOnce reads from the open body, or opens one. After an error there is none.
+// readOnce reads from the body, which it opens if necessary and closes after an error.
 func (r *objectReader) readOnce(p []byte) (n int, err error) {
 	if r.body == nil {
 		ctx, cancel := context.WithCancel(r.ctx)
@@ -209,14 +207,14 @@ func (r *objectReader) Close() {
 	if r.body != nil {
 		r.stall.Stop()
 		r.cancel()
-		_ = r.body.Close() // it was read as far as it is needed
+		_ = r.body.Close() // the caller needs no more of it
 		r.body = nil
 	}
 }
 
 const (
-	// Objects up to readAheadSize are read before they are needed, readAhead at a
-	// time: a plan may have hundreds, and each is a request.
+	// Objects up to readAheadSize bytes are read ahead, readAhead at a time: a plan may
+	// have hundreds, each of which is a request.
 	readAhead     = 16
 	readAheadSize = 1 << 20
 )
@@ -244,19 +242,19 @@ func readObjects(ctx context.Context, client litestream.ReplicaClient, files []*
 	return nil
 }
 
-// prefetch reads small objects before they are needed.
+// prefetch reads small objects ahead.
 type prefetch struct {
 	contents []chan content // nil for an object that is not read ahead
 	slots    chan struct{}
 }
 
-// content is that of an object.
+// content is the content of an object, or the error of reading it.
 type content struct {
 	data []byte
 	err  error
 }
 
-// newPrefetch begins to read the small ones of files until ctx ends.
+// newPrefetch begins to read the small objects of files, until ctx ends.
 func newPrefetch(ctx context.Context, client litestream.ReplicaClient, files []*ltx.FileInfo) *prefetch {
 	p := &prefetch{contents: make([]chan content, len(files)), slots: make(chan struct{}, readAhead)}
 	for i, f := range files {
@@ -279,7 +277,7 @@ func newPrefetch(ctx context.Context, client litestream.ReplicaClient, files []*
 				defer r.Close()
 				data, err := io.ReadAll(r)
 				if errors.Is(err, errShort) {
-					err = nil // decodeObject finds out
+					err = nil // decodeObject reports it
 				}
 				p.contents[i] <- content{data, err}
 			}()
@@ -288,8 +286,8 @@ func newPrefetch(ctx context.Context, client litestream.ReplicaClient, files []*
 	return p
 }
 
-// next returns the content of files[i], and false when it is not read ahead. It is
-// called for each in order.
+// next returns the content of files[i], or false if it is not read ahead. It must be called
+// for each file in order.
 func (p *prefetch) next(ctx context.Context, i int) ([]byte, bool, error) {
 	if p.contents[i] == nil {
 		return nil, false, nil

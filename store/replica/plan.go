@@ -11,27 +11,29 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// planReader reads the database that the objects of a plan make. It begins with
-// the newest object: only the newest version of each page is passed on, and the
-// objects that may soon be deleted, since they were merged into others, are read
-// first.
+// planReader reads the database that a restore of a plan writes. It reads the newest object
+// first, for two reasons: it passes on only the newest version of each page, and objects
+// that a compaction may soon delete are read early.
 type planReader struct {
 	page func(info *ltx.FileInfo, pgno uint32, data []byte) error
 
-	pageSize, commit uint32   // of the database; zero before the first object
-	limit            uint32   // pages beyond it were cut off by the object that is being read, or later
-	seen             []uint64 // a bit for each page
-	missing          uint32   // pages that are not seen yet
+	pageSize, commit uint32   // page size in bytes and number of pages; zero before the first object
+	limit            uint32   // higher pages were truncated by the current object or a newer one
+	seen             []uint64 // one bit for each page
+	missing          uint32   // number of pages not seen yet
 }
 
-// errIncompletePlan says that pages of the database are in no object of a plan.
+// errIncompletePlan means that pages of the database are in no object of a plan.
 var errIncompletePlan = errors.New("the objects of the replica lack")
 
-// readPlan passes each page of the database that plan makes to page once, in no
-// particular order, and returns the size of the database. The pages of an object
-// are passed before its checksum is known. The error is a *damagedError when an
-// object is damaged, and a *goneError when there is none.
-func readPlan(ctx context.Context, client litestream.ReplicaClient, plan []*ltx.FileInfo, page func(info *ltx.FileInfo, pgno uint32, data []byte) error) (pageSize, commit uint32, err error) {
+// readPlan passes each page of the database that a restore of plan writes to page, once and
+// in no particular order. It returns the page size and the number of pages. It passes the
+// pages of an object on before it has checked the object. The error is a *damagedError if
+// an object is damaged, and a *missingError if an object does not exist.
+func readPlan(
+	ctx context.Context, client litestream.ReplicaClient, plan []*ltx.FileInfo,
+	page func(info *ltx.FileInfo, pgno uint32, data []byte) error,
+) (pageSize, commit uint32, err error) {
 	r := &planReader{page: page}
 	files := slices.Clone(plan)
 	slices.Reverse(files)
@@ -50,7 +52,7 @@ func (r *planReader) readHeader(h ltx.Header) error {
 		r.seen = make([]uint64, h.Commit/64+1)
 		r.missing = h.Commit
 		if ltx.LockPgno(h.PageSize) <= h.Commit {
-			r.missing-- // SQLite never writes it
+			r.missing-- // SQLite never writes this page
 		}
 	}
 	r.limit = min(r.limit, h.Commit)
@@ -70,8 +72,8 @@ func (r *planReader) readPage(info *ltx.FileInfo, pgno uint32, data []byte) erro
 	return r.page(info, pgno, data)
 }
 
-// writePlan writes the database that plan makes to a new file. The errors are
-// those of readPlan; the file may exist then.
+// writePlan restores plan to a new file. The errors are those of readPlan; after an error
+// the file may exist.
 func writePlan(ctx context.Context, client litestream.ReplicaClient, plan []*ltx.FileInfo, path string) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -85,7 +87,7 @@ func writePlan(ctx context.Context, client litestream.ReplicaClient, plan []*ltx
 	if err != nil {
 		return err
 	}
-	// A file that was cut off may have had more pages, and the last may be empty.
+	// The plan may shrink the database, or its last pages may be unused.
 	if err := f.Truncate(int64(commit) * int64(pageSize)); err != nil {
 		return err
 	}

@@ -17,31 +17,30 @@ import (
 )
 
 const (
-	// A replica that fails is retried after minRetry, then after twice the time
-	// before, up to maxRetry.
+	// Exponential backoff of a failing replica.
 	minRetry = time.Second
 	maxRetry = time.Minute
-	// minUploadRate is the slowest upload that is not aborted, in bytes a second.
+	// minUploadRate is the rate in bytes per second below which an upload is aborted.
 	minUploadRate = 128 << 10
 )
 
-// limits bound the resources that replication uses, and the time until an
-// incomplete replica is noticed.
+// limits bounds the resources that replication uses, and the time until an incomplete
+// replica is detected.
 type limits struct {
-	// Lengths of the write-ahead log in frames of a page each.
-	throttle     int64         // from here on the writer waits for a checkpoint
+	// Lengths of the WAL in frames of one page each.
+	throttle     int64         // from here on, the writer waits for a checkpoint
 	abandon      int64         // above this for longer than abandonAfter, replication is interrupted
 	abandonAfter time.Duration // see abandon
-	reject       int64         // above this no event is accepted
+	reject       int64         // above this, no events are accepted
 
-	// The files on the disk that are not uploaded yet may have backlog bytes, or
-	// backlogRatio times the size of the database when that is more. When they
-	// have more, they are replaced by one snapshot.
+	// The local files that are not uploaded yet may have backlog bytes or
+	// backlogRatio times the size of the database, whichever is more. Above that,
+	// they are replaced by one snapshot.
 	backlog         int64
 	backlogRatio    int64
-	backlogInterval time.Duration // between two checks
+	backlogInterval time.Duration // time between two checks
 
-	verifyInterval time.Duration // between two checks that the replica can be restored
+	verifyInterval time.Duration // time between two checks that the replica can be restored
 }
 
 var defaultLimits = limits{
@@ -50,16 +49,16 @@ var defaultLimits = limits{
 	verifyInterval: 10 * time.Minute,
 }
 
-// Why replication is interrupted.
+// Reasons for which replication is interrupted.
 var (
-	errBacklog           = errors.New("too much waits on the disk to be copied")
-	errWALTooLong        = errors.New("the write-ahead log became too long")
-	errUploadStalled     = errors.New("the replica does not take what is copied")
-	errReplicaIncomplete = errors.New("the replica has lost what was sent to it before, and cannot be restored from until the whole database is copied again")
+	errBacklog           = errors.New("too much data is waiting to be uploaded")
+	errWALTooLong        = errors.New("the WAL became too long")
+	errUploadStalled     = errors.New("the upload to the replica stalled")
+	errReplicaIncomplete = errors.New("the replica has lost earlier uploads, and cannot be restored from until the whole database is uploaded again")
 )
 
-// Replication keeps a replica up to date with Litestream. Its methods may be
-// called from any goroutine unless they say otherwise.
+// Replication keeps a replica up to date with Litestream. It is safe for concurrent
+// use unless a method says otherwise.
 type Replication struct {
 	cfg    *Config
 	path   string // of the database
@@ -72,45 +71,45 @@ type Replication struct {
 
 	content *contentVerifier // nil unless the content is compared; see VerifyContent
 
-	lease    atomic.Pointer[func() bool]   // reports whether the lease that uploading needs is valid; nil for none
-	running  atomic.Pointer[litestream.DB] // what the writer may sync; nil for nothing
-	copied   atomic.Pointer[time.Time]     // when the writer or an upload last copied the log; nil for never
-	frames   atomic.Int64                  // length of the write-ahead log when it was last measured
-	truncate atomic.Bool                   // the writer must truncate the write-ahead log before its next commit
-	// autoCheckpoint is set while SQLite shortens the write-ahead log by itself.
-	autoCheckpoint atomic.Bool
-	logHeld        atomic.Bool   // SQLite must not do so: Litestream is being opened
-	syncNow        chan struct{} // the writer is about to wait for a checkpoint; has room for one
+	lease    atomic.Pointer[func() bool]   // reports whether the lease is valid; nil without a lease
+	running  atomic.Pointer[litestream.DB] // the database that the writer may sync; nil for none
+	copied   atomic.Pointer[time.Time]     // when the writer or an upload last copied the WAL; nil for never
+	frames   atomic.Int64                  // length of the WAL when it was last measured
+	truncate atomic.Bool                   // the writer must truncate the WAL before its next commit
+
+	autoCheckpoint    atomic.Bool   // SQLite checkpoints the WAL by itself
+	autoCheckpointOff atomic.Bool   // SQLite must not, because Litestream is being opened
+	syncNow           chan struct{} // the writer is about to wait for a checkpoint; has room for one
 
 	// Owned by the goroutine that calls BeforeBatch.
-	measured      time.Time     // when the write-ahead log was last measured
-	pause         time.Duration // the least time until the next measurement
-	syncRequested bool          // syncNow was sent since the log was last short
+	measured      time.Time     // when the WAL was last measured
+	pause         time.Duration // minimum time until the next measurement
+	syncRequested bool          // syncNow was sent since the WAL was last short
 
-	onTerm func(number int64) // nil for none
-	term   atomic.Int64       // the last that this process began or continued; 0 for none
+	onTerm func(number int64) // may be nil
+	term   atomic.Int64       // the last term that this process began or continued; 0 for none
 
-	claimed map[string]bool // nonces of the terms that this process tried to begin; owned by takeTerm
+	claimed map[string]bool // nonces of the terms that this process tried to begin; owned by acquireTerm
 
 	mu      sync.Mutex
 	begun   bool     // Run was called
-	session *session // nil while Litestream is not open
+	session *session // nil while Litestream is closed
 	state   State
 	err     error
 	since   time.Time // everything committed before this is in the replica
 	last    time.Time // when since was determined
-	pending []change  // not known to be in the replica, oldest first
+	pending []change  // changes not known to be in the replica, oldest first
 	sent    ltx.TXID  // the newest transaction known to be in the replica
 }
 
-// session is Litestream with the database open.
+// session is a period in which Litestream has the database open.
 type session struct {
 	store   *litestream.Store
 	db      *litestream.DB
 	replica *litestream.Replica
 
 	own   *ownTerm
-	began time.Time // everything committed before this is in the first sync
+	began time.Time // the first sync contains everything committed before this
 	// snapshot is set while the term needs a snapshot before anything else.
 	snapshot atomic.Bool
 	// superseded is set when another service has begun a later term.
@@ -120,27 +119,30 @@ type session struct {
 	verified time.Time // when the replica was last known to be restorable; zero for never
 }
 
-// change is a transaction of Litestream, all of which was committed after since.
+// change is a Litestream transaction. All of it was committed after since.
 type change struct {
 	since time.Time
 	tx    ltx.TXID
 }
 
-// maxPending is the most changes that are counted separately; newer ones are
-// merged into the last.
+// maxPending is the maximum number of changes that are tracked separately. Newer ones
+// are merged into the last.
 const maxPending = 1_024
 
 // NewReplication returns a replication of the database at path. The writer must
-// call [Replication.BeforeBatch]. Nothing is sent before Run.
+// call [Replication.BeforeBatch]. Nothing is uploaded before Run.
 func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Logger) *Replication {
-	return &Replication{cfg: cfg, path: path, writer: w, logger: logger, limits: defaultLimits, syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now()}
+	return &Replication{
+		cfg: cfg, path: path, writer: w, logger: logger, limits: defaultLimits,
+		syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now(),
+	}
 }
 
-// Fence stops uploads while valid reports false. It is called once at most.
+// Fence stops uploads while valid returns false. It must be called at most once.
 func (r *Replication) Fence(valid func() bool) { r.lease.Store(&valid) }
 
-// OnTerm has report called with the number of each term that the replication
-// begins or continues. It is called once at most, before Run.
+// OnTerm makes the replication call report with the number of each term that it
+// begins or continues. It must be called at most once, before Run.
 func (r *Replication) OnTerm(report func(number int64)) { r.onTerm = report }
 
 // fenced reports whether another service may write to the replica.
@@ -175,8 +177,8 @@ func (r *Replication) Status() Status {
 	return s
 }
 
-// Run keeps the replica up to date until ctx ends. It retries after a failure. It
-// is called once at most.
+// Run keeps the replica up to date until ctx ends. It retries after failures. It must
+// be called at most once.
 func (r *Replication) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.begun = true
@@ -190,13 +192,13 @@ func (r *Replication) Run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return // the session stays open for Close
 			}
-			r.failed(err)
+			r.recordFailure(err)
 			r.abandon(s, err)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		r.failed(err)
+		r.recordFailure(err)
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
@@ -208,19 +210,19 @@ func (r *Replication) Run(ctx context.Context) {
 	}
 }
 
-// failed records why the replica is not up to date, and logs the first failure.
-func (r *Replication) failed(err error) {
+// recordFailure records why the replica is not up to date, and logs the first failure.
+func (r *Replication) recordFailure(err error) {
 	r.mu.Lock()
 	first := r.state != StateFailing
 	r.state, r.err = StateFailing, err
 	r.mu.Unlock()
 	if first {
-		r.logger.Error("the replica fails; the service goes on without, and tries again", "replica", r.cfg.Target(), "error", err)
+		r.logger.Error("replication failed; the service continues and will retry", "replica", r.cfg.Target(), "error", err)
 	}
 }
 
-// succeeded records that every transaction up to tx is in the replica.
-func (r *Replication) succeeded(tx ltx.TXID) {
+// recordSuccess records that every transaction up to tx is in the replica.
+func (r *Replication) recordSuccess(tx ltx.TXID) {
 	now := time.Now()
 	r.mu.Lock()
 	first := r.state != StateRunning
@@ -233,12 +235,13 @@ func (r *Replication) succeeded(tx ltx.TXID) {
 	}
 	r.mu.Unlock()
 	if first {
-		r.logger.Info("the replica is up to date", "replica", r.cfg.Target())
+		r.logger.Info("replica is up to date", "replica", r.cfg.Target())
 	}
 }
 
-// noticed records a transaction, all of which was committed after since.
-func (r *Replication) noticed(since time.Time, tx ltx.TXID) {
+// addPending records a transaction that is not uploaded yet. All of it was committed
+// after since.
+func (r *Replication) addPending(since time.Time, tx ltx.TXID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := len(r.pending); n == maxPending {
@@ -248,20 +251,20 @@ func (r *Replication) noticed(since time.Time, tx ltx.TXID) {
 	r.pending = append(r.pending, change{since, tx})
 }
 
-// start opens Litestream and syncs once. It contacts the replica first: while
-// that cannot be reached Litestream stays closed.
+// start opens Litestream and syncs once. It contacts the replica first, so that
+// Litestream stays closed while the replica cannot be reached.
 func (r *Replication) start(ctx context.Context) (*session, error) {
-	connecting, cancel := context.WithTimeout(ctx, 2*requestTimeout) // of some twenty requests
+	connecting, cancel := context.WithTimeout(ctx, 2*requestTimeout) // about twenty requests
 	defer cancel()
 	if r.lease.Load() == nil {
 		if err := CheckUnleased(connecting, r.cfg); errors.Is(err, ErrLeaseHeld) {
 			return nil, err
 		} else if err != nil {
-			r.logger.Warn("the bucket's lease cannot be read", "error", err)
+			r.logger.Warn("failed to read the lease in the bucket", "error", err)
 		}
 	}
-	defer r.logHeld.Store(false)
-	t, err := r.takeTerm(connecting)
+	defer r.autoCheckpointOff.Store(false)
+	t, err := r.acquireTerm(connecting)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +283,7 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 		pos, err = s.db.Pos()
 	}
 	if err == nil {
-		err = t.log.checkNext(s.db)
+		err = t.wal.checkNext(s.db)
 	}
 	if err == nil {
 		_, err = removeBaseline(s.db)
@@ -301,14 +304,13 @@ func (r *Replication) start(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// newSession configures Litestream to write to a term, and opens nothing.
+// newSession configures Litestream to write to a term. It opens nothing.
 func (r *Replication) newSession(t *ownTerm) (*session, error) {
 	db := litestream.NewDB(r.path)
 	replica := litestream.NewReplica(db)
 	replica.Client = &spoolClient{&fencedClient{r.checked(t.client), r.fenced}, r.path}
 	db.Replica = replica
-	// Litestream's own loops are off: this package syncs, so that it sees
-	// the errors.
+	// Litestream's own loops are off: this package syncs itself, to see the errors.
 	db.MonitorInterval, replica.MonitorEnabled = 0, false
 	db.CheckpointInterval = r.cfg.CheckpointInterval
 	db.MinCheckpointPageN = int(r.limits.throttle) // below it, see checkpointIdle
@@ -323,7 +325,7 @@ func (r *Replication) newSession(t *ownTerm) (*session, error) {
 	if !t.snapshot {
 		s.verified = time.Now() // findSent has planned a restore
 	}
-	// This package compacts, and removes what is old: see maintain.
+	// This package compacts and prunes, see maintain.
 	s.store.CompactionMonitorEnabled = false
 	s.store.SetRetentionEnabled(false)
 	s.store.L0RetentionCheckInterval = 0
@@ -346,8 +348,8 @@ func (r *Replication) uploadTimeout() time.Duration {
 	return time.Duration(info.Size()) * time.Second / minUploadRate
 }
 
-// abandon closes Litestream without a last sync. When the backlog is too large, or
-// misses something, it is removed, and the next start makes a snapshot of the whole
+// abandon closes Litestream without a last sync. If the backlog is too large or
+// incomplete, abandon deletes it, and the next start uploads a snapshot of the whole
 // database.
 func (r *Replication) abandon(s *session, why error) {
 	r.running.Store(nil)
@@ -357,15 +359,15 @@ func (r *Replication) abandon(s *session, why error) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.store.Close(ended) // its last sync must fail
-	if errors.Is(why, errBacklog) || errors.Is(why, errLogChanged) {
+	if errors.Is(why, errBacklog) || errors.Is(why, errWALChanged) {
 		if err := os.RemoveAll(s.db.MetaPath()); err != nil {
-			r.logger.Error("what waits to be copied cannot be removed", "error", err)
+			r.logger.Error("failed to delete the backlog of the replica", "error", err)
 		}
 	}
 }
 
-// follow syncs and uploads until ctx ends, or until replication must be
-// interrupted. The error says why.
+// follow syncs and uploads until ctx ends or replication must be interrupted. The
+// error gives the reason.
 func (r *Replication) follow(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -390,10 +392,10 @@ func (r *Replication) follow(ctx context.Context, s *session) error {
 	return err
 }
 
-// Close brings the replica up to date, within the shutdown timeout of the
-// configuration, and closes Litestream. Run must have returned, and the writer be
-// closed. It does nothing when Run was never called. The error says that the
-// replica may not have the newest changes.
+// Close uploads the last changes, within the configured shutdown timeout, and closes
+// Litestream. Run must have returned and the writer must be closed. Close does nothing
+// if Run was never called. An error means that the replica may lack the newest
+// changes.
 func (r *Replication) Close() error {
 	r.running.Store(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.ShutdownSyncTimeout+time.Second)
@@ -424,13 +426,13 @@ func (r *Replication) Close() error {
 		err = r.checkEnd(s)
 	}
 	if err != nil {
-		r.failed(err)
-		return fmt.Errorf("the replica %s does not hold what was written last; the data directory does: %w", r.cfg.Target(), err)
+		r.recordFailure(err)
+		return fmt.Errorf("the replica %s lacks the newest changes, which are in the data directory: %w", r.cfg.Target(), err)
 	}
 	return nil
 }
 
-// finish uploads what is left, and closes Litestream.
+// finish uploads the remaining changes and closes Litestream.
 func (r *Replication) finish(ctx context.Context, s *session) error {
 	for {
 		err := s.db.Sync(ctx)
@@ -449,8 +451,8 @@ func (r *Replication) finish(ctx context.Context, s *session) error {
 	}
 }
 
-// logHandler is Litestream's log. Information goes to the debug level, and so do
-// warnings and errors while the replica is known to fail.
+// logHandler receives Litestream's log. It logs warnings and errors as warnings while
+// the replica works, and everything else at the debug level.
 type logHandler struct {
 	slog.Handler
 	r *Replication

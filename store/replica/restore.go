@@ -14,25 +14,24 @@ import (
 	"service/webhook"
 )
 
-// requestTimeout bounds one request to a replica.
+// requestTimeout is the timeout of a request to a replica.
 const requestTimeout = 15 * time.Second
 
-// ErrEmpty says that there is nothing to restore from: the replica is empty, or
-// has nothing from before the time that was asked for.
+// ErrEmpty means that the replica is empty, or has no state before the requested time.
 var ErrEmpty = errors.New("nothing to restore")
 
-// Result is what a restore has found.
+// Result is the result of a restore.
 type Result struct {
 	Origin  Origin
-	State   time.Time // of the newest change
-	Damaged []string  // objects that are damaged; the state was restored from others
+	State   time.Time // time of the newest change
+	Damaged []string  // damaged objects that were replaced by others
 }
 
-// Restore writes the replica's newest state, or unless at is zero the newest
-// before at, to a new file at path. Objects of the replica that are damaged are
-// left out when others hold the same changes; otherwise the error names them, and
-// what can be restored instead. The error wraps [ErrEmpty] when there is no such
-// state. After an error the caller removes what is at path, see [RemoveDatabase].
+// Restore writes the newest state of the replica to a new file at path, or the newest state
+// before at unless at is zero. It replaces damaged objects by others with the same changes;
+// if there are none, the error names the damaged objects and what can be restored instead.
+// The error wraps [ErrEmpty] if there is no such state. After an error the caller must
+// delete the file, see [RemoveDatabase].
 func Restore(ctx context.Context, from *Config, path string, at time.Time) (Result, error) {
 	source, err := openSourceAt(ctx, from, at)
 	if err != nil {
@@ -40,7 +39,7 @@ func Restore(ctx context.Context, from *Config, path string, at time.Time) (Resu
 	}
 	newest, damaged, err := restoreFrom(ctx, source.client, path, at)
 	if errors.As(err, new(*unreachableError)) && at.IsZero() && source.term.Complete && source.term.Number > 0 {
-		// What was copied into the term may be intact in the one that it continues.
+		// Objects that were copied into the term may be intact in the earlier term.
 		if older, openErr := openSource(ctx, from, true); openErr == nil {
 			newest, damaged, err = restoreFrom(ctx, older.client, path, at)
 		}
@@ -49,37 +48,39 @@ func Restore(ctx context.Context, from *Config, path string, at time.Time) (Resu
 	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
 		return Result{}, fmt.Errorf("%w: the replica is empty", ErrEmpty)
 	case errors.Is(err, litestream.ErrTxNotAvailable):
-		return Result{}, fmt.Errorf("%w: the replica has nothing from before %s", ErrEmpty, webhook.FormatTime(at))
+		return Result{}, fmt.Errorf("%w: the replica has no state before %s", ErrEmpty, webhook.FormatTime(at))
 	case err != nil:
 		return Result{}, err
 	}
 	return Result{Origin{from.Target(), source.term, newest.MaxTXID}, newest.CreatedAt, damaged}, nil
 }
 
-// termSource is the files of a term to restore from.
+// termSource is a term to restore from.
 type termSource struct {
 	at     location
 	term   term
 	client *termClient
 }
 
-// openSource opens the current term of a replica. With history it also has what
+// openSource opens the current term of a replica. With history, it includes the files that
 // only older states need.
 func openSource(ctx context.Context, cfg *Config, history bool) (termSource, error) {
 	return openTermOf(ctx, cfg, history, newestTerm)
 }
 
-// openSourceAt opens the term that was the current one at a time, with its history:
-// a later term may continue an older position than that term had then. The zero
-// time stands for now.
+// openSourceAt opens the term that was current at a time, with its history. The state at
+// that time may not be part of a later term, which may continue an older position. A zero
+// time means now.
 func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource, error) {
 	if when.IsZero() {
 		return openSource(ctx, cfg, false)
 	}
-	return openTermOf(ctx, cfg, true, func(ctx context.Context, at location) (term, error) { return termAt(ctx, at, when) })
+	return openTermOf(ctx, cfg, true, func(ctx context.Context, at location) (term, error) {
+		return termAt(ctx, at, when)
+	})
 }
 
-// openTermOf opens the term of a replica that find returns.
+// openTermOf opens the term of a replica that find selects.
 func openTermOf(ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error)) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -95,8 +96,8 @@ func openTermOf(ctx context.Context, cfg *Config, history bool, find func(contex
 	return s, s.client.Init(ctx)
 }
 
-// Newest returns the time of the newest change in a replica. The error wraps
-// [ErrEmpty] when there is none.
+// Newest returns the time of the newest change in a replica. The error wraps [ErrEmpty] if
+// the replica is empty.
 func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -113,8 +114,8 @@ func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 	return plan[len(plan)-1].CreatedAt, nil
 }
 
-// RemoveDatabase removes the database at path, if there is one, with the files that
-// SQLite and Litestream keep beside it. No process may have it open.
+// RemoveDatabase deletes the database at path, if it exists, and the files of SQLite and
+// Litestream next to it. No process may have it open.
 func RemoveDatabase(path string) error {
 	var errs []error
 	for _, suffix := range []string{"-wal", "-shm", "-journal", ""} {
@@ -126,9 +127,10 @@ func RemoveDatabase(path string) error {
 	return errors.Join(errs...)
 }
 
-// MoveDatabase renames a database that no process has open, with its write-ahead
-// log and Litestream's directory beside it, to a name in the same directory at
-// which there is none. A crash may leave parts, but no database without its log.
+// MoveDatabase renames a database, its WAL and Litestream's directory to a new name in the
+// same directory. No process may have the database open, and the new name must be unused. A
+// crash may leave some of the files under the new name, but never a database without its
+// WAL.
 func MoveDatabase(from, to string) error {
 	for _, names := range [][2]string{{from + "-wal", to + "-wal"}, {metaPath(from), metaPath(to)}} {
 		if err := os.Rename(names[0], names[1]); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -141,5 +143,5 @@ func MoveDatabase(from, to string) error {
 	return durable.Rename(from, to)
 }
 
-// metaPath returns the directory that Litestream keeps beside a database.
+// metaPath returns Litestream's directory for a database, which is next to it.
 func metaPath(path string) string { return litestream.NewDB(path).MetaPath() }

@@ -13,19 +13,19 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// endCheckTimeout bounds the check of the replica at the end of a session.
+// endCheckTimeout is the timeout of checkEnd.
 const endCheckTimeout = 5 * time.Second
 
-// checkEnd checks that the last position can be restored and, the newest first and
-// as many as it can within its time, the objects that were written since the session
-// began. A damaged object of level 0 is uploaded again. With another the next start
-// copies the whole database.
+// checkEnd checks at the end of a session that the last position can be restored. It also
+// checks the objects that were written during the session, newest first and as many as the
+// timeout allows. It uploads a damaged object of level 0 again. For an object of another
+// level it makes the next start upload the whole database.
 func (r *Replication) checkEnd(s *session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endCheckTimeout)
 	defer cancel()
 	ok, err := r.restorable(ctx, s)
 	if err != nil {
-		return nil // the upload was acknowledged, and nothing speaks against it
+		return nil // the upload succeeded, so assume that it is intact
 	}
 	if !ok {
 		return errReplicaIncomplete
@@ -44,16 +44,16 @@ func (r *Replication) checkEnd(s *session) error {
 		info, err := uploadAgain(ctx, s, damaged.info)
 		if err != nil {
 			err = errors.Join(damaged, err, os.Remove(filepath.Join(metaPath(r.path), recordName)))
-			return fmt.Errorf("%w; the next start copies the whole database", err)
+			return fmt.Errorf("%w; the next start uploads the whole database", err)
 		}
 		plan[slices.Index(plan, damaged.info)] = info
-		r.logger.Warn("an object of the replica was damaged, and is uploaded again", "replica", r.cfg.Target(), "error", damaged)
+		r.logger.Warn("found a damaged object in the replica; uploaded it again", "replica", r.cfg.Target(), "error", damaged)
 	}
 	return nil
 }
 
-// uploadAgain uploads an object of level 0 from the local file, and returns it as it
-// is now.
+// uploadAgain uploads an object of level 0 from the local file, and returns its new
+// description.
 func uploadAgain(ctx context.Context, s *session, info *ltx.FileInfo) (*ltx.FileInfo, error) {
 	if info.Level != 0 {
 		return nil, errors.New("it has no local file")

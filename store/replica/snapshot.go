@@ -14,14 +14,13 @@ import (
 	"service/internal/durable"
 )
 
-// spoolClient is a client that writes snapshots of the whole database to the
-// disk first, and uploads them from there. No checkpoint can run while
-// Litestream reads the database for a snapshot: with the spool that takes as
-// long as the local disk needs, not the upload. When the disk has little space,
-// snapshots are uploaded directly.
+// spoolClient is a client that writes snapshots to the local disk before it uploads them. No
+// checkpoint can run while Litestream reads the database for a snapshot; with the spool,
+// this time depends on the local disk and not on the upload. If the disk has little free
+// space, snapshots are uploaded directly.
 type spoolClient struct {
 	litestream.ReplicaClient
-	path string // of the database; the spool is in Litestream's directory beside it
+	path string // of the database; the spool file is in Litestream's directory
 }
 
 // WriteLTXFile implements [litestream.ReplicaClient].
@@ -33,8 +32,8 @@ func (c *spoolClient) WriteLTXFile(ctx context.Context, level int, minTXID, maxT
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // an error cannot matter: the file has no name
-	// Without a name the file is freed when it is closed, also by a crash.
+	defer f.Close() // its error does not matter, since the file is deleted
+	// The disk space of a deleted file is freed when the file is closed, also by a crash.
 	if err := os.Remove(f.Name()); err != nil {
 		return nil, err
 	}
@@ -51,7 +50,7 @@ func (c *spoolClient) WriteLTXFile(ctx context.Context, level int, minTXID, maxT
 	return c.ReplicaClient.WriteLTXFile(ctx, level, minTXID, maxTXID, f)
 }
 
-// hasSpace reports whether the disk has room for more than two copies of the
+// hasSpace reports whether the disk has free space for more than two copies of the
 // database.
 func (c *spoolClient) hasSpace() bool {
 	info, err := os.Stat(c.path)

@@ -12,26 +12,25 @@ const (
 	StateFailing State = "failing" // the replica does not follow the database; it is retried
 )
 
-// Status says how well a replica follows the database.
+// Status is the status of a replication.
 type Status struct {
 	State  State
-	Target string // location of the replica without secrets; "" when it is off
-	// Lag is the largest possible age of the oldest change that is not in the
-	// replica; 0 when it has all changes. Changes are noticed every
-	// monitor-interval.
+	Target string // location of the replica without secrets; "" without replication
+	// Lag is the maximum age of the oldest change that is not in the replica, or 0 if it
+	// has all changes. Changes are detected every monitor-interval.
 	Lag         time.Duration
-	LastSuccess time.Time // when the replica was last known to have every noticed change; zero for never
+	LastSuccess time.Time // when the replica was last known to have every detected change; zero for never
 	Err         string    // why it fails; for admins
-	// Term is the number of the term that the replication writes to, 0 for none yet,
-	// and TermPath its path below the target. TermComplete is set when the newest
-	// state can be restored from there alone, also by Litestream's own command.
+	// Term is the number of the term to which the replication writes, or 0 before it has
+	// one. TermPath is its path relative to the target. TermComplete means that the newest
+	// state can be restored from there alone, even with Litestream's own command.
 	Term         int64
 	TermPath     string
 	TermComplete bool
-	// AcknowledgeTimeout is that of [Replication.Acknowledge]; 0 for none.
+	// AcknowledgeTimeout is the timeout of [Replication.Acknowledge], or 0.
 	AcknowledgeTimeout time.Duration
 	// VerifyInterval is the time between two comparisons of the content with the
-	// database, 0 for none, and Verified the result of the last.
+	// database, or 0. Verified is the last result.
 	VerifyInterval time.Duration
 	Verified       Verification
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// syncWAL copies what is new in the write-ahead log to files on the disk every
-// monitor-interval, and sends to changed when there is any. It returns nil when
-// ctx ends, and an error when replication must be interrupted.
+// syncWAL copies new changes from the WAL to local files every monitor-interval, and
+// sends to changed if there are any. It returns nil when ctx ends, and an error when
+// replication must be interrupted.
 func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- struct{}) error {
 	tick := time.NewTicker(r.cfg.MonitorInterval)
 	defer tick.Stop()
-	before := s.began // everything committed before this has been noticed
+	before := s.began // everything committed before this is copied
 	var frames int64
 	var last ltx.TXID
 	var long, checked time.Time
@@ -42,10 +42,10 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 			pos, err = s.db.Pos()
 		}
 		if err != nil {
-			return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+			return fmt.Errorf("copy the WAL: %w", err)
 		}
 		if pos.TXID != last && pos.TXID > r.sentTX() { // an upload may have copied it
-			r.noticed(before, pos.TXID)
+			r.addPending(before, pos.TXID)
 			select {
 			case changed <- struct{}{}:
 			default:
@@ -55,7 +55,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		before = synced
 
 		if frames, err = r.checkpointIdle(ctx, s, frames); err != nil {
-			return fmt.Errorf("the write-ahead log cannot be read: %w", err)
+			return fmt.Errorf("read the WAL: %w", err)
 		}
 		switch {
 		case frames < r.limits.abandon:
@@ -74,17 +74,16 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 	}
 }
 
-// sentTX returns the newest transaction that is known to be in the replica; 0 for
-// none.
+// sentTX returns the newest transaction that is known to be in the replica, or 0.
 func (r *Replication) sentTX() ltx.TXID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sent
 }
 
-// syncUnlessCopied syncs, unless the writer or an upload has done so within the
-// last monitor-interval and this sync was not requested. It returns when the last
-// sync began.
+// syncUnlessCopied syncs, unless the writer or an upload did so within the last
+// monitor-interval and this sync was not requested. It returns when the last sync
+// began.
 func (r *Replication) syncUnlessCopied(ctx context.Context, s *session, requested bool) (time.Time, error) {
 	now := time.Now()
 	if copied := r.copied.Load(); !requested && copied != nil && now.Sub(*copied) < r.cfg.MonitorInterval {
@@ -93,8 +92,8 @@ func (r *Replication) syncUnlessCopied(ctx context.Context, s *session, requeste
 	return now, s.db.Sync(ctx)
 }
 
-// backlogTooLarge reports whether the files that are not uploaded yet exceed the
-// limit. Uploaded files stay on the disk for l0-retention, and do not count.
+// backlogTooLarge reports whether the local files that are not uploaded yet exceed
+// the limit. Uploaded files, which are kept for l0-retention, do not count.
 func (r *Replication) backlogTooLarge(s *session) bool {
 	r.mu.Lock()
 	sent := r.sent
@@ -112,19 +111,19 @@ func (r *Replication) backlogTooLarge(s *session) bool {
 		if _, tx, err := ltx.ParseFilename(f.Name()); err != nil || tx <= sent {
 			continue
 		}
-		if info, err := f.Info(); err == nil { // it may just have been removed
+		if info, err := f.Info(); err == nil { // the file may just have been deleted
 			size += info.Size()
 		}
 	}
 	return size > limit
 }
 
-// upload uploads what changed reports, at most every sync-interval, and at once what
-// is waited for, see [Replication.Acknowledge]. It returns nil when ctx ends, and
+// upload uploads changes at most every sync-interval, or immediately if a commit waits
+// for its upload, see [Replication.Acknowledge]. It returns nil when ctx ends, and
 // errReplicaIncomplete when replication must start again.
 func (r *Replication) upload(ctx context.Context, s *session, changed <-chan struct{}) error {
 	wait := r.cfg.settings.syncInterval
-	r.acks.forget() // the session before may have ended because the replica is not complete
+	r.acks.reset() // the last session may have ended because the replica is incomplete
 	for awaited := false; ; {
 		if !awaited {
 			select {
@@ -132,7 +131,7 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 				return nil
 			case <-changed:
 			case <-r.acks.awaited():
-			case <-time.After(max(10*time.Second, wait)): // verify the replica also without changes
+			case <-time.After(max(10*time.Second, wait)): // verify the replica even without changes
 			}
 		}
 		began, err := r.sendOrRetry(ctx, s)
@@ -142,21 +141,21 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 		if err != nil {
 			return err
 		}
-		most := wait
+		maxPause := wait
 		if r.acks == nil {
-			most -= time.Since(began) // so that no commit waits longer than that for the next upload
+			maxPause -= time.Since(began) // no commit waits longer than sync-interval for the next upload
 		}
-		if awaited, err = r.rest(ctx, r.acks.least(most), most); err != nil {
+		if awaited, err = r.sleep(ctx, r.acks.minPause(maxPause), maxPause); err != nil {
 			return nil
 		}
 		if awaited {
-			r.acks.gather(ctx)
+			r.acks.linger(ctx)
 		}
 	}
 }
 
-// sendOrRetry is send, repeated after a failure until it succeeds, until ctx ends, or
-// until replication must start again. It returns when the last one began.
+// sendOrRetry calls send, and retries until it succeeds, ctx ends or replication must
+// start again. It returns when the last upload began.
 func (r *Replication) sendOrRetry(ctx context.Context, s *session) (began time.Time, err error) {
 	wait := r.cfg.settings.syncInterval
 	for {
@@ -165,29 +164,29 @@ func (r *Replication) sendOrRetry(ctx context.Context, s *session) (began time.T
 		if err == nil || ctx.Err() != nil || endsSession(err, s) {
 			return began, err
 		}
-		r.failed(err)
+		r.recordFailure(err)
 		wait = min(max(2*wait, minRetry), maxRetry/2)
-		if _, err := r.rest(ctx, minRetry, wait); err != nil {
+		if _, err := r.sleep(ctx, minRetry, wait); err != nil {
 			return began, err
 		}
 	}
 }
 
-// endsSession reports whether replication must start again after an upload.
+// endsSession reports whether replication must start again after err.
 func endsSession(err error, s *session) bool {
 	return errors.Is(err, errReplicaIncomplete) && !s.verified.IsZero() || errors.Is(err, errTermEnded)
 }
 
-// rest sleeps between two uploads, and reports whether the next is waited for. It is
-// at most the duration most, and from the duration least on it ends when somebody
-// waits. The error is that of ctx.
-func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awaited bool, err error) {
+// sleep sleeps between two uploads for at most maxPause. After minPause, it returns as
+// soon as a commit waits for the next upload, which awaited reports. The error is that
+// of ctx.
+func (r *Replication) sleep(ctx context.Context, minPause, maxPause time.Duration) (awaited bool, err error) {
 	began := time.Now()
-	if least > 0 {
+	if minPause > 0 {
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
-		case <-time.After(min(least, most)):
+		case <-time.After(min(minPause, maxPause)):
 		}
 	}
 	select {
@@ -197,7 +196,7 @@ func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awai
 		return true, nil
 	default:
 	}
-	if left := most - time.Since(began); least < most && left > 0 {
+	if left := maxPause - time.Since(began); minPause < maxPause && left > 0 {
 		select {
 		case <-ctx.Done():
 			return false, ctx.Err()
@@ -209,8 +208,7 @@ func (r *Replication) rest(ctx context.Context, least, most time.Duration) (awai
 	return false, nil
 }
 
-// send copies what is new in the write-ahead log, and uploads everything that is
-// copied.
+// send copies new changes from the WAL and uploads everything that is copied.
 func (r *Replication) send(ctx context.Context, s *session) error {
 	if r.fenced() {
 		return ErrLeaseExpired
@@ -219,15 +217,15 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 		return errTermEnded
 	}
 	began := time.Now()
-	if err := r.copyLog(ctx, s); err != nil {
+	if err := r.copyWAL(ctx, s); err != nil {
 		return err
 	}
 	if r.acks != nil {
 		r.acks.begin()
 		defer r.acks.end(false)
 		defer r.acks.copyAhead(func() {
-			if err := r.copyLog(ctx, s); err != nil {
-				s.store.Logger.Debug("copy ahead of an upload", "error", err) // the upload meets the same error
+			if err := r.copyWAL(ctx, s); err != nil {
+				s.store.Logger.Debug("failed to copy the WAL ahead of an upload", "error", err) // the upload reports it
 			}
 		})()
 	}
@@ -241,7 +239,7 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 		return err
 	}
 	if !s.verified.IsZero() {
-		if err := r.acknowledge(); err != nil { // they need not wait for the verification
+		if err := r.acknowledge(); err != nil { // before the verification, to wake waiters early
 			return err
 		}
 	}
@@ -251,13 +249,13 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	if err := r.acknowledge(); err != nil {
 		return err
 	}
-	r.succeeded(sent)
+	r.recordSuccess(sent)
 	return nil
 }
 
-// copyLog copies what is new in the write-ahead log for the next upload, unless that
-// was done ahead.
-func (r *Replication) copyLog(ctx context.Context, s *session) error {
+// copyWAL copies new changes from the WAL for the next upload, unless they were
+// copied ahead.
+func (r *Replication) copyWAL(ctx context.Context, s *session) error {
 	if r.acks != nil && !r.acks.stage() {
 		return nil
 	}
@@ -267,14 +265,14 @@ func (r *Replication) copyLog(ctx context.Context, s *session) error {
 		r.acks.copied(time.Since(began), err == nil)
 	}
 	if err != nil {
-		return fmt.Errorf("the write-ahead log cannot be copied: %w", err)
+		return fmt.Errorf("copy the WAL: %w", err)
 	}
 	r.copied.Store(&began)
 	return nil
 }
 
-// acknowledge wakes those who wait for the upload. The error wraps ErrLeaseExpired
-// when the present holder of the lease may not see what was uploaded.
+// acknowledge wakes the waiters for the upload. The error wraps ErrLeaseExpired if the
+// lease may have another holder, which may not see the upload.
 func (r *Replication) acknowledge() error {
 	if r.acks == nil {
 		return nil
@@ -286,8 +284,8 @@ func (r *Replication) acknowledge() error {
 	return nil
 }
 
-// sendFiles uploads every synced transaction, and returns the newest. The upload
-// began at began.
+// sendFiles uploads every synced transaction and returns the newest. began is when the
+// upload began.
 func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time) (sent ltx.TXID, err error) {
 	if s.replica.Pos().IsZero() {
 		s.replica.SetPos(ltx.Pos{TXID: r.sentTX()})
@@ -302,7 +300,7 @@ func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time
 			return 0, err
 		}
 		sent++
-		s.replica.SetPos(ltx.Pos{TXID: sent}) // after a failure, what is left is sent
+		s.replica.SetPos(ltx.Pos{TXID: sent}) // after a failure, the upload continues here
 	}
 	if r.measure != nil && before > 0 && sent > before {
 		r.measure(int(sent-before), time.Since(began))
@@ -310,8 +308,8 @@ func (r *Replication) sendFiles(ctx context.Context, s *session, began time.Time
 	return sent, nil
 }
 
-// sendFile uploads the file of a transaction. Its timeout is its own, so that a
-// bucket that is slow gets a long backlog too.
+// sendFile uploads the file of a transaction. Each file has its own timeout, so that a
+// slow bucket can receive a long backlog.
 func (r *Replication) sendFile(ctx context.Context, s *session, tx ltx.TXID) error {
 	f, err := os.Open(s.db.LTXPath(0, tx, tx))
 	if err != nil {
@@ -331,18 +329,20 @@ func (r *Replication) sendFile(ctx context.Context, s *session, tx ltx.TXID) err
 	return err
 }
 
-// verify checks from time to time that the replica can be restored: a bucket may
-// have been emptied, or have a lifecycle rule that deletes old objects. Uploads
-// to such a replica succeed, and are useless alone. The first time in a session
-// verify uploads a snapshot then. Later it returns errReplicaIncomplete: the open
-// Litestream assumes that its earlier uploads exist.
+// verify checks every verifyInterval that the replica can be restored. A bucket may
+// have been emptied, or a lifecycle rule may delete old objects. Uploads to such a
+// replica succeed but are useless alone.
+//
+// The first call in a session repairs an incomplete replica with a snapshot. Later
+// calls return errReplicaIncomplete, because Litestream, which is open, assumes that
+// its earlier uploads exist.
 func (r *Replication) verify(ctx context.Context, s *session) error {
 	if !s.verified.IsZero() && time.Since(s.verified) < r.limits.verifyInterval {
 		return nil
 	}
 	ok, err := r.restorable(ctx, s)
 	if err == nil && !ok && s.verified.IsZero() {
-		r.failed(errReplicaIncomplete)
+		r.recordFailure(errReplicaIncomplete)
 		uploading, cancel := context.WithTimeoutCause(ctx, requestTimeout+r.uploadTimeout(), errUploadStalled)
 		defer cancel()
 		if _, err = s.db.Snapshot(uploading); err == nil {
@@ -359,9 +359,9 @@ func (r *Replication) verify(ctx context.Context, s *session) error {
 	return nil
 }
 
-// restorable reports whether every transaction that was sent can be restored. It
-// checks twice before it reports false: a compaction may have moved files between
-// the listings of two levels.
+// restorable reports whether every uploaded transaction can be restored. It checks
+// twice before it returns false, because a compaction may have moved files while it
+// listed the levels.
 func (r *Replication) restorable(ctx context.Context, s *session) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

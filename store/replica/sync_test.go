@@ -183,11 +183,11 @@ func TestBacklog(t *testing.T) {
 	for size() < sent+l.backlog/2 {
 		big()
 		<-time.After(l.backlogInterval)
-		if s := r.Status(); strings.Contains(s.Err, "too much waits") {
+		if s := r.Status(); strings.Contains(s.Err, "too much data is waiting") {
 			t.Fatalf("it was abandoned with less than %d bytes waiting beside %d that were sent", l.backlog, sent)
 		}
 	}
-	for n := 0; !strings.Contains(r.Status().Err, "too much waits"); n++ {
+	for n := 0; !strings.Contains(r.Status().Err, "too much data is waiting"); n++ {
 		if n == 1_000 {
 			t.Fatalf("it is not abandoned, with %d bytes waiting: %+v", size()-sent, r.Status())
 		}

@@ -5,35 +5,35 @@ import (
 	"time"
 )
 
-// tenureCheck is the longest time after which the end of the lease is noticed
-// when the machine was suspended: Go's timers stand still during that.
+// tenureCheck is the maximum delay with which the end of the lease is detected after the
+// machine was suspended, because Go's timers stop during suspension.
 const tenureCheck = time.Second
 
-// tenure is a time during which the lease is valid without interruption.
+// tenure is a period during which the lease is valid without interruption.
 type tenure struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	timer  *time.Timer // nil for one that has ended from the start
+	timer  *time.Timer // nil for endedTenure
 }
 
+// endedTenure returns a tenure that has ended, for a lease that is not held.
 func endedTenure() *tenure {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return &tenure{ctx: ctx, cancel: cancel}
 }
 
-// Valid reports whether new work may begin under the lease. It uses a clock that
-// nobody sets, and that also runs while the machine is suspended.
+// Valid reports whether new work may begin under the lease. It uses a clock that cannot be
+// set and that runs while the machine is suspended.
 func (l *Lease) Valid() bool { return l.left() > 0 }
 
-// left returns how long the lease is valid without a renewal.
+// left returns how long the lease remains valid without a renewal.
 func (l *Lease) left() time.Duration { return time.Duration(l.expiry.Load()) - uptime() }
 
-// Held returns a context that ends when the lease does, for work that must be cut
-// off then. A renewal extends it. It has ended while the lease is not valid, and
-// is another one when the lease is valid again. After a suspension of the machine
-// it may end up to a second late: what must not happen without the lease checks
-// [Lease.Valid] too.
+// Held returns a context that ends when the lease stops being valid, for work that must be
+// aborted then. Renewals extend it. When the lease becomes valid again, Held returns a new
+// context. After the machine was suspended, the context may end up to a second late, so
+// critical work must check [Lease.Valid] too.
 func (l *Lease) Held() context.Context { return l.tenure.Load().ctx }
 
 // extend makes the lease valid from asked, the uptime before it was written.
@@ -43,7 +43,7 @@ func (l *Lease) extend(asked time.Duration) {
 	l.expiry.Store(int64(asked + l.cfg.TTL - l.cfg.Reserve))
 	left := l.left()
 	if left <= 0 || l.tenure.Load().ctx.Err() == nil {
-		return // the timer of a tenure that goes on looks at the expiry
+		return // the timer of the current tenure checks the new expiry
 	}
 	t := new(tenure)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -51,7 +51,7 @@ func (l *Lease) extend(asked time.Duration) {
 	l.tenure.Store(t)
 }
 
-// check ends a tenure if the lease has ended.
+// check ends a tenure if the lease is no longer valid.
 func (l *Lease) check(t *tenure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +62,7 @@ func (l *Lease) check(t *tenure) {
 	t.cancel()
 }
 
-// lose ends the lease for this process.
+// lose makes the lease invalid immediately.
 func (l *Lease) lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

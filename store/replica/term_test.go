@@ -45,7 +45,7 @@ func uploads(t *testing.T, target string) (bytes int64) {
 	return bytes
 }
 
-// pages returns the content of a database with its write-ahead log, without the
+// pages returns the content of a database with its WAL, without the
 // fields of the first page that count openings and changes.
 func pages(t *testing.T, path string) []byte {
 	t.Helper()

@@ -11,9 +11,9 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// termClient is a client of the files that belong to a term: its own, and those
-// of its parent up to the transaction that the term continues. It writes and
-// deletes the term's own files alone.
+// termClient is a client of the files that belong to a term: its own files, and those of its
+// parent up to the transaction that the term continues. It writes and deletes only the
+// term's own files.
 type termClient struct {
 	litestream.ReplicaClient             // of the term's own files
 	number                   int64       // of the term
@@ -30,12 +30,12 @@ func (c *termClient) Init(ctx context.Context) error {
 	return err
 }
 
-// SetLogger implements [litestream.ReplicaClient]. It does nothing: the clients are
-// shared, and everything that they report is in an error.
+// SetLogger implements [litestream.ReplicaClient]. It does nothing, because the clients are
+// shared and return everything they log as errors.
 func (c *termClient) SetLogger(*slog.Logger) {}
 
-// LTXFiles implements [litestream.ReplicaClient]. A file that is in the term and
-// in its parent is a copy, and listed once.
+// LTXFiles implements [litestream.ReplicaClient]. A file that is in the term and in its
+// parent was copied, and is listed once.
 func (c *termClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
 	own, err := c.ReplicaClient.LTXFiles(ctx, level, seek, useMetadata)
 	if err != nil || c.parent == nil || seek > c.upTo {
@@ -74,8 +74,8 @@ func (c *termClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXI
 	return f, err
 }
 
-// source returns the number of the term that has a file. The error wraps
-// [os.ErrNotExist] for none.
+// source returns the number of the term that contains a file. The error wraps
+// [os.ErrNotExist] if no term does.
 func (c *termClient) source(ctx context.Context, f *ltx.FileInfo) (int64, error) {
 	for {
 		r, err := c.ReplicaClient.OpenLTXFile(ctx, f.Level, f.MinTXID, f.MaxTXID, 0, ltx.HeaderSize)

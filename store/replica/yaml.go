@@ -41,7 +41,7 @@ func (r *configReader) mapping(what string, n *yaml.Node, known keys) {
 		read := known[key.Value]
 		switch {
 		case seen[key.Value]:
-			r.errorf(key, "%s is given twice", key.Value)
+			r.errorf(key, "%s is set twice", key.Value)
 		case read == nil:
 			r.errorf(key, "%s is not supported here%s", key.Value, instead[key.Value])
 		case value.Tag == "!!null":
@@ -53,21 +53,21 @@ func (r *configReader) mapping(what string, n *yaml.Node, known keys) {
 	}
 }
 
-// instead says what replaces some of Litestream's keys that are not supported.
+// instead is appended to the error about some of Litestream's keys that are not supported.
 var instead = map[string]string{
-	"addr":                      "; the service's own /metrics has what there is to measure",
-	"exec":                      "; Litestream runs within the service",
-	"logging":                   "; --log-format and --log-level are the service's",
-	"socket":                    "; Litestream runs within the service",
-	"mcp-addr":                  "; Litestream runs within the service",
-	"dir":                       "; the service has one database, named by path",
-	"meta-path":                 "; it is always beside the database",
-	"restore-if-db-not-exists":  "; the service does so by itself",
+	"addr":                      "; use the service's own /metrics",
+	"exec":                      "; Litestream runs inside the service",
+	"logging":                   "; use --log-format and --log-level",
+	"socket":                    "; Litestream runs inside the service",
+	"mcp-addr":                  "; Litestream runs inside the service",
+	"dir":                       "; the service has one database, set by path",
+	"meta-path":                 "; it is always next to the database",
+	"restore-if-db-not-exists":  "; the service always does this",
 	"busy-timeout":              "; the service sets it",
 	"min-checkpoint-page-count": "; the service sets it",
 	"truncate-page-n":           "; the service sets it",
 	"max-sync-wal-bytes":        "; the service sets it",
-	"age":                       "; Litestream itself does not encrypt any more",
+	"age":                       "; Litestream no longer supports encryption",
 	"auto-recover":              "; the service recovers by itself",
 }
 
@@ -84,7 +84,7 @@ func (r *configReader) sequence(key string, n *yaml.Node, item func(*yaml.Node))
 	}
 }
 
-// text returns a scalar with its environment variables expanded.
+// text returns the value of a scalar, with environment variables expanded.
 func (r *configReader) text(key string, n *yaml.Node) string {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -117,7 +117,7 @@ func (r *configReader) bool(to **bool) func(string, *yaml.Node) {
 	}
 }
 
-// number reads an integer that is not below lowest.
+// number reads an integer of at least lowest.
 func (r *configReader) number(to *int64, lowest int64) func(string, *yaml.Node) {
 	return func(key string, n *yaml.Node) {
 		s := r.text(key, n)
@@ -141,7 +141,7 @@ func (r *configReader) duration(to *time.Duration, lowest time.Duration) func(st
 	}
 }
 
-// maxInterval is the longest duration that a file may contain.
+// maxInterval is the maximum duration in a file.
 const maxInterval = 10 * 365 * 24 * time.Hour
 
 // read reads the whole file into c and reports whether it names a database.
@@ -164,7 +164,7 @@ func (r *configReader) read(c *Config, root *yaml.Node) (found bool) {
 		})
 		for i, d := range c.CompactionIntervals {
 			if i > 0 && d <= c.CompactionIntervals[i-1] || d == 0 {
-				r.errorf(n, "each level's interval must be longer than that of the one before")
+				r.errorf(n, "the interval of each level must be longer than that of the previous level")
 				break
 			}
 		}
@@ -181,14 +181,14 @@ func (r *configReader) read(c *Config, root *yaml.Node) (found bool) {
 		return false
 	}
 	if len(dbs) > 1 {
-		r.errorf(dbs[1], "dbs must name one database, the service's")
+		r.errorf(dbs[1], "dbs must have one entry, the service's database")
 	}
 	r.database(c, dbs[0], top)
 	return true
 }
 
-// database reads the one entry of dbs. top holds the replica's keys from the top
-// level, which the replica's own keys override.
+// database reads the only entry of dbs. top has the replica's keys from the top level; the
+// replica's own keys override them.
 func (r *configReader) database(c *Config, n *yaml.Node, top settings) {
 	var replicas []*yaml.Node
 	r.mapping("a database", n, keys{
@@ -202,7 +202,7 @@ func (r *configReader) database(c *Config, n *yaml.Node, top settings) {
 		},
 	})
 	if c.Database == "" {
-		r.errorf(n, "path must name the database, service.db in the data directory")
+		r.errorf(n, "path must be set to the database, which is service.db in the data directory")
 	} else if abs, err := filepath.Abs(c.Database); err != nil {
 		r.errorf(n, "path: %v", err)
 	} else {
@@ -215,7 +215,7 @@ func (r *configReader) database(c *Config, n *yaml.Node, top settings) {
 	interval := c.settings.syncInterval
 	c.settings = top
 	r.mapping("a replica", replicas[0], r.replicaKeys(&c.settings))
-	if c.settings.paced = c.settings.syncInterval != 0; !c.settings.paced {
+	if c.settings.syncIntervalSet = c.settings.syncInterval != 0; !c.settings.syncIntervalSet {
 		c.settings.syncInterval = interval
 	}
 	if len(r.errs) == 0 {
@@ -234,7 +234,7 @@ func (r *configReader) snapshot(c *Config) func(string, *yaml.Node) {
 	}
 }
 
-// replicaKeys returns the keys of a replica, read into to.
+// replicaKeys returns the keys of a replica. Their values are read into to.
 func (r *configReader) replicaKeys(to *settings) keys {
 	return keys{
 		"type":              r.string(&to.kind),

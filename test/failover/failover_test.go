@@ -405,7 +405,7 @@ func TestServeTakesOver(t *testing.T) {
 	}
 	three.MustStop(p)
 	log := p.Log.String()
-	watches, restores := strings.Index(log, "watching whether it renews it"), strings.Index(log, "restored the missing database from the replica")
+	watches, restores := strings.Index(log, "checking whether it renews the lease"), strings.Index(log, "restored the missing database from the replica")
 	if watches < 0 || restores < watches {
 		t.Errorf("it restored the database before it had the lease:\n%s", log)
 	}

@@ -2,10 +2,10 @@ package replica
 
 import "context"
 
-// Prospect reports, without a change, whether [Lease.Acquire] with the same
-// argument could take the lease now: nil, or an error that wraps [ErrLeaseStale],
-// or one that wraps [ErrLeaseHeld], in which case Acquire watches the lease first.
-func (l *Lease) Prospect(ctx context.Context, known int64) error {
+// CheckAcquire returns nil if [Lease.Acquire] with the same argument would acquire the
+// lease immediately. The error wraps [ErrLeaseStale] if Acquire would fail, and
+// [ErrLeaseHeld] if Acquire would watch the lease first. CheckAcquire changes nothing.
+func (l *Lease) CheckAcquire(ctx context.Context, known int64) error {
 	found, err := l.State(ctx)
 	if err != nil {
 		return err

@@ -13,28 +13,29 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Admin is a person who signs in to the web UI. What is remembered of the
-// password, a [PasswordHash], is no part of it.
+// Admin is a person who signs in to the web UI. The [PasswordHash] is not part of
+// it.
 type Admin struct {
 	ID         string    `json:"id"`
 	Email      string    `json:"email"`
 	CreatedAt  time.Time `json:"created_at"`
-	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero: never
-	Sessions   int       `json:"sessions"`              // that are open
+	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero for never
+	Sessions   int       `json:"sessions"`              // open ones
 }
 
-// MaxAdmins is how many admins there can be.
+// MaxAdmins is the maximum number of admins.
 const MaxAdmins = 1000
 
-// maxEmail is what a mail server must take, in bytes (RFC 5321).
+// maxEmail is the longest address that mail servers must accept, in bytes (RFC
+// 5321).
 const maxEmail = 254
 
-// NormalizeEmail returns the one spelling that an address is remembered and
-// looked for in: without blanks around it, in small letters.
+// NormalizeEmail returns the form in which addresses are stored and looked up:
+// trimmed and in lower case.
 func NormalizeEmail(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
 
-// CheckEmail returns what is wrong with a normalized address. It is a name to
-// sign in by; no mail is sent there.
+// CheckEmail returns what is wrong with a normalized address. For admins it is only
+// a name to sign in with; no mail is sent there.
 func CheckEmail(parameter, s string) []Validation {
 	if s == "" {
 		return []Validation{{InvalidRequired, "is required", parameter}}
@@ -51,14 +52,15 @@ func CheckEmail(parameter, s string) []Validation {
 	return nil
 }
 
-// The bounds of a password: characters at least, bytes at most. There is no
-// rule but length: any other makes passwords easier to guess, not harder.
+// Limits of a password: minimum characters and maximum bytes. Length is the only
+// rule, since other rules make passwords easier to guess.
 const (
 	MinPassword = 12
 	MaxPassword = 1024
 )
 
-// CheckPassword returns what is wrong with a new password. It never repeats it.
+// CheckPassword returns what is wrong with a new password. It never repeats the
+// password.
 func CheckPassword(parameter, s string) []Validation {
 	switch {
 	case s == "":
@@ -75,13 +77,13 @@ func CheckPassword(parameter, s string) []Validation {
 	return nil
 }
 
-// PasswordHash is what is remembered of a password: argon2id in the PHC format,
-// such as $argon2id$v=19$m=19456,t=2,p=1$<salt>$<key>.
+// PasswordHash is a password hashed with argon2id in the PHC format, such as
+// $argon2id$v=19$m=19456,t=2,p=1$<salt>$<key>.
 type PasswordHash string
 
-// What a password is hashed with from now on: OWASP's first choice. Hashing
-// takes passwordMemory KiB, and tens of milliseconds of one core: who calls
-// must bound how many are made at a time.
+// The parameters of new hashes: OWASP's first recommendation. Hashing takes
+// passwordMemory KiB and tens of milliseconds of one core, so callers must limit
+// how many run in parallel.
 const (
 	passwordMemory  = 19 << 10 // KiB
 	passwordTime    = 2
@@ -90,12 +92,11 @@ const (
 	passwordKey     = 32 // bytes
 )
 
-// The bounds of what other parameters are taken for, when a hash was made by
-// another version.
+// The largest parameters accepted in a hash made by another version.
 const (
-	mostPasswordMemory  = 256 << 10 // KiB
-	mostPasswordTime    = 16
-	mostPasswordThreads = 16
+	maxPasswordMemory  = 256 << 10 // KiB
+	maxPasswordTime    = 16
+	maxPasswordThreads = 16
 )
 
 // passwordParameters are the parts of a PasswordHash.
@@ -105,7 +106,7 @@ type passwordParameters struct {
 	salt, key    []byte
 }
 
-// HashPassword returns the hash of a password, with a salt of its own.
+// HashPassword returns the hash of a password with a new salt.
 func HashPassword(password string) PasswordHash {
 	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt)}
 	rand.Read(p.salt)
@@ -113,8 +114,8 @@ func HashPassword(password string) PasswordHash {
 	return p.hash()
 }
 
-// NoPassword returns a hash that no password has. Checking against it takes as
-// long as checking against another's.
+// NoPassword returns a hash that no password matches. Checking it takes as long as
+// checking a real one.
 func NoPassword() PasswordHash {
 	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt), key: make([]byte, passwordKey)}
 	rand.Read(p.salt)
@@ -129,7 +130,7 @@ func (p *passwordParameters) hash() PasswordHash {
 
 var errPasswordHash = errors.New("not a password hash: it must be argon2id, version 19, in the PHC format and within bounds")
 
-// parse reads the parts of a hash, in the one spelling that hash writes.
+// parse parses a hash in the form that hash returns.
 func (h PasswordHash) parse() (p passwordParameters, err error) {
 	parts := strings.Split(string(h), "$")
 	if len(parts) != 6 {
@@ -143,21 +144,21 @@ func (h PasswordHash) parse() (p passwordParameters, err error) {
 	p.key, keyErr = base64.RawStdEncoding.Strict().DecodeString(parts[5])
 	switch {
 	case saltErr != nil || keyErr != nil || h != p.hash(),
-		p.memory < 8 || p.memory > mostPasswordMemory || p.time < 1 || p.time > mostPasswordTime || p.threads < 1 || p.threads > mostPasswordThreads,
+		p.memory < 8 || p.memory > maxPasswordMemory || p.time < 1 || p.time > maxPasswordTime || p.threads < 1 || p.threads > maxPasswordThreads,
 		len(p.salt) < 8 || len(p.salt) > 64 || len(p.key) < 16 || len(p.key) > 64:
 		return p, errPasswordHash
 	}
 	return p, nil
 }
 
-// Check returns an error unless the hash can be checked against.
+// Check returns an error unless the hash is valid.
 func (h PasswordHash) Check() error {
 	_, err := h.parse()
 	return err
 }
 
-// Matches says whether the hash is a password's, and whether it was made with
-// other parameters than are used now, so that it should be made again.
+// Matches reports whether the password matches the hash. stale means that the hash
+// was made with other parameters and should be renewed.
 func (h PasswordHash) Matches(password string) (ok, stale bool, err error) {
 	p, err := h.parse()
 	if err != nil {
@@ -168,28 +169,28 @@ func (h PasswordHash) Matches(password string) (ok, stale bool, err error) {
 	return subtle.ConstantTimeCompare(key, p.key) == 1, stale, nil
 }
 
-// The length of a session. It ends SessionLife after it began, and before that
-// when nothing was heard of it for SessionIdle.
+// Limits of a session. It ends SessionLife after it began, or after SessionIdle
+// without a request.
 const (
 	SessionLife = 12 * time.Hour
 	SessionIdle = 2 * time.Hour
-	MaxSessions = 50 // of one admin; a further one ends the oldest
+	MaxSessions = 50 // per admin; one more ends the oldest
 )
 
-// Session is one browser that an admin has signed in with. Its secret is the
-// browser's alone; its SHA-256 is remembered.
+// Session is a browser that an admin has signed in with. The browser has the
+// secret; the service stores its SHA-256.
 type Session struct {
 	ID        string
 	AdminID   string
 	Email     string // the admin's
-	Address   string // from where it was begun
-	Agent     string // with which browser, as that says: text from outside
+	Address   string // where it was started from
+	Agent     string // User-Agent of the browser; outside text
 	CreatedAt time.Time
-	SeenAt    time.Time // within a minute
+	SeenAt    time.Time // to the minute
 	ExpiresAt time.Time // at the latest
 }
 
-// Good says whether the session is still good.
+// Good reports whether the session is still valid.
 func (s *Session) Good(now time.Time) bool {
 	return now.Before(s.ExpiresAt) && now.Before(s.SeenAt.Add(SessionIdle))
 }

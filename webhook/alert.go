@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// AlertName says what an operator must hear of.
+// AlertName is the kind of an alert.
 type AlertName string
 
 const (
-	AlertFailing   AlertName = "subscription_failing"   // its server has begun to fail: its events wait
-	AlertRecovered AlertName = "subscription_recovered" // its server answers again
-	AlertDisabled  AlertName = "subscription_disabled"  // it failed for so long that it was switched off
-	AlertLost      AlertName = "events_lost"            // retention removed events that had not been delivered to it
+	AlertFailing   AlertName = "subscription_failing"   // its circuit breaker has opened
+	AlertRecovered AlertName = "subscription_recovered" // its circuit breaker has closed
+	AlertDisabled  AlertName = "subscription_disabled"  // it was failing for too long
+	AlertLost      AlertName = "events_lost"            // retention removed events that it had not received
 )
 
-// AlertNames returns every name an alert can have.
+// AlertNames returns every alert name that a subscription can cause.
 func AlertNames() []AlertName {
 	return []AlertName{AlertFailing, AlertRecovered, AlertDisabled, AlertLost}
 }
@@ -41,21 +41,21 @@ var alertTexts = map[AlertName]struct{ message, action string }{
 	},
 }
 
-// Alert is something about a subscription that the operator must hear of.
+// Alert is a message to the operator about a subscription.
 type Alert struct {
 	ID           string
 	Name         AlertName
 	At           time.Time
 	Subscription Subscription
-	Failures     Failures // as they were when it happened
+	Failures     Failures // at the time of the alert
 
-	DeliveryID string   // whose attempt it came of, "" for none
-	Attempt    *Attempt // the last answer, or nil
-	Lost       int64    // events so far, of AlertLost
+	DeliveryID string   // of Attempt, "" for none
+	Attempt    *Attempt // the last attempt, or nil
+	Lost       int64    // events lost so far, for AlertLost
 	LostBefore time.Time
 }
 
-// alertJSON is an alert as it is sent: an event like any other.
+// alertJSON is an alert in JSON: an event like any other.
 type alertJSON struct {
 	ID           string `json:"id"`
 	Timestamp    string `json:"timestamp"`
@@ -95,9 +95,8 @@ type alertErrorJSON struct {
 	Detail string    `json:"detail"`
 }
 
-// JSON returns the alert as it is sent: the one event of a delivery. What
-// follows the path of the subscription's URL is left out, since partners put
-// credentials there.
+// JSON returns the alert as the one event of a delivery. The query of the
+// subscription's URL is omitted, since partners put credentials there.
 func (a *Alert) JSON() ([]byte, error) {
 	text := alertTexts[a.Name]
 	j := alertJSON{
@@ -136,7 +135,7 @@ func (a *Alert) JSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// Summary is the alert in a few words, for a log and a list.
+// Summary describes the alert in a few words, for a log and a list.
 func (a *Alert) Summary() string {
 	switch a.Name {
 	case AlertFailing:
@@ -149,7 +148,8 @@ func (a *Alert) Summary() string {
 	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention so far"
 }
 
-// WithoutQuery returns a URL up to its query: what follows may be a secret.
+// WithoutQuery returns a URL without its query, fragment and user, which may be
+// secret.
 func WithoutQuery(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {

@@ -2,7 +2,7 @@ package webhook
 
 import "time"
 
-// Result is what an attempt came to (spec, sections 2.2 and 3).
+// Result is the outcome of an attempt (spec, sections 2.2 and 3).
 type Result string
 
 const (
@@ -11,18 +11,18 @@ const (
 	ResultRetryable Result = "retryable"
 )
 
-// ErrorCode says why an attempt had no usable answer.
+// ErrorCode is why an attempt got no usable response.
 type ErrorCode string
 
 const (
 	ErrorNone        ErrorCode = ""
-	ErrorTimeout     ErrorCode = "timeout"     // no answer within the attempt's time
-	ErrorDNS         ErrorCode = "dns"         // the name has no address
-	ErrorConnect     ErrorCode = "connect"     // no connection, or it broke before an answer
-	ErrorTLS         ErrorCode = "tls"         // no trustworthy encrypted connection
-	ErrorBlocked     ErrorCode = "blocked"     // the address is not one the service may call
-	ErrorProtocol    ErrorCode = "protocol"    // what came back is not an HTTP answer
-	ErrorInterrupted ErrorCode = "interrupted" // the service itself stopped during the attempt
+	ErrorTimeout     ErrorCode = "timeout"     // no response within the attempt timeout
+	ErrorDNS         ErrorCode = "dns"         // the host name has no address
+	ErrorConnect     ErrorCode = "connect"     // no connection, or it broke before a response
+	ErrorTLS         ErrorCode = "tls"         // no verified TLS connection
+	ErrorBlocked     ErrorCode = "blocked"     // the egress guard forbids the address
+	ErrorProtocol    ErrorCode = "protocol"    // not an HTTP response
+	ErrorInterrupted ErrorCode = "interrupted" // the service stopped during the attempt
 )
 
 var errorDetails = map[ErrorCode]string{
@@ -40,55 +40,52 @@ func ErrorCodes() []ErrorCode {
 	return []ErrorCode{ErrorTimeout, ErrorDNS, ErrorConnect, ErrorTLS, ErrorBlocked, ErrorProtocol, ErrorInterrupted}
 }
 
-// Detail is a sentence about the error for partners. It is one of our own, the
-// same for every cause of one code, so that it tells nothing of the network
-// the service runs in.
+// Detail describes the error for partners. It is the same for every cause of a
+// code, so it reveals nothing about the operator's network.
 func (c ErrorCode) Detail() string { return errorDetails[c] }
 
-// MaxKeptBody is how much of the body of an answer is kept for admins, in bytes.
+// MaxKeptBody is how many bytes of a response body are stored for admins.
 const MaxKeptBody = 16 << 10
 
-// Attempt is one HTTP request made for a delivery, and what came of it.
+// Attempt is one HTTP request made for a delivery, and its result.
 type Attempt struct {
 	Number         int // 1 to MaxAttempts
 	StartedAt      time.Time
 	Duration       time.Duration
 	Result         Result
-	ResponseStatus int       // 0 when there was no answer
-	Error          ErrorCode // ErrorNone when there was one
+	ResponseStatus int       // 0 without a response
+	Error          ErrorCode // ErrorNone with a response
 
-	// ErrorFact is the fact behind Error, for admins: "connection refused". "" when
-	// no more is known than the code.
+	// ErrorFact is the cause of Error for admins, such as "connection refused"; ""
+	// if unknown.
 	ErrorFact string
 
-	// Phases are where the time went, for admins.
+	// Phases are the durations of the attempt's parts, for admins.
 	Phases Phases
 
-	// For admins alone: what a partner could read back of a server's answer
-	// would make every URL field a way to look into a network.
-	ResponseHeader    string // as received, a line each
+	// Only for admins. If partners could read responses, every URL field could be
+	// used to look into a private network.
+	ResponseHeader    string // as received, one line each
 	ResponseBody      []byte // the first MaxKeptBody bytes
 	ResponseTruncated bool   // the body was longer
-	ResponseRemoved   bool   // there was a response, and its header and body are no longer stored
+	ResponseRemoved   bool   // there was a response, but its headers and body are no longer stored
 
-	// RetryAfter is the wait that a 429 or 503 asked for, 0 if none.
+	// RetryAfter is the wait that a 429 or 503 asked for, 0 for none.
 	RetryAfter time.Duration
 }
 
-// Phases are how long the parts of an attempt took, one after the other; zero
-// for what there was none of. The first three are zero on a connection that was
-// open already. What is left of the attempt's duration went into reading the
-// rest of the answer, or into what failed.
+// Phases are the consecutive parts of an attempt; zero if a part did not happen.
+// The first three are zero on a reused connection. The rest of the attempt's
+// duration was spent on reading the response, or on what failed.
 type Phases struct {
-	DNS       time.Duration // until the host's addresses were known
-	Connect   time.Duration // until one of them was connected to
-	TLS       time.Duration // until the connection was secure
-	FirstByte time.Duration // from then until the first byte of the answer
+	DNS       time.Duration // until the host was resolved
+	Connect   time.Duration // until a TCP connection was made
+	TLS       time.Duration // until the TLS handshake was complete
+	FirstByte time.Duration // from then to the first byte of the response
 }
 
-// Classify says what an attempt came to (spec, section 3). Where the spec is
-// silent: the lack of an answer is retryable like a 5xx, and a forbidden address
-// is final.
+// Classify returns the result of an attempt (spec, section 3). Where the spec is
+// silent: no response is retryable like a 5xx, and a forbidden address is final.
 func Classify(status int, err ErrorCode) Result {
 	switch {
 	case err == ErrorBlocked:

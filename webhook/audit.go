@@ -2,11 +2,11 @@ package webhook
 
 import "time"
 
-// Action is something that an admin did, or the operator at the terminal.
+// Action is something that an admin did, or the operator in a terminal.
 type Action string
 
-// The actions that the audit knows. Their subject is the record that their name
-// begins with; of an admin and of a session it is the admin.
+// The actions in the audit log. Their subject is the record that the name starts
+// with; for an admin and a session it is the admin.
 const (
 	ActionSubscriptionCreate       Action = "subscription.create"
 	ActionSubscriptionUpdate       Action = "subscription.update"
@@ -53,10 +53,10 @@ var actions = [...]Action{
 	ActionAlertChannelCreate, ActionAlertChannelUpdate, ActionAlertChannelTest, ActionAlertChannelDelete,
 }
 
-// Actions returns every action there is.
+// Actions returns every action.
 func Actions() []Action { return actions[:] }
 
-func actionWords() []string {
+func actionNames() []string {
 	var words []string
 	for _, a := range actions {
 		words = append(words, string(a))
@@ -64,22 +64,21 @@ func actionWords() []string {
 	return words
 }
 
-// Terminal is who the audit says did what was done by a command on the
-// service's own machine.
+// Terminal is the actor of commands that were run on the service's own machine.
 const Terminal = "terminal"
 
-// MaxAuditDetail bounds the detail of an [AuditEntry], in bytes.
+// MaxAuditDetail is the maximum length of the detail of an [AuditEntry], in bytes.
 const MaxAuditDetail = 1000
 
-// AuditEntry says who did what, when, and from where. The audit is only
-// appended to.
+// AuditEntry is an entry of the audit log: who did what, when and from where.
+// Entries are never changed.
 type AuditEntry struct {
 	ID        string
 	At        time.Time
-	Admin     string // the email, or [Terminal]
+	Admin     string // email, or [Terminal]
 	Address   string // "" for the terminal
 	Action    Action
 	ProgramID string // "" for none
-	SubjectID string // of the record that it was done to, "" for none
-	Detail    string // in words, without secrets; text from outside
+	SubjectID string // id of the record that it was done to, "" for none
+	Detail    string // text without secrets, partly from outside
 }

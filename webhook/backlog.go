@@ -2,11 +2,11 @@ package webhook
 
 import "time"
 
-// Backlog is what waits in the logs for active subscriptions. What is in a delivery
-// does not wait there.
+// Backlog is what waits in the logs for active subscriptions. Events in a delivery
+// are not part of it.
 type Backlog struct {
-	Subscriptions int       // that events wait for
-	Events        int       // counted for each of them
+	Subscriptions int       // subscriptions with waiting events
+	Events        int       // counted once per subscription
 	More          bool      // there are more events than were counted
-	Oldest        time.Time // when the oldest of them was accepted; zero for none
+	Oldest        time.Time // acceptance of the oldest waiting event; zero for none
 }

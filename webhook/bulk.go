@@ -11,13 +11,13 @@ import (
 // BulkAction is what a bulk run does with deliveries.
 type BulkAction string
 
-// What bulk runs do.
+// The actions of bulk runs.
 const (
 	BulkRedeliver BulkAction = "redeliver"
 	BulkCancel    BulkAction = "cancel"
 )
 
-// Audited returns the action that the audit log has for it.
+// Audited returns the action's name in the audit log.
 func (a BulkAction) Audited() Action {
 	if a == BulkCancel {
 		return ActionDeliveryCancel
@@ -25,7 +25,7 @@ func (a BulkAction) Audited() Action {
 	return ActionDeliveryRedeliver
 }
 
-// BulkStatus says where a bulk run stands.
+// BulkStatus is the state of a bulk run.
 type BulkStatus string
 
 // The statuses of a bulk run.
@@ -36,33 +36,35 @@ const (
 )
 
 // BulkRun redelivers or cancels all deliveries that match a query and are not newer
-// than the run. It runs in the background, oldest first, and goes on after a restart.
+// than the run. It runs in the background, oldest first, and continues after a
+// restart.
 type BulkRun struct {
 	ID          string
-	ProgramID   string // whose deliveries it is limited to, "" for all programs
+	ProgramID   string // the program that it is limited to, "" for all
 	Action      BulkAction
-	Query       ListQuery // of AllDeliveryList; only its filters and ranges count
-	Newest      int64     // the num of the newest delivery that it may take
+	Query       ListQuery // of AllDeliveryList; only its filters and ranges are used
+	Newest      int64     // num of the newest delivery that it includes
 	Status      BulkStatus
-	Stopped     string // why the service ended it early, "" when it did not
-	Total       int    // deliveries that match, -1 while they are counted
+	Stopped     string // why the service stopped it, "" if it did not
+	Total       int    // matching deliveries, -1 while they are counted
 	Done        int    // redelivered or cancelled so far
 	Skipped     map[BulkSkip]int
-	Waiting     int            // subscriptions that have as many open redeliveries as they may
-	Results     map[Status]int // of the redeliveries that it created, by their status
-	Admin       string         // who began it, "" for a token
+	Waiting     int            // subscriptions that have MaxOpenRedeliveries open redeliveries
+	Results     map[Status]int // redeliveries that it created, by status
+	Admin       string         // who started it, "" for a token
 	CreatedAt   time.Time
 	CompletedAt time.Time // zero while it is running
 }
 
-// bulkRunSubject is what the subjects of bulk runs begin with in the audit log, which
-// has them under the actions of deliveries.
+// bulkRunSubject is the prefix of bulk runs as subjects in the audit log, which
+// lists them under the actions of deliveries.
 const bulkRunSubject = "run-"
 
-// BulkRunSubject returns the subject that the audit log has for a bulk run.
+// BulkRunSubject returns the audit log's subject for a bulk run.
 func BulkRunSubject(id string) string { return bulkRunSubject + id }
 
-// BulkRunOfSubject returns the id of the bulk run that a subject of the audit log is.
+// BulkRunOfSubject returns the id of the bulk run that is a subject of the audit
+// log.
 func BulkRunOfSubject(subject string) (id string, ok bool) {
 	return strings.CutPrefix(subject, bulkRunSubject)
 }
@@ -76,15 +78,15 @@ func (r *BulkRun) Processed() int {
 	return n
 }
 
-// BulkFields are the fields of a request that begins a bulk run.
+// BulkFields are the fields of a request that starts a bulk run.
 type BulkFields struct {
 	Action BulkAction
 	Query  ListQuery // of ProgramDeliveryList
-	DryRun bool      // count, and do nothing
+	DryRun bool      // only count
 }
 
-// ParseBulkRun reads the body of a request that begins a bulk run in a program, and
-// returns every fault of it at once.
+// ParseBulkRun parses the body of a request that starts a bulk run in a program,
+// and reports all errors at once.
 func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
 	var d document
 	if err := d.parse(raw, ""); err != nil {
@@ -132,8 +134,8 @@ func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
 	return f, invalid(v)
 }
 
-// filters reads an object of filters, each a string or an array of strings, as the
-// parameters that a list has for them.
+// filters converts an object of filters, each a string or an array of strings, into
+// list parameters.
 func (d *document) filters(object int32, into url.Values) (v []Validation) {
 	if d.nodes[object].kind != jsontext.KindBeginObject {
 		return []Validation{{InvalidType, "must be an object of filters", "filter"}}
@@ -157,26 +159,26 @@ func (d *document) filters(object int32, into url.Values) (v []Validation) {
 	return v
 }
 
-// BulkSkip says why a bulk action leaves a delivery as it is.
+// BulkSkip is why a bulk run skips a delivery.
 type BulkSkip string
 
 const (
-	SkipPing                BulkSkip = "ping"      // a ping is not resent: send a new one
-	SkipNotEnded            BulkSkip = "not_ended" // it is or will be sent anyway
+	SkipPing                BulkSkip = "ping"      // pings are not resent; send a new one
+	SkipNotEnded            BulkSkip = "not_ended" // it is being sent, or will be
 	SkipSubscriptionDeleted BulkSkip = "subscription_deleted"
 	SkipSubscriptionPaused  BulkSkip = "subscription_paused"
-	SkipRedelivered         BulkSkip = "redelivered" // there is a newer delivery of the same events
-	SkipEnded               BulkSkip = "ended"       // nothing of it waits
-	SkipInFlight            BulkSkip = "in_flight"   // it is being sent just now
+	SkipRedelivered         BulkSkip = "redelivered" // a newer delivery has the same events
+	SkipEnded               BulkSkip = "ended"       // already completed
+	SkipInFlight            BulkSkip = "in_flight"   // an attempt is in flight
 	SkipGone                BulkSkip = "gone"        // retention has removed it since
 )
 
-// BulkSkips returns every reason, in the order that they are told.
+// BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
 	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRedelivered, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
 }
 
-// Text says a reason in a few words.
+// Text describes the reason in a few words.
 func (s BulkSkip) Text() string {
 	switch s {
 	case SkipPing:

@@ -17,34 +17,34 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// EventType is a name in the catalog, with the JSON Schema of its fields.
+// EventType is an entry of the catalog: an event name with the JSON Schema of its
+// events.
 type EventType struct {
 	Name        string
 	Title       string
-	Description string          // when it is emitted
-	Schema      json.RawMessage // JSON Schema 2020-12 of the whole event, in itself complete, compact
-	Example     json.RawMessage // an event that passes it, compact
-	Own         bool            // the operator's, not of the spec
+	Description string          // when it is published
+	Schema      json.RawMessage // JSON Schema 2020-12 of the whole event, self-contained, compact
+	Example     json.RawMessage // a valid event, compact
+	Own         bool            // defined by the operator, not by the spec
 
 	schema  *jsonschema.Schema
-	schemas map[string]*jsonschema.Schema // by location, with all that is in it
-	accepts *acceptor                     // a quick yes, or nil
+	schemas map[string]*jsonschema.Schema // all subschemas by location
+	accepts *acceptor                     // fast check; may be nil
 
-	hasDetails bool // a notification: its events have details, if only empty ones
+	hasDetails bool // a notification: its events always have details
 }
 
-// Catalog is the set of event types. It is safe for use by several goroutines.
+// Catalog is the set of event types. It is safe for concurrent use.
 type Catalog struct {
 	types     map[string]*EventType
 	sorted    []*EventType
-	documents sync.Pool // of *document, to read events into
+	documents sync.Pool // of *document, to parse events into
 }
 
-// Has says whether there is an event type of that name.
+// Has reports whether the catalog has an event type.
 func (c *Catalog) Has(name string) bool { return c.types[name] != nil }
 
-// Type returns the event type of that name. It is the catalog's own: do not
-// change it.
+// Type returns an event type. It belongs to the catalog and must not be changed.
 func (c *Catalog) Type(name string) (*EventType, bool) {
 	t, ok := c.types[name]
 	return t, ok
@@ -56,17 +56,17 @@ func (c *Catalog) Types() []*EventType { return slices.Clone(c.sorted) }
 //go:embed catalog
 var embedded embed.FS
 
-// SchemaFile is an operator's own event type: a JSON Schema in a file that is
-// named after the event, <name>.json.
+// SchemaFile is an operator's own event type: a file <name>.json with a JSON
+// Schema.
 type SchemaFile struct {
 	Name    string
 	Content []byte
 }
 
-// LoadCatalog returns the catalog of the spec's section 6.2, with the
-// notification categories of section 2.4, and the operator's own event types.
-// Those must be closed, complete and true to the fields that every event has;
-// an error names the file, and what to change.
+// LoadCatalog returns the catalog of the spec's section 6.2, with the notification
+// categories of section 2.4, and the operator's own event types. Those must be
+// closed and self-contained, and must define the fields of every event. An error
+// names the file and what to change.
 func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
 	var files []schemaFile
 	err := fs.WalkDir(embedded, "catalog", func(path string, entry fs.DirEntry, err error) error {
@@ -83,8 +83,8 @@ func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
 	return newCatalog(files, more...)
 }
 
-// schemaFile is one file of a catalog: an event type as <name>.json, or a
-// schema in a folder that event types refer to by that path.
+// schemaFile is a file of the catalog: an event type in <name>.json, or in a folder
+// a schema that event types refer to by its path.
 type schemaFile struct {
 	path    string
 	content []byte
@@ -92,7 +92,7 @@ type schemaFile struct {
 
 var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// newCatalog compiles the files. An error names the file, and what to change.
+// newCatalog compiles the files. An error names the file and what to change.
 func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	c := &Catalog{types: make(map[string]*EventType)}
 	c.documents.New = func() any { return new(document) }
@@ -135,7 +135,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	slices.SortFunc(c.sorted, func(a, b *EventType) int { return strings.Compare(a.Name, b.Name) })
 	for _, t := range c.sorted {
 		if t.Name == EventPing {
-			continue // which cannot be published; its test is in catalog_test.go
+			continue // cannot be published; catalog_test.go tests it
 		}
 		if _, err := c.NewEvent(t.Example, "examples[0]", time.Time{}); err != nil {
 			return nil, fmt.Errorf("event type %s.json: its example does not pass: %w", t.Name, err)
@@ -144,9 +144,8 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	return c, nil
 }
 
-// Dictionary returns what the events of the catalog have in common: of an example of
-// each type, and of each kind of notification, what follows its timestamp. It is the
-// same for the same catalog.
+// Dictionary returns a compression dictionary: an example of each event type and
+// each kind of notification, from after its timestamp. It is deterministic.
 func (c *Catalog) Dictionary() []byte {
 	var all []byte
 	files, _ := fs.Glob(embedded, "catalog/notifications/*.json")
@@ -200,15 +199,15 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	if t.accepts != nil {
 		for _, f := range t.accepts.fields {
 			if f.name == "id" || f.name == "timestamp" {
-				t.accepts.require &^= f.bit // left out, they are filled in
+				t.accepts.require &^= f.bit // NewEvent fills in a missing one
 			}
 		}
 	}
 	return t, nil
 }
 
-// commonFields are the fields that every event has (spec, section 2.3): how a
-// schema describes each, what it must allow, and what not.
+// commonFields are the fields of every event (spec, section 2.3): their schema,
+// values that it must allow, and one that it must refuse.
 var commonFields = [...]struct {
 	name, schema string
 	allow        []any
@@ -220,12 +219,12 @@ var commonFields = [...]struct {
 	{"timestamp", `{"type": "string", "format": "date-time"}`, []any{
 		"2026-03-14T08:24:48Z", "1999-12-31T23:59:59.644Z", "2100-01-01T00:00:00.123456789Z", "2026-03-14T08:24:48.6+00:00",
 	}, "yesterday"},
-	{"name", `{"const": "%s"}`, nil, "another_name"}, // it must allow the type's own
+	{"name", `{"const": "%s"}`, nil, "another_name"}, // must allow the type's own name
 	{"version", `{"const": "` + EventVersion + `"}`, []any{EventVersion}, EventVersion + "0"},
 }
 
-// checkOwn says what an operator's event type lacks of what holds for all of
-// the embedded ones: nil, or what to change in its file.
+// checkOwn checks that an operator's event type has what all embedded ones have.
+// The error says what to change in its file.
 func (t *EventType) checkOwn(content []byte) error {
 	var d document
 	if err := d.parse(content, ""); err != nil {
@@ -242,7 +241,7 @@ func (t *EventType) checkOwn(content []byte) error {
 			closed = closed || d.nodes[value].kind == jsontext.KindFalse
 		}
 	}
-	if at := d.foreignRef(0); at != "" {
+	if at := d.externalRef(0); at != "" {
 		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
 	}
 	if !closed {
@@ -283,27 +282,27 @@ func (t *EventType) checkOwn(content []byte) error {
 	return nil
 }
 
-// foreignRef returns a $ref in the schema at node i that leads out of its file,
-// or "". What the library makes of one is not always an error.
-func (d *document) foreignRef(i int32) string {
+// externalRef returns a $ref in the schema at node i to another file, or "". The
+// library does not report every one as an error.
+func (d *document) externalRef(i int32) string {
 	for name, value := range d.members(i) {
 		if string(d.text(name)) == "$ref" && d.nodes[value].kind == jsontext.KindString && !bytes.HasPrefix(d.text(value), []byte("#")) {
 			return quotedName(string(d.text(value)))
 		}
-		if at := d.foreignRef(value); at != "" {
+		if at := d.externalRef(value); at != "" {
 			return at
 		}
 	}
 	for _, value := range d.elements(i) {
-		if at := d.foreignRef(value); at != "" {
+		if at := d.externalRef(value); at != "" {
 			return at
 		}
 	}
 	return ""
 }
 
-// bundle puts the parts that a compact schema refers to into the schema, so
-// that whoever reads it needs no other file.
+// bundle inlines the parts that a compact schema refers to, so that it is
+// self-contained.
 func bundle(schema []byte, parts []schemaFile) []byte {
 	var defs []byte
 	for _, p := range parts {
@@ -328,8 +327,8 @@ func bundle(schema []byte, parts []schemaFile) []byte {
 	return append(append(schema[:len(schema)-1:len(schema)-1], defs...), '}', '}')
 }
 
-// check says what the event type's schema finds wrong with the event at node
-// root, whose id and timestamp may be missing.
+// check returns the schema's errors for the event at node root. id and timestamp
+// may be missing.
 func (t *EventType) check(d *document, root int32, at string, now time.Time) []Validation {
 	if t.accepts != nil && t.accepts.accept(d, root) {
 		return nil
@@ -344,14 +343,14 @@ func (t *EventType) check(d *document, root int32, at string, now time.Time) []V
 	return t.faults(event, at)
 }
 
-// document returns a document to parse into; release gives it back.
+// document returns a document to parse into; release returns it to the pool.
 func (c *Catalog) document() *document { return c.documents.Get().(*document) }
 
 func (c *Catalog) release(d *document) {
 	if cap(d.nodes) > 4096 {
-		return // one huge event shall not hold on to its memory
+		return // do not retain the memory of a huge event
 	}
 	d.src, d.in = nil, bytes.Buffer{}
-	d.dec.Reset(&d.in) // which lets go of the publisher's bytes
+	d.dec.Reset(&d.in) // drops the reference to the publisher's bytes
 	c.documents.Put(d)
 }

@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// ChannelKind says how a channel sends alerts.
+// ChannelKind is how a channel sends alerts.
 type ChannelKind string
 
 const (
-	ChannelWebhook ChannelKind = "webhook" // like a delivery, signed
-	ChannelSlack   ChannelKind = "slack"   // a webhook that takes Slack's format
-	ChannelEmail   ChannelKind = "email"   // by the SMTP server of the operator
+	ChannelWebhook ChannelKind = "webhook" // signed, like a delivery
+	ChannelSlack   ChannelKind = "slack"   // a webhook in Slack's format
+	ChannelEmail   ChannelKind = "email"   // through the operator's SMTP server
 )
 
 // ChannelKinds returns every kind of channel.
 func ChannelKinds() []ChannelKind { return []ChannelKind{ChannelWebhook, ChannelSlack, ChannelEmail} }
 
-// AlertChannel is where alerts are sent.
+// AlertChannel is a destination for alerts.
 type AlertChannel struct {
 	ID     string
 	Kind   ChannelKind
 	Name   string
-	URL    string        // of a webhook: it may be a secret
-	To     []string      // addresses of an email
-	Secret SigningSecret // of ChannelWebhook
-	Alerts []AlertName   // that are sent here
+	URL    string        // for webhooks; may contain a secret
+	To     []string      // email addresses
+	Secret SigningSecret // for ChannelWebhook
+	Alerts []AlertName   // alerts that are sent to it
 	Active bool
 
 	CreatedAt, UpdatedAt time.Time
 }
 
-// Target returns where a channel leads to, without what may be a secret.
+// Target returns where the channel leads, without parts that may be secret.
 func (c *AlertChannel) Target() string {
 	if c.Kind == ChannelEmail {
 		return strings.Join(c.To, ", ")
@@ -51,15 +51,15 @@ func (c *AlertChannel) Target() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// The bounds of a channel.
+// Limits of a channel.
 const (
 	MaxChannels    = 20
 	maxChannelName = 100 // bytes
 	maxAddresses   = 20
 )
 
-// CheckChannel returns what is wrong with a channel, by the names of its fields: name,
-// kind, url, to and alerts. SMTP says whether email can be sent.
+// CheckChannel returns what is wrong with a channel, by its fields name, kind, url,
+// to and alerts. smtp says whether the service can send email.
 func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validation {
 	var all []Validation
 	fail := func(code, parameter, detail string) { all = append(all, Validation{code, detail, parameter}) }
@@ -107,10 +107,10 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 	return all
 }
 
-// AlertTest is the name of the alert that tests a channel.
+// AlertTest is the name of a test alert.
 const AlertTest AlertName = "alert_test"
 
-// NewTestAlert returns the JSON of an alert that tests a channel.
+// NewTestAlert returns the JSON of a test alert.
 func NewTestAlert(at time.Time) ([]byte, error) {
 	return json.Marshal(struct {
 		ID        string    `json:"id"`
@@ -122,10 +122,10 @@ func NewTestAlert(at time.Time) ([]byte, error) {
 	}{NewID(), FormatTime(at), AlertTest, EventVersion, "This is a test of an alert channel.", "Nothing needs to be done."})
 }
 
-// AlertText is an alert in words, for people.
+// AlertText is an alert as text for people.
 type AlertText struct {
 	Subject string   // one line
-	Lines   []string // "" is an empty line
+	Lines   []string // "" for an empty line
 }
 
 var alertSubjects = map[AlertName]string{
@@ -135,8 +135,8 @@ var alertSubjects = map[AlertName]string{
 	AlertLost:      "lost events",
 }
 
-// ParseAlertText renders the JSON of an alert for people. BaseURL is where the admin UI
-// is reached, "" for no link.
+// ParseAlertText formats the JSON of an alert as text. baseURL is the URL of the
+// admin UI, "" for no link.
 func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
 	var j alertJSON
 	if err := json.Unmarshal(raw, &j); err != nil {
@@ -179,8 +179,7 @@ func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
 	return t, nil
 }
 
-// oneLine returns a text of outside without control characters, cut to a length that a
-// subject can have.
+// oneLine returns outside text without control characters, shortened for a subject.
 func oneLine(s string) string {
 	const most = 200
 	s = strings.Map(func(r rune) rune {
@@ -195,11 +194,11 @@ func oneLine(s string) string {
 	return s
 }
 
-// SlackBody returns the body of a request to a webhook that takes Slack's format.
+// SlackBody returns the body of a request to a webhook in Slack's format.
 func (t *AlertText) SlackBody() ([]byte, error) {
 	text := "*" + t.Subject + "*\n" + strings.Join(t.Lines, "\n")
 	return json.Marshal(map[string]string{"text": strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace(text)})
 }
 
-// Body returns the text of an email.
+// Body returns the body of an email.
 func (t *AlertText) Body() string { return strings.Join(t.Lines, "\n") + "\n" }

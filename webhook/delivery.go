@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Status says where a delivery stands. docs/architecture.md draws the states,
-// the schema checks them, and delivery_test.go walks every transition.
+// Status is the state of a delivery. docs/architecture.md has the state diagram,
+// the schema checks the states, and delivery_test.go tests every transition.
 type Status string
 
 const (
-	StatusPending   Status = "pending"   // waits for its first attempt, or an attempt is under way
-	StatusRetryable Status = "retryable" // will be tried again
+	StatusPending   Status = "pending"   // waiting for its first attempt, or an attempt is in flight
+	StatusRetryable Status = "retryable" // waiting for a retry
 	StatusSuccess   Status = "success"   // final
 	StatusFailed    Status = "failed"    // final
 )
 
-// Final says whether nothing more will be sent.
+// Final reports whether the delivery is completed: nothing more will be sent.
 func (s Status) Final() bool { return s == StatusSuccess || s == StatusFailed }
 
-// FailureReason says why a delivery failed for good.
+// FailureReason is why a delivery failed permanently.
 type FailureReason string
 
 const (
@@ -28,8 +28,8 @@ const (
 	FailureRejected            FailureReason = "rejected"
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
-	FailureExpired             FailureReason = "expired"   // it waited until it was older than the retention
-	FailureCancelled           FailureReason = "cancelled" // an admin called it off
+	FailureExpired             FailureReason = "expired"   // it waited longer than the retention
+	FailureCancelled           FailureReason = "cancelled" // an admin cancelled it
 )
 
 // FailureReasons returns every failure reason but FailureNone.
@@ -37,42 +37,42 @@ func FailureReasons() []FailureReason {
 	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired, FailureCancelled}
 }
 
-// EventRef is what a delivery's record says of one of its events.
+// EventRef refers to one event of a delivery.
 type EventRef struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 }
 
-// Delivery is one HTTP POST owed to one subscription (spec, section 2.2). Its
-// id, its events and so its bytes never change.
+// Delivery is one HTTP POST due to one subscription (spec, section 2.2). Its id,
+// its events and therefore its bytes never change.
 type Delivery struct {
 	ID             string
 	SubscriptionID string
 	ProgramID      string
 	Status         Status
 	FailureReason  FailureReason
-	AttemptsMade   int       // counted, durably, before each is sent
-	NextAttemptAt  time.Time // zero when none is due
+	AttemptsMade   int       // each is counted durably before it is sent
+	NextAttemptAt  time.Time // zero if none is due
 	Events         []EventRef
-	RedeliveryOf   string // the delivery whose events these are, or ""
+	RedeliveryOf   string // the delivery that it repeats, or ""
 	CreatedAt      time.Time
-	CompletedAt    time.Time // zero until the status is final
+	CompletedAt    time.Time // zero until Status is final
 
-	Attempts []Attempt // only when read singly
+	Attempts []Attempt // only if the delivery was read by its id
 }
 
-// MaxDeliveryBytes bounds the events that are put into one delivery together.
-// A single larger event still travels, alone.
+// MaxDeliveryBytes is the maximum size of a batch of events. A larger event is sent
+// alone.
 const MaxDeliveryBytes = 512 << 10
 
-// MaxOpenRedeliveries is how many redeliveries of one subscription may be open:
-// that have neither succeeded nor finally failed.
+// MaxOpenRedeliveries is the maximum number of redeliveries of one subscription
+// that are not completed.
 const MaxOpenRedeliveries = 1000
 
-// AppendBody appends the body of a delivery (spec, section 2.2) to dst: a pure
-// function of the delivery's row and the stored JSON of its events, so that
-// every attempt sends the same bytes though they are not stored twice. The ids
-// need no escaping: they are UUIDs, and program ids of a safe alphabet.
+// AppendBody appends the body of a delivery (spec, section 2.2) to dst. It is a
+// pure function of the delivery's row and the stored JSON of its events, so every
+// attempt sends the same bytes and they need not be stored. The ids need no
+// escaping: they are UUIDs and program ids with a safe alphabet.
 func AppendBody(dst []byte, id, subscriptionID, programID string, events [][]byte) []byte {
 	dst = append(dst, `{"delivery_id":"`...)
 	dst = append(dst, id...)
@@ -90,14 +90,13 @@ func AppendBody(dst []byte, id, subscriptionID, programID string, events [][]byt
 	return append(dst, "]}"...)
 }
 
-// EventPing is the name of the event that a ping carries. It can be subscribed
-// to, but not published.
+// EventPing is the event of a ping. It can be subscribed to but not published.
 const EventPing = "ping"
 
-// EventVersion is the version of every event's payload (spec, section 9).
+// EventVersion is the version of all event payloads (spec, section 9).
 const EventVersion = "1"
 
-// PingEvent returns the JSON of the one event of a ping.
+// PingEvent returns the JSON of the event in a ping.
 func PingEvent(id string, now time.Time) []byte {
 	return []byte(`{"id":` + strconv.Quote(id) + `,"timestamp":"` + FormatTime(now) +
 		`","name":"` + EventPing + `","version":"` + EventVersion + `"}`)

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Destinations says which addresses deliveries may be sent to: the public
-// internet, and beside it what the operator named. The zero value allows the
-// public internet alone. A Destinations is immutable.
+// Destinations are the addresses that deliveries may be sent to: the public
+// internet and what the operator permits in addition. The zero value is the public
+// internet only. A Destinations is immutable.
 type Destinations struct {
-	named []netip.Prefix // by the operator; never IPv4-mapped, never with a zone
+	extra []netip.Prefix // permitted by the operator; never IPv4-mapped, never with a zone
 }
 
-// special4 is every range of IANA's IPv4 Special-Purpose Address Registry,
-// those that are globally reachable included (no subscriber lives there), and
-// what lies outside it: multicast, and the one address of a cloud's own
-// services that looks public.
+// special4 is IANA's IPv4 Special-Purpose Address Registry, including ranges that
+// are globally reachable (they have no subscribers), plus what the registry lacks:
+// multicast, and one public-looking address of a cloud's internal services.
 var special4 = prefixes(
 	"0.0.0.0/8",        // this network
 	"10.0.0.0/8",       // private
@@ -43,17 +42,17 @@ var special4 = prefixes(
 	"240.0.0.0/4",      // reserved, and limited broadcast
 )
 
-// public6 is all that IANA has given out as global unicast. Whatever lies
-// outside is refused without being named: loopback, unique-local, link-local,
-// multicast, IPv4-mapped and -compatible, NAT64, segment routing, and ranges
-// that have no meaning yet.
+// public6 is all that IANA has assigned as global unicast. Everything else is
+// blocked: loopback, unique-local, link-local, multicast, IPv4-mapped and
+// -compatible, NAT64, segment routing, and ranges without a meaning yet.
 var public6 = netip.MustParsePrefix("2000::/3")
 
-// special6 is what public6 holds of IANA's IPv6 Special-Purpose Address Registry.
+// special6 is the part of IANA's IPv6 Special-Purpose Address Registry within
+// public6.
 var special6 = prefixes(
 	"2001::/23",         // IETF protocol assignments: Teredo, benchmarks, ORCHID
 	"2001:db8::/32",     // documentation
-	"2002::/16",         // 6to4: an IPv4 address in disguise
+	"2002::/16",         // 6to4: contains an IPv4 address
 	"2620:4f:8000::/48", // AS112
 	"3fff::/20",         // documentation
 )
@@ -66,9 +65,9 @@ func prefixes(s ...string) []netip.Prefix {
 	return p
 }
 
-// ParseDestinations reads the operator's list of further destinations: CIDRs
-// (10.1.0.0/16, fd00:1::/32) and single addresses. The error names the entry
-// and what is wrong with it.
+// ParseDestinations parses the operator's additional destinations: CIDRs
+// (10.1.0.0/16, fd00:1::/32) and single addresses. The error names the entry and
+// what is wrong with it.
 func ParseDestinations(cidrs []string) (Destinations, error) {
 	var d Destinations
 	for _, s := range cidrs {
@@ -76,7 +75,7 @@ func ParseDestinations(cidrs []string) (Destinations, error) {
 		if err != nil {
 			return Destinations{}, fmt.Errorf("allowed destination %q: %w", s, err)
 		}
-		d.named = append(d.named, p)
+		d.extra = append(d.extra, p)
 	}
 	return d, nil
 }
@@ -102,20 +101,20 @@ func parseDestination(s string) (netip.Prefix, error) {
 	case p.Addr().Is4In6():
 		return p, fmt.Errorf("must be written as IPv4")
 	case p != p.Masked():
-		// A slip of the pen here would open more than was meant.
+		// A typo here would permit more than was intended.
 		return p, fmt.Errorf("has bits beyond its length; write %s, or %s for the one address", p.Masked(), p.Addr())
 	}
 	return p, nil
 }
 
-// Allows says whether deliveries may be sent to the address. An IPv4-mapped
-// address is allowed only where the operator named the IPv4 address; one with
-// a zone never is.
+// Allows reports whether deliveries may be sent to the address. An IPv4-mapped
+// address is only allowed if the operator permits the IPv4 address; one with a zone
+// is never allowed.
 func (d Destinations) Allows(a netip.Addr) bool {
 	if !a.IsValid() || a.Zone() != "" {
 		return false
 	}
-	if contains(d.named, a.Unmap()) {
+	if contains(d.extra, a.Unmap()) {
 		return true
 	}
 	if a.Is4() {
@@ -128,14 +127,14 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// AllowsHost says whether a URL may name the host, which is as [net/url.URL.Hostname]
-// returns it. An address is judged in every spelling that any resolver or C
-// library takes for one (127.1, 0x7f000001, 017700000001, fullwidth digits, …),
-// and where readers differ (010.0.0.1), every reading must be allowed.
-// Localhost is judged as what it stands for. Any other name is allowed: its
-// addresses are judged each time it is dialled.
+// AllowsHost reports whether a URL may have this host, as returned by
+// [net/url.URL.Hostname]. An IPv4 address is checked in every spelling that some
+// resolver or C library accepts (127.1, 0x7f000001, 017700000001, fullwidth digits,
+// …). If parsers disagree (010.0.0.1), every interpretation must be allowed.
+// Localhost is checked as loopback. Any other name is allowed, since its addresses
+// are checked each time it is dialed.
 func (d Destinations) AllowsHost(host string) bool {
-	// The same mapping that a name has before it is dialled.
+	// The dialer maps names in the same way.
 	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
 		host = ascii
 	}
@@ -153,8 +152,8 @@ func (d Destinations) AllowsHost(host string) bool {
 	if !endsInNumber(host) {
 		return true
 	}
-	// No public name ends in a number, so one that no reader takes for an
-	// address leads nowhere, or to a reader that lets numbers overflow.
+	// No public name ends in a number. A host that no parser accepts as an address
+	// is blocked, since some parsers let numbers overflow.
 	readings := 0
 	for _, octal := range []bool{true, false} {
 		if a, ok := parseIPv4(host, octal); ok {
@@ -167,9 +166,8 @@ func (d Destinations) AllowsHost(host string) bool {
 	return readings > 0
 }
 
-// Loopback returns the addresses that a host of the name localhost, or under
-// it, stands for, and nil for every other host. Such names are never asked of
-// a server (RFC 6761, section 6.3).
+// Loopback returns the loopback addresses for localhost and names under it, nil for
+// other hosts. Such names are never resolved by DNS (RFC 6761, section 6.3).
 func Loopback(host string) []netip.Addr {
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if host != "localhost" && !strings.HasSuffix(host, ".localhost") {
@@ -178,18 +176,18 @@ func Loopback(host string) []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
-// Reaches says whether a connection to the address to arrives at a listener on
-// the address of this machine, as far as the two alone say so: a listener on
-// every address is reached by each of the machine's own, too.
+// Reaches reports whether a connection to the address to reaches a listener on this
+// machine, judging only by the two addresses: a listener on the unspecified address
+// is also reached by the machine's own addresses.
 func Reaches(to, listener netip.Addr) bool {
 	to, listener = to.Unmap(), listener.Unmap().WithZone("")
-	// The operating system takes an unspecified address for its own, and all of
-	// 127.0.0.0/8 is this machine.
+	// An unspecified address connects to this machine, and all of 127.0.0.0/8 is
+	// this machine.
 	return to == listener || to.IsUnspecified() || listener.IsUnspecified() && to.IsLoopback()
 }
 
-// endsInNumber is the test by which browsers tell an IPv4 address, well formed
-// or not, from a name.
+// endsInNumber is the test by which browsers distinguish an IPv4 address, valid or
+// not, from a name.
 func endsInNumber(host string) bool {
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	if hex, ok := strings.CutPrefix(last, "0x"); ok {
@@ -198,9 +196,9 @@ func endsInNumber(host string) bool {
 	return last != "" && strings.Trim(last, "0123456789") == ""
 }
 
-// parseIPv4 reads an address as C's inet_aton does: one to four numbers, the
-// last of which fills the bytes that are left. Numbers that begin with 0x are
-// hexadecimal; those that begin with 0 are octal or decimal.
+// parseIPv4 parses an address like C's inet_aton: one to four numbers, the last of
+// which fills the remaining bytes. A prefix of 0x means hexadecimal; a leading 0
+// means octal if octal is set, else decimal.
 func parseIPv4(host string, octal bool) (netip.Addr, bool) {
 	parts := strings.Split(host, ".")
 	if len(parts) > 4 {

@@ -1,7 +1,7 @@
-// Package webhook holds the words and the rules of the service: its records,
-// what an answer of a subscriber means, what happens after an attempt, how a
-// delivery is signed, which events exist, and which addresses may be dialled.
+// Package webhook is the domain of the service: its records, and the rules for
+// classifying responses, retrying, signing, the circuit breaker, the event catalog,
+// and the addresses that deliveries may be sent to.
 //
-// It does no I/O and reads no clock: every rule is a pure function of its
-// arguments, so that each stands in one place and is tested in full.
+// It does no I/O and reads no clock. Every rule is a pure function of its
+// arguments, so it is written once and can be tested exhaustively.
 package webhook

@@ -2,27 +2,27 @@ package webhook
 
 import "strings"
 
-// Code says what kind of mistake of the caller an [Error] is. The HTTP status
-// and the title of each stand in one table, in package api.
+// Code is the kind of a caller's mistake. Package api has the HTTP status and title
+// of each.
 type Code string
 
 const (
 	CodeInvalid          Code = "invalid"             // a request that is malformed or breaks a rule
-	CodeUnauthenticated  Code = "unauthenticated"     // no token, or one that identifies no user
+	CodeUnauthenticated  Code = "unauthenticated"     // no token, or an invalid one
 	CodeForbidden        Code = "forbidden"           // the token lacks a scope
 	CodeNotFound         Code = "not_found"           // no such record in this program
-	CodeMethodNotAllowed Code = "method_not_allowed"  // the path exists, the method does not
+	CodeMethodNotAllowed Code = "method_not_allowed"  // the path exists, but not with this method
 	CodeTimeout          Code = "timeout"             // the service took too long
-	CodeRequestTimeout   Code = "request_timeout"     // the client took too long to send its request
+	CodeRequestTimeout   Code = "request_timeout"     // the client took too long to send the request
 	CodeConflict         Code = "conflict"            // an identifier is taken
-	CodePrecondition     Code = "precondition_failed" // the record is not the one the request was meant for
-	CodeTooLarge         Code = "too_large"           // the body is over its limit
-	CodeUnsupportedMedia Code = "unsupported_media"   // the body is of another media type
+	CodePrecondition     Code = "precondition_failed" // the record has changed
+	CodeTooLarge         Code = "too_large"           // the body exceeds its limit
+	CodeUnsupportedMedia Code = "unsupported_media"   // unsupported media type
 	CodeRateLimited      Code = "rate_limited"        // too many requests of a program, or of an address without a token
-	CodeURITooLong       Code = "uri_too_long"        // the path and the query are over their limit
-	CodeHeaderTooLarge   Code = "header_too_large"    // the header is over its limit
-	CodeUnavailable      Code = "unavailable"         // the service cannot store anything just now
-	CodeInternal         Code = "internal"            // a fault of the service
+	CodeURITooLong       Code = "uri_too_long"        // path and query exceed their limit
+	CodeHeaderTooLarge   Code = "header_too_large"    // the headers exceed their limit
+	CodeUnavailable      Code = "unavailable"         // the service cannot store anything now
+	CodeInternal         Code = "internal"            // an error of the service
 )
 
 var codes = [...]Code{
@@ -31,19 +31,19 @@ var codes = [...]Code{
 	CodeRateLimited, CodeURITooLong, CodeHeaderTooLarge, CodeUnavailable, CodeInternal,
 }
 
-// Codes returns every [Code] there is, for the tests that must not forget one.
+// Codes returns every [Code], for exhaustive tests.
 func Codes() []Code { return codes[:] }
 
-// Error is the caller's mistake, worded for the caller: it holds no secret and
-// nothing of another program. The API shows it as the spec's error envelope
-// (section 7.1); the command line prints it as one line.
+// Error is a caller's mistake, worded for the caller. It contains no secrets and
+// nothing from other programs. The API returns it in the spec's error envelope
+// (section 7.1); the command line prints it on one line.
 type Error struct {
 	Code        Code
 	Detail      string
 	Validations []Validation // only with CodeInvalid
 }
 
-// Validation names one parameter that broke a rule (spec, section 7.1).
+// Validation describes one invalid parameter (spec, section 7.1).
 type Validation struct {
 	Code      string `json:"code"` // one of the Invalid… constants
 	Detail    string `json:"detail"`
@@ -83,11 +83,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// NewError returns an error of the given code with a detail for the caller.
+// NewError returns an error with a detail for the caller.
 func NewError(code Code, detail string) *Error { return &Error{Code: code, Detail: detail} }
 
-// Invalid returns a CodeInvalid error for the parameters that broke a rule.
-// It returns nil when there are none.
+// Invalid returns a CodeInvalid error for the validations, nil if there are none.
 func Invalid(validations ...Validation) *Error {
 	if len(validations) == 0 {
 		return nil
@@ -99,8 +98,8 @@ func Invalid(validations ...Validation) *Error {
 	return &Error{Code: CodeInvalid, Detail: detail, Validations: validations}
 }
 
-// NotFound returns the error for a record that is not there, or is there in
-// another program: the two cannot be told apart (spec, section 7.2).
+// NotFound returns the error for a record that does not exist, or belongs to
+// another program: callers cannot tell the two apart (spec, section 7.2).
 func NotFound(noun string) *Error {
 	return &Error{Code: CodeNotFound, Detail: "There is no such " + noun + "."}
 }

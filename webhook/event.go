@@ -9,42 +9,41 @@ import (
 	"github.com/google/uuid"
 )
 
-// The limits of publishing.
+// Limits of publishing.
 const (
 	MaxEventBytes    = 256 << 10 // one event, as it is sent
-	MaxPublishEvents = 1000      // events in one request that is stored all or not at all
+	MaxPublishEvents = 1000      // events in one atomic request
 )
 
 // Event is something that happened, as published. It is immutable.
 type Event struct {
 	ProgramID  string
-	Seq        int64 // its place in its program's log: dense, from 1, in accept order
+	Seq        int64 // position in its program's log: dense, from 1, in the order of acceptance
 	ID         string
 	Name       string
 	Version    string
 	Timestamp  string // ISO 8601 UTC, as published
 	ReceivedAt time.Time
-	JSON       []byte // the whole object exactly as delivered, compact
+	JSON       []byte // the whole object as delivered, compact
 
-	// TimestampGiven tells a publisher's own timestamp from one that was
-	// filled in, which differs each time the same event is published.
-	// It is not stored.
+	// TimestampGiven means that the publisher sent the timestamp. A generated one
+	// differs each time the same event is published. Not stored.
 	TimestampGiven bool
 
-	// DetailsFilled says that the JSON ends with empty details that the publisher
-	// left out. It is not stored.
+	// DetailsFilled means that JSON ends with empty details that the publisher left
+	// out. Not stored.
 	DetailsFilled bool
 
-	// Trace is where it was published from; it goes out with the attempts, and
-	// is no part of the event. Only what is being published has it here.
+	// Trace is the trace that the event was published in. It is sent with attempts
+	// and is not part of the event. Only set while publishing.
 	Trace Trace
 }
 
-// NewEvent reads one event as a publisher sends it, and checks it in full. at
-// is the parameter that errors name, such as events[3], or "" for the body of
-// a request. The event's JSON has its id, timestamp, name and version first,
-// then the publisher's own fields in the publisher's order and spelling; it
-// shares no memory with raw. ProgramID and Seq are the store's to fill in.
+// NewEvent parses and checks one event from a publisher. at is the path of the
+// event for errors, such as events[3], or "" for a request body. The JSON of the
+// event starts with id, timestamp, name and version, followed by the publisher's
+// fields in their order and spelling; it shares no memory with raw. The store sets
+// ProgramID and Seq.
 func (c *Catalog) NewEvent(raw []byte, at string, now time.Time) (Event, *Error) {
 	if len(raw) > MaxEventBytes { // before any work is done on it
 		return Event{}, invalid([]Validation{eventTooLarge(at)})
@@ -58,10 +57,10 @@ func (c *Catalog) NewEvent(raw []byte, at string, now time.Time) (Event, *Error)
 	return e, invalid(v)
 }
 
-// NewEvents reads the body of a request to publish: one event, or an object
-// whose property events holds 1 to MaxPublishEvents of them. It returns all of
-// the events or none; batch says that they came as an array. One id may be
-// there several times, with the same content or not.
+// NewEvents parses the body of a publish request: one event, or an object whose
+// property events has 1 to MaxPublishEvents of them. It returns all events or none;
+// batch reports whether they were in an array. An id may occur several times, with
+// the same content or not.
 func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bool, err *Error) {
 	d := c.document()
 	defer c.release(d)
@@ -120,7 +119,7 @@ func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bo
 	return events, true, nil
 }
 
-// newEvent checks and makes the event at node root.
+// newEvent checks and creates the event at node root.
 func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (Event, []Validation) {
 	if len(d.raw(root)) > MaxEventBytes {
 		return Event{}, []Validation{eventTooLarge(at)}
@@ -163,11 +162,11 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 	return e, nil
 }
 
-// emptyDetails is appended to a notification whose publisher left them out: details
-// is an object for every category (spec, section 6.2).
+// emptyDetails is appended to a notification without details, which the spec
+// requires for every category (section 6.2).
 const emptyDetails = `,"details":{}`
 
-// hasMember reports whether the object at node i has a member of that name.
+// hasMember reports whether the object at node i has a member called name.
 func hasMember(d *document, i int32, name string) bool {
 	for member := range d.members(i) {
 		if string(d.text(member)) == name {
@@ -177,8 +176,8 @@ func hasMember(d *document, i int32, name string) bool {
 	return false
 }
 
-// commonFields reads the fields that every event has into e. It returns the
-// event's type, nil if that is not known, and what is wrong with the fields.
+// commonFields parses the fields of every event into e. It returns the event type,
+// nil if unknown, and what is wrong with the fields.
 func (c *Catalog) commonFields(d *document, root int32, at string, e *Event) (t *EventType, v []Validation) {
 	var haveName, haveVersion bool
 	for name, value := range d.members(root) {
@@ -212,7 +211,7 @@ func (c *Catalog) commonFields(d *document, root int32, at string, e *Event) (t 
 	return t, v
 }
 
-// readID reads the value at node i into e.ID. The code is "" if it is valid.
+// readID parses the value at node i into e.ID. The code is "" if it is valid.
 func (e *Event) readID(d *document, i int32) (code, detail string) {
 	if !d.isString(i) {
 		return InvalidType, "must be a string"
@@ -225,7 +224,7 @@ func (e *Event) readID(d *document, i int32) (code, detail string) {
 	return "", ""
 }
 
-// readTimestamp reads the value at node i into e.Timestamp. The code is "" if it
+// readTimestamp parses the value at node i into e.Timestamp. The code is "" if it
 // is valid.
 func (e *Event) readTimestamp(d *document, i int32) (code, detail string) {
 	if !d.isString(i) {
@@ -239,8 +238,8 @@ func (e *Event) readTimestamp(d *document, i int32) (code, detail string) {
 	return "", ""
 }
 
-// readName returns the event type that the value at node i names, nil with a
-// code if it names none that can be published.
+// readName returns the event type named at node i, nil with a code if it cannot be
+// published.
 func (c *Catalog) readName(d *document, i int32) (t *EventType, code, detail string) {
 	if !d.isString(i) {
 		return nil, InvalidType, "must be a string"
@@ -271,7 +270,7 @@ func eventTooLarge(at string) Validation {
 	return Validation{InvalidTooLarge, fmt.Sprintf("must be at most %d bytes", MaxEventBytes), wholeEvent(at)}
 }
 
-// isCommonField says whether a field is one that every event has (spec, section 2.3).
+// isCommonField reports whether every event has the field (spec, section 2.3).
 func isCommonField(name []byte) bool {
 	switch string(name) {
 	case "id", "timestamp", "name", "version":
@@ -280,8 +279,8 @@ func isCommonField(name []byte) bool {
 	return false
 }
 
-// appendEventHead appends how the JSON of every event begins. Neither value
-// needs an escape.
+// appendEventHead appends the start of every event's JSON. Neither value needs
+// escaping.
 func appendEventHead(dst []byte, id, timestamp string) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = append(dst, id...)
@@ -290,10 +289,10 @@ func appendEventHead(dst []byte, id, timestamp string) []byte {
 	return append(dst, '"')
 }
 
-// SameEvent says whether an event that is published again is the one that was
-// stored under its id. The order of properties, blanks and escapes do not
-// count; the spelling of numbers does. Nor does a timestamp that was not given
-// this time: the publisher cannot know the one that was filled in.
+// SameEvent reports whether a repeated event is the same as the stored event with
+// its id. The order of properties, whitespace and escapes do not matter; the
+// spelling of numbers does. A timestamp that was not given this time is ignored,
+// since the publisher cannot know the generated one.
 func SameEvent(stored, again *Event) bool {
 	a, b := stored.JSON, again.JSON
 	if !again.TimestampGiven {
@@ -315,14 +314,14 @@ func SameEvent(stored, again *Event) bool {
 	return errA == nil && errB == nil && bytes.Equal(a, b)
 }
 
-// canonical renders JSON in the one form that only its content decides, but
-// for numbers, which stay as they are: they may be beyond a float64.
+// canonical formats JSON so that equal content is equal text, except for numbers,
+// which keep their spelling: they may exceed a float64.
 func canonical(json []byte) ([]byte, error) {
 	return jsontext.AppendFormat(nil, json, jsontext.ReorderRawObjects(true), jsontext.PreserveRawStrings(false),
 		jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
 }
 
-// parseUUID reads a UUID in its usual form of 36 characters, of any case.
+// parseUUID parses a UUID in its 36-character form, in any case.
 func parseUUID(s []byte) (id uuid.UUID, ok bool) {
 	if len(s) != 36 {
 		return id, false
@@ -331,8 +330,8 @@ func parseUUID(s []byte) (id uuid.UUID, ok bool) {
 	return id, err == nil
 }
 
-// isTimestamp says whether s is a time as RFC 3339 profiles ISO 8601, in UTC,
-// with at most nine digits of a second's fraction.
+// isTimestamp reports whether s is an RFC 3339 timestamp in UTC with at most nine
+// fractional digits.
 func isTimestamp(s []byte) bool {
 	const form = "0000-00-00T00:00:00"
 	if len(s) < len(form)+1 {
@@ -358,6 +357,6 @@ func isTimestamp(s []byte) bool {
 	if string(rest) != "Z" && string(rest) != "+00:00" {
 		return false
 	}
-	_, err := time.Parse("2006-01-02T15:04:05", string(s[:len(form)])) // the day and the hour exist
+	_, err := time.Parse("2006-01-02T15:04:05", string(s[:len(form)])) // checks that the day and the hour exist
 	return err == nil
 }

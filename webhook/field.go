@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// FieldHas reports whether a field of a JSON object has a value: a string, a number, or
-// true or false, as they are written. Path names the field, with dots between the names
-// of objects in each other. Of an array any element will do. JSON that is not valid has
-// no field.
+// FieldHas reports whether a field of a JSON object has a value: a string, a
+// number, true or false, as written. path is the field's name, with dots for nested
+// objects. In an array, any element may match. Invalid JSON has no fields.
 func FieldHas(object []byte, path, value string) bool {
-	// Most events do not have it: that is seen without parsing, unless the value could
-	// be written with escapes.
+	// Most events do not contain the value, which a byte search shows without
+	// parsing, unless it may be escaped.
 	if plainValue(value) && !bytes.Contains(object, []byte(value)) && !bytes.ContainsRune(object, '\\') {
 		return false
 	}
@@ -25,7 +24,7 @@ func FieldHas(object []byte, path, value string) bool {
 	return has(fields, strings.Split(path, "."), value)
 }
 
-// plainValue reports whether a value is written in JSON as it is.
+// plainValue reports whether JSON contains the value without escapes.
 func plainValue(value string) bool {
 	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\/<>&`, r) })
 }

@@ -12,6 +12,7 @@ func ByteSize(n int64) string {
 	if i == 0 || v >= 100 {
 		return strconv.FormatInt(int64(v), 10) + " " + units[i]
 	}
-	// Cut off, not rounded: what is short of a limit must not look like it.
+	// Truncate instead of rounding, so a size just below a limit does not look like
+	// it.
 	return strconv.FormatFloat(float64(int64(v*10))/10, 'f', 1, 64) + " " + units[i]
 }

@@ -2,71 +2,71 @@ package webhook
 
 import "time"
 
-// Health says how a subscription's server has been doing.
+// Health is the state of a subscription's receiver, as seen by its circuit breaker.
 type Health string
 
 const (
 	HealthHealthy  Health = "healthy"
-	HealthFailing  Health = "failing"  // the circuit breaker is open: only probes are sent, and its events wait in the log
-	HealthDisabled Health = "disabled" // it was failing for so long that it was switched off
+	HealthFailing  Health = "failing"  // the circuit breaker is open: events wait in the log and only probes are sent
+	HealthDisabled Health = "disabled" // it was failing for too long (DisableAfter)
 )
 
-// HealthDegraded is the health of an active, healthy subscription that had a failed
-// attempt in the last hour. Only the admin UI shows it; no record has it.
+// HealthDegraded is an active, healthy subscription that had a failed attempt in
+// the last hour. Only the admin UI shows it; no record has it.
 const HealthDegraded Health = "degraded"
 
-// FailingReason says why a subscription is failing.
+// FailingReason is why a subscription is failing.
 type FailingReason string
 
 const (
-	FailingUnreachable FailingReason = "unreachable" // its attempts are retryable: no response, or a 5xx
-	FailingRejecting   FailingReason = "rejecting"   // its server responds, with another final status than 2xx
+	FailingUnreachable FailingReason = "unreachable" // attempts are retryable: no response, or a 5xx
+	FailingRejecting   FailingReason = "rejecting"   // the receiver responds with a final status other than 2xx
 )
 
-// The bounds of failing.
+// Limits of the circuit breaker.
 const (
-	// FailingOver is the least time that the retryable attempts in a row must
-	// span: a burst of failures within a moment is one failure.
+	// FailingOver is the minimum time that consecutive retryable attempts must span
+	// to open the breaker, so a burst of failures counts as one.
 	FailingOver = time.Minute
-	// MinProbeWait and MaxProbeWait are the first and the longest wait between
-	// two probes of a failing subscription; each is twice the last.
+	// MinProbeWait and MaxProbeWait are the first and the longest wait between two
+	// probes; each is twice the last.
 	MinProbeWait = 5 * time.Second
 	MaxProbeWait = 5 * time.Minute
 )
 
-// HealthPolicy is the operator's choice of when a subscription is failing, and
-// when it is switched off.
+// HealthPolicy is the operator's choice of when the circuit breaker opens and when
+// a subscription is disabled.
 type HealthPolicy struct {
-	FailingAfter   int           // retryable attempts in a row; 0 is never
-	RejectingAfter int           // final responses other than 2xx in a row; 0 is never
-	DisableAfter   time.Duration // of failing; 0 is never
+	FailingAfter   int           // consecutive retryable attempts; 0 for never
+	RejectingAfter int           // consecutive final responses other than 2xx; 0 for never
+	DisableAfter   time.Duration // time of failing; 0 for never
 }
 
-// Failures are what is remembered of a subscription's attempts since the last
-// that succeeded, pings aside. The zero value is none.
+// Failures summarizes a subscription's failed attempts since the last success,
+// excluding pings. The zero value means none.
 type Failures struct {
 	Count    int       // retryable attempts
 	Rejected int       // attempts with a final response other than 2xx, or a blocked destination
-	First    time.Time // when the first of all of them ended
+	First    time.Time // end of the first one
 
-	RejectedName string    // the event type that was rejected last
-	RejectedFrom time.Time // when the oldest event of a rejected delivery was accepted; zero if none is known
+	RejectedName string    // event type of the last rejection
+	RejectedFrom time.Time // acceptance of the oldest event in a rejected delivery; zero if unknown
 
-	// While the subscription is failing, and once it is disabled:
+	// While the subscription is failing or disabled:
 	Reason    FailingReason
 	Since     time.Time
 	NextProbe time.Time
-	Probes    int  // that have failed
-	Pinged    bool // a ping has succeeded since the last probe: the next is a delivery
+	Probes    int  // failed probes
+	Pinged    bool // a ping has succeeded since the last probe: the next probe is a delivery
 }
 
-// InARow is how many attempts have failed since the last that succeeded.
+// InARow returns the number of failed attempts since the last success.
 func (f *Failures) InARow() int { return f.Count + f.Rejected }
 
-// After decides how a subscription is doing after an attempt that ended now,
-// pings aside. A success ends the state of failing and both counts. An attempt
-// that the service itself interrupted says nothing. With probe the attempt was
-// made because the subscription was failing.
+// After returns the health of a subscription after an attempt that ended now and
+// was not a ping. A success closes the breaker and resets the counts. An attempt
+// that the service itself interrupted changes nothing. probe means that the attempt
+// was made while the subscription was failing.
 func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now time.Time) (Health, Failures) {
 	switch {
 	case h == HealthDisabled || a.Error == ErrorInterrupted:
@@ -93,7 +93,7 @@ func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now ti
 	switch {
 	case h == HealthFailing && probe:
 		if reason != "" {
-			f.Reason = reason // what its server does now
+			f.Reason = reason // the receiver's current behavior
 		}
 		return p.afterProbe(h, f, now)
 	case h == HealthHealthy && reason != "":
@@ -102,9 +102,9 @@ func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now ti
 	return h, f
 }
 
-// AfterPing decides the same after an attempt of a ping. It neither opens nor
-// closes the circuit breaker: a success has the next probe made now, with a
-// delivery. With probe the ping was the probe itself.
+// AfterPing does the same after a ping, which neither opens nor closes the breaker.
+// A success triggers the next probe immediately, with a delivery. probe means that
+// the ping was the probe itself.
 func (p HealthPolicy) AfterPing(h Health, f Failures, a *Attempt, probe bool, now time.Time) (Health, Failures) {
 	switch {
 	case h != HealthFailing || a.Error == ErrorInterrupted:
@@ -119,7 +119,7 @@ func (p HealthPolicy) AfterPing(h Health, f Failures, a *Attempt, probe bool, no
 	return h, f
 }
 
-// afterProbe decides what follows a probe that has failed.
+// afterProbe returns the health after a failed probe.
 func (p HealthPolicy) afterProbe(h Health, f Failures, now time.Time) (Health, Failures) {
 	f.Pinged = false
 	f.Probes++

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// The limits of idempotency keys.
+// Limits of idempotency keys.
 const (
 	IdempotencyHeader   = "Idempotency-Key"
 	MaxIdempotencyKey   = 255 // bytes
 	IdempotencyKeptFor  = 24 * time.Hour
-	MaxIdempotencyKeys  = 10_000   // kept of one token at a time
-	MaxIdempotencyBytes = 64 << 20 // of the answers that are kept of one token, about
+	MaxIdempotencyKeys  = 10_000   // stored per token
+	MaxIdempotencyBytes = 64 << 20 // of responses stored per token, approximately
 )
 
-// IdempotencyKey is what a client names a request by that must take effect
-// once, however often it is sent.
+// IdempotencyKey identifies a request that takes effect once, however often the
+// client sends it.
 type IdempotencyKey struct {
-	TokenID string // whose key it is
+	TokenID string // owner of the key
 	Key     string
-	Request [sha256.Size]byte // of what the request asks for
+	Request [sha256.Size]byte // hash of the request
 }
 
-// CheckIdempotencyKey returns what is wrong with the values of the header that
-// carries a key, or nil.
+// CheckIdempotencyKey returns what is wrong with the values of the Idempotency-Key
+// header, or nil.
 func CheckIdempotencyKey(values []string) *Error {
 	fail := func(code, detail string) *Error { return Invalid(Validation{code, detail, IdempotencyHeader}) }
 	switch {

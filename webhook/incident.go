@@ -2,39 +2,40 @@ package webhook
 
 import "time"
 
-// IncidentQuiet is how long after the last delivery that failed for good an incident
-// is closed, if the circuit breaker is not open.
+// IncidentQuiet is how long after the last permanent failure an incident closes, if
+// the circuit breaker is not open.
 const IncidentQuiet = time.Hour
 
-// IncidentEnd says what closed an incident.
+// IncidentEnd is what closed an incident.
 type IncidentEnd string
 
 const (
 	IncidentRecovered IncidentEnd = "recovered" // the circuit breaker closed: a delivery succeeded
-	IncidentIsQuiet   IncidentEnd = "quiet"     // no delivery failed for good for IncidentQuiet
+	IncidentIsQuiet   IncidentEnd = "quiet"     // no delivery failed permanently for IncidentQuiet
 	IncidentChanged   IncidentEnd = "changed"   // the subscription got another URL or was activated
 	IncidentDeleted   IncidentEnd = "deleted"   // the subscription was deleted
 )
 
-// IncidentEnds returns everything that can close an incident.
+// IncidentEnds returns every IncidentEnd.
 func IncidentEnds() []IncidentEnd {
 	return []IncidentEnd{IncidentRecovered, IncidentIsQuiet, IncidentChanged, IncidentDeleted}
 }
 
-// The states of an incident, as a filter has them.
+// The values of the status filter.
 const (
 	IncidentOpen     = "open"
 	IncidentResolved = "resolved"
 )
 
-// Incident is a subscription that fails, from the first failure to recovery.
+// Incident is a period in which a subscription's deliveries fail, from the first
+// failure to recovery.
 type Incident struct {
 	ID             string
 	ProgramID      string
 	SubscriptionID string
-	URL            string // of the subscription, as it is now; "" when it was removed
+	URL            string // current URL of the subscription; "" if it was removed
 	Description    string
-	Health         Health // of the subscription now
+	Health         Health // current health of the subscription
 
 	OpenedAt time.Time
 	ClosedAt time.Time   // zero while it is open
@@ -42,28 +43,28 @@ type Incident struct {
 
 	FailingReason FailingReason // "" if the circuit breaker did not open
 	FirstFailure  time.Time
-	LastSuccess   time.Time // zero if none is known; of a closed incident the last before it
+	LastSuccess   time.Time // zero if unknown; for a closed incident the last before it closed
 	NextProbe     time.Time // zero if none is due
-	Probes        int       // that have failed
+	Probes        int       // failed probes
 
-	// Of the last attempt that failed:
-	LastFailure    time.Time // zero if it is not known
+	// The last failed attempt:
+	LastFailure    time.Time // zero if unknown
 	ResponseStatus int       // 0 for no response
 	Error          ErrorCode
 	DeliveryID     string // "" if the delivery was removed
 
-	Failed        int64     // deliveries that failed for good
-	FailedFrom    time.Time // when the oldest event of those was accepted; zero if it is not known
-	WaitingEvents int       // that are held, 0 when it is closed; at most the bound that was asked for
-	OldestEvent   time.Time // when the first of those in the log was accepted; zero for none
+	Failed        int64     // deliveries that failed permanently
+	FailedFrom    time.Time // acceptance of the oldest event in those; zero if unknown
+	WaitingEvents int       // events held back, 0 if closed; up to the limit that the caller asked for
+	OldestEvent   time.Time // acceptance of the oldest waiting event; zero for none
 
-	Timeline []IncidentEntry // in the order of time; of an incident that is read singly
+	Timeline []IncidentEntry // oldest first; only if the incident was read by its id
 }
 
 // Open reports whether the incident is open.
 func (i *Incident) Open() bool { return i.ClosedAt.IsZero() }
 
-// Status returns the state of the incident.
+// Status returns IncidentOpen or IncidentResolved.
 func (i *Incident) Status() string {
 	if i.Open() {
 		return IncidentOpen
@@ -79,10 +80,10 @@ type IncidentProbe struct {
 	DeliveryID     string // "" if the delivery was removed
 }
 
-// Succeeded reports whether the probe was accepted.
+// Succeeded reports whether the response was 2xx.
 func (p *IncidentProbe) Succeeded() bool { return p.ResponseStatus >= 200 && p.ResponseStatus <= 299 }
 
-// IncidentStep says what an attempt does to a subscription's incident.
+// IncidentStep is the effect of an attempt on a subscription's incident.
 type IncidentStep int
 
 const (
@@ -91,10 +92,11 @@ const (
 	IncidentCloses
 )
 
-// IncidentAfter decides what an attempt does to an incident of a subscription whose
-// health was before and is after. Failed says that the attempt's delivery failed for
-// good, pings aside. An incident opens with that, or with the circuit breaker, and
-// closes with the breaker.
+// IncidentAfter returns the effect of an attempt that changed a subscription's
+// health from before to after. open says whether there is an open incident, failed
+// whether the attempt's delivery failed permanently (excluding pings). A permanent
+// failure or the opening of the circuit breaker opens an incident; the breaker's
+// closing closes it.
 func IncidentAfter(open, failed bool, before, after Health) IncidentStep {
 	switch {
 	case open && before == HealthFailing && after == HealthHealthy:
@@ -105,7 +107,7 @@ func IncidentAfter(open, failed bool, before, after Health) IncidentStep {
 	return IncidentStays
 }
 
-// IncidentEntryKind says what an entry of an incident's timeline is about.
+// IncidentEntryKind is the kind of an entry in an incident's timeline.
 type IncidentEntryKind string
 
 const (
@@ -116,13 +118,13 @@ const (
 	IncidentEntryClosed IncidentEntryKind = "closed"
 )
 
-// IncidentEntry is an entry of an incident's timeline.
+// IncidentEntry is an entry in an incident's timeline.
 type IncidentEntry struct {
 	At   time.Time
 	Kind IncidentEntryKind
 
-	Alert       AlertName // of an alert
-	AlertStatus Status    // of sending it
+	Alert       AlertName // for IncidentEntryAlert
+	AlertStatus Status    // of the alert's delivery
 
 	Probe  *IncidentProbe
 	Replay *Replay

@@ -16,38 +16,38 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The limits of JSON that is read.
+// Limits of JSON input.
 const (
-	MaxBodyBytes   = 5 << 20 // the body of a request
-	MaxJSONDepth   = 32      // objects and arrays within each other
-	maxNumberBytes = 100     // one number, as it is written
-	maxExponent    = 308     // of a number with an exponent: what a float64 holds
-	maxValidations = 100     // told of one request
-	maxQuotedName  = 64      // characters of a caller's property name in an error
+	MaxBodyBytes   = 5 << 20 // request body
+	MaxJSONDepth   = 32      // nested objects and arrays
+	maxNumberBytes = 100     // one number, as written
+	maxExponent    = 308     // of a number with an exponent: the range of a float64
+	maxValidations = 100     // reported for one request
+	maxQuotedName  = 64      // characters of a property name in an error
 )
 
-// node is one value of a document, or the name of a member. Nodes lie in the
-// order of the text: the name of a member directly before its value, the
-// children of an object or array directly after it.
+// node is a value of a document, or the name of a member. Nodes are in the order of
+// the text: a member's name directly before its value, the children of an object or
+// array directly after it.
 type node struct {
 	kind       jsontext.Kind
-	start, end int32 // of its text in the source, quotes and brackets included
-	next       int32 // the first node after this one and all its children
+	start, end int32 // offsets in the source, including quotes and brackets
+	next       int32 // first node after this one and its children
 }
 
-// document is a JSON value that was read strictly: UTF-8, one value and
-// nothing after it, no name twice in one object, no lone surrogates, nesting
-// and numbers bounded. Node 0 is the value itself. A document can be parsed
-// into again and again, and is not safe for use by several goroutines.
+// document is a JSON value that was parsed strictly: UTF-8, one value, no duplicate
+// names in an object, no lone surrogates, limited nesting and numbers. Node 0 is
+// the value itself. A document can be reused for parsing, and is not safe for
+// concurrent use.
 type document struct {
-	src   []byte // the caller's; never written to
+	src   []byte // the caller's; never modified
 	nodes []node
 	in    bytes.Buffer
 	dec   jsontext.Decoder
 }
 
-// parse reads src, which must not change while the document is in use. at is
-// the parameter that the document stands for, "" for a whole request.
+// parse parses src, which must not change while the document is in use. at is the
+// path of the document for errors, "" for a request body.
 func (d *document) parse(src []byte, at string) *Error {
 	d.src, d.nodes = src, d.nodes[:0]
 	if len(src) > MaxBodyBytes {
@@ -77,8 +77,8 @@ func (d *document) parse(src []byte, at string) *Error {
 	return nil
 }
 
-// value reads the next value with all that is in it. The decoder has kept the
-// depth bounded, and so this recursion too.
+// value parses the next value and its children. The decoder limits the depth and
+// therefore this recursion.
 func (d *document) value(at string) *Error {
 	kind := d.dec.PeekKind()
 	if kind != jsontext.KindBeginObject && kind != jsontext.KindBeginArray {
@@ -120,8 +120,7 @@ func (d *document) value(at string) *Error {
 	return nil
 }
 
-// bounded says whether a number is of a size that nothing can stumble over,
-// such as exact arithmetic on 1e999999999.
+// bounded reports whether a number has a manageable size, unlike 1e999999999.
 func bounded(number []byte) bool {
 	if len(number) > maxNumberBytes {
 		return false
@@ -138,7 +137,7 @@ func bounded(number []byte) bool {
 	return err == nil
 }
 
-// path says in our spelling where the decoder stands: events[1].name.
+// path returns the position of the decoder in our notation: events[1].name.
 func (d *document) path(pointer jsontext.Pointer, at string) string {
 	depth := 1
 	for token := range pointer.Tokens() {
@@ -152,7 +151,7 @@ func (d *document) path(pointer jsontext.Pointer, at string) string {
 	return at
 }
 
-// join returns the path of a member of the object at the path at.
+// join returns the path of a member of the object at path at.
 func join(at, name string) string {
 	name = quotedName(name)
 	if at == "" {
@@ -161,11 +160,11 @@ func join(at, name string) string {
 	return at + "." + name
 }
 
-// element returns the path of an element of the array at the path at.
+// element returns the path of an element of the array at path at.
 func element(at string, i int) string { return at + "[" + strconv.Itoa(i) + "]" }
 
-// quotedName bounds a name of the caller's that an error repeats, and shows an
-// empty one.
+// quotedName limits the length of a caller's name in an error, and shows an empty
+// one.
 func quotedName(name string) string {
 	if name == "" {
 		return `""`
@@ -182,7 +181,7 @@ func quotedName(name string) string {
 func (d *document) malformed(err error, at string) *Error {
 	var syntax *jsontext.SyntacticError
 	if !errors.As(err, &syntax) {
-		return malformed(d.src, len(d.src), at, "it ends too early") // io.EOF: there is no value at all
+		return malformed(d.src, len(d.src), at, "it ends too early") // io.EOF: there is no value
 	}
 	offset := min(int(syntax.ByteOffset), len(d.src))
 	switch {
@@ -202,9 +201,9 @@ func (d *document) malformed(err error, at string) *Error {
 	return malformed(d.src, offset, at, fmt.Sprintf("%q is not expected there", r))
 }
 
-// malformed is the error for what is no strict JSON. Columns count characters.
-// Of a single line that is a part of something else it gives the column alone:
-// which line of that it is only the caller knows.
+// malformed returns the error for invalid JSON. Columns count characters. For a
+// single line within something else it gives only the column, since only the caller
+// knows the line.
 func malformed(src []byte, offset int, at, what string) *Error {
 	before := src[:offset]
 	line := 1 + bytes.Count(before, []byte("\n"))
@@ -218,7 +217,7 @@ func malformed(src []byte, offset int, at, what string) *Error {
 	return NewError(CodeInvalid, fmt.Sprintf("%s is not valid JSON: line %d, column %d: %s.", at, line, column, what))
 }
 
-// invalid is [Invalid] for lists that a hostile caller could make very long.
+// invalid is [Invalid] with a limit on the number of validations.
 func invalid(v []Validation) *Error {
 	if len(v) <= maxValidations {
 		return Invalid(v...)
@@ -228,24 +227,24 @@ func invalid(v []Validation) *Error {
 	return err
 }
 
-// raw returns the text of a node as it was written.
+// raw returns the text of a node as written.
 func (d *document) raw(i int32) []byte { return d.src[d.nodes[i].start:d.nodes[i].end] }
 
 func (d *document) isString(i int32) bool { return d.nodes[i].kind == jsontext.KindString }
 
-// text returns what the string at node i says: a slice of the source unless
-// there are escapes in it.
+// text returns the content of the string at node i: a slice of the source unless it
+// has escapes.
 func (d *document) text(i int32) []byte {
 	raw := d.raw(i)
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw[1 : len(raw)-1]
 	}
-	s, _ := jsontext.AppendUnquote(nil, raw) // it was read without an error
+	s, _ := jsontext.AppendUnquote(nil, raw) // cannot fail: parse has checked it
 	return s
 }
 
-// integer returns the number at node i, which must be written without a
-// fraction and an exponent and fit into 64 bits.
+// integer returns the number at node i, which must be an integer of 64 bits without
+// fraction or exponent.
 func (d *document) integer(i int32) (int64, *Validation) {
 	raw := string(d.raw(i))
 	if d.nodes[i].kind != jsontext.KindNumber || strings.ContainsAny(raw, ".eE") {
@@ -258,8 +257,8 @@ func (d *document) integer(i int32) (int64, *Validation) {
 	return n, nil
 }
 
-// appendCompact appends the text of a valid JSON value without the blanks
-// between its tokens; every token stays as it was written.
+// appendCompact appends a valid JSON value without whitespace between tokens, which
+// are otherwise unchanged.
 func appendCompact(dst, value []byte) []byte {
 	for i := 0; i < len(value); {
 		switch value[i] {
@@ -283,8 +282,8 @@ func appendCompact(dst, value []byte) []byte {
 	return dst
 }
 
-// members goes through the members of the object at node i: the nodes of each
-// name and its value. Of a value that is no object there are none.
+// members yields the nodes of the name and the value of each member of the object
+// at node i. It yields nothing if that is not an object.
 func (d *document) members(i int32) iter.Seq2[int32, int32] {
 	return func(yield func(name, value int32) bool) {
 		if d.nodes[i].kind != jsontext.KindBeginObject {
@@ -298,8 +297,8 @@ func (d *document) members(i int32) iter.Seq2[int32, int32] {
 	}
 }
 
-// elements goes through the elements of the array at node i: the index and the
-// node of each. Of a value that is no array there are none.
+// elements yields the index and the node of each element of the array at node i. It
+// yields nothing if that is not an array.
 func (d *document) elements(i int32) iter.Seq2[int, int32] {
 	return func(yield func(n int, value int32) bool) {
 		if d.nodes[i].kind != jsontext.KindBeginArray {
@@ -315,7 +314,7 @@ func (d *document) elements(i int32) iter.Seq2[int, int32] {
 	}
 }
 
-// any returns the value at node i as [jsonschema.Schema.Validate] takes it.
+// any returns the value at node i in the form for [jsonschema.Schema.Validate].
 func (d *document) any(i int32) any {
 	switch d.nodes[i].kind {
 	case jsontext.KindBeginObject:
@@ -340,8 +339,8 @@ func (d *document) any(i int32) any {
 	return nil
 }
 
-// merge appends to v what is told of parameters that v does not name already,
-// neither themselves nor the object or array they lie in.
+// merge appends to v the validations in more whose parameter, or an object or array
+// around it, is not in v yet.
 func merge(v, more []Validation) []Validation {
 	known := len(v)
 	for _, m := range more {

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// The sizes of pages, and how much one filter can hold.
+// Limits of pages and filters.
 const (
 	DefaultPageSize = 25
 	MaxPageSize     = 100
@@ -21,46 +21,45 @@ const (
 	maxFilterText   = 254 // bytes
 )
 
-// List describes a list of records: how it can be sorted and filtered, and how
-// it is divided into pages (spec, section 4.6). The description is all there
-// is to say of a list: it reads queries, names what is supported when it
-// refuses one, and package store makes SQL of what was read.
+// List describes a list of records: how it is sorted, filtered and paginated (spec,
+// section 4.6). The description is complete: it parses queries, names the supported
+// parameters in errors, and package store translates queries into SQL.
 type List struct {
-	Feed    bool        // pages go by cursor, so that rows that arrive later never shift one; otherwise by number
-	Sort    []string    // the fields that it can be sorted by
-	Default []SortField // its order when none is asked for
+	Feed    bool        // paginated by keyset cursor, so new rows never shift a page; otherwise by page number
+	Sort    []string    // fields to sort by
+	Default []SortField // default order
 	Filters []Filter
 }
 
-// SortField is one field of an order.
+// SortField is a field in a sort order.
 type SortField struct {
 	Name       string
 	Descending bool
 }
 
-// Filter is a property that a list can be filtered by.
+// Filter is a property to filter a list by.
 type Filter struct {
 	Name   string
 	Kind   FilterKind
-	Values []string // with FilterOneOf: what the property can be
+	Values []string // allowed values, for FilterOneOf and FilterLeast
 }
 
-// FilterKind says what a filter's values look like. Every filter but a
-// FilterTime takes several values, and lets through what matches any.
+// FilterKind is the kind of a filter's values. All filters except FilterTime take
+// several values and match any of them.
 type FilterKind int
 
 const (
-	FilterOneOf          FilterKind = iota // one of a few words
-	FilterEvent                            // the name of an event
+	FilterOneOf          FilterKind = iota // one of Values
+	FilterEvent                            // an event name
 	FilterID                               // a UUID
-	FilterURL                              // an absolute URL; not divided at commas, which it may have
+	FilterURL                              // an absolute URL; not split at commas, which it may contain
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
-	FilterTime                             // a span of time, given by its ends: name.from and name.to
-	FilterText                             // the text itself, of at most maxFilterText bytes
-	FilterLeast                            // an integer, one of Values, and what is greater; its name ends in .from, as that of a span's beginning
+	FilterTime                             // a time range, given by name.from and name.to
+	FilterText                             // text of at most maxFilterText bytes
+	FilterLeast                            // an integer in Values, matching greater or equal values; its name ends in .from
 )
 
-// The lists of the API and of the admin UI. They are never changed.
+// The lists of the API and of the admin UI. They are immutable.
 var (
 	SubscriptionList = &List{
 		Sort:    []string{"created_at", "updated_at", "url"},
@@ -68,17 +67,17 @@ var (
 		Filters: []Filter{
 			{Name: "active", Values: []string{"true", "false"}},
 			{Name: "status", Values: []string{string(HealthHealthy), string(HealthFailing), string(HealthDisabled)}},
-			{Name: "event", Kind: FilterEvent}, // that it asks for
+			{Name: "event", Kind: FilterEvent}, // that it wants
 			{Name: "url", Kind: FilterURL},
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "updated_at", Kind: FilterTime},
 		},
 	}
 
-	// AllSubscriptionList is of the subscriptions of all programs, for admins. Its status
-	// tells degraded ones from healthy ones.
-	// Created_at is the order of their creation, which has no ties. Deleted ones
-	// are there when they are asked for.
+	// AllSubscriptionList lists the subscriptions of all programs for admins. Its
+	// status filter distinguishes degraded from healthy ones. created_at is the
+	// order of creation, which has no ties. Deleted subscriptions are only listed
+	// if the filter asks for them.
 	AllSubscriptionList = &List{
 		Feed:    true,
 		Sort:    []string{"created_at"},
@@ -86,37 +85,37 @@ var (
 		Filters: []Filter{
 			{Name: "status", Values: []string{string(HealthHealthy), string(HealthDegraded), string(HealthFailing), string(HealthDisabled)}},
 			{Name: "active", Values: []string{"true", "false"}},
-			{Name: "losses", Values: []string{"true", "false"}}, // whether retention has cost it events
+			{Name: "losses", Values: []string{"true", "false"}}, // whether retention removed events that it had not received
 			{Name: "deleted", Values: []string{"true", "false"}},
-			{Name: "event", Kind: FilterEvent}, // that it asks for
-			{Name: "url", Kind: FilterText},    // a part of it, in any case
+			{Name: "event", Kind: FilterEvent}, // that it wants
+			{Name: "url", Kind: FilterText},    // substring, ignoring case
 			{Name: "created_at", Kind: FilterTime},
 		},
 	}
 
-	// DeliveryList is of the deliveries of one subscription. Created_at is the
-	// order of their creation, which has no ties. Those that are not completed
-	// come last when completed_at sorts them, in either direction.
+	// DeliveryList lists the deliveries of one subscription. created_at is the
+	// order of creation, which has no ties. Sorted by completed_at, deliveries that
+	// are not completed come last in both directions.
 	DeliveryList = &List{
 		Feed:    true,
 		Sort:    []string{"created_at", "completed_at"},
 		Default: []SortField{{Name: "created_at", Descending: true}},
 		Filters: []Filter{
 			{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
-			{Name: "event", Kind: FilterEvent},                    // that it carries
-			{Name: "response_status", Kind: FilterResponseStatus}, // of the last attempt that has ended
-			{Name: "error", Values: errorWords()},                 // the same
-			{Name: "failure_reason", Values: failureWords()},
-			{Name: "event_id", Kind: FilterID}, // that it carries
+			{Name: "event", Kind: FilterEvent},                    // that it has
+			{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
+			{Name: "error", Values: errorCodeNames()},             // of the last completed attempt
+			{Name: "failure_reason", Values: failureReasonNames()},
+			{Name: "event_id", Kind: FilterID}, // of an event that it has
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "completed_at", Kind: FilterTime},
 			{Name: "next_attempt_at", Kind: FilterTime},
 		},
 	}
 
-	// AllDeliveryList is of the deliveries of all programs, for admins.
-	// Subscription_url is a part of the URL that a subscription has now, in any
-	// case, a deleted one too.
+	// AllDeliveryList lists the deliveries of all programs for admins.
+	// subscription_url matches a substring of the subscription's current URL,
+	// ignoring case, even if it is deleted.
 	AllDeliveryList = &List{
 		Feed:    true,
 		Sort:    []string{"created_at"},
@@ -133,14 +132,13 @@ var (
 		),
 	}
 
-	// ProgramDeliveryList is of the deliveries of one program: AllDeliveryList
-	// without the filter by program.
+	// ProgramDeliveryList lists the deliveries of one program.
 	ProgramDeliveryList = AllDeliveryList.without("program_id")
 
-	// EventDeliveryList is of the deliveries that carry one event of a program.
+	// EventDeliveryList lists the deliveries with one event of a program.
 	EventDeliveryList = ProgramDeliveryList.without("event_id")
 
-	// ReplayList is of the replays of one subscription. Created_at is the order of
+	// ReplayList lists the replays of one subscription; created_at is the order of
 	// their creation.
 	ReplayList = &List{
 		Feed:    true,
@@ -152,7 +150,7 @@ var (
 		},
 	}
 
-	// EventList is of the log of one program; received_at is the order of seq.
+	// EventList lists the log of one program; received_at is the order of seq.
 	EventList = &List{
 		Feed:    true,
 		Sort:    []string{"received_at"},
@@ -165,8 +163,8 @@ var (
 		},
 	}
 
-	// IncidentList is of the incidents of a program; opened_at is the order in which
-	// they were opened.
+	// IncidentList lists the incidents of a program; opened_at is the order in
+	// which they opened.
 	IncidentList = &List{
 		Feed:    true,
 		Sort:    []string{"opened_at"},
@@ -175,13 +173,13 @@ var (
 			{Name: "status", Values: []string{IncidentOpen, IncidentResolved}},
 			{Name: "subscription_id", Kind: FilterID},
 			{Name: "failing_reason", Values: []string{string(FailingUnreachable), string(FailingRejecting)}},
-			{Name: "closed_by", Values: incidentEnds()},
+			{Name: "closed_by", Values: incidentEndNames()},
 			{Name: "opened_at", Kind: FilterTime},
 			{Name: "closed_at", Kind: FilterTime},
 		},
 	}
 
-	// AllIncidentList is of the incidents of all programs, for admins.
+	// AllIncidentList lists the incidents of all programs for admins.
 	AllIncidentList = &List{
 		Feed:    true,
 		Sort:    IncidentList.Sort,
@@ -189,15 +187,14 @@ var (
 		Filters: append(slices.Clone(IncidentList.Filters), Filter{Name: "program_id", Kind: FilterText}),
 	}
 
-	// AuditList is of what admins did, in all programs; at is the order in which
-	// they did it.
+	// AuditList lists the audit log of all programs; at is its order.
 	AuditList = &List{
 		Feed:    true,
 		Sort:    []string{"at"},
 		Default: []SortField{{Name: "at", Descending: true}},
 		Filters: []Filter{
 			{Name: "admin", Kind: FilterText},
-			{Name: "action", Values: actionWords()},
+			{Name: "action", Values: actionNames()},
 			{Name: "subject_id", Kind: FilterText},
 			{Name: "program_id", Kind: FilterText},
 			{Name: "at", Kind: FilterTime},
@@ -205,7 +202,7 @@ var (
 	}
 )
 
-// TokenList is of the tokens of all programs, for admins.
+// TokenList lists the tokens of all programs for admins.
 var TokenList = &List{
 	Sort:    []string{"created_at"},
 	Default: []SortField{{Name: "created_at", Descending: true}},
@@ -216,7 +213,7 @@ var TokenList = &List{
 	},
 }
 
-func incidentEnds() []string {
+func incidentEndNames() []string {
 	var words []string
 	for _, e := range IncidentEnds() {
 		words = append(words, string(e))
@@ -230,7 +227,7 @@ func (l *List) without(filter string) *List {
 	return &List{Feed: l.Feed, Sort: l.Sort, Default: l.Default, Filters: filters}
 }
 
-func failureWords() []string {
+func failureReasonNames() []string {
 	var words []string
 	for _, r := range FailureReasons() {
 		words = append(words, string(r))
@@ -238,7 +235,7 @@ func failureWords() []string {
 	return words
 }
 
-func errorWords() []string {
+func errorCodeNames() []string {
 	var words []string
 	for _, c := range ErrorCodes() {
 		words = append(words, string(c))
@@ -246,23 +243,22 @@ func errorWords() []string {
 	return words
 }
 
-// ListQuery is what a request asks of a list. [List.Parse] makes it; package
-// store takes no other.
+// ListQuery is a parsed request for a list. [List.Parse] creates it.
 type ListQuery struct {
 	Sort    []SortField          // at least one
-	Filters map[string][]string  // by the filter's name: sorted, each value once; nil for none
+	Filters map[string][]string  // by filter name: sorted, distinct; nil for none
 	Ranges  map[string]TimeRange // by the name of a FilterTime; nil for none
-	Size    int                  // of the page: 1 to MaxPageSize
-	Number  int                  // of the page, from 1; 1 on a feed
-	Cursor  string               // on a feed: "" is its beginning, otherwise the next of an earlier answer
+	Size    int                  // page size: 1 to MaxPageSize
+	Number  int                  // page number, from 1; 1 for a feed
+	Cursor  string               // for a feed: "" for the first page, otherwise next of an earlier page
 }
 
-// TimeRange is a span of time in whole milliseconds: From is included, To is
-// not. The zero time is an open end.
+// TimeRange is a range of whole milliseconds, including From and excluding To. A
+// zero time is an open end.
 type TimeRange struct{ From, To time.Time }
 
-// Supported returns the names of the parameters that the list takes. A nil
-// list takes none.
+// Supported returns the names of the parameters that the list supports, none for a
+// nil list.
 func (l *List) Supported() []string {
 	if l == nil {
 		return nil
@@ -281,11 +277,10 @@ func (l *List) Supported() []string {
 	return names
 }
 
-// Parse reads the parameters of a request. Whatever is not supported is an
-// error: a misspelt filter must not silently change what a list shows. The
-// error's validations name every parameter that is wrong, in the spelling
-// page[size], filter[status] or filter[created_at.from], which the parameters
-// page.size, filter.status and filter[created_at][from] are read as.
+// Parse parses the parameters of a request. An unsupported parameter is an error,
+// since a misspelled filter must not silently change a list. The validations name
+// parameters as page[size], filter[status] or filter[created_at.from]. Parse also
+// accepts the spellings page.size, filter.status and filter[created_at][from].
 func (l *List) Parse(values url.Values) (ListQuery, *Error) {
 	p := listParser{list: l, query: ListQuery{Size: DefaultPageSize, Number: 1}, given: make(map[string]bool)}
 	for _, spelling := range slices.Sorted(maps.Keys(values)) {
@@ -306,8 +301,8 @@ func (l *List) Parse(values url.Values) (ListQuery, *Error) {
 	return p.query, invalid(p.faults)
 }
 
-// CheckEvents returns an error that names each filter by events which names one
-// that the catalog does not have, nil if there is none.
+// CheckEvents returns an error for event names in filters that the catalog does not
+// have, nil if there are none.
 func (l *List) CheckEvents(q *ListQuery, c *Catalog) *Error {
 	if l == nil {
 		return nil
@@ -326,7 +321,7 @@ func (l *List) CheckEvents(q *ListQuery, c *Catalog) *Error {
 type listParser struct {
 	list   *List
 	query  ListQuery
-	given  map[string]bool // parameters that can be given once
+	given  map[string]bool // parameters that may be given once
 	faults []Validation
 }
 
@@ -334,7 +329,7 @@ func (p *listParser) fail(code, parameter, detail string) {
 	p.faults = append(p.faults, Validation{code, detail, parameter})
 }
 
-// parameter takes all that was given under one spelling of a parameter's name.
+// parameter parses all values given under one spelling of a parameter's name.
 func (p *listParser) parameter(spelling string, given []string) {
 	path, array := parameterPath(spelling)
 	if p.list == nil || path == nil || !p.take(path, array, given) {
@@ -349,7 +344,7 @@ func (p *listParser) describe() string {
 	return "supported: " + strings.Join(p.list.Supported(), ", ")
 }
 
-// take reads one parameter, and returns false when there is none of that name.
+// take parses one parameter. It returns false if the list does not support it.
 func (p *listParser) take(path []string, array bool, given []string) bool {
 	group, property := path[0], strings.Join(path[1:], ".")
 	name := group
@@ -369,7 +364,7 @@ func (p *listParser) take(path []string, array bool, given []string) bool {
 		p.once(name, given, func(name, value string) { p.integer(&p.query.Number, name, value, maxPageNumber) })
 	case name == "page[cursor]" && p.list.Feed:
 		p.once(name, given, func(name, value string) {
-			if p.query.Cursor = value; value == "" { // which would begin again from the start
+			if p.query.Cursor = value; value == "" { // would restart at the first page
 				p.fail(InvalidFormat, name, "must be the next value of an earlier answer of this list")
 			}
 		})
@@ -379,7 +374,7 @@ func (p *listParser) take(path []string, array bool, given []string) bool {
 	return true
 }
 
-// once takes the value of a parameter that can be given once, in one spelling.
+// once parses the value of a parameter that may be given once, in one spelling.
 func (p *listParser) once(name string, given []string, take func(name, value string)) {
 	if p.given[name] || len(given) != 1 {
 		p.fail(InvalidDuplicate, name, "is given more than once")
@@ -408,7 +403,7 @@ func (p *listParser) sort(name, value string) {
 		switch {
 		case !slices.Contains(p.list.Sort, f.Name):
 			p.fail(InvalidValue, name, "cannot be by "+quotedField(field)+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
-			return // one fault is enough for one parameter
+			return // one error per parameter is enough
 		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
 			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
 			return
@@ -417,7 +412,7 @@ func (p *listParser) sort(name, value string) {
 	}
 }
 
-// quotedField quotes a name of the caller's and bounds it.
+// quotedField quotes a caller's field name and limits its length.
 func quotedField(name string) string {
 	if name == "" {
 		return `""`
@@ -425,7 +420,7 @@ func quotedField(name string) string {
 	return strconv.Quote(quotedName(name))
 }
 
-// filter takes the values of a filter, or one end of a range.
+// filter parses the values of a filter, or one end of a time range.
 func (p *listParser) filter(name, property string, array bool, given []string) bool {
 	whole, end := property, ""
 	if at := strings.LastIndexByte(property, '.'); at >= 0 {
@@ -471,8 +466,7 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 
 var statusOrClass = regexp.MustCompile(`^[1-9]([0-9][0-9]|xx)$`)
 
-// value reads one value, in the one spelling that records have; or says what
-// it must be.
+// value returns a value in the spelling of records, or what it must be.
 func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:
@@ -510,9 +504,9 @@ func (f *Filter) value(s string) (value, code, must string) {
 	return s, "", ""
 }
 
-// end takes one end of a span of time (see parseSpan).
+// end parses one end of a time range (see parseRangeEnd).
 func (p *listParser) end(f *Filter, end, name, value string) {
-	first, next, ok := parseSpan([]byte(value))
+	first, next, ok := parseRangeEnd([]byte(value))
 	if !ok {
 		p.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z (the + of an offset is written %2B in a URL), or a date such as 2026-03-14, which is read as UTC")
 		return
@@ -529,10 +523,10 @@ func (p *listParser) end(f *Filter, end, name, value string) {
 	p.query.Ranges[f.Name] = r
 }
 
-// parameterPath divides the name of a parameter into its parts, however it is
-// spelt: filter[created_at][from], filter[created_at.from] and
-// filter.created_at.from are the same. array says that it ends in []. The path
-// is nil when the brackets do not match or a part is empty.
+// parameterPath splits a parameter name into its parts: filter[created_at][from],
+// filter[created_at.from] and filter.created_at.from are equal. array reports
+// whether it ends in []. The path is nil if the brackets do not match or a part is
+// empty.
 func parameterPath(name string) (path []string, array bool) {
 	head, rest := name, ""
 	if at := strings.IndexAny(name, ".["); at >= 0 {
@@ -569,8 +563,8 @@ func parameterPath(name string) (path []string, array bool) {
 	return path, array
 }
 
-// Values returns the parameters that ask for the same, in one spelling: for
-// links to a list. Parse reads them as an equal query.
+// Values returns the parameters of a query, for links. Parse returns an equal query
+// for them.
 func (l *List) Values(q *ListQuery) url.Values {
 	values := l.selection(q)
 	if q.Size != DefaultPageSize {
@@ -585,8 +579,8 @@ func (l *List) Values(q *ListQuery) url.Values {
 	return values
 }
 
-// Selection renders the order and the filters of a query, whatever its page:
-// two queries with the same show the same rows in the same order.
+// Selection encodes the order and the filters of a query, without its page: queries
+// with the same selection list the same rows in the same order.
 func (l *List) Selection(q *ListQuery) string { return l.selection(q).Encode() }
 
 func (l *List) selection(q *ListQuery) url.Values {
@@ -619,7 +613,7 @@ func (l *List) selection(q *ListQuery) url.Values {
 	return values
 }
 
-// quoted bounds a name of the caller's that an answer repeats.
+// quoted limits the length of a caller's name that a response repeats.
 func quoted(name string) string {
 	const most = 64
 	if name == "" {

@@ -10,17 +10,17 @@ import (
 	"github.com/google/uuid"
 )
 
-// Program is the scope of every request: a tenant. Nothing of one program is
-// ever visible to another.
+// Program is a tenant, and the scope of every request. Nothing in one program is
+// visible to another.
 type Program struct {
-	ID        string // the platform's own identifier, 1 to 64 of A-Z a-z 0-9 . _ -
+	ID        string // the platform's identifier, 1 to 64 of A-Z a-z 0-9 . _ -
 	CreatedAt time.Time
 }
 
 var identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckIdentifier says what is wrong with a program or user id that the
-// operator chose, or nil. Both travel in headers and URLs, hence the alphabet.
+// CheckIdentifier returns what is wrong with a program or user id chosen by the
+// operator, or nil. Both appear in headers and URLs, which limits their alphabet.
 func CheckIdentifier(parameter, id string) []Validation {
 	switch {
 	case id == "":
@@ -31,18 +31,17 @@ func CheckIdentifier(parameter, id string) []Validation {
 	return nil
 }
 
-// NewID returns a new identifier of a record: a UUIDv7, so that ids of one
-// process sort by the time they were made. It panics only when the operating
-// system has no randomness to give.
+// NewID returns a new id for a record: a UUIDv7, so ids of one process sort by
+// time. It panics only if the operating system provides no randomness.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// IsID reports whether s is spelled like an ID that [NewID] returns.
+// IsID reports whether s has the form of an id from [NewID].
 func IsID(s string) bool {
 	id, ok := parseUUID([]byte(s))
 	return ok && id.String() == s
 }
 
-// DerivedID returns the same UUID for the same parts, and another for others.
+// DerivedID returns a UUID derived from parts: the same for the same parts.
 func DerivedID(parts ...string) string {
 	var b []byte
 	for _, p := range parts {
@@ -54,10 +53,10 @@ func DerivedID(parts ...string) string {
 // timeLayout is ISO 8601 in UTC with milliseconds (spec, section 2.5).
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// FormatTime renders a time as every record does: UTC, milliseconds, Z.
+// FormatTime formats a time as in all records: UTC, milliseconds, Z.
 func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
-// Count renders a number with its noun in the singular or plural.
+// Count formats a number with its noun in the singular or plural.
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -9,16 +9,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ReplayOnly says which events of a span a replay sends again.
+// ReplayOnly selects the events of a time range that a replay sends.
 type ReplayOnly string
 
 const (
-	ReplayMissed ReplayOnly = "missed" // those that are in no delivery of the subscription
-	ReplayFailed ReplayOnly = "failed" // those whose every delivery has failed
+	ReplayMissed ReplayOnly = "missed" // events in no delivery of the subscription
+	ReplayFailed ReplayOnly = "failed" // events whose deliveries have all failed
 	ReplayAll    ReplayOnly = "all"
 )
 
-// ReplayStatus says where a replay stands.
+// ReplayStatus is the state of a replay.
 type ReplayStatus string
 
 const (
@@ -27,36 +27,36 @@ const (
 	ReplayCancelled ReplayStatus = "cancelled"
 )
 
-// Replay is new deliveries for a span of the event log. It runs in the
-// background, in steps of one delivery, and goes on after a restart.
+// Replay creates new deliveries for a range of the event log. It runs in the
+// background, one delivery per step, and continues after a restart.
 type Replay struct {
 	ID             string
 	SubscriptionID string
 	ProgramID      string
 	Only           ReplayOnly
-	From, To       time.Time // of when the events were accepted: From included, To not
-	Events         []string  // the names; those of the subscription when none were named
+	From, To       time.Time // acceptance time of the events: From inclusive, To exclusive
+	Events         []string  // event names; the subscription's if none were given
 	Status         ReplayStatus
 	EventsSent     int64 // put into deliveries so far
-	Deliveries     int64 // formed so far
-	Scanned        int64 // places of the log looked at so far
-	Total          int64 // places of the log to look at
+	Deliveries     int64 // created so far
+	Scanned        int64 // log positions read so far
+	Total          int64 // log positions to read
 	CreatedAt      time.Time
 	CompletedAt    time.Time // zero while it is running
 }
 
-// ReplayFields are the fields of a request that begins a replay.
+// ReplayFields are the fields of a request that starts a replay.
 type ReplayFields struct {
 	From   time.Time
-	To     time.Time // the first moment that is not meant; zero: now
-	Events []string  // nil: the subscription's
+	To     time.Time // exclusive; zero for now
+	Events []string  // nil for the subscription's
 	Only   ReplayOnly
-	DryRun bool // count, and send nothing
+	DryRun bool // only count
 }
 
-// ParseReplay reads the body of a request that begins a replay of a
-// subscription, and tells every fault of it at once: of its form and of the
-// rules. With an error the fields are not to be used.
+// ParseReplay parses the body of a request that starts a replay of a subscription,
+// and checks it against the rules. It reports all errors at once; the fields are
+// then unusable.
 func ParseReplay(raw []byte, sub *Subscription) (ReplayFields, *Error) {
 	f, names, v, err := parseReplay(raw)
 	if err == nil {
@@ -65,10 +65,10 @@ func ParseReplay(raw []byte, sub *Subscription) (ReplayFields, *Error) {
 	return f, err
 }
 
-// parseReplay returns the fields that are of the right form, and what is wrong
-// with the others. err is for what is no JSON at all.
-func parseReplay(raw []byte) (f ReplayFields, names spanNames, v []Validation, err *Error) {
-	names = spanNames{"from_at", "to_at"}
+// parseReplay returns the fields that are well formed, and errors about the others.
+// err is set if the body is not a JSON object.
+func parseReplay(raw []byte) (f ReplayFields, names rangeNames, v []Validation, err *Error) {
+	names = rangeNames{"from_at", "to_at"}
 	var d document
 	if err := d.parse(raw, ""); err != nil {
 		return f, names, nil, err
@@ -112,9 +112,9 @@ func parseReplay(raw []byte) (f ReplayFields, names spanNames, v []Validation, e
 	return f, names, v, nil
 }
 
-// parseEnd reads an end of the span, given under that name. The code is "" if it is
-// valid.
-func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *spanNames) (code, detail string) {
+// parseEnd parses an end of the time range, given under name. The code is "" if it
+// is valid.
+func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *rangeNames) (code, detail string) {
 	from := strings.HasPrefix(name, "from")
 	if from {
 		names.from = name
@@ -124,7 +124,7 @@ func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *sp
 	if !d.isString(value) {
 		return InvalidType, "must be a string"
 	}
-	first, next, ok := parseSpan(d.text(value))
+	first, next, ok := parseRangeEnd(d.text(value))
 	if !ok {
 		return InvalidFormat, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC"
 	}
@@ -136,13 +136,12 @@ func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *sp
 	return "", ""
 }
 
-// spanNames are the names of the ends of a span as the request gave them: from_at
-// and to_at, or the deprecated from and to.
-type spanNames struct{ from, to string }
+// rangeNames are the names of the range's ends in the request: from_at and to_at,
+// or the deprecated from and to.
+type rangeNames struct{ from, to string }
 
-// parseReplayEvents reads the names of a replay's events, each a string or an
-// object as subscriptions have them. Of an element that is not of the right
-// form the name is empty.
+// parseReplayEvents parses the event names of a replay: strings, or objects as in
+// subscriptions. The name of a malformed element is "".
 func parseReplayEvents(d *document, list int32) (names []string, v []Validation) {
 	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
 	if d.nodes[list].kind != jsontext.KindBeginArray {
@@ -181,9 +180,9 @@ func parseReplayEvents(d *document, list int32) (names []string, v []Validation)
 	return names, v
 }
 
-// check returns every rule that the fields break for a subscription. An empty
-// name is no event's, and passes.
-func (f *ReplayFields) check(sub *Subscription, names spanNames) []Validation {
+// check returns every rule that the fields break for a subscription. Empty names
+// are ignored.
+func (f *ReplayFields) check(sub *Subscription, names rangeNames) []Validation {
 	var v []Validation
 	if f.From.IsZero() {
 		v = append(v, Validation{InvalidRequired, "is required", names.from})

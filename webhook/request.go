@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// UserAgent is what attempts say they are (spec, section 6.1).
+// UserAgent is the User-Agent header of attempts (spec, section 6.1).
 const UserAgent = "Service-Webhooks/1.0"
 
-// MaxRequestHeader is how many lines [RequestHead.AppendHeader] appends at the most.
+// MaxRequestHeader is the maximum number of lines that [RequestHead.AppendHeader]
+// appends.
 const MaxRequestHeader = 11
 
-// RequestHead is what the header of an attempt is made of.
+// RequestHead has the values of an attempt's headers.
 type RequestHead struct {
 	DeliveryID, SubscriptionID, ProgramID string
 
-	Authorization string    // the value of the header, byte for byte; "" for none
-	At            time.Time // when the attempt began
-	Signature     string    // as [SigningSecret.Sign] renders it, of each secret that signs, with blanks between; "" for none
-	Trace         string    // as [Trace.Attempt] renders it; "" for none
-	Test          bool      // the event is a test
+	Authorization string    // header value, byte for byte; "" for none
+	At            time.Time // start of the attempt
+	Signature     string    // from [SigningSecret.Sign], one per secret, separated by spaces; "" for none
+	Trace         string    // from [Trace.Attempt]; "" for none
+	Test          bool      // the delivery carries a test event
 }
 
-// AppendHeader appends the header of an attempt as names and values (spec,
-// section 6.1), and beside it what Standard Webhooks asks for. Host and
-// Content-Length stand before it on the wire; there is no other line.
+// AppendHeader appends the headers of an attempt as names and values (spec, section
+// 6.1), including those of Standard Webhooks. On the wire, only Host and
+// Content-Length are added before them.
 func (h *RequestHead) AppendHeader(dst [][2]string) [][2]string {
 	dst = append(dst,
 		[2]string{"Content-Type", "application/json"},

@@ -3,19 +3,20 @@ package webhook
 import "time"
 
 const (
-	// MaxAttempts is how often one delivery is sent at the most (spec, section 8).
+	// MaxAttempts is the maximum number of attempts of a delivery (spec, section
+	// 8).
 	MaxAttempts = 5
-	// MaxRetryAfter bounds the wait that a subscriber can ask for.
+	// MaxRetryAfter is the longest wait that a receiver can ask for.
 	MaxRetryAfter = 24 * time.Hour
 )
 
-// RetryPolicy says how long to wait between the attempts of a delivery.
+// RetryPolicy is the schedule of a delivery's attempts.
 type RetryPolicy struct {
-	Waits  [MaxAttempts - 1]time.Duration // after attempt 1, 2, 3, 4
-	Jitter float64                        // 0 to 1: each wait is lengthened or shortened by up to this share
+	Waits  [MaxAttempts - 1]time.Duration // backoff after attempts 1, 2, 3 and 4
+	Jitter float64                        // 0 to 1: fraction by which each wait may vary in both directions
 }
 
-// DefaultRetryPolicy returns 5 s, 5 min, 30 min, 2 h, jittered by 20 %.
+// DefaultRetryPolicy returns waits of 5 s, 5 min, 30 min and 2 h, with 20% jitter.
 func DefaultRetryPolicy() RetryPolicy {
 	return RetryPolicy{
 		Waits:  [...]time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
@@ -23,9 +24,9 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
-// Longest is how long a delivery may take from its first attempt to its end by
-// the policy, when each of its attempts takes no longer than timeout and its
-// subscriber asks for no longer waits.
+// Longest returns the longest time from a delivery's first attempt to its
+// completion, if each attempt takes up to timeout and the receiver asks for no
+// longer waits.
 func (p RetryPolicy) Longest(timeout time.Duration) time.Duration {
 	all := MaxAttempts * timeout
 	for _, wait := range p.Waits {
@@ -34,20 +35,19 @@ func (p RetryPolicy) Longest(timeout time.Duration) time.Duration {
 	return all
 }
 
-// Step is where a delivery stands after an attempt.
+// Step is the state of a delivery after an attempt.
 type Step struct {
 	Status        Status
-	FailureReason FailureReason // only when Status is failed
-	NextAttemptAt time.Time     // only when Status is retryable
+	FailureReason FailureReason // only if Status is failed
+	NextAttemptAt time.Time     // only if Status is retryable
 }
 
-// After decides what follows an attempt that has just ended. The attempt's
-// number is the count of attempts made; now is when it ended; roll is a random
-// number in [0, 1) that places the wait within the jitter.
+// After returns the state of a delivery after an attempt that ended now. roll is a
+// random number in [0, 1) for the jitter.
 //
-// An attempt that the service itself interrupted is repeated at once: the
-// subscriber gave no reason to wait. It counts all the same, so that the limit
-// of MaxAttempts holds across crashes.
+// An attempt that the service itself interrupted is retried immediately, since the
+// receiver gave no reason to wait. It counts nevertheless, so MaxAttempts holds
+// across crashes.
 func (p RetryPolicy) After(a *Attempt, now time.Time, roll float64) Step {
 	switch {
 	case a.Result == ResultSuccess:

@@ -17,7 +17,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
-// compileSchema compiles a schema that refers to nothing outside itself.
+// compileSchema compiles a self-contained schema.
 func compileSchema(location string, text []byte) (*jsonschema.Schema, error) {
 	var d document
 	if err := d.parse(text, ""); err != nil {
@@ -34,15 +34,15 @@ func compileSchema(location string, text []byte) (*jsonschema.Schema, error) {
 	return c.Compile(location)
 }
 
-// noLoader keeps schemas from reading files or addresses.
+// noLoader prevents schemas from loading files or URLs.
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) {
 	return nil, errors.New("a schema cannot refer to another file")
 }
 
-// checkInt64 is the format int64: a whole number that is written as one (JSON
-// Schema itself takes 1.0 for an integer; many a partner's parser does not).
+// checkInt64 checks the format int64: an integer written without a fraction. JSON
+// Schema itself also accepts 1.0, but many parsers do not.
 func checkInt64(v any) error {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -52,7 +52,7 @@ func checkInt64(v any) error {
 	return err
 }
 
-// collectSchemas puts a schema and all that it holds into all, by location.
+// collectSchemas adds a schema and all its subschemas to all, by location.
 func collectSchemas(all map[string]*jsonschema.Schema, s *jsonschema.Schema) {
 	if s == nil || all[s.Location] != nil {
 		return
@@ -72,47 +72,47 @@ func collectSchemas(all map[string]*jsonschema.Schema, s *jsonschema.Schema) {
 	}
 }
 
-// An acceptor says yes to what a schema allows, many times faster than the
-// schema's own library, straight from the text. Its no means nothing: then the
-// library decides, and words what is wrong. It knows the few keywords that the
-// embedded schemas use; for a schema with any other there is none.
+// acceptor is a fast check for valid values. It works directly on the text, many
+// times faster than the schema library. If it does not accept a value, the library
+// decides and reports the errors. It supports the few keywords of the embedded
+// schemas; schemas with any other have no acceptor.
 type acceptor struct {
-	kinds         kindSet // 0: any
-	integer       bool    // a number must be written as an integer
-	constantKinds kindSet // 0: any value
-	constant      string  // a string as it reads, or the literal true or false
-	format        func(d *document, i int32) bool
-	fields        []field // few: looking along them is faster than a map
-	require       uint64  // the bits of the fields that must be there
-	closed        bool    // there must be no others
-	items         *acceptor
-	allOf, anyOf  []*acceptor
-	cond          *acceptor // if
-	then, ifNot   *acceptor
+	types           typeSet // 0 for any
+	integer         bool    // numbers must be written as integers
+	constantTypes   typeSet // 0 for any value
+	constant        string  // the content of a string, or the literal true or false
+	format          func(d *document, i int32) bool
+	fields          []field // few, so a linear search is faster than a map
+	require         uint64  // bits of the required fields
+	closed          bool    // no other fields are allowed
+	items           *acceptor
+	allOf, anyOf    []*acceptor
+	cond            *acceptor // if
+	then, otherwise *acceptor
 }
 
 type field struct {
 	name   string
 	bit    uint64
-	accept *acceptor // nil: any value
+	accept *acceptor // nil for any value
 }
 
-// kindSet is a set of JSON types, a bit each.
-type kindSet uint8
+// typeSet is a set of JSON types, one bit each.
+type typeSet uint8
 
-func kinds(ks ...jsontext.Kind) (set kindSet) {
+func kinds(ks ...jsontext.Kind) (set typeSet) {
 	for _, k := range ks {
 		set |= 1 << strings.IndexByte(`ntf"0{[`, byte(k))
 	}
 	return set
 }
 
-func (s kindSet) has(k jsontext.Kind) bool { return s&kinds(k) != 0 }
+func (s typeSet) has(k jsontext.Kind) bool { return s&kinds(k) != 0 }
 
-// accept says whether the value at node i is surely allowed.
+// accept reports whether the value at node i is certainly valid.
 func (a *acceptor) accept(d *document, i int32) bool {
 	k := d.nodes[i].kind
-	if a.kinds != 0 && !a.kinds.has(k) {
+	if a.types != 0 && !a.types.has(k) {
 		return false
 	}
 	switch k {
@@ -129,7 +129,7 @@ func (a *acceptor) accept(d *document, i int32) bool {
 			return false
 		}
 	}
-	if a.constantKinds != 0 && !(a.constantKinds.has(k) && a.isConstant(d, i)) || a.format != nil && !a.format(d, i) {
+	if a.constantTypes != 0 && !(a.constantTypes.has(k) && a.isConstant(d, i)) || a.format != nil && !a.format(d, i) {
 		return false
 	}
 	for _, s := range a.allOf {
@@ -143,7 +143,7 @@ func (a *acceptor) accept(d *document, i int32) bool {
 	if a.cond == nil {
 		return true
 	}
-	branch := a.ifNot
+	branch := a.otherwise
 	if a.cond.accept(d, i) {
 		branch = a.then
 	}
@@ -197,9 +197,9 @@ func (a *acceptor) isConstant(d *document, i int32) bool {
 	return string(d.raw(i)) == a.constant
 }
 
-// compileAcceptor returns nil for a schema that acceptors do not cover. An
-// exact one says yes if and only if the schema allows the value: one that
-// decides between then and else must.
+// compileAcceptor returns nil for a schema with unsupported keywords. An exact
+// acceptor accepts a value if and only if the schema does, which is needed to
+// choose between then and else.
 func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 	if depth > MaxJSONDepth || !covered(s) { // a schema can refer to itself
 		return nil
@@ -217,7 +217,7 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 	if s.Types != nil {
 		for _, name := range s.Types.ToStrings() {
 			a.integer = a.integer || name == "integer"
-			a.kinds |= typeKinds[name]
+			a.types |= typeSets[name]
 		}
 	}
 	if s.Const != nil && !a.setConstant(*s.Const) {
@@ -252,28 +252,28 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 	for _, sub := range s.AnyOf {
 		a.anyOf = append(a.anyOf, compile(sub, exact))
 	}
-	a.cond, a.then, a.ifNot = compile(s.If, true), compile(s.Then, exact), compile(s.Else, exact)
+	a.cond, a.then, a.otherwise = compile(s.If, true), compile(s.Then, exact), compile(s.Else, exact)
 	if !ok || len(a.fields) > 64 {
 		return nil
 	}
 	return a
 }
 
-// setConstant makes a constant the only value that is allowed, false if it is one
-// that acceptors do not cover.
+// setConstant makes value the only one allowed. It returns false if its type is not
+// supported.
 func (a *acceptor) setConstant(value any) bool {
 	switch c := value.(type) {
 	case string:
-		a.constant, a.constantKinds = c, kinds(jsontext.KindString)
+		a.constant, a.constantTypes = c, kinds(jsontext.KindString)
 	case bool:
-		a.constant, a.constantKinds = strconv.FormatBool(c), typeKinds["boolean"]
+		a.constant, a.constantTypes = strconv.FormatBool(c), typeSets["boolean"]
 	default:
 		return false
 	}
 	return true
 }
 
-// setRequired makes fields required, false if one is not allowed.
+// setRequired makes fields required. It returns false if one is not allowed.
 func (a *acceptor) setRequired(names []string) bool {
 	for _, name := range names {
 		f := a.field([]byte(name))
@@ -289,7 +289,7 @@ func (a *acceptor) setRequired(names []string) bool {
 	return true
 }
 
-var typeKinds = map[string]kindSet{
+var typeSets = map[string]typeSet{
 	"null":    kinds(jsontext.KindNull),
 	"boolean": kinds(jsontext.KindTrue, jsontext.KindFalse),
 	"string":  kinds(jsontext.KindString),
@@ -316,8 +316,8 @@ var formats = map[string]func(d *document, i int32) bool{
 	},
 }
 
-// covered says whether the schema has no keyword but those that
-// compileAcceptor reads and those that allow everything.
+// covered reports whether the schema has only keywords that compileAcceptor
+// supports or that have no effect.
 func covered(s *jsonschema.Schema) bool {
 	rest := *s
 	rest.DraftVersion, rest.Location, rest.ID, rest.Anchor = 0, "", "", ""
@@ -334,7 +334,7 @@ func covered(s *jsonschema.Schema) bool {
 	return true
 }
 
-// faults returns what the schema finds wrong with an event, in our words.
+// faults returns the schema's errors for an event as validations.
 func (t *EventType) faults(event map[string]any, at string) []Validation {
 	var failed *jsonschema.ValidationError
 	if err := t.schema.Validate(event); err == nil {
@@ -421,8 +421,8 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 	return v
 }
 
-// alternatives returns the fields of which one must be there, when that is all
-// that each of the branches of a failed anyOf or oneOf asks for, or nil.
+// alternatives returns the fields of which one is required, if that is all that the
+// branches of a failed anyOf or oneOf require, or nil.
 func alternatives(e *jsonschema.ValidationError) (missing []string) {
 	for _, cause := range e.Causes {
 		required, ok := cause.ErrorKind.(*kind.Required)
@@ -437,7 +437,7 @@ func alternatives(e *jsonschema.ValidationError) (missing []string) {
 	return missing
 }
 
-// notAField words an unknown field of the object that the schema describes.
+// notAField describes an unknown field of the object at a location in the schema.
 func (t *EventType) notAField(location, object string) string {
 	s := t.schemas[location]
 	if s == nil || len(s.Properties) == 0 {
@@ -452,7 +452,7 @@ var withArticle = map[string]string{
 	"array": "an array", "number": "a number", "integer": "an integer",
 }
 
-// literal renders a value of a schema as it stands in JSON.
+// literal formats a value of a schema as JSON.
 func literal(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// SigningSecret is the key of one subscription's signatures: 32 bytes when it
-// is one of ours.
+// SigningSecret is the key of a subscription's signatures. The service generates 32
+// bytes.
 type SigningSecret []byte
 
 // NewSigningSecret returns a new random secret.
@@ -22,8 +22,8 @@ func NewSigningSecret() SigningSecret {
 	return s
 }
 
-// ParseSigningSecret reads a secret as Reveal renders it. The error does not
-// hold it.
+// ParseSigningSecret parses a secret in the form of Reveal. The error does not
+// contain it.
 func ParseSigningSecret(s string) (SigningSecret, error) {
 	text, ok := strings.CutPrefix(s, "whsec_")
 	secret, err := base64.StdEncoding.DecodeString(text)
@@ -33,19 +33,19 @@ func ParseSigningSecret(s string) (SigningSecret, error) {
 	return secret, nil
 }
 
-// Reveal renders the secret as Standard Webhooks libraries take it. It is
-// called where a secret is shown on purpose, and nowhere else.
+// Reveal returns the secret in the form of Standard Webhooks libraries. Call it
+// only where a secret is shown on purpose.
 func (s SigningSecret) Reveal() string { return "whsec_" + base64.StdEncoding.EncodeToString(s) }
 
 // String keeps the secret out of logs and errors.
 func (s SigningSecret) String() string { return "[redacted]" }
 
-// MarshalText keeps it out of what is made by slog and encoding/json, which
-// would not ask String about bytes.
+// MarshalText keeps the secret out of slog and encoding/json, which ignore String
+// for byte slices.
 func (s SigningSecret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Sign returns the webhook-signature header of an attempt as Standard Webhooks
-// defines it: the HMAC-SHA256 of id, time in Unix seconds and body.
+// Sign returns the webhook-signature header of an attempt as defined by Standard
+// Webhooks: the HMAC-SHA256 of id, Unix time in seconds and body.
 func (s SigningSecret) Sign(id string, at time.Time, body []byte) string {
 	mac := hmac.New(sha256.New, s)
 	head := make([]byte, 0, 64)

@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// Stat is what the attempts that ended in one span of time came to, pings aside.
+// Stat counts the attempts that ended in one time span, excluding pings.
 type Stat struct {
-	At        time.Time // the span's beginning
+	At        time.Time // start of the span
 	Span      time.Duration
 	Success   int64
 	Failed    int64
 	Retryable int64
-	Answers   map[string]int64 // by status, such as "503", or by error, such as "timeout"
+	Answers   map[string]int64 // by status, such as "503", or by error code, such as "timeout"
 	Durations Durations
 }
 
-// Total is how many attempts there were.
+// Total returns the number of attempts.
 func (s *Stat) Total() int64 { return s.Success + s.Failed + s.Retryable }
 
-// FailedAttempts is how many attempts failed, whether they are retried or not.
+// FailedAttempts returns the number of failed attempts, including those that are
+// retried.
 func (s *Stat) FailedAttempts() int64 { return s.Failed + s.Retryable }
 
-// SuccessRate is the share of attempts that succeeded, 0 to 1; ok is false when
-// there were none.
+// SuccessRate returns the fraction of successful attempts; ok is false if there
+// were no attempts.
 func (s *Stat) SuccessRate() (rate float64, ok bool) {
 	if n := s.Total(); n > 0 {
 		return float64(s.Success) / float64(n), true
@@ -53,7 +54,7 @@ func (s *Stat) Count(a *Attempt) {
 	s.Durations.Count(a.Duration)
 }
 
-// Add adds what another span has counted.
+// Add adds the counts of another span.
 func (s *Stat) Add(o *Stat) {
 	s.Success += o.Success
 	s.Failed += o.Failed
@@ -69,8 +70,8 @@ func (s *Stat) Add(o *Stat) {
 	}
 }
 
-// Durations count durations in classes, each a quarter wider than the last, so
-// that a quantile is off by an eighth at the most. Class 0 is up to a
+// Durations is a histogram of durations. Each class is a quarter wider than the one
+// before, so a quantile is off by at most an eighth. Class 0 is up to one
 // millisecond.
 type Durations map[int]int64
 
@@ -85,8 +86,8 @@ func (d Durations) Count(t time.Duration) {
 	d[class]++
 }
 
-// Quantile returns a duration that the share q of all, 0 to 1, do not exceed by
-// much; ok is false when there are none.
+// Quantile returns the q-quantile, approximately; ok is false if there are no
+// durations.
 func (d Durations) Quantile(q float64) (t time.Duration, ok bool) {
 	var all int64
 	last := 0

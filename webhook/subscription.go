@@ -15,54 +15,55 @@ import (
 	"slices"
 )
 
-// The limits of a subscription.
+// Limits of a subscription.
 const (
 	MaxURLBytes                 = 2048
 	MaxAuthorizationHeaderBytes = 4096
 	MaxSubscriptionEvents       = 64
 	MaxDescriptionBytes         = 1024
-	MaxInFlightLimit            = 256 // the most a subscription can ask for itself
+	MaxInFlightLimit            = 256 // largest max_in_flight
 	MinPerSecond                = 0.1
 	MaxPerSecondLimit           = 1000
 )
 
-// Subscription is a partner's URL and what it wants to hear (spec, section 2.1).
+// Subscription is a partner's URL and the events that it receives (spec, section
+// 2.1).
 type Subscription struct {
 	ID                     string
 	ProgramID              string
 	URL                    string
 	Active                 bool
 	Description            string
-	Events                 []string // names, distinct, in the order given
+	Events                 []string // distinct names in the order given
 	Ordered                bool
-	MaxInFlight            int     // 0: the operator's default
-	MaxPerSecond           float64 // requests, pings aside; 0: no limit
+	MaxInFlight            int     // 0 for the operator's default
+	MaxPerSecond           float64 // requests, excluding pings; 0 for no limit
 	HasAuthorizationHeader bool
 	Status                 Health
-	FailingReason          FailingReason // this and the next two only when Status is failing
+	FailingReason          FailingReason // this and the next two only if Status is failing
 	FailingSince           time.Time
 	NextProbeAt            time.Time
-	DisabledReason         string    // only when Status is disabled
-	ResendFrom             time.Time // since when events were accepted that a circuit breaker, closed since, saw rejected; zero for none
-	Revision               int64     // rises with every change, also of what is not shown
+	DisabledReason         string    // only if Status is disabled
+	ResendFrom             time.Time // acceptance of the oldest event rejected before the breaker closed; zero for none
+	Revision               int64     // rises with every change, including fields that are not shown
 	CreatedAt              time.Time
 	UpdatedAt              time.Time
 	DeletedAt              time.Time // zero while it exists
 }
 
 // SubscriptionFields are the fields of a request that creates or updates a
-// subscription. Nil is a field that was not sent.
+// subscription. nil means that the field was not sent.
 type SubscriptionFields struct {
 	ID                  *string // of a whole record that is sent back to update it
 	URL                 *string
 	Events              *[]string
-	AuthorizationHeader **string // a nil inside removes it
+	AuthorizationHeader **string // an inner nil removes it
 	Description         *string
 	Active              *bool
 	Ordered             *bool
-	MaxInFlight         *int          // 0 goes back to the operator's default
-	MaxPerSecond        *float64      // 0 removes it
-	SigningSecret       SigningSecret // only when creating; nil makes a new one
+	MaxInFlight         *int          // 0 restores the operator's default
+	MaxPerSecond        *float64      // 0 removes the limit
+	SigningSecret       SigningSecret // only when creating; nil generates one
 }
 
 // SubscriptionRules are the operator's rules for subscriptions.
@@ -71,14 +72,14 @@ type SubscriptionRules struct {
 	Destinations Destinations
 	Catalog      *Catalog
 
-	// Own are the addresses that this service itself listens on. A URL that names
-	// one is refused; a name that leads to one is found out when it is dialled.
+	// Own lists the addresses that the service listens on. A URL with one of them
+	// is refused. A host name that resolves to one is blocked when it is dialed.
 	Own []netip.AddrPort
 }
 
-// Parse reads the body of a request that creates or updates a subscription,
-// and tells every fault of it at once: of its form and of the rules. With an
-// error the fields are not to be used.
+// Parse parses the body of a request that creates or updates a subscription, and
+// checks it against the rules. It reports all errors at once; the fields are then
+// unusable.
 func (r *SubscriptionRules) Parse(raw []byte, creating bool) (SubscriptionFields, *Error) {
 	f, v, err := parseSubscription(raw, creating)
 	if err == nil {
@@ -87,9 +88,9 @@ func (r *SubscriptionRules) Parse(raw []byte, creating bool) (SubscriptionFields
 	return f, err
 }
 
-// parseSubscription returns the fields that are of the right form, and what is
-// wrong with the others. err is for what is no JSON at all. An update may send back
-// a whole record: what is read-only in it is ignored.
+// parseSubscription returns the fields that are well formed, and errors about the
+// others. err is set if the body is not a JSON object. An update may send back a
+// whole record; its read-only fields are ignored.
 func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Validation, err *Error) {
 	var d document
 	if err := d.parse(raw, ""); err != nil {
@@ -147,7 +148,7 @@ func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Val
 				v = append(v, *fault)
 				break
 			}
-			// Whatever is beyond an int is beyond the limit, which Check knows.
+			// A number beyond int exceeds the limit, which Check reports.
 			m := int(max(min(n, math.MaxInt32), math.MinInt32))
 			f.MaxInFlight = &m
 		case "max_per_second":
@@ -176,14 +177,14 @@ func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Val
 	return f, v, nil
 }
 
-// readOnlyFields are the other properties of a record, which an update may send back.
+// readOnlyFields are the fields of a record that an update may send back unchanged.
 var readOnlyFields = []string{
 	"id", "has_authorization_header", "status", "failing_reason", "failing_since", "next_probe_at", "disabled_reason",
 	"created_at", "updated_at", "old_secret_expires_at",
 }
 
-// parseMaxPerSecond reads a limit: zero is null alone, and what is no limit is
-// negative. It returns nil for what is neither a number nor null.
+// parseMaxPerSecond parses a limit: null is 0, and an invalid limit is negative. It
+// returns nil if the value is neither a number nor null.
 func parseMaxPerSecond(d *document, value int32) *float64 {
 	n := 0.0
 	switch d.nodes[value].kind {
@@ -199,8 +200,8 @@ func parseMaxPerSecond(d *document, value int32) *float64 {
 	return &n
 }
 
-// parseEventNames reads the events of a subscription. Of an element that is
-// not of the right form the name is empty.
+// parseEventNames parses the events of a subscription. The name of a malformed
+// element is "".
 func parseEventNames(d *document, list int32) (*[]string, []Validation) {
 	if d.nodes[list].kind != jsontext.KindBeginArray {
 		return nil, []Validation{{InvalidType, "must be an array of objects such as {\"name\": \"content_published\"}", "events"}}
@@ -210,7 +211,7 @@ func parseEventNames(d *document, list int32) (*[]string, []Validation) {
 	for i, event := range d.elements(list) {
 		at := element("events", i)
 		if i == maxParsedEvents {
-			break // Check says that these are too many
+			break // Check reports too many
 		}
 		fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
 		if d.nodes[event].kind != jsontext.KindBeginObject {
@@ -225,8 +226,8 @@ func parseEventNames(d *document, list int32) (*[]string, []Validation) {
 	return &names, v
 }
 
-// parseEventName reads one event of a subscription, {"name": …}: the name is
-// empty when that is not of the right form.
+// parseEventName parses one event of a subscription, {"name": …}. The name is "" if
+// it is malformed.
 func parseEventName(d *document, event int32, at string) (eventName string, v []Validation) {
 	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
 	named := false
@@ -253,12 +254,12 @@ func parseEventName(d *document, event int32, at string) (eventName string, v []
 	return eventName, v
 }
 
-// maxParsedEvents is how many events are looked at one by one: enough to see
-// that there are too many.
+// maxParsedEvents is how many events are parsed: enough to see that there are too
+// many.
 const maxParsedEvents = MaxSubscriptionEvents + 1
 
-// Check returns every rule that the fields break. With creating, the required
-// fields must be there.
+// Check returns every rule that the fields break. creating means that required
+// fields must be set.
 func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Validation {
 	var v []Validation
 	add := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
@@ -290,7 +291,7 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	return v
 }
 
-// CheckURL returns what is wrong with a URL that deliveries are to be sent to.
+// CheckURL returns what is wrong with a URL as the target of deliveries.
 func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	fail := func(code, detail string) []Validation { return []Validation{{code, detail, "url"}} }
 	if len(s) > MaxURLBytes {
@@ -334,16 +335,16 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	return nil
 }
 
-// The limits of a host name (RFC 1035, section 2.3.4), without a final dot.
+// Limits of a host name (RFC 1035, section 2.3.4), without a trailing dot.
 const (
 	maxHostBytes  = 253
 	maxLabelBytes = 63
 )
 
-// isHost reports whether a host is an IPv6 address, or a name that DNS can have.
+// isHost reports whether a host is an IPv6 address or a valid DNS name.
 func isHost(host string) bool {
 	if strings.Contains(host, ":") {
-		return true // an address; Destinations judges it
+		return true // an address, which Destinations checks
 	}
 	host = strings.TrimSuffix(host, ".")
 	if len(host) > maxHostBytes {
@@ -357,7 +358,7 @@ func isHost(host string) bool {
 	return true
 }
 
-// isOwn says whether a URL names an address that the service listens on.
+// isOwn reports whether a URL names an address that the service listens on.
 func (r *SubscriptionRules) isOwn(u *url.URL) bool {
 	port := u.Port()
 	if port == "" {
@@ -396,7 +397,7 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 	return v
 }
 
-// checkAuthorizationHeader refuses what HTTP could not carry unchanged: the
+// checkAuthorizationHeader rejects values that HTTP cannot carry unchanged: the
 // value is sent byte for byte (spec, section 5).
 func checkAuthorizationHeader(s string) []Validation {
 	fail := func(code, detail string) []Validation { return []Validation{{code, detail, "authorization_header"}} }

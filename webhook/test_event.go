@@ -11,8 +11,9 @@ import (
 // TestHeader marks the delivery of a test event.
 const TestHeader = "X-Service-Test"
 
-// ParseTest reads the body of a request for a test event, {"name": "content_updated"},
-// and returns the event: the example of that type, as if it happened now.
+// ParseTest parses the body of a request for a test event, {"name":
+// "content_updated"}, and returns the event type's example as an event that happens
+// now.
 func (c *Catalog) ParseTest(raw []byte, now time.Time) (Event, *Error) {
 	var d document
 	if err := d.parse(raw, ""); err != nil {
@@ -43,8 +44,8 @@ func (c *Catalog) ParseTest(raw []byte, now time.Time) (Event, *Error) {
 	return c.TestEvent(name, now)
 }
 
-// TestEvent returns the example of an event type, as if it happened now. There is none of
-// a ping.
+// TestEvent returns the example of an event type as an event that happens now. A
+// ping has none.
 func (c *Catalog) TestEvent(name string, now time.Time) (Event, *Error) {
 	t, ok := c.Type(name)
 	switch {
@@ -57,7 +58,7 @@ func (c *Catalog) TestEvent(name string, now time.Time) (Event, *Error) {
 	if err := json.Unmarshal(t.Example, &fields); err != nil {
 		return Event{}, NewError(CodeInternal, "The example of "+name+" cannot be read.")
 	}
-	delete(fields, "id") // NewEvent fills both in
+	delete(fields, "id") // NewEvent sets both
 	delete(fields, "timestamp")
 	raw, err := json.Marshal(fields)
 	if err != nil {
@@ -66,8 +67,8 @@ func (c *Catalog) TestEvent(name string, now time.Time) (Event, *Error) {
 	return c.NewEvent(raw, "", now)
 }
 
-// IsTestEvent reports whether the event of a delivery that has one of its own is a test,
-// and not a ping. Every event has its name third, after its id and its timestamp.
+// IsTestEvent reports whether the single event of a ping delivery is a test event.
+// Every event has its name third, after id and timestamp.
 func IsTestEvent(event []byte) bool {
 	_, rest, found := bytes.Cut(event, []byte(`,"name":"`))
 	return found && !bytes.HasPrefix(rest, []byte(EventPing+`"`))

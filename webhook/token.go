@@ -23,25 +23,25 @@ const (
 
 var scopes = [...]Scope{ScopeWebhooksRead, ScopeWebhooksWrite, ScopeEventsRead, ScopeEventsWrite, ScopeMetricsRead}
 
-// Scopes returns every scope there is.
+// Scopes returns every scope.
 func Scopes() []Scope { return scopes[:] }
 
-// Token is a bearer access token as it is remembered: the secret itself is
-// shown once, when the token is made, and only its SHA-256 is kept.
+// Token is a stored bearer access token. The secret is shown once, at creation, and
+// only its SHA-256 is stored.
 type Token struct {
 	ID        string    `json:"id"`
-	Hint      string    `json:"hint"` // the first characters of the secret, to recognise it by
+	Hint      string    `json:"hint"` // first characters of the secret, to recognize it
 	ProgramID string    `json:"program_id"`
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
 	CreatedAt time.Time `json:"created_at"`
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
-	RevokedAt time.Time `json:"revoked_at,omitzero"` // zero: not revoked
-	UsedAt    time.Time `json:"used_at,omitzero"`    // last; zero: never
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero for never
+	RevokedAt time.Time `json:"revoked_at,omitzero"` // zero if not revoked
+	UsedAt    time.Time `json:"used_at,omitzero"`    // last use; zero for never
 }
 
-// NewToken is what an operator asks for.
+// NewToken is a request for a token.
 type NewToken struct {
 	ProgramID string    `json:"program_id"`
 	UserID    string    `json:"user_id"`
@@ -50,7 +50,7 @@ type NewToken struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
-// Check returns what is wrong with the request for a token, or nil.
+// Check returns what is wrong with the request, or nil.
 func (n NewToken) Check(now time.Time) *Error {
 	v := CheckIdentifier("program", n.ProgramID)
 	v = append(v, CheckIdentifier("user", n.UserID)...)
@@ -73,17 +73,17 @@ func (n NewToken) Check(now time.Time) *Error {
 	return Invalid(v...)
 }
 
-// Allows says whether the token carries the scope.
+// Allows reports whether the token has the scope.
 func (t *Token) Allows(s Scope) bool { return slices.Contains(t.Scopes, s) }
 
-// Valid says whether the token identifies its user at the given time.
+// Valid reports whether the token is neither expired nor revoked.
 func (t *Token) Valid(now time.Time) bool {
 	return t.RevokedAt.IsZero() && (t.ExpiresAt.IsZero() || now.Before(t.ExpiresAt))
 }
 
 // A token's secret is the prefix, 40 characters of base 62 (238 bits), and a
-// checksum of 6, so that scanners for leaked secrets can recognise one and a
-// mistyped one is told from an unknown one without a look at the store.
+// checksum of 6 characters. Scanners for leaked secrets can recognize it, and a
+// mistyped secret is detected without reading the store.
 const (
 	tokenPrefix = "svc_"
 	tokenBody   = 40
@@ -91,14 +91,15 @@ const (
 	alphabet    = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// NewTokenSecret returns a new secret of a token.
+// NewTokenSecret returns a new random secret.
 func NewTokenSecret() string {
 	body := make([]byte, 0, tokenBody)
 	var b [64]byte
 	for len(body) < tokenBody {
 		rand.Read(b[:])
 		for _, c := range b {
-			// 248 is the largest multiple of 62 in a byte: no character is favoured.
+			// 248 is the largest multiple of 62 in a byte, which makes all
+			// characters equally likely.
 			if c < 248 && len(body) < tokenBody {
 				body = append(body, alphabet[c%62])
 			}
@@ -117,8 +118,8 @@ func tokenChecksum(body string) string {
 	return string(sum[:])
 }
 
-// HashTokenSecret returns what the store remembers of a secret, and whether
-// the secret has the form of one at all.
+// HashTokenSecret returns the hash that the store has for a secret, and whether the
+// secret is well formed.
 func HashTokenSecret(secret string) (hash [sha256.Size]byte, ok bool) {
 	rest, ok := strings.CutPrefix(secret, tokenPrefix)
 	if !ok || len(rest) != tokenBody+tokenSum || tokenChecksum(rest[:tokenBody]) != rest[tokenBody:] {
@@ -127,7 +128,7 @@ func HashTokenSecret(secret string) (hash [sha256.Size]byte, ok bool) {
 	return sha256.Sum256([]byte(secret)), true
 }
 
-// TokenHint returns the part of a secret that may be shown again.
+// TokenHint returns the part of a secret that may be shown later.
 func TokenHint(secret string) string { return secret[:min(len(secret), len(tokenPrefix)+6)] }
 
 // JoinScopes returns the scopes separated by sep.

@@ -6,15 +6,15 @@ import (
 	"strconv"
 )
 
-// Trace is the place in a distributed trace that an event was published from:
-// a traceparent of W3C Trace Context, version 00, or "" for none.
+// Trace is the distributed trace that an event was published in: a traceparent of
+// W3C Trace Context, version 00, or "" for none.
 type Trace string
 
-// TraceHeader is the header that a trace travels in.
+// TraceHeader is the header of a trace.
 const TraceHeader = "Traceparent"
 
 // The parts of a traceparent: version, trace-id, parent-id and flags, in
-// hexadecimal digits with dashes between.
+// hexadecimal, separated by dashes.
 const (
 	traceIDStart  = len("00-")
 	traceIDEnd    = traceIDStart + 32
@@ -24,9 +24,9 @@ const (
 	traceLength   = flagsStart + 2
 )
 
-// ParseTrace reads the values of a [TraceHeader]. One that is not as W3C Trace
-// Context wants it is no trace, and no error: the recommendation says to go on
-// without. Of a later version as much is read as version 00 has.
+// ParseTrace parses the values of a [TraceHeader]. An invalid one is ignored, as
+// the recommendation says. Of a later version, only the fields of version 00 are
+// used.
 func ParseTrace(values []string) Trace {
 	if len(values) != 1 {
 		return ""
@@ -45,7 +45,7 @@ func ParseTrace(values []string) Trace {
 	case version == "00", rest != "" && rest[0] != '-':
 		return ""
 	}
-	// Of a later version's flags the last alone is known: sampled.
+	// Of the flags of a later version, only the last is known: sampled.
 	sampled := "00"
 	if n, _ := strconv.ParseUint(flags, 16, 8); n&1 == 1 {
 		sampled = "01"
@@ -53,8 +53,7 @@ func ParseTrace(values []string) Trace {
 	return Trace("00-" + traceID + "-" + parentID + "-" + sampled)
 }
 
-// isID says whether s is lower-case hexadecimal, and not all zeros unless they
-// mean something.
+// isID reports whether s is lower-case hexadecimal and, unless zero, not all zeros.
 func isID(s string, zero bool) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -67,7 +66,7 @@ func isID(s string, zero bool) bool {
 	return zero
 }
 
-// ID is what all spans of the trace share, "" without a trace.
+// ID returns the trace-id, "" without a trace.
 func (t Trace) ID() string {
 	if t == "" {
 		return ""
@@ -75,9 +74,9 @@ func (t Trace) ID() string {
 	return string(t[traceIDStart:traceIDEnd])
 }
 
-// Attempt is the traceparent that an attempt sends on, "" without a trace: the
-// same trace, and a span of its own, which is made of the delivery's id and
-// the attempt's number, so that it can be told again later.
+// Attempt returns the traceparent that an attempt sends, "" without a trace: the
+// same trace with a span derived from the delivery's id and the attempt's number,
+// so that it can be computed again.
 func (t Trace) Attempt(deliveryID string, number int) string {
 	if t == "" {
 		return ""

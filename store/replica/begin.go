@@ -197,7 +197,8 @@ func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, cur
 		}
 	}
 	if last.Term != current.Number && t.sent > 0 {
-		r.logger.Warn("another service has written to this replica since; its changes are not in this database, and stay in the replica as a separate term",
+		r.logger.Warn("another service has written to this replica since; "+
+			"its changes are not in this database, and stay in the replica as a separate term",
 			"replica", r.cfg.Target(), "its_term", current.Number, "continued_term", last.Term)
 	}
 	if t.term, err = r.claimTerm(ctx, t.at, current, next); err != nil {

@@ -42,7 +42,8 @@ func (c *bucketClock) note(at time.Time, known bool, logger *slog.Logger) {
 		return
 	}
 	if wrong {
-		logger.Warn("system clock differs from the bucket's clock; this affects signatures and displayed times, but not the lease", "ahead", ahead)
+		logger.Warn("system clock differs from the bucket's clock; this affects signatures and displayed times, but not the lease",
+			"ahead", ahead)
 	} else {
 		logger.Info("system clock agrees with the bucket's clock again")
 	}

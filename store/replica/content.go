@@ -311,7 +311,9 @@ type throttledClient struct {
 }
 
 // OpenLTXFile implements [litestream.ReplicaClient].
-func (c *throttledClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (io.ReadCloser, error) {
+func (c *throttledClient) OpenLTXFile(
+	ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64,
+) (io.ReadCloser, error) {
 	body, err := c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
 	if err != nil {
 		return nil, err

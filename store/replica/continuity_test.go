@@ -304,9 +304,9 @@ func TestLostOrigin(t *testing.T) {
 	compare(t, "without the origin", cfg, two)
 }
 
-// TestLogChangedMeanwhile has another program write to the database, and begin its
-// WAL again, after that was examined and before Litestream reads it.
-func TestLogChangedMeanwhile(t *testing.T) {
+// TestWALChanged lets another program write to the database and restart the WAL, after
+// readWALState and before Litestream reads it.
+func TestWALChanged(t *testing.T) {
 	t.Parallel()
 	b, dir := newBucket(t), t.TempDir()
 	cfg := b.config(t, dir)
@@ -319,7 +319,7 @@ func TestLogChangedMeanwhile(t *testing.T) {
 	}
 	var once sync.Once
 	change := func(q *http.Request) {
-		if strings.Contains(q.URL.RawQuery, "0001%2F0000") { // what the term has is listed after the proof
+		if strings.Contains(q.URL.RawQuery, "0001%2F0000") { // listed after the proof
 			once.Do(func() {
 				execute(t, dir, nil, "PRAGMA wal_autocheckpoint = 0", "INSERT INTO data (value) VALUES (randomblob(50000))",
 					"PRAGMA wal_checkpoint(PASSIVE)", "INSERT INTO data (value) VALUES (randomblob(5000))")
@@ -340,8 +340,8 @@ func TestLogChangedMeanwhile(t *testing.T) {
 	compare(t, "after the write", cfg, dir)
 }
 
-// TestAbandonedClaims begins a term where the processes that claimed numbers before
-// have ended without a record, on a full disk for example.
+// TestAbandonedClaims begins a term after processes have claimed numbers and died before
+// they wrote a record, for example on a full disk.
 func TestAbandonedClaims(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	for number := range int64(30) {
@@ -354,7 +354,7 @@ func TestAbandonedClaims(t *testing.T) {
 	r.random(1)
 	r.settle()
 	if began := r.current().own.term; began.Number != 31 {
-		t.Errorf("the replication began %+v, want term 31", began)
+		t.Errorf("got term %+v, want term 31", began)
 	}
 	if err := r.close(); err != nil {
 		t.Fatal(err)
@@ -362,8 +362,8 @@ func TestAbandonedClaims(t *testing.T) {
 	compare(t, "after all", cfg, dir)
 }
 
-// TestClaimWithoutRecord begins a term, and cannot record that beside the database.
-// The next try does not take it for the term of another service.
+// TestClaimWithoutRecord begins a term and fails to write the local record. The next attempt
+// does not treat the term as that of another service.
 func TestClaimWithoutRecord(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, dir, target)
@@ -377,13 +377,13 @@ func TestClaimWithoutRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.acquireTerm(t.Context()); err == nil {
-		t.Fatal("a term was begun without a record")
+		t.Fatal("term without a record: got no error")
 	}
 	if err := os.Remove(meta); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.acquireTerm(t.Context()); err != nil {
-		t.Errorf("the next try: %v", err)
+		t.Errorf("next attempt: got %v, want no error", err)
 	}
 	if err := r.db.Close(nil); err != nil {
 		t.Error(err)
@@ -405,12 +405,12 @@ func TestMissingParent(t *testing.T) {
 	}
 	compare(t, "after all", cfg, dir)
 	if _, err := openSource(t.Context(), cfg, true); err != nil {
-		t.Errorf("older states: %v", err)
+		t.Errorf("older states: got %v, want no error", err)
 	}
 }
 
-// TestSnapshotOnce has the first snapshot uploaded, and the term not marked as
-// complete: the bucket fails, or the process is killed. It is not uploaded again.
+// TestSnapshotOnce uploads the first snapshot and fails to mark the term as complete. The
+// snapshot is not uploaded again.
 func TestSnapshotOnce(t *testing.T) {
 	t.Parallel()
 	b, dir := newBucket(t), t.TempDir()
@@ -442,16 +442,16 @@ func TestSnapshotOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := newestTerm(t.Context(), own.at); err != nil || found.Number != 1 || !found.Complete {
-		t.Errorf("the term is %+v (%v), want term 1, complete", found, err)
+		t.Errorf("got term %+v, %v, want term 1, complete", found, err)
 	}
 	if n := snapshots.Load(); n != 1 {
-		t.Errorf("%d snapshots were uploaded, want 1", n)
+		t.Errorf("got %d snapshots uploaded, want 1", n)
 	}
 	compare(t, "with one snapshot", cfg, dir)
 }
 
-// TestRestoreReplaced puts a database back to an older state. What the replica had
-// beyond that can still be restored, with a time before the database was put back.
+// TestRestoreReplaced sets a database back to an older state. The newer changes in the
+// replica can still be restored, with a time before the database was set back.
 func TestRestoreReplaced(t *testing.T) {
 	dir, older, target := t.TempDir(), t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, dir, target)
@@ -474,13 +474,13 @@ func TestRestoreReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := restoredRows(t, cfg); n != 6 {
-		t.Errorf("the newest state has %d rows, want 6", n)
+		t.Errorf("newest state: got %d rows, want 6", n)
 	}
 	path := filepath.Join(t.TempDir(), "before.db")
 	if _, err := Restore(t.Context(), cfg, path, before); err != nil {
 		t.Fatal(err)
 	}
 	if n := countRows(t, path); n != 10 {
-		t.Errorf("the state before has %d rows, want 10", n)
+		t.Errorf("state before: got %d rows, want 10", n)
 	}
 }

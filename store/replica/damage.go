@@ -168,7 +168,9 @@ func (c *intactClient) longest(ctx context.Context) ([]*ltx.FileInfo, error) {
 // from others and describes the damaged ones. The error wraps
 // [litestream.ErrTxNotAvailable] if there is no such state. If the state needs damaged
 // objects, the error names them and the command that restores the newest intact state.
-func restoreFrom(ctx context.Context, client litestream.ReplicaClient, path string, at time.Time) (newest *ltx.FileInfo, damaged []string, err error) {
+func restoreFrom(
+	ctx context.Context, client litestream.ReplicaClient, path string, at time.Time,
+) (newest *ltx.FileInfo, damaged []string, err error) {
 	c := newIntactClient(client)
 	var target ltx.TXID // the newest transaction of the state; 0 until it is known
 	for {
@@ -255,7 +257,8 @@ func (c *intactClient) unreachable(ctx context.Context, target ltx.TXID) *unreac
 	}
 	last, at, err := c.newestIntact(ctx)
 	if errors.Is(err, litestream.ErrTxNotAvailable) {
-		return unreachablef("%s, and no other state can be restored: use a backup (service restore --from FILE) or the data directory of the primary", why)
+		return unreachablef("%s, and no other state can be restored: "+
+			"use a backup (service restore --from FILE) or the data directory of the primary", why)
 	} else if err != nil {
 		return unreachablef("%s; failed to find out what can be restored: %w", why, err)
 	}

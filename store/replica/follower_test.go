@@ -11,8 +11,8 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// TestFollower follows a replica through an outage, and catches up when its
-// service has ended.
+// TestFollower follows a replica through an outage and catches up after its service has
+// ended.
 func TestFollower(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
@@ -23,13 +23,14 @@ func TestFollower(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "copy.db")
 	accept := errors.New("not yet")
 	checks := 0
-	f := NewFollower(FollowerConfig{Replica: b.config(t, dir), Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) {
+	check := func(context.Context, string) (bool, error) {
 		checks++
 		if checks == 1 {
 			return true, accept
 		}
 		return true, nil
-	}})
+	}
+	f := NewFollower(FollowerConfig{Replica: b.config(t, dir), Path: path, Logger: testLogger(t), Check: check})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
@@ -42,7 +43,7 @@ func TestFollower(t *testing.T) {
 			select {
 			case <-tick.C:
 			case <-deadline:
-				t.Fatalf("the follower is not %s: %+v", what, f.State())
+				t.Fatalf("got state %+v, want %s", f.State(), what)
 			}
 		}
 	}
@@ -63,28 +64,29 @@ func TestFollower(t *testing.T) {
 	}
 	_, at, err := f.CatchUp(t.Context())
 	if err != nil || time.Since(at) > time.Minute {
-		t.Fatalf("catch up: %s, %v", at, err)
+		t.Fatalf("CatchUp: got %s, %v, want no error", at, err)
 	}
 	if n := countRows(t, path); n != 3 {
 		t.Errorf("got %d rows, want 3", n)
 	}
 }
 
-// A copy that its check rejects ends Follow.
+// Follow returns the error of Check.
 func TestFollowerRejects(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileConfig(t, dir, t.TempDir())
 	r := openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
 	bad := errors.New("bad")
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return false, bad }})
+	reject := func(context.Context, string) (bool, error) { return false, bad }
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: reject})
 	if err := f.Follow(t.Context()); !errors.Is(err, bad) {
 		t.Errorf("got %v, want %v", err, bad)
 	}
 }
 
-// TestCatchUpToSnapshot has a primary end between a snapshot and the upload of the
-// changes that lead to it. The copy gets what the snapshot has.
+// TestCatchUpToSnapshot ends a primary between a snapshot and the upload of the changes
+// before it. The copy gets the content of the snapshot.
 func TestCatchUpToSnapshot(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
@@ -94,13 +96,14 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	r.await("up to date", upToDate)
 	s := r.current()
 	path := filepath.Join(t.TempDir(), "copy.db")
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	check := func(context.Context, string) (bool, error) { return true, nil }
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: check})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
 	for deadline := time.Now().Add(30 * time.Second); !f.State().Following; <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the replica is not followed: %+v", f.State())
+			t.Fatalf("got state %+v, want the replica followed", f.State())
 		}
 	}
 	cancel()
@@ -132,7 +135,7 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	limited, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, _, err := f.CatchUp(limited); err != nil {
-		t.Fatalf("catch up: %v", err)
+		t.Fatalf("CatchUp: got %v, want no error", err)
 	}
 	if n := countRows(t, path); n != 2 {
 		t.Errorf("got %d rows, want 2", n)

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// TestLeaseClient acquires leases with the settings of a replica that its own
-// client follows too: skip-verify, the region, and the region of the bucket when none
-// is set.
+// The client of the lease uses the same settings as Litestream's client: skip-verify, the region,
+// and the bucket's own region if none is set.
 func TestLeaseClient(t *testing.T) {
 	b := newBucket(t)
 	behind, err := url.Parse(b.url)
@@ -22,7 +21,7 @@ func TestLeaseClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(behind)
-	regions := make(chan string, 100) // that requests are signed for
+	regions := make(chan string, 100) // regions for which requests are signed
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, scope, ok := strings.Cut(r.Header.Get("Authorization"), "Credential=id/"); ok {
 			regions <- strings.Split(scope, "/")[1]
@@ -36,15 +35,15 @@ func TestLeaseClient(t *testing.T) {
 	secure, plain := httptest.NewTLSServer(handler), httptest.NewServer(handler)
 	defer secure.Close()
 	defer plain.Close()
-	t.Setenv("AWS_ENDPOINT_URL_S3", plain.URL) // of a replica without an endpoint
+	t.Setenv("AWS_ENDPOINT_URL_S3", plain.URL) // for replicas without an endpoint
 	t.Setenv("AWS_REGION", "us-west-2")
 	for _, test := range []struct {
 		name, settings string
-		regions        []string // nil for a failure
+		regions        []string // nil if Acquire fails
 	}{
 		{"skip-verify", "endpoint: " + secure.URL + "\n      skip-verify: true", []string{"us-east-1"}},
-		{"a certificate that cannot be verified", "endpoint: " + secure.URL, nil},
-		{"a region", "endpoint: " + plain.URL + "\n      region: eu-west-3", []string{"eu-west-3"}},
+		{"untrusted certificate", "endpoint: " + secure.URL, nil},
+		{"region", "endpoint: " + plain.URL + "\n      region: eu-west-3", []string{"eu-west-3"}},
 		{"no region and no endpoint", "force-path-style: true", []string{"eu-central-1", "us-east-1"}},
 	} {
 		dir := t.TempDir()
@@ -63,7 +62,7 @@ func TestLeaseClient(t *testing.T) {
 			err = l.Acquire(t.Context(), 0)
 		}
 		if (err == nil) != (test.regions != nil) {
-			t.Errorf("%s: %v", test.name, err)
+			t.Errorf("%s: got %v", test.name, err)
 		}
 		var got []string
 		for len(regions) > 0 {
@@ -71,7 +70,7 @@ func TestLeaseClient(t *testing.T) {
 		}
 		slices.Sort(got)
 		if got = slices.Compact(got); !slices.Equal(got, test.regions) {
-			t.Errorf("%s: requests for the regions %q, want %q", test.name, got, test.regions)
+			t.Errorf("%s: got requests for the regions %q, want %q", test.name, got, test.regions)
 		}
 	}
 }

@@ -69,7 +69,9 @@ func (c *mergingClient) merge(files []*ltx.FileInfo) []*ltx.FileInfo {
 }
 
 // OpenLTXFile implements [litestream.ReplicaClient].
-func (c *mergingClient) OpenLTXFile(ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64) (content io.ReadCloser, err error) {
+func (c *mergingClient) OpenLTXFile(
+	ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64,
+) (content io.ReadCloser, err error) {
 	if files := c.merged[maxTXID]; level == 0 && len(files) > 0 && files[0].MinTXID == minTXID {
 		content, err = c.openMerged(ctx, files)
 	} else {

@@ -14,8 +14,8 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// newCopied returns a replica, and a follower with a copy of it at a position, that
-// no longer follows.
+// newCopied returns a replica, a stopped follower with a copy of it, and the position of the
+// copy.
 func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TXID) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,11 +31,11 @@ func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TX
 	return r, cfg, f, at
 }
 
-// newFollowed returns a follower with a copy that is up to date, and that no longer
-// follows.
+// newFollowed returns a stopped follower whose copy is up to date.
 func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
 	t.Helper()
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: func(context.Context, string) (bool, error) { return true, nil }})
+	check := func(context.Context, string) (bool, error) { return true, nil }
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: check})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -48,7 +48,7 @@ func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
 	return f
 }
 
-// backlog uploads n transactions with a row each, every one as its own object.
+// backlog uploads n transactions with one row each, as separate objects.
 func backlog(r *replicated, n, size int) {
 	r.t.Helper()
 	for range n {
@@ -57,9 +57,8 @@ func backlog(r *replicated, n, size int) {
 	}
 }
 
-// TestFollowerMerges gives a follower a backlog of small objects with a large one
-// in between. It adds the small ones together, and when it is cut off in between,
-// it goes on behind what it has.
+// TestFollowerMerges gives a follower a backlog of small objects with a large one in
+// between. It merges the small ones, and after an interruption it continues where it was.
 func TestFollowerMerges(t *testing.T) {
 	t.Parallel()
 	r, _, f, at := newCopied(t)
@@ -88,7 +87,7 @@ func TestFollowerMerges(t *testing.T) {
 		return lists
 	}
 	if got, want := lists(), []string{"1-10", "11-11", "12-21"}; !slices.Equal(got, want) {
-		t.Fatalf("it lists %s, want %s", got, want)
+		t.Fatalf("got list %s, want %s", got, want)
 	}
 
 	_, checked := f.replica(source.client)
@@ -108,10 +107,10 @@ func TestFollowerMerges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := litestream.ReadTXIDFile(f.cfg.Path); err != nil || got != at+10 {
-		t.Errorf("it was cut off behind %d changes (%v), want 10", got-at, err)
+		t.Errorf("interrupted after %d changes, %v, want 10", got-at, err)
 	}
 	if f.has(source.term, at+10) {
-		t.Error("a copy that may have a part of a change counts as the state before it")
+		t.Error("has: got true for a copy that may have a part of the next change")
 	}
 
 	if err := r.close(); err != nil {
@@ -125,8 +124,7 @@ func TestFollowerMerges(t *testing.T) {
 	}
 }
 
-// TestMergedDamaged damages an object among small ones. What comes before it is
-// added without it.
+// TestMergedDamaged damages an object among small ones. The objects before it are added.
 func TestMergedDamaged(t *testing.T) {
 	t.Parallel()
 	r, cfg, f, at := newCopied(t)
@@ -161,7 +159,7 @@ func TestMergedDamaged(t *testing.T) {
 	}
 	defer content.Close()
 	if first.MaxTXID != at+3 {
-		t.Errorf("it adds %d changes, want the 3 before the damaged one", first.MaxTXID-at)
+		t.Errorf("got %d changes, want the 3 before the damaged object", first.MaxTXID-at)
 	}
 	text, err := io.ReadAll(content)
 	if err != nil {
@@ -174,8 +172,8 @@ func TestMergedDamaged(t *testing.T) {
 	}
 }
 
-// BenchmarkCatchUp brings a copy up to date that lacks 500 small objects, those of
-// some 12 s of a primary that acknowledges after the upload.
+// BenchmarkCatchUp updates a copy that lacks 500 small objects, which a primary that
+// acknowledges after uploads creates in about 12 s.
 func BenchmarkCatchUp(b *testing.B) {
 	for range b.N {
 		b.StopTimer()

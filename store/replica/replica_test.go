@@ -48,19 +48,20 @@ func mustParseConfig(t testing.TB, text string) *Config {
 	return cfg
 }
 
-// fileConfig configures a replica in a directory for the database in another.
+// fileConfig configures a replica in the directory target, for the database in dir.
 func fileConfig(t testing.TB, dir, target string) *Config {
 	t.Helper()
-	return mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 5s\n")
+	return mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n"+
+		"    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 5s\n")
 }
 
 // bucket is an S3 server with the bucket b.
 type bucket struct {
 	url   string
-	down  atomic.Bool                         // every request gets a 503
-	delay atomic.Pointer[func(*http.Request)] // called before each response; nil for none
-	plain atomic.Bool                         // conditional writes get a 501
-	// refuses reports whether a request gets a 403, which is not repeated; nil for none.
+	down  atomic.Bool                         // respond 503 to every request
+	delay atomic.Pointer[func(*http.Request)] // called before each response; may be nil
+	plain atomic.Bool                         // respond 501 to conditional writes
+	// refuses reports whether to respond 403, which clients do not retry; may be nil.
 	refuses atomic.Pointer[func(*http.Request) bool]
 }
 
@@ -113,8 +114,7 @@ shutdown-sync-timeout: 5s
 `, dir, b.url))
 }
 
-// replicated is a database with one table, data, and with a replication that
-// runs.
+// replicated is a database with one table, data, and a running replication.
 type replicated struct {
 	*Replication
 	t    testing.TB
@@ -123,7 +123,7 @@ type replicated struct {
 	done chan struct{}
 }
 
-// schema is that of a replicated database.
+// schema is the schema of a replicated database.
 var schema = fstest.MapFS{"migrations/0001.sql": {Data: []byte("CREATE TABLE data (id INTEGER PRIMARY KEY, value BLOB) STRICT;")}}
 
 func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *replicated {
@@ -144,7 +144,10 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	logger := testLogger(t)
 	hooks := sqlite.Hooks{BeforeBatch: func(tx *sqlite.Tx) { r.BeforeBatch(tx) }}
 	var err error
-	if r.db, err = sqlite.Open(context.Background(), sqlite.Config{Path: path, Migrations: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger}); err != nil {
+	r.db, err = sqlite.Open(context.Background(), sqlite.Config{
+		Path: path, Migrations: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
@@ -167,14 +170,14 @@ func (r *replicated) write(query string, args ...any) {
 	}
 }
 
-// insert commits a row of some size.
+// insert commits a row of the given size.
 func (r *replicated) insert(size int) {
 	r.t.Helper()
 	r.write("INSERT INTO data (value) VALUES (zeroblob(?))", size)
 }
 
-// close ends Run, closes the database and the replication, and returns the error
-// of both. Further calls do nothing.
+// close ends Run, closes the database and the replication, and returns their errors.
+// Further calls do nothing.
 func (r *replicated) close() error {
 	select {
 	case <-r.done:
@@ -186,7 +189,7 @@ func (r *replicated) close() error {
 	return r.db.Close(r.Close)
 }
 
-// await waits until the status is as wanted.
+// await waits until ok reports true for the status.
 func (r *replicated) await(what string, ok func(Status) bool) {
 	r.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -196,7 +199,7 @@ func (r *replicated) await(what string, ok func(Status) bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.t.Fatalf("the replica is not %s: %+v", what, r.Status())
+			r.t.Fatalf("got status %+v, want %s", r.Status(), what)
 		}
 	}
 }
@@ -205,15 +208,15 @@ func running(s Status) bool { return s.State == StateRunning }
 
 func upToDate(s Status) bool { return s.State == StateRunning && s.Lag == 0 }
 
-// current returns the open session, nil for none.
+// current returns the open session, or nil.
 func (r *replicated) current() *session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.session
 }
 
-// awaitSent syncs, and waits until everything is in the replica. Before a sync
-// the replica counts as up to date, although there are new changes.
+// awaitSent syncs and waits until everything is in the replica. Without the sync, the
+// replica would count as up to date although there are new changes.
 func (r *replicated) awaitSent(s *session) {
 	r.t.Helper()
 	err := s.db.Sync(context.Background())
@@ -231,7 +234,7 @@ func (r *replicated) awaitSent(s *session) {
 	})
 }
 
-// restoredRows restores the newest state of a replica, and counts its rows.
+// restoredRows restores the newest state of a replica and counts its rows.
 func restoredRows(t testing.TB, cfg *Config) int {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "restored.db")
@@ -250,7 +253,7 @@ func countRows(t testing.TB, path string) (n int) {
 	defer db.Close()
 	var found string
 	if err := db.QueryRow("PRAGMA quick_check(1)").Scan(&found); err != nil || found != "ok" {
-		t.Fatalf("what was restored: %q, %v", found, err)
+		t.Fatalf("restored database: got %q, %v, want ok", found, err)
 	}
 	if err := db.QueryRow("SELECT count(*) FROM data").Scan(&n); err != nil {
 		t.Fatal(err)
@@ -258,7 +261,7 @@ func countRows(t testing.TB, path string) (n int) {
 	return n
 }
 
-// testLogger writes the log to the test's when that has failed.
+// testLogger returns a logger whose output is shown if the test fails.
 func testLogger(t testing.TB) *slog.Logger {
 	var mu sync.Mutex
 	var b bytes.Buffer
@@ -266,7 +269,7 @@ func testLogger(t testing.TB) *slog.Logger {
 		mu.Lock()
 		defer mu.Unlock()
 		if t.Failed() {
-			t.Logf("the log:\n%s", &b)
+			t.Logf("log:\n%s", &b)
 		}
 	})
 	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {

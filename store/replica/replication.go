@@ -54,7 +54,8 @@ var (
 	errBacklog           = errors.New("too much data is waiting to be uploaded")
 	errWALTooLong        = errors.New("the WAL became too long")
 	errUploadStalled     = errors.New("the upload to the replica stalled")
-	errReplicaIncomplete = errors.New("the replica has lost earlier uploads, and cannot be restored from until the whole database is uploaded again")
+	errReplicaIncomplete = errors.New("the replica has lost earlier uploads, " +
+		"and cannot be restored from until the whole database is uploaded again")
 )
 
 // Replication keeps a replica up to date with Litestream. It is safe for concurrent

@@ -81,7 +81,9 @@ func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource,
 }
 
 // openTermOf opens the term of a replica that find selects.
-func openTermOf(ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error)) (s termSource, err error) {
+func openTermOf(
+	ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error),
+) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if s.at, err = cfg.location(ctx); err != nil {

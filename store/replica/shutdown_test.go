@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// damagePlanned damages the object of a level that the newest state needs, and
-// returns its name.
+// damagePlanned damages the object of a level that the newest state needs and returns its
+// name.
 func damagePlanned(t *testing.T, cfg *Config, level int) string {
 	t.Helper()
 	name, path := planned(t, cfg, level)
@@ -19,9 +19,8 @@ func damagePlanned(t *testing.T, cfg *Config, level int) string {
 	return name
 }
 
-// TestDamagedEnd damages an object before a replication ends. One of level 0 is
-// uploaded again. With another the end fails, and the next start makes the newest
-// state whole.
+// TestDamagedEnd damages an object before a replication ends. An object of level 0 is uploaded
+// again. With another level, Close fails, and the next start repairs the newest state.
 func TestDamagedEnd(t *testing.T) {
 	dir := t.TempDir()
 	cfg := stillConfig(t, dir)
@@ -36,7 +35,7 @@ func TestDamagedEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := restoredRows(t, cfg); n != 2 {
-		t.Errorf("%d rows restored, want 2", n)
+		t.Errorf("got %d rows restored, want 2", n)
 	}
 
 	r = openReplicated(t, dir, cfg)
@@ -50,11 +49,11 @@ func TestDamagedEnd(t *testing.T) {
 	}
 	name := damagePlanned(t, cfg, 1)
 	if err := r.close(); err == nil || !strings.Contains(err.Error(), name) {
-		t.Fatalf("got %v, want an error that names %s", err, name)
+		t.Fatalf("got %v, want an error with %s", err, name)
 	}
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
 	if n := restoredRows(t, cfg); n != 4 {
-		t.Errorf("%d rows restored, want 4", n)
+		t.Errorf("got %d rows restored, want 4", n)
 	}
 }

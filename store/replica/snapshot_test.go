@@ -15,7 +15,7 @@ import (
 	"service/internal/durable"
 )
 
-// source is a snapshot as Litestream makes it: a header, and much behind it.
+// source is a snapshot as Litestream writes it: a header, followed by much data.
 type source struct {
 	io.Reader
 	closed chan struct{}
@@ -26,8 +26,8 @@ func (s source) Close() error {
 	return nil
 }
 
-// TestSlowBucket has a bucket that takes nothing of a snapshot: the database is
-// read to its end all the same, since no checkpoint can run before.
+// While a bucket accepts nothing of a snapshot, the database is still read to the end,
+// because no checkpoint can run before.
 func TestSlowBucket(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
@@ -35,17 +35,20 @@ func TestSlowBucket(t *testing.T) {
 	r.await("up to date", upToDate)
 	c, ok := r.current().replica.Client.(*spoolClient)
 	if !ok {
-		t.Fatal("it is sent as it is made")
+		t.Fatal("the snapshot is uploaded directly, want a spool")
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	delay := func(*http.Request) { <-ctx.Done() }
 	b.delay.Store(&delay)
-	header, err := (&ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1, MinTXID: 1, MaxTXID: 7, Timestamp: time.Now().UnixMilli()}).MarshalBinary()
+	header, err := (&ltx.Header{
+		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1,
+		MinTXID: 1, MaxTXID: 7, Timestamp: time.Now().UnixMilli(),
+	}).MarshalBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const size = 64 << 20 // more than the client of S3 holds in memory
+	const size = 64 << 20 // more than the S3 client buffers
 	copied := source{io.MultiReader(bytes.NewReader(header), io.LimitReader(zeros{}, size)), make(chan struct{})}
 	sent := make(chan error, 1)
 	go func() {
@@ -55,16 +58,16 @@ func TestSlowBucket(t *testing.T) {
 	select {
 	case <-copied.closed:
 	case <-time.After(20 * time.Second):
-		t.Error("the copy is read no faster than the bucket takes it")
+		t.Error("reading the database waits for the bucket")
 	}
 	cancel()
 	if err := <-sent; err == nil {
-		t.Error("it is said to be sent")
+		t.Error("got no error, want one")
 	}
 	b.delay.Store(nil)
 	left, err := filepath.Glob(filepath.Join(metaPath(filepath.Join(dir, "service.db")), "*"+durable.TempSuffix+"*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("it has left %v, %v", left, err)
+		t.Errorf("got files %v, %v, want none", left, err)
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// TestEmptiedReplica removes what is in the replica while it is followed: the
-// bucket was created again, for example. Later uploads are useless alone, so the
-// loss is noticed and reported, and the whole database is uploaded.
+// TestEmptiedReplica empties the replica during replication, as when a bucket is created
+// again. Later uploads are useless alone, so the loss is detected and reported, and the whole
+// database is uploaded.
 func TestEmptiedReplica(t *testing.T) {
 	t.Parallel()
 	dir, target := t.TempDir(), t.TempDir()
@@ -51,8 +51,7 @@ func TestEmptiedReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Close reports a loss since the last verification, and the next start
-	// repairs it.
+	// Close reports a loss since the last verification, and the next start repairs it.
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
 	r.insert(1)
@@ -60,7 +59,7 @@ func TestEmptiedReplica(t *testing.T) {
 	lose("terms/0002/ltx/0")
 	r.insert(1)
 	if err := r.close(); !errors.Is(err, errReplicaIncomplete) {
-		t.Errorf("close: got %v, want %v", err, errReplicaIncomplete)
+		t.Errorf("Close: got %v, want %v", err, errReplicaIncomplete)
 	}
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
@@ -69,9 +68,9 @@ func TestEmptiedReplica(t *testing.T) {
 	}
 }
 
-// TestUploadGoesOn uploads a backlog of several files to a bucket that refuses every
-// third: each failure is retried at the file that failed, not at the first.
-func TestUploadGoesOn(t *testing.T) {
+// TestUploadContinues uploads a backlog to a bucket that rejects every third file. Each retry
+// begins with the file that failed, not with the first.
+func TestUploadContinues(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	r := openReplicated(t, t.TempDir(), b.config(t, t.TempDir()))
@@ -110,16 +109,16 @@ func TestUploadGoesOn(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(taken) != files {
-		t.Errorf("%d files were uploaded, want %d: %v", len(taken), files, taken)
+		t.Errorf("got %d files uploaded, want %d: %v", len(taken), files, taken)
 	}
 	for name, times := range taken {
 		if times != 1 {
-			t.Errorf("%s was uploaded %d times", name, times)
+			t.Errorf("%s: got %d uploads, want 1", name, times)
 		}
 	}
 }
 
-// metaSize returns the size of Litestream's files beside the database.
+// metaSize returns the size in bytes of Litestream's files next to the database.
 func metaSize(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	err := filepath.WalkDir(metaPath(filepath.Join(dir, "service.db")), func(_ string, d fs.DirEntry, err error) error {
@@ -144,9 +143,8 @@ func metaSize(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// TestBacklog has a replica that takes nothing until too much waits for it: that
-// is removed, the service goes on, and the replica has everything when it can be
-// reached again.
+// While a replica accepts nothing, the backlog grows to its limit and is deleted. When the
+// replica is reachable again, it gets everything.
 func TestBacklog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -155,7 +153,7 @@ func TestBacklog(t *testing.T) {
 	l := defaultLimits
 	l.backlog, l.backlogInterval = 1<<20, 10*time.Millisecond
 	r := openReplicated(t, dir, cfg, l)
-	big := func() { // the database does not grow, but the files on the disk do
+	big := func() { // grows the local files, but not the database
 		t.Helper()
 		value := make([]byte, 100_000)
 		rand.Read(value)
@@ -163,13 +161,13 @@ func TestBacklog(t *testing.T) {
 	}
 	size := func() int64 { return metaSize(t, dir) }
 
-	// Uploaded files are still on the disk, and do not count.
+	// Uploaded files are still on the disk and do not count.
 	r.await("running", running)
 	for size() < 3*l.backlog {
 		big()
 		s := r.current()
 		if s == nil {
-			t.Fatalf("it was abandoned with %d bytes on the disk that were sent", size())
+			t.Fatalf("abandoned with %d uploaded bytes on the disk, want them not counted", size())
 		}
 		r.awaitSent(s)
 	}
@@ -184,12 +182,12 @@ func TestBacklog(t *testing.T) {
 		big()
 		<-time.After(l.backlogInterval)
 		if s := r.Status(); strings.Contains(s.Err, "too much data is waiting") {
-			t.Fatalf("it was abandoned with less than %d bytes waiting beside %d that were sent", l.backlog, sent)
+			t.Fatalf("abandoned with less than %d bytes waiting and %d uploaded", l.backlog, sent)
 		}
 	}
 	for n := 0; !strings.Contains(r.Status().Err, "too much data is waiting"); n++ {
 		if n == 1_000 {
-			t.Fatalf("it is not abandoned, with %d bytes waiting: %+v", size()-sent, r.Status())
+			t.Fatalf("not abandoned with %d bytes waiting: %+v", size()-sent, r.Status())
 		}
 		big()
 		<-time.After(l.backlogInterval)
@@ -197,7 +195,7 @@ func TestBacklog(t *testing.T) {
 	r.insert(1)
 	for n := 0; size() > l.backlog/2; n++ {
 		if n == 1_000 {
-			t.Fatalf("%d bytes wait on the disk after it was abandoned", size())
+			t.Fatalf("got %d bytes on the disk after the backlog was deleted", size())
 		}
 		<-time.After(l.backlogInterval)
 	}

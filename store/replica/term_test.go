@@ -20,8 +20,8 @@ import (
 	"service/store/sqlite"
 )
 
-// uploads returns the bytes that were written to a replica in a directory. A link
-// is no upload.
+// uploads returns the number of bytes written to a replica in a directory. Hard links do not
+// count.
 func uploads(t *testing.T, target string) (bytes int64) {
 	t.Helper()
 	seen := map[uint64]bool{}
@@ -45,8 +45,7 @@ func uploads(t *testing.T, target string) (bytes int64) {
 	return bytes
 }
 
-// pages returns the content of a database with its WAL, without the
-// fields of the first page that count openings and changes.
+// pages returns the content of a database and its WAL, without the counters in the first page.
 func pages(t *testing.T, path string) []byte {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "pages.db")
@@ -81,8 +80,8 @@ func pages(t *testing.T, path string) []byte {
 	return text
 }
 
-// compare restores the newest state, and compares it with the database in dir,
-// which is closed, page by page.
+// compare restores the newest state and compares it page by page with the closed database in
+// dir.
 func compare(t *testing.T, what string, cfg *Config, dir string) Result {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "restored.db")
@@ -92,7 +91,7 @@ func compare(t *testing.T, what string, cfg *Config, dir string) Result {
 	}
 	got, want := pages(t, path), pages(t, filepath.Join(dir, "service.db"))
 	if len(got) != len(want) {
-		t.Fatalf("%s: restored %d bytes, want %d", what, len(got), len(want))
+		t.Fatalf("%s: got %d bytes restored, want %d", what, len(got), len(want))
 	}
 	for n := 0; n < len(got); n += 4096 {
 		if !bytes.Equal(got[n:n+4096], want[n:n+4096]) {
@@ -119,9 +118,8 @@ func (r *replicated) settle() {
 	r.awaitSent(r.current())
 }
 
-// TestTerms has a second service take over, while the first one does not know it:
-// it goes on to upload, to compact and to take snapshots. The replica is that of
-// the second.
+// TestTerms lets a second service take over without the knowledge of the first, which
+// continues to upload, compact and take snapshots. A restore uses only the second.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	t.Run("folder", func(t *testing.T) {
@@ -144,7 +142,7 @@ func testTakeover(t *testing.T, config func(dir string) *Config) {
 	second.settle()
 	own := second.current().own
 	if own.term.Snapshot || own.term.Parent != 1 || own.term.Number != 2 {
-		t.Errorf("the second service began %+v, want term 2 that continues term 1", own.term)
+		t.Errorf("second service: got term %+v, want term 2 that continues term 1", own.term)
 	}
 	for range 5 {
 		first.random(10)
@@ -184,11 +182,11 @@ func testTakeover(t *testing.T, config func(dir string) *Config) {
 		_, err = litestream.CalcRestorePlan(t.Context(), alone, 0, noTime, quiet)
 	}
 	if err != nil {
-		t.Errorf("the term alone: %v", err)
+		t.Errorf("term 2 alone: got %v, want no error", err)
 	}
 }
 
-// TestTermZero continues a replica that a version without terms has written.
+// TestTermZero continues a replica that was written by a version without terms.
 func TestTermZero(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileConfig(t, dir, target)
@@ -220,14 +218,14 @@ func TestTermZero(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "older.db")
 	found, err := Restore(t.Context(), cfg, path, old.State.Add(time.Millisecond))
 	if err != nil || !found.State.Equal(old.State) {
-		t.Fatalf("the state of %s: got %s, %v", old.State, found.State, err)
+		t.Fatalf("state of %s: got %s, %v", old.State, found.State, err)
 	}
 	if n := countRows(t, path); n != 20 {
-		t.Errorf("%d rows in the older state, want 20", n)
+		t.Errorf("older state: got %d rows, want 20", n)
 	}
 }
 
-// chain is terms that continue each other, none of them complete.
+// chain is a sequence of terms that continue each other. None is complete.
 type chain struct {
 	t  *testing.T
 	at *folderLocation
@@ -245,7 +243,10 @@ func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	h := ltx.Header{Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1, MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number)}
+	h := ltx.Header{
+		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1,
+		MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number),
+	}
 	page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
 	if err := errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()); err != nil {
 		c.t.Fatal(err)
@@ -287,14 +288,14 @@ func (c chain) files(client *termClient, level int) (names []string) {
 			c.t.Fatal(err)
 		}
 		if int64(dec.Header().NodeID) != from {
-			c.t.Errorf("%d %d-%d was read from term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
+			c.t.Errorf("file %d %d-%d: got term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
 		}
 		names = append(names, fmt.Sprintf("%d/%d-%d of %d", f.Level, f.MinTXID, f.MaxTXID, from))
 	}
 	return names
 }
 
-// TestChain restores terms that continue each other, none of them complete.
+// TestChain reads from terms that continue each other, none of them complete.
 func TestChain(t *testing.T) {
 	at := &folderLocation{t.TempDir()}
 	terms := chain{t, at}
@@ -313,7 +314,7 @@ func TestChain(t *testing.T) {
 	terms.write(2, 1, 4, 9)
 	current, err := newestTerm(t.Context(), at)
 	if err != nil || current.Number != 2 {
-		t.Fatalf("the current term: %+v, %v", current, err)
+		t.Fatalf("current term: got %+v, %v", current, err)
 	}
 	c, err := openTerm(t.Context(), at, current, false)
 	if err != nil {
@@ -322,27 +323,27 @@ func TestChain(t *testing.T) {
 	got := slices.Concat(terms.files(c, 0), terms.files(c, 1), terms.files(c, 9))
 	want := []string{"0/4-4 of 0", "0/5-5 of 0", "0/6-6 of 0", "0/7-7 of 1", "0/8-8 of 2", "0/9-9 of 2", "1/4-9 of 2", "9/1-3 of 0"}
 	if !slices.Equal(got, want) {
-		t.Errorf("the files of term 2:\n%q, want\n%q", got, want)
+		t.Errorf("files of term 2: got\n%q, want\n%q", got, want)
 	}
 	if _, err := c.OpenLTXFile(t.Context(), 0, 10, 10, 0, 0); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file of the parent beyond the term's begin: %v, want %v", err, os.ErrNotExist)
+		t.Errorf("file of the parent after ParentTXID: got %v, want %v", err, os.ErrNotExist)
 	}
 	if err := c.DeleteLTXFiles(t.Context(), []*ltx.FileInfo{{Level: 0, MinTXID: 4, MaxTXID: 4}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := c.OpenLTXFile(t.Context(), 0, 4, 4, 0, 0); err != nil {
-		t.Errorf("a deletion reached the parent: %v", err)
+		t.Errorf("file of the parent after a deletion: got %v, want no error", err)
 	} else {
 		_, _ = io.Copy(io.Discard, r)
 		r.Close()
 	}
 	if err := at.claim(t.Context(), term{Number: 2}); !errors.Is(err, errTermTaken) {
-		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
+		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
 	}
 }
 
-// TestLaterTerm has another service begin a later term in a replica without a
-// lease. The first one reports it, and writes there no more.
+// After another service has begun a later term in a replica without a lease, the first one
+// reports it and stops writing.
 func TestLaterTerm(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	r := openReplicated(t, dir, fileConfig(t, dir, target))
@@ -357,16 +358,16 @@ func TestLaterTerm(t *testing.T) {
 		return s.State == StateFailing && s.Err == errTermEnded.Error() && r.current() == nil
 	})
 	if err := r.close(); !errors.Is(err, errTermEnded) {
-		t.Errorf("close: %v, want %v", err, errTermEnded)
+		t.Errorf("Close: got %v, want %v", err, errTermEnded)
 	}
 	current, err := newestTerm(t.Context(), other.current().own.at)
 	if err != nil || current.Number != 2 {
-		t.Errorf("the current term is %+v, %v, want 2", current, err)
+		t.Errorf("current term: got %+v, %v, want 2", current, err)
 	}
 }
 
-// TestPlainBucket replicates to a store without conditional writes. It has terms;
-// two services that begin one at the same moment are not told apart there.
+// TestPlainBucket replicates to a bucket without conditional writes. It has terms, but two
+// services that begin one at the same moment are not detected.
 func TestPlainBucket(t *testing.T) {
 	b := newBucket(t)
 	b.plain.Store(true)
@@ -381,12 +382,12 @@ func TestPlainBucket(t *testing.T) {
 	}
 	compare(t, "without conditional writes", cfg, dir)
 	if err := at.claim(t.Context(), term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
-		t.Errorf("a term that exists: %v, want %v", err, errTermTaken)
+		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
 	}
 }
 
-// TestEndAtOnce ends a service right after it has continued a restored copy. The
-// replica has everything.
+// TestEndAtOnce ends a service right after it has continued a restored copy. The replica must
+// have everything.
 func TestEndAtOnce(t *testing.T) {
 	target := t.TempDir()
 	dir := t.TempDir()
@@ -401,9 +402,9 @@ func TestEndAtOnce(t *testing.T) {
 		cfg := fileConfig(t, dir, target)
 		restoreTo(t, cfg, dir)
 		r := openReplicated(t, dir, cfg)
-		time.Sleep(time.Duration(n) * 4 * time.Millisecond) // it may end at any moment of its start
+		time.Sleep(time.Duration(n) * 4 * time.Millisecond) // end at different moments of the start
 		if err := r.close(); err != nil {
-			t.Errorf("%d: %v", n, err)
+			t.Errorf("end %d: got %v, want no error", n, err)
 		}
 		compare(t, fmt.Sprintf("after %d ms", 4*n), cfg, dir)
 	}

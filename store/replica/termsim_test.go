@@ -19,9 +19,9 @@ import (
 	"service/store/sqlite"
 )
 
-// simulation is a sequence of services on one replica, each of which has the
-// database of the one before, or its replica. One serves at a time. One that was
-// replaced may not know it, and goes on.
+// simulation is a sequence of services on one replica. Each begins with the database of the
+// previous one or with the replica. One serves at a time, but a replaced service may continue
+// without knowing.
 type simulation struct {
 	t       *testing.T
 	rand    *rand.Rand
@@ -36,8 +36,8 @@ type simulation struct {
 const simulatedSteps = 12
 
 // TestTermSimulation runs random sequences of writes, compactions, snapshots,
-// crashes, copies, restores and takeovers. After each step in which everything was
-// uploaded, the replica restores to exactly the database that serves.
+// crashes, copies, restores and takeovers. After each step that uploads everything, the
+// replica must restore to exactly the current database.
 //
 // SERVICE_TERM_SEEDS sets the number of sequences.
 func TestTermSimulation(t *testing.T) {
@@ -54,7 +54,7 @@ func TestTermSimulation(t *testing.T) {
 			m := &simulation{t: t, rand: rand.New(rand.NewPCG(seed, 14)), target: t.TempDir(), dir: t.TempDir()}
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("the steps: %q", m.trace)
+					t.Logf("steps: %q", m.trace)
 				}
 			})
 			m.open()
@@ -67,7 +67,7 @@ func TestTermSimulation(t *testing.T) {
 	}
 }
 
-// step does one thing at random.
+// step performs a random step.
 func (m *simulation) step() {
 	steps := []struct {
 		name string
@@ -96,8 +96,8 @@ func (m *simulation) step() {
 
 func (m *simulation) config(dir string) *Config {
 	cfg := fileConfig(m.t, dir, m.target)
-	// What is merged and removed while a service runs is merged and removed by a
-	// step: without a lease, a service may remove what another is about to continue.
+	// Compaction and retention run as steps: without a lease, a service may otherwise
+	// delete files that another is about to continue.
 	cfg.CompactionIntervals = []time.Duration{time.Hour, time.Hour}
 	cfg.SnapshotRetention = 300 * time.Millisecond
 	cfg.L0Retention, cfg.L0RetentionInterval = 50*time.Millisecond, 0
@@ -138,14 +138,15 @@ func (m *simulation) maintain(r *replicated) {
 			m.t.Logf("snapshot: %v", err)
 		}
 	}
-	for _, err := range []error{r.completeTerm(m.t.Context(), s), r.enforceL0Retention(m.t.Context(), s), r.enforceSnapshotRetention(m.t.Context(), s)} {
+	ctx := m.t.Context()
+	for _, err := range []error{r.completeTerm(ctx, s), r.enforceL0Retention(ctx, s), r.enforceSnapshotRetention(ctx, s)} {
 		if err != nil {
 			m.t.Logf("maintain: %v", err)
 		}
 	}
 }
 
-// check uploads everything, and compares what can be restored with the database.
+// check uploads everything and compares the restored database with the current one.
 func (m *simulation) check() {
 	m.t.Helper()
 	m.serving.settle()
@@ -153,13 +154,13 @@ func (m *simulation) check() {
 	if _, err := Restore(m.t.Context(), m.config(m.dir), path, time.Time{}); err != nil {
 		m.t.Fatalf("restore: %v", err)
 	}
-	countRows(m.t, path) // checks the pages, too
+	countRows(m.t, path) // also checks the pages
 	if got, want := contentOf(m.t, path), contentOf(m.t, filepath.Join(m.dir, "service.db")); got != want {
-		m.t.Fatalf("the replica restores to %s, and the database has %s", got, want)
+		m.t.Fatalf("restored database: got %s, want %s", got, want)
 	}
 }
 
-// contentOf returns the number of rows of a database, and their checksum.
+// contentOf returns the number of rows of a database and their checksum.
 func contentOf(t *testing.T, path string) string {
 	t.Helper()
 	db, err := sqlite.OpenReadOnly(path)
@@ -193,7 +194,7 @@ func addRow(sum hash.Hash, rows *sql.Rows) error {
 	return err
 }
 
-// goOn has services that were replaced go on as if they were not.
+// goOn lets replaced services continue.
 func (m *simulation) goOn() {
 	for _, z := range m.zombies {
 		m.write(z)
@@ -201,19 +202,19 @@ func (m *simulation) goOn() {
 	}
 }
 
-// replace has the service go on without knowing that another serves from dir.
+// replace starts a service in dir and lets the current one continue without knowing.
 func (m *simulation) replace(dir string) {
 	if m.rand.IntN(2) == 0 {
 		m.end(m.serving)
 	} else {
-		m.serving.awaitSession() // it would begin a later term otherwise
+		m.serving.awaitSession() // otherwise it would begin a later term
 		m.zombies = append(m.zombies, m.serving)
 	}
 	m.dir = dir
 	m.open()
 }
 
-// end ends a service as kill -9 does: nothing is uploaded or checkpointed.
+// end ends a service like kill -9, without an upload or a checkpoint.
 func (m *simulation) end(r *replicated) {
 	r.stop()
 	<-r.done

@@ -1,15 +1,15 @@
 // Package archive reads and writes backups. A backup is a tar archive of
 //
 //	service.db           a consistent copy of the database
-//	ca.pem               the certificate that clients trust, if there is one
+//	ca.pem               the certificate of the local CA, if there is one
 //	event_types/         the operator's own event types
-//	keys.age             secret.key, alert.secret and ca.key, as far as they exist,
-//	                     encrypted with a passphrase: a tar archive in the age format
-//	manifest.json        what the archive holds, with checksums. It is the last file,
-//	                     so a truncated archive has none
+//	keys.age             secret.key, alert.secret and ca.key, if they exist: a tar archive,
+//	                     encrypted with a passphrase in the age format
+//	manifest.json        the list of files with checksums. It is the last file, so a
+//	                     truncated archive has none
 //
-// The process that has the database open makes a [Source]; [Write], perhaps in
-// another process, makes the archive of what the Source sends.
+// The process with the open database creates a [Source]. [Write] creates the archive from the
+// output of the Source, and may run in another process.
 package archive
 
 import (
@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// The names of an archive's files, which are also those of the data directory.
+// Names of files in an archive. They have the same names in the data directory.
 const (
 	// Database is the name of the database in an archive.
 	Database = "service.db"
 	// SecretKeyFile is the name of the secret key among the encrypted keys.
 	SecretKeyFile = "secret.key"
-	// EventTypesDir is the folder of the operator's own event types.
+	// EventTypesDir is the directory of the operator's own event types.
 	EventTypesDir = "event_types"
 
 	caFile         = "ca.pem"
@@ -36,17 +36,16 @@ const (
 	manifestFormat = 1
 )
 
-// maxFileBytes bounds each file of an archive but the database.
+// maxFileBytes limits each file of an archive, except the database.
 const maxFileBytes = 4 << 20
 
-// plainName matches the names of the files that are neither the database nor
-// encrypted.
+// plainName matches the names of unencrypted files other than the database.
 var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[a-z][a-z0-9_]{0,63}\.json)$`)
 
 // keyNames are the names of the encrypted files.
 var keyNames = []string{SecretKeyFile, alertFile, caKeyFile}
 
-// Manifest describes the content of an archive.
+// Manifest describes the contents of an archive.
 type Manifest struct {
 	Format        int       `json:"format"`
 	Version       string    `json:"service_version"`
@@ -63,7 +62,7 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// HasKeys reports whether the archive holds the encrypted keys.
+// HasKeys reports whether the archive includes the encrypted keys.
 func (m *Manifest) HasKeys() bool { return m.has(encryptedFile) }
 
 func (m *Manifest) has(name string) bool {

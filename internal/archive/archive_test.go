@@ -15,7 +15,7 @@ import (
 
 const passphrase = "correct horse battery"
 
-// write makes an archive of the data directory of st.
+// write returns an archive of the data directory of st.
 func write(t *testing.T, st *store.Store, r Request) (archive []byte, m *Manifest) {
 	t.Helper()
 	source, err := NewSource(t.Context(), st, &r, "v1")
@@ -33,7 +33,7 @@ func write(t *testing.T, st *store.Store, r Request) (archive []byte, m *Manifes
 	return b.Bytes(), m
 }
 
-// testStore opens a store with every file that a backup may hold.
+// testStore opens a store with every file that a backup may include.
 func testStore(t *testing.T) *store.Store {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,8 @@ func testStore(t *testing.T) *store.Store {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		caFile: "certificate", caKeyFile: "ca key", alertFile: "alert secret", EventTypesDir + "/order_shipped.json": "{}", EventTypesDir + "/.swp": "an editor's",
+		caFile: "certificate", caKeyFile: "ca key", alertFile: "alert secret",
+		EventTypesDir + "/order_shipped.json": "{}", EventTypesDir + "/.swp": "an editor's",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -71,14 +72,15 @@ func TestRoundTrip(t *testing.T) {
 		names = append(names, f.Name)
 	}
 	if want := []string{caFile, EventTypesDir + "/order_shipped.json", Database, encryptedFile}; !slices.Equal(names, want) {
-		t.Errorf("it holds %q, want %q", names, want)
+		t.Errorf("got the files %q, want %q", names, want)
 	}
 	keys, err := a.OpenKeys(passphrase)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, []string{alertFile, caKeyFile, SecretKeyFile}) || string(keys[caKeyFile]) != "ca key" {
-		t.Errorf("got the keys %q", got)
+	want := []string{alertFile, caKeyFile, SecretKeyFile}
+	if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, want) || string(keys[caKeyFile]) != "ca key" {
+		t.Errorf("got the keys %q, want %q", got, want)
 	}
 	for _, secret := range []string{"ca key", "alert secret", strings.TrimSpace(string(keys[SecretKeyFile]))} {
 		if bytes.Contains(b, []byte(secret)) {
@@ -89,7 +91,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := a.OpenKeys("another passphrase"); !errors.Is(err, errPassphrase) {
-		t.Errorf("with another passphrase: got %v", err)
+		t.Errorf("with another passphrase: got %v, want %v", err, errPassphrase)
 	}
 }
 
@@ -100,18 +102,18 @@ func TestWithoutKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.HasKeys() || a.has(caFile) {
-		t.Errorf("got the files %v, want neither keys nor the certificate that is useless without its key", a.Files)
+		t.Errorf("got the files %v, want no keys and no certificate", a.Files)
 	}
 }
 
-// A backup that is damaged anywhere is refused.
+// TestDamage checks that damaged backups are refused.
 func TestDamage(t *testing.T) {
 	b, m := write(t, testStore(t), Request{Keys: true, Copies: 1})
 	damaged := map[string][]byte{
 		"empty":        nil,
-		"no tar":       []byte(strings.Repeat("not a backup ", 100)),
+		"not a tar":    []byte(strings.Repeat("not a backup ", 100)),
 		"no manifest":  b[:len(b)-2048-512],
-		"a cut file":   b[:len(b)/2],
+		"truncated":    b[:len(b)/2],
 		"another name": bytes.Replace(b, []byte(caFile), []byte("ca.pom"), 1),
 		"a changed CA": bytes.Replace(b, []byte("certificate"), []byte("certificatf"), 1),
 		"a new format": bytes.Replace(b, []byte(`"format": 1`), []byte(`"format": 2`), 1),
@@ -126,8 +128,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// A source that ends early makes no archive.
-func TestCutOffSource(t *testing.T) {
+// TestTruncatedSource checks that no archive is created from an incomplete source.
+func TestTruncatedSource(t *testing.T) {
 	source, err := NewSource(t.Context(), testStore(t), &Request{Copies: 1}, "v1")
 	if err != nil {
 		t.Fatal(err)
@@ -137,17 +139,19 @@ func TestCutOffSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, length := range []int{0, 100, 4096, sent.Len() / 2} {
-		if _, err := Write(new(bytes.Buffer), bytes.NewReader(sent.Bytes()[:length]), passphrase, func(int64) error { return nil }); err == nil {
-			t.Errorf("%d bytes of %d make an archive", length, sent.Len())
+		_, err := Write(new(bytes.Buffer), bytes.NewReader(sent.Bytes()[:length]), passphrase, func(int64) error { return nil })
+		if err == nil {
+			t.Errorf("%d bytes of %d: got an archive, want an error", length, sent.Len())
 		}
 	}
 	full := errors.New("full")
-	if _, err := Write(new(bytes.Buffer), bytes.NewReader(sent.Bytes()), passphrase, func(int64) error { return full }); !errors.Is(err, full) {
-		t.Errorf("without room: got %v, want %v", err, full)
+	_, err = Write(new(bytes.Buffer), bytes.NewReader(sent.Bytes()), passphrase, func(int64) error { return full })
+	if !errors.Is(err, full) {
+		t.Errorf("without disk space: got %v, want %v", err, full)
 	}
 }
 
-// The keys of one backup do not open with the files of another.
+// TestKeysOfAnotherBackup checks that keys of another backup are refused.
 func TestKeysOfAnotherBackup(t *testing.T) {
 	st := testStore(t)
 	read := func() *Archive {

@@ -18,14 +18,14 @@ import (
 	"filippo.io/age"
 )
 
-// errDamaged says that a file is no backup, or a damaged one.
-var errDamaged = errors.New("it is not a whole backup")
+// errDamaged means that a file is not a backup or is damaged.
+var errDamaged = errors.New("not a complete backup")
 
 func damagedf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
 }
 
-// Archive is a backup that was read and is whole.
+// Archive is a verified backup.
 type Archive struct {
 	Manifest
 	Bytes int64 // of all its files
@@ -33,9 +33,8 @@ type Archive struct {
 	encrypted []byte // keys.age, nil for none
 }
 
-// Read reads an archive and writes its files into the folder dir, except for the
-// encrypted keys. Every file is as long as the manifest says, and has its checksum.
-// An archive that is damaged or was made by a newer binary is an error.
+// Read extracts an archive into the directory dir, except for the encrypted keys. It verifies
+// sizes and checksums. A damaged archive, or one of a newer version, is an error.
 func Read(ctx context.Context, r io.Reader, dir string) (*Archive, error) {
 	a := &Archive{}
 	var got []File
@@ -43,17 +42,17 @@ func Read(ctx context.Context, r io.Reader, dir string) (*Archive, error) {
 		h, err := t.Next()
 		switch {
 		case err == io.EOF:
-			return nil, damagedf("it ends before its %s", manifestFile)
+			return nil, damagedf("it ends before %s", manifestFile)
 		case errors.Is(err, tar.ErrHeader), errors.Is(err, io.ErrUnexpectedEOF):
 			return nil, damagedf("%v", err)
 		case err != nil:
 			return nil, err
 		case h.Typeflag != tar.TypeReg || h.Size < 0:
-			return nil, damagedf("%q is not a file", h.Name)
+			return nil, damagedf("%q is not a regular file", h.Name)
 		case h.Name != Database && h.Size > maxFileBytes:
 			return nil, damagedf("%q has %d bytes", h.Name, h.Size)
 		case slices.ContainsFunc(got, func(f File) bool { return f.Name == h.Name }):
-			return nil, damagedf("%q is there twice", h.Name)
+			return nil, damagedf("duplicate file %q", h.Name)
 		}
 		if h.Name == manifestFile {
 			if err := a.readManifest(ctx, t); err != nil {
@@ -70,7 +69,7 @@ func Read(ctx context.Context, r io.Reader, dir string) (*Archive, error) {
 	}
 }
 
-// readFile reads one file of the archive, and returns its checksum.
+// readFile extracts one file and returns its checksum.
 func (a *Archive) readFile(name string, r io.Reader, dir string) (sum string, err error) {
 	hash := sha256.New()
 	switch {
@@ -79,7 +78,7 @@ func (a *Archive) readFile(name string, r io.Reader, dir string) (sum string, er
 	case name == Database, plainName.MatchString(name):
 		err = extract(filepath.Join(dir, filepath.FromSlash(name)), r, hash)
 	default:
-		return "", damagedf("there is %q in it, which this binary does not know", name)
+		return "", damagedf("unknown file %q", name)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return "", damagedf("it ends within %s", name)
@@ -87,7 +86,7 @@ func (a *Archive) readFile(name string, r io.Reader, dir string) (sum string, er
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// readManifest reads the manifest, which is the archive's last file.
+// readManifest reads the manifest, the last file of the archive.
 func (a *Archive) readManifest(ctx context.Context, t *tar.Reader) error {
 	text, err := io.ReadAll(contextReader{ctx, t})
 	if err == nil {
@@ -97,28 +96,29 @@ func (a *Archive) readManifest(ctx context.Context, t *tar.Reader) error {
 		return damagedf("%s: %v", manifestFile, err)
 	}
 	if rest, err := t.Next(); err == nil {
-		return damagedf("%q stands after the end", rest.Name)
+		return damagedf("%q is after the end", rest.Name)
 	}
 	return nil
 }
 
-// check compares the files that were read with the manifest.
+// check compares the extracted files with the manifest.
 func (a *Archive) check(got []File) error {
 	if a.Format != manifestFormat {
-		return damagedf("it has format %d, and this binary knows format %d: use a newer binary", a.Format, manifestFormat)
+		return damagedf("its format %d is not supported: use a newer version of service (this one supports format %d)",
+			a.Format, manifestFormat)
 	}
 	if len(got) != len(a.Files) || !a.has(Database) {
-		return damagedf("it holds %d files, and its %s names %d", len(got), manifestFile, len(a.Files))
+		return damagedf("it has %d files, but %s lists %d", len(got), manifestFile, len(a.Files))
 	}
 	for i, f := range got {
 		if f != a.Files[i] {
-			return damagedf("%s is not what %s says", f.Name, manifestFile)
+			return damagedf("%s does not match %s", f.Name, manifestFile)
 		}
 	}
 	return nil
 }
 
-// extract creates a file with what r reads, for this user alone.
+// extract creates a file with the content of r, accessible only to this user.
 func extract(name string, r io.Reader, sum hash.Hash) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
@@ -144,18 +144,17 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// errPassphrase says that a passphrase does not open the keys.
-var errPassphrase = errors.New("the passphrase does not open the keys of this backup")
+// errPassphrase means that the passphrase does not decrypt the keys.
+var errPassphrase = errors.New("wrong passphrase for the keys of this backup")
 
-// OpenKeys decrypts the keys and returns them by their names. Keys that belong to
-// another backup are an error.
+// OpenKeys decrypts the keys and returns them by name. Keys of another backup are an error.
 func (a *Archive) OpenKeys(passphrase string) (map[string][]byte, error) {
 	keys, err := a.decrypt(passphrase)
 	if err != nil {
 		return nil, err
 	}
-	var with Manifest // of the archive when the keys were encrypted
-	if err := json.Unmarshal(keys[manifestFile], &with); err != nil {
+	var inner Manifest // from the time when the keys were encrypted
+	if err := json.Unmarshal(keys[manifestFile], &inner); err != nil {
 		return nil, damagedf("%s: %v", encryptedFile, err)
 	}
 	delete(keys, manifestFile)
@@ -164,23 +163,23 @@ func (a *Archive) OpenKeys(passphrase string) (map[string][]byte, error) {
 		if f.Name == encryptedFile {
 			continue
 		}
-		if i >= len(with.Files) || with.Files[i] != f {
-			return nil, damagedf("%s is not the one that its keys were sealed with", f.Name)
+		if i >= len(inner.Files) || inner.Files[i] != f {
+			return nil, damagedf("%s and the keys are from different backups", f.Name)
 		}
 		i++
 	}
-	if i != len(with.Files) {
-		return nil, damagedf("files are missing that were there when its keys were sealed")
+	if i != len(inner.Files) {
+		return nil, damagedf("it lacks files that the keys were encrypted with")
 	}
 	for name := range keys {
 		if !slices.Contains(keyNames, name) {
-			return nil, damagedf("there is %q among its keys, which this binary does not know", name)
+			return nil, damagedf("unknown key %q", name)
 		}
 	}
 	return keys, nil
 }
 
-// decrypt returns the files in keys.age by their names.
+// decrypt returns the files in keys.age by name.
 func (a *Archive) decrypt(passphrase string) (map[string][]byte, error) {
 	identity, err := age.NewScryptIdentity(passphrase)
 	if err != nil {

@@ -16,29 +16,30 @@ import (
 	"service/store"
 )
 
-// Request says what a backup is to hold.
+// Request has the options of a backup.
 type Request struct {
-	Keys   bool `json:"keys"`
-	Copies int  `json:"copies"` // how many times the disk of the data directory must have room for the database
+	Keys   bool `json:"keys"`   // include the keys
+	Copies int  `json:"copies"` // number of copies of the database that must fit on the disk of the data directory
 }
 
-// Source is what a backup is made of: a snapshot, and files of the data directory.
+// Source has the contents of a backup: a snapshot of the database, and files of the data
+// directory.
 type Source struct {
 	snapshot *store.Snapshot
-	manifest Manifest // without its files
+	manifest Manifest // without Files
 	plain    []content
 	keys     []content // secret
 }
 
-// NewSource takes a snapshot of a store, and reads the files beside it. version is
-// that of the binary. The caller must call Close.
+// NewSource takes a snapshot of a store and reads the other files. version is that of the
+// binary. The caller must call Close.
 func NewSource(ctx context.Context, st *store.Store, r *Request, version string) (_ *Source, err error) {
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
 		return nil, err
 	}
 	s := Source{manifest: Manifest{Format: manifestFormat, Version: version, SQLiteVersion: sqlite}}
-	if r.Keys { // the certificate is of no use without its key
+	if r.Keys { // without its key, the CA's certificate is useless
 		if err := read(&s.plain, st.Dir(), caFile); err != nil {
 			return nil, err
 		}
@@ -92,9 +93,9 @@ func (s *Source) Bytes() int64 { return s.snapshot.Bytes }
 // Close removes the snapshot.
 func (s *Source) Close() error { return s.snapshot.Remove() }
 
-// Send writes the source as a tar archive, the keys unencrypted: it is for [Write]
-// in this process, or at the other end of the control socket. Its first file is
-// the manifest without files, its last the database.
+// Send writes the source as a tar archive for [Write], in this process or at the other end of
+// the control socket. The keys are not encrypted. The first file is the manifest without
+// Files, the last is the database.
 func (s *Source) Send(w io.Writer) error {
 	t := tar.NewWriter(w)
 	add := func(name string, data []byte) error {

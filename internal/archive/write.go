@@ -12,15 +12,14 @@ import (
 	"filippo.io/age"
 )
 
-// scryptWork is the cost of a passphrase: 2^17 steps take 128 MiB of memory and
-// about half a second, and so does each guess. maxScryptWork is the highest cost
-// of an archive that is read: 1 GiB.
+// scryptWork is the work factor of the passphrase: 2^17 steps cost 128 MiB of memory and about
+// half a second per guess. maxScryptWork is the maximum accepted when reading: 1 GiB.
 const (
 	scryptWork    = 17
 	maxScryptWork = 20
 )
 
-// writer writes an archive and records what it writes in the manifest.
+// writer writes an archive and adds the files to the manifest.
 type writer struct {
 	tar      *tar.Writer
 	manifest *Manifest
@@ -38,9 +37,9 @@ func (w *writer) add(name string, size int64, r io.Reader) error {
 	return nil
 }
 
-// Write makes an archive of what [Source.Send] has written, and returns its
-// manifest. The keys, if there are any, are encrypted with the passphrase. room is
-// called before the database is written and may refuse its size.
+// Write creates an archive from the output of [Source.Send] and returns its manifest. It
+// encrypts the keys, if there are any, with the passphrase. Before it writes the database, it
+// calls room, which may return an error.
 func Write(w io.Writer, from io.Reader, passphrase string, room func(bytes int64) error) (*Manifest, error) {
 	in, m := tar.NewReader(from), new(Manifest)
 	if _, err := in.Next(); err != nil {
@@ -76,8 +75,8 @@ func Write(w io.Writer, from io.Reader, passphrase string, room func(bytes int64
 	return m, out.tar.Close()
 }
 
-// copyFiles copies the files of a source up to its end, the database, and returns
-// the keys, which it does not copy.
+// copyFiles copies the files of a source, of which the database is the last. It does not copy
+// the keys but returns them.
 func (w *writer) copyFiles(in *tar.Reader, room func(bytes int64) error) (keys []content, err error) {
 	for done := false; !done; {
 		h, err := in.Next()
@@ -101,14 +100,14 @@ func (w *writer) copyFiles(in *tar.Reader, room func(bytes int64) error) (keys [
 			return nil, err
 		}
 	}
-	if _, err := in.Next(); err != io.EOF { // Send did not reach its end
-		return nil, errors.Join(errors.New("the backup was cut off"), err)
+	if _, err := in.Next(); err != io.EOF { // Send has failed
+		return nil, errors.Join(errors.New("the backup is incomplete"), err)
 	}
 	return keys, nil
 }
 
-// encryptKeys encrypts the keys, and with them the manifest so far, which proves to a
-// reader with the passphrase that the database is the one the keys belong to.
+// encryptKeys encrypts the keys, along with the manifest so far. That proves to a reader with
+// the passphrase that the database belongs to the keys.
 func encryptKeys(keys []content, m *Manifest, passphrase string) ([]byte, error) {
 	about, err := json.Marshal(m)
 	if err != nil {

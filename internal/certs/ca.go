@@ -29,30 +29,28 @@ import (
 	"service/internal/durable"
 )
 
-// The names of the local CA's files in the data directory, and the lives of
-// what it is and signs.
+// Files of the local CA in the data directory, and validity periods.
 const (
 	CAFile    = "ca.pem" // 0644, for curl --cacert
 	CAKeyFile = "ca.key" // 0600
 
 	caLife    = 10 * 365 * 24 * time.Hour
 	leafLife  = 30 * 24 * time.Hour
-	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left: a third of its life
-	clockSkew = time.Hour           // how far behind a client's clock may be
+	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left, a third of leafLife
+	clockSkew = time.Hour           // tolerated skew of client clocks
 )
 
-// CA is the certificate authority that is kept in the data directory, so
-// that serve speaks HTTPS before it has a public name. Who trusts ca.pem trusts
-// this data directory's servers, and nobody else holds the key.
+// CA is the certificate authority in the data directory. It lets the service use HTTPS
+// without a public name. A client that trusts ca.pem trusts only the servers of this data
+// directory.
 type CA struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// OpenCA returns the CA of the data directory dir, and makes it when there is
-// none. A CA that is there but cannot be used is an error and is left alone:
-// clients trust it by its file, so replacing it silently would lock them out.
-// The caller holds the lock of the data directory.
+// OpenCA returns the CA of the data directory dir. It creates one if there is none. A CA that
+// cannot be used is an error and stays unchanged: replacing it would lock out the clients
+// that trust it. The caller holds the lock of the data directory.
 func OpenCA(dir string, now time.Time) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
@@ -63,44 +61,52 @@ func OpenCA(dir string, now time.Time) (*CA, error) {
 	case keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist):
 		return nil, fmt.Errorf("read the local CA's key: %w", keyErr)
 	case certErr == nil && keyErr != nil:
-		return nil, fmt.Errorf("%s is there but its key %s is missing; put the key back, or remove %[1]s to have a new CA made, which clients then have to be given", certPath, keyPath)
+		return nil, fmt.Errorf("%s has no key %s; restore the key, or remove %[1]s to create a new CA and give that to the clients",
+			certPath, keyPath)
 	case certErr != nil && keyErr != nil:
 		return createCA(certPath, keyPath, now)
 	}
 
 	key, err := parseCAKey(keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; put back a copy, or remove it and %s to have a new CA made, which clients then have to be given", keyPath, err, certPath)
+		return nil, damagedCA(keyPath, certPath, err)
 	}
 	if certErr != nil {
-		// The process ended between the key and the certificate, or ca.pem was
-		// removed: no client can have trusted what was never written.
+		// The process crashed between writing the key and the certificate, or ca.pem was
+		// removed. A new certificate with the same name and key is equivalent.
 		return signCA(certPath, key, now)
 	}
 	certificate, err := ParseCA(certPEM)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s is damaged: %w; put back a copy, or remove it and %s to have a new CA made, which clients then have to be given", certPath, err, keyPath)
+		return nil, damagedCA(certPath, keyPath, err)
 	case !key.PublicKey.Equal(certificate.PublicKey):
-		return nil, fmt.Errorf("%s and %s do not belong together; put back copies of one pair, or remove both to have a new CA made", certPath, keyPath)
+		return nil, fmt.Errorf("%s and %s do not match; restore both from one copy, or remove both to create a new CA", certPath, keyPath)
 	case now.After(certificate.NotAfter):
-		return nil, fmt.Errorf("the local CA in %s expired on %s; remove it and %s to have a new one made, which clients then have to be given", certPath, certificate.NotAfter.UTC().Format(time.DateOnly), keyPath)
+		return nil, fmt.Errorf("the local CA in %s expired on %s; remove it and %s to create a new CA, and give that to the clients",
+			certPath, certificate.NotAfter.UTC().Format(time.DateOnly), keyPath)
 	}
 	return &CA{certificate, key}, nil
+}
+
+// damagedCA returns the error about a damaged file of the CA. other is its other file.
+func damagedCA(path, other string, err error) error {
+	return fmt.Errorf("%s is damaged: %w; restore it from a copy, or remove it and %s to create a new CA and give that to the clients",
+		path, err, other)
 }
 
 // ParseCA parses the certificate of a CA in PEM, as in [CAFile].
 func ParseCA(b []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, errors.New("it holds no PEM certificate")
+		return nil, errors.New("no PEM certificate found")
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return nil, err
 	}
 	if !c.IsCA {
-		return nil, errors.New("its certificate is not that of a CA")
+		return nil, errors.New("not a CA certificate")
 	}
 	return c, nil
 }
@@ -108,21 +114,21 @@ func ParseCA(b []byte) (*x509.Certificate, error) {
 func parseCAKey(b []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "PRIVATE KEY" {
-		return nil, errors.New("it holds no PEM private key")
+		return nil, errors.New("no PEM private key found")
 	}
 	k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("its private key cannot be read") // the cause could quote the key
+		return nil, errors.New("invalid private key") // err could contain the key
 	}
 	key, ok := k.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, errors.New("its private key is not an ECDSA key")
+		return nil, errors.New("not an ECDSA key")
 	}
 	return key, nil
 }
 
-// createCA writes the key first: a certificate without its key would be refused
-// at the next start, a key without its certificate is completed.
+// createCA writes the key before the certificate. After a crash in between, the next start
+// creates the certificate; a certificate without its key would be an error.
 func createCA(certPath, keyPath string, now time.Time) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -146,7 +152,7 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) 
 	sum := sha256.Sum256(public)
 	template := &x509.Certificate{
 		SerialNumber: serialNumber(),
-		// One key has one name, and two CAs in one trust store have two.
+		// The name depends on the key, so that two CAs in one trust store have different names.
 		Subject:               pkix.Name{CommonName: "service local CA " + hex.EncodeToString(sum[:4])},
 		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(caLife),
@@ -154,8 +160,7 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) 
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		// Who trusts it does so for this machine: with the key alone nobody can
-		// be somebody else on the internet.
+		// Name constraints: a stolen key cannot impersonate other hosts on the internet.
 		PermittedDNSDomainsCritical: true,
 		PermittedDNSDomains:         machineNames(),
 	}
@@ -173,7 +178,7 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) 
 	return &CA{certificate, key}, nil
 }
 
-// sign makes a certificate with a key of its own.
+// sign creates a server certificate with a new key.
 func (ca *CA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -186,9 +191,9 @@ func (ca *CA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
 }
 
-// signFor returns a new certificate for a server with the given names and
-// addresses, valid for leafLife or as long as the CA itself. Clients accept it
-// if the CA may vouch for all of them, see allows.
+// signFor returns a new certificate for a server with the given names and addresses, valid
+// for leafLife or until the CA expires. Clients accept it if Allows reports true for all
+// hosts.
 func (ca *CA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*x509.Certificate, error) {
 	notAfter := now.Add(leafLife)
 	if ca.certificate.NotAfter.Before(notAfter) {
@@ -219,8 +224,8 @@ func (ca *CA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*
 	return leaf, nil
 }
 
-// Allows reports whether the CA may sign for a name or an address. One that was made
-// before it was bound to names may sign for all.
+// Allows reports whether the CA may sign for a name or an address. CAs without name
+// constraints, from older versions, may sign for all.
 func (ca *CA) Allows(host string) bool {
 	if net.ParseIP(host) != nil || len(ca.certificate.PermittedDNSDomains) == 0 {
 		return true
@@ -230,12 +235,12 @@ func (ca *CA) Allows(host string) bool {
 	})
 }
 
-// LocalName is the name that the server is always reached by on its own
-// machine, and the one that its certificate of the local CA is managed by.
+// LocalName always reaches the server from its own host. certmagic manages the certificate of
+// the local CA under this name.
 const LocalName = "localhost"
 
-// localIssuer makes certmagic look after the server's certificate of the local
-// CA: it asks for one for LocalName, and is given one for all of hosts.
+// localIssuer lets certmagic manage the certificate of the local CA. certmagic requests a
+// certificate for LocalName and gets one for all hosts.
 type localIssuer struct {
 	ca    *CA
 	hosts []string
@@ -246,7 +251,7 @@ func (localIssuer) IssuerKey() string { return "local" }
 
 // Issue implements [certmagic.Issuer].
 func (i localIssuer) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
-	// certmagic renews a certificate by its first name, so that is LocalName.
+	// certmagic renews a certificate by its first name, which must be LocalName.
 	leaf, err := i.ca.signFor(request.PublicKey, append([]string{LocalName}, without(i.hosts, LocalName)...), time.Now())
 	if err != nil {
 		return nil, err
@@ -258,31 +263,29 @@ func (i localIssuer) Issue(_ context.Context, request *x509.CertificateRequest) 
 	return &certmagic.IssuedCertificate{Certificate: chain}, nil
 }
 
-func without(all []string, one string) []string {
-	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == one })
+func without(all []string, s string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(x string) bool { return x == s })
 }
 
 // tlsConfig returns the TLS configuration of the server.
 func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// Of TLS 1.2 only suites with forward secrecy, authenticated encryption and
-		// keys of 256 bits. crypto/tls chooses those of TLS 1.3; see
-		// docs/decisions/0034-cipher-suites.md.
+		// For TLS 1.2, only suites with forward secrecy, authenticated encryption and 256-bit
+		// keys. crypto/tls chooses those of TLS 1.3. See docs/decisions/0034-cipher-suites.md.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
 		NextProtos:     append([]string{"h2", "http/1.1"}, protocols...),
 		GetCertificate: certificate,
-		// A ticket's key would open what was said in all connections that it was
-		// for, for a week; a whole handshake takes a tenth of a millisecond.
+		// A stolen ticket key would decrypt a week of resumed connections. A full handshake
+		// only takes 0.1 ms.
 		SessionTicketsDisabled: true,
 	}
 }
 
-// ServerNames returns the names and addresses by which clients reach a server that
-// listens on host, as far as this machine knows, sorted.
+// ServerNames returns the known names and addresses of a server that listens on host, sorted.
 func ServerNames(host string) []string {
 	names := append(machineNames(), "127.0.0.1", "::1")
 	if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
@@ -292,12 +295,12 @@ func ServerNames(host string) []string {
 	return slices.Compact(names)
 }
 
-// machineNames are the names of this machine: localhost, and what it calls
-// itself.
+// machineNames returns localhost and the host name.
 func machineNames() []string {
 	names := []string{LocalName}
 	isASCII := func(s string) bool { return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) }
-	if name, err := os.Hostname(); err == nil && name != "" && name != LocalName && isASCII(name) { // a certificate holds no other name
+	// Certificates only allow ASCII names.
+	if name, err := os.Hostname(); err == nil && name != "" && name != LocalName && isASCII(name) {
 		names = append(names, name)
 	}
 	return names
@@ -306,12 +309,11 @@ func machineNames() []string {
 func serialNumber() *big.Int {
 	var b [16]byte
 	rand.Read(b[:])
-	b[0] &= 0x7f // positive, so that it stays within the 20 bytes of RFC 5280
+	b[0] &= 0x7f // must be positive (RFC 5280)
 	return new(big.Int).SetBytes(b[:])
 }
 
-// ReadPool returns the certificates of a PEM file as a pool. The error names the
-// file.
+// ReadPool returns a pool of the certificates in a PEM file. Its errors contain the path.
 func ReadPool(path string) (*x509.CertPool, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -319,7 +321,7 @@ func ReadPool(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !bytes.Contains(b, []byte("-----BEGIN CERTIFICATE-----")) || !pool.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("%s holds no PEM certificate", path)
+		return nil, fmt.Errorf("no PEM certificate found in %s", path)
 	}
 	return pool, nil
 }

@@ -1,8 +1,8 @@
-// Package certs provides the TLS certificates that the server shows: those of its
-// domains, which it obtains from an ACME issuer and renews, and that of a local
-// CA, which is kept in the data directory.
+// Package certs provides the TLS certificates of the server. It obtains and renews
+// certificates for domains through ACME, and signs a certificate with a local CA, which is in
+// the data directory.
 //
-// A server with certificates keeps serving while the issuer cannot be reached.
+// A server with certificates keeps serving while the ACME server is unreachable.
 package certs
 
 import (
@@ -33,71 +33,72 @@ import (
 )
 
 const (
-	// defaultCheckInterval is how often it is looked whether a certificate is due
-	// for renewal, which is when a third of its life is left, or when its issuer
-	// says so. It costs a look into memory.
+	// defaultCheckInterval is the interval of the in-memory check whether a certificate is
+	// due for renewal: when a third of its validity is left, or when the issuer says so.
 	defaultCheckInterval = time.Minute
-	// obtainRetryWait is how long it takes until a certificate that could not
-	// be had in a month of attempts is asked for again.
+	// obtainRetryWait is the wait after certmagic has given up on a certificate, after a
+	// month of attempts.
 	obtainRetryWait = time.Hour
 	// expiredGrace is how long an expired certificate stays in the database.
 	expiredGrace = 90 * 24 * time.Hour
-	// accountTimeout bounds the question whether an account is still good.
+	// accountTimeout limits the check whether an account is still valid.
 	accountTimeout = 30 * time.Second
 )
 
 // Config is the configuration of a [Manager].
 type Config struct {
-	Domains       []string // without any, the local CA's certificate is the only one
-	Hosts         []string // what the server is reached by on its own machine and network
+	Domains       []string // if empty, there is only the local CA's certificate
+	Hosts         []string // names and addresses for the local CA's certificate
 	CA            *CA
-	Storage       *store.Certificates // keeps the certificates of Domains
-	Email         string              // of the ACME account, "" for none
+	Storage       *store.Certificates // stores the certificates of Domains
+	Email         string              // of the ACME account; empty for none
 	Issuer        string              // URL of the ACME directory
-	Roots         *x509.CertPool      // verify the issuer's server; nil for the system's
-	TLSAddr       net.Addr            // of the listener for HTTPS, which answers TLS-ALPN-01
-	HTTPAddr      net.Addr            // of the listener that answers HTTP-01, nil for none
+	Roots         *x509.CertPool      // verify the ACME server; nil for the system's roots
+	TLSAddr       net.Addr            // of the HTTPS listener, which answers TLS-ALPN-01
+	HTTPAddr      net.Addr            // of the HTTP listener, which answers HTTP-01; nil for none
 	CheckInterval time.Duration       // 0 for defaultCheckInterval
 	Logger        *slog.Logger
 }
 
-// Manager holds the certificates of a server: one of the issuer for each domain,
-// and one of the local CA for clients on the machine itself, which is also shown
-// for a domain that has none yet. certmagic obtains and renews them; while the
-// issuer cannot be reached the Manager keeps those it has.
+// Manager manages the certificates of a server: an ACME certificate per domain, and one of
+// the local CA for clients on the same host, which also stands in for a domain without a
+// certificate. certmagic obtains and renews them. While the issuer is unreachable, the
+// Manager keeps the current ones.
 //
-// It is safe for concurrent use. What New returns must be run, or closed.
+// It is safe for concurrent use. The caller of New must call Run or Close.
 type Manager struct {
-	cfg    Config
-	logger *slog.Logger
-	cache  *certmagic.Cache
-	local  *certmagic.Config
-	acme   *certmagic.Config // nil without domains
-	plain  *certmagic.Config // the same, whose orders do not say which certificate they replace
-	issuer *certmagic.ACMEIssuer
-	zap    *zap.Logger
-	loaded map[string]chan struct{} // by domain: closed once the database was searched for one
+	cfg        Config
+	logger     *slog.Logger
+	cache      *certmagic.Cache
+	local      *certmagic.Config
+	acme       *certmagic.Config // nil without domains
+	withoutARI *certmagic.Config // like acme, but orders do not name the certificate that they replace
+	issuer     *certmagic.ACMEIssuer
+	zap        *zap.Logger
+	loaded     map[string]chan struct{} // by domain; closed once the certificate was looked up in the database
 
-	mu      sync.Mutex
-	failing map[string]failure // domains whose last attempt has failed
-	unnamed map[string]bool    // domains whose certificate plain renews next
+	mu          sync.Mutex
+	failing     map[string]failure // domains whose last attempt failed
+	withoutName map[string]bool    // domains that withoutARI renews next
 }
 
-// failure is what came of attempts to get a certificate since the last that
-// succeeded.
+// failure is a series of failed attempts to obtain a certificate.
 type failure struct {
 	since time.Time
 	last  error
 }
 
-// New returns a Manager that has issued the local CA's certificate, so that a CA
-// that cannot sign fails at the start.
+// New returns a Manager. It issues the local CA's certificate at once, so that a CA that
+// cannot sign is an error.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
-	c := &Manager{cfg: cfg, logger: cfg.Logger, failing: make(map[string]failure), unnamed: make(map[string]bool), loaded: make(map[string]chan struct{})}
+	c := &Manager{
+		cfg: cfg, logger: cfg.Logger, loaded: make(map[string]chan struct{}),
+		failing: make(map[string]failure), withoutName: make(map[string]bool),
+	}
 	if c.cfg.CheckInterval == 0 {
 		c.cfg.CheckInterval = defaultCheckInterval
 	}
-	// onEvent logs what an issuer has refused, with what it means.
+	// onEvent logs failures of the issuer, so these two sources are quiet.
 	c.zap = newZapLogger(cfg.Logger, "acme.acme_client", "could not get certificate from issuer")
 	c.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   c.configFor,
@@ -127,35 +128,34 @@ func (c *Manager) configureACME() {
 	settings := certmagic.Config{
 		Storage:           databaseStorage{cfg.Storage},
 		DefaultServerName: cfg.Domains[0],
-		// A responder that does not answer must not hold up anything for good.
-		OCSP:    certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
-		OnEvent: c.onEvent, ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
+		OCSP:              certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
+		OnEvent:           c.onEvent, ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
 		Logger: c.zap,
 	}
-	c.acme, c.plain = certmagic.New(c.cache, settings), certmagic.New(c.cache, settings)
+	c.acme, c.withoutARI = certmagic.New(c.cache, settings), certmagic.New(c.cache, settings)
 	settings.DisableARI = true
-	withoutARI := certmagic.New(c.cache, settings)
+	noARI := certmagic.New(c.cache, settings)
 	template := certmagic.ACMEIssuer{
 		CA: cfg.Issuer, Email: cfg.Email, Agreed: true, TrustedRoots: cfg.Roots,
-		// The server's handlers answer challenges, from memory.
+		// The server's own listeners answer challenges, from memory.
 		DisableDistributedSolvers: true, DisableHTTPChallenge: cfg.HTTPAddr == nil,
 		Logger: c.zap.Named("acme"),
 	}
-	// certmagic would listen itself, unless it finds a listener there.
+	// certmagic does not listen itself if these addresses are already in use.
 	template.ListenHost, template.AltTLSALPNPort = bound(cfg.TLSAddr)
 	if cfg.HTTPAddr != nil {
 		_, template.AltHTTPPort = bound(cfg.HTTPAddr)
 	}
 	c.issuer = certmagic.NewACMEIssuer(c.acme, template)
 	c.acme.Issuers = []certmagic.Issuer{c.issuer}
-	// The time of a renewal is still the issuer's advice: only the order is another.
-	c.plain.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(withoutARI, template)}
+	// The config keeps ARI for the time of renewals; only its orders do not use it.
+	c.withoutARI.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(noARI, template)}
 	for _, domain := range cfg.Domains {
 		c.loaded[domain] = make(chan struct{})
 	}
 }
 
-// bound is the host of an address, "" for all, and its port.
+// bound returns the host and port of an address. The host is empty for all addresses.
 func bound(a net.Addr) (host string, port int) {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -168,25 +168,24 @@ func bound(a net.Addr) (host string, port int) {
 }
 
 // configFor returns the configuration that manages a certificate.
-func (c *Manager) configFor(one certmagic.Certificate) (*certmagic.Config, error) {
-	if c.acme == nil || slices.Contains(one.Names, LocalName) {
+func (c *Manager) configFor(cert certmagic.Certificate) (*certmagic.Config, error) {
+	if c.acme == nil || slices.Contains(cert.Names, LocalName) {
 		return c.local, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if slices.ContainsFunc(one.Names, func(name string) bool { return c.unnamed[name] }) {
-		return c.plain, nil
+	if slices.ContainsFunc(cert.Names, func(name string) bool { return c.withoutName[name] }) {
+		return c.withoutARI, nil
 	}
 	return c.acme, nil
 }
 
-// noteRenewal has the attempt after a failed renewal make an order that does not
-// say which certificate it replaces: an issuer that was set up again, or has lost
-// its records, does not know that certificate, and refuses every order that names
-// it. certmagic leaves it out at the third of several attempts, but each of its
-// renewals is a first. The attempt after that names it again. The caller holds mu.
-func (c *Manager) noteRenewal(domain string, failed bool) {
-	c.unnamed[domain] = failed && !c.unnamed[domain]
+// recordRenewal makes every second attempt after a failed renewal place an order that does
+// not name the certificate that it replaces. An issuer that has lost its records refuses
+// orders that name an unknown certificate. certmagic omits the name from the third attempt
+// on, but counts each renewal as a first attempt. The caller holds mu.
+func (c *Manager) recordRenewal(domain string, failed bool) {
+	c.withoutName[domain] = failed && !c.withoutName[domain]
 }
 
 // Run obtains and renews the domains' certificates until ctx ends.
@@ -197,29 +196,29 @@ func (c *Manager) Run(ctx context.Context) error {
 		g.Go(func() error { return c.manage(running, domain) })
 	}
 	g.Go(func() error {
-		look, day := time.NewTicker(c.cfg.CheckInterval), time.NewTicker(24*time.Hour)
-		defer look.Stop()
-		defer day.Stop()
+		check, daily := time.NewTicker(c.cfg.CheckInterval), time.NewTicker(24*time.Hour)
+		defer check.Stop()
+		defer daily.Stop()
 		for {
 			var err error
 			select {
 			case <-running.Done():
 				return nil
-			case <-look.C:
+			case <-check.C:
 				err = c.checkLocal(running, time.Now())
-			case <-day.C:
+			case <-daily.C:
 				err = c.clean(running)
 			}
 			if err != nil && running.Err() == nil {
-				c.logger.Warn("certificates cannot be looked after, which is tried again", "error", err)
+				c.logger.Warn("certificate maintenance failed, will retry", "error", err)
 			}
 		}
 	})
 	return g.Wait()
 }
 
-// checkLocal issues the local CA's certificate again if its validity has not begun
-// yet, since the clock was set back. certmagic renews one that ends.
+// checkLocal reissues the local CA's certificate if its validity is in the future because the
+// clock was set back. certmagic renews certificates that expire.
 func (c *Manager) checkLocal(ctx context.Context, now time.Time) error {
 	for _, old := range c.cache.AllMatchingCertificates(LocalName) {
 		if !now.Before(old.Leaf.NotBefore) {
@@ -246,8 +245,8 @@ func (c *Manager) clean(ctx context.Context) error {
 	})
 }
 
-// Close stops certmagic's background work. An operation in progress ends a little
-// later, and finds the storage closed.
+// Close stops certmagic's background work. An operation in progress ends a little later,
+// because the storage is closed.
 func (c *Manager) Close() {
 	c.cache.Stop()
 	if c.cfg.Storage != nil {
@@ -255,28 +254,28 @@ func (c *Manager) Close() {
 	}
 }
 
-// manage loads a domain's certificate from the database, or obtains one. From then
-// on certmagic renews it.
+// manage loads a domain's certificate from the database, or obtains one. certmagic renews it
+// from then on.
 func (c *Manager) manage(ctx context.Context, domain string) error {
 	c.removeMismatched(ctx, domain)
 	_, err := c.acme.CacheManagedCertificate(ctx, domain)
 	close(c.loaded[domain])
 	if err == nil {
-		// It may be due, or past, since the service did not run.
+		// The certificate may have become due while the service was stopped.
 		return c.cache.RenewManagedCertificates(ctx)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		c.logger.Error("a certificate cannot be read, and is asked for anew", "name", domain, "error", err)
+		c.logger.Error("failed to read a certificate; requesting a new one", "name", domain, "error", err)
 	}
 	for ctx.Err() == nil {
-		// It tries again and again, for a month.
+		// This retries for a month.
 		if err = c.acme.ObtainCertAsync(ctx, domain); err == nil {
 			_, err = c.acme.CacheManagedCertificate(ctx, domain)
 		}
 		if err == nil || ctx.Err() != nil {
 			break
 		}
-		c.logger.Error("a certificate could not be obtained", "name", domain, "error", err, "again_in", obtainRetryWait)
+		c.logger.Error("failed to obtain a certificate, will retry", "name", domain, "error", err, "retry_in", obtainRetryWait)
 		pause := time.NewTimer(obtainRetryWait)
 		select {
 		case <-pause.C:
@@ -287,8 +286,8 @@ func (c *Manager) manage(ctx context.Context, domain string) error {
 	return nil
 }
 
-// removeMismatched removes a domain's certificate that does not belong to its key,
-// since the process ended between writing the two: certmagic would not replace it.
+// removeMismatched removes a domain's certificate if it does not match the key, after a crash
+// between writing the two. certmagic would not replace it.
 func (c *Manager) removeMismatched(ctx context.Context, domain string) {
 	issuer := c.issuer.IssuerKey()
 	chain, err := c.acme.Storage.Load(ctx, certmagic.StorageKeys.SiteCert(issuer, domain))
@@ -302,9 +301,9 @@ func (c *Manager) removeMismatched(ctx context.Context, domain string) {
 	if _, err := tls.X509KeyPair(chain, key); err == nil {
 		return
 	}
-	c.logger.Warn("a certificate and its key do not belong together; a new one is asked for", "name", domain)
+	c.logger.Warn("certificate does not match its key; requesting a new one", "name", domain)
 	if err := c.acme.Storage.Delete(ctx, certmagic.StorageKeys.CertsSitePrefix(issuer, domain)); err != nil {
-		c.logger.Error("a certificate cannot be removed", "name", domain, "error", err)
+		c.logger.Error("failed to remove a certificate", "name", domain, "error", err)
 	}
 }
 
@@ -315,13 +314,13 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 	case "cert_obtained":
 		c.mu.Lock()
 		delete(c.failing, domain)
-		c.noteRenewal(domain, false)
+		c.recordRenewal(domain, false)
 		c.mu.Unlock()
-		c.logger.Info("a certificate was obtained", "name", domain, "renewal", data["renewal"])
+		c.logger.Info("obtained a certificate", "name", domain, "renewal", data["renewal"])
 	case "cert_failed":
 		err, _ := data["error"].(error)
 		if err == nil || ctx.Err() != nil {
-			return nil // the service ends
+			return nil // shutting down
 		}
 		c.checkAccount(ctx, err)
 		c.mu.Lock()
@@ -332,21 +331,22 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 		f.last = err
 		c.failing[domain] = f
 		if renewal, _ := data["renewal"].(bool); renewal {
-			c.noteRenewal(domain, true)
+			c.recordRenewal(domain, true)
 		}
 		c.mu.Unlock()
 		if leaf := c.leaf(domain); leaf != nil {
-			c.logger.Error("a certificate could not be renewed; the present one is used, and it is tried again", "name", domain, "error", err, "until", leaf.NotAfter.UTC())
+			c.logger.Error("failed to renew a certificate, will retry; using the current one until it expires",
+				"name", domain, "error", err, "until", leaf.NotAfter.UTC())
 		} else {
-			c.logger.Error("a certificate could not be obtained; there is none, and it is tried again", "name", domain, "error", err)
+			c.logger.Error("failed to obtain a certificate, will retry", "name", domain, "error", err)
 		}
 	}
 	return nil
 }
 
-// checkAccount removes the ACME account if it is no longer valid, so that the next
-// attempt registers another. An issuer that has ended an account
-// refuses everything it asks for, and a refusal may have other reasons.
+// checkAccount removes the ACME account if it is no longer valid, so that the next attempt
+// registers another. An ACME server refuses all requests of a deactivated account as
+// unauthorized, but that error has other causes too.
 func (c *Manager) checkAccount(ctx context.Context, err error) {
 	var problem acme.Problem
 	if !errors.As(err, &problem) || problem.Type != acme.ProblemTypeUnauthorized {
@@ -357,11 +357,13 @@ func (c *Manager) checkAccount(ctx context.Context, err error) {
 	accounts := path.Join("acme", certmagic.StorageKeys.Safe(c.issuer.IssuerKey()), "users")
 	files, err := c.acme.Storage.List(ctx, accounts, true)
 	if err != nil {
-		return // there is none, or nothing can be read
+		return // no account, or the storage failed
 	}
 	client := &acme.Client{Directory: c.cfg.Issuer, HTTPClient: &http.Client{
-		Timeout:   accountTimeout,
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: c.cfg.Roots}, DisableKeepAlives: true},
+		Timeout: accountTimeout,
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: c.cfg.Roots}, DisableKeepAlives: true,
+		},
 	}}
 	for _, file := range files {
 		if path.Ext(file) != ".key" {
@@ -376,21 +378,23 @@ func (c *Manager) checkAccount(ctx context.Context, err error) {
 			continue
 		}
 		_, err = client.GetAccount(ctx, acme.Account{PrivateKey: key})
-		if !errors.As(err, &problem) || problem.Type != acme.ProblemTypeUnauthorized && problem.Type != acme.ProblemTypeAccountDoesNotExist {
+		if !errors.As(err, &problem) ||
+			problem.Type != acme.ProblemTypeUnauthorized && problem.Type != acme.ProblemTypeAccountDoesNotExist {
 			continue
 		}
-		c.logger.Warn("the issuer of certificates has ended the account; the next attempt makes another", "issuer", c.cfg.Issuer, "error", err)
+		c.logger.Warn("the ACME server rejected the account; registering another at the next attempt",
+			"issuer", c.cfg.Issuer, "error", err)
 		if err := c.acme.Storage.Delete(ctx, path.Dir(file)); err != nil {
-			c.logger.Error("the account cannot be forgotten", "error", err)
+			c.logger.Error("failed to remove the ACME account", "error", err)
 		}
 	}
 }
 
-// errNoChallenge refuses a TLS-ALPN-01 client that is not the issuer.
-var errNoChallenge = errors.New("no certificate of this name is being asked for")
+// errNoChallenge refuses a TLS-ALPN-01 handshake without a pending challenge.
+var errNoChallenge = errors.New("no challenge is pending for this name")
 
-// getCertificate returns the certificate for a client. With domains, a name that is
-// not one of them has none.
+// getCertificate returns the certificate for a client. If there are domains, names other than
+// those and LocalName are errors.
 func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.acme == nil {
 		return c.local.GetCertificate(hello)
@@ -405,22 +409,22 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 	if name == "" {
 		name = c.cfg.Domains[0]
 	}
-	looked, ours := c.loaded[name]
-	if ours {
+	loaded, isDomain := c.loaded[name]
+	if isDomain {
 		select {
-		case <-looked:
+		case <-loaded:
 		case <-hello.Context().Done():
 			return nil, hello.Context().Err()
 		}
 	}
-	one, err := c.acme.GetCertificate(hello)
-	if err != nil && ours {
-		// An admin who accepts what the browser warns of finds out why.
+	cert, err := c.acme.GetCertificate(hello)
+	if err != nil && isDomain {
+		// An admin who accepts the browser's warning can find the cause in the admin UI.
 		if local := c.cache.AllMatchingCertificates(LocalName); len(local) > 0 {
 			return &local[0].Certificate, nil
 		}
 	}
-	return one, err
+	return cert, err
 }
 
 // TLSConfig returns the TLS configuration of the server.
@@ -431,8 +435,7 @@ func (c *Manager) TLSConfig() *tls.Config {
 	return tlsConfig(c.getCertificate, acmez.ACMETLS1Protocol)
 }
 
-// AnswerChallenge answers an issuer's HTTP-01 challenge, and returns false if the
-// request is something else.
+// AnswerChallenge answers an HTTP-01 challenge. It returns false if the request is not one.
 func (c *Manager) AnswerChallenge(w http.ResponseWriter, r *http.Request) bool {
 	if c.acme == nil || !certmagic.LooksLikeHTTPChallenge(r) {
 		return false
@@ -441,41 +444,43 @@ func (c *Manager) AnswerChallenge(w http.ResponseWriter, r *http.Request) bool {
 	return ok && certmagic.SolveHTTPChallenge(c.zap, w, r, challenge.Challenge)
 }
 
-// leaf returns the certificate that is shown for a name, nil for none.
+// leaf returns the current certificate for a name, nil for none.
 func (c *Manager) leaf(name string) *x509.Certificate {
-	for _, one := range c.cache.AllMatchingCertificates(name) {
-		if one.Leaf != nil {
-			return one.Leaf
+	for _, cert := range c.cache.AllMatchingCertificates(name) {
+		if cert.Leaf != nil {
+			return cert.Leaf
 		}
 	}
 	return nil
 }
 
-// Certificates describes the certificates that are shown now: those of the domains,
-// in the order of the configuration, then the local CA's. It is nil for a nil
-// Manager, a server without TLS.
+// Certificates describes the current certificates: those of the domains, in the order of the
+// configuration, then that of the local CA, then the CA itself. It returns nil for a nil
+// Manager, which a server without TLS has.
 func (c *Manager) Certificates() []Certificate {
 	if c == nil {
 		return nil
 	}
 	var all []Certificate
 	for _, domain := range c.cfg.Domains {
-		one := Certificate{Names: []string{domain}}
+		cert := Certificate{Names: []string{domain}}
 		if leaf := c.leaf(domain); leaf != nil {
-			one = describe(leaf)
+			cert = describe(leaf)
 		}
 		c.mu.Lock()
 		if f, ok := c.failing[domain]; ok {
-			one.Failing, one.Fault = f.since, f.last.Error()
+			cert.Failing, cert.Fault = f.since, f.last.Error()
 		}
 		c.mu.Unlock()
-		all = append(all, one)
+		all = append(all, cert)
 	}
 	if leaf := c.leaf(LocalName); leaf != nil {
 		all = append(all, describe(leaf))
 	}
 	ca := c.cfg.CA.certificate
-	return append(all, Certificate{Names: []string{ca.Subject.CommonName}, Issuer: "itself; clients are given " + CAFile, Ends: ca.NotAfter})
+	return append(all, Certificate{
+		Names: []string{ca.Subject.CommonName}, Issuer: "itself (give " + CAFile + " to clients)", Ends: ca.NotAfter,
+	})
 }
 
 func describe(leaf *x509.Certificate) Certificate {
@@ -486,17 +491,18 @@ func describe(leaf *x509.Certificate) Certificate {
 	return Certificate{Names: names, Issuer: leaf.Issuer.CommonName, Ends: leaf.NotAfter}
 }
 
-// Certificate describes a certificate that the server shows, or should show.
+// Certificate describes a certificate that the server has or is missing.
 type Certificate struct {
 	Names  []string
 	Issuer string
-	Ends   time.Time // zero while there is none
+	Ends   time.Time // zero if there is no certificate
 
-	Failing time.Time // since when it cannot be obtained or renewed; zero if it can
-	Fault   string    // why not, with Failing
+	Failing time.Time // start of the failures to obtain or renew it; zero for none
+	Fault   string    // the last failure, with Failing
 }
 
-// Problem returns what is wrong with the certificate, for the operator, or "".
+// Problem describes the problem with the certificate for the operator. It returns "" if there
+// is none.
 func (c *Certificate) Problem(now time.Time) string {
 	name := strings.Join(c.Names, ", ")
 	why := ""
@@ -505,22 +511,22 @@ func (c *Certificate) Problem(now time.Time) string {
 	}
 	switch left := c.Ends.Sub(now); {
 	case c.Ends.IsZero() && c.Fault == "":
-		return "there is no certificate for " + name + " yet"
+		return "no certificate for " + name + " yet"
 	case c.Ends.IsZero():
-		return "there is no certificate for " + name + ", and none can be had" + why
+		return "no certificate for " + name + why
 	case left <= 0:
-		return fmt.Sprintf("the certificate of %s has ended on %s%s", name, c.Ends.UTC().Format(time.DateTime), why)
+		return fmt.Sprintf("the certificate of %s expired on %s%s", name, c.Ends.UTC().Format(time.DateTime), why)
 	case c.Fault != "":
-		return fmt.Sprintf("the certificate of %s cannot be renewed, and ends on %s%s", name, c.Ends.UTC().Format(time.DateTime), why)
+		return fmt.Sprintf("failed to renew the certificate of %s, which expires on %s%s", name, c.Ends.UTC().Format(time.DateTime), why)
 	}
 	return ""
 }
 
-// renewSoon is how long before its end a certificate should have been renewed:
-// those of the local CA are 10 days before, those of an ACME CA 30.
+// renewSoon is how long before its expiry a certificate should have been renewed. The local
+// CA's is renewed 10 days before, an ACME certificate typically 30 days.
 const renewSoon = 7 * 24 * time.Hour
 
-// Findings returns a finding for each of the certificates.
+// Findings returns a finding for each certificate.
 func Findings(all []Certificate, now time.Time) []store.Finding {
 	findings := make([]store.Finding, 0, len(all))
 	for _, c := range all {
@@ -530,15 +536,15 @@ func Findings(all []Certificate, now time.Time) []store.Finding {
 		switch {
 		case problem != "" && soon:
 			f.Level, f.Detail = store.LevelFail, problem
-			f.Advice = "See the log for what the issuer says; the name must lead to this machine, and the issuer must reach ports 443 or 80."
+			f.Advice = "Check the log for the error. The name must resolve to this host, and port 443 or 80 must be reachable from the internet."
 		case problem != "":
 			f.Level, f.Detail = store.LevelWarn, problem
-			f.Advice = "See the log for what the issuer says."
+			f.Advice = "Check the log for the error."
 		case soon:
-			f.Level, f.Detail = store.LevelWarn, fmt.Sprintf("that of %s ends on %s", names, webhook.FormatTime(c.Ends))
-			f.Advice = "See the log for why it is not renewed."
+			f.Level, f.Detail = store.LevelWarn, fmt.Sprintf("%s: expires on %s", names, webhook.FormatTime(c.Ends))
+			f.Advice = "Check the log for why it is not renewed."
 		default:
-			f.Detail = fmt.Sprintf("that of %s is good until %s", names, webhook.FormatTime(c.Ends))
+			f.Detail = fmt.Sprintf("%s: valid until %s", names, webhook.FormatTime(c.Ends))
 		}
 		findings = append(findings, f)
 	}
@@ -546,8 +552,10 @@ func Findings(all []Certificate, now time.Time) []store.Finding {
 }
 
 var (
-	expiryDesc  = prometheus.NewDesc("service_certificate_expiry_timestamp_seconds", "When the certificate for a name ends, in Unix time; 0 while there is none.", []string{"name"}, nil)
-	failingDesc = prometheus.NewDesc("service_certificate_failing", "Whether the last attempt to get or renew the certificate for a name has failed.", []string{"name"}, nil)
+	expiryDesc = prometheus.NewDesc("service_certificate_expiry_timestamp_seconds",
+		"Expiry of the certificate for a name, in Unix time; 0 if there is none.", []string{"name"}, nil)
+	failingDesc = prometheus.NewDesc("service_certificate_failing",
+		"1 if the last attempt to obtain or renew the certificate for a name failed, else 0.", []string{"name"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
@@ -558,25 +566,25 @@ func (c *Manager) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c *Manager) Collect(ch chan<- prometheus.Metric) {
-	send := func(name string, ends time.Time, failing bool) {
-		at, bad := 0.0, 0.0
+	send := func(name string, ends time.Time, isFailing bool) {
+		expiry, failing := 0.0, 0.0
 		if !ends.IsZero() {
-			at = float64(ends.Unix())
+			expiry = float64(ends.Unix())
 		}
-		if failing {
-			bad = 1
+		if isFailing {
+			failing = 1
 		}
-		ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, at, name)
-		ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, bad, name)
+		ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, name)
+		ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, failing, name)
 	}
-	for i, one := range c.Certificates() {
+	for i, cert := range c.Certificates() {
 		switch {
 		case i < len(c.cfg.Domains):
-			send(c.cfg.Domains[i], one.Ends, one.Fault != "")
-		case slices.Contains(one.Names, LocalName):
-			send(LocalName, one.Ends, false)
+			send(c.cfg.Domains[i], cert.Ends, cert.Fault != "")
+		case slices.Contains(cert.Names, LocalName):
+			send(LocalName, cert.Ends, false)
 		default:
-			send(CAFile, one.Ends, false)
+			send(CAFile, cert.Ends, false)
 		}
 	}
 }
@@ -584,7 +592,8 @@ func (c *Manager) Collect(ch chan<- prometheus.Metric) {
 // LetsEncrypt is the URL of Let's Encrypt's ACME directory.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
-// IsPublicName reports whether a public issuer can vouch for a domain name.
+// IsPublicName reports whether a public certificate authority can issue a certificate for a
+// domain name.
 func IsPublicName(name string) bool {
 	return certmagic.SubjectQualifiesForPublicCert(name) && strings.Contains(name, ".")
 }

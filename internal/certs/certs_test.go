@@ -19,7 +19,7 @@ import (
 	"service/store"
 )
 
-func TestCAIsMadeOnceAndKept(t *testing.T) {
+func TestCAPersists(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
 	first, err := OpenCA(dir, now)
@@ -40,17 +40,17 @@ func TestCAIsMadeOnceAndKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !first.certificate.Equal(second.certificate) || !first.key.Equal(second.key) {
-		t.Error("the second start has another CA than the first")
+		t.Error("the second start has another CA")
 	}
 	if life := first.certificate.NotAfter.Sub(now).Round(24 * time.Hour); life != caLife {
-		t.Errorf("the CA lives %v, want %v", life, caLife)
+		t.Errorf("got a validity of %v, want %v", life, caLife)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
-		t.Errorf("got the files %v (%v), want the CA's two alone", entries, err)
+		t.Errorf("got the files %v (%v), want only the CA's two", entries, err)
 	}
 }
 
-func TestCAThatCannotBeUsedIsLeftAlone(t *testing.T) {
+func TestUnusableCAIsNotReplaced(t *testing.T) {
 	now := time.Now()
 	other := t.TempDir()
 	if _, err := OpenCA(other, now); err != nil {
@@ -74,18 +74,18 @@ func TestCAThatCannotBeUsedIsLeftAlone(t *testing.T) {
 		now    time.Time
 		want   string
 	}{
-		{"an empty certificate", func(dir string) { write(dir, CAFile, nil) }, now, "ca.pem is damaged: it holds no PEM certificate"},
+		{"an empty certificate", func(dir string) { write(dir, CAFile, nil) }, now, "ca.pem is damaged: no PEM certificate found"},
 		{"half a certificate", func(dir string) { write(dir, CAFile, read(dir, CAFile)[:200]) }, now, "ca.pem is damaged"},
 		{"a certificate with a flipped byte", func(dir string) {
 			b := read(dir, CAFile)
 			copy(b[100:], "AAAAAAAA")
 			write(dir, CAFile, b)
 		}, now, "ca.pem"},
-		{"another's certificate", func(dir string) { write(dir, CAFile, read(other, CAFile)) }, now, "do not belong together"},
+		{"another certificate", func(dir string) { write(dir, CAFile, read(other, CAFile)) }, now, "do not match"},
 		{"a damaged key", func(dir string) {
 			write(dir, CAKeyFile, []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"))
-		}, now, "ca.key is damaged: its private key cannot be read"},
-		{"no key", func(dir string) { os.Remove(filepath.Join(dir, CAKeyFile)) }, now, "its key"},
+		}, now, "ca.key is damaged: invalid private key"},
+		{"no key", func(dir string) { os.Remove(filepath.Join(dir, CAKeyFile)) }, now, "ca.pem has no key"},
 		{"an expired CA", func(string) {}, now.Add(caLife + time.Hour), "expired on"},
 	}
 	for _, test := range tests {
@@ -123,7 +123,7 @@ func TestCACompletedAfterACrash(t *testing.T) {
 	if !second.key.Equal(first.key) {
 		t.Error("the key was replaced")
 	}
-	// Who still has the old ca.pem can go on: same name, same key.
+	// Clients with the old ca.pem still trust it: it has the same name and key.
 	leaf, err := second.sign([]string{"localhost"}, now)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ca := &CA{ca.certificate, ca.key}
-		// The bubble's clock begins in 2000: a CA of that time.
+		// The bubble's clock begins in 2000, so the CA must be valid then.
 		var err error
 		if ca.certificate, err = bubbleCA(t, ca); err != nil {
 			t.Fatal(err)
@@ -153,13 +153,13 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 		}
 		defer source.Close()
 		if renewed := renewalsInAYear(t, source, ca); renewed < 18 || renewed > 20 { // each serves about 20 days
-			t.Errorf("%d certificates in a year, want about 19", renewed)
+			t.Errorf("got %d certificates in a year, want about 19", renewed)
 		}
 	})
 }
 
-// renewalsInAYear looks at the server's certificate twice a day, and returns how many
-// there were. Each must be valid, and be renewed in time.
+// renewalsInAYear checks the server's certificate twice a day for a year: it must be valid
+// and renewed in time. It returns the number of certificates.
 func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
 	t.Helper()
 	get := source.TLSConfig().GetCertificate
@@ -181,25 +181,24 @@ func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
 			}
 		}
 		if left := time.Until(c.Leaf.NotAfter); left < leafRenew {
-			t.Fatalf("at %v the certificate has only %v left", time.Now(), left)
+			t.Fatalf("at %v: got %v left, want at least %v", time.Now(), left, leafRenew)
 		}
 	}
 	return renewed
 }
 
-// bubbleCA returns a certificate for the CA's key that begins now.
+// bubbleCA returns a certificate for the CA's key that is valid from now on.
 func bubbleCA(t *testing.T, ca *CA) (*x509.Certificate, error) {
 	t.Helper()
-	made, err := signCA(filepath.Join(t.TempDir(), CAFile), ca.key, time.Now())
+	signed, err := signCA(filepath.Join(t.TempDir(), CAFile), ca.key, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return made.certificate, nil
+	return signed.certificate, nil
 }
 
-// A certificate that begins in the future, since the clock was set back, is
-// made anew.
-func TestLeafAfterTheClockWasSetBack(t *testing.T) {
+// TestClockSetBack checks that a certificate that is not valid yet is reissued.
+func TestClockSetBack(t *testing.T) {
 	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -211,18 +210,18 @@ func TestLeafAfterTheClockWasSetBack(t *testing.T) {
 	defer c.Close()
 	first := c.leaf(LocalName)
 	if err := c.checkLocal(t.Context(), time.Now()); err != nil || !c.leaf(LocalName).Equal(first) {
-		t.Errorf("another certificate, or %v, while the clock is right", err)
+		t.Errorf("with the right time: got another certificate, or %v", err)
 	}
 	if err := c.checkLocal(t.Context(), time.Now().Add(-2*time.Hour)); err != nil || c.leaf(LocalName).Equal(first) {
-		t.Errorf("the same certificate, or %v, after the clock was set back", err)
+		t.Errorf("after the clock was set back: got the same certificate, or %v", err)
 	}
 	if n := len(c.cache.AllMatchingCertificates(LocalName)); n != 1 {
-		t.Errorf("%d certificates, want the new one alone", n)
+		t.Errorf("got %d certificates, want only the new one", n)
 	}
 }
 
-// Whoever trusts a machine's CA does not trust it with the names of others.
-func TestLocalCAIsForThisMachineAlone(t *testing.T) {
+// TestNameConstraints checks that clients do not accept the local CA for names of other hosts.
+func TestNameConstraints(t *testing.T) {
 	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +229,8 @@ func TestLocalCAIsForThisMachineAlone(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.certificate)
 	for host, want := range map[string]bool{
-		"localhost": true, "app.localhost": true, "127.0.0.1": true, "::1": true, "192.0.2.7": true, machineNames()[len(machineNames())-1]: true,
+		"localhost": true, "app.localhost": true, machineNames()[len(machineNames())-1]: true,
+		"127.0.0.1": true, "::1": true, "192.0.2.7": true,
 		"example.com": false, "notlocalhost": false, "localhost.example.com": false,
 	} {
 		leaf, err := ca.sign([]string{host}, time.Now())
@@ -239,7 +239,7 @@ func TestLocalCAIsForThisMachineAlone(t *testing.T) {
 		}
 		_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})
 		if got := err == nil; got != want || ca.Allows(host) != want {
-			t.Errorf("%s: clients accept it: %t (%v), the CA allows it: %t; want %t", host, got, err, ca.Allows(host), want)
+			t.Errorf("%s: got accepted by clients %t (%v), Allows %t; want %t", host, got, err, ca.Allows(host), want)
 		}
 	}
 }
@@ -284,10 +284,10 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 		{"HTTP/2", &tls.Config{RootCAs: pool}, true, "HTTP/2.0", true},
 		{"HTTP/1.1", &tls.Config{RootCAs: pool}, false, "HTTP/1.1", true},
 		{"another CA", &tls.Config{RootCAs: x509.NewCertPool()}, false, "certificate signed by unknown authority", false},
-		{"AES-256 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384}}, true, "HTTP/2.0", true},
-		{"ChaCha20 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}, true, "HTTP/2.0", true},
-		{"AES-128 of TLS 1.2", &tls.Config{RootCAs: pool, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, false, "handshake failure", false},
-		{"an old TLS", &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false, "protocol version", false},
+		{"AES-256 of TLS 1.2", tls12(pool, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384), true, "HTTP/2.0", true},
+		{"ChaCha20 of TLS 1.2", tls12(pool, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256), true, "HTTP/2.0", true},
+		{"AES-128 of TLS 1.2", tls12(pool, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256), false, "handshake failure", false},
+		{"TLS 1.1", &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false, "protocol version", false},
 	}
 	for _, test := range tests {
 		transport := &http.Transport{TLSClientConfig: test.config, ForceAttemptHTTP2: test.http2}
@@ -310,9 +310,14 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 	}
 }
 
-// failsWith reports whether err contains the words.
-func failsWith(err error, words string) bool {
-	return err != nil && strings.Contains(err.Error(), words)
+// tls12 returns a client configuration with a single cipher suite of TLS 1.2.
+func tls12(roots *x509.CertPool, suite uint16) *tls.Config {
+	return &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite}}
+}
+
+// failsWith reports whether err contains text.
+func failsWith(err error, text string) bool {
+	return err != nil && strings.Contains(err.Error(), text)
 }
 
 func TestCertificateFinding(t *testing.T) {
@@ -323,25 +328,29 @@ func TestCertificateFinding(t *testing.T) {
 	} {
 		found := Findings([]Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
 		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
-			t.Errorf("%v before its end: got %v, want %s", left, found, want)
+			t.Errorf("%v before expiry: got %v, want %s", left, found, want)
 		}
 	}
 }
 
-// A certificate that cannot be renewed is told while there is time.
+// TestCertificateFaultFinding checks that a failed renewal is reported before the expiry.
 func TestCertificateFaultFinding(t *testing.T) {
 	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
-		left time.Duration // 0: there is none
+		left time.Duration // 0 for no certificate
 		want store.Level
-	}{{20 * 24 * time.Hour, store.LevelWarn}, {renewSoon - time.Second, store.LevelFail}, {-time.Hour, store.LevelFail}, {0, store.LevelFail}} {
-		one := Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
+	}{
+		{20 * 24 * time.Hour, store.LevelWarn}, {renewSoon - time.Second, store.LevelFail},
+		{-time.Hour, store.LevelFail}, {0, store.LevelFail},
+	} {
+		cert := Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
 		if test.left != 0 {
-			one.Ends = now.Add(test.left)
+			cert.Ends = now.Add(test.left)
 		}
-		found := Findings([]Certificate{one}, now)
-		if len(found) != 1 || found[0].Level != test.want || !strings.Contains(found[0].Detail, "service.example") || !strings.Contains(found[0].Detail, "rate limited") {
-			t.Errorf("%v before its end: got %v, want %s", test.left, found, test.want)
+		found := Findings([]Certificate{cert}, now)
+		if len(found) != 1 || found[0].Level != test.want ||
+			!strings.Contains(found[0].Detail, "service.example") || !strings.Contains(found[0].Detail, "rate limited") {
+			t.Errorf("%v before expiry: got %v, want %s", test.left, found, test.want)
 		}
 	}
 }

@@ -21,14 +21,15 @@ import (
 	"service/store"
 )
 
-// TestIssuerForgets renews a certificate at an issuer that was set up again, and so
-// does not know the certificate that the order says it replaces. The attempt after
-// the refusal does not say so, and succeeds.
-func TestIssuerForgets(t *testing.T) {
+// TestIssuerLosesRecords renews a certificate at an issuer that does not know the certificate
+// that the order replaces. The second attempt does not name it, and succeeds.
+func TestIssuerLosesRecords(t *testing.T) {
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	t.Setenv("PEBBLE_VA_ALWAYS_VALID", "1")
 	var serving atomic.Pointer[http.Handler]
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*serving.Load()).ServeHTTP(w, r) }))
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(*serving.Load()).ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	setUp := func() {
 		quiet := log.New(io.Discard, "", 0)
@@ -49,7 +50,7 @@ func TestIssuerForgets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // where challenges would be answered
+	l, err := net.Listen("tcp", "127.0.0.1:0") // for challenges
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +82,12 @@ func TestIssuerForgets(t *testing.T) {
 	}
 	setUp()
 	if err := renew(); err == nil {
-		t.Fatal("an issuer that does not know the certificate has renewed it: nothing is tested")
+		t.Fatal("the issuer accepted an order that names an unknown certificate, so this tests nothing")
 	}
 	if err := renew(); err != nil {
 		t.Errorf("the attempt after the refusal: %v", err)
 	}
 	if cfg, err := m.configFor(certmagic.Certificate{Names: []string{domain}}); err != nil || cfg != m.acme {
-		t.Errorf("after a renewal the next order does not name the certificate: %v", err)
+		t.Errorf("after a renewal, the next order does not name the certificate: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"service/store"
 )
 
-// databaseStorage is certmagic's storage in the database.
+// databaseStorage implements certmagic's storage in the database.
 type databaseStorage struct{ *store.Certificates }
 
 // Stat implements [certmagic.Storage].
@@ -22,16 +22,15 @@ func (s databaseStorage) Stat(ctx context.Context, path string) (certmagic.KeyIn
 	return certmagic.KeyInfo{Key: f.Path, Modified: f.Changed, Size: f.Size, IsTerminal: !f.Folder}, err
 }
 
-// String keeps what the storage leads to out of logs.
+// String keeps the contents out of logs.
 func (databaseStorage) String() string { return "the database" }
 
-// memoryStorage is certmagic's storage for what each start issues again, in memory:
-// the certificate of the local CA needs no writable disk. It holds a handful of
-// files, each of a path with / in it.
+// memoryStorage implements certmagic's storage in memory, for the certificate of the local
+// CA: each start issues a new one, so it needs no disk.
 type memoryStorage struct {
 	mu    sync.Mutex
 	files map[string]memoryFile
-	locks map[string]chan struct{} // closed when the lock is free again
+	locks map[string]chan struct{} // held locks; closed by Unlock
 }
 
 type memoryFile struct {
@@ -43,7 +42,7 @@ func newMemoryStorage() *memoryStorage {
 	return &memoryStorage{files: make(map[string]memoryFile), locks: make(map[string]chan struct{})}
 }
 
-// String keeps what it holds out of logs.
+// String keeps the contents out of logs.
 func (*memoryStorage) String() string { return "memory" }
 
 // Store implements [certmagic.Storage].
@@ -83,8 +82,7 @@ func (m *memoryStorage) Exists(ctx context.Context, path string) bool {
 	return err == nil
 }
 
-// List implements [certmagic.Storage]. Nothing of what is held is looked for by
-// a list.
+// List implements [certmagic.Storage]. certmagic does not list local certificates.
 func (m *memoryStorage) List(_ context.Context, folder string, _ bool) ([]string, error) {
 	return nil, fmt.Errorf("%s: %w", folder, fs.ErrNotExist)
 }

@@ -10,10 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZapLogger returns a logger for a library that logs with zap: what it says
-// goes to the service's own log. What goes as it should is for a debugger there,
-// and so is what the caller tells itself: quiet names those messages, or the
-// parts of the library that they come from.
+// newZapLogger returns a zap logger for a library that forwards to logger. Messages below
+// warnings have debug level there, and so have those that the caller reports itself: quiet
+// lists messages, or names of loggers.
 func newZapLogger(logger *slog.Logger, quiet ...string) *zap.Logger {
 	return zap.New(&zapCore{handler: logger.Handler(), quiet: quiet})
 }
@@ -22,16 +21,16 @@ func newZapLogger(logger *slog.Logger, quiet ...string) *zap.Logger {
 type zapCore struct {
 	handler slog.Handler
 	quiet   []string
-	fields  []zapcore.Field // of With
+	fields  []zapcore.Field // from With
 }
 
-// level is that of an entry in the service's log.
+// level returns the level of an entry in the service's log.
 func (c *zapCore) level(e *zapcore.Entry) slog.Level {
 	switch {
 	case e.Level < zapcore.WarnLevel, slices.Contains(c.quiet, e.Message), slices.Contains(c.quiet, e.LoggerName):
 		return slog.LevelDebug
 	}
-	return slog.LevelWarn // what it means for the service is not a library's to say
+	return slog.LevelWarn // a library's errors need not be errors of the service
 }
 
 // Enabled implements [zapcore.LevelEnabler].

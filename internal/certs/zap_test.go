@@ -9,8 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// What a library says with zap stands in the log at the level that it has for
-// the service.
+// TestZapLogger checks the levels and fields of forwarded messages.
 func TestZapLogger(t *testing.T) {
 	var log bytes.Buffer
 	options := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -40,6 +39,6 @@ level=DEBUG msg=whatever part=noisy
 	z.Info("as it should")
 	z.Error("known")
 	if log.Len() > 0 {
-		t.Errorf("got %s of what is for debuggers", &log)
+		t.Errorf("got %s, want no debug messages", &log)
 	}
 }

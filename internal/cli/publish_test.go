@@ -360,7 +360,7 @@ func TestPublishCommand(t *testing.T) {
 		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "2 settings are wrong: --retry-for: "},
 		{"no such file", []string{"--token", "hush", filepath.Join(dir, "none")}, "", exitFailed, "", "no such file"},
 		{"no such token file", []string{"--token-file", filepath.Join(dir, "none"), events}, "", exitFailed, "", "--token-file: open"},
-		{"no CA", []string{"--token", "hush", "--ca", events, events}, "", exitFailed, "", "holds no PEM certificate"},
+		{"no CA", []string{"--token", "hush", "--ca", events, events}, "", exitFailed, "", "no PEM certificate found"},
 		{"a wrong path", []string{"--token", "hush", "--url", server.URL + "/x", events}, "", exitFailed, "", "404 Not Found; check --url"},
 		{"plain HTTP elsewhere", []string{"--token", "hush", "--url", "http://example.com", events}, "", exitUsage, "",
 			"must begin with https://"},

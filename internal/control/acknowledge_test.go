@@ -15,8 +15,8 @@ import (
 	"service/webhook"
 )
 
-// A command that writes fails while the replica does not have what it wrote, and
-// says that it is stored here. One that reads does not wait.
+// TestAcknowledge checks that a write fails while the replica does not have it, and that the
+// error says that it is stored on this host. Reads do not wait for the replica.
 func TestAcknowledge(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
@@ -59,15 +59,15 @@ func TestAcknowledge(t *testing.T) {
 		return err
 	}
 	if err := create(); err == nil || !strings.Contains(err.Error(), "stored on this host") {
-		t.Errorf("got %v while nothing keeps the replica up to date", err)
+		t.Errorf("without replication: got %v, want an error", err)
 	}
 	if all, err := c.Tokens(t.Context()); err != nil || len(all) != 1 {
-		t.Errorf("got %d tokens, %v", len(all), err)
+		t.Errorf("got %d tokens, %v; want 1", len(all), err)
 	}
 	go func() { replicating <- st.Replicate(ctx) }()
 	for n := 0; create() != nil; n++ {
 		if n == 100 {
-			t.Fatal("it is not acknowledged with a replica that is kept up to date")
+			t.Fatal("with replication: the write was not acknowledged")
 		}
 	}
 }

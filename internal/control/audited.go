@@ -13,8 +13,7 @@ import (
 	"service/webhook"
 )
 
-// AuditedStore is the store as the commands change it: it records everything that
-// they do in the audit log.
+// AuditedStore is the store for commands. It records their changes in the audit log.
 type AuditedStore struct {
 	*store.Store
 	Version string // of the binary, for the manifest of backups
@@ -25,7 +24,7 @@ func (AuditedStore) entry(action webhook.Action, programID, subjectID, detail st
 	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
 }
 
-// CreateToken is [store.Write.CreateToken].
+// CreateToken calls [store.Write.CreateToken].
 func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if token, secret, err = w.CreateToken(n); err != nil {
@@ -37,17 +36,17 @@ func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (toke
 	return token, secret, err
 }
 
-// Tokens is [store.Tokens.List].
+// Tokens calls [store.Tokens.List].
 func (t AuditedStore) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	return t.Store.Tokens().List(ctx)
 }
 
-// Admins is [store.Admins.List].
+// Admins calls [store.Admins.List].
 func (t AuditedStore) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	return t.Store.Admins().List(ctx)
 }
 
-// RevokeToken is [store.Write.RevokeToken].
+// RevokeToken calls [store.Write.RevokeToken].
 func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if token, err = w.RevokeToken(id); err != nil {
@@ -58,7 +57,7 @@ func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook
 	return token, err
 }
 
-// RotateKey is [store.Store.RotateKey].
+// RotateKey calls [store.Store.RotateKey].
 func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 	r, err := t.Store.RotateKey(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 	})
 }
 
-// CreateAdmin is [store.Write.CreateAdmin].
+// CreateAdmin calls [store.Write.CreateAdmin].
 func (t AuditedStore) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if admin, err = w.CreateAdmin(email, hash); err != nil {
@@ -80,8 +79,7 @@ func (t AuditedStore) CreateAdmin(ctx context.Context, email string, hash webhoo
 	return admin, err
 }
 
-// ResetPassword sets a new password, and returns how many sessions of the admin
-// ended by it.
+// ResetPassword sets a new password. It ends the admin's sessions and returns their number.
 func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
 		admin, err := w.Admin(email)
@@ -91,12 +89,12 @@ func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webh
 		if ended, err = w.SetPassword(admin.ID, hash, ""); err != nil {
 			return err
 		}
-		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, email+"; "+webhook.Count(ended, "session")+" ended"))
+		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, email+"; ended "+webhook.Count(ended, "session")))
 	})
 	return ended, err
 }
 
-// RemoveAdmin is [store.Write.RemoveAdmin].
+// RemoveAdmin calls [store.Write.RemoveAdmin].
 func (t AuditedStore) RemoveAdmin(ctx context.Context, email string) error {
 	return t.Write(ctx, func(w store.Write) error {
 		admin, err := w.RemoveAdmin(email)
@@ -107,8 +105,8 @@ func (t AuditedStore) RemoveAdmin(ctx context.Context, email string) error {
 	})
 }
 
-// EndSessions ends the sessions of one admin, or with "" of all, and returns how
-// many.
+// EndSessions ends the sessions of one admin, or of all if email is empty. It returns their
+// number.
 func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int, err error) {
 	all, err := t.Admins(ctx)
 	if err != nil {
@@ -127,7 +125,8 @@ func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int,
 			}
 			ended += n
 			if n > 0 {
-				if err := w.Audit(t.entry(webhook.ActionSessionEnd, "", admin.ID, "signed out by the terminal: "+webhook.Count(n, "session"))); err != nil {
+				entry := t.entry(webhook.ActionSessionEnd, "", admin.ID, "from the command line: ended "+webhook.Count(n, "session"))
+				if err := w.Audit(entry); err != nil {
 					return err
 				}
 			}
@@ -140,8 +139,7 @@ func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int,
 	return ended, err
 }
 
-// Salvage publishes events that an old primary has accepted, and returns how many
-// were not there.
+// Salvage publishes events of an old primary. It returns how many of them are new.
 func (t AuditedStore) Salvage(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
 		if added, err = w.Publish(programID, events); err != nil || added == 0 {
@@ -162,7 +160,7 @@ func (t AuditedStore) Release(ctx context.Context) error {
 	})
 }
 
-// Backup hands use what [archive.Write] makes an archive of.
+// Backup calls use with the input of [archive.Write].
 func (t AuditedStore) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
 	s, err := t.source(ctx, &r)
 	if err != nil {
@@ -172,11 +170,11 @@ func (t AuditedStore) Backup(ctx context.Context, r archive.Request, use func(io
 	var g errgroup.Group
 	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
 	err = use(in)
-	in.CloseWithError(context.Canceled) // whatever is left is not wanted
+	in.CloseWithError(context.Canceled) // stops Send if use has not read everything
 	return errors.Join(err, g.Wait(), s.Close())
 }
 
-// source takes a snapshot and records it in the audit log: it holds all the data.
+// source takes a snapshot and records that in the audit log, because it contains all data.
 func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.Source, error) {
 	s, err := archive.NewSource(ctx, t.Store, r, t.Version)
 	if err != nil {

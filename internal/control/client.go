@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// Client asks the server that runs on a data directory.
+// Client sends requests to the server that runs on a data directory.
 type Client struct {
 	http *http.Client
 }
@@ -27,8 +27,8 @@ type Client struct {
 // ErrNoServer means that no server is running on a data directory.
 var ErrNoServer = errors.New("no server is running")
 
-// Dial returns a client of the server that runs on the data directory dir. The
-// error is [ErrNoServer] when none does.
+// Dial returns a client for the server that runs on the data directory dir. If none runs, the
+// error is [ErrNoServer].
 func Dial(ctx context.Context, dir string) (*Client, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		path, address, err := socketAddress(dir)
@@ -43,40 +43,40 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, ErrNoServer
 	case err != nil:
-		return nil, fmt.Errorf("ask the running server: %w", withoutURL(err))
+		return nil, fmt.Errorf("connect to the running server: %w", withoutURL(err))
 	}
 	conn.Close()
 	return &Client{&http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
 }
 
-// Close ends the connections to the server.
+// Close closes the connections to the server.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// askTimeout bounds a request that the server answers at once.
-const askTimeout = 30 * time.Second
+// callTimeout limits a quick request.
+const callTimeout = 30 * time.Second
 
-// ask makes one request that the server answers at once. What the server
-// refused is a *webhook.Error, just as if the store had been asked.
-func (c *Client) ask(ctx context.Context, method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// call sends a quick request and decodes the response into out. If the server refuses the
+// request, the error is a *webhook.Error, like one of the store.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.await(ctx, method, path, in, out)
+	return c.callSlow(ctx, method, path, in, out)
 }
 
-// await is ask for as long as ctx allows.
-func (c *Client) await(ctx context.Context, method, path string, in, out any) error {
-	return c.stream(ctx, method, path, in, func(answer io.Reader) error {
-		if err := json.NewDecoder(answer).Decode(out); err != nil {
-			return fmt.Errorf("the running server's answer cannot be read: %w", err)
+// callSlow is call without a timeout.
+func (c *Client) callSlow(ctx context.Context, method, path string, in, out any) error {
+	return c.stream(ctx, method, path, in, func(response io.Reader) error {
+		if err := json.NewDecoder(response).Decode(out); err != nil {
+			return fmt.Errorf("invalid response of the running server: %w", err)
 		}
 		return nil
 	})
 }
 
-// stream makes a request and has the answer read by use.
+// stream sends a request and calls use with the body of the response.
 func (c *Client) stream(ctx context.Context, method, path string, in any, use func(io.Reader) error) error {
 	var body bytes.Buffer
 	if in != nil {
@@ -90,7 +90,7 @@ func (c *Client) stream(ctx context.Context, method, path string, in any, use fu
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask the running server: %w", withoutURL(err))
+		return fmt.Errorf("connect to the running server: %w", withoutURL(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
@@ -98,105 +98,105 @@ func (c *Client) stream(ctx context.Context, method, path string, in any, use fu
 	}
 	var refused webhook.Error
 	if err := json.NewDecoder(resp.Body).Decode(&refused); err != nil {
-		return fmt.Errorf("the running server's answer (%s) cannot be read: %w", resp.Status, err)
+		return fmt.Errorf("invalid response of the running server (%s): %w", resp.Status, err)
 	}
 	return &refused
 }
 
-// CreateToken is [store.Tokens.Create], done by the running server.
+// CreateToken calls [AuditedStore.CreateToken] in the running server.
 func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
-	var answer createdToken
-	err := c.ask(ctx, http.MethodPost, "/tokens", n, &answer)
-	return answer.Token, answer.Secret, err
+	var created createdToken
+	err := c.call(ctx, http.MethodPost, "/tokens", n, &created)
+	return created.Token, created.Secret, err
 }
 
-// Tokens is [store.Tokens.List], done by the running server.
+// Tokens calls [store.Tokens.List] in the running server.
 func (c *Client) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	err := c.ask(ctx, http.MethodGet, "/tokens", nil, &all)
+	err := c.call(ctx, http.MethodGet, "/tokens", nil, &all)
 	return all, err
 }
 
-// RevokeToken is [store.Tokens.Revoke], done by the running server.
+// RevokeToken calls [AuditedStore.RevokeToken] in the running server.
 func (c *Client) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
 	var revoked webhook.Token
-	err := c.ask(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
+	err := c.call(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
 	return revoked, err
 }
 
-// RotateKey is [store.Store.RotateKey], done by the running server.
+// RotateKey calls [AuditedStore.RotateKey] in the running server.
 func (c *Client) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 	var r store.KeyRotation
-	return r, c.await(ctx, http.MethodPost, "/key/rotate", nil, &r)
+	return r, c.callSlow(ctx, http.MethodPost, "/key/rotate", nil, &r)
 }
 
-// Release is [AuditedStore.Release], done by the running server.
+// Release calls [AuditedStore.Release] in the running server.
 func (c *Client) Release(ctx context.Context) error {
-	return c.ask(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
+	return c.call(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
 }
 
-// Backup is [AuditedStore.Backup], done by the running server.
+// Backup calls [AuditedStore.Backup] in the running server.
 func (c *Client) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
 	return c.stream(ctx, http.MethodPost, "/backup", r, use)
 }
 
-// Examine asks the running server what its checks come to.
+// Examine returns the findings of the running server's checks.
 func (c *Client) Examine(ctx context.Context) ([]store.Finding, error) {
 	var found []store.Finding
-	return found, c.ask(ctx, http.MethodGet, "/examination", nil, &found)
+	return found, c.call(ctx, http.MethodGet, "/examination", nil, &found)
 }
 
-// Admins is [store.Admins.List], done by the running server.
+// Admins calls [store.Admins.List] in the running server.
 func (c *Client) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
-	err := c.ask(ctx, http.MethodGet, "/admins", nil, &all)
+	err := c.call(ctx, http.MethodGet, "/admins", nil, &all)
 	return all, err
 }
 
-// CreateAdmin is [AuditedStore.CreateAdmin], done by the running server.
+// CreateAdmin calls [AuditedStore.CreateAdmin] in the running server.
 func (c *Client) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error) {
-	var made webhook.Admin
-	err := c.ask(ctx, http.MethodPost, "/admins", adminRequest{email, hash}, &made)
-	return made, err
+	var created webhook.Admin
+	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{email, hash}, &created)
+	return created, err
 }
 
-// ResetPassword is [AuditedStore.ResetPassword], done by the running server.
+// ResetPassword calls [AuditedStore.ResetPassword] in the running server.
 func (c *Client) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (int, error) {
-	var answer endedSessions
-	err := c.ask(ctx, http.MethodPost, "/admins/reset-password", adminRequest{email, hash}, &answer)
-	return answer.Ended, err
+	var sessions endedSessions
+	err := c.call(ctx, http.MethodPost, "/admins/reset-password", adminRequest{email, hash}, &sessions)
+	return sessions.Ended, err
 }
 
-// RemoveAdmin is [AuditedStore.RemoveAdmin], done by the running server.
+// RemoveAdmin calls [AuditedStore.RemoveAdmin] in the running server.
 func (c *Client) RemoveAdmin(ctx context.Context, email string) error {
-	return c.ask(ctx, http.MethodPost, "/admins/remove", adminRequest{Email: email}, new(endedSessions))
+	return c.call(ctx, http.MethodPost, "/admins/remove", adminRequest{Email: email}, new(endedSessions))
 }
 
-// EndSessions is [AuditedStore.EndSessions], done by the running server.
+// EndSessions calls [AuditedStore.EndSessions] in the running server.
 func (c *Client) EndSessions(ctx context.Context, email string) (int, error) {
-	var answer endedSessions
-	err := c.ask(ctx, http.MethodPost, "/admins/logout", adminRequest{Email: email}, &answer)
-	return answer.Ended, err
+	var sessions endedSessions
+	err := c.call(ctx, http.MethodPost, "/admins/logout", adminRequest{Email: email}, &sessions)
+	return sessions.Ended, err
 }
 
-// SetupLink returns a new one-time URL that makes the first admin. The error is
-// a *webhook.Error when there is an admin.
+// SetupLink returns a new one-time URL that creates the first admin. If there is an admin, the
+// error is a *webhook.Error.
 func (c *Client) SetupLink(ctx context.Context) (string, error) {
-	var answer setupLink
-	err := c.ask(ctx, http.MethodPost, "/setup-link", nil, &answer)
-	return answer.URL, err
+	var link setupLink
+	err := c.call(ctx, http.MethodPost, "/setup-link", nil, &link)
+	return link.URL, err
 }
 
-// Promote makes the standby that runs on the data directory take over, with force
-// also from a primary that is alive, and waits until it has. It returns the time
-// of the newest change that the standby has. The error is a *webhook.Error when it
-// refuses, or when what runs is no standby.
+// Promote makes the standby on the data directory take over and waits for it. With force, it
+// takes over even if the primary is alive. It returns the time of the newest change that the
+// standby has. If the standby refuses, or the server is not a standby, the error is a
+// *webhook.Error.
 func (c *Client) Promote(ctx context.Context, force bool, progress func(string)) (state time.Time, err error) {
-	err = c.stream(ctx, http.MethodPost, "/promote", promoteRequest{force}, func(answer io.Reader) error {
-		for lines := json.NewDecoder(answer); ; {
+	err = c.stream(ctx, http.MethodPost, "/promote", promoteRequest{force}, func(response io.Reader) error {
+		for lines := json.NewDecoder(response); ; {
 			var line promoteLine
 			if err := lines.Decode(&line); err != nil {
-				return fmt.Errorf("the standby's answer cannot be read: %w", err)
+				return fmt.Errorf("invalid response of the standby: %w", err)
 			}
 			switch {
 			case line.Error != nil:
@@ -211,11 +211,11 @@ func (c *Client) Promote(ctx context.Context, force bool, progress func(string))
 	return state, err
 }
 
-// withoutURL returns the cause of an HTTP client's error, which repeats the URL.
+// withoutURL returns an error of an HTTP client without the method and URL.
 func withoutURL(err error) error {
-	var asked *url.Error
-	if errors.As(err, &asked) {
-		return asked.Err
+	var urlErr *url.Error
+	if errors.As(err, &urlErr) {
+		return urlErr.Err
 	}
 	return err
 }

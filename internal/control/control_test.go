@@ -45,7 +45,7 @@ func serveSocket(t *testing.T, dir string) {
 	})
 }
 
-func TestSocketIsForTheOwnerAlone(t *testing.T) {
+func TestSocketMode(t *testing.T) {
 	dir := t.TempDir()
 	serveSocket(t, dir)
 	info, err := os.Stat(filepath.Join(dir, socketName))
@@ -53,7 +53,7 @@ func TestSocketIsForTheOwnerAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := info.Mode(); got != fs.ModeSocket|0o600 {
-		t.Errorf("the socket's mode is %v, want %v", got, fs.ModeSocket|0o600)
+		t.Errorf("got the socket mode %v, want %v", got, fs.ModeSocket|0o600)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	l.SetUnlinkOnClose(false) // as after kill -9
 	l.Close()
 	if _, err := Dial(t.Context(), dir); !errors.Is(err, ErrNoServer) {
-		t.Fatalf("behind a stale socket: got %v, want %v", err, ErrNoServer)
+		t.Fatalf("with a stale socket: got %v, want %v", err, ErrNoServer)
 	}
 	serveSocket(t, dir)
 	if _, err := Dial(t.Context(), dir); err != nil {
@@ -74,7 +74,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-func TestSocketOfALongPath(t *testing.T) {
+func TestSocketWithLongPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -94,11 +94,11 @@ func TestSocketOfALongPath(t *testing.T) {
 		}
 	})
 	if _, err := os.Lstat(filepath.Join(dir, socketName)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket is still there after its server ended: %v", err)
+		t.Errorf("the socket still exists after shutdown: %v", err)
 	}
 }
 
-// The server's own fault is told without its cause, which stands in the log.
+// TestErrorsAreHidden checks that an internal error is in the log but not in the response.
 func TestErrorsAreHidden(t *testing.T) {
 	dir := t.TempDir()
 	closed, err := store.Open(t.Context(), store.Config{Dir: dir})
@@ -121,7 +121,7 @@ func TestErrorsAreHidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Tokens(t.Context()); err == nil || err.Error() != "The server failed; its log says why." {
+	if _, err := c.Tokens(t.Context()); err == nil || err.Error() != "The server failed. Its log has the error." {
 		t.Errorf("got %v", err)
 	}
 	if err := errors.Join(c.Close(), server.Close()); err != nil {
@@ -129,6 +129,6 @@ func TestErrorsAreHidden(t *testing.T) {
 	}
 	<-done
 	if !strings.Contains(log.String(), "closed") {
-		t.Errorf("the log does not say why: %s", &log)
+		t.Errorf("the log lacks the error: %s", &log)
 	}
 }

@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -15,12 +14,12 @@ import (
 type MissingEvents struct {
 	Known    bool      `json:"known"`     // the program exists
 	Missing  []string  `json:"missing"`   // ids, in the order of the request
-	KeptFrom time.Time `json:"kept_from"` // what was accepted before has been removed by the retention
+	KeptFrom time.Time `json:"kept_from"` // the retention has removed events accepted before
 }
 
 // Salvaged is the result of publishing the events of an old primary.
 type Salvaged struct {
-	Added   int              `json:"added"` // the others that were not refused were there already
+	Added   int              `json:"added"` // the rest, if not refused, already existed
 	Refused []RefusedSalvage `json:"refused,omitempty"`
 }
 
@@ -30,48 +29,42 @@ type RefusedSalvage struct {
 	Why   string `json:"why"`
 }
 
-// salvageRequest names the events of a program by their ids, or holds them.
+// salvageRequest has the ids of events of a program, or the events themselves.
 type salvageRequest struct {
 	ProgramID string                `json:"program_id"`
 	IDs       []string              `json:"ids,omitempty"`
 	Events    []store.SalvagedEvent `json:"events,omitempty"`
-	DryRun    bool                  `json:"dry_run,omitempty"` // checks the events, and publishes none
+	DryRun    bool                  `json:"dry_run,omitempty"` // validates the events only
 }
 
-// handleSalvage adds the requests of service salvage.
+// handleSalvage adds the handlers for service salvage.
 func (s *Server) handleSalvage(m *http.ServeMux) {
-	read := func(r *http.Request) (asked salvageRequest, err error) {
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-			return asked, webhook.NewError(webhook.CodeInvalid, "The request cannot be read.")
-		}
-		return asked, nil
-	}
-	m.HandleFunc("GET /records", s.answer(func(r *http.Request) (any, error) { return s.Store.Records(r.Context()) }))
-	m.HandleFunc("POST /events/missing", s.answer(func(r *http.Request) (any, error) {
-		asked, err := read(r)
+	m.HandleFunc("GET /records", s.respond(func(r *http.Request) (any, error) { return s.Store.Records(r.Context()) }))
+	m.HandleFunc("POST /events/missing", s.respond(func(r *http.Request) (any, error) {
+		request, err := decode[salvageRequest](r)
 		if err != nil {
 			return nil, err
 		}
 		y := MissingEvents{KeptFrom: time.Now().Add(-s.Retention)}
-		y.Missing, y.Known, err = s.Store.Events().Missing(r.Context(), asked.ProgramID, asked.IDs)
+		y.Missing, y.Known, err = s.Store.Events().Missing(r.Context(), request.ProgramID, request.IDs)
 		return y, err
 	}))
-	m.HandleFunc("POST /events/salvage", s.answer(func(r *http.Request) (any, error) {
-		asked, err := read(r)
+	m.HandleFunc("POST /events/salvage", s.respond(func(r *http.Request) (any, error) {
+		request, err := decode[salvageRequest](r)
 		if err != nil {
 			return nil, err
 		}
-		return s.salvage(r.Context(), asked)
+		return s.salvage(r.Context(), request)
 	}))
 }
 
-// salvage publishes events again, as if they had come by the API: each is checked
-// by the catalog, and one whose id is there already adds nothing.
-func (s *Server) salvage(ctx context.Context, asked salvageRequest) (y Salvaged, err error) {
+// salvage publishes events like the API does: the catalog validates each one, and an event
+// with an existing id adds nothing.
+func (s *Server) salvage(ctx context.Context, request salvageRequest) (y Salvaged, err error) {
 	now := time.Now()
 	var events []webhook.Event
 	var indexes []int
-	for i, e := range asked.Events {
+	for i, e := range request.Events {
 		event, invalid := s.Catalog.NewEvent(e.JSON, "", now)
 		if invalid != nil {
 			y.Refused = append(y.Refused, RefusedSalvage{i, describe(invalid)})
@@ -80,22 +73,21 @@ func (s *Server) salvage(ctx context.Context, asked salvageRequest) (y Salvaged,
 		event.Trace = e.Trace
 		events, indexes = append(events, event), append(indexes, i)
 	}
-	if len(events) == 0 || asked.DryRun {
+	if len(events) == 0 || request.DryRun {
 		return y, nil
 	}
-	added, err := s.Store.Salvage(ctx, asked.ProgramID, events)
-	var mistake *webhook.Error
-	if !errors.As(err, &mistake) || mistake.Code != webhook.CodeConflict {
+	added, err := s.Store.Salvage(ctx, request.ProgramID, events)
+	var refused *webhook.Error
+	if !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
 		y.Added = added
 		return y, err
 	}
-	// The id of one is taken by an event with other content: the others do not
-	// suffer for it.
+	// An event with the same id and other content exists. Publish the others one by one.
 	for n := range events {
-		added, err := s.Store.Salvage(ctx, asked.ProgramID, events[n:n+1])
+		added, err := s.Store.Salvage(ctx, request.ProgramID, events[n:n+1])
 		switch {
-		case errors.As(err, &mistake) && mistake.Code == webhook.CodeConflict:
-			y.Refused = append(y.Refused, RefusedSalvage{indexes[n], mistake.Detail})
+		case errors.As(err, &refused) && refused.Code == webhook.CodeConflict:
+			y.Refused = append(y.Refused, RefusedSalvage{indexes[n], refused.Detail})
 		case err != nil:
 			return y, err
 		}
@@ -113,22 +105,21 @@ func describe(e *webhook.Error) string {
 	return v.Parameter + " " + v.Detail
 }
 
-// Records is [store.Store.Records], done by the running server.
+// Records calls [store.Store.Records] in the running server.
 func (c *Client) Records(ctx context.Context) ([]store.Record, error) {
 	var all []store.Record
-	return all, c.ask(ctx, http.MethodGet, "/records", nil, &all)
+	return all, c.call(ctx, http.MethodGet, "/records", nil, &all)
 }
 
-// MissingEvents says which of the events with the given ids the program of the
-// running server lacks.
+// MissingEvents returns which of the given event ids the program lacks in the running server.
 func (c *Client) MissingEvents(ctx context.Context, programID string, ids []string) (MissingEvents, error) {
 	var y MissingEvents
-	return y, c.ask(ctx, http.MethodPost, "/events/missing", salvageRequest{ProgramID: programID, IDs: ids}, &y)
+	return y, c.call(ctx, http.MethodPost, "/events/missing", salvageRequest{ProgramID: programID, IDs: ids}, &y)
 }
 
-// Salvage publishes events of an old primary on the running server, or with dryRun
-// only checks them.
+// Salvage publishes events of an old primary in the running server, or with dryRun only
+// validates them.
 func (c *Client) Salvage(ctx context.Context, programID string, events []store.SalvagedEvent, dryRun bool) (Salvaged, error) {
 	var y Salvaged
-	return y, c.ask(ctx, http.MethodPost, "/events/salvage", salvageRequest{ProgramID: programID, Events: events, DryRun: dryRun}, &y)
+	return y, c.call(ctx, http.MethodPost, "/events/salvage", salvageRequest{ProgramID: programID, Events: events, DryRun: dryRun}, &y)
 }

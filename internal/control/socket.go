@@ -1,8 +1,8 @@
-// Package control lets the commands of this binary ask the running server of a data
-// directory, over a Unix socket in that directory: both ends of it.
+// Package control connects the commands of this binary to the server that runs on a data
+// directory, through a Unix socket in that directory. It has both ends.
 //
-// The socket has mode 0600 and asks for no token: a user who may open it may read
-// the data directory. It speaks HTTP with JSON bodies, to this binary alone.
+// The socket has mode 0600 and requires no token: a user who can open it can also read the
+// data directory. The protocol is HTTP with JSON bodies, private to this binary.
 package control
 
 import (
@@ -22,22 +22,20 @@ import (
 // socketName is the name of the socket in the data directory.
 const socketName = "admin.sock"
 
-// maxSocketPath is the longest path of a socket, in bytes, that every system
-// takes (sun_path has 104 on some, with the final zero).
+// maxSocketPath is the longest socket path in bytes that every system supports. sun_path has
+// 104 bytes on some, including the final zero.
 const maxSocketPath = 103
 
-// socketAddress returns a path of the socket in dir, which is valid until the
-// returned closer is closed.
-//
-// A path that is too long for the system's address is reached on Linux through
-// a descriptor of its directory.
+// socketAddress returns a path of the socket in dir, valid until the returned closer is
+// closed. If the path is too long, Linux reaches it through a descriptor of the directory.
 func socketAddress(dir string) (string, io.Closer, error) {
 	path := filepath.Join(dir, socketName)
 	if len(path) <= maxSocketPath {
 		return path, io.NopCloser(nil), nil
 	}
 	if runtime.GOOS != "linux" {
-		return "", nil, fmt.Errorf("the data directory's path is too long for a socket in it: %s has %d bytes, and may have %d", path, len(path), maxSocketPath)
+		return "", nil, fmt.Errorf("the path of the admin socket is too long: %s has %d bytes, the limit is %d; use a shorter data directory",
+			path, len(path), maxSocketPath)
 	}
 	d, err := os.Open(dir)
 	if err != nil {
@@ -56,9 +54,8 @@ func (l listener) Close() error {
 	return errors.Join(l.Listener.Close(), l.address.Close())
 }
 
-// Listen opens the socket of the data directory dir, for this user alone. The
-// caller holds the lock of the directory: a socket that exists was left behind by
-// a process that has ended, and is replaced.
+// Listen opens the socket of the data directory dir, accessible only to this user. The caller
+// holds the lock of the directory, so an existing socket is stale and is replaced.
 func Listen(ctx context.Context, dir string) (net.Listener, error) {
 	path, address, err := socketAddress(dir)
 	if err != nil {
@@ -68,7 +65,7 @@ func Listen(ctx context.Context, dir string) (net.Listener, error) {
 		return nil, errors.Join(err, address.Close())
 	}
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		// On systems that apply this, the socket never exists with a wider mode.
+		// On systems that support this, the socket never has a wider mode.
 		return c.Control(func(fd uintptr) { syscall.Fchmod(int(fd), 0o600) })
 	}}
 	l, err := config.Listen(ctx, "unix", path)

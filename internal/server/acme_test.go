@@ -39,22 +39,21 @@ import (
 	"service/test/harness"
 )
 
-// issuer is an ACME server of its own: pebble, in this process. It finds every
-// name at 127.0.0.1.
+// issuer is an ACME server in this process: pebble. It resolves every name to 127.0.0.1.
 type issuer struct {
 	t        *testing.T
 	url      string // of the directory
-	rootFile string // that its server is verified by
+	rootFile string // the certificate that verifies its server
 	roots    *x509.CertPool
 	db       *db.MemoryStore
 	ca       *ca.CAImpl
 	resolver string
 	serving  atomic.Pointer[http.Handler] // nil while it is down
 
-	plainOnly bool // it looks for TLS-ALPN-01 where nobody listens
+	plainOnly bool // makes TLS-ALPN-01 fail
 }
 
-// newIssuer starts one that signs for a time, or for months when that is 0.
+// newIssuer starts an issuer of certificates that are valid for life; 0 is months.
 func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
@@ -62,7 +61,7 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	keys := "ecdsa"
 	if ocspURL != "" {
-		keys = "rsa" // the one whose key it hands out
+		keys = "rsa" // pebble only exposes this key, which signs OCSP responses
 	}
 	p.ca = ca.New(quiet, p.db, ocspURL, keys, 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(life / time.Second)}})
 	p.roots.AddCert(p.ca.GetRootCert(0).Cert)
@@ -91,7 +90,8 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	names := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		a := new(dns.Msg).SetReply(q)
 		if q.Question[0].Qtype == dns.TypeA {
-			a.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(127, 0, 0, 1)}}
+			header := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}
+			a.Answer = []dns.RR{&dns.A{Hdr: header, A: net.IPv4(127, 0, 0, 1)}}
 		}
 		w.WriteMsg(a)
 	})}
@@ -101,13 +101,13 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	return p
 }
 
-// validate has it answer, and look for challenges at the ports of a service.
+// validate starts the issuer. It validates challenges at the given ports.
 func (p *issuer) validate(plain, public int) {
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	front := wfe.New(quiet, p.db, va.New(quiet, plain, public, false, p.resolver, p.db), p.ca, []string{"issuer.test"}, false, false, 0, 0)
 	h := http.Handler(front.Handler())
-	// Its advice on when to renew is any time in the life of a certificate that
-	// lasts for seconds; without it a third of the life is what counts.
+	// Remove ARI from the directory: for short-lived certificates, pebble suggests any time.
+	// Without it, certmagic renews when a third of the lifetime is left.
 	plainDirectory := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != wfe.DirectoryPath {
 			h.ServeHTTP(w, r)
@@ -127,10 +127,10 @@ func (p *issuer) validate(plain, public int) {
 	p.serving.Store(&handler)
 }
 
-// stop makes it break off every connection.
+// stop makes the issuer abort every connection.
 func (p *issuer) stop() { p.serving.Store(nil) }
 
-// domainService is a service for domains that runs in this process.
+// domainService is a service with domains, running in this process.
 type domainService struct {
 	*Server
 	t    *testing.T
@@ -138,7 +138,7 @@ type domainService struct {
 	stop func()
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a buffer for concurrent use.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -156,8 +156,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// serveDomains runs a service for the domains. change comes before the issuer
-// knows its doors, and may be nil.
+// serveDomains runs a service with the domains until the test ends. change modifies its
+// configuration and may be nil.
 func serveDomains(t *testing.T, p *issuer, data string, domains []string, change func(*Config)) *domainService {
 	t.Helper()
 	roots, err := certs.ReadPool(p.rootFile)
@@ -194,25 +194,25 @@ func serveDomains(t *testing.T, p *issuer, data string, domains []string, change
 	d.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the service ended with %v", err)
+			t.Errorf("the service failed: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("it said:\n%s", d.told())
+			t.Logf("log:\n%s", d.logWithoutDebug())
 		}
 	})
 	t.Cleanup(d.stop)
 	return d
 }
 
-// told is the service's log without what is for debuggers.
-func (d *domainService) told() string {
+// logWithoutDebug returns the service's log without debug messages.
+func (d *domainService) logWithoutDebug() string {
 	lines := slices.Collect(strings.Lines(d.log.String()))
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "level=DEBUG") }), "")
 }
 
-// shake makes a TLS connection for a name, "" for none, and returns what it came
-// to. Nothing is verified.
-func (d *domainService) shake(name string, protocols ...string) (tls.ConnectionState, error) {
+// handshake performs a TLS handshake without verification and returns the state of the
+// connection. name may be empty.
+func (d *domainService) handshake(name string, protocols ...string) (tls.ConnectionState, error) {
 	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", d.public.Addr().String(),
 		&tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols})
 	if err != nil {
@@ -222,7 +222,7 @@ func (d *domainService) shake(name string, protocols ...string) (tls.ConnectionS
 	return conn.ConnectionState(), nil
 }
 
-// await waits until what the service shows for its domain is as it should be.
+// await waits until ok accepts the certificate of a domain, and returns it.
 func (d *domainService) await(what string, ok func(certs.Certificate) bool) certs.Certificate {
 	d.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -235,12 +235,12 @@ func (d *domainService) await(what string, ok func(certs.Certificate) bool) cert
 		select {
 		case <-tick.C:
 		case <-deadline:
-			d.t.Fatalf("%s: got %+v\n%s", what, all, d.told())
+			d.t.Fatalf("%s: got %+v\n%s", what, all, d.logWithoutDebug())
 		}
 	}
 }
 
-// client calls the doors of the service by whatever name, and trusts roots.
+// client returns a client that connects to the service for any name, and trusts roots.
 func (d *domainService) client(roots *x509.CertPool) *http.Client {
 	transport := &http.Transport{
 		ForceAttemptHTTP2: true, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots},
@@ -253,30 +253,34 @@ func (d *domainService) client(roots *x509.CertPool) *http.Client {
 		},
 	}
 	d.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: 20 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Transport: transport, Timeout: 20 * time.Second,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 func hasCertificate(c certs.Certificate) bool { return !c.Ends.IsZero() }
 
-// TestFirstCertificate has a service get its first certificate, by each of the
-// challenges, and looks at what it serves with it.
+// TestFirstCertificate obtains the first certificate through each challenge type, and checks
+// what the service serves with it.
 func TestFirstCertificate(t *testing.T) {
 	var p *issuer
 	responder := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked, err := ocsp.ParseRequest(body)
+		request, err := ocsp.ParseRequest(body)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		signer := p.ca.GetIntermediateCert(0).Cert
-		answer, err := ocsp.CreateResponse(signer, signer, ocsp.Response{
-			Status: ocsp.Good, SerialNumber: asked.SerialNumber, ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(24 * time.Hour),
+		response, err := ocsp.CreateResponse(signer, signer, ocsp.Response{
+			Status: ocsp.Good, SerialNumber: request.SerialNumber,
+			ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(24 * time.Hour),
 		}, p.ca.GetIntermediateKey(0))
 		if err != nil {
 			t.Error(err)
 		}
-		w.Write(answer)
+		w.Write(response)
 	}))
 	defer responder.Close()
 	p = newIssuer(t, 0, responder.URL)
@@ -285,10 +289,10 @@ func TestFirstCertificate(t *testing.T) {
 		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, func(s *Config) { s.HTTPListen = "" })
 		d.await("a certificate", hasCertificate)
 		if !strings.Contains(d.log.String(), "challenge=tls-alpn-01") {
-			t.Error("it was not got by that challenge")
+			t.Error("the certificate was not obtained with TLS-ALPN-01")
 		}
-		if _, err := d.shake("hooks.test", "acme-tls/1"); err == nil {
-			t.Error("somebody who is no issuer was answered")
+		if _, err := d.handshake("hooks.test", "acme-tls/1"); err == nil {
+			t.Error("a TLS-ALPN-01 handshake without a pending challenge succeeded")
 		}
 	})
 	t.Run("HTTP-01", func(t *testing.T) {
@@ -297,15 +301,14 @@ func TestFirstCertificate(t *testing.T) {
 		d := serveDomains(t, p, t.TempDir(), []string{"hooks.test", "second.test"}, nil)
 		d.await("a certificate", hasCertificate)
 		if !strings.Contains(d.log.String(), "challenge=http-01") {
-			t.Error("it was not got by that challenge")
+			t.Error("the certificate was not obtained with HTTP-01")
 		}
 		checkDomains(t, p, d)
 		t.Run("sslscan", func(t *testing.T) { scanTLS(t, d) })
 	})
 }
 
-// scanTLS has sslscan look at a service's TLS: nothing that it finds may be worse
-// than information.
+// scanTLS runs sslscan and checks protocols, ciphers and known weaknesses.
 func scanTLS(t *testing.T, d *domainService) {
 	t.Helper()
 	path := harness.Tool(t, "sslscan", "sslscan")
@@ -348,29 +351,29 @@ func scanTLS(t *testing.T, d *domainService) {
 		}
 	}
 	if got := strings.Join(enabled, " "); got != "tls1.2 tls1.3" {
-		t.Errorf("it speaks %s, want TLS 1.2 and 1.3", got)
+		t.Errorf("got the protocols %s, want TLS 1.2 and 1.3", got)
 	}
 	if len(found.Test.Ciphers) != 5 {
-		t.Errorf("sslscan saw %d ciphers, want 2 of TLS 1.2 and 3 of TLS 1.3", len(found.Test.Ciphers))
+		t.Errorf("got %d ciphers, want 2 of TLS 1.2 and 3 of TLS 1.3", len(found.Test.Ciphers))
 	}
 	for _, c := range found.Test.Ciphers {
-		// What it calls acceptable are those of TLS 1.3, which have no better.
+		// sslscan rates ciphers of TLS 1.3 as acceptable at best.
 		if c.Strength != "strong" && !(c.Version == "TLSv1.3" && c.Strength == "acceptable") {
-			t.Errorf("%s of %s is %s", c.Name, c.Version, c.Strength)
+			t.Errorf("got the strength %s of %s (%s), want strong", c.Strength, c.Name, c.Version)
 		}
 	}
 	if found.Test.Renegotiation.Supported || found.Test.Compression.Supported {
-		t.Error("it renegotiates or compresses")
+		t.Error("the service supports renegotiation or compression")
 	}
 	for _, h := range found.Test.Heartbleed {
 		if h.Vulnerable {
-			t.Error("it bleeds")
+			t.Error("the service is vulnerable to Heartbleed")
 		}
 	}
 }
 
-// checkDomains looks at all that a service shows that has a certificate for
-// hooks.test.
+// checkDomains checks the responses of a service with certificates for hooks.test and
+// second.test.
 func checkDomains(t *testing.T, p *issuer, d *domainService) {
 	t.Helper()
 	d.await("both certificates", func(certs.Certificate) bool {
@@ -384,11 +387,11 @@ func checkDomains(t *testing.T, p *issuer, d *domainService) {
 			t.Errorf("%s: got %s with HSTS %q, want HTTP/2 and a year", url, resp.Proto, resp.Header.Get("Strict-Transport-Security"))
 		}
 		if staple, err := ocsp.ParseResponse(resp.TLS.OCSPResponse, nil); err != nil || staple.Status != ocsp.Good {
-			t.Errorf("%s: stapled is %v, %v; want that it is good", url, staple, err)
+			t.Errorf("%s: got the OCSP staple %v, %v; want good", url, staple, err)
 		}
 	}
 	if d.baseURL != "https://hooks.test:"+d.plainHandler.(*redirectHandler).port || d.caFile != "" {
-		t.Errorf("the service is at %s, CA %q", d.baseURL, d.caFile)
+		t.Errorf("got the URL %s and the CA file %q, want https://hooks.test and none", d.baseURL, d.caFile)
 	}
 	checkLocalCertificate(t, d)
 	checkRedirects(t, d, c)
@@ -399,11 +402,11 @@ func checkDomains(t *testing.T, p *issuer, d *domainService) {
 		}
 	}
 	if strings.Contains(d.log.String(), "level=WARN") || strings.Contains(d.log.String(), "level=ERROR") {
-		t.Errorf("something that went well is a warning in the log:\n%s", d.told())
+		t.Errorf("the log has warnings, want none:\n%s", d.logWithoutDebug())
 	}
 }
 
-// checkLocalCertificate looks at what clients on the machine itself see.
+// checkLocalCertificate checks the responses to clients on the same host.
 func checkLocalCertificate(t *testing.T, d *domainService) {
 	t.Helper()
 	local, err := certs.ReadPool(filepath.Join(d.cfg.Dir, certs.CAFile))
@@ -411,22 +414,28 @@ func checkLocalCertificate(t *testing.T, d *domainService) {
 		t.Fatal(err)
 	}
 	for _, url := range []string{"https://localhost/healthz", "https://127.0.0.1/healthz"} {
-		if resp, _ := get(t, d.client(local), url); resp.StatusCode != http.StatusOK || len(resp.Header["Strict-Transport-Security"]) > 0 {
-			t.Errorf("%s: status %d, HSTS %q; want 200 and none, which would hold for all ports of localhost", url, resp.StatusCode, resp.Header["Strict-Transport-Security"])
+		resp, _ := get(t, d.client(local), url)
+		// HSTS would apply to all ports of localhost.
+		if hsts := resp.Header["Strict-Transport-Security"]; resp.StatusCode != http.StatusOK || len(hsts) > 0 {
+			t.Errorf("%s: got status %d, HSTS %q; want 200 and none", url, resp.StatusCode, hsts)
 		}
 	}
 	_, metrics := get(t, d.client(local), "https://localhost/metrics")
-	for _, line := range []string{`service_certificate_failing{name="hooks.test"} 0`, `service_certificate_expiry_timestamp_seconds{name="second.test"} `, `service_certificate_expiry_timestamp_seconds{name="ca.pem"} `} {
+	for _, line := range []string{
+		`service_certificate_failing{name="hooks.test"} 0`,
+		`service_certificate_expiry_timestamp_seconds{name="second.test"} `,
+		`service_certificate_expiry_timestamp_seconds{name="ca.pem"} `,
+	} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("the metrics lack %s", line)
 		}
 	}
-	if _, err := d.shake("somebody.else"); err == nil {
-		t.Error("a certificate was shown for a name that is not the service's")
+	if _, err := d.handshake("other.test"); err == nil {
+		t.Error("the service has a certificate for a name that is not one of its domains")
 	}
 }
 
-// checkRedirects looks at the redirects from plain HTTP to HTTPS.
+// checkRedirects checks the redirects from plain HTTP to HTTPS.
 func checkRedirects(t *testing.T, d *domainService, c *http.Client) {
 	t.Helper()
 	port := d.plainHandler.(*redirectHandler).port
@@ -441,17 +450,20 @@ func checkRedirects(t *testing.T, d *domainService, c *http.Client) {
 		}
 	}
 	if resp, _ := get(t, c, "http://hooks.test/.well-known/acme-challenge/guess"); resp.StatusCode != http.StatusPermanentRedirect {
-		t.Errorf("a challenge that is none: got %d", resp.StatusCode)
+		t.Errorf("an unknown challenge: got %d, want 308", resp.StatusCode)
 	}
 }
 
-// checkRefusals sends tokens and passwords over plain HTTP.
+// checkRefusals checks that tokens and passwords over plain HTTP are refused.
 func checkRefusals(t *testing.T, c *http.Client) {
 	t.Helper()
-	for _, url := range []string{"http://hooks.test/v2/event_types", "http://hooks.test/v2", "http://hooks.test/metrics", "http://hooks.test/anything"} {
+	for _, url := range []string{
+		"http://hooks.test/v2/event_types", "http://hooks.test/v2", "http://hooks.test/metrics", "http://hooks.test/anything",
+	} {
 		resp, body := get(t, c, url, "Authorization", "Bearer planted-token")
 		var envelope struct{ Error struct{ Code int } }
-		if err := json.Unmarshal([]byte(body), &envelope); err != nil || resp.StatusCode != http.StatusForbidden || envelope.Error.Code != 403 || resp.Header.Get("Location") != "" {
+		err := json.Unmarshal([]byte(body), &envelope)
+		if err != nil || resp.StatusCode != http.StatusForbidden || envelope.Error.Code != 403 || resp.Header.Get("Location") != "" {
 			t.Errorf("%s: got %d %s, want 403 in the envelope", url, resp.StatusCode, body)
 		}
 	}
@@ -464,11 +476,11 @@ func checkRefusals(t *testing.T, c *http.Client) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("a password in the clear: got %d, want 403", resp.StatusCode)
+		t.Errorf("a password over plain HTTP: got %d, want 403", resp.StatusCode)
 	}
 }
 
-// get makes a request with headers, which are pairs of a name and a value.
+// get sends a GET request. headers are alternating names and values.
 func get(t *testing.T, c *http.Client, url string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	req, err := http.NewRequest("GET", url, nil)
@@ -490,8 +502,7 @@ func get(t *testing.T, c *http.Client, url string, headers ...string) (*http.Res
 	return resp, string(b)
 }
 
-// storedLeaves returns the certificates that are kept in the database, one for
-// each issuer and domain.
+// storedLeaves returns the certificates in the database.
 func storedLeaves(t *testing.T, files *store.Certificates) []*x509.Certificate {
 	t.Helper()
 	paths, err := files.List(t.Context(), "certificates", true)
@@ -509,7 +520,7 @@ func storedLeaves(t *testing.T, files *store.Certificates) []*x509.Certificate {
 		}
 		block, _ := pem.Decode(text)
 		if block == nil {
-			t.Fatalf("%s in the database is no certificate", p)
+			t.Fatalf("%s in the database is not a certificate", p)
 		}
 		leaf, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -520,39 +531,42 @@ func storedLeaves(t *testing.T, files *store.Certificates) []*x509.Certificate {
 	return all
 }
 
-// TestIssuerDown starts services while their issuer cannot be reached: one that
-// never had a certificate, and one whose data was restored.
+// TestIssuerDown starts services while the issuer is unreachable: without a certificate, and
+// with restored data.
 func TestIssuerDown(t *testing.T) {
 	p := newIssuer(t, 0, "")
 	data := t.TempDir()
 	d := serveDomains(t, p, data, []string{"hooks.test"}, nil)
-	got := d.await("that it is told", func(c certs.Certificate) bool { return c.Fault != "" })
-	if hasCertificate(got) || !strings.Contains(got.Problem(time.Now()), "there is no certificate for hooks.test, and none can be had: ") {
+	got := d.await("a reported failure", func(c certs.Certificate) bool { return c.Fault != "" })
+	if hasCertificate(got) || !strings.Contains(got.Problem(time.Now()), "no certificate for hooks.test: ") {
 		t.Errorf("got %+v: %s", got, got.Problem(time.Now()))
 	}
-	if !strings.Contains(d.log.String(), `level=ERROR msg="a certificate could not be obtained; there is none, and it is tried again" name=hooks.test`) {
-		t.Error("the log does not tell")
+	if !strings.Contains(d.log.String(), `level=ERROR msg="failed to obtain a certificate, will retry" name=hooks.test`) {
+		t.Error("the log lacks the failure")
 	}
-	// Who accepts the local CA's meanwhile can look at the system page.
-	if state, err := d.shake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != certs.LocalName {
-		t.Errorf("meanwhile: got %v", err)
+	// Until then the service has the local CA's certificate, so that an admin can open the
+	// system page.
+	if state, err := d.handshake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != certs.LocalName {
+		t.Errorf("without a certificate for the domain: got %v, want the local CA's", err)
 	}
-	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) || !strings.Contains(metrics, `service_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
-		t.Error("the metrics do not tell")
+	_, metrics := scrapeService(t, d)
+	if !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) ||
+		!strings.Contains(metrics, `service_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
+		t.Error("the metrics lack the failure")
 	}
 	d.stop()
 
 	p.validate(0, 0)
 	d = serveDomains(t, p, data, []string{"hooks.test"}, nil)
 	d.await("a certificate", hasCertificate)
-	state, err := d.shake("hooks.test")
+	state, err := d.handshake("hooks.test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	first := state.PeerCertificates[0]
 	d.stop()
 
-	// All that a copy has is the database and the key.
+	// A restored copy has only the database and the key.
 	copied := t.TempDir()
 	for _, name := range []string{"service.db", "secret.key"} {
 		b, err := os.ReadFile(filepath.Join(data, name))
@@ -565,15 +579,15 @@ func TestIssuerDown(t *testing.T) {
 	}
 	p.stop()
 	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
-	if state, err = d.shake("hooks.test"); err != nil || !state.PeerCertificates[0].Equal(first) {
-		t.Errorf("a restored service has another certificate: %v", err)
+	if state, err = d.handshake("hooks.test"); err != nil || !state.PeerCertificates[0].Equal(first) {
+		t.Errorf("the restored service has another certificate: %v", err)
 	}
 	if stored := storedLeaves(t, d.store.Certificates()); len(stored) != 1 || !stored[0].Equal(first) {
-		t.Errorf("in the database are %d certificates, want the first alone", len(stored))
+		t.Errorf("got %d certificates in the database, want only the first", len(stored))
 	}
 	d.stop()
 
-	// The process ended between the key and the certificate of a renewal.
+	// Simulate a crash between writing the key and the certificate of a renewal.
 	st, err := store.Open(t.Context(), store.Config{Dir: copied})
 	if err != nil {
 		t.Fatal(err)
@@ -598,8 +612,8 @@ func TestIssuerDown(t *testing.T) {
 	p.validate(0, 0)
 	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
 	d.await("a certificate again", hasCertificate)
-	if state, err = d.shake("hooks.test"); err != nil || state.PeerCertificates[0].Equal(first) {
-		t.Errorf("the certificate without its key: %v", err)
+	if state, err = d.handshake("hooks.test"); err != nil || state.PeerCertificates[0].Equal(first) {
+		t.Errorf("the certificate with another key was used: %v", err)
 	}
 }
 
@@ -612,8 +626,7 @@ func scrapeService(t *testing.T, d *domainService) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// TestRenewal looks on while certificates that last for seconds are renewed, and
-// while they cannot be.
+// TestRenewal checks the renewal of short-lived certificates, and a renewal that fails.
 func TestRenewal(t *testing.T) {
 	p := newIssuer(t, 15*time.Second, "")
 	p.validate(0, 0)
@@ -633,25 +646,25 @@ func TestRenewal(t *testing.T) {
 	second := first
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for ; second.Equal(first); <-tick.C { // the client would tell of one that has ended
+	for ; second.Equal(first); <-tick.C { // the client would fail on an expired one
 		second = show()
 	}
 	if left := time.Until(first.NotAfter); left > 6*time.Second {
 		t.Errorf("renewed with %v left of 15 s, want a third", left)
 	}
 	p.stop()
-	got := d.await("that it cannot be renewed", func(c certs.Certificate) bool { return c.Fault != "" })
+	got := d.await("a reported failure", func(c certs.Certificate) bool { return c.Fault != "" })
 	if third := show(); !third.Equal(second) || !got.Ends.Equal(second.NotAfter) {
-		t.Error("meanwhile another certificate is shown")
+		t.Error("the service does not keep the current certificate")
 	}
-	if fault := got.Problem(time.Now()); !strings.HasPrefix(fault, "the certificate of hooks.test cannot be renewed, and ends on ") {
-		t.Errorf("got %q", fault)
+	if problem := got.Problem(time.Now()); !strings.HasPrefix(problem, "failed to renew the certificate of hooks.test, which expires on ") {
+		t.Errorf("got %q", problem)
 	}
-	if !strings.Contains(d.log.String(), "a certificate could not be renewed; the present one is used, and it is tried again") {
-		t.Error("the log does not tell")
+	if !strings.Contains(d.log.String(), "failed to renew a certificate, will retry; using the current one until it expires") {
+		t.Error("the log lacks the failure")
 	}
 	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) {
-		t.Error("the metrics do not tell")
+		t.Error("the metrics lack the failure")
 	}
 }
 
@@ -686,7 +699,7 @@ func storedAccount(t *testing.T, d *domainService) acme.Account {
 	return a
 }
 
-// deactivate has the issuer end an account.
+// deactivate deactivates an account at the issuer.
 func deactivate(t *testing.T, p *issuer, account acme.Account) {
 	t.Helper()
 	roots, err := certs.ReadPool(p.rootFile)
@@ -705,33 +718,33 @@ func deactivate(t *testing.T, p *issuer, account acme.Account) {
 	}
 }
 
-// TestAccountEnded has the issuer end the account: the service is told so, and
-// goes on with another.
-func TestAccountEnded(t *testing.T) {
+// TestAccountDeactivated checks that the service reports a deactivated account and registers
+// another.
+func TestAccountDeactivated(t *testing.T) {
 	p := newIssuer(t, 0, "")
 	p.validate(0, 0)
 	data := t.TempDir()
 	d := serveDomains(t, p, data, []string{"hooks.test"}, nil)
 	d.await("a certificate", hasCertificate)
-	ended := storedAccount(t, d)
-	deactivate(t, p, ended)
+	deactivated := storedAccount(t, d)
+	deactivate(t, p, deactivated)
 	d.stop()
 
 	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
-	got := d.await("that it is told", func(c certs.Certificate) bool { return c.Fault != "" })
+	got := d.await("a reported failure", func(c certs.Certificate) bool { return c.Fault != "" })
 	if got.Names[0] != "second.test" || !strings.Contains(got.Fault, "deactivated") {
 		t.Errorf("got %+v", got)
 	}
-	if state, err := d.shake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != "hooks.test" {
-		t.Errorf("the certificate that there is: %v", err)
+	if state, err := d.handshake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != "hooks.test" {
+		t.Errorf("the existing certificate: %v", err)
 	}
-	d.stop() // the next attempt is in a minute
-	if !strings.Contains(d.log.String(), "the issuer of certificates has ended the account; the next attempt makes another") {
-		t.Error("the log does not tell")
+	d.stop() // the next attempt would be in a minute
+	if !strings.Contains(d.log.String(), "the ACME server rejected the account; registering another at the next attempt") {
+		t.Error("the log lacks the deactivated account")
 	}
 	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)
-	d.await("a certificate by another account", func(c certs.Certificate) bool { return c.Names[0] == "second.test" && hasCertificate(c) })
-	if storedAccount(t, d).Location == ended.Location {
-		t.Error("the account is the one that was ended")
+	d.await("a certificate from another account", func(c certs.Certificate) bool { return c.Names[0] == "second.test" && hasCertificate(c) })
+	if storedAccount(t, d).Location == deactivated.Location {
+		t.Error("the service still has the deactivated account")
 	}
 }

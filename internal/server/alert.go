@@ -16,15 +16,14 @@ import (
 // SMTP is a mail server.
 type SMTP = dispatcher.SMTP
 
-// SMTPPort is the port of a mail server that none is given for.
+// SMTPPort is the default port of a mail server.
 const SMTPPort = dispatcher.SMTPPort
 
-// AlertSecretFile holds the secret that alerts are signed with, in the data
-// directory.
+// AlertSecretFile is the file in the data directory with the signing secret of alerts.
 const AlertSecretFile = "alert.secret"
 
-// alertTarget returns where alerts are sent, nil for nowhere. Their signing
-// secret is made when it is needed for the first time.
+// alertTarget returns the target of alerts, nil for none. It creates the signing secret if
+// there is none.
 func alertTarget(cfg *Config) (*dispatcher.AlertTarget, error) {
 	if cfg.AlertURL == "" {
 		return nil, nil
@@ -36,7 +35,7 @@ func alertTarget(cfg *Config) (*dispatcher.AlertTarget, error) {
 		if err := durable.WriteFile(path, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
 			return nil, fmt.Errorf("write %s: %w", path, err)
 		}
-		cfg.Logger.Info("alerts are signed with a new secret", "file", path)
+		cfg.Logger.Info("created the signing secret of alerts", "file", path)
 		return &dispatcher.AlertTarget{URL: cfg.AlertURL, Secret: secret}, nil
 	}
 	if err != nil {
@@ -44,7 +43,7 @@ func alertTarget(cfg *Config) (*dispatcher.AlertTarget, error) {
 	}
 	secret, err := webhook.ParseSigningSecret(strings.TrimSpace(string(text)))
 	if err != nil {
-		return nil, fmt.Errorf("%s %w; remove it to have a new one made", path, err)
+		return nil, fmt.Errorf("%s %w; remove the file to create a new one", path, err)
 	}
 	return &dispatcher.AlertTarget{URL: cfg.AlertURL, Secret: secret}, nil
 }

@@ -11,107 +11,103 @@ import (
 	"service/webhook"
 )
 
-// Config is the configuration of a [Server]. Its values are checked by the caller;
-// the defaults are those of the command serve.
+// Config is the configuration of a [Server]. The caller validates it; the command serve has
+// the defaults.
 type Config struct {
 	// Dir is the data directory. It is created if it does not exist.
 	Dir string
-	// SecretKeyFile holds the key that encrypts secrets; "" is secret.key in Dir.
+	// SecretKeyFile has the key that encrypts secrets; empty for secret.key in Dir.
 	SecretKeyFile string
-	// Replica is where the database is copied to while the server runs, nil for
-	// nowhere.
+	// Replica is the target of the replication; nil for none.
 	Replica *replica.Config
-	// AcknowledgeTimeout is how long a write waits to be in the replica before it is
-	// answered 503; 0: it is acknowledged once it is on the disk. It needs a Replica.
+	// AcknowledgeTimeout is how long a write waits for the replica before it fails with 503.
+	// If it is 0, a write is acknowledged once it is on disk. It needs a Replica.
 	AcknowledgeTimeout time.Duration
-	// VerifyReplica is the time between two comparisons of the replica's content with
-	// the database; 0 is none.
+	// VerifyReplica is the interval between comparisons of the replica with the database;
+	// 0 is never.
 	VerifyReplica time.Duration
-	// Lease is how long the lease in the bucket of the replica is valid, at least
-	// [MinLease]; 0 is none.
+	// Lease is the duration of the lease in the bucket of the replica, at least [MinLease];
+	// 0 is no lease.
 	Lease time.Duration
-	// RestoreHold is how long deliveries are held after a restore.
+	// RestoreHold is how long deliveries are paused after a restore.
 	RestoreHold time.Duration
-	// MinFreeDisk is the free space on the disk, in bytes, below which events are
-	// refused. 0 is no limit, [store.AutoFreeDisk] a share of the disk.
+	// MinFreeDisk is the free disk space in bytes below which events are rejected. 0 is no
+	// limit, [store.AutoFreeDisk] a share of the disk.
 	MinFreeDisk int64
-	// Retention is how long events, deliveries and attempts are kept, and deliveries
-	// that succeeded, if that is less.
+	// Retention is how long events, deliveries and attempts are kept.
 	Retention store.Retention
 
 	// Listen is the address of the API and the admin UI, as HOST:PORT.
 	Listen string
-	// TLS serves HTTPS: with certificates for Domains, or without any with one of
-	// the local CA in Dir.
+	// TLS enables HTTPS, with certificates for Domains or, if there are none, with a
+	// certificate of the local CA in Dir.
 	TLS bool
-	// Domains are the names that an ACME issuer certifies, in lower case.
+	// Domains are the names with an ACME certificate, in lower case.
 	Domains []string
-	// ACMECA is the URL of the issuer's ACME directory. By using it the operator
-	// accepts its terms of service.
+	// ACMECA is the URL of the ACME directory. By using it the operator accepts its terms
+	// of service.
 	ACMECA string
-	// ACMEEmail is the contact address of the ACME account, "" for none.
+	// ACMEEmail is the contact address of the ACME account; empty for none.
 	ACMEEmail string
-	// ACMERoots verify the issuer's own server; nil for the system's.
+	// ACMERoots verify the ACME server; nil for the system's roots.
 	ACMERoots *x509.CertPool
-	// HTTPListen is the address for plain HTTP, which answers challenges of the
-	// issuer and redirects browsers to HTTPS; "" for none.
+	// HTTPListen is the address for plain HTTP, for ACME challenges and redirects to HTTPS;
+	// empty for none.
 	HTTPListen string
-	// TrustedProxies are the proxies whose X-Forwarded-For and X-Forwarded-Proto
-	// are used.
+	// TrustedProxies are trusted for X-Forwarded-For and X-Forwarded-Proto.
 	TrustedProxies TrustedProxies
-	// RequestTimeout bounds the work on a request, in addition to the time for
-	// reading and writing it.
+	// RequestTimeout limits the work on a request, in addition to the time for reading and
+	// writing it.
 	RequestTimeout time.Duration
-	// RateLimit is the number of requests of a program in any 60 seconds; 0 is no
-	// limit.
+	// RateLimit is the maximum number of requests per program in 60 seconds; 0 is no limit.
 	RateLimit int
 
 	// Destinations are the private networks that subscriptions may target.
 	Destinations webhook.Destinations
 	// AllowHTTP permits subscription URLs that begin with http://.
 	AllowHTTP bool
-	// MaxSubscriptions is the number of subscriptions of a program; 0 is no limit.
+	// MaxSubscriptions is the maximum number of subscriptions per program; 0 is no limit.
 	MaxSubscriptions int
 
-	// RetryPolicy is the schedule of retries, HealthPolicy when a subscription is
+	// RetryPolicy is the schedule of retries. HealthPolicy decides when a subscription is
 	// failing or disabled.
 	RetryPolicy  webhook.RetryPolicy
 	HealthPolicy webhook.HealthPolicy
-	// AttemptTimeout bounds an attempt, from dialling to the end of the response.
+	// AttemptTimeout limits an attempt, from dialing to the end of the response.
 	AttemptTimeout time.Duration
-	// MaxInFlight is the number of deliveries in flight of a subscription,
-	// MaxConnections that of all.
+	// MaxInFlight is the maximum number of deliveries in flight per subscription,
+	// MaxConnections in total.
 	MaxInFlight, MaxConnections int
-	// BatchSize is the number of events in a delivery. BatchWindow is how long the
-	// first event waits for more.
+	// BatchSize is the maximum number of events in a delivery. BatchWindow is the maximum
+	// time to wait for more events before sending a batch.
 	BatchSize   int
 	BatchWindow time.Duration
 
-	// AlertURL is where alerts are sent, "" for nowhere. It may be a secret.
+	// AlertURL receives alerts; empty for none. It may contain a secret.
 	AlertURL string
 	// SMTP is the mail server for alerts by email; the zero value is none.
 	SMTP SMTP
-	// Grace is the shutdown timeout of requests in flight, and after them again of
-	// attempts in flight.
+	// Grace is the shutdown timeout for requests in flight, and then again for attempts in
+	// flight.
 	Grace time.Duration
 
 	Logger *slog.Logger
-	// Version is that of the binary, Program its name as it can be typed into a
-	// shell. Both are shown in the admin UI, as are the Settings.
+	// Version is the version of the binary, Program its name, quoted for a shell. The admin
+	// UI shows both, and the Settings.
 	Version, Program string
 	Settings         []Setting
 
-	certificateCheck time.Duration // how often certificates are checked; 0 for the default
+	certificateCheck time.Duration // interval between checks of certificates; 0 for the default
 }
 
-// Setting is a setting as it was given, for the admin UI. A secret is masked.
+// Setting is a configured setting for the admin UI. Secrets are masked.
 type Setting struct {
 	Name, Value string
 	Source      string // default, flag, the name of a variable, or a file and its line
 }
 
-// shutdownTimeout bounds a shutdown: requests, then attempts, then the last sync of
-// the replica, and 10 s for the rest.
+// shutdownTimeout returns the maximum duration of a shutdown: one grace period each for
+// requests and attempts, the last sync of the replica, and 10 s for the rest.
 func (cfg *Config) shutdownTimeout() time.Duration {
 	d := 2*cfg.Grace + 10*time.Second
 	if cfg.Replica != nil {

@@ -11,16 +11,16 @@ import (
 	"service/webhook"
 )
 
-// The bounds of an operator's own event types.
+// Limits of the operator's own event types.
 const (
 	maxEventTypes      = 1000
 	maxEventTypeSchema = 1 << 20 // bytes
 )
 
-// LoadCatalog returns the catalog with the operator's own event types, from the
-// folder event_types of the data directory. A file there that is none is an
-// error: left out, the events of that name would be refused later, far from
-// the cause. Names that begin with a dot are left out.
+// LoadCatalog returns the catalog, including the operator's event types in the directory
+// event_types of the data directory. It skips names that begin with a dot. Any other file
+// that is not an event type is an error: if it were skipped, events of that name would be
+// rejected later, far from the cause.
 func LoadCatalog(data string) (*webhook.Catalog, error) {
 	dir := filepath.Join(data, "event_types")
 	entries, err := os.ReadDir(dir)
@@ -41,7 +41,7 @@ func LoadCatalog(data string) (*webhook.Catalog, error) {
 		case err != nil:
 			return nil, err
 		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is not a file: there must be nothing here but event types, each as NAME.json", path)
+			return nil, fmt.Errorf("%s is not a regular file: this directory must only have event types, as NAME.json", path)
 		case info.Size() > maxEventTypeSchema:
 			return nil, fmt.Errorf("%s is larger than %d bytes", path, maxEventTypeSchema)
 		}

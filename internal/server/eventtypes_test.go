@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// operationsExample is the block of docs/operations.md about an event type of
-// one's own, by its language.
+// operationsExample returns the code block about an own event type in docs/operations.md.
 func operationsExample(t *testing.T, language string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
@@ -23,17 +22,18 @@ func operationsExample(t *testing.T, language string) string {
 			return string(block[1])
 		}
 	}
-	t.Fatalf("docs/operations.md has no %s of order_shipped", language)
+	t.Fatalf("docs/operations.md has no %s block with order_shipped", language)
 	return ""
 }
 
-// The example of docs/operations.md does what is said there.
+// TestEventTypesOfTheDocs checks that the example in docs/operations.md works, and that
+// invalid files are reported.
 func TestEventTypesOfTheDocs(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "event_types")
 	builtIn, err := LoadCatalog(data)
 	if err != nil {
-		t.Fatalf("without the folder: %v", err)
+		t.Fatalf("without the directory: %v", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -52,11 +52,11 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(catalog.Types()) != len(builtIn.Types())+1 || !catalog.Has("order_shipped") {
-		t.Errorf("%d event types, want %d and order_shipped", len(catalog.Types()), len(builtIn.Types()))
+		t.Errorf("got %d event types, want %d and order_shipped", len(catalog.Types()), len(builtIn.Types()))
 	}
 	body := regexp.MustCompile(`-d '(.*)'`).FindStringSubmatch(operationsExample(t, "sh"))
 	if body == nil {
-		t.Fatal("no event is published in the docs")
+		t.Fatal("the docs publish no event")
 	}
 	if _, err := catalog.NewEvent([]byte(body[1]), "", time.Now()); err != nil {
 		t.Error(err)
@@ -71,7 +71,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 	} {
 		write(name, content)
 		if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: got %v, want the folder and the file named", name, err)
+			t.Errorf("%s: got %v, want an error with the directory and the file", name, err)
 		}
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -80,7 +80,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "more"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "more")+" is not a file") {
-		t.Errorf("a folder: got %v", err)
+	if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "more")+" is not a regular file") {
+		t.Errorf("a directory: got %v", err)
 	}
 }

@@ -16,20 +16,20 @@ import (
 	"service/webhook"
 )
 
-// The bounds of every HTTP server of this binary.
+// Limits of every HTTP server in this binary.
 const (
-	headerTimeout  = 10 * time.Second // a TLS handshake, and the header of a request
-	idleTimeout    = 2 * time.Minute  // between two requests of a connection
-	maxHeaderBytes = 64 << 10         // well above what package api takes, so that it can say so itself
+	headerTimeout  = 10 * time.Second // for a TLS handshake, and for the header of a request
+	idleTimeout    = 2 * time.Minute  // between two requests on a connection
+	maxHeaderBytes = 64 << 10         // above the limit of package api, so that api reports the error
 
-	// requestSlack is what a request may take beside its work: for its answer to be
-	// read, before all.
+	// requestSlack is the time a request may take in addition to its work, mainly for
+	// transferring the response.
 	requestSlack = time.Minute
 )
 
-// newHTTPServer returns the server of the API and the admin UI. The connection of a
-// client that is slow to send or to read is closed. A handler whose request or answer is a stream must
-// lift the bounds, and set its own, with an http.ResponseController.
+// newHTTPServer returns the server of the API and the admin UI. It closes the connections of
+// clients that send or read too slowly. A handler that streams must replace these limits
+// with its own, through an http.ResponseController.
 func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Server {
 	return &http.Server{
 		Handler:      closeAfterChunks(handler),
@@ -40,17 +40,16 @@ func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Ser
 			MaxReadFrameSize:              64 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20,
 			MaxReceiveBufferPerStream:     256 << 10,
-			SendPingTimeout:               30 * time.Second, // a client that has gone without a word
+			SendPingTimeout:               30 * time.Second, // detects dead clients
 			PingTimeout:                   15 * time.Second,
 			WriteByteTimeout:              30 * time.Second,
 		},
 	}
 }
 
-// closeAfterChunks ends the connection of HTTP/1 after a request with
-// Transfer-Encoding. One that had a Content-Length as well, which net/http does not
-// show, can hide a second request in its body from a proxy that believes the length
-// (RFC 9112, section 6.1).
+// closeAfterChunks closes an HTTP/1 connection after a request with Transfer-Encoding. This
+// prevents request smuggling: such a request may also have a Content-Length, which net/http
+// hides but a proxy may have used (RFC 9112, section 6.1).
 func closeAfterChunks(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
@@ -60,32 +59,35 @@ func closeAfterChunks(handler http.Handler) http.Handler {
 	})
 }
 
-// The bounds of open connections of a listener.
+// Limits of open connections per listener.
 const (
-	MaxClientConnections  = 4096
-	maxNetworkConnections = 1024 // of one network, if it is not this machine, where a proxy may be, nor a trusted proxy's
+	MaxClientConnections = 4096
+	// maxNetworkConnections applies to one client network. Loopback addresses, where a proxy
+	// may run, and trusted proxies are exempt.
+	maxNetworkConnections = 1024
 )
 
-// boundedListener closes connections beyond its bounds as soon as they are
-// made.
-type boundedListener struct {
+// limitedListener closes new connections beyond its limits.
+type limitedListener struct {
 	net.Listener
-	total, each int
-	trusted     TrustedProxies // total alone counts for these
-	logger      *slog.Logger
+	total, perNetwork int
+	trusted           TrustedProxies // exempt from perNetwork
+	logger            *slog.Logger
 
-	mu     sync.Mutex
-	open   int
-	of     map[netip.Prefix]int // never 0
-	warned time.Time            // when it was last logged that the total is reached
+	mu        sync.Mutex
+	open      int
+	byNetwork map[netip.Prefix]int // open connections; never 0
+	warned    time.Time            // when it last logged that total was reached
 }
 
-func newBoundedListener(l net.Listener, total, each int, trusted TrustedProxies, logger *slog.Logger) *boundedListener {
-	return &boundedListener{Listener: l, total: total, each: each, trusted: trusted, logger: logger, of: make(map[netip.Prefix]int)}
+func newLimitedListener(l net.Listener, total, perNetwork int, trusted TrustedProxies, logger *slog.Logger) *limitedListener {
+	return &limitedListener{
+		Listener: l, total: total, perNetwork: perNetwork, trusted: trusted, logger: logger, byNetwork: make(map[netip.Prefix]int),
+	}
 }
 
-// Accept returns the next connection that is within the bounds.
-func (l *boundedListener) Accept() (net.Conn, error) {
+// Accept returns the next connection that is within the limits.
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
 		if err != nil {
@@ -95,64 +97,63 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 			from = a.AddrPort().Addr().Unmap()
 		}
-		if l.take(from) {
-			return &boundedConn{Conn: c, release: sync.OnceFunc(func() { l.release(from) })}, nil
+		if l.acquire(from) {
+			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { l.release(from) })}, nil
 		}
 		c.Close()
 	}
 }
 
-func (l *boundedListener) take(from netip.Addr) bool {
+func (l *limitedListener) acquire(from netip.Addr) bool {
 	network := webhook.Network(from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.of[network] >= l.each && !from.IsLoopback() && !l.trusted.Contains(from) {
+	if l.byNetwork[network] >= l.perNetwork && !from.IsLoopback() && !l.trusted.Contains(from) {
 		return false
 	}
 	if l.open >= l.total {
 		if now := time.Now(); now.Sub(l.warned) >= time.Minute {
 			l.warned = now
-			l.logger.Warn("connections are refused: too many are open", "open", l.open)
+			l.logger.Warn("too many open connections; refusing new ones", "open", l.open)
 		}
 		return false
 	}
 	l.open++
-	l.of[network]++
+	l.byNetwork[network]++
 	return true
 }
 
-func (l *boundedListener) release(from netip.Addr) {
+func (l *limitedListener) release(from netip.Addr) {
 	network := webhook.Network(from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.of[network]--; l.of[network] == 0 {
-		delete(l.of, network)
+	if l.byNetwork[network]--; l.byNetwork[network] == 0 {
+		delete(l.byNetwork, network)
 	}
 }
 
-// boundedConn is a connection that counts until it is closed.
-type boundedConn struct {
+// limitedConn is a connection that counts toward the limits until it is closed.
+type limitedConn struct {
 	net.Conn
 	release func()
 }
 
-func (c *boundedConn) Close() error {
+func (c *limitedConn) Close() error {
 	defer c.release()
 	return c.Conn.Close()
 }
 
-// CloseWrite lets net/http end an answer to a client that is still sending.
-func (c *boundedConn) CloseWrite() error {
+// CloseWrite lets net/http finish a response to a client that is still sending.
+func (c *limitedConn) CloseWrite() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		return tcp.CloseWrite()
 	}
 	return nil
 }
 
-// serverLog is the log of an http.Server. What it has to say of clients that
-// fail at speaking TLS or HTTP/2 is for debuggers: anyone who scans a port would
-// fill the log with it.
+// serverLog handles the log of an http.Server. It logs TLS and HTTP/2 errors of clients at
+// debug level, because any port scan causes them.
 type serverLog struct{ slog.Handler }
 
 // Handle implements [slog.Handler].
@@ -165,14 +166,14 @@ func (h serverLog) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// Serve serves until ctx ends, then lets the requests under way end within
-// grace and cuts off the rest. No handler runs any more when it returns.
+// Serve serves until ctx ends. Then it waits up to grace for requests in flight and aborts
+// the rest. When it returns, no handler is running.
 func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Duration) error {
-	var gate sync.RWMutex // held by every handler that runs
+	var gate sync.RWMutex // read-locked by every running handler
 	handler := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !gate.TryRLock() {
-			panic(http.ErrAbortHandler) // it came just when all were cut off
+			panic(http.ErrAbortHandler) // it arrived after the abort
 		}
 		defer gate.RUnlock()
 		handler.ServeHTTP(w, r)
@@ -195,7 +196,7 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 		if err := s.Shutdown(last); err != nil {
-			s.Close() // what is still under way had its time
+			s.Close() // abort the requests that are still in flight
 		}
 		gate.Lock()
 		return nil

@@ -26,8 +26,8 @@ import (
 	"service/webhook"
 )
 
-// startService runs the whole service until the test ends, and returns the
-// address of its public door and a token with every scope.
+// startService runs a service until the test ends. It returns the service, its public
+// address and a token with every scope.
 func startService(t *testing.T, s *Config) (svc *Server, address, token string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -50,8 +50,8 @@ func startService(t *testing.T, s *Config) (svc *Server, address, token string) 
 	return svc, svc.public.Addr().String(), token
 }
 
-// exchange sends raw bytes and returns the answer. The connection is left open
-// until the test ends.
+// exchange sends raw bytes and returns the response. It keeps the connection open until the
+// test ends.
 func exchange(t *testing.T, address, raw string) (*http.Response, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -73,8 +73,8 @@ func exchange(t *testing.T, address, raw string) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// Every limit of the server that a client can meet, by raw bytes.
-func TestLimitsOfTheServer(t *testing.T) {
+// TestServerLimits exceeds every limit of the server with raw requests.
+func TestServerLimits(t *testing.T) {
 	hangs := make(chan struct{})
 	subscriber := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -92,7 +92,8 @@ func TestLimitsOfTheServer(t *testing.T) {
 	}
 	const media = "Content-Type: application/json"
 	subscription := `{"url":"` + subscriber + `","events":[{"name":"content_updated"}]}`
-	resp, body := exchange(t, address, head("POST", "/v2/webhooks/subscriptions", media, fmt.Sprint("Content-Length: ", len(subscription)), "")+subscription)
+	create := head("POST", "/v2/webhooks/subscriptions", media, fmt.Sprint("Content-Length: ", len(subscription)), "") + subscription
+	resp, body := exchange(t, address, create)
 	var created struct{ Data struct{ ID string } }
 	if err := json.Unmarshal([]byte(body), &created); err != nil || resp.StatusCode != 201 {
 		t.Fatalf("subscribe: got %s %s (%v)", resp.Status, body, err)
@@ -100,16 +101,18 @@ func TestLimitsOfTheServer(t *testing.T) {
 	for _, test := range []struct {
 		name, raw string
 		status    int
-		closes    bool // nothing more can be said on the connection
+		closes    bool // the server closes the connection
 	}{
-		{"a body that does not arrive", head("POST", "/v2/events", media, "Content-Length: 100", "") + `{"name":`, 408, true},
-		{"a stream that stops", head("POST", "/v2/events", "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked", "") + "1\n{\n", 408, true},
-		{"a body that says that it is too large", head("POST", "/v2/events", media, "Content-Length: 6000000", ""), 413, true},
+		{"an incomplete body", head("POST", "/v2/events", media, "Content-Length: 100", "") + `{"name":`, 408, true},
+		{"a stalled stream",
+			head("POST", "/v2/events", "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked", "") + "1\n{\n", 408, true},
+		{"a Content-Length that is too large", head("POST", "/v2/events", media, "Content-Length: 6000000", ""), 413, true},
 		{"a path that is too long", head("GET", "/v2/events?x="+strings.Repeat("a", 9<<10), ""), 414, false},
 		{"a header that is too large", head("GET", "/v2/events", "X: "+strings.Repeat("a", 17<<10), ""), 431, false},
-		{"a header that is just short of what the server reads", head("GET", "/v2/events", "X: "+strings.Repeat("a", 60<<10), ""), 431, false},
-		{"work that takes too long", head("POST", "/v2/webhooks/subscriptions/"+created.Data.ID+"/ping", "Content-Length: 0", ""), 504, false},
-		{"a request for a tunnel", head("CONNECT", "h:443", ""), 404, false},
+		{"a header just below maxHeaderBytes", head("GET", "/v2/events", "X: "+strings.Repeat("a", 60<<10), ""), 431, false},
+		{"work that takes too long",
+			head("POST", "/v2/webhooks/subscriptions/"+created.Data.ID+"/ping", "Content-Length: 0", ""), 504, false},
+		{"CONNECT", head("CONNECT", "h:443", ""), 404, false},
 		{"an unknown path", head("GET", "/v2/nothing", ""), 404, false},
 	} {
 		resp, body := exchange(t, address, test.raw)
@@ -120,7 +123,8 @@ func TestLimitsOfTheServer(t *testing.T) {
 			}
 		}
 		err := json.Unmarshal([]byte(body), &envelope)
-		if resp.StatusCode != test.status || err != nil || envelope.Error.Code != test.status || envelope.Error.Title == "" || envelope.Error.Detail == "" {
+		if resp.StatusCode != test.status || err != nil || envelope.Error.Code != test.status ||
+			envelope.Error.Title == "" || envelope.Error.Detail == "" {
 			t.Errorf("%s: got %s %s, want %d in the envelope", test.name, resp.Status, body, test.status)
 		}
 		if resp.Close != test.closes {
@@ -128,10 +132,10 @@ func TestLimitsOfTheServer(t *testing.T) {
 		}
 	}
 
-	// Beyond what the server reads it answers by itself, and closes.
+	// Above maxHeaderBytes, net/http responds and closes the connection.
 	resp, _ = exchange(t, address, head("GET", "/v2/events", "X: "+strings.Repeat("a", maxHeaderBytes+8<<10), ""))
 	if resp.StatusCode != 431 || !resp.Close {
-		t.Errorf("a header that the server does not read: got %s, close %t", resp.Status, resp.Close)
+		t.Errorf("a header above maxHeaderBytes: got %s, close %t; want 431, true", resp.Status, resp.Close)
 	}
 
 	for i := range 30 {
@@ -143,10 +147,11 @@ func TestLimitsOfTheServer(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the rate limit of 20 let everything through")
+	t.Error("got no 429 with a rate limit of 20")
 }
 
-// What net/http cannot read it answers by itself; the reference lists these.
+// TestResponsesOfNetHTTP checks the errors that net/http itself responds with. The API
+// reference lists them.
 func TestResponsesOfNetHTTP(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.TLS = false
@@ -172,7 +177,7 @@ func TestResponsesOfNetHTTP(t *testing.T) {
 	}
 }
 
-// HTTP/2 is offered, with bounds, and its errors have the envelope too.
+// TestLimitsOverHTTP2 checks the HTTP/2 settings, and that errors have the envelope.
 func TestLimitsOverHTTP2(t *testing.T) {
 	_, address, token := startService(t, testConfig(t))
 	config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
@@ -181,7 +186,7 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// The preface and an empty SETTINGS frame, and the server's SETTINGS frame.
+	// Send the preface and an empty SETTINGS frame, and read the server's SETTINGS frame.
 	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +208,7 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		}
 	}
 	if n := got[6]; n < maxHeaderBytes || n > maxHeaderBytes+4096 {
-		t.Errorf("the largest header is %d, want about %d", n, maxHeaderBytes)
+		t.Errorf("got the maximum header size %d, want about %d", n, maxHeaderBytes)
 	}
 
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
@@ -228,15 +233,16 @@ func TestLimitsOverHTTP2(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != test.want || test.want > 400 && !strings.HasPrefix(string(body), `{"error":{"code":`) {
+		if err != nil || resp.ProtoMajor != 2 || resp.StatusCode != test.want ||
+			test.want > 400 && !strings.HasPrefix(string(body), `{"error":{"code":`) {
 			t.Errorf("%.40s: got %s %s %s (%v), want %d", test.path, resp.Proto, resp.Status, body, err, test.want)
 		}
 	}
 }
 
-// No second request is read out of the body of one with two lengths, whichever of
-// them a proxy believes.
-func TestRequestWithTwoLengths(t *testing.T) {
+// TestRequestSmuggling checks that a request with two lengths cannot hide a second request in
+// its body, whichever length a proxy uses.
+func TestRequestSmuggling(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.TLS = false
 	_, address, token := startService(t, cfg)
@@ -244,7 +250,8 @@ func TestRequestWithTwoLengths(t *testing.T) {
 	head := "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/json\nAuthorization: Bearer " + token + "\n"
 	for _, headers := range []string{
 		"Content-Length: 100\nTransfer-Encoding: chunked\n", "Transfer-Encoding: chunked\nContent-Length: 100\n",
-		"Content-Length: 6\nContent-Length: 7\n", "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n", "Transfer-Encoding: chunked, identity\nContent-Length: 5\n",
+		"Content-Length: 6\nContent-Length: 7\n", "Transfer-Encoding: chunked\nTransfer-Encoding: chunked\n",
+		"Transfer-Encoding: chunked, identity\nContent-Length: 5\n",
 		"Transfer-Encoding : chunked\nContent-Length: 5\n", "Content-Length: +5\n", "Content-Length: 5, 5\n",
 	} {
 		c, err := net.Dial("tcp", address)
@@ -252,24 +259,26 @@ func TestRequestWithTwoLengths(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(harness.Scale(10 * time.Second))) // of a connection that is left open
+		c.SetDeadline(time.Now().Add(harness.Scale(10 * time.Second))) // in case the server does not close it
 		if _, err := io.WriteString(c, strings.ReplaceAll(head+headers+"\n0\n\n"+hidden, "\n", "\r\n")); err != nil {
 			t.Fatal(err)
 		}
 		got, err := io.ReadAll(c)
 		if n := bytes.Count(got, []byte("HTTP/1.1 ")); err != nil || n != 1 || bytes.Contains(got, []byte("alive")) {
-			t.Fatalf("%q: got %s (%v), want one response and the end of the connection", headers, got, err)
+			t.Fatalf("%q: got %s (%v), want one response and a closed connection", headers, got, err)
 		}
 	}
 }
 
-// A client that reads the response only after its last byte of the body gets it.
-func TestResponseArrivesBeforeTheBodyDoes(t *testing.T) {
+// TestEarlyResponse checks that a client that reads the response only after it has sent the
+// whole body gets the response.
+func TestEarlyResponse(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.TLS = false
 	_, address, token := startService(t, cfg)
 	post := func(media, length string) string {
-		return strings.ReplaceAll("POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+token+"\nContent-Type: "+media+"\n"+length+"\n\n", "\n", "\r\n")
+		text := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\nContent-Type: " + media + "\n" + length + "\n\n"
+		return strings.ReplaceAll(text, "\n", "\r\n")
 	}
 	chunk := "10000\r\n" + strings.Repeat("x", 1<<16) + "\r\n"
 	for _, test := range []struct {
@@ -279,7 +288,8 @@ func TestResponseArrivesBeforeTheBodyDoes(t *testing.T) {
 		{"6 MB", post("application/json", "Content-Length: 6000000") + strings.Repeat("x", 6000000), 413},
 		{"6 MB in chunks", post("application/json", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 92) + "0\r\n\r\n", 413},
 		{"a line of 20 MB", post("application/x-ndjson", "Content-Length: 20000000") + strings.Repeat("x", 20000000), 400},
-		{"a line of 20 MB in chunks", post("application/x-ndjson", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 306) + "0\r\n\r\n", 400},
+		{"a line of 20 MB in chunks",
+			post("application/x-ndjson", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 306) + "0\r\n\r\n", 400},
 		{"another media type", post("text/plain", "Content-Length: 6000000") + strings.Repeat("x", 6000000), 415},
 	} {
 		c, err := net.Dial("tcp", address)
@@ -290,15 +300,17 @@ func TestResponseArrivesBeforeTheBodyDoes(t *testing.T) {
 			t.Errorf("%s: the server closed the connection: %v", test.name, err)
 		} else if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
 			t.Errorf("%s: %v", test.name, err)
-		} else if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != test.status || !bytes.HasPrefix(body, []byte(`{"error":`)) || !resp.Close {
-			t.Errorf("%s: got %s %s (%v), want %d and the end of the connection", test.name, resp.Status, body, err, test.status)
+		} else if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != test.status ||
+			!bytes.HasPrefix(body, []byte(`{"error":`)) || !resp.Close {
+			t.Errorf("%s: got %s %s (%v), want %d and a closed connection", test.name, resp.Status, body, err, test.status)
 		}
 		c.Close()
 	}
 
-	// A client that waits for 100 Continue is not waited for.
+	// The server does not wait for the body of a client that expects 100 Continue.
 	begun := time.Now()
-	resp, _ := exchange(t, address, strings.ReplaceAll(post("application/json", "Expect: 100-continue\nContent-Length: 6000000"), "\r", ""))
+	expecting := strings.ReplaceAll(post("application/json", "Expect: 100-continue\nContent-Length: 6000000"), "\r", "")
+	resp, _ := exchange(t, address, expecting)
 	if resp.StatusCode != 413 || time.Since(begun) > harness.Scale(time.Second) {
 		t.Errorf("after Expect: got %s after %s, want 413 at once", resp.Status, time.Since(begun))
 	}
@@ -317,24 +329,28 @@ func beginHTTP2Post(t *testing.T, address, token string) *http2.Framer {
 	}
 	var header bytes.Buffer
 	encoder := hpack.NewEncoder(&header)
-	for _, f := range [][2]string{{":method", "POST"}, {":path", "/v2/events"}, {":scheme", "https"}, {":authority", "h"}, {"authorization", "Bearer " + token}, {"content-type", "application/json"}} {
+	for _, f := range [][2]string{
+		{":method", "POST"}, {":path", "/v2/events"}, {":scheme", "https"}, {":authority", "h"},
+		{"authorization", "Bearer " + token}, {"content-type", "application/json"},
+	} {
 		encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
 	}
 	framer := http2.NewFramer(c, c)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true})); err != nil {
+	headers := http2.HeadersFrameParam{StreamID: 1, BlockFragment: header.Bytes(), EndHeaders: true}
+	if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(headers)); err != nil {
 		t.Fatal(err)
 	}
 	return framer
 }
 
-// Over HTTP/2 the same: the stream is not reset while its body arrives, which
-// would make clients drop the response.
-func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
+// TestEarlyResponseOverHTTP2 checks that the stream is not reset while the body arrives. A
+// reset would make clients drop the response.
+func TestEarlyResponseOverHTTP2(t *testing.T) {
 	_, address, token := startService(t, testConfig(t))
 	framer := beginHTTP2Post(t, address, token)
 	left, status := 6000000, ""
-	window := map[uint32]int{0: 65535, 1: 65535} // until the server says otherwise
+	window := map[uint32]int{0: 65535, 1: 65535} // initial flow-control windows
 	for body := ""; ; {
 		for left > 0 && window[0] > 0 && window[1] > 0 {
 			n := min(left, window[0], window[1], 16<<10)
@@ -369,19 +385,19 @@ func TestResponseArrivesBeforeTheBodyDoesOverHTTP2(t *testing.T) {
 	}
 }
 
-// pipes is a listener whose connections are pipes, which fake time knows.
-type pipes struct {
+// pipeListener is a listener for in-memory connections, which work with fake time.
+type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 }
 
-func (l pipes) dial() net.Conn {
+func (l pipeListener) dial() net.Conn {
 	client, server := net.Pipe()
 	l.conns <- server
 	return client
 }
 
-func (l pipes) Accept() (net.Conn, error) {
+func (l pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -390,32 +406,33 @@ func (l pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (l pipes) Close() error {
+func (l pipeListener) Close() error {
 	close(l.closed)
 	return nil
 }
 
-func (l pipes) Addr() net.Addr { return &net.UnixAddr{} }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 
 func TestSlowClientsAreCutOff(t *testing.T) {
 	const requestTimeout = 30 * time.Second
 	for name, test := range map[string]struct {
-		client func(c net.Conn) // does what it does, and returns when it is cut off
+		client func(c net.Conn) // returns when the server closes the connection
 		after  time.Duration
 	}{
-		"says nothing": {func(c net.Conn) { c.Read(make([]byte, 1)) }, headerTimeout},
-		"sends its header by the byte": {func(c net.Conn) {
+		"sends nothing": {func(c net.Conn) { c.Read(make([]byte, 1)) }, headerTimeout},
+		"sends its header slowly": {func(c net.Conn) {
 			for _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "); err == nil; _, err = c.Write([]byte("h")) {
 				time.Sleep(time.Second)
 			}
 		}, headerTimeout},
-		"sends its body by the byte": {func(c net.Conn) {
+		"sends its body slowly": {func(c net.Conn) {
 			go io.Copy(io.Discard, c)
-			for _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n"); err == nil; _, err = c.Write([]byte("b")) {
+			_, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n")
+			for ; err == nil; _, err = c.Write([]byte("b")) {
 				time.Sleep(time.Second)
 			}
 		}, requestTimeout + requestSlack},
-		"reads by the byte": {func(c net.Conn) {
+		"reads slowly": {func(c net.Conn) {
 			io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 			for _, err := c.Read(make([]byte, 1)); err == nil; _, err = c.Read(make([]byte, 1)) {
 				time.Sleep(time.Second)
@@ -433,14 +450,14 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 					io.Copy(io.Discard, r.Body)
 					w.Write(make([]byte, 100_000))
 				})
-				l := pipes{make(chan net.Conn), make(chan struct{})}
+				l := pipeListener{make(chan net.Conn), make(chan struct{})}
 				ended := make(chan error, 1)
 				go func() { ended <- Serve(ctx, newHTTPServer(handler, requestTimeout), l, time.Second) }()
 				c := l.dial()
 				begun := time.Now()
 				test.client(c)
 				if took := time.Since(begun); took < test.after || took > test.after+2*time.Second {
-					t.Errorf("cut off after %s, want %s", took, test.after)
+					t.Errorf("got a closed connection after %s, want %s", took, test.after)
 				}
 				c.Close()
 				cancel()
@@ -452,14 +469,14 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
+func TestConnectionLimits(t *testing.T) {
 	var logged bytes.Buffer
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 1 for each network does not hold for this machine.
-	l := newBoundedListener(inner, 3, 1, nil, slog.New(slog.NewTextHandler(&logged, nil)))
+	// The limit of 1 per network does not apply to loopback.
+	l := newLimitedListener(inner, 3, 1, nil, slog.New(slog.NewTextHandler(&logged, nil)))
 	defer l.Close()
 	dial := func() net.Conn {
 		t.Helper()
@@ -488,24 +505,24 @@ func TestConnectionsAreBounded(t *testing.T) {
 	go func() { accepted <- accept() }()
 	for _, c := range refused {
 		if _, err := c.Read(make([]byte, 1)); err == nil {
-			t.Error("a connection too many was spoken to")
+			t.Error("a connection above the limit was accepted")
 		}
 	}
 	open[0].Close()
-	open[0].Close() // counts once
+	open[0].Close() // a second Close does not count
 	dial()
 	<-accepted
-	if n := strings.Count(logged.String(), "too many are open"); n != 1 {
-		t.Errorf("two connections too many are logged %d times, want once a minute: %s", n, &logged)
+	if n := strings.Count(logged.String(), "too many open connections"); n != 1 {
+		t.Errorf("got %d warnings, want one per minute: %s", n, &logged)
 	}
 	c := dial()
 	go l.Accept() // until l is closed
 	if _, err := c.Read(make([]byte, 1)); errors.Is(err, net.ErrClosed) || err == nil {
-		t.Errorf("after one had ended, two more were let in (%v)", err)
+		t.Errorf("after one was closed, two more were accepted (%v)", err)
 	}
 
-	// Networks, which loopback cannot play.
-	l = newBoundedListener(nil, 10, 2, nil, nil)
+	// The limit per network, which loopback is exempt from.
+	l = newLimitedListener(nil, 10, 2, nil, nil)
 	for _, test := range []struct {
 		from string
 		want bool
@@ -514,13 +531,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		{"2001:db8::1", true}, {"2001:db8::2", true}, {"2001:db8::3", false}, {"2001:db8:0:1::3", true},
 		{"::1", true}, {"::1", true}, {"::1", true}, {"127.0.0.1", true},
 	} {
-		if got := l.take(netip.MustParseAddr(test.from)); got != test.want {
-			t.Errorf("%s: let in %t, want %t", test.from, got, test.want)
+		if got := l.acquire(netip.MustParseAddr(test.from)); got != test.want {
+			t.Errorf("%s: got accepted %t, want %t", test.from, got, test.want)
 		}
 	}
 	l.release(netip.MustParseAddr("192.0.2.1"))
 	l.release(netip.MustParseAddr("192.0.2.2"))
-	if !l.take(netip.MustParseAddr("192.0.2.1")) || len(l.of) != 5 {
-		t.Errorf("what has ended still counts: %v", l.of)
+	if !l.acquire(netip.MustParseAddr("192.0.2.1")) || len(l.byNetwork) != 5 {
+		t.Errorf("closed connections still count: %v", l.byNetwork)
 	}
 }

@@ -9,16 +9,17 @@ import (
 	"service/store"
 )
 
-// newRegistry returns the registry that the packages add their metrics to, with
-// those of the process itself.
+// newRegistry returns the registry of all metrics, with those of the process itself.
 func newRegistry(version string) (*prometheus.Registry, error) {
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
 		return nil, err
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "service_build_info", Help: "1; the labels say what runs.",
-		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName},
+		Name: "service_build_info", Help: "Always 1; the labels identify the binary.",
+		ConstLabels: prometheus.Labels{
+			"version": version, "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName,
+		},
 	})
 	build.Set(1)
 	registry := prometheus.NewRegistry()

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// TrustedProxies are the networks of the proxies whose headers say who a request is
-// from.
+// TrustedProxies are the networks of proxies that are trusted to name the client.
 type TrustedProxies []netip.Prefix
 
 // Contains reports whether an address is that of a trusted proxy.
@@ -17,9 +16,9 @@ func (p TrustedProxies) Contains(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
-// sender is the address that a request's connection is from; not valid when it
-// has none.
-func sender(r *http.Request) netip.Addr {
+// peerAddress returns the address of the other end of a request's connection, invalid if
+// there is none.
+func peerAddress(r *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}
@@ -27,10 +26,9 @@ func sender(r *http.Request) netip.Addr {
 	return a.Addr().Unmap().WithZone("")
 }
 
-// client returns who a request of a trusted proxy is from: the last address of
-// X-Forwarded-For that is not a trusted proxy's, since each proxy appends who
-// called it, and all before could be the client's own words. It is not valid
-// when the proxies do not say.
+// client returns the client address of a request from a trusted proxy: the last address in
+// X-Forwarded-For that is not a trusted proxy. Each proxy appends its peer; the client may
+// have forged all addresses before. The result is invalid without such a header.
 func (p TrustedProxies) client(h http.Header) (last netip.Addr) {
 	all := strings.Split(strings.Join(h.Values("X-Forwarded-For"), ","), ",")
 	for _, s := range slices.Backward(all) {
@@ -45,7 +43,7 @@ func (p TrustedProxies) client(h http.Header) (last netip.Addr) {
 	return last
 }
 
-// forwardedAddress reads an address as proxies write it, some with a port.
+// forwardedAddress parses an address in X-Forwarded-For, with or without a port.
 func forwardedAddress(s string) (netip.Addr, bool) {
 	if a, err := netip.ParseAddrPort(s); err == nil {
 		return a.Addr().Unmap().WithZone(""), true
@@ -54,30 +52,29 @@ func forwardedAddress(s string) (netip.Addr, bool) {
 	return a.Unmap().WithZone(""), err == nil
 }
 
-// unencrypted says whether a proxy tells that a request, or one on its way to
-// it, was not encrypted.
+// unencrypted reports whether X-Forwarded-Proto has a plain HTTP hop.
 func unencrypted(h http.Header) bool {
 	return slices.ContainsFunc(strings.Split(strings.Join(h.Values("X-Forwarded-Proto"), ","), ","), func(s string) bool {
 		return strings.EqualFold(strings.TrimSpace(s), "http")
 	})
 }
 
-// proxyHandler sets the remote address of a request to that of the client it is
-// from. The headers that say so count only if a trusted proxy has sent them.
+// proxyHandler sets the remote address of a request to the client's address, if a trusted
+// proxy has forwarded the request.
 type proxyHandler struct {
 	trusted  TrustedProxies
-	insecure http.Handler // of requests that a proxy received unencrypted
-	direct   http.Handler // of requests that come neither from a proxy nor from this machine, except those for its health; nil is handler
+	insecure http.Handler // for requests that a proxy received unencrypted
+	direct   http.Handler // for requests from neither a proxy nor loopback, except health checks; nil is handler
 	handler  http.Handler
 }
 
 // ServeHTTP implements [http.Handler].
 func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	from := sender(r)
+	from := peerAddress(r)
 	switch {
 	case h.trusted.Contains(from):
 		if client := h.trusted.client(r.Header); client.IsValid() {
-			r = r.WithContext(r.Context()) // a copy: the request is the server's
+			r = r.WithContext(r.Context()) // a shallow copy, since handlers must not change the request
 			r.RemoteAddr = net.JoinHostPort(client.String(), "0")
 		}
 		if unencrypted(r.Header) {

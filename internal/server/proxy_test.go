@@ -16,9 +16,11 @@ import (
 	"service/webhook"
 )
 
-// Who a request is from is what a trusted proxy says, and nobody else.
-func TestProxyDoor(t *testing.T) {
-	trusted := TrustedProxies{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::7/128"), netip.MustParsePrefix("127.0.0.1/32")}
+// TestProxyHandler checks that only a trusted proxy can set the client's address.
+func TestProxyHandler(t *testing.T) {
+	trusted := TrustedProxies{
+		netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::7/128"), netip.MustParsePrefix("127.0.0.1/32"),
+	}
 	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -28,47 +30,53 @@ func TestProxyDoor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	partners := api.New(api.Config{Store: st, Catalog: catalog})
+	apiHandler := api.New(api.Config{Store: st, Catalog: catalog})
 	plain := &proxyHandler{
 		trusted:  trusted,
-		insecure: &redirectHandler{api: partners, port: "443"},
-		direct:   &redirectHandler{api: partners},
+		insecure: &redirectHandler{api: apiHandler, port: "443"},
+		direct:   &redirectHandler{api: apiHandler},
 		handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) }),
 	}
 	encrypted := &proxyHandler{trusted: trusted, insecure: plain.insecure, handler: plain.handler}
-	const led, refused, envelope = "308 https://hooks.test", "403 text", "403 envelope"
+	const fromProxy, direct = "10.0.0.9:5000", "10.0.1.9:5000"
+	type h = http.Header
+	const redirected, refused, envelope = "308 https://hooks.test", "403 text", "403 envelope"
+
 	for _, test := range []struct {
-		name   string
-		door   *proxyHandler
-		from   string
-		method string
-		path   string
-		header http.Header
-		want   string // what the handler sees the request from, or led, refused or envelope
+		name    string
+		handler *proxyHandler
+		from    string
+		method  string
+		path    string
+		header  http.Header
+		want    string // the remote address that the handler sees, or redirected, refused or envelope
 	}{
-		{"a proxy", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7"}, "X-Forwarded-Proto": {"https"}}, "203.0.113.7:0"},
-		{"one on this machine", plain, "127.0.0.1:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
-		{"one that is mapped", plain, "[::ffff:10.0.0.9]:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
-		{"one of IPv6", plain, "[2001:db8::7]:5000", "GET", "/", http.Header{"X-Forwarded-For": {"2001:db8::99"}}, "[2001:db8::99]:0"},
-		{"with a port", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7:4711"}}, "203.0.113.7:0"},
-		{"in brackets", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"[2001:db8::99]"}}, "[2001:db8::99]:0"},
-		{"several proxies", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7, 10.0.0.3", "10.0.0.4"}}, "203.0.113.7:0"},
-		{"what the client said itself", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"127.0.0.1, 203.0.113.7"}}, "203.0.113.7:0"},
-		{"what the client said, nonsense", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"evil\r\n, 203.0.113.7"}}, "203.0.113.7:0"},
-		{"nonsense after which there are proxies", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"unknown, 10.0.0.3"}}, "10.0.0.3:0"},
-		{"nothing but nonsense", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"unknown"}}, "10.0.0.9:5000"},
-		{"proxies alone", plain, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"10.0.0.2, 10.0.0.3"}}, "10.0.0.2:0"},
-		{"a proxy that says nothing", plain, "10.0.0.9:5000", "GET", "/v2/events", nil, "10.0.0.9:5000"},
-		{"a proxy that was asked in the clear", plain, "10.0.0.9:5000", "GET", "/subscriptions", http.Header{"X-Forwarded-Proto": {"http"}}, led},
-		{"behind one that was", plain, "10.0.0.9:5000", "GET", "/subscriptions", http.Header{"X-Forwarded-Proto": {"HTTP, https"}}, led},
-		{"the API in the clear", plain, "10.0.0.9:5000", "GET", "/v2/events", http.Header{"X-Forwarded-Proto": {"http"}}, envelope},
-		{"a form in the clear", plain, "10.0.0.9:5000", "POST", "/sign-in", http.Header{"X-Forwarded-Proto": {"http"}}, refused},
-		{"this machine", plain, "127.0.0.2:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7"}, "X-Forwarded-Proto": {"http"}}, "127.0.0.2:5000"},
-		{"a stranger", plain, "10.0.1.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Proto": {"https"}}, refused},
-		{"a stranger with a token", plain, "10.0.1.9:5000", "GET", "/v2/events", http.Header{"X-Forwarded-For": {"10.0.0.9"}}, envelope},
-		{"a stranger who asks for its health", plain, "10.0.1.9:5000", "GET", "/readyz", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "10.0.1.9:5000"},
-		{"a stranger by HTTPS", encrypted, "10.0.1.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Proto": {"http"}}, "10.0.1.9:5000"},
-		{"a proxy by HTTPS", encrypted, "10.0.0.9:5000", "GET", "/", http.Header{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
+		{"a proxy", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"203.0.113.7"}, "X-Forwarded-Proto": {"https"}}, "203.0.113.7:0"},
+		{"a local proxy", plain, "127.0.0.1:5000", "GET", "/", h{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
+		{"a proxy with an IPv4-mapped address", plain,
+			"[::ffff:10.0.0.9]:5000", "GET", "/", h{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
+		{"a proxy with IPv6", plain, "[2001:db8::7]:5000", "GET", "/", h{"X-Forwarded-For": {"2001:db8::99"}}, "[2001:db8::99]:0"},
+		{"with a port", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"203.0.113.7:4711"}}, "203.0.113.7:0"},
+		{"in brackets", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"[2001:db8::99]"}}, "[2001:db8::99]:0"},
+		{"several proxies", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"203.0.113.7, 10.0.0.3", "10.0.0.4"}}, "203.0.113.7:0"},
+		{"an address from the client", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"127.0.0.1, 203.0.113.7"}}, "203.0.113.7:0"},
+		{"nonsense from the client", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"evil\r\n, 203.0.113.7"}}, "203.0.113.7:0"},
+		{"nonsense before a proxy", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"unknown, 10.0.0.3"}}, "10.0.0.3:0"},
+		{"only nonsense", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"unknown"}}, "10.0.0.9:5000"},
+		{"only proxies", plain, fromProxy, "GET", "/", h{"X-Forwarded-For": {"10.0.0.2, 10.0.0.3"}}, "10.0.0.2:0"},
+		{"a proxy without headers", plain, "10.0.0.9:5000", "GET", "/v2/events", nil, "10.0.0.9:5000"},
+		{"a proxy that received plain HTTP", plain, "10.0.0.9:5000", "GET", "/subscriptions", h{"X-Forwarded-Proto": {"http"}}, redirected},
+		{"a second proxy after plain HTTP", plain, "10.0.0.9:5000", "GET", "/subscriptions", h{"X-Forwarded-Proto": {"HTTP, https"}}, redirected},
+		{"the API over plain HTTP", plain, "10.0.0.9:5000", "GET", "/v2/events", h{"X-Forwarded-Proto": {"http"}}, envelope},
+		{"a form over plain HTTP", plain, "10.0.0.9:5000", "POST", "/sign-in", h{"X-Forwarded-Proto": {"http"}}, refused},
+		{"a local client", plain,
+			"127.0.0.2:5000", "GET", "/", h{"X-Forwarded-For": {"203.0.113.7"}, "X-Forwarded-Proto": {"http"}}, "127.0.0.2:5000"},
+		{"a direct client", plain, direct, "GET", "/", h{"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Proto": {"https"}}, refused},
+		{"a direct client of the API", plain, "10.0.1.9:5000", "GET", "/v2/events", h{"X-Forwarded-For": {"10.0.0.9"}}, envelope},
+		{"a direct health check", plain, "10.0.1.9:5000", "GET", "/readyz", h{"X-Forwarded-For": {"127.0.0.1"}}, "10.0.1.9:5000"},
+		{"a direct client over HTTPS", encrypted,
+			direct, "GET", "/", h{"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Proto": {"http"}}, "10.0.1.9:5000"},
+		{"a proxy over HTTPS", encrypted, fromProxy, "GET", "/", h{"X-Forwarded-For": {"203.0.113.7"}}, "203.0.113.7:0"},
 	} {
 		r := httptest.NewRequest(test.method, "http://hooks.test"+test.path, nil)
 		r.RemoteAddr = test.from
@@ -76,7 +84,7 @@ func TestProxyDoor(t *testing.T) {
 			r.Header = test.header
 		}
 		w := httptest.NewRecorder()
-		test.door.ServeHTTP(w, r)
+		test.handler.ServeHTTP(w, r)
 		got := w.Body.String()
 		switch {
 		case w.Code == http.StatusPermanentRedirect:
@@ -98,10 +106,10 @@ func TestServerLog(t *testing.T) {
 	logger.Print("http: TLS handshake error from 192.0.2.7:4711: EOF")
 	logger.Print("http2: server connection error")
 	if log.Len() > 0 {
-		t.Errorf("got %s of clients that fail", &log)
+		t.Errorf("got %s, want no warnings about clients", &log)
 	}
 	logger.Print("http: Accept error: too many open files")
 	if !strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("got %q of a fault of the service's own", &log)
+		t.Errorf("got %q, want a warning", &log)
 	}
 }

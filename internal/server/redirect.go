@@ -11,8 +11,7 @@ import (
 	"service/internal/certs"
 )
 
-// isAPIPath reports whether a path belongs to the API; all others belong to the
-// admin UI.
+// isAPIPath reports whether a path belongs to the API. All others belong to the admin UI.
 func isAPIPath(path string) bool {
 	switch path {
 	case "/v2", "/docs", "/healthz", "/readyz", "/metrics":
@@ -21,15 +20,14 @@ func isAPIPath(path string) bool {
 	return strings.HasPrefix(path, "/v2/") || strings.HasPrefix(path, "/docs/")
 }
 
-// redirectHandler answers plain HTTP requests of a service that speaks HTTPS: it
-// answers challenges of issuers, and redirects the rest to HTTPS. A request that
-// could hold a token or a password is refused instead, since a redirect would make
-// a client that sends it unencrypted look right.
+// redirectHandler handles plain HTTP requests to an HTTPS service. It answers ACME
+// challenges and redirects other requests to HTTPS. It refuses requests that may contain a
+// token or a password: a redirect would hide that the client sends them unencrypted.
 type redirectHandler struct {
-	certificates *certs.Manager // nil when there are none
+	certificates *certs.Manager // nil for none
 	api          *api.API
-	hosts        []string // of the service; a request for another is redirected to the first. nil: any host
-	port         string   // of HTTPS; "" if it is not known, and requests are refused
+	hosts        []string // redirects for any other host go to the first; nil allows any host
+	port         string   // of HTTPS; if empty, it is unknown and requests are refused
 }
 
 // ServeHTTP implements [http.Handler].
@@ -56,16 +54,16 @@ func (h *redirectHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuseInsecure tells a client that is not one of the API that it must use HTTPS.
+// refuseInsecure responds that HTTPS is required, for requests outside the API.
 func refuseInsecure(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Connection", "close")
 	w.WriteHeader(http.StatusForbidden)
-	_, _ = io.WriteString(w, "This is plain HTTP, which others can read. Use https://.\n") // a client that has gone cannot be told
+	_, _ = io.WriteString(w, "This is plain HTTP, which others can read. Use https://.\n") // an error means that the client is gone
 }
 
-// joinHostPort is the host and port of an https URL.
+// joinHostPort returns the host and port of an https URL.
 func joinHostPort(host, port string) string {
 	if port != "443" {
 		return net.JoinHostPort(host, port)
@@ -76,11 +74,11 @@ func joinHostPort(host, port string) string {
 	return host
 }
 
-// hstsLife is how long browsers speak nothing but HTTPS with a domain.
-const hstsLife = "max-age=31536000" // a year
+// hstsPolicy makes browsers use only HTTPS for a domain, for a year.
+const hstsPolicy = "max-age=31536000"
 
-// withHSTS tells browsers to speak nothing but HTTPS with any of these names.
-// They hold it against all ports of a name, so localhost must not be among them.
+// withHSTS sets the HSTS header for the given names. Browsers apply HSTS to all ports of a
+// name, so names must not include localhost.
 func withHSTS(h http.Handler, names []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -88,7 +86,7 @@ func withHSTS(h http.Handler, names []string) http.Handler {
 			host = name
 		}
 		if slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, host) }) {
-			w.Header().Set("Strict-Transport-Security", hstsLife)
+			w.Header().Set("Strict-Transport-Security", hstsPolicy)
 		}
 		h.ServeHTTP(w, r)
 	})

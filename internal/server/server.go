@@ -34,32 +34,32 @@ import (
 	"service/webhook"
 )
 
-// Server is the whole service: its listeners are open, and [Server.Run] serves them.
+// Server is the service with open listeners. [Server.Run] serves them.
 type Server struct {
 	cfg          *Config
 	store        *store.Store
 	lease        *replica.Lease // nil for none
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
-	handler      http.Handler   // of the API and the admin UI
-	plainHandler http.Handler   // of plain HTTP
+	handler      http.Handler   // API and admin UI
+	plainHandler http.Handler   // plain HTTP
 	certificates *certs.Manager // nil without TLS
 	public       net.Listener
 	plain        net.Listener // for plain HTTP, nil for none
 	socket       net.Listener
-	baseURL      string // without a final slash
+	baseURL      string // without a trailing slash
 	catalog      *webhook.Catalog
-	caFile       string // what clients must trust, "" without TLS
+	caFile       string // the certificate that clients must trust; empty without TLS
 }
 
-// Open opens the data directory and the listeners, and acquires the lease if there
-// is to be one. What it returns must be run, or closed.
+// Open opens the data directory and the listeners, and acquires the lease if one is
+// configured. The caller must call Run or Close.
 //
-// An error of the secret key wraps [store.ErrKey].
+// Errors about the secret key wrap [store.ErrKey].
 func Open(ctx context.Context, cfg *Config) (*Server, error) { return open(ctx, cfg, nil) }
 
-// open is [Open] with a lease that is held already, unless that is nil.
-func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err error) {
+// open is Open with an acquired lease, which may be nil.
+func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, err error) {
 	s := &Server{cfg: cfg}
 	defer func() {
 		if err != nil {
@@ -80,13 +80,20 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 	if err := cfg.checkUnleased(ctx); err != nil {
 		return nil, err
 	}
-	beforeRestore, restored := s.leaseForRestore(held)
+	beforeRestore, restored := s.leaseForRestore(lease)
 	defer func() { err = errors.Join(err, restored()) }()
-	if s.store, err = store.Open(ctx, store.Config{BeforeRestore: beforeRestore, Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger, MinFreeDisk: cfg.MinFreeDisk, Retention: cfg.Retention, SendAlerts: cfg.AlertURL != "", Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica, Metrics: registry, Dictionary: catalog.Dictionary()}); err != nil {
+	s.store, err = store.Open(ctx, store.Config{
+		Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger,
+		BeforeRestore: beforeRestore, Retention: cfg.Retention, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "",
+		Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica,
+		Metrics: registry, Dictionary: catalog.Dictionary(),
+	})
+	if err != nil {
 		return nil, err
 	}
-	if held != nil {
-		s.lease = held // not before: Close would release it, and who has it tries again
+	if lease != nil {
+		// Not earlier: on an error, Close would release the lease, but the caller retries.
+		s.lease = lease
 	}
 	if err := s.takeLease(ctx); err != nil {
 		return nil, err
@@ -97,13 +104,13 @@ func open(ctx context.Context, cfg *Config, held *replica.Lease) (_ *Server, err
 	if s.public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
 		return nil, explainListen("listen", err)
 	}
-	s.public = newBoundedListener(s.public, MaxClientConnections, maxNetworkConnections, cfg.TrustedProxies, cfg.Logger)
+	s.public = newLimitedListener(s.public, MaxClientConnections, maxNetworkConnections, cfg.TrustedProxies, cfg.Logger)
 	s.baseURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
 	if cfg.HTTPListen != "" {
 		if s.plain, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPListen); err != nil {
 			return nil, explainListen("http-listen", err)
 		}
-		s.plain = newBoundedListener(s.plain, MaxClientConnections, maxNetworkConnections, nil, cfg.Logger)
+		s.plain = newLimitedListener(s.plain, MaxClientConnections, maxNetworkConnections, nil, cfg.Logger)
 	}
 	if cfg.TLS {
 		if err := s.openCertificates(ctx); err != nil {
@@ -135,8 +142,8 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		RetryPolicy: cfg.RetryPolicy, HealthPolicy: cfg.HealthPolicy, AttemptTimeout: cfg.AttemptTimeout,
 		MaxInFlight: cfg.MaxInFlight, MaxConnections: cfg.MaxConnections,
 		BatchSize: cfg.BatchSize, BatchWindow: cfg.BatchWindow,
-		Destinations: cfg.Destinations, Own: own, AllowHTTP: cfg.AllowHTTP, Alerts: alerts, SMTP: cfg.SMTP, BaseURL: s.baseURL, Grace: cfg.Grace,
-		Metrics: registry,
+		Destinations: cfg.Destinations, Own: own, AllowHTTP: cfg.AllowHTTP,
+		Alerts: alerts, SMTP: cfg.SMTP, BaseURL: s.baseURL, Grace: cfg.Grace, Metrics: registry,
 	})
 	rules := webhook.SubscriptionRules{AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own}
 	settings := make([]web.Setting, len(cfg.Settings))
@@ -145,8 +152,10 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
-		// Behind a proxy that is trusted browsers speak HTTPS with that.
-		Secure: cfg.TLS || len(cfg.TrustedProxies) > 0, Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(), Settings: settings, Certificates: s.certificateList,
+		// A trusted proxy serves HTTPS to the browsers.
+		Secure:  cfg.TLS || len(cfg.TrustedProxies) > 0,
+		Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
+		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize,
 	})
@@ -161,7 +170,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	return nil
 }
 
-// openCertificates makes the public listener one of HTTPS.
+// openCertificates turns the public listener into an HTTPS listener.
 func (s *Server) openCertificates(ctx context.Context) error {
 	cfg := s.cfg
 	ca, err := certs.OpenCA(cfg.Dir, time.Now())
@@ -174,7 +183,8 @@ func (s *Server) openCertificates(ctx context.Context) error {
 		TLSAddr: s.public.Addr(), CheckInterval: cfg.certificateCheck, Logger: cfg.Logger,
 	}
 	if len(cfg.Domains) > 0 {
-		// The certificate for localhost, which anyone can ask for, must not name this machine.
+		// Any client can request the certificate for localhost, so it must not contain the
+		// names of this host.
 		cc.Hosts, cc.Storage = []string{certs.LocalName, "127.0.0.1", "::1"}, s.store.Certificates()
 		if s.plain != nil {
 			cc.HTTPAddr = s.plain.Addr()
@@ -182,7 +192,8 @@ func (s *Server) openCertificates(ctx context.Context) error {
 	}
 	for _, host := range cc.Hosts {
 		if !ca.Allows(host) {
-			cfg.Logger.Warn("the local CA may not vouch for a name, which is left out of the certificate; to have another CA made, which clients then have to be given, remove ca.pem and ca.key", "name", host)
+			cfg.Logger.Warn("local CA cannot certify this name, leaving it out of the certificate; "+
+				"to create a new CA, remove ca.pem and ca.key and give the new ca.pem to the clients", "name", host)
 		}
 	}
 	cc.Hosts = slices.DeleteFunc(cc.Hosts, func(host string) bool { return !ca.Allows(host) })
@@ -200,8 +211,7 @@ func (s *Server) openCertificates(ctx context.Context) error {
 	return nil
 }
 
-// certificateList returns the certificates that are shown now, for the admin UI;
-// none without TLS.
+// certificateList returns the current certificates for the admin UI; none without TLS.
 func (s *Server) certificateList() []web.Certificate {
 	var all []web.Certificate
 	for _, c := range s.certificates.Certificates() {
@@ -240,25 +250,23 @@ func (s *Server) route(apiHandler *api.API) {
 	}
 }
 
-// explainListen adds to an error of listening the flag of the address, and what
-// permission is missing.
+// explainListen adds the flag of the address and a missing permission to an error.
 func explainListen(flag string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("--%s: %w: ports below 1024 are for root, or for who has the capability CAP_NET_BIND_SERVICE", flag, err)
+		return fmt.Errorf("--%s: %w: ports below 1024 need root or CAP_NET_BIND_SERVICE", flag, err)
 	}
 	return fmt.Errorf("--%s: %w", flag, err)
 }
 
-// delivering returns nil if deliveries are being made, or why not. The error may be
-// shown to anyone.
+// delivering returns nil if the dispatcher is running. Its error may be public.
 func (s *Server) delivering() error {
 	if !s.dispatcher.Ready() {
-		return errors.New("deliveries are not being made")
+		return errors.New("the dispatcher is not running")
 	}
 	return nil
 }
 
-// ready returns nil if the service accepts and delivers events, or why not.
+// ready returns nil if the service accepts and delivers events, or the reason why not.
 func (s *Server) ready(ctx context.Context) error {
 	if err := s.delivering(); err != nil {
 		return err
@@ -266,11 +274,11 @@ func (s *Server) ready(ctx context.Context) error {
 	return s.store.Check(ctx)
 }
 
-// Run serves until ctx ends. Then it accepts no more requests, lets those in flight
-// end within the grace period, after them the attempts in flight within another,
-// syncs the replica, and closes the store. It returns the first error of a
-// component, which ends the others. When another service holds the lease, it ends
-// at once, without grace periods, and sends nothing more to the replica.
+// Run serves until ctx ends. Then it stops accepting requests, waits up to one grace
+// period for requests in flight and another for attempts in flight, syncs the replica and
+// closes the store. The first error of a component stops the others and is returned.
+// If another service takes the lease, Run stops at once, without grace periods, and sends
+// nothing more to the replica.
 func (s *Server) Run(ctx context.Context) error {
 	logger := s.cfg.Logger
 	logger.Info("serving", "url", s.baseURL, "data", s.cfg.Dir, "version", s.cfg.Version)
@@ -286,26 +294,26 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.store.BulkRuns().Run(running) })
 	g.Go(func() error { return s.store.EndHold(running) })
 	g.Go(func() error {
-		debug.FreeOSMemory() // a service with nothing to do keeps nothing of what its start took
+		debug.FreeOSMemory() // return the memory that startup needed
 		<-running.Done()
 		if errors.Is(context.Cause(ctx), errLeaseLost) {
-			logger.Error("another service holds the lease; ending at once")
+			logger.Error("another service holds the lease; exiting immediately")
 			return nil
 		}
-		logger.Info("ending: requests and attempts under way may take their time", "grace", s.cfg.Grace)
+		logger.Info("shutting down; draining in-flight requests and attempts", "grace", s.cfg.Grace)
 		return nil
 	})
-	// The replica follows until the last attempt is recorded, and the lease is kept
+	// Replication continues until the last attempt is recorded, and the lease is renewed
 	// until the last change is in the replica.
-	var copying, keeping errgroup.Group
-	following, allWritten := context.WithCancel(context.WithoutCancel(ctx))
-	defer allWritten()
-	copying.Go(func() error { return s.store.Replicate(following) })
-	kept, allCopied := context.WithCancel(context.WithoutCancel(ctx))
-	defer allCopied()
+	var replication, renewal errgroup.Group
+	replicating, stopReplicating := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReplicating()
+	replication.Go(func() error { return s.store.Replicate(replicating) })
+	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRenewing()
 	if s.lease != nil {
-		keeping.Go(func() error {
-			err := s.lease.KeepAlive(kept)
+		renewal.Go(func() error {
+			err := s.lease.KeepAlive(renewing)
 			if err != nil {
 				leaseLost(errLeaseLost)
 			}
@@ -313,19 +321,18 @@ func (s *Server) Run(ctx context.Context) error {
 		})
 	}
 	err := g.Wait()
-	allWritten()
-	err = errors.Join(err, copying.Wait(), s.store.Close())
-	allCopied()
-	err = errors.Join(err, keeping.Wait(), s.releaseLease())
+	stopReplicating()
+	err = errors.Join(err, replication.Wait(), s.store.Close())
+	stopRenewing()
+	err = errors.Join(err, renewal.Wait(), s.releaseLease())
 	if err == nil {
-		logger.Info("ended")
+		logger.Info("stopped")
 	}
 	return err
 }
 
-// goServe starts the listeners and the dispatcher in g. They end with running;
-// the dispatcher only after the public server, since a request may wait for its
-// ping.
+// goServe starts the listeners and the dispatcher in g. They stop with running; the
+// dispatcher stops after the public server because a request may wait for a ping.
 func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	logger, grace := s.cfg.Logger, s.cfg.Grace
 	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
@@ -355,13 +362,13 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		err := s.dispatcher.Run(sending)
 		if sending.Err() != nil {
-			return nil // told to end before it had begun: it fails in no other way by then
+			return nil // stopped before it had started
 		}
 		return err
 	})
 }
 
-// Close releases what Open has opened. It is for a server that is not run.
+// Close releases the resources of a server on which Run was not called.
 func (s *Server) Close() {
 	if s.socket != nil {
 		s.socket.Close()
@@ -380,10 +387,11 @@ func (s *Server) Close() {
 	s.releaseLease()
 }
 
-// URL returns the base URL of the API and the admin UI, without a final slash.
+// URL returns the base URL of the API and the admin UI, without a trailing slash.
 func (s *Server) URL() string { return s.baseURL }
 
-// CAFile returns the file of the local CA that clients must trust, "" for none.
+// CAFile returns the certificate file of the local CA, for clients to trust. It is empty
+// if there is none.
 func (s *Server) CAFile() string { return s.caFile }
 
 // Store returns the store.
@@ -394,20 +402,21 @@ func (s *Server) SignInLink(adminID string) string {
 	return s.baseURL + s.web.NewSignInLink(adminID)
 }
 
-// SetupLink returns a new one-time URL of the form that makes the first admin.
-// The error is a *webhook.Error when there is one already.
+// SetupLink returns a new one-time URL of the form that creates the first admin. If there
+// is an admin, the error is a *webhook.Error.
 func (s *Server) SetupLink(ctx context.Context) (string, error) {
-	any, err := s.store.Admins().Exist(ctx)
+	exists, err := s.store.Admins().Exist(ctx)
 	if err != nil {
 		return "", err
 	}
-	if any {
-		return "", webhook.NewError(webhook.CodeConflict, "There is an admin already: sign in at "+s.baseURL+"/. A forgotten password is set anew by service admin reset-password --email E; service admin list shows who there is.")
+	if exists {
+		return "", webhook.NewError(webhook.CodeConflict, "An admin exists already: sign in at "+s.baseURL+"/. "+
+			"To list the admins, use service admin list; to replace a forgotten password, service admin reset-password --email E.")
 	}
 	return s.baseURL + s.web.NewSetupLink(), nil
 }
 
-// listeningOn returns the addresses of listeners, of which some may be nil.
+// listeningOn returns the addresses of the listeners that are not nil.
 func listeningOn(listeners ...net.Listener) []netip.AddrPort {
 	var on []netip.AddrPort
 	for _, l := range listeners {
@@ -421,8 +430,8 @@ func listeningOn(listeners ...net.Listener) []netip.AddrPort {
 	return on
 }
 
-// reachableAt returns the host and port of a listener as this machine reaches it;
-// host is that of the listen address.
+// reachableAt returns the host and port at which this host reaches a listener. host is
+// that of the configured listen address.
 func reachableAt(address net.Addr, host string) string {
 	_, port, _ := net.SplitHostPort(address.String())
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {

@@ -12,72 +12,71 @@ import (
 	"service/internal/terminal"
 )
 
-// notify tells systemd, when it has started the process and asks for it, that
-// the service serves, then that it is alive, and when ctx ends that it is
-// ending, for which it may take so long.
+// notify tells systemd, if that started the process, that the service is ready, feeds the
+// watchdog, and when ctx ends announces a shutdown of up to stopTimeout.
 //
-// It is alive as long as check returns in time, whatever it says: a store that
-// cannot write for want of room says so and recovers by itself, and is not
-// helped by a restart. One that says nothing any more is.
-func notify(ctx context.Context, url string, check func(context.Context) error, ending time.Duration, logger *slog.Logger) error {
-	tell := func(state string) {
+// It feeds the watchdog whenever check returns in time, even with an error. A store on a
+// full disk returns an error and recovers by itself; only one that hangs needs a restart.
+func notify(
+	ctx context.Context, url string, check func(context.Context) error, stopTimeout time.Duration, logger *slog.Logger,
+) error {
+	send := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
-			logger.Warn("systemd cannot be told", "error", err)
+			logger.Warn("failed to notify systemd", "error", err)
 		}
 	}
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		logger.Warn("the watchdog of systemd cannot be heeded", "error", err)
+		logger.Warn("invalid watchdog settings of systemd; ignoring the watchdog", "error", err)
 	}
-	tell(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
-	// Where the unit's own bound (TimeoutStopSec=) is longer, that holds.
-	defer tell(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, ending.Microseconds()))
+	send(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
+	// If the unit's TimeoutStopSec= is longer, systemd uses that.
+	defer send(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
 	if interval <= 0 {
 		<-ctx.Done()
 		return nil
 	}
 	tick := time.NewTicker(interval / 3)
 	defer tick.Stop()
-	well := true
+	ready := true
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		inTime, cancel := context.WithTimeout(ctx, interval/3)
-		err := check(inTime)
-		late := inTime.Err() != nil
+		checking, cancel := context.WithTimeout(ctx, interval/3)
+		err := check(checking)
+		timedOut := checking.Err() != nil
 		cancel()
 		switch {
-		case late:
+		case timedOut:
 			continue
-		case err != nil && well:
-			tell("STATUS=Not ready: " + terminal.Line(err.Error()))
-		case err == nil && !well:
-			tell("STATUS=Serving " + url)
+		case err != nil && ready:
+			send("STATUS=Not ready: " + terminal.Line(err.Error()))
+		case err == nil && !ready:
+			send("STATUS=Serving " + url)
 		}
-		well = err == nil
-		tell(daemon.SdNotifyWatchdog)
+		ready = err == nil
+		send(daemon.SdNotifyWatchdog)
 	}
 }
 
-// startExtension is the time for which systemd is asked to wait each time.
+// startExtension is the start timeout that each request to systemd asks for.
 const startExtension = 30 * time.Second
 
-// whileStarting runs do, which may take longer than systemd waits for a service to
-// start, and asks systemd to wait until then.
+// whileStarting runs do and extends systemd's start timeout until it returns.
 func whileStarting(ctx context.Context, logger *slog.Logger, do func() error) error {
 	ctx, done := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	defer telling.Wait()
+	var extending sync.WaitGroup
+	defer extending.Wait()
 	defer done()
-	telling.Go(func() {
+	extending.Go(func() {
 		tick := time.NewTicker(startExtension / 6)
 		defer tick.Stop()
 		for {
 			if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds())); err != nil {
-				logger.Warn("systemd cannot be told", "error", err)
+				logger.Warn("failed to notify systemd", "error", err)
 			}
 			select {
 			case <-ctx.Done():

@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// TestNotify plays systemd: it is told that the service serves, that it is
-// alive while the store answers, be it with an error, but not while the store
-// keeps silent, and that it is ending.
+// TestNotify checks the notifications to systemd: ready; alive while the store answers, even
+// with an error, but not while it hangs; and stopping.
 func TestNotify(t *testing.T) {
 	l, socket := notifySocket(t, t.TempDir())
 	next := func() string {
 		b := make([]byte, 4096)
 		n, err := l.Read(b)
 		if err != nil {
-			t.Fatalf("systemd is told nothing more: %v", err)
+			t.Fatalf("got no notification: %v", err)
 		}
 		return string(b[:n])
 	}
@@ -29,13 +28,13 @@ func TestNotify(t *testing.T) {
 	t.Setenv("WATCHDOG_USEC", "60000")
 	t.Setenv("WATCHDOG_PID", "")
 
-	const silent = 3 // checks that say nothing, after the first
+	const hanging = 3 // number of checks that hang, after the first
 	var checks atomic.Int64
 	check := func(ctx context.Context) error {
 		switch n := checks.Add(1); {
 		case n == 1:
 			return nil
-		case n <= 1+silent:
+		case n <= 1+hanging:
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -49,17 +48,17 @@ func TestNotify(t *testing.T) {
 
 	for _, want := range []string{"READY=1\nSTATUS=Serving https://localhost:8443", "WATCHDOG=1"} {
 		if got := next(); got != want {
-			t.Fatalf("systemd is told %q, want %q", got, want)
+			t.Fatalf("got the notification %q, want %q", got, want)
 		}
 	}
 	if got, want := next(), `STATUS=Not ready: the disk is full\nREADY=1`; got != want {
-		t.Errorf("after the silence systemd is told %q, want %q", got, want)
+		t.Errorf("after the hanging checks: got the notification %q, want %q", got, want)
 	}
-	if got := checks.Load(); got < 2+silent {
-		t.Errorf("systemd was told of a store that had answered %d times", got)
+	if got := checks.Load(); got < 2+hanging {
+		t.Errorf("got a notification after %d checks, want none while checks hang", got)
 	}
 	if got := next(); got != "WATCHDOG=1" {
-		t.Errorf("a store that answers with an error: systemd is told %q", got)
+		t.Errorf("after a check with an error: got the notification %q, want WATCHDOG=1", got)
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -69,13 +68,13 @@ func TestNotify(t *testing.T) {
 		if got := next(); got == "STOPPING=1\nEXTEND_TIMEOUT_USEC=38000000" {
 			break
 		} else if !strings.HasPrefix(got, "WATCHDOG") {
-			t.Fatalf("systemd is told %q", got)
+			t.Fatalf("got the notification %q, want STOPPING=1", got)
 		}
 	}
 }
 
-// notifySocket is where systemd would listen for what a service tells it, in a
-// directory, for half a minute.
+// notifySocket returns a notification socket in dir, like systemd's, with a read deadline of
+// 30 s, and its path.
 func notifySocket(t *testing.T, dir string) (*net.UnixConn, string) {
 	t.Helper()
 	socket := filepath.Join(dir, "notify")

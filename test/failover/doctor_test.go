@@ -62,7 +62,7 @@ func TestDoctorHang(t *testing.T) {
 	idle := harness.NewInstance(t, binary, t.TempDir(), "--litestream", "off")
 	idle.MustStop(idle.MustStart())
 	doctor(t, idle, true, []string{"--data", idle.Data, "--listen", "127.0.0.1:0", "--tls", "off", "--litestream", f.replica(idle.Data), "--lease", "30s", "--attempt-timeout", "1s"},
-		"OK    database: it is whole", "FAIL  replica: s3://", "FAIL  lease: read the lease: ")
+		"OK    database: intact", "FAIL  replica: s3://", "FAIL  lease: read the lease: ")
 }
 
 // TestDoctorLease has the doctor look at a lease that cannot be taken, and at one
@@ -79,7 +79,7 @@ func TestDoctorLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doctor(t, f.one, false, one, "OK    lease: this service holds it, generation 1")
+	doctor(t, f.one, false, one, "OK    lease: held by this service, generation 1")
 	doctor(t, other, true, args, "FAIL  lease: another service holds the lease: "+host, "refuses to write to its replica")
 	f.publish(0)
 	f.one.Kill(f.primary)
@@ -87,7 +87,7 @@ func TestDoctorLease(t *testing.T) {
 	if !f.two.AwaitReady(f.standby) {
 		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
 	}
-	doctor(t, f.one, true, one, "FAIL  lease: another service has taken over since: "+host, "what is in "+f.one.Data+" is old")
+	doctor(t, f.one, true, one, "FAIL  lease: another service has taken over since: "+host, "the data in "+f.one.Data+" is out of date")
 	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream", f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease.String(), "--attempt-timeout", "1s")
 	doctor(t, other, false, fresh, "WARN  lease: another service holds the lease: "+host)
 }

@@ -669,7 +669,7 @@ func TestPromote(t *testing.T) {
 		out, err = promote()
 		return !strings.Contains(out, "no standby runs")
 	})
-	if err == nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "renews it: stop it first") {
+	if err == nil || !strings.Contains(out, "Waiting up to") || !strings.Contains(out, "renews it: stop it first") {
 		t.Errorf("beside a primary: %v, %s", err, out)
 	}
 	if took := time.Since(asked); took > lease {
@@ -719,7 +719,7 @@ func TestPromoteKilled(t *testing.T) {
 	f.one.Kill(f.primary)
 	f.setLeaseEnd(24 * time.Hour)
 	out, err := f.one.Command("promote", "--data", f.two.Data)
-	if err != nil || !strings.Contains(out, "Watching for up to") || !strings.Contains(out, "primary now, with what was uploaded until") {
+	if err != nil || !strings.Contains(out, "Waiting up to") || !strings.Contains(out, "now the primary, with all changes uploaded by") {
 		t.Errorf("promote: %v\n%s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {

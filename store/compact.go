@@ -59,7 +59,7 @@ func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) 
 // measure reads the current and future size of the database, and checks that it has all its
 // commits.
 func (c *Compaction) measure(ctx context.Context, path string) (err error) {
-	db, err := sqlite.OpenUnchanged(path)
+	db, err := sqlite.OpenOffline(path)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ type databaseState struct {
 }
 
 func readState(ctx context.Context, path string) (y databaseState, err error) {
-	db, err := sqlite.OpenUnchanged(path)
+	db, err := sqlite.OpenOffline(path)
 	if err != nil {
 		return y, err
 	}

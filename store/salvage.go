@@ -20,7 +20,7 @@ type OldData struct {
 	// Warning describes which part of the data cannot be read, "" if all of it can.
 	Warning string
 
-	db     *sqlite.Unchanged
+	db     *sqlite.Offline
 	lock   *sqlite.DirLock
 	schema int
 
@@ -57,7 +57,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	case err != nil:
 		return nil, err
 	}
-	if o.db, err = sqlite.OpenUnchanged(path); err != nil {
+	if o.db, err = sqlite.OpenOffline(path); err != nil {
 		return nil, err
 	}
 	newest, err := sqlite.NewestSchema(migrations)

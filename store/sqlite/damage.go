@@ -64,7 +64,7 @@ func CheckFiles(path string, initialized bool) error {
 		return err
 	}
 	if info.Size() == 0 && initialized {
-		return damaged(path, "the file is empty, but its secret key exists")
+		return damaged(path, "the file is empty, but it had a schema before")
 	}
 	f, err := os.Open(path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -31,9 +31,9 @@ type Hooks struct {
 	// of that write. UndoWrite must not run statements.
 	UndoWrite func()
 
-	// BeforeCommit is the last write of a transaction whose other writes are all
-	// repeatable. If it fails, the other writes run again without it, in a new
-	// transaction.
+	// BeforeCommit runs after the writes of a transaction, if all of them are
+	// repeatable (see [Writer.DoRepeatable]). If it fails, the writes run again
+	// without it, in a new transaction.
 	BeforeCommit func(t *Tx) error
 
 	// Stamp runs at the end of each transaction that changed something. If it

@@ -115,7 +115,7 @@ func (db *DB) Readers() *sql.DB { return db.readers }
 //
 // If last is nil, SQLite checkpoints the WAL and deletes it. Otherwise the WAL stays,
 // and last is called once all connections are closed: it may open and close the
-// database's files, and other processes still see the database as open.
+// database's files. Until it returns, other processes see the database as open, see guard.
 func (db *DB) Close(last func() error) error {
 	var errs []error
 	if db.readers != nil {

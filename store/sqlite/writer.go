@@ -46,9 +46,9 @@ func Unavailable(err error) bool { return errors.Is(err, ErrUnavailable) || isSt
 // fsync.
 //
 // A write that fails is rolled back alone. This needs a savepoint, which copies each
-// page that the write changes. To avoid the copies, a commit whose writes are all
-// repeatable runs without savepoints; if one of them fails, the transaction is rolled
-// back and all of them run again, each in a savepoint.
+// page that the write changes. To avoid the copies, a commit with only repeatable writes
+// (see [Writer.DoRepeatable]) runs without savepoints; if one of them fails, the
+// transaction is rolled back and all of them run again, each in a savepoint.
 type Writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
@@ -394,8 +394,8 @@ func (w *Writer) refusal() error {
 	return nil
 }
 
-// Failed reports whether a commit or a write failed with a storage error, or was
-// not permitted, since the last call of [Writer.EndOutage].
+// Failed reports whether a commit or a write failed with a storage error, or a commit
+// was not permitted, since the last call of [Writer.EndOutage].
 func (w *Writer) Failed() bool { return w.failed.Load() }
 
 // EndOutage ends the outage. The caller has checked with writes of its own that the

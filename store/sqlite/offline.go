@@ -11,24 +11,25 @@ import (
 	"syscall"
 )
 
-// Unchanged is a database that is read without changing its directory. An ordinary
-// read-only connection would create the -shm file, and may create the -wal file.
-type Unchanged struct {
+// Offline is a database that no process has open, and that is read without changing its
+// directory. An ordinary read-only connection would create the -shm file, and may create
+// the -wal file.
+type Offline struct {
 	*sql.DB
 	scratch string // temporary directory, "" for none
 }
 
-// OpenUnchanged opens the database at path for reading. No process may have it open.
+// OpenOffline opens the database at path for reading.
 //
 // If the database has a WAL, it is read through a hard link in a temporary directory,
 // together with a copy of the WAL; where a hard link is impossible, the database is
 // copied too. The temporary directory is next to the database's directory or in
 // os.TempDir. The caller must call Close.
-func OpenUnchanged(path string) (_ *Unchanged, err error) {
-	u := new(Unchanged)
+func OpenOffline(path string) (_ *Offline, err error) {
+	o := new(Offline)
 	defer func() {
 		if err != nil {
-			u.Close()
+			o.Close()
 		}
 	}()
 	info, err := os.Stat(path)
@@ -41,28 +42,28 @@ func OpenUnchanged(path string) (_ *Unchanged, err error) {
 		if err != nil {
 			return nil, err
 		}
-		u.scratch, err = newScratch(absolute, info.Size()+wal.Size(), filepath.Dir(filepath.Dir(absolute)), os.TempDir())
+		o.scratch, err = newScratch(absolute, info.Size()+wal.Size(), filepath.Dir(filepath.Dir(absolute)), os.TempDir())
 		if err != nil {
 			return nil, err
 		}
-		name := filepath.Join(u.scratch, filepath.Base(path))
+		name := filepath.Join(o.scratch, filepath.Base(path))
 		if err := copyFile(path+"-wal", name+"-wal"); err != nil {
 			return nil, err
 		}
 		path, mode = name, modeReadOnly
 	}
-	u.DB, err = openPool(path, mode, readerPragmas)
-	return u, err
+	o.DB, err = openPool(path, mode, readerPragmas)
+	return o, err
 }
 
 // Close closes the database and removes the temporary directory.
-func (u *Unchanged) Close() error {
+func (o *Offline) Close() error {
 	var errs []error
-	if u.DB != nil {
-		errs = append(errs, u.DB.Close())
+	if o.DB != nil {
+		errs = append(errs, o.DB.Close())
 	}
-	if u.scratch != "" {
-		errs = append(errs, os.RemoveAll(u.scratch))
+	if o.scratch != "" {
+		errs = append(errs, os.RemoveAll(o.scratch))
 	}
 	return errors.Join(errs...)
 }

@@ -30,7 +30,7 @@ func copyOpen(t *testing.T) (path string) {
 	return path
 }
 
-func TestOpenUnchanged(t *testing.T) {
+func TestOpenOffline(t *testing.T) {
 	path := copyOpen(t)
 	names := func() (names []string) {
 		all, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), "*", "*"))
@@ -41,7 +41,7 @@ func TestOpenUnchanged(t *testing.T) {
 	}
 	for _, wal := range []bool{true, false} {
 		before := names()
-		u, err := OpenUnchanged(path)
+		u, err := OpenOffline(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,10 +61,10 @@ func TestOpenUnchanged(t *testing.T) {
 }
 
 // A hard link to another file system is impossible, so the database is copied.
-func TestOpenUnchangedCopy(t *testing.T) {
+func TestOpenOfflineCopy(t *testing.T) {
 	path := copyOpen(t)
 	const memory = "/dev/shm"
-	probe := filepath.Join(memory, filepath.Base(t.TempDir())+"-unchanged-test")
+	probe := filepath.Join(memory, filepath.Base(t.TempDir())+"-offline-test")
 	switch err := os.Link(path, probe); {
 	case err == nil:
 		os.Remove(probe)

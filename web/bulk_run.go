@@ -78,7 +78,7 @@ func (b *bulkRunRecord) by() string {
 
 // waitingText says what the run waits for.
 func (b *bulkRunRecord) waitingText() string {
-	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) + " redeliveries in progress. The run continues as they end."
+	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) + " resent deliveries in progress. The run continues as they end."
 }
 
 // created is the address of the deliveries that the run has created, those with one
@@ -101,7 +101,7 @@ func (b *bulkRunRecord) open() bool {
 	return b.Status == webhook.BulkRunning || b.Results[webhook.StatusPending]+b.Results[webhook.StatusRetryable] > 0
 }
 
-// bulkResults are the statuses that redeliveries are counted by, and their words.
+// bulkResults are the statuses that resent deliveries are counted by, and their words.
 var bulkResults = [...]struct {
 	status webhook.Status
 	word   string

@@ -153,7 +153,7 @@ func bulkRunPart(f ui.Frame, b *bulkRunRecord) templ.Component {
 			}
 		}
 		if b.Action == webhook.BulkRedeliver && b.Done > 0 {
-			templ_7745c5c3_Err = ui.ActionLink(b.created(""), "deliveries", "Redeliveries").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.ActionLink(b.created(""), "deliveries", "Resent deliveries").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -295,7 +295,7 @@ func bulkRunPart(f ui.Frame, b *bulkRunRecord) templ.Component {
 			}
 		}
 		if b.Done > 0 && b.Action == webhook.BulkRedeliver {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<div><p>Results of the redeliveries:</p><ul>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 18, "<div><p>Results of the resent deliveries:</p><ul>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -469,7 +469,7 @@ func bulkRunsPage(f ui.Frame, runs []*bulkRunRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.EmptyState("No bulk runs yet.", "Select deliveries, or all that match a filter, and redeliver or cancel them.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var21), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.EmptyState("No bulk runs yet.", "Select deliveries, or all that match a filter, and resend or cancel them.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var21), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -15,9 +15,9 @@ type deliveryRow struct {
 	last *webhook.Attempt // that has ended, nil when none has
 }
 
-// note says in a word or two what the status leaves open, and more of that for
+// deliveryNoteOf says in a word or two what the status leaves open, and more of that for
 // a title, "" where there is no more to say.
-func (d *deliveryRow) note() (short, long string) {
+func deliveryNoteOf(d *webhook.Delivery) (short, long string) {
 	switch {
 	case d.FailureReason == webhook.FailureAttemptsExhausted:
 		return "no attempts left", failureText(d.FailureReason)

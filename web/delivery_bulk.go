@@ -18,10 +18,12 @@ const (
 	// script counts on behind it.
 	countTime = 50 * time.Millisecond
 
-	newestParameter = "newest" // the num of the newest delivery that a bulk run may take
-	tickedParameter = "ticked" // the rows are named one by one
-	runParameter    = "run"    // the id of the run that a form begins
-	countParameter  = "count"  // all: the page counts for as long as it takes
+	newestParameter   = "newest"   // the num of the newest delivery that a bulk run may take
+	tickedParameter   = "ticked"   // the rows are named one by one
+	allParameter      = "all"      // instead of the rows that are named, all that matchingParameter selects
+	matchingParameter = "matching" // the query of a list
+	runParameter      = "run"      // the id of the run that a form begins
+	countParameter    = "count"    // all: the page counts for as long as it takes
 )
 
 // bulkVerb is something that is done to many deliveries.
@@ -38,14 +40,14 @@ type bulkVerb struct {
 
 var (
 	bulkRedeliver = &bulkVerb{
-		action: webhook.BulkRedeliver, path: "/deliveries/redeliver", title: "Redeliver", button: "Redeliver",
-		will: "will be sent again.", was: "redelivered",
-		means: "Each becomes a new delivery of the same events, linked to the old one, with an ID and five attempts of its own. Receivers recognize events that they already have by their IDs. Redeliveries go before new events of the same subscription.",
+		action: webhook.BulkRedeliver, path: "/deliveries/redeliver", title: "Resend", button: "Resend",
+		will: "will be resent.", was: "resent",
+		means: "Each becomes a new delivery of the same events, linked to the old one, with its own ID and five attempts. Receivers recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
 	}
 	bulkCancel = &bulkVerb{
 		action: webhook.BulkCancel, path: "/deliveries/cancel", title: "Cancel", button: "Cancel", danger: true,
 		will: "will be cancelled.", was: "cancelled",
-		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the log, and can be redelivered or replayed.",
+		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the log and can be resent or replayed.",
 	}
 )
 
@@ -62,6 +64,14 @@ func (b *bulkVerb) does(n int) string {
 		return "Nothing can be done here."
 	}
 	return deliveriesOf(n) + " " + b.will
+}
+
+// skipText says why deliveries are skipped.
+func skipText(s webhook.BulkSkip) string {
+	if s == webhook.SkipRedelivered {
+		return "already resent"
+	}
+	return s.Text()
 }
 
 // deliveriesOf is a number of deliveries.
@@ -131,7 +141,7 @@ func selectionOf(l *webhook.List, query *webhook.ListQuery, program string) (all
 // it may take, 0 when it does not say.
 func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newest int64, err error) {
 	b = bulkForm{verb: verb}
-	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, countParameter, runParameter); err != nil {
+	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, matchingParameter, countParameter, runParameter); err != nil {
 		return b, 0, err
 	}
 	b.list.Path = "/deliveries"
@@ -155,6 +165,13 @@ func (h *deliveryPages) bulkFrame(r *request, title string) ui.Frame {
 // confirmBulk shows what a bulk run would do.
 func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 	return func(r *request) (response, error) {
+		if given := r.URL.Query(); given.Get(allParameter) != "" {
+			matching, err := url.ParseQuery(given.Get(matchingParameter))
+			if err != nil {
+				return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Its selection has an invalid escape. Nothing was done."}
+			}
+			return response{location: ui.Address(verb.path, matching)}, nil
+		}
 		b, newest, err := h.parseBulk(r, verb)
 		if err != nil {
 			return response{}, err
@@ -164,7 +181,7 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if b.list.Values.Has(tickedParameter) && b.list.Query.Filters["id"] == nil {
-			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery is selected. Select some first, or choose all that match."}}, nil
+			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery is selected. Select some, or all that match."}}, nil
 		}
 		limit := countTime
 		if r.FormValue(countParameter) == "all" {

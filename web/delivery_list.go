@@ -33,27 +33,42 @@ type deliveryList struct {
 }
 
 var deliveryColumns = []ui.Column{
-	{Name: "Ticked", Class: "w-tick", Hidden: true}, {Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
-	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "Id", Class: "w-copy"},
+	{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"}, {Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
+	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "ID", Class: "w-copy"},
 }
 
-// all says how many rows match, where that is known without counting.
+// all is the label of the choice of all deliveries that match.
 func (l *deliveryList) all() string {
-	if l.next == "" && l.list.Query.Cursor == "" {
-		return "All " + ui.Number(int64(len(l.rows))) + " that match:"
+	if l.countAddress() == "" {
+		return allMatching(len(l.rows), false)
 	}
-	return "All that match, on every page:"
+	return "Select all matching deliveries"
 }
 
-// countAddress is where the list is told how many rows match, "" where that is known.
+// allMatching is the label once it is known how many match.
+func allMatching(n int, more bool) string {
+	if more {
+		return "Select all matching deliveries (at least " + ui.Number(int64(n)) + ")"
+	}
+	if n == 1 {
+		return "Select the 1 matching delivery"
+	}
+	return "Select all " + ui.Number(int64(n)) + " matching deliveries"
+}
+
+// countAddress is where the script asks how many rows match, "" where that is known.
 func (l *deliveryList) countAddress() string {
 	if l.next == "" && l.list.Query.Cursor == "" {
 		return ""
 	}
-	return l.bulk("count")
+	return l.list.Selection("/deliveries/count")
 }
 
-func (l *deliveryList) bulk(verb string) string { return l.list.Selection("/deliveries/" + verb) }
+// matching is the query of all deliveries that match.
+func (l *deliveryList) matching() string {
+	_, query, _ := strings.Cut(l.list.Selection(""), "?")
+	return query
+}
 
 // ofProgram is the query narrowed to the program that is looked at, if any.
 func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {

@@ -118,7 +118,7 @@ func TestDeliveryList(t *testing.T) {
 	}
 
 	first := v.do("GET", "/deliveries")
-	first.want(t, 200, "All that match, on every page:")
+	first.want(t, 200, "Select all matching deliveries")
 	if got := first.listed(); !slices.Equal(got, all[:25]) {
 		t.Errorf("the first page has %v", got)
 	}
@@ -162,7 +162,7 @@ func TestDeliveryList(t *testing.T) {
 		"span=1h&filter[status]=failed&page[size]=100":                              len(failed),
 	} {
 		p := v.do("GET", "/deliveries?"+query)
-		text := "Ticked"
+		text := `class="tools"`
 		if want == 0 {
 			text = "Nothing matches."
 		}
@@ -196,8 +196,11 @@ func TestBulkOverPages(t *testing.T) {
 		s.deliver(sub, 410)
 	}
 	s.deliver(sub, 200)
-	ask := v.do("GET", v.do("GET", "/deliveries?filter[status]=failed&span=24h").link(t, `href="([^"]+)" aria-label="Redeliver all that match"`))
-	ask.want(t, 200, "40 deliveries will be sent again.")
+	list := v.do("GET", "/deliveries?filter[status]=failed&span=24h")
+	chosen := v.do("GET", "/deliveries/redeliver?ticked=1&all=1&filter[id][]="+list.listed()[0]+"&matching="+url.QueryEscape(list.link(t, `name="matching" value="([^"]+)"`)))
+	chosen.want(t, 303, "")
+	ask := v.do("GET", chosen.Header.Get("Location"))
+	ask.want(t, 200, "40 deliveries will be resent.")
 	action, fields := ask.formOf(t)
 	s.deliver(sub, 410) // comes too late
 
@@ -210,7 +213,7 @@ func TestBulkOverPages(t *testing.T) {
 		t.Errorf("the second time leads to %s, want %s", got, run)
 	}
 	v.do("GET", run).want(t, 200, "Counting the deliveries that match…")
-	v.ended(w, run).want(t, 200, "40 deliveries redelivered.")
+	v.ended(w, run).want(t, 200, "40 deliveries resent.")
 	v.do("GET", run).has(t, "40 pending")
 	v.do("GET", "/bulk-runs").want(t, 200, `href="`+run+`"`)
 	v.do("GET", "/audit").want(t, 200, "Ended: 40 deliveries done, 0 deliveries skipped")
@@ -225,7 +228,7 @@ func TestBulkOverPages(t *testing.T) {
 	}
 
 	// What is redelivered is not so once more.
-	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: redelivered already")
+	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: already resent")
 
 	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
 	ask.want(t, 200, "40 deliveries will be cancelled.")
@@ -274,7 +277,7 @@ func TestBulkRunPage(t *testing.T) {
 	if _, data := f.next("Cancelled after 0 deliveries"); !strings.Contains(data, `id="bulk-run"`) {
 		t.Errorf("the stream sent %s", data)
 	}
-	v.do("GET", run).want(t, 200, "Cancelled after 0 deliveries: 0 redelivered.")
+	v.do("GET", run).want(t, 200, "Cancelled after 0 deliveries: 0 resent.")
 	v.send(run+"/cancel").want(t, 409, "already ended")
 	v.ended(w, run).hasNot(t, "data-live=")
 	v.do("GET", "/bulk-runs?program=acme").want(t, 200, `href="`+run+`"`)
@@ -291,14 +294,14 @@ func TestBulkCount(t *testing.T) {
 	}
 	id := webhook.NewID()
 	f := followList(v, "/deliveries/redeliver/count?filter[status]=failed&newest=99&run="+id, "")
-	event, data := f.next("3 deliveries will be sent again.")
+	event, data := f.next("3 deliveries will be resent.")
 	if event != countedEvent || !strings.Contains(data, `name="run" value="`+id+`"`) || !strings.Contains(data, `name="newest" value="99"`) {
 		t.Errorf("the stream sent %s: %s", event, data)
 	}
-	v.do("GET", "/deliveries/count?filter[status]=failed").want(t, 200, "All 3 that match:")
+	v.do("GET", "/deliveries/count?filter[status]=failed").want(t, 200, "Select all 3 matching deliveries")
 	v.do("GET", "/deliveries/count?filter[status]=x").want(t, 400, "must be one of")
 	v.do("GET", "/deliveries/redeliver/count?run=x").want(t, 400, "not that of a confirmation")
-	v.do("GET", "/deliveries/redeliver?count=all&filter[status]=failed").want(t, 200, "3 deliveries will be sent again.")
+	v.do("GET", "/deliveries/redeliver?count=all&filter[status]=failed").want(t, 200, "3 deliveries will be resent.")
 
 	form := &bulkForm{verb: bulkRedeliver, list: &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries"}, id: id, back: "/"}
 	form.plan = store.BulkPlan{Matched: 1234, Done: 1200, Share: 0.34, Skipped: map[webhook.BulkSkip]int{webhook.SkipRedelivered: 34}}
@@ -307,7 +310,7 @@ func TestBulkCount(t *testing.T) {
 	if err := bulkPage(fixedFrame(), form).Render(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Redeliver all that match</button>", "34: redelivered already"} {
+	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all that match</button>", "34: already resent"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page does not have %q:\n%s", want, b.String())
 		}
@@ -319,7 +322,7 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	sub := s.subscribe("acme", "https://a.example/in")
 	one, two := s.deliver(sub, 410), s.deliver(sub, 410)
 	s.deliver(sub, 410)
-	v.do("GET", "/deliveries/redeliver?ticked=1&filter[id][]="+one+"&filter[id][]="+two).want(t, 200, "2 deliveries will be sent again.")
+	v.do("GET", "/deliveries/redeliver?ticked=1&filter[id][]="+one+"&filter[id][]="+two).want(t, 200, "2 deliveries will be resent.")
 	none := v.do("GET", "/deliveries/redeliver?ticked=1")
 	none.want(t, 303, "")
 	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery is selected.")
@@ -327,6 +330,10 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	ask := v.do("GET", "/deliveries/cancel?filter[id]="+one)
 	ask.want(t, 200, "There is nothing to do.")
 	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
+	v.do("GET", "/deliveries/cancel?all=1&matching=%25zz").want(t, 400, "invalid escape")
+	if to := v.do("GET", "/deliveries/cancel?all=1&matching="+url.QueryEscape("//elsewhere.example")).Header.Get("Location"); !strings.HasPrefix(to, "/deliveries/cancel?") {
+		t.Errorf("the choice of all leads to %s", to)
+	}
 	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not name its run")
 	v.send("/deliveries/redeliver", "run", webhook.NewID(), "newest", "x").want(t, 400, "must be a number")
 	v.send("/deliveries/redeliver?filter[id]=x", "run", webhook.NewID()).want(t, 400, "must be UUIDs")

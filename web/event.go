@@ -28,6 +28,7 @@ type eventPages struct{ *site }
 type eventRecords struct {
 	list    *ui.Listing
 	events  []webhook.Event
+	results []store.EventResult // of the events
 	pager   ui.Pager
 	newRows *ui.NewRows
 	next    string // the address of the next page, "" on the last
@@ -75,12 +76,50 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	}
 	e.pager = e.list.FeedPages(newer, next)
 	e.next = e.pager.Older
-	return nil
+	e.results, err = h.store.Events().Results(r.Context(), e.events)
+	return err
 }
 
 // arrived counts the events of a list that came after a mark.
 func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
 	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
+}
+
+// resultOf is what became of an event: the state whose color and symbol it has, its word,
+// and more of it.
+func resultOf(r *store.EventResult) (state, word, more string) {
+	total := r.Total()
+	switch {
+	case total == 0 && r.More:
+		return "pending", "unknown", "too many subscriptions to look through"
+	case total == 0:
+		return "", "no subscriber", ""
+	case r.Failed > 0:
+		state, word = "failed", "failed"
+	case r.Retrying > 0:
+		state, word = "retryable", "retrying"
+	case r.Sending+r.Waiting > 0:
+		state, word = "pending", "pending"
+	default:
+		state, word = "success", "delivered"
+	}
+	if r.Delivered == total && !r.More {
+		return state, word, "to " + webhook.Count(total, "subscription")
+	}
+	of := ui.Number(int64(total))
+	if r.More {
+		of = "at least " + of
+	}
+	parts := []string{ui.Number(int64(r.Delivered)) + " of " + of + " delivered"}
+	for _, p := range []struct {
+		n    int
+		word string
+	}{{r.Failed, "failed"}, {r.Retrying, "retrying"}, {r.Sending, "sending"}, {r.Waiting, "waiting"}} {
+		if p.n > 0 {
+			parts = append(parts, ui.Number(int64(p.n))+" "+p.word)
+		}
+	}
+	return state, word, strings.Join(parts, ", ")
 }
 
 // payloadText is the beginning of the fields of an event's own, as JSON.

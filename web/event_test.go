@@ -27,9 +27,9 @@ func TestEventPages(t *testing.T) {
 	}{
 		{"", []string{"/events/other/" + id, "/events/acme/" + events[26].ID, "Older"}, []string{"/events/acme/" + events[0].ID}},
 		{"?program=acme", []string{"/events/acme/" + events[26].ID, "Older"}, []string{"/events/other/"}},
-		{"?program=other", []string{"/events/other/" + id}, []string{"/events/acme/", "Older"}},
+		{"?program=other", []string{"/events/other/" + id, "No subscriber", `<a class="type" href="/event-types/channel_created">`}, []string{"/events/acme/", "Older"}},
 		{"?filter[name]=channel_created", []string{"/events/other/" + id}, []string{"/events/acme/"}},
-		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID}, []string{"/events/other/", events[4].ID}},
+		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID, "<span>pending</span>", "0 of 1 delivered, 1 waiting", "number 3"}, []string{"/events/other/", events[4].ID}},
 		{"?filter[name]=ping", []string{"Nothing matches."}, nil},
 		{"?sort=received_at", []string{events[0].ID}, []string{"/events/other/"}},
 	} {
@@ -56,12 +56,13 @@ func TestEventPages(t *testing.T) {
 	l.end(c, webhook.Attempt{ResponseStatus: 404, Duration: time.Millisecond})
 	p = v.do("GET", page)
 	p.want(t, 200, "1 subscription: failed for 1.")
+	v.do("GET", "/events?filter[id]="+events[1].ID).has(t, "<span>failed</span>", "0 of 1 delivered, 1 failed")
 	p.has(t, "/deliveries/"+c.ID, ">404<", "rejected", "number 1", "/v2/events/"+events[1].ID)
 	p.hasNot(t, "s3cret", "Waiting")
 	p.inert(t)
 	again := v.send("/deliveries/" + c.ID + "/redeliver").Header.Get("Location")
 	p = v.do("GET", page)
-	p.has(t, "1 subscription: being sent to 1.", again, "redelivery of", "the same")
+	p.has(t, "1 subscription: being sent to 1.", again, "resent from", "the same")
 	v.do("GET", "/events/other/"+id).has(t, "No subscription asked for it")
 	v.do("GET", "/events/other/"+events[1].ID).want(t, 404, "")
 	p = v.do("GET", page+"/body.json.txt")
@@ -69,6 +70,27 @@ func TestEventPages(t *testing.T) {
 		t.Errorf("the file: got %s as %s", p.body, p.Header.Get("Content-Type"))
 	}
 	v.do("GET", page+"?page[cursor]=x").want(t, 422, "")
+}
+
+func TestEventResultText(t *testing.T) {
+	for _, c := range []struct {
+		result store.EventResult
+		want   string
+	}{
+		{store.EventResult{}, " no subscriber "},
+		{store.EventResult{More: true}, "pending unknown too many subscriptions to look through"},
+		{store.EventResult{Delivered: 1}, "success delivered to 1 subscription"},
+		{store.EventResult{Delivered: 3}, "success delivered to 3 subscriptions"},
+		{store.EventResult{Delivered: 100, More: true}, "success delivered 100 of at least 100 delivered"},
+		{store.EventResult{Delivered: 2, Failed: 1, Waiting: 2}, "failed failed 2 of 5 delivered, 1 failed, 2 waiting"},
+		{store.EventResult{Delivered: 2, Retrying: 1, Sending: 1}, "retryable retrying 2 of 4 delivered, 1 retrying, 1 sending"},
+		{store.EventResult{Waiting: 1}, "pending pending 0 of 1 delivered, 1 waiting"},
+	} {
+		state, word, more := resultOf(&c.result)
+		if got := state + " " + word + " " + more; got != c.want {
+			t.Errorf("%+v: got %q, want %q", c.result, got, c.want)
+		}
+	}
 }
 
 // eventLog publishes 27 events in the program acme, and one in another, whose id

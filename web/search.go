@@ -34,7 +34,8 @@ type searchResult struct {
 	field, value string
 	span         string // the time that is searched, as ui.SpanLength takes it, "" for any
 	events       store.EventsFound
-	older        string // the address that goes on further back, "" at the end
+	results      []store.EventResult // of the events
+	older        string              // the address that goes on further back, "" at the end
 }
 
 func (s *searchResult) count() int {
@@ -103,6 +104,9 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 	var err error
 	if s.events, err = h.store.Events().Search(r.Context(), search); err != nil {
 		return response{}, asProblem(err)
+	}
+	if s.results, err = h.store.Events().Results(r.Context(), s.events.Events); err != nil {
+		return response{}, err
 	}
 	if s.events.More != "" {
 		s.older = s.address(f, s.span, s.events.More)

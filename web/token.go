@@ -231,7 +231,7 @@ func tokenState(t *webhook.Token, now time.Time) (state, word string) {
 // scopeMeanings says what each scope allows.
 var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeWebhooksRead:  "read subscriptions and their deliveries",
-	webhook.ScopeWebhooksWrite: "change subscriptions, ping, redeliver and replay",
+	webhook.ScopeWebhooksWrite: "change subscriptions, ping, resend and replay",
 	webhook.ScopeEventsRead:    "read events",
 	webhook.ScopeEventsWrite:   "publish events",
 	webhook.ScopeMetricsRead:   "read the metrics of the whole service",

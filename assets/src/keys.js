@@ -38,7 +38,7 @@ const does = {
   "?": () => { sheet?.showModal(); return Boolean(sheet); },
   "/": () => {
     const filters = document.querySelector(".filters details");
-    if (filters) filters.open = true;
+    for (let e = filters; e; e = e.parentElement.closest("details")) e.open = true;
     const field = filters?.querySelector("input") || document.getElementById("find");
     field?.focus();
     field?.select?.();

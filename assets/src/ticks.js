@@ -24,10 +24,21 @@ document.addEventListener("change", (event) => {
   count();
 });
 
+document.addEventListener("change", (event) => {
+  if (event.target.matches?.("input[data-every]")) count();
+});
+
 // An element with data-ticked says how many are ticked.
 function count() {
+  const boxes = document.querySelectorAll("input[data-tick]");
+  const every = document.querySelector("input[data-every]");
   const n = document.querySelectorAll("input[data-tick]:checked").length;
-  document.querySelectorAll("[data-ticked]").forEach((e) => { e.textContent = n; });
+  if (!n && every) every.checked = false; // what it is in is not shown any more
+  for (const e of document.querySelectorAll("[data-ticked]")) e.textContent = every?.checked ? "All selected" : `${n} selected`;
+  for (const all of document.querySelectorAll("input[data-tick-all]")) {
+    all.checked = n > 0 && n === boxes.length;
+    all.indeterminate = n > 0 && n < boxes.length;
+  }
   if (n) countMatching();
 }
 

@@ -87,7 +87,7 @@ func gallery(t *testing.T) templ.Component {
 	c := Clock{Now: now}
 	f := Frame{
 		Title: "Gallery", Section: "/deliveries", Address: "/deliveries", Stylesheet: "/assets/style.css", Script: "/assets/app.js", Icon: "/assets/icon.svg",
-		Clock: c, Keys: true, Admin: "ada@example.com", Note: &Note{NoteSuccess, "3 deliveries are sent again."},
+		Clock: c, Keys: true, Admin: "ada@example.com", Note: &Note{NoteSuccess, "3 deliveries were resent."},
 		Nav: sections, Program: "acme", Programs: []string{"acme", "globex-emea", "northwind"},
 		Live: &Live{Stream: "/deliveries/stream", Page: "/deliveries", Noun: "delivery"},
 	}
@@ -96,20 +96,19 @@ func gallery(t *testing.T) templ.Component {
 	row1 := with(Row("d-1"),
 		with(Cell("", "tick-cell"), SelectRow("id", id, "Select the delivery")),
 		with(Cell("Status"), StateBadge("success", "")),
-		with(Cell("Delivery"), IDLink("/deliveries/"+id, id)),
+		with(Cell("ID"), IDLink("/deliveries/"+id, id)),
 		with(Cell("Events"), childText("user_created")),
 		with(Cell("Age"), c.Ago(now.Add(-90*time.Second))),
 		with(Cell("Latency", "number"), childText("41 ms")))
 	row2 := with(Row("d-2"),
 		with(Cell("", "tick-cell"), SelectRow("id", "2", "Select the delivery")),
 		with(Cell("Status"), StateBadge("retryable", "")),
-		with(Cell("Delivery"), CopyID(id)),
+		with(Cell("ID"), CopyID(id)),
 		with(Cell("Events"), childText(Visible(oddText))),
 		with(Cell("Next attempt"), c.Until(now.Add(4*time.Minute))),
 		with(Cell("Latency", "number"), None()))
-	all := SelectAll("Select all that are shown")
-	table := with(Panel(), all, with(Table("Deliveries", Column{"Select", "w-tick", true}, Column{"Status", "w-state", false}, Column{"Delivery", "w-id", false},
-		Column{"Events", "", false}, Column{"When", "w-time", false}, Column{"Latency", "number", false}), row1, row2))
+	table := with(Panel(), with(Table("Deliveries", Column{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"}, Column{Name: "Status", Class: "w-state"},
+		Column{Name: "ID", Class: "w-id"}, Column{Name: "Events"}, Column{Name: "When", Class: "w-time"}, Column{Name: "Latency", Class: "number"}), row1, row2))
 	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=nobody") // fields that the other form does not have
 	set := parsed(t, c, webhook.DeliveryList, "/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
 	numbered := parsed(t, c, webhook.SubscriptionList, "/subscriptions?page[number]=6")
@@ -121,12 +120,12 @@ func gallery(t *testing.T) templ.Component {
 	pretty := []byte(`{"id":"` + id + `","n":[1,-2.50e3,true,null,{}, []],"text":"a \u202e b","name":"` + "\u202e" + `x"}`)
 	return with(Layout(f),
 		with(RecordTitle("Delivery", "user_created and 2 more", id, "failed"),
-			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Redeliver", ""), ActionButton("/x", "delete", "Cancel", "It has ended already.")),
+			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Resend", ""), ActionButton("/x", "delete", "Cancel", "Already completed")),
 		Contents([2]string{"g-tables", "Tables"}, [2]string{"g-forms", "Forms"}, [2]string{"g-code", "Bodies"}, [2]string{"g-charts", "Charts"}),
 		aSection("g-alarms", "Alarms",
-			with(Banner(NoteFailed), childText("Something failed: "+Visible(oddText))), with(Banner(NoteWarning), childText("Something to be heeded."))),
+			with(Banner(NoteFailed), childText("Something failed: "+Visible(oddText))), with(Banner(NoteWarning), childText("Something needs attention."))),
 		aSection("g-tables", "Tables", FilterBar(f, set), table, PagerBar(numbered.Pages(312)), PagerBar(feed.FeedPages("", "def")), APIExample("curl https://service.example/v2/events")),
-		aSection("g-faults", "A list that cannot be had", FilterBar(Frame{Clock: c}, wrong)),
+		aSection("g-faults", "A list with faulty filters", FilterBar(Frame{Clock: c}, wrong)),
 		aSection("g-forms", "Forms", FormErrors(formFaults),
 			Field(FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: "x", Error: FieldErrorText(formFaults, "url"), Hint: "Where deliveries are sent."}),
 			Field(FieldProps{ID: "kind", Name: "kind", Label: "Kind", Kind: "select", Value: "b", Options: []Option{{"a", "First"}, {"b", "Second"}}}),
@@ -146,8 +145,8 @@ func gallery(t *testing.T) templ.Component {
 			with(EmptyState("Nothing has been sent yet.", "A new subscription is sent a ping at once."), Command("service token create --program acme")),
 			NoMatches("/deliveries", ""), NoMatches("/deliveries", "/deliveries?page[cursor]=x"), LoadError("The attempts", "/x", id)),
 		aSection("g-confirm", "Confirmation",
-			with(Confirm(Confirmation{Action: "/x", Button: "Delete the subscription", Danger: true, CancelTo: "/y", Hidden: [][2]string{{"id", "1"}}}), childText("It ends for good.")),
-			Confirm(Confirmation{Action: "/x", Button: "Redeliver", CancelTo: "/y", Refused: "The subscription is deleted."})),
+			with(Confirm(Confirmation{Action: "/x", Button: "Delete the subscription", Danger: true, CancelTo: "/y", Hidden: [][2]string{{"id", "1"}}}), childText("It ends permanently.")),
+			Confirm(Confirmation{Action: "/x", Button: "Resend", CancelTo: "/y", Refused: "The subscription is deleted."})),
 	)
 }
 

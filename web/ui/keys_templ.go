@@ -22,7 +22,7 @@ func keyHelps() []keyHelp {
 		{[]string{"Enter"}, "Open the row"},
 		{[]string{"x"}, "Tick the row"},
 		{[]string{"h", "l"}, "Newer and older page"},
-		{[]string{"r"}, "Redeliver"},
+		{[]string{"r"}, "Resend"},
 		{[]string{"p"}, "Pause what is live, and go on"},
 		{[]string{"g", "o"}, "Go to the overview"},
 		{[]string{"g", "i"}, "Go to the incidents"},

@@ -66,29 +66,35 @@ const ticks = page.locator("input[data-tick]");
 if (script) {
   await ticks.nth(1).click();
   await ticks.nth(4).click({ modifiers: ["Shift"] });
-  check(await page.locator("[data-ticked]").textContent() === "4", "four are ticked");
-  await page.getByText(`All ${failures} that match:`).waitFor();
+  check(await page.locator("[data-ticked]").textContent() === "4 selected", "four are selected");
+  await page.getByText(`Select all ${failures} matching deliveries`).waitFor();
 } else {
   for (const i of [1, 2, 3, 4]) await ticks.nth(i).check();
 }
 await page.click("form.bulk [data-key=redeliver]");
-await page.getByText("4 deliveries will be sent again.").waitFor();
+await page.getByText("4 deliveries will be resent.").waitFor();
 await page.getByRole("link", { name: "Back", exact: true }).click();
 await page.waitForURL(/\/deliveries(\?|$)/);
 
 // All that match, whatever page they are on: counted first, and told when done.
 await visit(page, "/deliveries?filter[status]=failed");
-await page.getByLabel("Redeliver all that match").click();
-await page.getByText(`${failures} deliveries will be sent again.`).waitFor();
+const bar = page.getByRole("group", { name: "Selected deliveries" });
+check(await bar.isHidden(), "nothing is selected: the bar takes no room");
+if (script) await page.getByLabel("Select all on this page").click();
+else await ticks.first().check();
+await bar.getByLabel(/Select all/).check();
+if (script) check(await page.locator("[data-ticked]").textContent() === "All selected", "all are selected");
+await bar.getByRole("button", { name: "Resend" }).click();
+await page.getByText(`${failures} deliveries will be resent.`).waitFor();
 await looks(page);
 status = 200;
 const arrived = server.requests.length;
 const successes = await ended('failure_reason="",status="success"');
-await follow(page, () => page.getByRole("button", { name: `Redeliver ${failures} deliveries` }).click());
+await follow(page, () => page.getByRole("button", { name: `Resend ${failures} deliveries` }).click());
 check(/^\/bulk-runs\/[0-9a-f-]{36}$/.test(new URL(page.url()).pathname), `the page of the run, got ${page.url()}`);
 const run = page.url();
 await until("the end of the run", async () => {
-  if (await page.getByText(`${failures} deliveries redelivered.`).count()) return true;
+  if (await page.getByText(`${failures} deliveries resent.`).count()) return true;
   if (!script) await page.reload(); // with a script it comes by itself
 });
 await looks(page);
@@ -118,7 +124,7 @@ check(before.length === failures, "each event was sent alone");
 check(eventsOf(again) === eventsOf(before), "the same events have arrived again, each once");
 check(new Set(again.map((r) => r.headers["webhook-id"])).size === failures, "each in a delivery of its own");
 await visit(page, "/deliveries/redeliver?filter[status]=failed");
-check(await page.getByText(`${failures}: redelivered already`).isVisible(), "a second time there is nothing to do");
+check(await page.getByText(`${failures}: already resent`).isVisible(), "a second time there is nothing to do");
 
 if (script) { // By keyboard: a row is opened by Enter.
   await visit(page, "/deliveries");

@@ -70,6 +70,10 @@ check(await page.locator("#d-1").textContent() === "changed", "the row that was 
 check(await page.locator("[data-live-list] tr").first().getAttribute("id") === "d-1", "and stays where it was");
 await message(row("d-0", "first"));
 check(await page.locator("[data-live-list] tr").first().getAttribute("id") === "d-0", "a new row comes first");
+const timed = (name, at, late = "") => `<tr role="row" id="${name}" data-row ${late}><td role="cell" class="w-age"><a href="/">timed</a><time datetime="${at}"></time></td></tr>`;
+await message(timed("d-new", "2026-03-03T00:00:02.000Z"));
+await message(timed("d-late", "2026-03-03T00:00:01.000Z", "data-late"));
+check(await page.locator("[data-live-list] tr").nth(1).getAttribute("id") === "d-late", "a row that matches only later comes by its time");
 await page.click("[data-live-toggle]");
 await message(row("d-00", "held"));
 check(await page.locator("#d-00").count() === 0, "paused: nothing comes in");

@@ -171,6 +171,7 @@ type EventDelivery struct {
 	webhook.Delivery // without its events
 	ReplayID         string
 	URL              string // of the subscription
+	Description      string // of the subscription
 	ResponseStatus   int    // of the last completed attempt, 0 if none
 	Error            webhook.ErrorCode
 }
@@ -198,7 +199,7 @@ const (
 const (
 	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
 		d.redelivery_of, d.replay_id,
-		d.created_at, d.completed_at, d.response_status, d.error, s.url, iif(d.next_attempt_at IS NULL, NULL, s.deleted_at)
+		d.created_at, d.completed_at, d.response_status, d.error, s.url, s.description, iif(d.next_attempt_at IS NULL, NULL, s.deleted_at)
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
@@ -261,7 +262,7 @@ func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d E
 	var next, completed, status, deleted sql.NullInt64
 	var created int64
 	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created,
-		&completed, &status, &code, &d.URL, &deleted)
+		&completed, &status, &code, &d.URL, &d.Description, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.ReplayID = longID(redelivery.String), replay.String
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)

@@ -8,47 +8,47 @@ import (
 	"service/webhook"
 )
 
-// advice says of an attempt what happened, in one sentence, and what to do
-// about it, "" when there is nothing to do.
+// advice says what an attempt came to, in one sentence, and what to do about it, "" for
+// nothing.
 type advice struct{ what, todo string }
 
-// errorAdvice is what to do about an attempt that had no usable answer. What
-// happened is the detail of the code.
+// errorAdvice is what to do about an attempt without a usable response. What happened is
+// the detail of the code.
 var errorAdvice = map[webhook.ErrorCode]string{
-	webhook.ErrorTimeout:     "Ask the partner to answer first and do the work afterwards; --attempt-timeout says how long an attempt may take.",
-	webhook.ErrorDNS:         "Look the name up from this machine, and check the URL for a typing mistake.",
-	webhook.ErrorConnect:     "Check that the server runs, that its port is right, and that a firewall lets this machine through.",
-	webhook.ErrorTLS:         "Ask the partner to look at the certificate and its chain: openssl s_client shows what the server presents.",
-	webhook.ErrorBlocked:     "If the address is meant, name it with --allow-destination, then redeliver. If not, correct the URL of the subscription.",
-	webhook.ErrorProtocol:    "Check that the URL leads to a web server that speaks HTTP/1.1, and to the right port of it.",
-	webhook.ErrorInterrupted: "There is nothing to do: it is tried again by itself. The receiver knows a repetition by its delivery id.",
+	webhook.ErrorTimeout:     "Ask the partner to respond before processing the events. --attempt-timeout limits the time of an attempt.",
+	webhook.ErrorDNS:         "Look up the name from this host, and check the URL for a typo.",
+	webhook.ErrorConnect:     "Check that the server is running, that the port is right, and that no firewall blocks this host.",
+	webhook.ErrorTLS:         "Ask the partner to check the certificate and its chain: openssl s_client shows what the server presents.",
+	webhook.ErrorBlocked:     "If the address is intended, permit it with --allow-destination, then resend. Otherwise correct the URL of the subscription.",
+	webhook.ErrorProtocol:    "Check that the URL and its port lead to a web server that supports HTTP/1.1.",
+	webhook.ErrorInterrupted: "No action is needed: it is retried automatically. The receiver recognizes a repetition by its delivery ID.",
 }
 
-// statusAdvice is what statuses mean that have a meaning of their own here.
+// statusAdvice is for statuses with advice of their own.
 var statusAdvice = map[int]advice{
-	400: {"The server says that the request is not valid.", "Its answer may say what it misses; when the receiver is corrected, redeliver."},
-	401: {"The server asks for credentials, or does not take those it was sent.", "Compare the Authorization header of the subscription with what the partner expects, then redeliver."},
-	403: {"The server refuses the request.", "Its signature check or a firewall may be the cause: compare the signing secret with the partner's, then redeliver."},
-	404: {"The server knows nothing at this path.", "Check the path of the URL with the partner, then redeliver."},
-	405: {"The server takes no POST at this path.", "Check the path of the URL with the partner, then redeliver."},
-	408: {"The server says that the request took it too long.", "A status of 4xx is final: redeliver when the server is well."},
-	410: {"The server says that this address is gone for good.", "Ask the partner for the new URL, or delete the subscription."},
-	413: {"The server takes no body of this size.", "Ask the partner to allow more, or let fewer events ride together, with --batch-size, then redeliver."},
-	415: {"The server takes no JSON at this path.", "Check the path of the URL with the partner, then redeliver."},
-	422: {"The server could read the request, and does not accept what it says.", "Its answer may say what it misses; when the receiver is corrected, redeliver."},
-	429: {"The server says that it is sent too much; as any 4xx, that is final.", "Requests are slowed down automatically. Set max_per_second of the subscription to what the partner allows, then resend what failed."},
-	500: {"The server failed while it worked on the request.", "Tell the partner; their log at this time says more."},
-	502: {"A proxy in front of the server had no usable answer from it.", "Tell the partner: the server behind the proxy is down or broken."},
-	503: {"The server says that it is overloaded or being worked on.", "There is nothing to do unless it goes on; Retry-After in its answer is heeded."},
-	504: {"A proxy in front of the server waited for it in vain.", "Tell the partner: the server behind the proxy is too slow."},
+	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend once the receiver is fixed."},
+	401: {"The endpoint requires credentials, or rejected those it received (401).", "Compare the Authorization header of the subscription with what the partner expects, then resend."},
+	403: {"The endpoint refused the request (403).", "Its signature check or a firewall may be the cause: compare the signing secret with the partner's, then resend."},
+	404: {"The server has no endpoint at this path (404).", "Check the path of the URL with the partner, then resend."},
+	405: {"The endpoint does not accept POST (405).", "Check the path of the URL with the partner, then resend."},
+	408: {"The server timed out while reading the request (408).", "A 4xx status is final: resend once the server is healthy."},
+	410: {"The endpoint is permanently gone (410).", "Ask the partner for the new URL, or delete the subscription."},
+	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, or send smaller batches with --batch-size, then resend."},
+	415: {"The endpoint does not accept JSON (415).", "Check the path of the URL with the partner, then resend."},
+	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend once the receiver is fixed."},
+	429: {"The endpoint is rate limiting (429). Like any 4xx, that is final.", "Requests are slowed down automatically. Set max_per_second of the subscription to what the partner allows, then resend what failed."},
+	500: {"The server failed while processing the request (500).", "Tell the partner: their log at this time has the cause."},
+	502: {"A proxy received no valid response from the server behind it (502).", "Tell the partner: the server behind the proxy is down or broken."},
+	503: {"The server is overloaded or in maintenance (503).", "No action is needed unless it continues. Retry-After in the response is respected."},
+	504: {"A proxy timed out waiting for the server behind it (504).", "Tell the partner: the server behind the proxy is too slow."},
 }
 
-// classAdvice is what the other statuses mean, by their first digit.
+// classAdvice is for the other statuses, by their first digit.
 var classAdvice = map[int]advice{
-	2: {"The server has taken the delivery.", ""},
-	3: {"The server says that this is to be had elsewhere; redirects are not followed.", "Set the URL of the subscription to where it leads, then redeliver."},
-	4: {"The server does not accept the request, and a repetition would not change that.", "Look at its answer, and redeliver when the cause is gone."},
-	5: {"The server had a fault of its own.", "Tell the partner; their log at this time says more."},
+	2: {"The endpoint accepted the delivery.", ""},
+	3: {"The server redirected the request. Redirects are not followed.", "Set the URL of the subscription to the target of the redirect, then resend."},
+	4: {"The endpoint rejected the request. Retrying would not help.", "Check its response. Resend once the cause is fixed."},
+	5: {"The server failed.", "Tell the partner: their log at this time has the cause."},
 }
 
 func adviceOf(a *webhook.Attempt) advice {
@@ -59,7 +59,7 @@ func adviceOf(a *webhook.Attempt) advice {
 		return s
 	}
 	if a.ResponseStatus >= 600 {
-		return advice{"HTTP does not define this status.", "Ask the partner what their server means by it. Only a 2xx counts as received."}
+		return advice{"HTTP does not define this status.", "Ask the partner what their server means by it. Only a 2xx counts as a success."}
 	}
 	return classAdvice[a.ResponseStatus/100]
 }
@@ -73,8 +73,7 @@ func outcomeText(a *webhook.Attempt) string {
 	return strings.TrimSpace(strconv.Itoa(a.ResponseStatus) + " " + http.StatusText(a.ResponseStatus))
 }
 
-// headerLines divides the header of an answer as it is kept into names and
-// values.
+// headerLines splits the stored header of a response into names and values.
 func headerLines(text string) [][2]string {
 	var lines [][2]string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -97,11 +96,11 @@ func headerValue(lines [][2]string, name string) string {
 	return ""
 }
 
-// change is a header that two answers do not have alike.
+// change is a header that differs between two responses.
 type change struct{ name, before, after string }
 
-// changesOf compares the headers of two answers, in the order of their names.
-// Date, which every answer has of its own, is left out.
+// changesOf compares the headers of two responses, in the order of their names, except
+// for Date.
 func changesOf(before, after [][2]string) []change {
 	joined := func(lines [][2]string) (names []string, values map[string]string) {
 		values = make(map[string]string)

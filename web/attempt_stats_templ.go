@@ -38,9 +38,9 @@ func statsSection(name string, p *attemptStats) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var2 string
-		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(name + ", pings aside")
+		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.JoinStringErrs(name + ", excluding pings")
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/attempt_stats.templ`, Line: 11, Col: 47}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/attempt_stats.templ`, Line: 11, Col: 51}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var2))
 		if templ_7745c5c3_Err != nil {
@@ -346,7 +346,7 @@ func statsSection(name string, p *attemptStats) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table("Answers other than 2xx", ui.Column{Name: "Answer", Class: "w-state"}, ui.Column{Name: "What it means"}, ui.Column{Name: "Attempts", Class: "w-count number"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table("Responses other than 2xx", ui.Column{Name: "Response", Class: "w-state"}, ui.Column{Name: "Meaning"}, ui.Column{Name: "Attempts", Class: "w-count number"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -11,8 +11,8 @@ import (
 // auditPages are the pages of the audit log.
 type auditPages struct{ *site }
 
-// entry is what the audit is told of an action of the admin who sent the
-// request, to be recorded in the write that does it:
+// entry is the audit entry of an action of the admin who sent the request. It is recorded
+// in the write that does it:
 //
 //	w.store.Write(ctx, func(sw store.Write) error {
 //		… do it with sw …

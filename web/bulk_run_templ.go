@@ -14,7 +14,7 @@ import (
 	"strconv"
 )
 
-// bulkRunPage is the page of a bulk run: how far it is, and what came of it.
+// bulkRunPage is the page of a bulk run: its progress and its outcome.
 func bulkRunPage(f ui.Frame, b *bulkRunRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// deliveryRow is a delivery and what a list says of it beside its record.
+// deliveryRow is a delivery with what a list shows of its subscription and last attempt.
 type deliveryRow struct {
 	webhook.Delivery
 	url  string           // of its subscription
@@ -32,20 +32,20 @@ func deliveryNoteOf(d *webhook.Delivery) (short, long string) {
 	}
 }
 
-// failureText says why a delivery failed for good, "" for a reason that needs
-// no more words.
+// failureText says why a delivery failed permanently, "" for a reason that needs no
+// explanation.
 func failureText(r webhook.FailureReason) string {
 	switch r {
 	case webhook.FailureAttemptsExhausted:
-		return "The last of " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed too. It is not tried again by itself."
+		return "All " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed. It is not retried automatically."
 	case webhook.FailureRejected:
-		return "The server answered with a status that is neither a success (2xx) nor a fault of its own (5xx), so it is not tried again."
+		return "The endpoint rejected it. Only a 5xx status is retried."
 	case webhook.FailureBlocked:
-		return "The URL leads to an address that nothing is sent to unless --allow-destination names it."
+		return "The URL resolves to an address that is not allowed. Permit it with --allow-destination."
 	case webhook.FailureSubscriptionDeleted:
 		return "The subscription was deleted before it could be delivered."
 	case webhook.FailureExpired:
-		return "It waited until it was older than the retention."
+		return "It was older than the retention before it could be delivered."
 	}
 	return ""
 }
@@ -66,8 +66,8 @@ func (d *deliveryRow) names() (first, rest string) {
 	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
 }
 
-// eventTypes returns the names of the events, each once with how often it is
-// there, in the order of the delivery.
+// eventTypes returns the distinct names of the events, each with its number, in the order
+// of the delivery.
 func (d *deliveryRow) eventTypes() []string {
 	var names []string
 	count := make(map[string]int)

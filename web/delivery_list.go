@@ -27,7 +27,7 @@ type deliveryList struct {
 	behind    string      // the address of the page behind a row, less the parameter with its id; "" when the page is not live
 	failed    string      // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
-	subscribe string    // a command for whoever has nothing yet
+	subscribe string    // a command that creates the first subscription
 	histogram *ui.Chart // of the time that the list shows, nil for none
 	unfolded  bool      // filters are set that do not narrow the histogram
 }
@@ -87,7 +87,7 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 	return &narrow
 }
 
-// list shows the list. A query that cannot be had is shown at its form.
+// list shows the list. The error of an invalid query is shown at its form.
 func (h *deliveryPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList, behindParameter)
 	if err != nil {
@@ -160,7 +160,8 @@ func (h *deliveryPages) arrived(r *request, q *webhook.ListQuery, mark string) (
 	return h.store.Deliveries().Arrived(r.Context(), ofProgram(q, r.program), mark)
 }
 
-// deliveryRows reads what a list says of deliveries beside their records.
+// deliveryRows adds to deliveries what a list shows of their subscriptions and last
+// attempts.
 func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) ([]deliveryRow, error) {
 	var ids, subscriptions []string
 	for _, d := range deliveries {

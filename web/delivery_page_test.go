@@ -171,7 +171,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.do("GET", path)
 	p.want(t, 200, "Retrying: 500 Internal Server Error, 3 of 5 attempts")
 	p.has(t, `id="attempt-1"`, `id="attempt-2"`, `id="attempt-3"`, `id="response"`, `id="request"`,
-		"Attempt 4 of 5 follows automatically.", "The server failed while it worked on the request.", "Until it failed", "10.0 s",
+		"Attempt 4 of 5 follows automatically.", "The server failed while processing the request (500).", "Until it failed", "10.0 s",
 		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
 		"<del>a</del>", "<ins>b</ins>",
 		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // of the ten seconds of the longest

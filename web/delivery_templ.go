@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// deliveryTable states its roles: where it is narrow its rows are shown as
-// blocks, and some browsers take it for no table then.
+// deliveryTable states its ARIA roles: where it is narrow its rows are shown as blocks, and
+// some browsers then drop the roles of a table.
 func deliveryTable(rows []deliveryRow, c ui.Clock) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -156,7 +156,7 @@ func deliveryLine(d *deliveryRow, c ui.Clock) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = endpointOf(d.url, d.ProgramID, d.SubscriptionID).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = subscriptionOf(d).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

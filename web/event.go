@@ -85,8 +85,8 @@ func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (sto
 	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
 }
 
-// resultOf is what became of an event: the state whose color and symbol it has, its word,
-// and more of it.
+// resultOf returns the result of an event: the state whose color and symbol it has, its
+// word, and the details.
 func resultOf(r *store.EventResult) (state, word, more string) {
 	total := r.Total()
 	switch {
@@ -217,7 +217,7 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 	}
 }
 
-// eventRecord is one event with where it went.
+// eventRecord is one event with its deliveries.
 type eventRecord struct {
 	store.EventView
 	states subscriptionStates // of those that the event waits for
@@ -273,18 +273,18 @@ func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 	return lines
 }
 
-// outcome says in a sentence what became of the event.
+// outcome is the result of the event as a sentence.
 func (e *eventRecord) outcome() string {
 	removed := ""
 	if e.Removed > 0 {
-		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that the retention has removed since."
+		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that retention has since removed."
 	}
 	switch {
 	case len(e.lines) > 0 || len(e.Waiting) > 0:
 	case removed != "":
 		return removed
 	default:
-		return "No subscription asked for it when it was published."
+		return "No subscription included its type when it was published."
 	}
 	// The newest of a subscription says how it stands.
 	counts := make(map[webhook.Status]int)
@@ -301,7 +301,7 @@ func (e *eventRecord) outcome() string {
 		text   string
 	}{
 		{webhook.StatusSuccess, "delivered to %d"}, {webhook.StatusFailed, "failed for %d"},
-		{webhook.StatusRetryable, "to be tried again for %d"}, {webhook.StatusPending, "being sent to %d"},
+		{webhook.StatusRetryable, "retrying for %d"}, {webhook.StatusPending, "being sent to %d"},
 	} {
 		if n := counts[s.status]; n > 0 {
 			parts = append(parts, fmt.Sprintf(s.text, n))
@@ -444,8 +444,8 @@ func draft(event []byte) string {
 	return ui.EscapeJSONText(b.String())
 }
 
-// publish publishes an event as the API does: checked by the catalog, and
-// delivered to whoever asked for it.
+// publish publishes an event as the API does: checked by the catalog, and delivered to
+// all subscriptions to its type.
 func (h *eventPages) publish(r *request) (response, error) {
 	form, err := r.formUpTo(maxPublishForm)
 	if err != nil {
@@ -488,9 +488,9 @@ func (h *eventPages) publish(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(err)
 	}
-	said := ui.Note{Kind: ui.NoteSuccess, Text: "Published. Whoever asks for " + event.Name + " is sent it."}
+	said := ui.Note{Kind: ui.NoteSuccess, Text: "Published. It is sent to all subscriptions to " + event.Name + "."}
 	if added == 0 {
-		said = ui.Note{Kind: ui.NoteWarning, Text: "This very event was published before: nothing was added."}
+		said = ui.Note{Kind: ui.NoteWarning, Text: "This event was already published: nothing was added."}
 	}
 	return response{location: eventPath(f.program, event.ID), note: &said}, nil
 }

@@ -62,8 +62,8 @@ func TestEventPages(t *testing.T) {
 	p.inert(t)
 	again := v.send("/deliveries/" + c.ID + "/redeliver").Header.Get("Location")
 	p = v.do("GET", page)
-	p.has(t, "1 subscription: being sent to 1.", again, "resent from", "the same")
-	v.do("GET", "/events/other/"+id).has(t, "No subscription asked for it")
+	p.has(t, "1 subscription: being sent to 1.", again, "resent from", "same subscription")
+	v.do("GET", "/events/other/"+id).has(t, "No subscription included its type")
 	v.do("GET", "/events/other/"+events[1].ID).want(t, 404, "")
 	p = v.do("GET", page+"/body.json.txt")
 	if p.body != string(events[1].JSON) || p.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
@@ -174,7 +174,7 @@ func TestPublish(t *testing.T) {
 	p = v.send("/events/publish", "program", "acme", "event", text)
 	p.want(t, 303, "")
 	at := p.Header.Get("Location")
-	v.do("GET", at).want(t, 200, "Published. Whoever asks for content_published is sent it.")
+	v.do("GET", at).want(t, 200, "Published. It is sent to all subscriptions to content_published.")
 	// The same form once more adds nothing.
 	p = v.send("/events/publish", "program", "acme", "event", strings.ReplaceAll(text, "\n", "\r\n"))
 	if got := p.Header.Get("Location"); p.StatusCode != 303 || got != at {
@@ -256,8 +256,8 @@ func TestHostileEvents(t *testing.T) {
 	} {
 		v.do("GET", path).inert(t)
 	}
-	v.do("GET", "/event-types").has(t, "your own")
-	v.do("GET", "/event-types/evil_thing").has(t, "your own", "⟨U+202E⟩", "one of")
+	v.do("GET", "/event-types").has(t, ">custom<")
+	v.do("GET", "/event-types/evil_thing").has(t, ">custom<", "⟨U+202E⟩", "one of")
 }
 
 // TestEventTypePages holds that every event type has a page with all of its
@@ -284,11 +284,11 @@ func TestEventTypePages(t *testing.T) {
 		}
 	}
 	v.do("GET", "/event-types/content_published").has(t, "hooks.example.com", l.sub.ID[28:], "/events/publish?name=content_published", "/v2/event_types/content_published")
-	v.do("GET", "/event-types/content_published?program=other").has(t, "No subscription does.")
+	v.do("GET", "/event-types/content_published?program=other").has(t, `<p class="quiet">None</p>`)
 	v.do("GET", "/event-types?program=other").hasNot(t, "1 active")
 	v.do("GET", "/event-types/ping").hasNot(t, "Publish a test event")
 	v.do("GET", "/event-types/user_notification_created").has(t, "When category is comment", "<code>details.comment_count</code>", "array of integer, int64", "<code>category</code>")
-	v.do("GET", "/event-types/none").want(t, 404, "no event type of this name")
+	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")
 }
 
 // TestSchemaFields holds that schemas of any form are read as far as they can be.

@@ -197,7 +197,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.Retain(ctx, store.Retention{All: 3 * time.Hour}) }()
 		time.Sleep(2 * time.Hour)
-		wants(">expired<", "It waited until it was older than the retention.")
+		wants(">expired<", "It was older than the retention before it could be delivered.")
 		time.Sleep(4 * time.Hour)
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Hour)

@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// histogramBars is about how many bars a histogram has at the most.
+// histogramBars is about the maximum number of bars of a histogram.
 const histogramBars = 48
 
 // histogramSteps are the lengths of a bar. Those below an hour need the statistics by

@@ -154,7 +154,7 @@ func foundPath(f *store.Found) string {
 }
 
 // subscriptionName is how people call a subscription: by its description, or by its URL
-// when it has none. More is its host beside a description.
+// when it has none. More is its host if it has a description.
 func subscriptionName(s *webhook.Subscription) (name, more string) {
 	host, path, _ := ui.Endpoint(s.URL)
 	if name := firstLineOf(s.Description); name != "" {

@@ -32,12 +32,12 @@ func TestSearch(t *testing.T) {
 	p.hasNot(t, "<html", "s3cret")
 
 	p = v.do("GET", "/find?q=text:two")
-	p.want(t, 200, "all there are in this time")
+	p.want(t, 200, "all events of this time")
 	if n := strings.Count(p.body, `href="/events/acme/`); n != 2 {
 		t.Errorf("%d events are found, want 2", n)
 	}
 	p.inert(t)
-	v.do("GET", "/find?q=text:none&span=7d").want(t, 404, "No event has it")
+	v.do("GET", "/find?q=text:none&span=7d").want(t, 404, "No event has this value")
 	v.do("GET", "/find?q=text:"+"two&page[cursor]=x").want(t, 422, "")
 	v.do("GET", "/find?q=https%3A%2F%2Fhooks.partner.example%2Fin").want(t, 303, "")
 	v.do("GET", "/find").want(t, 200, "content_id:4711")

@@ -176,7 +176,7 @@ func subscriptionsPage(f ui.Frame, p *subscriptionRecords) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.EmptyState("There is no subscription yet.", "A subscription is a partner's URL and the events that are to be sent there.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.EmptyState("No subscriptions yet.", "A subscription sends the events of chosen types to a partner's URL.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -786,7 +786,7 @@ func waitsFor(events, deliveries int) templ.Component {
 	})
 }
 
-// hoursChart shows what came of each of the last 24 hours.
+// hoursChart shows the results of the attempts of each of the last 24 hours.
 func hoursChart(hours []webhook.Stat, sum *webhook.Stat) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

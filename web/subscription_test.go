@@ -93,7 +93,7 @@ var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]+`)
 // what was typed but for the secret; its own secret is shown once.
 func TestCreateSubscription(t *testing.T) {
 	v, w := subscribing(t)
-	v.do("GET", "/subscriptions").want(t, 200, "There is no subscription yet.")
+	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
 	v.do("GET", "/subscriptions/new").want(t, 200, "No programs yet.")
 	newLogToken(t, w, "acme")
 
@@ -414,7 +414,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	gone.hasNot(t, path+"/edit", path+"/ping", "The same over the API")
 	v.send(path+"/ping").want(t, 409, "This subscription is deleted")
 	v.send(path+"/delete").want(t, 409, "This subscription is deleted")
-	v.do("GET", "/subscriptions").want(t, 200, "There is no subscription yet.")
+	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
 	v.do("GET", "/subscriptions?filter[deleted]=true").want(t, 200, l.sub.ID)
 	v.do("GET", "/subscriptions/none").want(t, 404, "There is no such subscription.")
 }

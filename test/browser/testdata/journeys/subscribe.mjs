@@ -14,7 +14,7 @@ const main = () => page.locator("main").innerText();
 
 // Nothing can be made before there is a program, and the page says how.
 await visit(page, "/subscriptions");
-check((await main()).includes("There is no subscription yet."), "the empty list says so");
+check((await main()).includes("No subscriptions yet."), "the empty list says so");
 await page.locator("main a[href='/subscriptions/new']").first().click();
 await page.getByText("No programs yet.").waitFor();
 command("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "webhooks.read");

@@ -43,8 +43,12 @@ func wake(c chan struct{}) {
 	}
 }
 
-// housekeepingRetry is the delay before housekeeping retries after a failure.
-const housekeepingRetry = 10 * time.Second
+const (
+	// housekeepingRetry is the delay before housekeeping retries after a failure.
+	housekeepingRetry = 10 * time.Second
+	// housekeepingPause is the minimum delay before housekeeping that is due.
+	housekeepingPause = 5 * time.Second
+)
 
 // Housekeep works in small steps, until ctx ends, on what writes have left to be done: it ends
 // the pending deliveries of deleted subscriptions, removes responses above a quota, and closes
@@ -53,13 +57,18 @@ func (s *Store) Housekeep(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })
-	all.Go(func() { s.closeQuiet(ctx) })
+	all.Go(func() { s.housekeepAt(ctx, s.housekeeping.incidents, s.closeQuiet) })
 	all.Wait()
 	return nil
 }
 
 // housekeep calls do at startup, whenever it is woken, and again after a failure.
 func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(context.Context) error) {
+	s.housekeepAt(ctx, woken, func(ctx context.Context) (time.Time, error) { return time.Time{}, do(ctx) })
+}
+
+// housekeepAt is housekeep that also calls do at the time that it returns, zero for none.
+func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(context.Context) (next time.Time, err error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -69,9 +78,15 @@ func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(con
 		case <-timer.C:
 		case <-woken:
 		}
-		if err := do(ctx); err != nil && ctx.Err() == nil {
+		next, err := do(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
 			s.logger.Error("background write failed, will retry", "what", "housekeeping", "error", err)
 			timer.Reset(housekeepingRetry)
+		case !next.IsZero():
+			timer.Reset(max(time.Until(next), housekeepingPause))
 		}
 	}
 }

@@ -164,37 +164,10 @@ func (t *tx) noteInterrupted(programID, subscriptionID string) error {
 // time at which they do. Only subscriptions that fail have a row.
 const selectQuiet = "SELECT subscription_id, quiet_at FROM failures WHERE incident IS NOT NULL AND failing_since IS NULL"
 
-// incidentPause is the least time between two looks for incidents to close.
-const incidentPause = 5 * time.Second
-
-// closeQuiet closes, until ctx ends, each incident whose subscription is not failing
-// once no delivery has failed for good for [webhook.IncidentQuiet].
-func (s *core) closeQuiet(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-s.housekeeping.incidents:
-		}
-		next, err := s.closeQuietNow(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			s.logger.Error("background write failed, will retry", "what", "closing incidents", "error", err)
-			timer.Reset(housekeepingRetry)
-		case !next.IsZero():
-			timer.Reset(max(time.Until(next), incidentPause))
-		}
-	}
-}
-
-// closeQuietNow closes the incidents that are due, and returns when the next one is,
-// by the process's time; zero for none.
-func (s *core) closeQuietNow(ctx context.Context) (next time.Time, err error) {
+// closeQuiet closes each incident whose subscription is not failing once no delivery has
+// failed for good for [webhook.IncidentQuiet]. It returns when the next one is due, by
+// the process's time; zero for none.
+func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 	var due []string
 	now := time.Now()
 	err = s.db.Each(ctx, selectQuiet, nil, func(scan func(...any) error) error {

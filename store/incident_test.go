@@ -222,7 +222,7 @@ func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 		if i := w.want("")[0]; i.Failed != 1 {
 			t.Errorf("it is %+v", i)
 		}
-		time.Sleep(webhook.IncidentQuiet + incidentPause)
+		time.Sleep(webhook.IncidentQuiet + housekeepingPause)
 		w.want(webhook.IncidentIsQuiet)
 	})
 }

@@ -135,14 +135,8 @@ func (b *bucket) serve(w http.ResponseWriter, r *http.Request, key string, query
 		wait()
 		return b.list(w, query)
 	}
-	b.mu.Lock()
-	o, ok := b.objects[key]
-	b.mu.Unlock()
+	f, o, err := b.open(key)
 	wait()
-	if !ok {
-		return errNoKey
-	}
-	f, err := os.Open(o.file)
 	if err != nil {
 		return err
 	}
@@ -150,6 +144,18 @@ func (b *bucket) serve(w http.ResponseWriter, r *http.Request, key string, query
 	w.Header().Set("Etag", o.tag)
 	http.ServeContent(w, r, "", o.modified, f)
 	return nil
+}
+
+// open opens the file of an object. The caller must close it.
+func (b *bucket) open(key string) (*os.File, bucketObject, error) {
+	b.mu.Lock()
+	o, ok := b.objects[key]
+	b.mu.Unlock()
+	if !ok {
+		return nil, o, errNoKey
+	}
+	f, err := os.Open(o.file)
+	return f, o, err
 }
 
 // put stores an object, or a part of one, or a copy of another.
@@ -168,13 +174,7 @@ func (b *bucket) put(w http.ResponseWriter, r *http.Request, key string, query u
 		if err != nil {
 			return err
 		}
-		b.mu.Lock()
-		o, ok := b.objects[name]
-		b.mu.Unlock()
-		if !ok {
-			return errNoKey
-		}
-		f, err := os.Open(o.file)
+		f, _, err := b.open(name)
 		if err != nil {
 			return err
 		}

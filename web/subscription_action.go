@@ -57,10 +57,16 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
 	})
+	return showSent(u.ID, &d, err)
+}
+
+// showSent redirects to the attempt of a delivery that was sent at once. When it has no
+// result yet, err is [context.DeadlineExceeded] and the page says so.
+func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, error) {
 	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
+	return response{location: subscriptionPath(subscriptionID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
 // test sends the example of an event type to this subscription alone.
@@ -82,10 +88,7 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionTest, &u.Subscription, event.Name))
 	})
-	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
-		return response{}, asProblem(err)
-	}
-	return response{location: subscriptionPath(u.ID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
+	return showSent(u.ID, &d, err)
 }
 
 // probe has the next probe of a failing subscription made now, and shows what came

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -129,23 +128,30 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 	}
 }
 
-type adminCreateCmd struct {
+// credentialFlags are the flags of a command that sets the password of an admin.
+type credentialFlags struct {
 	dataFlag
 	keyFlag
 	emailFlag
 	passwordFlag
 }
 
+// open reads the email address and the password, and opens the data like [openData].
+func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d dataAccess, email string, hash webhook.PasswordHash, err error) {
+	if email, err = c.emailFlag.read(); err != nil {
+		return nil, "", "", err
+	}
+	if hash, err = c.passwordFlag.read(ctx, std); err != nil {
+		return nil, "", "", err
+	}
+	d, err = openData(ctx, c.dataFlag, c.keyFlag, std, create)
+	return d, email, hash, err
+}
+
+type adminCreateCmd struct{ credentialFlags }
+
 func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
-	email, err := c.emailFlag.read()
-	if err != nil {
-		return err
-	}
-	hash, err := c.passwordFlag.read(ctx, std)
-	if err != nil {
-		return err
-	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
+	d, email, hash, err := c.open(ctx, std, true)
 	if err != nil {
 		return err
 	}
@@ -177,23 +183,10 @@ func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
 	return err
 }
 
-type adminResetPasswordCmd struct {
-	dataFlag
-	keyFlag
-	emailFlag
-	passwordFlag
-}
+type adminResetPasswordCmd struct{ credentialFlags }
 
 func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
-	email, err := c.emailFlag.read()
-	if err != nil {
-		return err
-	}
-	hash, err := c.passwordFlag.read(ctx, std)
-	if err != nil {
-		return err
-	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, email, hash, err := c.open(ctx, std, false)
 	if err != nil {
 		return err
 	}
@@ -226,9 +219,7 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 		if all == nil {
 			all = []webhook.Admin{}
 		}
-		e := json.NewEncoder(std.Out)
-		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return printJSON(std.Out, all)
 	}
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(std.Out, spelled("No admins yet. Create the first with the link that service admin setup-link prints.", ownName()))

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,9 +65,7 @@ func (c *benchCmd) Run(ctx context.Context, std Streams) error {
 		fmt.Fprint(std.Out, report)
 		return err
 	}
-	out := json.NewEncoder(std.Out)
-	out.SetIndent("", "  ")
-	return errors.Join(err, out.Encode(report))
+	return errors.Join(err, printJSON(std.Out, report))
 }
 
 // config reads the flags.

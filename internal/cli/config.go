@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -38,10 +37,7 @@ func (c *configShowCmd) Run(std Streams, conf *configuration, ctx *kong.Context)
 		all = append(all, shownSetting{s.Name, s.Value, s.Source})
 	}
 	if c.JSON {
-		e := json.NewEncoder(std.Out)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(all)
+		return printJSON(std.Out, all)
 	}
 	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SETTING\tVALUE\tFROM")

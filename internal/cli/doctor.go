@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,10 +129,7 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 			f.Detail, f.Advice = spelled(f.Detail, ownName()), spelled(f.Advice, ownName())
 			all[i] = numbered{i + 1, f}
 		}
-		e := json.NewEncoder(std.Out)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		if err := e.Encode(all); err != nil {
+		if err := printJSON(std.Out, all); err != nil {
 			return err
 		}
 	} else {

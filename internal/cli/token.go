@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -86,9 +85,7 @@ func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
 	if all == nil {
 		all = []webhook.Token{}
 	}
-	e := json.NewEncoder(std.Out)
-	e.SetIndent("", "  ")
-	return e.Encode(all)
+	return printJSON(std.Out, all)
 }
 
 // printTokens prints the tokens as a table.

@@ -21,13 +21,13 @@ var failoverBugs = []testBug{
 	}}, "TestTakeOver", "the primary renews what it has lost", ""},
 	{bug{name: "an upload acknowledges what is committed while it runs", edits: []edit{
 		{"store/replica/acknowledge.go", "a.covered.Store(a.upTo)", "a.covered.Store(a.commits())"},
-	}}, "TestAcknowledger", "an upload that failed woke somebody", ""},
+	}}, "TestAcknowledger", "failed upload: got 1 woken", ""},
 	{bug{name: "an upload whose answer came after the lease acknowledges", edits: []edit{
 		{"store/replica/sync.go", "if r.fenced() {\n\t\treturn ErrLeaseExpired\n\t}\n\tr.acks.end(true)", "r.acks.end(true)"},
-	}}, "TestAwaitOutage", "whose answer came after the lease", ""},
+	}}, "TestAwaitOutage", "response after the end of the lease", ""},
 	{bug{name: "what was committed before the start counts as uploaded", edits: []edit{
-		{"store/replica/acknowledge.go", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(-1)", "wanted: make(chan struct{}, 1)}\n\ta.covered.Store(0)"},
-	}}, "TestAcknowledger", "no upload is asked for", ""},
+		{"store/replica/acknowledge.go", "a.covered.Store(-1)\n\treturn a", "a.covered.Store(0)\n\treturn a"},
+	}}, "TestAcknowledger", "got no request for an upload", ""},
 	{bug{name: "the lease has no reserve", edits: []edit{
 		{"store/replica/tenure.go", "l.cfg.TTL - l.cfg.Reserve", "l.cfg.TTL"},
 	}}, "TestLease", "the reserve is for attempts in flight", ""},

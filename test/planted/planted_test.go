@@ -54,7 +54,7 @@ type edit struct{ file, from, to string }
 const maxPlans = "12000"
 
 // TestBugsApply fails when the code has changed so that a bug can no longer be
-// planted. It takes no time, so it also runs with -short.
+// planted, or when its test was renamed. It takes no time, so it also runs with -short.
 func TestBugsApply(t *testing.T) {
 	s, names := make(sources), make(map[string]bool)
 	for _, b := range all() {
@@ -66,11 +66,28 @@ func TestBugsApply(t *testing.T) {
 			t.Errorf("%s: %v", b.name, err)
 		}
 	}
+	for _, b := range slices.Concat(failoverBugs, raceBugs) {
+		if !hasTest(t, cmp.Or(b.pkg, "store/replica"), b.test) {
+			t.Errorf("%s: the test %s does not exist", b.name, b.test)
+		}
+	}
 	for name := range firstPlans {
 		if !names[name] {
 			t.Errorf("firstPlans has %q, which is no bug", name)
 		}
 	}
+}
+
+// hasTest reports whether a package has a test.
+func hasTest(t *testing.T, pkg, name string) bool {
+	files, err := filepath.Glob(filepath.Join(root, pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), "func "+name+"(")
+	})
 }
 
 // all returns every bug.

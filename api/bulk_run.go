@@ -20,7 +20,7 @@ type bulkRunRecord struct {
 	Done          int                      `json:"done"`
 	Skipped       map[webhook.BulkSkip]int `json:"skipped"`
 	Waiting       int                      `json:"waiting_subscriptions"`
-	Redeliveries  *bulkRunResults          `json:"redeliveries"` // null for a cancellation
+	Redeliveries  any                      `json:"redeliveries,omitzero"` // *bulkRunResults, nil for a cancellation; not in lists
 	CreatedAt     timestamp                `json:"created_at"`
 	CompletedAt   timestamp                `json:"completed_at"`
 }
@@ -45,6 +45,7 @@ type bulkRunCount struct {
 // bulkCountTime bounds the counting of a dry run.
 const bulkCountTime = 5 * time.Second
 
+// newBulkRunRecord returns the record of a run without its results, as lists have it.
 func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
 	record := bulkRunRecord{
 		ID: r.ID, Action: r.Action, Filter: make(map[string]string), Status: r.Status, Done: r.Done, Skipped: r.Skipped,
@@ -61,11 +62,18 @@ func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
 	if r.Total >= 0 {
 		record.Total = &r.Total
 	}
+	return record
+}
+
+// newWholeBulkRunRecord returns the record of a single run.
+func newWholeBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
+	record := newBulkRunRecord(r)
+	var results *bulkRunResults
 	if r.Action == webhook.BulkRedeliver {
 		n := r.Results
-		record.Redeliveries = &bulkRunResults{n[webhook.StatusPending], n[webhook.StatusRetryable], n[webhook.StatusSuccess],
-			n[webhook.StatusFailed]}
+		results = &bulkRunResults{n[webhook.StatusPending], n[webhook.StatusRetryable], n[webhook.StatusSuccess], n[webhook.StatusFailed]}
 	}
+	record.Redeliveries = results
 	return record
 }
 
@@ -76,6 +84,18 @@ func (h bulkRunHandlers) find(req *request) error {
 	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.bulkRun = &r
 	return err
+}
+
+func (h bulkRunHandlers) list(req *request) (answer, error) {
+	all, next, err := h.api.store.BulkRuns().Page(req.ctx, req.program(), &req.query)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]bulkRunRecord, len(all))
+	for n := range all {
+		records[n] = newBulkRunRecord(&all[n])
+	}
+	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
 }
 
 func (h bulkRunHandlers) create(req *request) (answer, error) {
@@ -100,12 +120,12 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
 		r, err := w.CreateBulkRun(&store.NewBulkRun{ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query})
-		return answer{status: http.StatusAccepted, location: "/v2/bulk_runs/" + r.ID, data: newBulkRunRecord(&r)}, err
+		return answer{status: http.StatusAccepted, location: "/v2/bulk_runs/" + r.ID, data: newWholeBulkRunRecord(&r)}, err
 	})
 }
 
 func (h bulkRunHandlers) read(req *request) (answer, error) {
-	return answer{data: newBulkRunRecord(req.bulkRun), tagged: true}, nil
+	return answer{data: newWholeBulkRunRecord(req.bulkRun), tagged: true}, nil
 }
 
 // cancel stops a running bulk run.
@@ -121,5 +141,5 @@ func (h bulkRunHandlers) cancel(req *request) (answer, error) {
 		return answer{}, err
 	}
 	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.bulkRun.ID)
-	return answer{data: newBulkRunRecord(&r)}, err
+	return answer{data: newWholeBulkRunRecord(&r)}, err
 }

@@ -40,6 +40,8 @@ type incidentEntry struct {
 	ResponseStatus *int          `json:"response_status"`
 	Error          *attemptError `json:"error"`
 	ReplayID       *string       `json:"replay_id"`
+	BulkRunID      *string       `json:"bulk_run_id"`
+	Deliveries     *int64        `json:"deliveries"`
 }
 
 func newAttemptError(code webhook.ErrorCode) *attemptError {
@@ -72,8 +74,11 @@ func newWholeIncidentRecord(i *webhook.Incident) incidentRecord {
 		if p := e.Probe; p != nil {
 			entry.DeliveryID, entry.ResponseStatus, entry.Error = orNull(p.DeliveryID), orNull(p.ResponseStatus), newAttemptError(p.Error)
 		}
-		if e.Replay != nil {
-			entry.ReplayID = &e.Replay.ID
+		if s := e.Resent; s != nil {
+			entry.ReplayID, entry.Deliveries = orNull(s.ReplayID), &s.Deliveries
+			if s.ProgramID == i.ProgramID { // a run over all programs is not readable here
+				entry.BulkRunID = orNull(s.BulkRunID)
+			}
 		}
 		r.Timeline[n] = entry
 	}

@@ -76,6 +76,7 @@ func (a *API) routes() []route {
 		replayList       = queryRules{list: webhook.ReplayList}
 		programList      = queryRules{list: webhook.ProgramDeliveryList}
 		eventDeliveries  = queryRules{list: webhook.EventDeliveryList}
+		bulkRunList      = queryRules{list: webhook.BulkRunList}
 	)
 	all := []route{
 		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false, nil},
@@ -92,6 +93,7 @@ func (a *API) routes() []route {
 		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
 		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
 		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false, nil},
+		{"GET", bulkRunsPath, webhooksWrite, nil, bulkRunList, bulkRuns.list, false, nil},
 		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
 		{"POST", "/v2/events", eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
 		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},

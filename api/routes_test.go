@@ -65,7 +65,7 @@ func (s *service) everything(i ids) string {
 		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries",
 		"/v2/webhooks/subscriptions/" + i.subscription + "/deliveries/" + i.delivery,
 		"/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay,
-		"/v2/incidents", "/v2/incidents/" + i.incident, "/v2/bulk_runs/" + i.bulkRun,
+		"/v2/incidents", "/v2/incidents/" + i.incident, "/v2/bulk_runs", "/v2/bulk_runs/" + i.bulkRun,
 	} {
 		r := s.send("GET", target, "")
 		wantStatus(s.t, target, r, 200)
@@ -121,9 +121,10 @@ func TestProgramsAreIsolated(t *testing.T) {
 	}
 
 	// Lists contain only their own program, and reject a cursor of another.
-	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events", "/v2/incidents"} {
+	for _, target := range []string{"/v2/webhooks/subscriptions", "/v2/events", "/v2/incidents", "/v2/bulk_runs"} {
 		r := mallory.send("GET", target, "")
-		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) || strings.Contains(r.body, theirs.incident) {
+		if strings.Contains(r.body, theirs.subscription) || strings.Contains(r.body, theirs.event) || strings.Contains(r.body, theirs.incident) ||
+			strings.Contains(r.body, theirs.bulkRun) {
 			t.Errorf("%s shows another program's records: %s", target, r.body)
 		}
 	}

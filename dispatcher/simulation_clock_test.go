@@ -18,7 +18,7 @@ func (s *simulation) jump(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clockOffset.Add(int64(by))
-	s.jumpUnsaved = true
+	s.jumpUnsaved, s.jumped = true, true
 	if by > 0 {
 		s.jumpedForwardAt = time.Now()
 	}

@@ -36,7 +36,11 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
 		s.violate(promiseIncident, "subscription %d is healthy and has an incident open after its recovery", h.index)
 	}
+	counted, expired := failed, int64(0)
 	for _, d := range stored {
+		if d.FailureReason == webhook.FailureExpired && d.Events[0].Name != webhook.EventPing && !d.CompletedAt.Before(s.changes.removedBefore) {
+			expired++
+		}
 		switch d.FailureReason {
 		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
 			if len(d.Events) == 0 {
@@ -51,6 +55,10 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	// Retention removes deliveries and incidents of different ages.
 	if failed != 0 && s.changes.removedBefore.IsZero() {
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", h.index, failed)
+	}
+	// An incident is kept as long as what expired during it, unless the clock was set.
+	if !s.jumped && counted < expired {
+		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired", h.index, counted, expired)
 	}
 }
 

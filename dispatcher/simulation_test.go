@@ -81,6 +81,7 @@ type simulation struct {
 	settled        bool // since the last step; owned by run
 
 	clockOffset     atomic.Int64 // of the wall clock, a time.Duration
+	jumped          bool         // the clock has jumped
 	jumpUnsaved     bool         // the clock has jumped, perhaps without a commit since
 	jumpedForwardAt time.Time    // when it was last set forward; the store forgets this at a restart
 

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"math"
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -78,6 +80,7 @@ const (
 	bulkRunColumns    = "num, id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
 	selectBulkRun     = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
 	selectBulkRuns    = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 ORDER BY created_at DESC, id DESC LIMIT ?2"
+	selectBulkRunsOf  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"
 	selectBulkResults = "SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
 )
 
@@ -330,6 +333,34 @@ func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRu
 		})
 	}
 	return r.BulkRun, err
+}
+
+// bulkRunsOfProgram walks along all bulk runs, which are few.
+var bulkRunsOfProgram = along("n.num", "n.num", allOf(isIn("n.program_id"), isIn("n.status"), isIn("n.action")), "FROM bulk_runs n WHERE TRUE")
+
+// Page returns a page of the bulk runs of a program, of a query of webhook.BulkRunList, without
+// their results, and the cursor of the next page, "" on the last. It reads a bounded number of
+// runs: a page with a cursor may be short or empty.
+func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQuery) (all []webhook.BulkRun, next string, err error) {
+	b := bindsOf(q)
+	b["program_id"] = jsonOf([]string{programID})
+	f := &feed{
+		s: s.core, q: q, binds: b, high: math.MaxInt64, budget: s.lists.scan, streams: []stream{{access: bulkRunsOfProgram}},
+		scope: cursorScope{"bulk_runs", programID, "", webhook.BulkRunList.Selection(q)},
+	}
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		if nums, next, err = f.page(v); err != nil {
+			return err
+		}
+		all = make([]webhook.BulkRun, len(nums))
+		return v.Each(selectBulkRunsOf, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+			r, err := scanBulkRun(scan)
+			all[slices.Index(nums, r.num)] = r.BulkRun
+			return err
+		})
+	})
+	return all, next, err
 }
 
 // Recent returns the newest bulk runs of a program, or of all when that is "", newest

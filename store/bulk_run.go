@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// bulkPause is how long bulk runs rest when all that is left of them has to wait.
+// bulkPause is the least time between two looks for room while bulk runs wait for it.
 const bulkPause = 250 * time.Millisecond
 
 // errBulkEnded says that a bulk run was cancelled during a step.
@@ -26,10 +26,20 @@ func (s BulkRuns) Run(ctx context.Context) error {
 	return nil
 }
 
-// workBulkRuns works on all running bulk runs in turns, until there is none.
+// workBulkRuns works on all running bulk runs in turns, until there is none. When all of them
+// wait for redeliveries to end, it sleeps until a delivery changes.
 func (s *core) workBulkRuns(ctx context.Context) error {
 	work := &sweep{s: s, ctx: ctx, step: firstSweep}
+	var changes *Watcher // open while all runs wait
+	stopWaiting := func() {
+		if changes != nil {
+			changes.Close()
+			changes = nil
+		}
+	}
+	defer stopWaiting()
 	for {
+		s.housekeeping.bulkTurns.Add(1)
 		runs, err := s.runningBulkRuns(ctx)
 		if err != nil || len(runs) == 0 {
 			return err
@@ -53,18 +63,39 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			idle = idle && !worked
 		}
 		if !idle {
+			stopWaiting()
 			continue
 		}
-		rest := time.NewTimer(bulkPause)
-		select {
-		case <-rest.C:
-		case <-s.housekeeping.bulk:
-			rest.Stop()
-		case <-ctx.Done():
-			rest.Stop()
-			return ctx.Err()
+		if changes == nil {
+			changes = s.watch(true) // before another turn, which sees what changed until now
+			continue
+		}
+		if err := s.awaitRoom(ctx, changes); err != nil {
+			return err
 		}
 	}
+}
+
+// awaitRoom returns when a bulk run that waits may continue: after a delivery has changed or
+// a run was created or cancelled, but at the earliest after bulkPause.
+func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
+	select {
+	case <-changes.C:
+		changes.Take()
+	case <-s.housekeeping.bulk:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	pause := time.NewTimer(bulkPause)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-s.housekeeping.bulk:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
@@ -82,6 +113,9 @@ const (
 	moveBulkRun           = "UPDATE bulk_runs SET after_num = ?, done = ?, skipped = ? WHERE id = ? AND status = 'running'"
 	insertBulkWait        = "INSERT INTO bulk_run_waits (run, subscription_id, after_num) VALUES (?, ?, ?)"
 	moveBulkWait          = "UPDATE bulk_run_waits SET after_num = ? WHERE run = ? AND subscription_id = ?"
+	countBulkRun          = `INSERT INTO bulk_run_subscriptions (subscription_id, run, done)
+		SELECT d.subscription_id, ?1, count(*) FROM json_each(?2) i CROSS JOIN deliveries d ON d.num = i.value WHERE TRUE GROUP BY 1
+		ON CONFLICT DO UPDATE SET done = done + excluded.done`
 	deleteBulkWait        = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"
 )
 
@@ -327,7 +361,10 @@ func (b *bulkWork) apply(t *tx, chosen []bulkFound) error {
 			b.s.watchers.queued(id)
 		}
 	})
-	return b.s.redeliverAll(t, nums, b.run.num)
+	if err := b.s.redeliverAll(t, nums, b.run.num); err != nil {
+		return err
+	}
+	return t.Exec(countBulkRun, b.run.num, jsonOf(nums))
 }
 
 // move stores how far a step has brought the run.

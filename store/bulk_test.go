@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -304,6 +306,90 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 	}
 	stop()
 	must(t, <-worked)
+}
+
+// A run that waits for room does not poll: it looks again when a delivery has changed.
+func TestBulkRunIsWoken(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		s.quotas.redeliveries = 1
+		sub := subscribe(t, s, "p", "content_updated")
+		const each = 3
+		for range each {
+			publish(t, s, "p", "content_updated")
+			deliver(t, s, sub.ID, webhook.StatusFailed)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		worked := make(chan error, 1)
+		go func() { worked <- s.BulkRuns().Run(ctx) }()
+		id := webhook.NewID()
+		if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+			t.Fatal(err)
+		}
+		for done := 1; done <= each; done++ {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if r := bulkRun(t, s, id); r.Done != done || (done < each) != (r.Waiting == 1) {
+				t.Fatalf("with room for %d the run is %+v", done, r)
+			}
+			turns := s.housekeeping.bulkTurns.Load()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if more := s.housekeeping.bulkTurns.Load() - turns; more != 0 {
+				t.Errorf("it looked for room %d times while nothing changed", more)
+			}
+			deliverAll(t, s, sub.ID)
+		}
+		if r := bulkRun(t, s, id); r.Status != webhook.BulkDone {
+			t.Errorf("it ended as %+v", r)
+		}
+		stop()
+		must(t, <-worked)
+	})
+}
+
+// A list of bulk runs has those of one program, newest first, page by page.
+func TestBulkRunPages(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	var want []string
+	for i := range 5 {
+		id, action := webhook.NewID(), webhook.BulkCancel
+		if i == 2 {
+			action = webhook.BulkRedeliver
+		}
+		err := s.Write(t.Context(), func(w Write) error {
+			_, err := w.CreateBulkRun(&NewBulkRun{ID: id, ProgramID: []string{"p", "q"}[i%2], Action: action, Query: query(t, webhook.AllDeliveryList, "")})
+			return err
+		})
+		must(t, err)
+		if i%2 == 0 {
+			want = append([]string{id}, want...)
+		}
+	}
+	list := func(raw string) (ids []string, next string) {
+		t.Helper()
+		all, next, err := s.BulkRuns().Page(t.Context(), "p", query(t, webhook.BulkRunList, raw))
+		must(t, err)
+		for _, r := range all {
+			ids = append(ids, r.ID)
+		}
+		return ids, next
+	}
+	first, next := list("page[size]=2")
+	second, end := list("page[size]=2&page[cursor]=" + next)
+	if got := append(first, second...); !slices.Equal(got, want) || len(first) != 2 || end != "" {
+		t.Errorf("got %v and %v, want %v", first, second, want)
+	}
+	if got, _ := list("sort=created_at&filter[status]=running"); !slices.Equal(got, []string{want[2], want[1], want[0]}) {
+		t.Errorf("the oldest first: %v", got)
+	}
+	if got, _ := list("filter[action]=redeliver"); !slices.Equal(got, want[1:2]) {
+		t.Errorf("redeliveries: %v", got)
+	}
+	if got, _ := list("filter[status]=done"); got != nil {
+		t.Errorf("ended: %v", got)
+	}
 }
 
 // deliverAll ends the redeliveries of a subscription with success.

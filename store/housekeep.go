@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"service/webhook"
@@ -18,6 +19,8 @@ type housekeeping struct {
 	responses chan struct{} // responses above a quota
 	incidents chan struct{} // incidents that may have become quiet
 	bulk      chan struct{} // bulk runs
+
+	bulkTurns atomic.Int64 // looks at the running bulk runs, for tests
 
 	found bool // responses that an earlier process left have been looked for; owned by Housekeep
 	step  int  // step size of the last sweep of responses; owned by Housekeep

@@ -10,11 +10,11 @@ import (
 	"service/webhook"
 )
 
-// incident is what failed attempts change of a subscription's open incident. It is
-// stored in the row of its failures, which is written for each of them anyway.
+// incident is the part of a subscription's open incident that failed attempts change. It is
+// stored in the row of its failures, which each of them writes anyway.
 type incident struct {
 	num        int64 // 0: none is open
-	failed     int64 // deliveries that failed for good since it opened
+	failed     int64 // deliveries that failed permanently since it opened
 	failedFrom int64 // when the oldest event of those was accepted, in Unix milliseconds; 0 if not known
 	quietAt    int64 // when it is closed if no other fails, by the wait clock; 0 if none failed
 	probeLog   string
@@ -37,7 +37,7 @@ type probeEntry struct {
 	Delivery int64             `json:"delivery"`
 }
 
-// note takes down an attempt that ended now, which may be a ping.
+// note records an attempt that ended now, which may be a ping.
 func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	if a.Error == webhook.ErrorInterrupted || c.Ping && !c.Probe {
 		return nil
@@ -60,7 +60,7 @@ func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	return err
 }
 
-// noteFailed counts a delivery that failed for good.
+// noteFailed counts a delivery that failed permanently.
 func (in *incident) noteFailed(clock *clock, now, accepted time.Time) {
 	in.failed++
 	in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))
@@ -83,8 +83,7 @@ var (
 	selectSuccessBefore = "SELECT " + lastSuccess + " FROM subscriptions x WHERE x.id = ?"
 )
 
-// openIncident stores a new incident, whose first failure was at first. In is as it
-// is from then on.
+// openIncident stores a new incident whose first failure was at first, and sets in.num.
 func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) error {
 	var last int64
 	if err := t.Scan(selectIncidentTime, nil, &last); err != nil {
@@ -139,16 +138,22 @@ func (t *tx) incidentsChanged() {
 	})
 }
 
-// noteInterrupted counts a delivery whose last attempt was cut off by the end of the
-// process.
-func (t *tx) noteInterrupted(programID, subscriptionID string) error {
+// noteEnded counts n deliveries of a subscription that failed permanently without a result
+// of an attempt: interrupted by the end of the process, or expired. Accepted is when the
+// oldest of their events was accepted, zero if unknown.
+func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.Time) error {
 	f, in, err := t.failures(subscriptionID)
 	if err != nil {
 		return err
 	}
+	opens := in.num == 0
+	if opens {
+		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, "" // of an earlier incident
+	}
 	now := t.w.clock.now()
-	in.noteFailed(t.w.clock, now, time.Time{})
-	if in.num == 0 {
+	in.noteFailed(t.w.clock, now, accepted)
+	in.failed += n - 1
+	if opens {
 		first := f.First
 		if first.IsZero() {
 			first = now
@@ -165,7 +170,7 @@ func (t *tx) noteInterrupted(programID, subscriptionID string) error {
 const selectQuiet = "SELECT subscription_id, quiet_at FROM failures WHERE incident IS NOT NULL AND failing_since IS NULL"
 
 // closeQuiet closes each incident whose subscription is not failing once no delivery has
-// failed for good for [webhook.IncidentQuiet]. It returns when the next one is due, by
+// failed permanently for [webhook.IncidentQuiet]. It returns when the next one is due, by
 // the process's time; zero for none.
 func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 	var due []string

@@ -143,7 +143,7 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 }
 
 // An incident of an unreachable subscription opens with the circuit breaker, before
-// anything has failed for good. Its first failure is the first of those attempts.
+// anything has failed permanently. Its first failure is the first of those attempts.
 func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.attempt(1, 503)
@@ -159,7 +159,7 @@ func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
 	})
 }
 
-// Without the circuit breaker an incident closes when nothing has failed for good for
+// Without the circuit breaker an incident closes when nothing has failed permanently for
 // an hour, whatever succeeded meanwhile, and not before.
 func TestIncidentCloses(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
@@ -209,7 +209,7 @@ func TestIncidentEndsWithItsSubscription(t *testing.T) {
 	})
 }
 
-// A last attempt that the end of the process cut off has failed for good.
+// A last attempt that the end of the process cut off has failed permanently.
 func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		publish(t, w.s, "p", "content_updated")
@@ -224,6 +224,91 @@ func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 		}
 		time.Sleep(webhook.IncidentQuiet + housekeepingPause)
 		w.want(webhook.IncidentIsQuiet)
+	})
+}
+
+// A delivery that expires has failed permanently: it opens an incident, or is counted in
+// the open one. A ping or a subscription that was deleted is not.
+func TestIncidentOfAnExpiredDelivery(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		other := subscribe(t, w.s, "p", "content_updated")
+		publish(t, w.s, "p", "content_updated")
+		accepted := time.Now()
+		for range 2 {
+			w.record(form(t, w.s, queue(t, w.s, w.sub.ID), 1), 1, 500)
+			publish(t, w.s, "p", "content_updated")
+			time.Sleep(time.Second)
+		}
+		w.record(form(t, w.s, queue(t, w.s, other.ID), 1), 1, 500)
+		_, err := w.s.Subscriptions().Delete(t.Context(), "p", other.ID)
+		must(t, err)
+		w.want()
+		time.Sleep(time.Minute)
+		edge := time.Now()
+		deliver(t, w.s, w.sub.ID, webhook.StatusSuccess) // the newest delivery is not removed
+		swept, err := w.s.sweep(t.Context(), edge, edge)
+		must(t, err)
+		if i := w.want("")[0]; i.Failed != 2 || i.FailingReason != "" || !i.FailedFrom.Equal(accepted.UTC().Truncate(time.Millisecond)) || swept.swept.Expired < 2 {
+			t.Errorf("it is %+v, after %+v", i, swept.swept)
+		}
+		publish(t, w.s, "p", "content_updated")
+		w.record(form(t, w.s, queue(t, w.s, w.sub.ID), 1), 1, 500)
+		time.Sleep(time.Minute)
+		edge = time.Now()
+		publish(t, w.s, "p", "content_updated")
+		deliver(t, w.s, w.sub.ID, webhook.StatusSuccess)
+		_, err = w.s.sweep(t.Context(), edge, edge)
+		must(t, err)
+		if i := w.want("")[0]; i.Failed != 3 {
+			t.Errorf("it is %+v", i)
+		}
+	})
+}
+
+// The timeline names what was resent: by whom, how many deliveries, with which outcome.
+func TestTimelineOfResending(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		for range 2 {
+			w.attempt(1, 404)
+			time.Sleep(time.Second)
+		}
+		run := runBulk(t, w.s, webhook.BulkRedeliver, webhook.NewID(), "filter[status]=failed", 0)
+		time.Sleep(time.Second)
+		deliverAll(t, w.s, w.sub.ID)
+		must(t, w.s.Write(t.Context(), func(sw Write) error {
+			plan, err := w.s.Replays().Plan(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+			if err != nil {
+				return err
+			}
+			r, err := sw.CreateReplay(plan)
+			if err != nil {
+				return err
+			}
+			return sw.Audit(webhook.AuditEntry{Admin: "grace@example.com", Action: webhook.ActionSubscriptionReplay, ProgramID: "p", SubjectID: w.sub.ID, Detail: "all; replay " + r.ID})
+		}))
+		i, err := w.s.Incidents().Get(t.Context(), "p", w.want("")[0].ID)
+		must(t, err)
+		var resent []webhook.IncidentResend
+		for _, e := range i.Timeline {
+			if e.Kind == webhook.IncidentEntryResent {
+				resent = append(resent, *e.Resent)
+			}
+		}
+		if len(resent) != 2 {
+			t.Fatalf("the timeline is %+v", i.Timeline)
+		}
+		if r := resent[0]; r.BulkRunID != run.ID || r.Admin != "ada@example.com" || r.Running || r.Deliveries != 2 || r.Results[webhook.StatusSuccess] != 2 {
+			t.Errorf("the bulk run is %+v", r)
+		}
+		if r := resent[1]; r.ReplayID == "" || r.Admin != "grace@example.com" || !r.Running || r.Deliveries != 0 {
+			t.Errorf("the replay is %+v", r)
+		}
+		newest, err := w.s.Incidents().Newest(t.Context(), w.sub.ID)
+		if err != nil || newest.ID != i.ID || newest.Failed != 2 {
+			t.Errorf("the newest incident is %+v, %v", newest, err)
+		}
+		_, err = w.s.Incidents().Newest(t.Context(), webhook.NewID())
+		wantCode(t, err, webhook.CodeNotFound)
 	})
 }
 

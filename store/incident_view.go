@@ -192,17 +192,94 @@ func (v *view) timeline(i *webhook.Incident, num int64, log []probeEntry) error 
 	if !i.Open() {
 		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: i.ClosedAt, Kind: webhook.IncidentEntryClosed})
 	}
+	if err := v.timelineResent(i, num); err != nil {
+		return err
+	}
+	slices.SortStableFunc(i.Timeline, func(a, b webhook.IncidentEntry) int { return a.At.Compare(b.At) })
+	return nil
+}
+
+const (
+	selectIncidentRuns = `SELECT r.num, r.id, r.program_id, r.status, r.admin, r.created_at, r.done, x.done
+		FROM bulk_run_subscriptions x CROSS JOIN bulk_runs r ON r.num = x.run
+		WHERE x.subscription_id = ?1 AND r.created_at >= ?2
+		AND r.created_at < coalesce((SELECT n.opened_at FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = ?1 AND n.num > ?3 ORDER BY n.num LIMIT 1), 1 << 62)
+		ORDER BY x.run LIMIT 100`
+	selectRunResults = `SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery
+		WHERE x.run = ? AND d.subscription_id = ? GROUP BY 1`
+	selectReplayResults = "SELECT d.status, count(*) FROM deliveries d INDEXED BY deliveries_by_replay WHERE d.replay_id = ? AND d.replay_id IS NOT NULL GROUP BY 1"
+	// The audit log names who started a replay by its detail.
+	selectReplayAdmin = `SELECT a.admin FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = ?1 AND a.action = 'subscription.replay'
+		AND a.detail LIKE '%; replay ' || ?2 ORDER BY a.num DESC LIMIT 1`
+)
+
+// maxResultRows is how many deliveries of a replay or a bulk run are read to count their
+// results.
+const maxResultRows = 5000
+
+// timelineResent adds the replays and bulk runs that resent deliveries of an incident.
+func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 	until := i.ClosedAt
 	if i.Open() {
 		until = v.s.clock.now()
 	}
-	err = v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()}, func(scan func(...any) error) error {
+	type source struct {
+		query string
+		args  []any
+	}
+	var sources []source // of the results of each entry
+	first := len(i.Timeline)
+	add := func(at time.Time, r webhook.IncidentResend, rows int64, query string, args ...any) {
+		if rows > maxResultRows {
+			query = ""
+		}
+		sources = append(sources, source{query, args})
+		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: at, Kind: webhook.IncidentEntryResent, Resent: &r})
+	}
+	err := v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()}, func(scan func(...any) error) error {
 		r, err := scanReplay(scan)
-		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: r.CreatedAt, Kind: webhook.IncidentEntryResent, Replay: &r.Replay})
+		add(r.CreatedAt, webhook.IncidentResend{
+			ReplayID: r.ID, Deliveries: r.Deliveries, Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
+		}, r.Deliveries, selectReplayResults, r.ID)
 		return err
 	})
-	slices.SortStableFunc(i.Timeline, func(a, b webhook.IncidentEntry) int { return a.At.Compare(b.At) })
+	if err != nil {
+		return err
+	}
+	err = v.Each(selectIncidentRuns, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), num}, func(scan func(...any) error) error {
+		var run, created, rows int64
+		var status webhook.BulkStatus
+		var r webhook.IncidentResend
+		err := scan(&run, &r.BulkRunID, &r.ProgramID, &status, &r.Admin, &created, &rows, &r.Deliveries)
+		r.Running, r.Cancelled = status == webhook.BulkRunning, status == webhook.BulkCancelled
+		add(time.UnixMilli(created).UTC(), r, rows, selectRunResults, run, i.SubscriptionID)
+		return err
+	})
+	for n, from := range sources {
+		if err != nil {
+			return err
+		}
+		r := i.Timeline[first+n].Resent
+		if from.query != "" {
+			r.Results, err = v.results(from.query, from.args)
+		}
+		if r.ReplayID != "" && err == nil {
+			err = ignoreNoRows(v.Scan(selectReplayAdmin, []any{i.SubscriptionID, r.ReplayID}, &r.Admin))
+		}
+	}
 	return err
+}
+
+// results counts deliveries by status.
+func (v *view) results(query string, args []any) (map[webhook.Status]int64, error) {
+	counts := make(map[webhook.Status]int64)
+	return counts, v.Each(query, args, func(scan func(...any) error) error {
+		var status webhook.Status
+		var n int64
+		err := scan(&status, &n)
+		counts[status] = n
+		return err
+	})
 }
 
 func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {

@@ -892,7 +892,7 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 	}
 	if step.Status == webhook.StatusFailed && !deleted && !ping {
-		if err := t.noteInterrupted(program, subscription); err != nil {
+		if err := t.noteEnded(program, subscription, 1, time.Time{}); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"context"
 	"encoding/json"
 	"errors"
@@ -279,14 +280,31 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	return swept, err
 }
 
-// announceExpired notifies, after the commit, requests that wait for an expiring ping, and the
-// queues of expiring deliveries, since an ordered queue continues with the next one.
+// selectExpiring finds the deliveries of a range that expire. An event is kept as long as a
+// delivery that has it.
+const selectExpiring = `SELECT d.id, d.subscription_id, d.program_id, d.ping IS NOT NULL, s.deleted_at IS NOT NULL,
+	(SELECT e.received_at FROM events e WHERE e.program_id = d.program_id AND e.seq = d.seqs ->> 0)
+	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id
+	WHERE d.num > ? AND d.num <= ? AND d.created_at < ? AND d.next_attempt_at IS NOT NULL`
+
+// expiredOf counts the deliveries of a subscription that expire in one step.
+type expiredOf struct {
+	program, subscription string
+	n, accepted           int64 // accepted is the time of the oldest event, 0 if unknown
+}
+
+// announceExpired counts what expires in the incidents of its subscriptions. After the commit it
+// ends the wait for pings that expire, and wakes the queues: an ordered one sends the next.
 func (w *sweep) announceExpired(t *tx, after, to int64) error {
-	return t.Each("SELECT id, subscription_id, ping IS NOT NULL FROM deliveries WHERE num > ? AND num <= ? AND created_at < ? "+
-		"AND next_attempt_at IS NOT NULL", []any{after, to, w.edge}, func(scan func(...any) error) error {
-		var id, subscription string
-		var ping bool
-		err := scan((*deliveryID)(&id), &subscription, &ping)
+	var all []expiredOf
+	at := make(map[string]int)
+	err := t.Each(selectExpiring, []any{after, to, w.edge}, func(scan func(...any) error) error {
+		var id, subscription, program string
+		var ping, deleted bool
+		var accepted sql.NullInt64
+		if err := scan((*deliveryID)(&id), &subscription, &program, &ping, &deleted, &accepted); err != nil {
+			return err
+		}
 		t.AfterCommit(func() {
 			if ping {
 				w.s.watchers.dropped(id)
@@ -294,8 +312,27 @@ func (w *sweep) announceExpired(t *tx, after, to int64) error {
 			w.s.watchers.queued(subscription)
 		})
 		t.deliveryChanged(0)
-		return err
+		if ping || deleted {
+			return nil
+		}
+		i, known := at[subscription]
+		if !known {
+			i = len(all)
+			at[subscription], all = i, append(all, expiredOf{program: program, subscription: subscription})
+		}
+		all[i].n++
+		if accepted.Valid && (all[i].accepted == 0 || accepted.Int64 < all[i].accepted) {
+			all[i].accepted = accepted.Int64
+		}
+		return nil
 	})
+	for _, e := range all {
+		if err != nil {
+			return err
+		}
+		err = t.noteEnded(e.program, e.subscription, e.n, fromMillis(sql.NullInt64{Int64: e.accepted, Valid: e.accepted != 0}))
+	}
+	return err
 }
 
 const (
@@ -515,7 +552,10 @@ func (w *sweep) rest() error {
 		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
 		{selectAgedBulkLinks, w.edge,
 			[]string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
-		{selectAgedBulkRuns, w.edge, []string{"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectAgedBulkRuns, w.edge, []string{
+			"DELETE FROM bulk_run_subscriptions WHERE run IN (SELECT value FROM json_each(?))",
+			"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))",
+		}},
 		{selectAgedAlerts, w.edge, []string{
 			"DELETE FROM alert_sends WHERE alert IN (SELECT value FROM json_each(?))",
 			"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))",
@@ -524,6 +564,7 @@ func (w *sweep) rest() error {
 		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
 			"DELETE FROM incidents WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM bulk_run_subscriptions WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM response_marks WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM delivered WHERE subscription_id IN (SELECT value FROM json_each(?))",

@@ -360,17 +360,32 @@ func earlierProbes(n int) string {
 	return ui.Number(int64(n)) + " earlier probes failed"
 }
 
-// resentText says what a replay has resent.
-func resentText(r *webhook.Replay) string {
-	text := ui.Number(r.EventsSent) + " events in " + webhook.Count(int(r.Deliveries), "delivery")
-	if r.EventsSent == 1 {
-		text = "1 event in " + webhook.Count(int(r.Deliveries), "delivery")
+// resentText says what was resent, by whom, and with which outcome: 5 deliveries by
+// ada@example.com: 4 succeeded, 1 failed.
+func resentText(r *webhook.IncidentResend) string {
+	text := deliveriesOf(int(r.Deliveries)) + " by " + cmp.Or(ui.Visible(r.Admin), "API")
+	switch {
+	case r.Running:
+		text += " so far"
+	case r.Cancelled:
+		text += ", then cancelled"
 	}
-	switch r.Status {
-	case webhook.ReplayRunning:
-		return text + " so far"
-	case webhook.ReplayCancelled:
-		return text + ", then cancelled"
+	var parts []string
+	for _, b := range bulkResults {
+		if n := r.Results[b.status]; n > 0 {
+			parts = append(parts, ui.Number(n)+" "+b.word)
+		}
+	}
+	if len(parts) > 0 {
+		text += ": " + strings.Join(parts, ", ")
 	}
 	return text
+}
+
+// resentPath is the page of what was resent.
+func resentPath(r *webhook.IncidentResend) string {
+	if r.BulkRunID != "" {
+		return runPath(r.BulkRunID)
+	}
+	return ui.Address("/deliveries", url.Values{"filter[replay_id]": {r.ReplayID}})
 }

@@ -114,7 +114,7 @@ const (
 	IncidentEntryOpened IncidentEntryKind = "opened"
 	IncidentEntryAlert  IncidentEntryKind = "alert"  // the operator was alerted
 	IncidentEntryProbe  IncidentEntryKind = "probe"  // a probe was sent
-	IncidentEntryResent IncidentEntryKind = "resent" // a replay of failed deliveries was started
+	IncidentEntryResent IncidentEntryKind = "resent" // a replay or a bulk run that resends deliveries was started
 	IncidentEntryClosed IncidentEntryKind = "closed"
 )
 
@@ -127,5 +127,18 @@ type IncidentEntry struct {
 	AlertStatus Status    // of the alert's delivery
 
 	Probe  *IncidentProbe
-	Replay *Replay
+	Resent *IncidentResend
+}
+
+// IncidentResend is a replay or a bulk run that resent deliveries of a subscription.
+type IncidentResend struct {
+	ReplayID  string // "" of a bulk run
+	BulkRunID string // "" of a replay
+	ProgramID string // to which the bulk run is limited, "" for all programs
+
+	Admin      string // who started it, "" for an API token
+	Running    bool   // it has not ended
+	Cancelled  bool
+	Deliveries int64            // created so far
+	Results    map[Status]int64 // of those, by status; nil if there are too many to count
 }

@@ -187,6 +187,18 @@ var (
 		Filters: append(slices.Clone(IncidentList.Filters), Filter{Name: "program_id", Kind: FilterText}),
 	}
 
+	// BulkRunList is the list of the bulk runs of a program; created_at is the order in
+	// which they were created.
+	BulkRunList = &List{
+		Feed:    true,
+		Sort:    []string{"created_at"},
+		Default: []SortField{{Name: "created_at", Descending: true}},
+		Filters: []Filter{
+			{Name: "status", Values: []string{string(BulkRunning), string(BulkDone), string(BulkCancelled)}},
+			{Name: "action", Values: []string{string(BulkRedeliver), string(BulkCancel)}},
+		},
+	}
+
 	// AuditList lists the audit log of all programs; at is its order.
 	AuditList = &List{
 		Feed:    true,

@@ -118,8 +118,11 @@ var bugs = []bug{
 	{"an incident stays open when its subscription has recovered", []edit{
 		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tin = incident{}\n", ""},
 	}},
-	{"an incident counts the first delivery that failed for good alone", []edit{
+	{"an incident counts only the first delivery that failed permanently", []edit{
 		{"store/health.go", "\tif failed {\n\t\tin.noteFailed(", "\tif failed && opens {\n\t\tin.noteFailed("},
+	}},
+	{"an incident does not count what expires", []edit{
+		{"store/retention.go", "if ping || deleted {", "if ping || deleted || program != \"\" {"},
 	}},
 	{"a pause that a server asked for is not kept", []edit{
 		{"dispatcher/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},

@@ -12,12 +12,12 @@ import (
 	"service/webhook"
 )
 
-// hashOf is a hash that differs by its name, and that nobody has a password of.
+// hashOf returns a password hash derived from name; no password matches it.
 func hashOf(name string) webhook.PasswordHash {
 	return webhook.PasswordHash("$argon2id$v=19$m=19456,t=2,p=1$" + (name + strings.Repeat("A", 22))[:22] + "$" + strings.Repeat("A", 43))
 }
 
-// mustWrite does something in one write, which must succeed.
+// mustWrite runs do in one write, which must succeed.
 func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 	t.Helper()
 	if err := s.Write(t.Context(), do); err != nil {
@@ -25,7 +25,7 @@ func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 	}
 }
 
-// createAdmin makes an admin.
+// createAdmin creates an admin.
 func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
 	t.Helper()
 	var a webhook.Admin
@@ -36,7 +36,8 @@ func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
 	return a
 }
 
-// createSession signs an admin of createAdmin in, and returns the secret.
+// createSession signs in an admin created by createAdmin, and returns the session and its
+// secret.
 func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (webhook.Session, string) {
 	t.Helper()
 	var session webhook.Session
@@ -48,7 +49,7 @@ func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (we
 	return session, secret
 }
 
-// good says whether a secret is that of a session that is good.
+// good reports whether a secret is that of an active session.
 func good(t *testing.T, s *Store, secret string) bool {
 	t.Helper()
 	_, ok, err := s.Sessions().Get(t.Context(), secret)
@@ -58,12 +59,12 @@ func good(t *testing.T, s *Store, secret string) bool {
 	return ok
 }
 
-// wantMistake checks that an error is the caller's, of a kind.
+// wantMistake checks that err is a *webhook.Error with a code.
 func wantMistake(t *testing.T, err error, want webhook.Code) {
 	t.Helper()
 	var got *webhook.Error
 	if !errors.As(err, &got) || got.Code != want {
-		t.Errorf("got %v, want a mistake with %s", err, want)
+		t.Errorf("got %v, want an error with code %s", err, want)
 	}
 }
 
@@ -94,7 +95,7 @@ func TestAdmins(t *testing.T) {
 		_, err := w.CreateAdmin("cy@example.com", "a password")
 		return err
 	}); err == nil {
-		t.Error("a password was stored in place of its hash")
+		t.Error("stored a password instead of its hash")
 	}
 
 	got, hash, err := s.Admins().ByEmail(t.Context(), "ana@example.com")
@@ -116,9 +117,10 @@ func TestAdmins(t *testing.T) {
 		return err
 	})
 	if ended != 1 || good(t, s, first) || !good(t, s, secret) || !good(t, s, kept) {
-		t.Errorf("after another password: %d sessions ended, the first is good: %v, the one to keep: %v, another's: %v", ended, good(t, s, first), good(t, s, secret), good(t, s, kept))
+		t.Errorf("after a new password: %d sessions ended, active: first %v, kept %v, other admin's %v", ended, good(t, s, first),
+			good(t, s, secret), good(t, s, kept))
 	}
-	// A password that was checked just before it was replaced is no way in.
+	// A sign-in fails if the password was replaced after it was checked.
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
 		_, _, err := w.CreateSession(ana.ID, hashOf("abc"), "", "", "")
 		return err
@@ -133,7 +135,7 @@ func TestAdmins(t *testing.T) {
 		return err
 	})
 	if good(t, s, secret) {
-		t.Error("a removed admin is signed in")
+		t.Error("a removed admin is still signed in")
 	}
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
 		_, err := w.RemoveAdmin(ana.Email)
@@ -155,37 +157,36 @@ func TestSessions(t *testing.T) {
 	}
 	for _, other := range []string{"", "x", secret[1:], strings.Repeat("A", 43)} {
 		if good(t, s, other) {
-			t.Errorf("%q is good", other)
+			t.Errorf("%q is accepted as a secret", other)
 		}
 	}
-	// The next sign-in of a browser takes the place of the one before.
+	// The next sign-in of a browser replaces its session.
 	_, next := createSession(t, s, ana, secret)
 	if good(t, s, secret) || !good(t, s, next) {
-		t.Errorf("after signing in again: the old is good: %v, the new: %v", good(t, s, secret), good(t, s, next))
+		t.Errorf("after signing in again: active: old %v, new %v; want false, true", good(t, s, secret), good(t, s, next))
 	}
 	third, thirdSecret := createSession(t, s, ana, "")
-	// A session is its admin's alone.
+	// An admin cannot revoke another admin's session.
 	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.RevokeSession(bo.ID, third.ID) }), webhook.CodeNotFound)
 	if !good(t, s, thirdSecret) {
-		t.Error("another admin ended it")
+		t.Error("another admin revoked the session")
 	}
 	mustWrite(t, s, func(w Write) error { return w.RevokeSession(ana.ID, third.ID) })
 	if good(t, s, thirdSecret) || !good(t, s, next) {
-		t.Errorf("after one was revoked: it is good: %v, the other: %v", good(t, s, thirdSecret), good(t, s, next))
+		t.Errorf("after a revocation: active: revoked %v, other %v; want false, true", good(t, s, thirdSecret), good(t, s, next))
 	}
 	mustWrite(t, s, func(w Write) error {
 		_, found, err := w.EndSession(next)
 		if !found {
-			t.Error("no session was found to end")
+			t.Error("EndSession found no session")
 		}
 		return err
 	})
 	if good(t, s, next) {
-		t.Error("it is good after its end")
+		t.Error("the session is active after its end")
 	}
 }
 
-// TestSessionsAreBounded holds that the oldest of too many ends.
 func TestSessionsAreBounded(t *testing.T) {
 	s, now := openAt(t)
 	ana := createAdmin(t, s, "ana@example.com")
@@ -196,16 +197,16 @@ func TestSessionsAreBounded(t *testing.T) {
 		*now = now.Add(time.Second)
 	}
 	if good(t, s, secrets[0]) || !good(t, s, secrets[1]) {
-		t.Errorf("the oldest is good: %v, the next: %v", good(t, s, secrets[0]), good(t, s, secrets[1]))
+		t.Errorf("active: oldest %v, next %v; want false, true", good(t, s, secrets[0]), good(t, s, secrets[1]))
 	}
 	all, err := s.Sessions().List(t.Context(), ana.ID)
 	if err != nil || len(all) != webhook.MaxSessions || !all[0].CreatedAt.After(all[1].CreatedAt) {
-		t.Errorf("%d are listed, %v", len(all), err)
+		t.Errorf("%d sessions are listed, %v", len(all), err)
 	}
 }
 
-// TestSessionsEnd holds that a session ends 12 hours after it began, and 2 hours
-// after it was seen, and that a restart changes nothing of it.
+// TestSessionsEnd checks that a session ends 12 hours after it began, and 2 hours after it was
+// last seen, also across a restart.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := memoryDir(t)
@@ -218,10 +219,10 @@ func TestSessionsEnd(t *testing.T) {
 		for time.Since(began) < webhook.SessionLife-time.Hour {
 			time.Sleep(time.Hour)
 			if !good(t, s, busy) {
-				t.Fatalf("it has ended after %s", time.Since(began))
+				t.Fatalf("the session ended after %s", time.Since(began))
 			}
 			if _, ok, err := s.Sessions().GetUnseen(t.Context(), watched); err != nil || ok != (time.Since(began) < webhook.SessionIdle) {
-				t.Errorf("after %s, one that a page alone asks for is good: %v, %v", time.Since(began), ok, err)
+				t.Errorf("after %s, a session seen only by live pages is active: %v, %v", time.Since(began), ok, err)
 			}
 			if time.Since(began) == webhook.SessionIdle-time.Hour {
 				must(t, s.Close())
@@ -229,15 +230,15 @@ func TestSessionsEnd(t *testing.T) {
 			}
 		}
 		if good(t, s, idle) {
-			t.Errorf("one that was not seen for %s is good", time.Since(began))
+			t.Errorf("a session not seen for %s is active", time.Since(began))
 		}
 		time.Sleep(time.Until(began.Add(webhook.SessionLife - time.Millisecond)))
 		if !good(t, s, busy) {
-			t.Error("it ended early")
+			t.Error("the session ended early")
 		}
 		time.Sleep(time.Millisecond)
 		if good(t, s, busy) {
-			t.Errorf("it is good after %s", webhook.SessionLife)
+			t.Errorf("the session is active after %s", webhook.SessionLife)
 		}
 		if all, err := s.Sessions().List(t.Context(), ana.ID); err != nil || len(all) != 0 {
 			t.Errorf("listed: %+v, %v", all, err)
@@ -245,13 +246,13 @@ func TestSessionsEnd(t *testing.T) {
 		createSession(t, s, ana, "")
 		var left int
 		if err := s.db.Scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
-			t.Errorf("%d sessions are kept, %v; want those that have expired removed", left, err)
+			t.Errorf("%d sessions are stored (%v), want the expired ones removed", left, err)
 		}
 		must(t, s.Close())
 	})
 }
 
-// TestSeenIsWrittenOnceAMinute holds that pages do not cost a write each.
+// TestSeenIsWrittenOnceAMinute checks that not every request writes.
 func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := mustOpen(t, memoryDir(t))
@@ -266,11 +267,11 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 		before := written()
 		time.Sleep(59 * time.Second)
 		if good(t, s, secret); written() != before {
-			t.Error("it was written within a minute")
+			t.Error("seen_at was written again within a minute")
 		}
 		time.Sleep(time.Second)
 		if good(t, s, secret); written() != time.Now().UnixMilli() {
-			t.Error("it was not written after a minute")
+			t.Error("seen_at was not written after a minute")
 		}
 	})
 }
@@ -284,25 +285,25 @@ func TestDevices(t *testing.T) {
 		t.Fatalf("got %q, %v", name, ok)
 	}
 	if other, _ := s.Sessions().Device("ana", s.Sessions().NewDevice("ana")); other == name {
-		t.Error("two devices have one name")
+		t.Error("two devices have the same name")
 	}
 	for _, m := range []string{"", ".", mark[:len(mark)-1], "A" + mark[1:], name + ".", name, mark + "A"} {
 		if m == mark {
 			continue
 		}
 		if _, ok := s.Sessions().Device("ana", m); ok {
-			t.Errorf("%q is a mark", m)
+			t.Errorf("%q is accepted as a mark", m)
 		}
 	}
 	if _, ok := s.Sessions().Device("bo", mark); ok {
-		t.Error("a mark is another admin's, too")
+		t.Error("a mark is accepted for another admin")
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = mustOpen(t, dir)
 	if _, ok := s.Sessions().Device("ana", mark); !ok {
-		t.Error("a restart has forgotten the device")
+		t.Error("the device is unknown after a restart")
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -318,7 +319,7 @@ func mustOpen(t *testing.T, dir string) *Store {
 	return s
 }
 
-// openAt is open with a clock of the test's.
+// openAt is open with a clock that the test sets.
 func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
@@ -338,12 +339,13 @@ func TestAudit(t *testing.T) {
 		mustWrite(t, s, func(w Write) error { return w.Audit(e) })
 	}
 	ana := func(action webhook.Action, subject string) webhook.AuditEntry {
-		return webhook.AuditEntry{Admin: "ana@example.com", Address: "192.0.2.1", Action: action, ProgramID: "acme", SubjectID: subject, Detail: "detail of " + subject}
+		return webhook.AuditEntry{Admin: "ana@example.com", Address: "192.0.2.1", Action: action, ProgramID: "acme", SubjectID: subject,
+			Detail: "detail of " + subject}
 	}
 	add(ana(webhook.ActionSubscriptionPause, "s1"))
 	*now = now.Add(time.Hour)
 	add(ana(webhook.ActionSubscriptionResume, "s1"))
-	*now = now.Add(-2 * time.Hour) // set back: the times do not fall
+	*now = now.Add(-2 * time.Hour) // set back: times in the audit log must not decrease
 	add(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionTokenCreate, ProgramID: "other", SubjectID: "t1"})
 	*now = now.Add(4 * time.Hour)
 	add(ana(webhook.ActionSubscriptionPause, "s2"))
@@ -392,7 +394,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 
-	// Pages go by a cursor: what is added later does not shift them.
+	// Pages have cursors, so later entries do not shift them.
 	first, next := list("page[size]=2")
 	if !slices.Equal(first, all[:2]) || next == "" {
 		t.Fatalf("the first page is %q, next %q", first, next)
@@ -406,18 +408,18 @@ func TestAudit(t *testing.T) {
 	wantMistake(t, err, webhook.CodeInvalid)
 }
 
-// TestAuditIsOfTheWrite holds that what was not done is not in the audit, and
-// that what the audit cannot record is not done.
-func TestAuditIsOfTheWrite(t *testing.T) {
+// TestAuditIsAtomic checks that a failed write leaves no audit entry, and that an action which
+// cannot be recorded is not performed.
+func TestAuditIsAtomic(t *testing.T) {
 	s := open(t)
-	undone := errors.New("undone")
+	rollback := errors.New("roll back")
 	err := s.Write(t.Context(), func(w Write) error {
 		if err := w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish}); err != nil {
 			return err
 		}
-		return undone
+		return rollback
 	})
-	if !errors.Is(err, undone) {
+	if !errors.Is(err, rollback) {
 		t.Fatal(err)
 	}
 	err = s.Write(t.Context(), func(w Write) error {
@@ -427,7 +429,7 @@ func TestAuditIsOfTheWrite(t *testing.T) {
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: "admin.crown"})
 	})
 	if err == nil {
-		t.Error("an action that nobody knows was recorded")
+		t.Error("an unknown action was recorded")
 	}
 	q, _ := webhook.AuditList.Parse(nil)
 	entries, _, err := s.Audit().Page(context.Background(), &q)
@@ -437,7 +439,8 @@ func TestAuditIsOfTheWrite(t *testing.T) {
 	mustWrite(t, s, func(w Write) error {
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish, Detail: strings.Repeat("ö", 2000) + "\xff"})
 	})
-	if entries, _, err = s.Audit().Page(t.Context(), &q); err != nil || len(entries) != 1 || len(entries[0].Detail) > webhook.MaxAuditDetail || !strings.HasSuffix(entries[0].Detail, "ö…") {
+	if entries, _, err = s.Audit().Page(t.Context(), &q); err != nil || len(entries) != 1 ||
+		len(entries[0].Detail) > webhook.MaxAuditDetail || !strings.HasSuffix(entries[0].Detail, "ö…") {
 		t.Errorf("got %+v, %v", entries, err)
 	}
 }

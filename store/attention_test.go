@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// failUntil has every attempt for a subscription end in 503, a minute apart,
-// until it has that health.
+// failUntil records attempts with status 503, a minute apart, until a subscription has the
+// given health.
 func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 	t.Helper()
 	policy := webhook.HealthPolicy{FailingAfter: 2}
@@ -27,7 +27,8 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 				t.Fatalf("nothing is due: %v", err)
 			}
 		}
-		a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: 503, Result: webhook.ResultRetryable,
+		a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: 503,
+			Result:         webhook.ResultRetryable,
 			ResponseHeader: "A: b\n", ResponseBody: []byte("no")}
 		if _, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy); err != nil {
 			t.Fatal(err)
@@ -41,7 +42,7 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 		}
 		time.Sleep(time.Minute)
 	}
-	t.Fatalf("it did not become %s", health)
+	t.Fatalf("the subscription did not become %s", health)
 }
 
 func TestLossesAndAlerts(t *testing.T) {
@@ -53,10 +54,10 @@ func TestLossesAndAlerts(t *testing.T) {
 			return got, totals
 		}
 		if got, totals := losses(10); len(got) != 0 || totals != (LossTotals{}) {
-			t.Errorf("of a store where nothing was lost: %v, %v", got, totals)
+			t.Errorf("without losses: got %v, %v", got, totals)
 		}
 		if got, err := s.Alerts().Last(t.Context(), 10); err != nil || len(got) != 0 {
-			t.Errorf("of a store where all is well: %v, %v", got, err)
+			t.Errorf("without alerts: got %v, %v", got, err)
 		}
 		start := time.Now().UTC()
 		one := subscribe(t, s, "p", "content_updated")
@@ -64,21 +65,23 @@ func TestLossesAndAlerts(t *testing.T) {
 		publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "content_deleted", "content_updated")
-		sweepAt(t, s, time.Now().Add(-time.Hour)) // the three
+		sweepAt(t, s, time.Now().Add(-time.Hour)) // removes the three events
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "channel_created")
 		_, err := s.Subscriptions().Delete(t.Context(), "p", one.ID)
 		must(t, err)
-		sweepAt(t, s, time.Now().Add(-time.Hour)) // the one
-		first := Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour), LastAt: start.Add(2 * time.Hour)}
-		second := Loss{SubscriptionID: two.ID, ProgramID: "p", URL: two.URL, Events: 1, FirstAt: start.Add(4 * time.Hour), LastAt: start.Add(4 * time.Hour)}
+		sweepAt(t, s, time.Now().Add(-time.Hour)) // removes the one event
+		first := Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour),
+			LastAt: start.Add(2 * time.Hour)}
+		second := Loss{SubscriptionID: two.ID, ProgramID: "p", URL: two.URL, Events: 1, FirstAt: start.Add(4 * time.Hour),
+			LastAt: start.Add(4 * time.Hour)}
 		got, totals := losses(10)
 		if diff := cmp.Diff([]Loss{second, first}, got); diff != "" || totals != (LossTotals{Subscriptions: 2, Events: 4}) {
-			t.Errorf("losses of %v (-want +got):\n%s", totals, diff)
+			t.Errorf("totals %v, losses (-want +got):\n%s", totals, diff)
 		}
 		got, totals = losses(1)
 		if diff := cmp.Diff([]Loss{second}, got); diff != "" || totals != (LossTotals{Subscriptions: 2, Events: 4}) {
-			t.Errorf("one of them: losses of %v (-want +got):\n%s", totals, diff)
+			t.Errorf("limit 1: totals %v, losses (-want +got):\n%s", totals, diff)
 		}
 
 		publish(t, s, "p", "content_deleted")
@@ -92,18 +95,19 @@ func TestLossesAndAlerts(t *testing.T) {
 		}
 		a := alerts[1]
 		if a.ID == "" || a.Message == "" || a.Action == "" {
-			t.Errorf("the alert does not say what happened, and what to do: %+v", a)
+			t.Errorf("the alert lacks the message or the action: %+v", a)
 		}
 		a.ID, a.Message, a.Action = "", "", ""
-		want := Alert{Name: webhook.AlertLost, ProgramID: "p", SubscriptionID: two.ID, URL: two.URL, LostEvents: 1, Status: AlertUnsent, CreatedAt: start.Add(4 * time.Hour)}
+		want := Alert{Name: webhook.AlertLost, ProgramID: "p", SubscriptionID: two.ID, URL: two.URL, LostEvents: 1, Status: AlertUnsent,
+			CreatedAt: start.Add(4 * time.Hour)}
 		if diff := cmp.Diff(want, a); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }
 
-// TestAttentionPlans holds that what needs attention is found by indexes, and
-// that what is scanned is what was found, up to a limit.
+// TestAttentionPlans checks that these queries use indexes, and scan only their own results up
+// to a limit.
 func TestAttentionPlans(t *testing.T) {
 	s := open(t)
 	for _, tt := range []struct {

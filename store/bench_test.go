@@ -13,8 +13,7 @@ import (
 	"service/webhook"
 )
 
-// BenchmarkPublish is the rate of acknowledged publishes: each is on disk
-// (fsynced) when it counts.
+// BenchmarkPublish measures acknowledged publishes; each is fsynced.
 func BenchmarkPublish(b *testing.B) {
 	for _, publishers := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint("publishers=", publishers), func(b *testing.B) {
@@ -42,11 +41,9 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkDeliver is the store's part of a delivery of one event: forming it,
-// with its attempt counted, and recording its result.
 // BenchmarkPublishAgain publishes events in transactions of 1,000: new ones, those of a log
-// of 50,000 again in its order, and again in another order. An event that is published
-// again is compared with the stored one, which is then on a page of its own each time.
+// of 50,000 again in its order, and again in random order, where the stored event to compare
+// with is on another page each time.
 func BenchmarkPublishAgain(b *testing.B) {
 	const stored, atOnce = 50_000, 1000
 	for _, order := range []string{"new", "again", "again, in another order"} {
@@ -83,16 +80,19 @@ func BenchmarkPublishAgain(b *testing.B) {
 	}
 }
 
+// BenchmarkDeliver measures the store's part of delivering one event: it forms the delivery,
+// with its attempt counted, and records the result.
 func BenchmarkDeliver(b *testing.B) {
 	b.Run("response=none", func(b *testing.B) { benchmarkDeliver(b, 200, "", 0) })
 	b.Run("response=200", func(b *testing.B) { benchmarkDeliver(b, 200, responseHeader, 0) })
 	b.Run("response=404", func(b *testing.B) { benchmarkDeliver(b, 404, responseHeader, 500) })
 }
 
-const responseHeader = "Date: Fri, 20 Mar 2026 10:00:00 GMT\nContent-Type: application/json; charset=utf-8\nContent-Length: 2\nServer: nginx\nX-Request-Id: 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5\n"
+const responseHeader = "Date: Fri, 20 Mar 2026 10:00:00 GMT\nContent-Type: application/json; charset=utf-8\nContent-Length: " +
+	"2\nServer: nginx\nX-Request-Id: 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5\n"
 
-// benchmarkDeliver records responses of a status, with so many bytes of body; and
-// removes those that are above the quotas.
+// benchmarkDeliver records responses with a status and so many bytes of body, and removes those
+// above the quotas.
 func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	s := open(b)
 	s.quotas.responses = 1 << 20
@@ -129,7 +129,7 @@ func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 		if err != nil || len(w.Seqs) != 1 {
 			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
 		}
-		slots <- struct{}{} // before Submit, whose Wait must follow at once
+		slots <- struct{}{} // before Submit, which must be followed by Wait
 		f := s.Queues().form(&Credit{Queue: l}, &w)
 		f.Submit()
 		go func() {
@@ -155,7 +155,7 @@ func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	b.ReportMetric(float64(ran(b, s)-before)/float64(b.N), "statements/op")
 }
 
-// ran returns how many statements the writer has run, transactions included.
+// ran returns the number of statements the writer has run, including transaction control.
 func ran(b *testing.B, s *Store) (n int64) {
 	b.Helper()
 	if err := s.writer.do(func(t *tx) error { n = t.Statements(); return nil }); err != nil {
@@ -164,8 +164,7 @@ func ran(b *testing.B, s *Store) (n int64) {
 	return n
 }
 
-// BenchmarkCatchUp is reading what waits for a queue that has fallen behind, by
-// the hundred, from the database.
+// BenchmarkCatchUp reads the backlog of a queue from the database, 100 events at a time.
 func BenchmarkCatchUp(b *testing.B) {
 	const stored, each = 20_000, 100
 	s := open(b)

@@ -8,9 +8,9 @@ import (
 	"service/webhook"
 )
 
-// A probe passes an event of the type that was rejected: the cursor stays, and each
-// event is in one delivery in the end, what is published meanwhile too.
-func TestProbePassesEvents(t *testing.T) {
+// A probe skips events of the rejected type: the cursor stays, and in the end each event is in
+// one delivery, including those published in between.
+func TestProbeSkipsEvents(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
@@ -38,25 +38,25 @@ func TestProbePassesEvents(t *testing.T) {
 		passed bool
 	}{
 		{[]string{"content_updated"}, 1, "[4]", true},
-		{[]string{"content_deleted", "content_updated"}, 1, "[6]", true}, // there is no third
-		{[]string{"content_updated"}, 1, "[1]", false},                   // there is no other
-		{[]string{"content_deleted"}, 1, "[3]", false},                   // which is the next anyway
+		{[]string{"content_deleted", "content_updated"}, 1, "[6]", true}, // no event has a third name
+		{[]string{"content_updated"}, 1, "[1]", false},                   // no event has another name
+		{[]string{"content_deleted"}, 1, "[3]", false},                   // the next event anyway
 		{nil, 100, "[5]", false},
 	} {
 		c, f := next(want.except, want.count)
 		if got := seqs(c); got != want.seqs || f.Skipped != want.passed {
-			t.Errorf("but for %q: %s, passed %t; want %s, %t", want.except, got, f.Skipped, want.seqs, want.passed)
+			t.Errorf("except %q: got %s, skipped %t; want %s, %t", want.except, got, f.Skipped, want.seqs, want.passed)
 		}
 	}
 	publish(t, s, "p", "content_deleted", "content_updated")
 	if c, _ := next(nil, 100); seqs(c) != "[7,8]" {
-		t.Errorf("then %s, want what was published since", seqs(c))
+		t.Errorf("got %s, want the events published since", seqs(c))
 	}
 }
 
-// The health of a queue is read as it is stored, and the time of a probe by the
-// process's clock.
-func TestQueueOfAFailingSubscription(t *testing.T) {
+// A queue has the stored health of its subscription, and the time of the next probe as a
+// monotonic time.
+func TestFailingQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 		policy := webhook.HealthPolicy{RejectingAfter: 2}
@@ -73,36 +73,37 @@ func TestQueueOfAFailingSubscription(t *testing.T) {
 			t.Error("one rejection changed its health")
 		}
 		if q := queue(t, s, sub.ID); q.Failing || !q.Rejected {
-			t.Errorf("after one rejection it is %+v", q)
+			t.Errorf("after one rejection: got %+v", q)
 		}
 		if r := reject("content_deleted"); !r.HealthChanged {
-			t.Error("the second did not")
+			t.Error("the second rejection did not change its health")
 		}
 		q := queue(t, s, sub.ID)
-		if !q.Failing || !q.Rejecting || q.Pinged || q.RejectedName != "content_deleted" || !q.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) {
-			t.Errorf("failing, it is %+v", q)
+		if !q.Failing || !q.Rejecting || q.Pinged || q.RejectedName != "content_deleted" ||
+			!q.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) {
+			t.Errorf("failing: got %+v", q)
 		}
 		ping, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: q, Kind: CreditPing, Probe: true})
 		if err != nil || ping == nil || !ping.Probe || !ping.Ping {
-			t.Fatalf("the ping of the probe: %+v, %v", ping, err)
+			t.Fatalf("the ping before the probe: got %+v, %v", ping, err)
 		}
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
 		if r, err := s.Queues().Record(ping, &a, webhook.Step{Status: webhook.StatusSuccess}, policy); err != nil || !r.HealthChanged {
-			t.Errorf("its success: %+v, %v", r, err)
+			t.Errorf("after the ping's success: got %+v, %v", r, err)
 		}
 		if q := queue(t, s, sub.ID); !q.Failing || !q.Pinged || q.NextProbe.After(time.Now()) {
-			t.Errorf("pinged, it is %+v", q)
+			t.Errorf("after the ping: got %+v", q)
 		}
-		// All queues are read in the same way.
+		// All reads the same.
 		all, err := s.Queues().All(t.Context())
 		if err != nil || len(all) != 1 || !all[0].Pinged || !all[0].Rejecting {
-			t.Errorf("all: %+v, %v", all, err)
+			t.Errorf("All: got %+v, %v", all, err)
 		}
 	})
 }
 
-// What is offered to be sent again stays offered until a replay covers all of it.
-// Another URL closes the circuit breaker, and the record says so.
+// Resending is offered until a replay covers everything. Another URL closes the circuit
+// breaker, and the record shows it.
 func TestOfferToResend(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
@@ -117,14 +118,14 @@ func TestOfferToResend(t *testing.T) {
 		failing, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
 		must(t, err)
 		if failing.FailingReason != webhook.FailingRejecting || failing.NextProbeAt.IsZero() {
-			t.Fatalf("it is %+v", failing)
+			t.Fatalf("got %+v, want it failing", failing)
 		}
 		header := new(string)
 		*header = "Bearer other"
 		mustWrite(t, s, func(w Write) error {
 			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
 			if got.NextProbeAt.After(time.Now()) {
-				t.Errorf("with another credential the next probe is at %s", got.NextProbeAt)
+				t.Errorf("with another credential: next probe at %s", got.NextProbeAt)
 			}
 			return err
 		})
@@ -132,7 +133,7 @@ func TestOfferToResend(t *testing.T) {
 		mustWrite(t, s, func(w Write) error {
 			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{URL: &other})
 			if got.Status != webhook.HealthHealthy || got.FailingReason != "" || !got.FailingSince.IsZero() || !got.NextProbeAt.IsZero() {
-				t.Errorf("with another URL it is %+v", got)
+				t.Errorf("with another URL: got %+v", got)
 			}
 			return err
 		})
@@ -150,15 +151,15 @@ func TestOfferToResend(t *testing.T) {
 			got, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
 			must(t, err)
 			if got.ResendFrom.IsZero() == r.offered {
-				t.Errorf("after %+v it is offered from %s", r.fields, got.ResendFrom)
+				t.Errorf("after %+v: got resend_from %s", r.fields, got.ResendFrom)
 			}
 		}
 	})
 }
 
-// A jump of the clock moves no probe, whether its queue is read before or after the
-// commit that takes it into account. A queue that is read during that commit is read again.
-func TestProbeAfterAJumpOfTheClock(t *testing.T) {
+// A clock jump does not change when a probe is due, whether the queue is read before or after
+// the commit that records the jump. A queue read during that commit is read again.
+func TestProbeAfterClockJump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration
 		s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
@@ -175,14 +176,14 @@ func TestProbeAfterAJumpOfTheClock(t *testing.T) {
 		defer watch.Close()
 		ahead = -6 * time.Hour
 		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {
-			t.Errorf("before the commit that sees the jump, its probe is due in %s", time.Until(at))
+			t.Errorf("before the commit that records the jump: probe due in %s", time.Until(at))
 		}
 		publish(t, s, "p", "content_updated")
 		if _, told := watch.Take().Subscriptions[sub.ID]; !told {
-			t.Error("nobody is told that the time of its probe was moved")
+			t.Error("the change of the probe's time was not announced")
 		}
 		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {
-			t.Errorf("its probe is due in %s", time.Until(at))
+			t.Errorf("after the commit: probe due in %s", time.Until(at))
 		}
 	})
 }

@@ -12,10 +12,9 @@ import (
 	"service/webhook"
 )
 
-// TestBytesPerEvent bounds what an event of 363 bytes takes of the database, with its
-// delivery to one subscription and all indexes. The test is deterministic but for ids
-// and times, which always have the same size. With KEEP_DATABASES=DIR it keeps the
-// databases there, to be looked at with SQLite's dbstat.
+// TestBytesPerEvent bounds the database size of an event of 363 bytes with its delivery to one
+// subscription and all indexes. It is deterministic except for ids and times, which have a
+// fixed size. With KEEP_DATABASES=DIR it keeps the databases there, for SQLite's dbstat.
 func TestBytesPerEvent(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -29,7 +28,7 @@ func TestBytesPerEvent(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := bytesPerEvent(t, c.batch, c.randomIDs)
-			t.Logf("%.0f bytes of database for each event", got)
+			t.Logf("%.0f bytes of database per event", got)
 			if got > c.most {
 				t.Errorf("%.0f bytes, want at most %.0f", got, c.most)
 			}
@@ -37,12 +36,12 @@ func TestBytesPerEvent(t *testing.T) {
 	}
 }
 
-// bytesPerEvent publishes events and delivers them to one subscription, so many at a
-// time, and returns the bytes of database for each.
+// bytesPerEvent publishes events, delivers them to one subscription in batches, and returns the
+// database bytes per event.
 func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 	const (
 		events   = 10_000
-		together = 100 // are published in one request
+		together = 100 // events per request
 		inFlight = 32  // deliveries
 	)
 	dir := memoryDir(t)
@@ -55,7 +54,7 @@ func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 	var claims []*Claim
 	record := func(left int) {
 		for len(claims) > left {
-			i := r.IntN(len(claims)) // they end in another order
+			i := r.IntN(len(claims)) // completed in random order
 			recordSuccess(t, s, r, claims[i], at)
 			claims[i] = claims[len(claims)-1]
 			claims = claims[:len(claims)-1]
@@ -85,7 +84,7 @@ func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 	must(t, s.removeResponses(t.Context()))
 	size := databaseBytes(t, s) - before
 	if to := os.Getenv("KEEP_DATABASES"); to != "" {
-		must(t, s.Close()) // writes the log into the database
+		must(t, s.Close()) // checkpoints the WAL
 		db, err := os.ReadFile(filepath.Join(dir, databaseFile))
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(to, fmt.Sprintf("%d-%v.db", batch, randomIDs)), db, 0o600))
@@ -93,7 +92,7 @@ func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 	return float64(size) / events
 }
 
-// recordSuccess records an attempt that was answered 200.
+// recordSuccess records an attempt with status 200.
 func recordSuccess(t *testing.T, s *Store, r *rand.Rand, c *Claim, at time.Time) {
 	t.Helper()
 	a := webhook.Attempt{
@@ -109,10 +108,11 @@ func recordSuccess(t *testing.T, s *Store, r *rand.Rand, c *Claim, at time.Time)
 	}
 }
 
-// notification returns an event of 363 bytes of the catalog.
+// notification returns an event of 363 bytes of an event type in the catalog.
 func notification(r *rand.Rand, id string, at time.Time) webhook.Event {
 	const name, size = "user_notification_updated", 363
-	json := fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1","notification_id":%d,"user_id":%d,"category":"like","acknowledged":%v,"label":"Likes",`,
+	json := fmt.Appendf(nil, `{"id":%q,"timestamp":%q,"name":%q,"version":"1","notification_id":%d,"user_id":%d,`+
+		`"category":"like","acknowledged":%v,"label":"Likes",`,
 		id, webhook.FormatTime(at), name, 1_000_000+r.IntN(9_000_000), 10_000+r.IntN(90_000), r.IntN(2) == 0)
 	json = fmt.Appendf(json, `"text":"%s %s and 2 others liked your post","details":{"like_count":3,"content_id":%d,"acting_user_ids":[%d`,
 		title(r), title(r), 10_000+r.IntN(90_000), 10_000+r.IntN(90_000))
@@ -125,7 +125,7 @@ func notification(r *rand.Rand, id string, at time.Time) webhook.Event {
 	return webhook.Event{ID: id, Name: name, Version: "1", ReceivedAt: at, TimestampGiven: true, JSON: append(json, "]}}"...)}
 }
 
-// title returns a name of letters that are not in any dictionary.
+// title returns a name of random letters.
 func title(r *rand.Rand) string {
 	name := make([]byte, 3+r.IntN(6))
 	for i := range name {
@@ -139,9 +139,10 @@ func randomID(r *rand.Rand) string {
 	return fmt.Sprintf("%08x-%04x-4%03x-9%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Uint64()>>16)
 }
 
-// databaseBytes returns how many bytes of the database are in use.
+// databaseBytes returns the bytes of the database in use.
 func databaseBytes(t *testing.T, s *Store) (n int64) {
 	t.Helper()
-	must(t, s.db.Scan(t.Context(), "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &n))
+	must(t, s.db.Scan(t.Context(),
+		"SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &n))
 	return n
 }

@@ -11,10 +11,10 @@ import (
 	"service/webhook"
 )
 
-// What is published while a queue that has fallen behind is read from disk may
-// be seen by the seek for one name and not by that for another. It must not be
-// taken then, or the cursor would pass over what was not seen.
-func TestCatchingUpLooksNoFurtherThanNewest(t *testing.T) {
+// An event that is published while a queue's backlog is read from disk may be seen by the
+// lookup for one name and missed by that for another. It must not be taken then, or the cursor
+// would skip the missed one.
+func TestCatchUpBoundedByNewest(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "channel_created", "content_updated")
@@ -33,8 +33,8 @@ func TestCatchingUpLooksNoFurtherThanNewest(t *testing.T) {
 	}
 }
 
-// A delivery whose events cannot be read, since the disk fails, is not sent
-// without them, and no attempt is counted.
+// If the events of a delivery cannot be read because the disk fails, no attempt is counted or
+// sent.
 func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -50,7 +50,8 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
+		webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	s.tail = newTail(0)
@@ -64,21 +65,20 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")
 	if c, _, err := s.Queues().claimDue(context.Background(), due(sub.ID)); err == nil || c != nil {
-		t.Errorf("while its event cannot be read: got claim %+v, %v; want none and an error", c, err)
+		t.Errorf("unreadable event: got claim %+v, %v; want none and an error", c, err)
 	}
 	hide("elsewhere", "p")
 	c, _, err = s.Queues().claimDue(context.Background(), due(sub.ID))
 	if err != nil || c == nil {
-		t.Fatalf("when it can be read again: got claim %+v, %v", c, err)
+		t.Fatalf("readable again: got claim %+v, %v", c, err)
 	}
 	if c.Number != 2 || len(c.Events) != 1 {
-		t.Errorf("when it can be read again: got attempt %d with %d events, want attempt 2 with 1", c.Number, len(c.Events))
+		t.Errorf("readable again: got attempt %d with %d events, want attempt 2 with 1", c.Number, len(c.Events))
 	}
 }
 
-// What is read from the disk is what would be taken from memory, wherever in the
-// log it stands and whatever bounds it.
-func TestCatchingUpIsAsFromMemory(t *testing.T) {
+// Reading from disk returns the same as reading from memory, for all positions and bounds.
+func TestCatchUpMatchesTail(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	program(t, s, "q")
@@ -117,8 +117,8 @@ func TestCatchingUpIsAsFromMemory(t *testing.T) {
 	}
 }
 
-// An event that retention takes away while a run of them is read is missed.
-func TestCatchingUpMissesWhatIsGone(t *testing.T) {
+// Reading fails if retention removes an event of the run.
+func TestCatchUpAfterRetention(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	for range 5 {
@@ -131,7 +131,8 @@ func TestCatchingUpMissesWhatIsGone(t *testing.T) {
 		gone int64
 		seqs []int64
 		want error
-	}{{5, []int64{2, 3, 4}, nil}, {5, []int64{3, 4, 5}, ErrStale}, {1, []int64{1, 2, 3}, ErrStale}, {3, []int64{2, 3, 4}, ErrStale}, {3, []int64{2, 4}, nil}} {
+	}{{5, []int64{2, 3, 4}, nil}, {5, []int64{3, 4, 5}, ErrStale}, {1, []int64{1, 2, 3}, ErrStale}, {3, []int64{2, 3, 4}, ErrStale},
+		{3, []int64{2, 4}, nil}} {
 		if err := gone(test.gone); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +142,7 @@ func TestCatchingUpMissesWhatIsGone(t *testing.T) {
 			return true
 		})
 		if err != test.want || err == nil && !slices.Equal(got, test.seqs) {
-			t.Errorf("%d of %v is gone: got %v, %v; want %v", test.gone, test.seqs, got, err, test.want)
+			t.Errorf("%d of %v was removed: got %v, %v; want %v", test.gone, test.seqs, got, err, test.want)
 		}
 	}
 }

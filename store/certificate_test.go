@@ -22,9 +22,9 @@ func TestCertificateFiles(t *testing.T) {
 	defer s.Close()
 	c, ctx := s.Certificates(), t.Context()
 	if _, err := c.List(ctx, "", true); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a list of nothing: got %v, want fs.ErrNotExist", err)
+		t.Errorf("list of an empty store: got %v, want fs.ErrNotExist", err)
 	}
-	// "a" is a folder above "a/b", and not above "ab/c" nor beside "a.b".
+	// "a" is the folder of "a/b", but not of "ab/c" or "a.b".
 	for _, path := range []string{"a/b/one.key", "a/b/one.crt", "a/two", "ab/c", "a.b", "a/b0"} {
 		if err := c.Store(ctx, path, []byte("content of "+path)); err != nil {
 			t.Fatal(err)
@@ -34,10 +34,10 @@ func TestCertificateFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := c.Load(ctx, "a/two"); err != nil || string(b) != "anew" {
-		t.Errorf("got %q, %v; want what was stored last", b, err)
+		t.Errorf("got %q, %v; want the last content", b, err)
 	}
 	if _, err := c.Load(ctx, "a/b"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the content of a folder: got %v, want fs.ErrNotExist", err)
+		t.Errorf("Load of a folder: got %v, want fs.ErrNotExist", err)
 	}
 	for _, test := range []struct {
 		folder    string
@@ -53,7 +53,8 @@ func TestCertificateFiles(t *testing.T) {
 		{"b", true, ""},
 	} {
 		got, err := c.List(ctx, test.folder, test.recursive)
-		if (test.want == "") != errors.Is(err, fs.ErrNotExist) || strings.Join(got, " ") != strings.Join(slices.Sorted(slices.Values(strings.Fields(test.want))), " ") {
+		if (test.want == "") != errors.Is(err, fs.ErrNotExist) || strings.Join(got,
+			" ") != strings.Join(slices.Sorted(slices.Values(strings.Fields(test.want))), " ") {
 			t.Errorf("list of %q, recursive %t: got %v, %v; want %s", test.folder, test.recursive, got, err, test.want)
 		}
 	}
@@ -75,11 +76,11 @@ func TestCertificateFiles(t *testing.T) {
 		t.Errorf("after a folder was removed: got %v, %v", got, err)
 	}
 	if err := c.Store(ctx, "big", make([]byte, maxCertificateFile+1)); err == nil {
-		t.Error("a file without a bound was stored")
+		t.Error("a file above the maximum size was stored")
 	}
 }
 
-// What is in them is in no file of the data directory as it is.
+// No file of the data directory contains the plain content.
 func TestCertificateFilesAreEncrypted(t *testing.T) {
 	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
@@ -102,13 +103,13 @@ func TestCertificateFilesAreEncrypted(t *testing.T) {
 			seen++
 		}
 		if bytes.Contains(b, []byte("canary-93fe1c")) {
-			t.Errorf("%s holds it", name)
+			t.Errorf("%s contains the plain content", name)
 		}
 	}
 	if seen == 0 {
-		t.Error("the test looked at the wrong files: the path is in none")
+		t.Error("no file contains the path: the test reads the wrong files")
 	}
-	// A value is encrypted for its own path.
+	// The path is authenticated with the content.
 	s = opened(t, Config{Dir: dir})
 	defer s.Close()
 	err = s.writer.do(func(t *tx) error { return t.Exec("UPDATE certificate_files SET path = 'elsewhere'") })
@@ -116,7 +117,7 @@ func TestCertificateFilesAreEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, keyring.ErrDecrypt) {
-		t.Errorf("a file that was moved: got %q, %v; want that it cannot be opened", b, err)
+		t.Errorf("a moved file: got %q, %v; want an error", b, err)
 	}
 }
 
@@ -130,17 +131,17 @@ func TestCertificateLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, err := c.TryLock(ctx, "two"); err != nil || !ok {
-		t.Errorf("another name: got %t, %v", ok, err)
+		t.Errorf("lock of another name: got %t, %v; want true", ok, err)
 	}
 	if ok, err := c.TryLock(ctx, "one"); err != nil || ok {
-		t.Errorf("a lock that is held: got %t, %v", ok, err)
+		t.Errorf("lock already taken: got %t, %v; want false", ok, err)
 	}
 	short, cancel := context.WithCancel(ctx)
 	cancel()
 	if err := c.Lock(short, "one"); !errors.Is(err, context.Canceled) {
-		t.Errorf("without the time to wait: got %v", err)
+		t.Errorf("Lock with an expired context: got %v", err)
 	}
-	// Many who want it have it one after the other.
+	// The lock is exclusive.
 	var inside, most atomic.Int64
 	done := make(chan error)
 	for range 4 {
@@ -162,23 +163,23 @@ func TestCertificateLocks(t *testing.T) {
 		}
 	}
 	if most.Load() != 1 {
-		t.Errorf("%d held one lock at once", most.Load())
+		t.Errorf("%d goroutines had the lock at the same time", most.Load())
 	}
 
-	// A lock whose end could not be stored does not hold for ever.
+	// A lock that was not released expires.
 	if ok, _ := c.TryLock(ctx, "one"); !ok {
-		t.Fatal("it is free")
+		t.Fatal("the lock is free, want it taken")
 	}
 	if err := c.RenewLockLease(ctx, "one", time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	ahead.Store(int64(time.Hour))
 	if ok, _ := c.TryLock(ctx, "one"); ok {
-		t.Error("the lease was not renewed")
+		t.Error("the lock expired although it was renewed")
 	}
 	ahead.Store(int64(time.Hour + lockLease + time.Second))
 	if ok, _ := c.TryLock(ctx, "one"); !ok {
-		t.Error("the lease has no end")
+		t.Error("the lock did not expire")
 	}
 	c.Close()
 	if err := c.Unlock(ctx, "one"); !errors.Is(err, ErrUnavailable) {
@@ -186,7 +187,7 @@ func TestCertificateLocks(t *testing.T) {
 	}
 	s.Close()
 
-	// What a process has left is no lock: it is no more.
+	// The locks of an ended process are free.
 	s = opened(t, Config{Dir: dir, Now: clock})
 	defer s.Close()
 	if ok, err := s.Certificates().TryLock(ctx, "one"); err != nil || !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// counted returns how many commits the file of a data directory says there are.
+// counted returns the commit count in the file of a data directory.
 func counted(t *testing.T, dir string) int64 {
 	t.Helper()
 	n, err := readCommits(filepath.Join(dir, commitsFile))
@@ -19,8 +19,8 @@ func counted(t *testing.T, dir string) int64 {
 	return n
 }
 
-// A database whose log was removed is refused, and every file stays as it is.
-// It is opened again when the log is back, or when the count is removed.
+// A database whose WAL was removed is refused, and no file is changed. It opens again when the
+// WAL is back, or when the count file is removed.
 func TestMissingCommits(t *testing.T) {
 	dir := killed(t, 5)
 	log := filepath.Join(dir, databaseFile+"-wal")
@@ -34,7 +34,7 @@ func TestMissingCommits(t *testing.T) {
 		return err
 	}
 	if err := open(); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
-		t.Errorf("without its log: got %v, want %v", err, ErrMissing)
+		t.Errorf("without the WAL: got %v, want %v", err, ErrMissing)
 	}
 	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
 	must(t, err)
@@ -43,12 +43,12 @@ func TestMissingCommits(t *testing.T) {
 		missing = missing || f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, ErrMissing.Error())
 	}
 	if !missing {
-		t.Errorf("the examination does not say that commits are missing: %+v", found)
+		t.Errorf("Examine does not report the missing commits: %+v", found)
 	}
 	after := contents(t, dir)
-	delete(after, databaseFile+"-wal") // empty, as any reader makes it
+	delete(after, databaseFile+"-wal") // any reader creates an empty one
 	if diff := cmp.Diff(before, after); diff != "" {
-		t.Errorf("the refusal has changed files: %s", diff)
+		t.Errorf("the refused Open changed files: %s", diff)
 	}
 	must(t, os.Rename(log+".moved", log))
 	must(t, open())
@@ -58,7 +58,7 @@ func TestMissingCommits(t *testing.T) {
 	must(t, open())
 }
 
-// What a kill, a power cut or an orderly end leaves is never taken for a loss.
+// The files after a kill, a power loss or a shutdown never count as a loss.
 func TestCommitsFile(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -84,7 +84,7 @@ func TestCommitsFile(t *testing.T) {
 				must(t, s.Close())
 				n := counted(t, dir)
 				if n <= last {
-					t.Errorf("the file counts %d commits after %d", n, last)
+					t.Errorf("the file has %d commits after %d", n, last)
 				}
 				last = n
 			}
@@ -92,8 +92,8 @@ func TestCommitsFile(t *testing.T) {
 	}
 }
 
-// The file counts what is stored: neither a write that fails, nor one that is
-// refused before its commit, nor one that writes nothing.
+// The file counts only stored commits: no failed or refused writes, and none that write
+// nothing.
 func TestCommitsCounted(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -108,7 +108,7 @@ func TestCommitsCounted(t *testing.T) {
 		before := stored()
 		err := do()
 		if got := stored(); got != before+more || counted(t, s.Dir()) != got {
-			t.Errorf("%s (%v): the database counts %d, and the file %d, want %d", what, err, got, counted(t, s.Dir()), before+more)
+			t.Errorf("%s (%v): got %d commits in the database and %d in the file, want %d", what, err, got, counted(t, s.Dir()), before+more)
 		}
 	}
 	insert := func(t *tx) error { return t.Exec("INSERT INTO programs (id, created_at) VALUES (random(), 0)") }
@@ -127,15 +127,15 @@ func TestCommitsCounted(t *testing.T) {
 	step("another write", 1, func() error { return s.writer.doRepeatable(insert) })
 }
 
-// A restoration replaces the count with the database.
-func TestCommitsOfARestoration(t *testing.T) {
+// A restore replaces the count along with the database.
+func TestCommitsAfterRestore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
 	program(t, s, "p")
 	snapshot, err := s.Snapshot(t.Context(), 1)
 	must(t, err)
-	kept := filepath.Join(t.TempDir(), "kept") // what is unfinished is removed at the next start
+	kept := filepath.Join(t.TempDir(), "kept") // outside of the data directory, where the next start removes unfinished files
 	must(t, os.Rename(snapshot.Path, kept))
 	for range 9 {
 		publish(t, s, "p", "content_updated")
@@ -151,9 +151,9 @@ func TestCommitsOfARestoration(t *testing.T) {
 	}
 	must(t, s.Close())
 	if counted(t, aside) <= counted(t, dir) {
-		t.Errorf("%d commits were put aside, and %d are restored", counted(t, aside), counted(t, dir))
+		t.Errorf("%d commits set aside, %d restored", counted(t, aside), counted(t, dir))
 	}
-	// Without a database there is nothing to compare with.
+	// Without a database the count is ignored.
 	must(t, os.WriteFile(filepath.Join(dir, commitsFile), commitsRecord(nil, 1000), 0o600))
 	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile)), os.Remove(filepath.Join(dir, "secret.key"))))
 	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {

@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// offer offers a credit for a queue, and for the events that it wants.
+// offer offers a credit for a queue, for all the events that it wants.
 func offer(s *Store, q *Queue) *Credits {
 	c := NewCredits(16)
 	c.Pause(false)
@@ -18,7 +18,7 @@ func offer(s *Store, q *Queue) *Credits {
 	return c
 }
 
-// due and duePing are leave to count an attempt of what is due of a subscription.
+// due and duePing return credits for the retries, or the pings, of a subscription.
 func due(id string) *Credit     { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditDue} }
 func duePing(id string) *Credit { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditPing} }
 
@@ -26,7 +26,7 @@ func creditFor(q *Queue, slots int) *Credit {
 	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Keys: []EventKey{{q.ProgramID, "content_updated"}}}
 }
 
-// offered returns what came of a credit that was spent.
+// offered returns the result of an offered credit that was spent.
 func offered(t *testing.T, c *Credits) (*Claim, error) {
 	t.Helper()
 	if len(c.C) != 1 {
@@ -35,9 +35,9 @@ func offered(t *testing.T, c *Credits) (*Claim, error) {
 	return (<-c.C).Wait()
 }
 
-// What waits for a queue and what is being published are stored together, and
-// those who wait for the commit are told after it.
-func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
+// Waiting events and the one being published are stored in one delivery in the same commit, and
+// Wait returns after it.
+func TestInlineDelivery(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
@@ -49,20 +49,23 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 		t.Errorf("it took %d commits, want 1", n)
 	}
 	claim, err := offered(t, credits)
-	if err != nil || len(claim.Events) != 2 || string(claim.Events[0]) != string(waiting[0].JSON) || string(claim.Events[1]) != string(published[1].JSON) {
-		t.Fatalf("got the claim %+v, %v; want one on the two events that the subscription wants", claim, err)
+	if err != nil || len(claim.Events) != 2 || string(claim.Events[0]) != string(waiting[0].JSON) ||
+		string(claim.Events[1]) != string(published[1].JSON) {
+		t.Fatalf("got claim %+v, %v; want one with the two events that the subscription wants", claim, err)
 	}
 	var cursor, made int64
-	err = s.db.Scan(t.Context(), "SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL", []any{shortID(claim.ID)}, &cursor, &made)
+	err = s.db.Scan(t.Context(),
+		"SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL",
+		[]any{shortID(claim.ID)}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
-		t.Errorf("the cursor is %d (%v), %d in the queue, after %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
+		t.Errorf("got cursor %d (%v), %d in the queue, %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}
 
-	// It was spent once.
+	// A credit is spent once.
 	publish(t, s, "p", "content_updated")
 
-	// Nothing is formed when nothing is wanted, nor when it is published by many, nor
-	// of a credit that is paused, withdrawn, or for slots that are all taken.
+	// No delivery is formed if no event is wanted or too many are published, or if the
+	// credit is paused, withdrawn, or has no free slot.
 	l.Seen = 5
 	l.Cursor = 5
 	credit := creditFor(l, 2)
@@ -83,39 +86,38 @@ func TestADeliveryIsStoredWithItsEvents(t *testing.T) {
 	}
 	credits.Return()
 	if !credits.Withdraw(credit) || credits.Withdraw(credit) {
-		t.Error("an offer is not withdrawn once")
+		t.Error("Withdraw did not return true once, then false")
 	}
 	publish(t, s, "p", "content_updated")
 	if n := len(credits.C); n != 0 || credits.Taken() != 1 {
-		t.Errorf("%d more were formed, with %d slots taken; want none and 1", n, credits.Taken())
+		t.Errorf("%d more deliveries, %d slots taken; want 0 and 1", n, credits.Taken())
 	}
 	credits.Close()
 	if _, some := <-credits.C; some {
-		t.Error("a credit was spent by its end")
+		t.Error("a credit was spent by Close")
 	}
 }
 
-// What is not in memory is not passed over.
-func TestNothingIsFormedInlineWhereTheLogWouldHaveToBeRead(t *testing.T) {
+// Events that are no longer in memory are not skipped.
+func TestInlineDeliverySkipsUnreadLog(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated", "content_updated")
 	s.tail.limit = 0
-	publish(t, s, "p", "content_created") // the tail forgets all
+	publish(t, s, "p", "content_created") // the tail drops everything
 	credits := offer(s, l)
 	publish(t, s, "p", "content_updated")
 	if n := len(credits.C); n != 0 || l.Seen != 0 {
-		t.Errorf("%d were formed, and the log was seen up to %d; want none and 0", n, l.Seen)
+		t.Errorf("%d deliveries, Seen %d; want 0 and 0", n, l.Seen)
 	}
 	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c == nil || len(c.Events) != 3 {
-		t.Errorf("got the claim %+v, want one on all three events", c)
+		t.Errorf("got claim %+v, want one with all three events", c)
 	}
 }
 
-// The publishers are not to blame when a delivery cannot be stored with their
-// events, and nothing of it is stored.
-func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
+// If an inline delivery cannot be stored, nothing of it is stored, but the events are.
+func TestInlineDeliveryFailureKeepsEvents(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(t *testing.T, s *Store, id string)
 		want  error
@@ -139,22 +141,23 @@ func TestEventsAreStoredWithoutADeliveryThatCannotBe(t *testing.T) {
 			test.spoil(t, s, l.SubscriptionID)
 			credits := offer(s, l)
 			if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
-				t.Errorf("the event has seq %d, want 1", e[0].Seq)
+				t.Errorf("got seq %d, want 1", e[0].Seq)
 			}
 			if claim, err := offered(t, credits); claim != nil || !errors.Is(err, test.want) {
 				t.Errorf("got %+v, %v; want %v", claim, err, test.want)
 			}
 			var events, deliveries int
-			err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil, &events, &deliveries)
+			err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM deliveries WHERE ping IS NULL)", nil,
+				&events, &deliveries)
 			if err != nil || events != 1 || deliveries != 0 {
-				t.Errorf("%d events and %d deliveries are stored (%v), want 1 and none", events, deliveries, err)
+				t.Errorf("%d events and %d deliveries are stored (%v), want 1 and 0", events, deliveries, err)
 			}
 		})
 	}
 }
 
-// What a commit that fails had formed is told so.
-func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
+// Inline deliveries of a failed commit get its error.
+func TestFailedCommitFailsInlineDelivery(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
@@ -174,16 +177,16 @@ func TestAFailedCommitFailsWhatItHadFormed(t *testing.T) {
 		t.Error("the failure was not recorded")
 	}
 	if claim, failed := offered(t, credits); err == nil || claim != nil || !errors.Is(failed, ErrUnavailable) {
-		t.Errorf("the write got %v, and the delivery %+v, %v; want both to fail", err, claim, failed)
+		t.Errorf("write: got %v; delivery: got %+v, %v; want both to fail", err, claim, failed)
 	}
 	if c := form(t, s, queue(t, s, l.SubscriptionID), 100); c != nil {
-		t.Errorf("%+v is stored, want nothing", c)
+		t.Errorf("%+v is stored, want no delivery", c)
 	}
 }
 
-// A panic after the commit is not reported as ErrUnavailable to an inline
-// delivery: the delivery is stored.
-func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
+// After a panic in an AfterCommit function the delivery is stored, so its error must not be
+// ErrUnavailable.
+func TestPanicAfterCommitKeepsDelivery(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
@@ -206,19 +209,19 @@ func TestAPanicAfterTheCommitIsNoOutage(t *testing.T) {
 	var stored int
 	err = s.db.Scan(t.Context(), "SELECT count(*) FROM deliveries WHERE ping IS NULL", nil, &stored)
 	if err != nil || stored != 1 {
-		t.Errorf("%d deliveries are stored (%v), want 1", stored, err)
+		t.Errorf("%d deliveries stored (%v), want 1", stored, err)
 	}
 }
 
-// A delivery that was offered is handed out before its commit, so that its request can
-// be prepared, and its claim is not.
-func TestOfferedDeliveriesAreHandedOutBeforeTheirCommit(t *testing.T) {
+// An inline delivery is received from C before its commit, so that its request can be prepared,
+// but Wait returns after it.
+func TestInlineDeliverySentAfterCommit(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
 	waited := make(chan struct{})
 	err := s.WriteAgain(t.Context(), func(w Write) error {
-		w.t.AfterCommit(func() { // before the end of the commit
+		w.t.AfterCommit(func() { // before Wait may return
 			if len(credits.C) != 1 {
 				t.Errorf("%d deliveries were handed out, want 1", len(credits.C))
 				close(waited)
@@ -226,12 +229,12 @@ func TestOfferedDeliveriesAreHandedOutBeforeTheirCommit(t *testing.T) {
 			}
 			f := <-credits.C
 			if c := f.Peek(); c == nil || len(c.Events) != 1 {
-				t.Errorf("got the coming claim %+v, want one of one event", c)
+				t.Errorf("Peek: got claim %+v, want one with one event", c)
 			}
 			go func() {
 				defer close(waited)
 				if claim, err := f.Wait(); claim == nil || err != nil {
-					t.Errorf("got the claim %+v, %v", claim, err)
+					t.Errorf("got claim %+v, %v", claim, err)
 				}
 			}()
 			select {
@@ -249,8 +252,8 @@ func TestOfferedDeliveriesAreHandedOutBeforeTheirCommit(t *testing.T) {
 	<-waited
 }
 
-// The end of the offers waits for a credit that is being spent.
-func TestCreditsEndWhenTheLastIsSpent(t *testing.T) {
+// C is closed only after the last spent credit was sent.
+func TestCreditsCloseAfterLastSpent(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
@@ -267,16 +270,15 @@ func TestCreditsEndWhenTheLastIsSpent(t *testing.T) {
 	}
 	f, some := <-credits.C
 	if claim, err := f.Wait(); !some || claim == nil || err != nil {
-		t.Errorf("got the claim %+v, %v", claim, err)
+		t.Errorf("got claim %+v, %v", claim, err)
 	}
 	if _, some := <-credits.C; some {
 		t.Error("more than one credit was spent")
 	}
 }
 
-// What a commit does for credits is bounded, however many are offered: the rest stays
-// on offer.
-func TestACommitSpendsNoMoreCreditsThanItMay(t *testing.T) {
+// One commit spends a bounded number of credits; the others stay offered.
+func TestCommitBoundsSpentCredits(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	credits := NewCredits(2 * maxSpent)
@@ -298,10 +300,10 @@ func TestACommitSpendsNoMoreCreditsThanItMay(t *testing.T) {
 		}
 	}
 	if left != 6 {
-		t.Errorf("%d credits were left, want 6", left)
+		t.Errorf("%d credits are still offered, want 6", left)
 	}
 
-	// The log is looked through for some of them.
+	// Scanning the log is bounded too.
 	names := make([]string, maxInlineSeen/2)
 	for i := range names {
 		names[i] = "content_created"
@@ -316,12 +318,12 @@ func TestACommitSpendsNoMoreCreditsThanItMay(t *testing.T) {
 	}
 	publish(t, s, "p", "content_updated")
 	if n := len(credits.C); n != 2 {
-		t.Errorf("%d credits were spent that were %d events behind, want 2", n, len(names))
+		t.Errorf("spent %d credits that were %d events behind, want 2", n, len(names))
 	}
 }
 
-// A panic in the spending of one credit loses no other, nor the event.
-func TestAPanicLosesNoCredit(t *testing.T) {
+// A panic while one credit is spent loses neither other credits nor the event.
+func TestPanicReturnsCredits(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	credits := NewCredits(16)
@@ -330,7 +332,7 @@ func TestAPanicLosesNoCredit(t *testing.T) {
 	bad := creditFor(&Queue{ProgramID: "p"}, 16)
 	bad.Queue = nil
 	credits.Offer(bad)
-	credits.Offer(creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 16)) // the last is the first
+	credits.Offer(creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 16)) // the last one offered is spent first
 	publish(t, s, "p", "content_updated")
 	if claim, err := offered(t, credits); claim != nil || !errors.Is(err, ErrStale) {
 		t.Errorf("got %+v, %v; want %v", claim, err, ErrStale)
@@ -338,7 +340,7 @@ func TestAPanicLosesNoCredit(t *testing.T) {
 	credits.Return()
 	credits.Close()
 	if _, some := <-credits.C; some || credits.Taken() != 0 {
-		t.Errorf("%d slots are taken after the end, want none", credits.Taken())
+		t.Errorf("%d slots are taken at the end, want 0", credits.Taken())
 	}
 }
 

@@ -16,8 +16,7 @@ import (
 	"service/store/sqlite"
 )
 
-// killed returns a data directory as a process leaves it that is killed after
-// so many commits: with all of them in SQLite's log.
+// killed returns a data directory after a process was killed, with all its commits in the WAL.
 func killed(t *testing.T, commits int) string {
 	t.Helper()
 	s := open(t)
@@ -26,14 +25,14 @@ func killed(t *testing.T, commits int) string {
 		publish(t, s, "p", "content_updated")
 	}
 	dir := filepath.Join(t.TempDir(), "data")
-	// By another process: this one would drop SQLite's locks.
+	// By another process: closing a copy here would drop SQLite's locks.
 	if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v\n%s", err, out)
 	}
 	return dir
 }
 
-// filled returns a data directory with more than a few pages, closed in order.
+// filled returns a data directory with several pages, closed properly.
 func filled(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,8 +50,7 @@ func filled(t *testing.T) string {
 	return dir
 }
 
-// contents returns every file of a data directory but those that hold nothing
-// that is to be kept.
+// contents returns all files of a data directory that contain data to keep.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -70,7 +68,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// overwrite puts b into a file at a place; from its end when that is negative.
+// overwrite writes b into a file at an offset, from its end if that is negative.
 func overwrite(t *testing.T, path string, at int64, b []byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -90,7 +88,7 @@ func overwrite(t *testing.T, path string, at int64, b []byte) {
 	}
 }
 
-// flip changes one bit of a file's byte: any value could be the one that is there.
+// flip changes one bit of a byte of a file, since any fixed value might already be there.
 func flip(t *testing.T, path string, at int64) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -100,13 +98,13 @@ func flip(t *testing.T, path string, at int64) {
 	overwrite(t, path, at, []byte{b[at] ^ 1})
 }
 
-// Sizes of SQLite's log, in bytes.
+// Sizes in SQLite's WAL, in bytes.
 const (
 	walHeader      = 32
 	walFrameHeader = 24
 )
 
-func TestDamagedFilesAreRefusedUntouched(t *testing.T) {
+func TestOpenRefusesDamagedFiles(t *testing.T) {
 	junk := bytes.Repeat([]byte("junk"), 1024)
 	const frame = walFrameHeader + 4096
 	for _, c := range []struct {
@@ -144,9 +142,8 @@ func TestDamagedFilesAreRefusedUntouched(t *testing.T) {
 	}
 }
 
-// A database whose log is good is refused untouched too, when it is itself what
-// is damaged: closing it must not move the log into it.
-func TestADamagedDatabaseKeepsItsLog(t *testing.T) {
+// A damaged database is refused with its intact WAL untouched: closing it must not checkpoint.
+func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 	s := openDir(t, filled(t))
 	publish(t, s, "p", "content_updated")
 	for _, c := range []struct {
@@ -155,7 +152,7 @@ func TestADamagedDatabaseKeepsItsLog(t *testing.T) {
 	}{
 		{"header", func(t *testing.T, database string) {
 			overwrite(t, database, 0, bytes.Repeat([]byte{7}, 64))
-			// What the log holds of the first page would stand in for it.
+			// The WAL must not contain a copy of the first page.
 			if err := os.Truncate(database+"-wal", walHeader); err != nil {
 				t.Fatal(err)
 			}
@@ -192,8 +189,8 @@ func TestADamagedDatabaseKeepsItsLog(t *testing.T) {
 	}
 }
 
-// Damage that is noticed by a read or by a write ends all writing, tells
-// whoever guards the store, and leaves the files as they are.
+// Damage found by a read or a write stops all writing, is reported by Guard, and leaves the
+// files unchanged.
 func TestDamageWhileOpen(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -216,7 +213,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	}
 }
 
-// checkNoticed damages an open store, and has notice come upon it.
+// checkNoticed damages an open store, and calls notice to run into the damage.
 func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	s, err := Open(t.Context(), Config{Dir: filled(t)})
 	must(t, err)
@@ -224,9 +221,10 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Guard(ctx); err != nil {
-		t.Errorf("before: got %v, want nothing", err)
+		t.Errorf("before: got %v, want nil", err)
 	}
-	script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
+	script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | " +
+		"dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = s.Dir()
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -234,16 +232,16 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	}
 	before := contents(t, s.Dir())
 	if err := notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
-		t.Errorf("got %v, want an error that says so", err)
+		t.Errorf("got %v, want an error that reports the damage", err)
 	}
 	if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {
 		t.Errorf("got %v, want ErrDamaged", err)
 	}
 	if err := s.writer.do(insertProgram("q")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrDamaged) {
-		t.Errorf("a write after: got %v, want ErrUnavailable for ErrDamaged", err)
+		t.Errorf("a write afterwards: got %v, want ErrUnavailable and ErrDamaged", err)
 	}
 	if err := s.Check(t.Context()); err == nil {
-		t.Error("the check after: got nothing, want an error")
+		t.Error("Check afterwards: got nil, want an error")
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -9,8 +9,7 @@ import (
 	"service/webhook"
 )
 
-// sweepEarly sweeps with a retention of 30 days, and of one hour for deliveries that
-// succeeded.
+// sweepEarly sweeps with a retention of 30 days, and of one hour for successful deliveries.
 func sweepEarly(t *testing.T, s *Store) Swept {
 	t.Helper()
 	w, err := s.sweep(t.Context(), time.Now().Add(-30*24*time.Hour), time.Now().Add(-time.Hour))
@@ -20,7 +19,7 @@ func sweepEarly(t *testing.T, s *Store) Swept {
 	return w.swept
 }
 
-// replayable returns how many events each kind of replay of everything would send.
+// replayable returns how many events a replay of each kind of the whole log would send.
 func replayable(t *testing.T, s *Store, sub string) (missed, failed, all int64) {
 	t.Helper()
 	for only, n := range map[webhook.ReplayOnly]*int64{webhook.ReplayMissed: &missed, webhook.ReplayFailed: &failed, webhook.ReplayAll: &all} {
@@ -32,13 +31,13 @@ func replayable(t *testing.T, s *Store, sub string) (missed, failed, all int64) 
 	return missed, failed, all
 }
 
-// Deliveries that succeeded go sooner than all else. Their events stay, are known by
-// their ids and can be replayed, and what was accepted is neither missed nor failed.
+// Successful deliveries are removed sooner. Their events stay, are known by id and can be
+// replayed, and what was accepted is neither missed nor failed.
 func TestRetentionOfDelivered(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
-		publish(t, s, "p", "content_updated") // before anybody asks for it
+		publish(t, s, "p", "content_updated") // before any subscription
 		sub := subscribe(t, s, "p", "content_updated")
-		other := subscribe(t, s, "p", "content_updated") // it waits
+		other := subscribe(t, s, "p", "content_updated") // its queue is not processed
 		old := publish(t, s, "p", "content_updated", "channel_created", "content_updated")
 		send(t, s, queue(t, s, sub.ID), 200)
 		publish(t, s, "p", "content_updated")
@@ -69,13 +68,14 @@ func TestRetentionOfDelivered(t *testing.T) {
 			}
 		}
 		if missed, failed, all := replayable(t, s, sub.ID); missed != 1 || failed != 1 || all != 7 {
-			t.Errorf("replays would send %d missed, %d failed, %d in all; want 1, 1 and 7", missed, failed, all)
+			t.Errorf("replays would send %d missed, %d failed, %d events in total; want 1, 1 and 7", missed, failed, all)
 		}
-		if missed, _, _ := replayable(t, s, other.ID); missed != 1 { // the others still come to it
+		if missed, _, _ := replayable(t, s, other.ID); missed != 1 { // its cursor has yet to reach the others
 			t.Errorf("%d events were missed by the other subscription, want 1", missed)
 		}
-		if e, err := s.Events().View(t.Context(), "p", old[0].ID, ""); err != nil || e.Removed != 1 || len(e.Deliveries) != 0 || len(e.Waiting) != 1 {
-			t.Errorf("%d subscriptions accepted the event, %d deliveries are stored, %d subscriptions wait: %v", e.Removed, len(e.Deliveries), len(e.Waiting), err)
+		if e, err := s.Events().View(t.Context(), "p", old[0].ID, ""); err != nil || e.Removed != 1 || len(e.Deliveries) != 0 ||
+			len(e.Waiting) != 1 {
+			t.Errorf("got %d removed, %d deliveries, %d waiting (%v)", e.Removed, len(e.Deliveries), len(e.Waiting), err)
 		}
 		publishAgain(t, s, old[0])
 		if swept := sweepEarly(t, s); swept != (Swept{}) {
@@ -84,9 +84,9 @@ func TestRetentionOfDelivered(t *testing.T) {
 
 		sweepReplayed(t, s, sub.ID, rejected.ID)
 
-		// When the events go, nothing is left of it. The newest event stays, and that of
-		// the newest delivery.
-		for range 2 { // what waited expires first
+		// When the events are removed, so is the record of their delivery. The newest event
+		// and that of the newest delivery stay.
+		for range 2 { // pending deliveries expire first
 			time.Sleep(31 * 24 * time.Hour)
 			publish(t, s, "p", "channel_created")
 			sweepEarly(t, s)
@@ -99,7 +99,7 @@ func TestRetentionOfDelivered(t *testing.T) {
 	})
 }
 
-// publishAgain checks that an event is known by its id.
+// publishAgain checks that an event is still known by its id.
 func publishAgain(t *testing.T, s *Store, e webhook.Event) {
 	t.Helper()
 	again := []webhook.Event{e}
@@ -107,14 +107,14 @@ func publishAgain(t *testing.T, s *Store, e webhook.Event) {
 	must(t, s.Write(t.Context(), func(w Write) error {
 		added, err := w.Publish("p", again)
 		if added != 0 || again[0].Seq != e.Seq {
-			t.Errorf("an event that was delivered was added again, at %d", again[0].Seq)
+			t.Errorf("a delivered event was added again with seq %d", again[0].Seq)
 		}
 		return err
 	}))
 }
 
-// sweepReplayed sends what was rejected again by a replay, and removes that delivery:
-// the event stays known as accepted.
+// sweepReplayed replays a rejected event and removes the successful delivery: the event must
+// still count as accepted.
 func sweepReplayed(t *testing.T, s *Store, sub, rejected string) {
 	t.Helper()
 	_, err := s.Replays().Create(t.Context(), "p", sub, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
@@ -136,13 +136,13 @@ func sweepReplayed(t *testing.T, s *Store, sub, rejected string) {
 		t.Errorf("replays would send %d missed and %d failed events, want 1 and 0", missed, failed)
 	}
 	if _, err := s.Deliveries().Get(t.Context(), "p", sub, rejected); err != nil {
-		t.Errorf("the delivery that was rejected is gone: %v", err)
+		t.Errorf("the rejected delivery was removed: %v", err)
 	}
 }
 
-// A redelivery stays for as long as the delivery that it repeats, so that nobody
-// repeats that once more.
-func TestRetentionKeepsWhatARedeliveryCameTo(t *testing.T) {
+// A redelivery stays as long as the original delivery, so that an admin sees that it was
+// resent.
+func TestRetentionKeepsRedelivery(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
@@ -151,7 +151,7 @@ func TestRetentionKeepsWhatARedeliveryCameTo(t *testing.T) {
 		must(t, err)
 		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 		if err != nil || c == nil || c.ID != again.ID {
-			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
+			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
 		}
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
 		_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
@@ -160,18 +160,18 @@ func TestRetentionKeepsWhatARedeliveryCameTo(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 		send(t, s, queue(t, s, sub.ID), 200)
 		if swept := sweepEarly(t, s); swept.Deliveries != 0 {
-			t.Errorf("%d deliveries were removed, want none", swept.Deliveries)
+			t.Errorf("%d deliveries were removed, want 0", swept.Deliveries)
 		}
 		time.Sleep(31 * 24 * time.Hour)
 		sweepEarly(t, s)
 		if n := count(t, s, "SELECT count(*) FROM deliveries WHERE ping IS NULL"); n != 1 {
-			t.Errorf("%d deliveries are left, want the newest", n)
+			t.Errorf("%d deliveries are left, want 1, the newest", n)
 		}
 	})
 }
 
-// Whatever the order in which deliveries are removed, exactly the events that they
-// carried count as delivered, in as few rows as there are gaps.
+// In whatever order deliveries are removed, exactly their events count as delivered, in as few
+// rows as possible.
 func TestDeliveredRanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		random := rand.New(rand.NewPCG(17, 7))
@@ -211,19 +211,20 @@ func TestDeliveredRanges(t *testing.T) {
 			checkDelivered(t, s, subs[0], names, have)
 		}
 		if n := count(t, s, "SELECT count(*) FROM delivered WHERE subscription_id = ?", subs[1]); n != 0 {
-			t.Errorf("%d rows of a subscription that got nothing", n)
+			t.Errorf("%d rows for a subscription without deliveries", n)
 		}
 	})
 }
 
-// checkDelivered compares the events of a log that count as delivered with those that
-// were, and the number of rows with that of the gaps between them.
+// checkDelivered compares the events that count as delivered with those that were, and the
+// number of rows with the number of ranges.
 func checkDelivered(t *testing.T, s *Store, sub string, names []string, have map[accepted]bool) {
 	t.Helper()
 	gaps, before := int64(0), make(map[string]bool)
 	for i, name := range names {
 		a := accepted{"p", sub, name, int64(i) + 1}
-		if got := count(t, s, "SELECT "+wasDelivered+" FROM events e WHERE program_id = ?1 AND seq = ?3 AND ?2 = ?2", "p", sub, a.seq) == 1; got != have[a] {
+		if got := count(t, s, "SELECT "+wasDelivered+" FROM events e WHERE program_id = ?1 AND seq = ?3 AND ?2 = ?2", "p", sub,
+			a.seq) == 1; got != have[a] {
 			t.Fatalf("whether event %d was delivered: %v, want %v", a.seq, got, have[a])
 		}
 		if have[a] && !before[name] {
@@ -236,9 +237,9 @@ func checkDelivered(t *testing.T, s *Store, sub string, names []string, have map
 	}
 }
 
-// A sweep begins where the last one found what may still go, and passes failures
-// once; what was open then is not passed.
-func TestRetentionOfDeliveredGoesOn(t *testing.T) {
+// A sweep resumes at the first delivery that may still be removed. It reads failures once, but
+// does not skip deliveries that were open then.
+func TestRetentionOfDeliveredResumes(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		other := subscribe(t, s, "p", "content_updated")
@@ -255,14 +256,15 @@ func TestRetentionOfDeliveredGoesOn(t *testing.T) {
 			t.Errorf("%d deliveries were removed, want 2", swept.Deliveries)
 		}
 		if s.deliveredFrom.Load() != nums[2] {
-			t.Errorf("the next sweep begins after %d, want after %d, before the delivery that is retried", s.deliveredFrom.Load(), nums[2])
+			t.Errorf("the next sweep begins after %d, want %d, before the open delivery", s.deliveredFrom.Load(), nums[2])
 		}
 		must(t, s.writer.do(func(t *tx) error {
-			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ? WHERE status = 'retryable'", time.Now().UnixMilli())
+			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ? WHERE status = 'retryable'",
+				time.Now().UnixMilli())
 		}))
 		time.Sleep(2 * time.Hour)
 		if swept := sweepEarly(t, s); swept.Deliveries != 1 {
-			t.Errorf("%d deliveries were removed, want the one that was retried", swept.Deliveries)
+			t.Errorf("%d deliveries were removed, want 1, the open one", swept.Deliveries)
 		}
 		if s.deliveredFrom.Load() < nums[5] {
 			t.Errorf("the next sweep begins after %d, want after %d", s.deliveredFrom.Load(), nums[5])

@@ -21,12 +21,13 @@ func openWith(t *testing.T, dir, dictionary string) *Store {
 	return s
 }
 
-// Every event is read back byte for byte, however it was stored: before events were
-// compressed, with a dictionary of an earlier start, or with the newest.
+// Every event is read back unchanged, whether it was stored uncompressed, with an earlier
+// dictionary or with the newest.
 func TestEventsOfEveryDictionary(t *testing.T) {
 	dir := memoryDir(t)
 	var published []webhook.Event
-	for _, dictionary := range []string{"", `,"name":"content_updated","version":"1","content_id":`, strings.Repeat("another catalog ", 8000), ""} {
+	for _, dictionary := range []string{"", `,"name":"content_updated","version":"1","content_id":`,
+		strings.Repeat("another catalog ", 8000), ""} {
 		s := openWith(t, dir, dictionary)
 		if len(published) == 0 {
 			program(t, s, "p")
@@ -45,19 +46,20 @@ func TestEventsOfEveryDictionary(t *testing.T) {
 				t.Fatalf("%s is read as %.200s, %v", e.JSON[:50], got.JSON, err)
 			}
 		}
-		page, _, err := s.Events().Page(t.Context(), "p", query(t, webhook.EventList, "filter[timestamp][from]=2026-01-02T03:04:05Z&filter[timestamp][to]=2026-01-02T03:04:06Z&page[size]=100"))
+		page, _, err := s.Events().Page(t.Context(), "p", query(t, webhook.EventList,
+			"filter[timestamp][from]=2026-01-02T03:04:05Z&filter[timestamp][to]=2026-01-02T03:04:06Z&page[size]=100"))
 		if err != nil || len(page) != len(published) {
-			t.Errorf("%d events of %d are found by their timestamps, %v", len(page), len(published), err)
+			t.Errorf("found %d of %d events by timestamp (%v)", len(page), len(published), err)
 		}
 		must(t, s.Close())
 	}
 	s := openWith(t, dir, "")
 	if got := count(t, s, "SELECT count(DISTINCT substr(json, 1, 1)) FROM events"); got != 3 || s.dictionaries.current != 2 {
-		t.Errorf("%d forms of events are stored, and dictionary %d is used", got, s.dictionaries.current)
+		t.Errorf("got %d stored forms of events, and current dictionary %d", got, s.dictionaries.current)
 	}
 }
 
-// A new dictionary is stored once, and no more of them than one byte can number.
+// The same dictionary is stored once, and their number is bounded.
 func TestDictionariesAreBounded(t *testing.T) {
 	dir := memoryDir(t)
 	s := openWith(t, dir, "what events have in common")
@@ -67,33 +69,35 @@ func TestDictionariesAreBounded(t *testing.T) {
 		t.Errorf("%d dictionaries, want 1", n)
 	}
 	must(t, s.writer.do(func(t *tx) error {
-		return t.Exec("INSERT INTO dictionaries WITH RECURSIVE n(v) AS (SELECT 2 UNION ALL SELECT v + 1 FROM n WHERE v < 100) SELECT v, content FROM n, dictionaries")
+		return t.Exec("INSERT INTO dictionaries WITH RECURSIVE n(v) AS (SELECT 2 UNION ALL SELECT v + 1 FROM n " +
+			"WHERE v < 100) SELECT v, content FROM n, dictionaries")
 	}))
 	must(t, s.Close())
 	s = openWith(t, dir, "one that is not there yet")
 	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != maxDictionaries || s.dictionaries.current != maxDictionaries {
-		t.Errorf("%d dictionaries, of which %d is used", n, s.dictionaries.current)
+		t.Errorf("%d dictionaries, current %d", n, s.dictionaries.current)
 	}
 }
 
-// What cannot be read is an error, and never a wrong event.
-func TestEventsThatCannotBeUnpacked(t *testing.T) {
+// An event that cannot be decompressed is an error.
+func TestUnpackErrors(t *testing.T) {
 	s := open(t)
 	e := notification(rand.New(rand.NewPCG(1, 2)), webhook.NewID(), time.Now())
 	var buf []byte
 	packed := bytes.Clone(s.dictionaries.pack(&buf, &e))
 	if len(packed) > 140 {
-		t.Errorf("%d bytes are packed into %d", len(e.JSON), len(packed))
+		t.Errorf("packed %d bytes into %d", len(e.JSON), len(packed))
 	}
 	if got, err := s.dictionaries.unpack(e.ID, packed); err != nil || !bytes.Equal(got, e.JSON) {
 		t.Fatalf("unpacked %s, %v", got, err)
 	}
-	for _, bad := range [][]byte{packed[:20], packed[:len(packed)-1], append([]byte{99}, packed[1:]...), append(bytes.Clone(packed[:26]), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
+	for _, bad := range [][]byte{packed[:20], packed[:len(packed)-1], append([]byte{99}, packed[1:]...),
+		append(bytes.Clone(packed[:26]), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
 		if got, err := s.dictionaries.unpack(e.ID, bad); err == nil {
-			t.Errorf("%q is unpacked as %s", bad, got)
+			t.Errorf("unpacked %q as %s, want an error", bad, got)
 		}
 	}
-	// What does not begin as events do is stored as it is.
+	// JSON that does not begin like an event is stored unchanged.
 	for _, json := range []string{`{}`, `{"id":"other","timestamp":"2026-01-02T03:04:05Z"}`, `{"id":"` + e.ID + `","timestamp":"`, ""} {
 		other := webhook.Event{ID: e.ID, JSON: []byte(json)}
 		if got := s.dictionaries.pack(&buf, &other); string(got) != json {
@@ -102,7 +106,7 @@ func TestEventsThatCannotBeUnpacked(t *testing.T) {
 	}
 }
 
-// Blocks are read by the package that defines them, whatever is in them.
+// Package s2 decodes all blocks of blockEncoder.
 func TestBlocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, text := range [][]byte{dictionary(), bytes.Repeat(dictionary(), 30)[:s2.MaxDictSize], dictionary()[:s2.MinDictSize]} {
@@ -112,7 +116,7 @@ func TestBlocks(t *testing.T) {
 			switch i % 4 {
 			case 1:
 				src = src[:r.IntN(len(src))]
-			case 2: // with what is in the dictionary, up to its end
+			case 2: // with parts of the dictionary, up to its end
 				src = append(src, text[r.IntN(len(text)):]...)
 			case 3:
 				if i%100 == 3 {
@@ -124,7 +128,7 @@ func TestBlocks(t *testing.T) {
 			}
 			block := e.encode(nil, src)
 			if got, err := d.Decode(nil, block); err != nil || !bytes.Equal(got, src) {
-				t.Fatalf("%d bytes are read as %d, %v", len(src), len(got), err)
+				t.Fatalf("decoded %d bytes to %d, %v", len(src), len(got), err)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// While there is too little room no event is accepted, and everything else
-// goes on; when there is, publishing goes on by itself.
+// While the disk is nearly full, events are refused and everything else works. Afterwards
+// publishing resumes.
 func TestLowDisk(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -24,19 +24,19 @@ func TestLowDisk(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 
 		s.disk.min = math.MaxInt64
-		publish(t, s, "p", "content_updated") // the last look still holds
+		publish(t, s, "p", "content_updated") // the last check is still used
 		time.Sleep(diskCheckInterval)
 		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err == nil {
-			t.Error("an event was accepted without room")
+			t.Error("an event was accepted on a full disk")
 		} else {
 			wantCode(t, err, webhook.CodeUnavailable)
 		}
 		wantCode(t, s.Check(t.Context()), webhook.CodeUnavailable)
 		if d, err := s.Disk(); err != nil || !d.Low || d.Free <= 0 || d.Size < d.Free {
-			t.Errorf("the disk is %+v, %v, want low", d, err)
+			t.Errorf("got %+v, %v, want Low", d, err)
 		}
 		if c := send(t, s, queue(t, s, sub.ID), 200); len(c.Events) != 2 {
-			t.Errorf("a delivery of %d events, want both that were accepted", len(c.Events))
+			t.Errorf("a delivery of %d events, want 2", len(c.Events))
 		}
 		subscribe(t, s, "p", "content_updated")
 
@@ -49,8 +49,7 @@ func TestLowDisk(t *testing.T) {
 	})
 }
 
-// What retention has made free within the database is room for events, as long
-// as the write-ahead log has some too.
+// Free pages of the database count as free space, as long as the WAL has space too.
 func TestTooFull(t *testing.T) {
 	for _, c := range []struct {
 		room, unused, least int64
@@ -59,7 +58,7 @@ func TestTooFull(t *testing.T) {
 		{100, 0, 100, false}, {99, 0, 100, true}, {99, 1, 100, false}, {25, 75, 100, false}, {25, 74, 100, true}, {24, 1000, 100, true},
 	} {
 		if got := tooFull(c.room, c.unused, c.least); got != c.want {
-			t.Errorf("%d free, %d unused, %d wanted: too full %v, want %v", c.room, c.unused, c.least, got, c.want)
+			t.Errorf("%d free, %d unused, minimum %d: got %v, want %v", c.room, c.unused, c.least, got, c.want)
 		}
 	}
 	inBubble(t, func(t *testing.T, s *Store) {

@@ -15,10 +15,11 @@ import (
 	"service/webhook"
 )
 
-// commitWithARead runs, in one commit, a write that fills SQLite's cache, a write
-// whose read finds the disk full when SQLite makes room in the cache by writing
-// to the log, and then, with room again, the last. It returns what the last got.
-func commitWithARead(t *testing.T, s *Store, again bool, last func(*tx) error, also ...func(*tx) error) (runs int, firstErr, lastErr error) {
+// commitWithFailedRead runs, in one commit, a write that fills SQLite's cache, a write whose
+// read finds the disk full when SQLite spills the cache into the WAL, and then, with space
+// again, the write last. It returns the result of last.
+func commitWithFailedRead(t *testing.T, s *Store, again bool, last func(*tx) error,
+	also ...func(*tx) error) (runs int, firstErr, lastErr error) {
 	t.Helper()
 	program(t, s, "q")
 	for i := range 200 {
@@ -49,7 +50,8 @@ func commitWithARead(t *testing.T, s *Store, again bool, last func(*tx) error, a
 	release := lead(s)
 	first := s.writer.submit(func(tx *tx) error {
 		for i := range 40 {
-			if err := tx.Exec("INSERT INTO settings (name, value) VALUES (?, ?)", fmt.Sprintf("first-%d", i), []byte(strings.Repeat("x", 3000))); err != nil {
+			if err := tx.Exec("INSERT INTO settings (name, value) VALUES (?, ?)", fmt.Sprintf("first-%d", i),
+				[]byte(strings.Repeat("x", 3000))); err != nil {
 				return err
 			}
 		}
@@ -78,14 +80,13 @@ func commitWithARead(t *testing.T, s *Store, again bool, last func(*tx) error, a
 	wg.Go(func() { secondErr = s.writer.Wait(second) })
 	wg.Go(func() { lastErr = s.writer.Wait(third) })
 	wg.Wait()
-	t.Logf("the read was run %d times\nfirst: %v\nread: %v\nlast: %v", runs, firstErr, secondErr, lastErr)
+	t.Logf("%d runs of the read\nfirst: %v\nread: %v\nlast: %v", runs, firstErr, secondErr, lastErr)
 	return runs, firstErr, lastErr
 }
 
-// When the disk does not take what SQLite moves out of its cache, SQLite ends the
-// whole transaction by itself, though it is a read that fails: what comes after
-// in the same commit must not be stored on its own.
-func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
+// If SQLite cannot spill its cache, it rolls back the whole transaction, although a read
+// failed. The following writes of the commit must not be stored alone.
+func TestFailedReadRollsBackCommit(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
 			s := open(t)
@@ -97,28 +98,30 @@ func TestAReadThatFailsForWantOfTheDiskUndoesAll(t *testing.T) {
 				t.Fatal(waiting, err)
 			}
 			f := s.writer.newForming(l, &waiting)
-			_, firstErr, lastErr := commitWithARead(t, s, again, f.store)
+			_, firstErr, lastErr := commitWithFailedRead(t, s, again, f.store)
 			var cursor, deliveries, rows int64
-			err = s.db.Scan(t.Context(), "SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
+			err = s.db.Scan(t.Context(),
+				"SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL "+
+					"AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if (lastErr != nil) != (deliveries == 0) || (lastErr != nil) != (cursor == 0) {
-				t.Errorf("the forming got %v, and %d deliveries are stored, claimed, with the cursor at %d", lastErr, deliveries, cursor)
+				t.Errorf("got %v, %d deliveries, cursor %d; want nothing stored", lastErr, deliveries, cursor)
 			}
 			if (firstErr != nil) != (rows == 0) {
-				t.Errorf("the first write got %v, and %d of its rows are stored", firstErr, rows)
+				t.Errorf("first write: got %v, and %d of its rows are stored", firstErr, rows)
 			}
 		})
 	}
 }
 
-func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
+func TestSeqsAfterFailedRead(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
-	_, _, lastErr := commitWithARead(t, s, true, func(t *tx) error {
+	_, _, lastErr := commitWithFailedRead(t, s, true, func(t *tx) error {
 		_, err := Write{s.core, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
@@ -130,7 +133,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	if err := s.db.Scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("last: %v; %d events are stored; the one published after has seq %d", lastErr, stored, after[0].Seq)
+	t.Logf("last: %v; %d events stored; the next one has seq %d", lastErr, stored, after[0].Seq)
 	w, err := s.Queues().waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +146,7 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 		body, err = s.dictionaries.unpack(id, body)
 		must(t, err)
 		if string(body) != string(w.Bodies[i]) {
-			t.Errorf("the event at %d:\n  stored   %s\n  in memory %s", seq, body, w.Bodies[i])
+			t.Errorf("event %d:\n  stored    %s\n  in memory %s", seq, body, w.Bodies[i])
 		}
 	}
 	if n := len(w.Seqs); n != stored {
@@ -151,13 +154,13 @@ func TestThePlacesOfEventsAfterAReadThatFailed(t *testing.T) {
 	}
 }
 
-// The same with a delivery that is formed inline of events that are not stored.
-func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
+// The same for an inline delivery of events that were rolled back.
+func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	credits := offer(s, l)
-	_, _, lastErr := commitWithARead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
+	_, _, lastErr := commitWithFailedRead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
 		_, err := Write{s.core, t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
@@ -166,7 +169,7 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 	}
 	credits.Close()
 	for f := range credits.C {
-		t.Logf("formed inline: %+v", f)
+		t.Logf("inline delivery: %+v", f)
 	}
 	t.Logf("last: %v", lastErr)
 	published := publish(t, s, "p", "content_updated") // acknowledged
@@ -176,6 +179,6 @@ func TestNothingIsFormedInlineOfEventsThatAReadHasUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(w.Seqs) == 0 {
-		t.Errorf("the event with seq %d was acknowledged, and does not wait for the queue, whose cursor is at %d", published[0].Seq, fresh.Cursor)
+		t.Errorf("acknowledged event %d does not wait for the queue with cursor %d", published[0].Seq, fresh.Cursor)
 	}
 }

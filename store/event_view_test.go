@@ -12,8 +12,7 @@ import (
 	"service/webhook"
 )
 
-// noneSuch returns names of events that are not there, so many that the logs are
-// not looked through by each.
+// noneSuch returns unknown event names, too many to search by the index of names.
 func noneSuch() (names string) {
 	for i := range maxNamedLogs / 2 {
 		names += fmt.Sprintf(",none_%d", i)
@@ -21,12 +20,12 @@ func noneSuch() (names string) {
 	return names
 }
 
-// TestAllEvents publishes into two programs in turn, and reads the logs
-// together, with every filter, page by page.
+// TestAllEvents publishes into two programs alternately, and reads all events with every
+// filter, page by page.
 func TestAllEvents(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		program(t, s, "q")
-		var all []webhook.Event // in the order in which they were stored
+		var all []webhook.Event // in the order of storing
 		begun := time.Now()
 		for i := range 30 {
 			name := [...]string{"content_updated", "content_published", "channel_created"}[i%3]
@@ -45,7 +44,8 @@ func TestAllEvents(t *testing.T) {
 			{"filter[name]=channel_created,content_updated", func(i int) bool { return i%3 != 1 }},
 			{"filter[name]=none_such", func(int) bool { return false }},
 			{"sort=received_at&filter[name]=channel_created", func(i int) bool { return i%3 == 2 }},
-			{"filter[name]=channel_created&filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21), func(i int) bool { return i%3 == 2 && i >= 4 && i <= 21 }},
+			{"filter[name]=channel_created&filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21),
+				func(i int) bool { return i%3 == 2 && i >= 4 && i <= 21 }},
 			{"filter[name]=channel_created&filter[timestamp.from]=2100-01-01", func(i int) bool { return false }},
 			{"filter[name]=channel_created" + noneSuch(), func(i int) bool { return i%3 == 2 }},
 			{"filter[received_at.from]=" + at(4) + "&filter[received_at.to]=" + at(21), func(i int) bool { return i >= 4 && i <= 21 }},
@@ -72,27 +72,26 @@ func TestAllEvents(t *testing.T) {
 	})
 }
 
-// A bound that is reached gives what was found, and where to go on.
-func TestAllEventsBreaksOff(t *testing.T) {
+// A page that reaches its bound returns what it found, and a cursor.
+func TestAllEventsBounded(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	program(t, s, "q") // the logs are two
+	program(t, s, "q") // a second log
 	publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 30)...)
 	s.lists.scan = 10
 	q := query(t, webhook.EventList, "filter[name]=none_such"+noneSuch())
 	page, next, err := s.Events().PageAll(t.Context(), q)
 	if err != nil || len(page) != 0 || next == "" {
-		t.Errorf("a search that is broken off: got %d events, next %q, %v", len(page), next, err)
+		t.Errorf("at the bound: got %d events, next %q, %v", len(page), next, err)
 	}
 	q = query(t, webhook.EventList, "")
-	q.Cursor = next // of another selection
+	q.Cursor = next // made for another selection
 	if _, _, err = s.Events().PageAll(t.Context(), q); err == nil {
-		t.Error("a cursor is taken with another selection")
+		t.Error("a cursor is accepted with another selection")
 	}
 }
 
-// TestEventView follows an event to those who had it, those who wait and those
-// who did not ask.
+// TestEventView reads an event with its deliveries, and the subscriptions that wait for it.
 func TestEventView(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -114,7 +113,8 @@ func TestEventView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(v.Deliveries) != EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID || v.Deliveries[0].Status != webhook.StatusPending {
+	if len(v.Deliveries) != EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID ||
+		v.Deliveries[0].Status != webhook.StatusPending {
 		t.Errorf("first page: %d deliveries, older %q, newest %+v", len(v.Deliveries), v.Older, v.Deliveries[0])
 	}
 	if len(v.Waiting) != 1 || v.Waiting[0].Subscription.ID != waits.ID || v.Waiting[0].Behind != 2 {
@@ -124,13 +124,14 @@ func TestEventView(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := v.Deliveries[len(v.Deliveries)-1]
-	if len(v.Deliveries) != 3 || v.Older != "" || last.ID != c.ID || last.ResponseStatus != 404 || last.URL != had.URL || last.FailureReason != webhook.FailureRejected {
+	if len(v.Deliveries) != 3 || v.Older != "" || last.ID != c.ID || last.ResponseStatus != 404 || last.URL != had.URL ||
+		last.FailureReason != webhook.FailureRejected {
 		t.Errorf("second page: %d deliveries, older %q, oldest %+v", len(v.Deliveries), v.Older, last)
 	}
 	_, err = s.Events().View(t.Context(), "q", e.ID, "")
 	wantMistake(t, err, webhook.CodeNotFound)
 	if _, err = s.Events().View(t.Context(), "p", e.ID, "nonsense"); err == nil {
-		t.Error("a cursor that is none is taken")
+		t.Error("an invalid cursor is accepted")
 	}
 }
 
@@ -204,7 +205,8 @@ func TestSubscribers(t *testing.T) {
 	if _, err := s.Subscriptions().Delete(t.Context(), "q", gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]", "p": "map[channel_created:{0 1} content_updated:{0 1}]", "q": "map[content_updated:{1 0}]", "r": "map[]"} {
+	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]",
+		"p": "map[channel_created:{0 1} content_updated:{0 1}]", "q": "map[content_updated:{1 0}]", "r": "map[]"} {
 		got, err := s.Events().CountSubscribers(t.Context(), of)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("program %q: got %v, %v; want %s", of, got, err, want)

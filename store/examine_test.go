@@ -17,9 +17,8 @@ import (
 	"service/store/sqlite"
 )
 
-// TestExamineDir damages a data directory in one way each, and has the check
-// that is about it tell so, and no other. A newer schema is refused by Open too,
-// which names both.
+// TestExamineDir makes one change at a time to a data directory, and checks that only the
+// matching check reports it. Open also refuses a newer schema and names both versions.
 func TestExamineDir(t *testing.T) {
 	write := func(t *testing.T, s *Store, query string, args ...any) {
 		t.Helper()
@@ -29,18 +28,21 @@ func TestExamineDir(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		open   func(t *testing.T, s *Store)   // what is done while it is open
-		closed func(t *testing.T, dir string) // and then
-		want   map[string]Level               // beside OK, and admins, of whom there are none
-		detail string                         // of it, a part
-		opens  bool                           // Open takes it all the same
+		open   func(t *testing.T, s *Store)   // called with the open store
+		closed func(t *testing.T, dir string) // called after Close
+		want   map[string]Level               // levels other than OK, except for admins
+		detail string                         // part of the finding's detail
+		opens  bool                           // Open succeeds
 	}{
-		{name: "all is well", opens: true},
-		{name: "a directory for all", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755", opens: true},
-		{name: "a database for all", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn}, detail: "service.db is readable", opens: true},
-		{name: "a key for all", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
-		{name: "no key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) }, want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
-		{name: "another key", closed: func(t *testing.T, dir string) {
+		{name: "no change", opens: true},
+		{name: "readable directory", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755",
+			opens: true},
+		{name: "readable database", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn},
+			detail: "service.db is readable", opens: true},
+		{name: "readable key", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
+		{name: "missing key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) },
+			want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
+		{name: "wrong key", closed: func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600))
 		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not contain the key"},
 		{name: "two keys", closed: func(t *testing.T, dir string) {
@@ -49,19 +51,19 @@ func TestExamineDir(t *testing.T) {
 			_, err = f.Write(keyring.Format([]keyring.Key{keyring.NewKey()}))
 			must(t, errors.Join(err, f.Close()))
 		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is incomplete", opens: true},
-		{name: "a newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
+		{name: "newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
 			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, but this binary supports schemas up to "},
-		{name: "a clock set back", open: func(t *testing.T, s *Store) {
+		{name: "clock set back", open: func(t *testing.T, s *Store) {
 			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
-			s.writer.running = false // the clock would be written down with the end
+			s.writer.running = false // so that Close does not save the clock
 		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind the time at which", opens: true},
-		{name: "a damaged page", closed: func(t *testing.T, dir string) {
+		{name: "damaged page", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, databaseFile), os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.WriteAt([]byte(strings.Repeat("damage", 2000)), 4096)
 			must(t, errors.Join(err, f.Close()))
 		}, want: map[string]Level{checkDatabase: LevelFail}},
-		{name: "an empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, databaseFile), 0)) },
+		{name: "empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, databaseFile), 0)) },
 			want: map[string]Level{checkDatabase: LevelFail}, detail: "the file is empty"},
 	}
 	for _, test := range tests {
@@ -82,11 +84,11 @@ func TestExamineDir(t *testing.T) {
 			must(t, err)
 			compare(t, found, test.want, test.detail)
 			if after := listing(t, dir); after != before {
-				t.Errorf("the examination changed the directory from\n%sto\n%s", before, after)
+				t.Errorf("Examine changed the directory from\n%sto\n%s", before, after)
 			}
 			s, err = Open(t.Context(), Config{Dir: dir})
 			if (err == nil) != test.opens {
-				t.Errorf("Open: %v, want that it opens: %v", err, test.opens)
+				t.Errorf("Open: got %v, want success %v", err, test.opens)
 			}
 			if err != nil && test.want[checkSchema] != "" && !strings.Contains(err.Error(), "has schema 9999") {
 				t.Errorf("Open: %v", err)
@@ -98,7 +100,7 @@ func TestExamineDir(t *testing.T) {
 	}
 }
 
-// compare holds findings against the levels that are not OK.
+// compare compares findings with the expected levels other than OK.
 func compare(t *testing.T, found []Finding, want map[string]Level, detail string) {
 	t.Helper()
 	said := false
@@ -111,7 +113,7 @@ func compare(t *testing.T, found []Finding, want map[string]Level, detail string
 			said = said || strings.Contains(f.Detail, detail)
 		}
 		if f.Check == checkAdmins || f.Check == checkFileSystem || f.Check == checkReplicated && want[checkReplicated] == "" {
-			continue // the machine's own, or what is not there
+			continue // depends on the machine, or not configured
 		}
 		if f.Level != level {
 			t.Errorf("%s: %s (%s), want %s", f.Check, f.Level, f.Detail, level)
@@ -122,17 +124,17 @@ func compare(t *testing.T, found []Finding, want map[string]Level, detail string
 	}
 	for check := range want {
 		if !seen[check] {
-			t.Errorf("nothing is said of the %s: %v", check, found)
+			t.Errorf("no finding about %s: %v", check, found)
 		}
 	}
 	if len(want) > 0 && !said {
-		t.Errorf("no finding says %q: %v", detail, found)
+		t.Errorf("no finding contains %q: %v", detail, found)
 	}
 }
 
-// TestExamineOthers looks at directories that are not there, in use, or of an
-// older schema.
-func TestExamineOthers(t *testing.T) {
+// TestExamineStates examines directories that are missing, empty, in use, or of an older
+// schema.
+func TestExamineStates(t *testing.T) {
 	before := syscall.Umask(0o077) // as in the binary
 	defer syscall.Umask(before)
 	dir := filepath.Join(t.TempDir(), "d")
@@ -147,14 +149,15 @@ func TestExamineOthers(t *testing.T) {
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
 	if _, err := Examine(t.Context(), Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
-		t.Errorf("a directory in use: got %v, want %v", err, ErrLocked)
+		t.Errorf("directory in use: got %v, want %v", err, ErrLocked)
 	}
-	// The one who has it can examine it.
+	// The process that has it open can examine it.
 	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
 	must(t, os.Chmod(filepath.Join(dir, keyring.FileName), 0o644))
 	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
 	s.disk.min = 1 << 60
-	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail}, "MiB required")
+	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail},
+		"MiB required")
 	must(t, s.Close())
 
 	old := t.TempDir()
@@ -176,7 +179,8 @@ func TestExamineOthers(t *testing.T) {
 }
 
 func TestNewEnough(t *testing.T) {
-	for v, want := range map[string]bool{"3.51.3": true, "3.51.4": true, "3.52.0": true, "4.0.0": true, "3.51.2": false, "3.50.9": false, "2.99.99": false, "": false, "3.x": false} {
+	for v, want := range map[string]bool{"3.51.3": true, "3.51.4": true, "3.52.0": true, "4.0.0": true, "3.51.2": false, "3.50.9": false,
+		"2.99.99": false, "": false, "3.x": false} {
 		if got := newEnough(v); got != want {
 			t.Errorf("newEnough(%q) = %v, want %v", v, got, want)
 		}
@@ -199,8 +203,8 @@ func chmod(name string, mode os.FileMode) func(*testing.T, string) {
 	return func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, name), mode)) }
 }
 
-// listing tells the files of a directory, with sizes and modes. SQLite's index
-// of its log, and the note of who holds the lock, are anybody's to write.
+// listing lists the files of a directory with sizes and modes, except those that any reader may
+// change: the WAL index and the lock file.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -216,7 +220,8 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestExamineReplica walks the states of a replica, and asks one in a folder.
+// TestExamineReplica checks the levels of all states of a replica, and examines one in a
+// directory.
 func TestExamineReplica(t *testing.T) {
 	for _, test := range []struct {
 		y    ReplicaStatus

@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// testedFeed is a feed of the admin UI.
+// testedFeed is a feed of the admin UI under test.
 type testedFeed struct {
 	name  string
 	list  *webhook.List
@@ -54,7 +54,8 @@ func fillFeeds(t *testing.T, s *Store) {
 		p := [...]string{"p", "q"}[i%2]
 		publish(t, s, p, "content_updated")
 		url := fmt.Sprintf("https://host%d.example/in", i)
-		if _, _, err := s.Subscriptions().Create(t.Context(), p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}}, 0); err != nil {
+		if _, _, err := s.Subscriptions().Create(t.Context(), p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}},
+			0); err != nil {
 			t.Fatal(err)
 		}
 		mustWrite(t, s, func(w Write) error {
@@ -63,9 +64,9 @@ func fillFeeds(t *testing.T, s *Store) {
 	}
 }
 
-// Every feed of the admin UI can be walked back: the page before a page ends
-// with the row before its first, also when rows were added since.
-func TestFeedsGoBothWays(t *testing.T) {
+// Every feed can be paged backwards: the previous page ends with the row before the first one
+// of this page, even if rows were added.
+func TestFeedsBackwards(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	program(t, s, "q")
@@ -76,7 +77,7 @@ func TestFeedsGoBothWays(t *testing.T) {
 		for _, order := range []string{"", "sort=" + f.list.Sort[0]} {
 			t.Run(f.name+" "+order, func(t *testing.T) {
 				q := query(t, f.list, order+"&page[size]=3")
-				var last string // the cursor of the last page
+				var last string // cursor of the last page
 				forth := readPages(t, f.name, q, 100, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
 					last = q.Cursor
 					return f.page(ctx, q)
@@ -84,19 +85,20 @@ func TestFeedsGoBothWays(t *testing.T) {
 				if len(forth) <= 2*q.Size {
 					t.Fatalf("%d rows", len(forth))
 				}
-				fillFeeds(t, s) // more on one end, which changes nothing of the pages behind
+				fillFeeds(t, s) // rows at one end do not change later pages
 				q.Cursor = last
 				f.walkBack(t, q, forth)
 			})
 		}
-		if _, err := f.newer(t.Context(), &webhook.ListQuery{Sort: query(t, f.list, "").Sort, Size: 3, Number: 1, Cursor: "forged"}); !errors.As(err, new(*webhook.Error)) {
-			t.Errorf("%s: a forged cursor: %v", f.name, err)
+		if _, err := f.newer(t.Context(), &webhook.ListQuery{Sort: query(t, f.list, "").Sort, Size: 3, Number: 1,
+			Cursor: "forged"}); !errors.As(err, new(*webhook.Error)) {
+			t.Errorf("%s: forged cursor: got %v", f.name, err)
 		}
 	}
 }
 
-// walkBack goes from the page of a cursor to the first. forth are the rows up to
-// that page, in order.
+// walkBack pages back from the page at a cursor to the first. forth are the rows up to that
+// page, in order.
 func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string) {
 	here, _, err := f.page(t.Context(), q)
 	if err != nil {
@@ -114,10 +116,10 @@ func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string
 			t.Fatal(err)
 		}
 		if len(before) != q.Size {
-			t.Errorf("a page before has %d rows", len(before))
+			t.Errorf("a previous page has %d rows", len(before))
 		}
 		if at := slices.Index(forth, here[0]); at > 0 && before[len(before)-1] != forth[at-1] {
-			t.Errorf("the page before %v is %v, want one that ends with %s", here, before, forth[at-1])
+			t.Errorf("the page before %v is %v, want it to end with %s", here, before, forth[at-1])
 		}
 		here = before
 	}

@@ -23,8 +23,9 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	const eventID = "ffffffff-0000-7000-8000-000000000001"
+	e := webhook.Event{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}
 	for _, program := range []string{"a", "b"} {
-		if _, err := s.Events().Publish(ctx, program, []webhook.Event{{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}}); err != nil {
+		if _, err := s.Events().Publish(ctx, program, []webhook.Event{e}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +58,7 @@ func TestFind(t *testing.T) {
 			}
 		}
 	}
-	// The ping of the subscription's creation is a delivery; all ids are of now.
+	// Creating a subscription creates a ping. All ids have the same time prefix.
 	kinds := make(map[FoundKind]int)
 	all, err := s.Find(ctx, sub.ID[:4], 10)
 	if err != nil {

@@ -15,8 +15,10 @@ func TestFindByText(t *testing.T) {
 	}
 	active, names := true, []string{"user_created"}
 	var ids []string
-	for _, of := range [][2]string{{"https://hooks.partner.example/in?key=hush", "Partner X, 100 %"}, {"https://other.example/", "another_one"}} {
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "1", &webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names}, 0)
+	for _, of := range [][2]string{{"https://hooks.partner.example/in?key=hush", "Partner X, 100 %"},
+		{"https://other.example/", "another_one"}} {
+		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "1",
+			&webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +71,8 @@ func TestSearchEvents(t *testing.T) {
 		for i := from; i < to; i++ {
 			id := webhook.NewID()
 			events = append(events, webhook.Event{ID: id, Name: "content_updated",
-				JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"content_updated","version":"1","content_id":%d}`, id, i%700)})
+				JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"content_updated","version":"1","content_id":%d}`,
+					id, i%700)})
 		}
 		if _, err := s.Events().Publish(t.Context(), programID, events); err != nil {
 			t.Fatal(err)
@@ -91,9 +94,9 @@ func TestSearchEvents(t *testing.T) {
 		t.Errorf("got %d events of %d, more %q", len(all.Events), all.Read, all.More)
 	}
 	if one := search(EventSearch{Value: "42", Limit: 10, ProgramID: "a"}); len(one.Events) != 2 || one.Events[0].ProgramID != "a" {
-		t.Errorf("of one program: got %d", len(one.Events))
+		t.Errorf("one program: got %d events", len(one.Events))
 	}
-	// Page by page it finds the same.
+	// Paging finds the same.
 	var paged []webhook.Event
 	cursor := ""
 	for range 5 {
@@ -104,17 +107,17 @@ func TestSearchEvents(t *testing.T) {
 		}
 	}
 	if len(paged) != 4 || cursor != "" || paged[3].ID != all.Events[3].ID {
-		t.Errorf("page by page: got %d, then %q", len(paged), cursor)
+		t.Errorf("paged: got %d events, then cursor %q", len(paged), cursor)
 	}
-	// When its time is over, it says how far it came, and can be continued.
+	// When the time is over, the search returns a cursor to continue.
 	found, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "none", Limit: 1})
 	if err != nil || found.Read != searchStep || found.More == "" {
-		t.Errorf("without time: read %d, more %q, %v", found.Read, found.More, err)
+		t.Errorf("no time: read %d, more %q, %v", found.Read, found.More, err)
 	}
 	if found = search(EventSearch{Value: "42", Limit: 10, From: time.Now().Add(time.Hour)}); found.Read != 0 || found.More != "" {
-		t.Errorf("after all of them: read %d, more %q", found.Read, found.More)
+		t.Errorf("continued: read %d, more %q", found.Read, found.More)
 	}
 	if _, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "43", Limit: 1, Cursor: all.More + "x"}); err == nil {
-		t.Error("a cursor of another search was taken")
+		t.Error("a cursor of another search was accepted")
 	}
 }

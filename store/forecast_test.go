@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The forecasts of databases of all ages, on disks of all sizes.
+// TestForecast covers databases of different ages on disks of different sizes.
 func TestForecast(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	const (
@@ -16,7 +16,7 @@ func TestForecast(t *testing.T) {
 	thirty := Retention{All: 30 * day}
 	three := Retention{All: 30 * day, Delivered: 3 * day}
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	// A million events a day, of 1,000 bytes with their deliveries and 600 without.
+	// A million events a day, of 1,000 bytes including deliveries and 600 without.
 	of := func(age time.Duration, events, used int64) Usage {
 		return Usage{At: now, Oldest: ago(age), Events: events, Recent: 1_000_000, File: used, Used: used, EventBytes: 600}
 	}
@@ -29,61 +29,82 @@ func TestForecast(t *testing.T) {
 		want Forecast
 	}{
 		{"nothing was ever accepted", Usage{At: now, Empty: true, File: base, Used: base}, large, thirty, Forecast{Copy: base}},
-		{"an hour old", Usage{At: now, Begun: ago(time.Hour), Oldest: ago(time.Hour), Events: 10, Recent: 10, File: base, Used: base}, large, thirty,
+		{"an hour old", Usage{At: now, Begun: ago(time.Hour), Oldest: ago(time.Hour), Events: 10, Recent: 10, File: base, Used: base}, large,
+			thirty,
 			Forecast{KnownAt: now.Add(23 * time.Hour), Copy: base}},
 		{"no retention is known", of(10*day, 1, base), large, Retention{}, Forecast{Copy: base}},
 		{"ten days old", of(10*day, 10_000_000, base+10_000_000_000), large, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 10_000_000_000}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 10_000_000_000}},
 		{"as old as it becomes", of(30*day, 30_000_000, base+30_000_000_000), large, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 30_000_000_000}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 30_000_000_000}},
 		{"room for ten days more", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: 10_000_000_000 + gib, Least: gib}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 10_000_000_000, FullAt: now.Add(10 * day)}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 10_000_000_000, FullAt: now.Add(10 * day)}},
 		{"twice as much as before: what goes makes room for half of what comes", func() Usage {
 			u := of(30*day, 15_000_000, base+15_000_000_000)
 			return u
 		}(), Disk{Free: 5_000_000_000}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 15_000_000_000, FullAt: now.Add(10 * day)}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 15_000_000_000, FullAt: now.Add(10 * day)}},
 		{"deliveries go after three days", of(10*day, 10_000_000, base+6_000_000_000+3*400_000_000), large, three,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30*600_000_000 + 3*400_000_000, DayBytes: 600_000_000, Copy: base + 7_200_000_000}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30*600_000_000 + 3*400_000_000, DayBytes: 600_000_000,
+				Copy: base + 7_200_000_000}},
 		{"nothing came yesterday", func() Usage { u := of(20*day, 10_000_000, base+10_000_000_000); u.Recent = 0; return u }(), large, thirty,
 			Forecast{Known: true, EventBytes: 1000, Size: base, Copy: base + 10_000_000_000}},
 		{"all of it is older than the retention", Usage{At: now, File: base + gib, Used: base}, large, thirty,
 			Forecast{Known: true, Size: base, Copy: base, Stuck: gib}},
 		{"a full disk", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: mib, Least: 256 * mib, Low: true}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 10_000_000_000, Full: true}},
-		{"a retention of an hour", Usage{At: now, Oldest: ago(59 * time.Minute), Events: 59_000, Recent: 60_000, File: base + 59_000_000, Used: base + 59_000_000}, large, Retention{All: time.Hour},
-			Forecast{Known: true, EventsPerDay: 1_440_000, EventBytes: 1000, Size: base + 60_000_000, DayBytes: 1_440_000_000, Copy: base + 59_000_000}},
-		{"free pages are used first", func() Usage { u := of(10*day, 10_000_000, base+10_000_000_000); u.File += 20_000_000_000; return u }(), Disk{Free: mib, Least: mib}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000, Copy: base + 10_000_000_000, Stuck: 20_000_000_000}},
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 10_000_000_000, Full: true}},
+		{"a retention of an hour", Usage{At: now, Oldest: ago(59 * time.Minute), Events: 59_000, Recent: 60_000, File: base + 59_000_000,
+			Used: base + 59_000_000}, large, Retention{All: time.Hour},
+			Forecast{Known: true, EventsPerDay: 1_440_000, EventBytes: 1000, Size: base + 60_000_000, DayBytes: 1_440_000_000,
+				Copy: base + 59_000_000}},
+		{"free pages are used first", func() Usage { u := of(10*day, 10_000_000, base+10_000_000_000); u.File += 20_000_000_000; return u }(),
+			Disk{Free: mib, Least: mib}, thirty,
+			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
+				Copy: base + 10_000_000_000, Stuck: 20_000_000_000}},
 	} {
 		got := forecast(c.u, c.d, c.keep)
 		near := func(a, b int64) bool { return max(a-b, b-a) <= 2+b/1_000_000 }
-		if got.Known != c.want.Known || !got.KnownAt.Equal(c.want.KnownAt) || got.Full != c.want.Full || got.FullAt.Sub(c.want.FullAt).Abs() > time.Minute ||
-			!near(got.EventsPerDay, c.want.EventsPerDay) || !near(got.EventBytes, c.want.EventBytes) || !near(got.Size, c.want.Size) || !near(got.DayBytes, c.want.DayBytes) ||
+		if got.Known != c.want.Known || !got.KnownAt.Equal(c.want.KnownAt) || got.Full != c.want.Full ||
+			got.FullAt.Sub(c.want.FullAt).Abs() > time.Minute ||
+			!near(got.EventsPerDay, c.want.EventsPerDay) || !near(got.EventBytes, c.want.EventBytes) || !near(got.Size, c.want.Size) ||
+			!near(got.DayBytes, c.want.DayBytes) ||
 			!near(got.Copy, c.want.Copy) || got.Stuck != c.want.Stuck {
 			t.Errorf("%s:\ngot  %+v\nwant %+v", c.name, got, c.want)
 		}
 	}
 }
 
-func TestForecastInWords(t *testing.T) {
+func TestForecastString(t *testing.T) {
 	full := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
-	for want, f := range map[string]Forecast{
-		"available a day after the first event; a full copy takes 1.0 MiB":                                                                                                      {Copy: 1 << 20},
-		"available from 2027-03-04T05:06:00.000Z; a full copy takes 1.0 MiB":                                                                                                    {Copy: 1 << 20, KnownAt: full},
-		"no events in the last day, so the database is not growing; a full copy takes 1.0 MiB":                                                                                  {Copy: 1 << 20, Known: true},
-		"at 5 events a day the database grows to 2.0 MiB, and the disk does not fill up; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB":             {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10},
-		"at 5 events a day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB": {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, FullAt: full},
-		"at 5 events a day the database grows to 2.0 MiB, and the disk is full; each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB":                      {Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10, Full: true},
+	growing := Forecast{Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10}
+	filling, filled := growing, growing
+	filling.FullAt, filled.Full = full, true
+	for _, c := range []struct {
+		f    Forecast
+		want string
+	}{
+		{Forecast{Copy: 1 << 20}, "available a day after the first event; a full copy takes 1.0 MiB"},
+		{Forecast{Copy: 1 << 20, KnownAt: full}, "available from 2027-03-04T05:06:00.000Z; a full copy takes 1.0 MiB"},
+		{Forecast{Copy: 1 << 20, Known: true}, "no events in the last day, so the database is not growing; a full copy takes 1.0 MiB"},
+		{growing, "at 5 events a day the database grows to 2.0 MiB, and the disk does not fill up; " +
+			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
+		{filling, "at 5 events a day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; " +
+			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
+		{filled, "at 5 events a day the database grows to 2.0 MiB, and the disk is full; " +
+			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
 	} {
-		if got := f.String(); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
+		if got := c.f.String(); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
 }
 
-// What is measured is right for logs with gaps and several programs, and costs no
-// more for many events.
+// Measurements are correct for logs with gaps and several programs, at a bounded cost.
 func TestMeasureUsage(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		s.retention = Retention{All: 10 * day}
@@ -95,40 +116,40 @@ func TestMeasureUsage(t *testing.T) {
 			}, "", s.clock.now(), s.retention)
 			must(t, err)
 			if reads > 4+2*10 { // a log of 2^10 events
-				t.Errorf("%d rows were read", reads)
+				t.Errorf("read %d rows", reads)
 			}
 			return u
 		}
 		if u := measured(); !u.Empty || u.Events != 0 || u.Used == 0 || !u.Shrinks {
-			t.Errorf("an empty database: %+v", u)
+			t.Errorf("empty database: got %+v", u)
 		}
 		program(t, s, "q")
 		publish(t, s, "q", "content_updated")
 		began := time.Now().Truncate(time.Millisecond)
 		if u := measured(); !u.Begun.Equal(began) || !u.Oldest.Equal(began) || u.Events != 1 || u.Recent != 1 {
-			t.Errorf("one event: %+v", u)
+			t.Errorf("one event: got %+v", u)
 		}
 		for range 20 * 24 {
 			publish(t, s, "p", "content_updated", "content_updated")
 			time.Sleep(time.Hour)
 		}
 		if u := measured(); u.Events != 2*10*24 || u.Recent != 2*24 || u.At.Sub(u.Oldest) != 10*day || !u.Begun.Equal(began) {
-			t.Errorf("20 days: %+v", u)
+			t.Errorf("20 days: got %+v", u)
 		}
 		sweepAt(t, s, time.Now().Add(-10*day))
-		// The newest event of the other program is the first of the log.
+		// The newest event of the other program stays, and is now the oldest row.
 		if u := measured(); u.Events != 2*10*24 || u.Recent != 2*24 || u.At.Sub(u.Oldest) != 10*day {
-			t.Errorf("after a sweep: %+v", u)
+			t.Errorf("after a sweep: got %+v", u)
 		}
 		time.Sleep(30 * day)
 		if u := measured(); u.Empty || u.Events != 0 || u.Recent != 0 || !u.Oldest.IsZero() {
-			t.Errorf("30 days later: %+v", u)
+			t.Errorf("30 days later: got %+v", u)
 		}
 	})
 }
 
-// The size of an event without its deliveries is about right: it splits the database
-// into what goes with --retention-delivered and what stays.
+// The estimated size of an event without its deliveries is close: it separates what
+// --retention-delivered removes from what stays.
 func TestForecastEventBytes(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -145,8 +166,8 @@ func TestForecastEventBytes(t *testing.T) {
 	after, err := measureUsage(s.scanNow, "", time.Now(), Retention{All: day})
 	must(t, err)
 	if got, want := after.EventBytes, (after.Used-before.Used)/n; got < want*2/3 || got > want*3/2 {
-		t.Errorf("an event is taken to have %d bytes, and has %d", got, want)
+		t.Errorf("estimated %d bytes per event, want about %d", got, want)
 	} else {
-		t.Logf("an event is taken to have %d bytes, and has %d; an empty database %d", got, want, before.Used)
+		t.Logf("estimated %d bytes per event, actual %d; empty database %d", got, want, before.Used)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"service/webhook"
 )
 
-// insertWaiting stores so many deliveries of a subscription that wait for an
-// attempt, one in ten a ping, and returns when they are due.
+// insertWaiting stores n pending deliveries of a subscription, one in ten a ping, and returns
+// when they are due.
 func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) time.Time {
 	t.Helper()
 	due := s.clock.now().UTC().Truncate(time.Millisecond).Add(time.Hour)
@@ -21,7 +21,8 @@ func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) tim
 		tx.w.last = 0
 		return tx.Exec(`WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
 			INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at)
-			SELECT ?2 || printf('%08d', n), ?2, ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'), iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5 FROM i`,
+			SELECT ?2 || printf('%08d', n), ?2, ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'),
+			iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5 FROM i`,
 			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli())
 	})
 	must(t, err)
@@ -37,9 +38,9 @@ func changes(t *testing.T, s *Store) (n int64) {
 
 const stillWaiting = "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL"
 
-// A deletion writes few rows, however much waits. The rest is ended in steps,
-// between which others write, and is neither sent nor shown as waiting meanwhile;
-// another process goes on where one has ended.
+// Deleting a subscription changes few rows, however much is pending. The rest is ended in
+// steps, with other writes in between, and is never sent or shown as pending. Another process
+// can continue.
 func TestDeletionInSteps(t *testing.T) {
 	const waiting = 2000
 	dir := memoryDir(t)
@@ -51,14 +52,14 @@ func TestDeletionInSteps(t *testing.T) {
 	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
 	must(t, err)
 	if rows := changes(t, s) - before; rows > 2*deletedAtOnce {
-		t.Errorf("the deletion has changed %d rows, want at most %d", rows, 2*deletedAtOnce)
+		t.Errorf("the deletion changed %d rows, want at most %d", rows, 2*deletedAtOnce)
 	}
 	if left := count(t, s, stillWaiting, sub.ID); left < waiting-deletedAtOnce {
-		t.Fatalf("%d deliveries wait, want %d", left, waiting-deletedAtOnce)
+		t.Fatalf("%d deliveries are pending, want %d", left, waiting-deletedAtOnce)
 	}
 	wantEnded(t, s, sub.ID)
 
-	// It ends in the middle.
+	// Cancel in the middle.
 	ctx, stop := context.WithCancel(t.Context())
 	steps := 0
 	s.afterStep = func() {
@@ -67,7 +68,7 @@ func TestDeletionInSteps(t *testing.T) {
 		}
 	}
 	if err := s.endAllDeleted(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v, want that it was cancelled", err)
+		t.Fatalf("got %v, want context.Canceled", err)
 	}
 	wantEnded(t, s, sub.ID)
 	must(t, s.Close())
@@ -75,7 +76,7 @@ func TestDeletionInSteps(t *testing.T) {
 	s = openDir(t, dir)
 	left := count(t, s, stillWaiting, sub.ID)
 	if left == 0 || left >= waiting-deletedAtOnce {
-		t.Fatalf("%d deliveries wait after three steps", left)
+		t.Fatalf("%d deliveries are pending after three steps", left)
 	}
 	for last := left; left > 0; last = left {
 		ctx, stop := context.WithCancel(t.Context())
@@ -85,17 +86,17 @@ func TestDeletionInSteps(t *testing.T) {
 		}
 		publish(t, s, "p", "content_updated") // between two steps
 		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > maxSweep {
-			t.Fatalf("a step has ended %d of %d deliveries", last-left, last)
+			t.Fatalf("one step ended %d of %d deliveries", last-left, last)
 		}
 		wantEnded(t, s, sub.ID)
 	}
-	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND failure_reason = 'subscription_deleted'", sub.ID); n != waiting+1 { // and the ping of its creation
-		t.Errorf("%d deliveries have ended, want %d", n, waiting+1)
+	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND failure_reason = 'subscription_deleted'",
+		sub.ID); n != waiting+1 { // including the ping of the creation
+		t.Errorf("%d deliveries ended, want %d", n, waiting+1)
 	}
 }
 
-// wantEnded checks that nothing of a deleted subscription is sent, nor shown as
-// waiting.
+// wantEnded checks that nothing of a deleted subscription is sent or shown as pending.
 func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	t.Helper()
 	must(t, s.writer.do(func(tx *tx) error {
@@ -103,13 +104,14 @@ func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	}))
 	for _, credit := range []*Credit{duePing(subscriptionID), due(subscriptionID)} {
 		if c, _, err := s.Queues().claimDue(t.Context(), credit); err != nil || c != nil {
-			t.Fatalf("claim of a deleted subscription: %v, %v", c, err)
+			t.Fatalf("claimed for a deleted subscription: %v, %v", c, err)
 		}
 	}
 	if queues, err := s.Queues().All(t.Context()); err != nil || len(queues) != 0 {
 		t.Fatalf("%d queues, %v, want none", len(queues), err)
 	}
-	for _, q := range []string{"filter[status]=retryable", "filter[status]=pending", "filter[next_attempt_at.from]=1960-01-01", "filter[subscription_id]=" + subscriptionID + "&filter[status]=retryable"} {
+	for _, q := range []string{"filter[status]=retryable", "filter[status]=pending", "filter[next_attempt_at.from]=1960-01-01",
+		"filter[subscription_id]=" + subscriptionID + "&filter[status]=retryable"} {
 		for cursor, pages := "", 0; pages < 50; pages++ {
 			list := query(t, webhook.AllDeliveryList, q)
 			list.Cursor = cursor
@@ -125,7 +127,8 @@ func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	all, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "page[size]=100"))
 	must(t, err)
 	for _, d := range all {
-		if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureSubscriptionDeleted || d.CompletedAt.IsZero() || !d.NextAttemptAt.IsZero() {
+		if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureSubscriptionDeleted || d.CompletedAt.IsZero() ||
+			!d.NextAttemptAt.IsZero() {
 			t.Fatalf("listed as %+v", d)
 		}
 	}
@@ -135,7 +138,7 @@ func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	}
 }
 
-// Housekeeping is woken by a deletion, and ends all that waits.
+// A deletion wakes housekeeping, which ends all pending deliveries.
 func TestHousekeepUntilDone(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -148,16 +151,16 @@ func TestHousekeepUntilDone(t *testing.T) {
 		must(t, err)
 		time.Sleep(time.Minute)
 		if left := count(t, s, stillWaiting, sub.ID); left != 0 {
-			t.Errorf("%d deliveries wait", left)
+			t.Errorf("%d deliveries are pending, want 0", left)
 		}
 		stop()
 		must(t, <-done)
 	})
 }
 
-// A jump of the clock writes few rows, however much waits, and moves all that
-// waits at once: in the commit that notices it, and for the next process.
-func TestClockJumpIsOneWrite(t *testing.T) {
+// A clock jump changes few rows, and shifts all pending deadlines at once: in the commit that
+// records it, and for the next process.
+func TestClockJumpWritesFewRows(t *testing.T) {
 	for _, jump := range []time.Duration{26 * time.Hour, -26 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) {
 			var skew atomic.Int64
@@ -174,22 +177,24 @@ func TestClockJumpIsOneWrite(t *testing.T) {
 			skew.Store(int64(jump))
 			must(t, s.writer.do(func(*tx) error { return nil }))
 			if rows := changes(t, s) - before; rows > 20 {
-				t.Errorf("the jump has changed %d rows", rows)
+				t.Errorf("the jump changed %d rows", rows)
 			}
 			check := func() {
 				t.Helper()
-				if c, next, err := s.Queues().claimDue(t.Context(), &Credit{Queue: &Queue{SubscriptionID: sub.ID}, Kind: CreditDue}); err != nil || c != nil || time.Until(next).Round(time.Minute) != time.Hour {
-					t.Errorf("claim %v, next in %v, %v; want none, in an hour", c, time.Until(next), err)
+				if c, next, err := s.Queues().claimDue(t.Context(), &Credit{Queue: &Queue{SubscriptionID: sub.ID}, Kind: CreditDue}); err != nil ||
+					c != nil || time.Until(next).Round(time.Minute) != time.Hour {
+					t.Errorf("claimed %v, next in %v, %v; want none, in an hour", c, time.Until(next), err)
 				}
 				page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[status]=retryable&page[size]=1"))
 				if err != nil || len(page) != 1 || page[0].NextAttemptAt.Sub(due.Add(jump)).Abs() > time.Second {
-					t.Errorf("shown: %+v, %v, want next_attempt_at %v", page, err, due.Add(jump))
+					t.Errorf("listed: %+v, %v, want next_attempt_at %v", page, err, due.Add(jump))
 				}
 				for filter, want := range map[string]int{
 					"from]=" + webhook.FormatTime(due.Add(jump-time.Minute)): 1,
 					"from]=" + webhook.FormatTime(due.Add(jump+time.Minute)): 0,
 				} {
-					page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "page[size]=1&filter[subscription_id]="+sub.ID+"&filter[next_attempt_at."+filter))
+					page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList,
+						"page[size]=1&filter[subscription_id]="+sub.ID+"&filter[next_attempt_at."+filter))
 					if err != nil || len(page) != want {
 						t.Errorf("%s: got %d, %v, want %d", filter, len(page), err, want)
 					}
@@ -201,7 +206,7 @@ func TestClockJumpIsOneWrite(t *testing.T) {
 			must(t, err)
 			check()
 
-			// Set back while nothing runs: from here on only backwards can be told.
+			// Set back while no process runs. Forward jumps cannot be detected then.
 			must(t, s.Close())
 			skew.Add(-int64(2 * time.Hour))
 			s, err = Open(t.Context(), config)
@@ -212,7 +217,7 @@ func TestClockJumpIsOneWrite(t *testing.T) {
 	}
 }
 
-// The queries of the steps find their rows by an index.
+// The queries of the steps use an index.
 func TestHousekeepingPlans(t *testing.T) {
 	s := open(t)
 	for _, c := range []struct {

@@ -41,12 +41,12 @@ func wantConflict(t *testing.T, err error) {
 	}
 }
 
-func TestAnswersAreKept(t *testing.T) {
+func TestStoredResponses(t *testing.T) {
 	s := open(t)
 	ctx := t.Context()
 	one, other := newTokenID(t, s), newTokenID(t, s)
 	if a, err := s.StoredResponse(ctx, newKey(one, "k", "request")); a != nil || err != nil {
-		t.Errorf("a new key: got %+v (%v)", a, err)
+		t.Errorf("new key: got %+v (%v)", a, err)
 	}
 	if err := keep(s, newKey(one, "k", "request"), "whsec_secret"); err != nil {
 		t.Fatal(err)
@@ -64,16 +64,16 @@ func TestAnswersAreKept(t *testing.T) {
 	}
 	var stored []byte
 	if err := s.db.Scan(ctx, "SELECT body FROM idempotency_keys", nil, &stored); err != nil || bytes.Contains(stored, []byte("secret")) {
-		t.Errorf("the answer is stored as %q (%v)", stored, err)
+		t.Errorf("the response is stored as %q (%v)", stored, err)
 	}
-	// Never twice: the second would undo what came with it.
+	// Storing a key twice fails, which rolls back the second request.
 	if err := keep(s, newKey(one, "k", "request"), "again"); err == nil {
-		t.Error("one key was kept twice")
+		t.Error("a key was stored twice")
 	}
 }
 
-// What a write did and its key are stored together or not at all.
-func TestKeepIsPartOfItsWrite(t *testing.T) {
+// A write and its idempotency key are stored together or not at all.
+func TestStoreResponseIsAtomic(t *testing.T) {
 	s := open(t)
 	token := newTokenID(t, s)
 	failure := errors.New("after all")
@@ -90,15 +90,16 @@ func TestKeepIsPartOfItsWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := s.StoredResponse(t.Context(), newKey(token, "k", "r")); a != nil || err != nil {
-		t.Errorf("the key is there: %+v (%v)", a, err)
+		t.Errorf("the key was stored: %+v (%v)", a, err)
 	}
 	var events, use int
-	if err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_use WHERE keys > 0)", nil, &events, &use); err != nil || events != 0 || use != 0 {
-		t.Errorf("%d events, %d tokens with keys (%v), want none", events, use, err)
+	if err := s.db.Scan(t.Context(), "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM idempotency_use WHERE keys > 0)", nil,
+		&events, &use); err != nil || events != 0 || use != 0 {
+		t.Errorf("%d events and %d tokens with keys (%v), want 0", events, use, err)
 	}
 }
 
-func TestKeysExpire(t *testing.T) {
+func TestIdempotencyKeysExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t)
 		token := newTokenID(t, s)
@@ -107,28 +108,30 @@ func TestKeysExpire(t *testing.T) {
 		}
 		time.Sleep(webhook.IdempotencyKeptFor - time.Millisecond)
 		if a, err := s.StoredResponse(t.Context(), newKey(token, "5", "r")); a == nil || err != nil {
-			t.Errorf("a moment before it expires: got %+v (%v)", a, err)
+			t.Errorf("just before it expires: got %+v (%v)", a, err)
 		}
 		time.Sleep(time.Millisecond)
 		last := fmt.Sprint(3*expiredAtOnce - 1)
 		if a, err := s.StoredResponse(t.Context(), newKey(token, last, "another")); a != nil || err != nil {
 			t.Errorf("expired: got %+v (%v)", a, err)
 		}
-		// It can be used again, though it still waits for its removal.
+		// An expired key can be used again before it is removed.
 		must(t, keep(s, newKey(token, last, "another"), "second"))
 		if a, err := s.StoredResponse(t.Context(), newKey(token, last, "another")); a == nil || err != nil || string(a.Body) != "second" {
 			t.Errorf("used again: got %+v (%v)", a, err)
 		}
-		for i, want := range []int{2 * expiredAtOnce, expiredAtOnce + 1, 3} { // few are removed at a time
+		for i, want := range []int{2 * expiredAtOnce, expiredAtOnce + 1, 3} { // a few are removed each time
 			if n := keysOf(t, s, token); n != want {
 				t.Errorf("%d keys are left, want %d", n, want)
 			}
 			must(t, keep(s, newKey(token, fmt.Sprint("new", i), "r"), ""))
 		}
 		var keys, size, counted, measured int
-		err := s.db.Scan(t.Context(), "SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use", nil, &keys, &size, &counted, &measured)
+		err := s.db.Scan(t.Context(),
+			"SELECT keys, bytes, (SELECT count(*) FROM idempotency_keys), (SELECT sum(length(body)) FROM idempotency_keys) FROM idempotency_use",
+			nil, &keys, &size, &counted, &measured)
 		if err != nil || keys != counted || size != measured || keys != 4 {
-			t.Errorf("%d keys of %d bytes are known, there are %d of %d (%v)", keys, size, counted, measured, err)
+			t.Errorf("counted %d keys of %d bytes, want %d of %d (%v)", keys, size, counted, measured, err)
 		}
 	})
 }
@@ -141,20 +144,22 @@ func keysOf(t *testing.T, s *Store, token string) (n int) {
 	return n
 }
 
-func TestKeysAreBounded(t *testing.T) {
+func TestIdempotencyKeysAreBounded(t *testing.T) {
 	s := open(t)
 	one, other := newTokenID(t, s), newTokenID(t, s)
 	wantTooMany := func(err error) {
 		t.Helper()
 		var e *webhook.Error
-		if !errors.As(err, &e) || len(e.Validations) != 1 || e.Validations[0].Code != webhook.InvalidTooMany || e.Validations[0].Parameter != "Idempotency-Key" {
+		if !errors.As(err, &e) || len(e.Validations) != 1 || e.Validations[0].Code != webhook.InvalidTooMany ||
+			e.Validations[0].Parameter != "Idempotency-Key" {
 			t.Errorf("got %v, want too_many Idempotency-Key", err)
 		}
 	}
 	set := func(keys, size int) {
 		t.Helper()
 		err := s.writer.do(func(t *tx) error {
-			return t.Exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET keys = ?2, bytes = ?3", one, keys, size)
+			return t.Exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE "+
+				"SET keys = ?2, bytes = ?3", one, keys, size)
 		})
 		if err != nil {
 			t.Fatal(err)

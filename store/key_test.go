@@ -20,29 +20,31 @@ import (
 	"service/webhook"
 )
 
-// encryptedThings is a store with one of everything that is encrypted.
+// encryptedThings is what a store contains of everything that is encrypted.
 type encryptedThings struct {
 	program, header string
 	subs            []webhook.Subscription
-	secrets         map[string][]webhook.SigningSecret // by subscription, the newest first
+	secrets         map[string][]webhook.SigningSecret // by subscription, newest first
 	answers         map[webhook.IdempotencyKey]string
-	files           []string // of certificates
-	cursor          string   // of the list of deliveries of subs[0]
+	files           []string // certificate files
+	cursor          string   // of the delivery list of subs[0]
 }
 
-// fillEncrypted makes so many subscriptions with a header, a replaced secret, a kept
-// answer and a certificate's key each.
+// fillEncrypted creates count subscriptions with a header, a replaced secret, a stored response
+// and a certificate file each.
 func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	t.Helper()
 	ctx := context.Background()
-	f := &encryptedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret), answers: make(map[webhook.IdempotencyKey]string)}
+	f := &encryptedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret),
+		answers: make(map[webhook.IdempotencyKey]string)}
 	token, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 	for i := range count {
-		sub, first, err := s.Subscriptions().Create(ctx, f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+		sub, first, err := s.Subscriptions().Create(ctx, f.program, "u",
+			&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,33 +71,34 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	return f
 }
 
-// check finds every secret as it was given.
+// check checks that every secret can still be read.
 func (f *encryptedThings) check(t testing.TB, s *Store) {
 	t.Helper()
 	for _, sub := range f.subs {
 		l := queue(t, s, sub.ID)
-		if l.Authorization != f.header || !slices.EqualFunc(l.Secrets, f.secrets[sub.ID], func(a, b webhook.SigningSecret) bool { return bytes.Equal(a, b) }) {
-			t.Errorf("subscription %s no longer has its secrets", sub.ID)
+		if l.Authorization != f.header || !slices.EqualFunc(l.Secrets, f.secrets[sub.ID],
+			func(a, b webhook.SigningSecret) bool { return bytes.Equal(a, b) }) {
+			t.Errorf("subscription %s lost its secrets", sub.ID)
 		}
 	}
 	for _, path := range f.files {
 		if b, err := s.Certificates().Load(context.Background(), path); err != nil || string(b) != "content of "+path {
-			t.Errorf("a certificate's file: got %q, %v", b, err)
+			t.Errorf("certificate file: got %q, %v", b, err)
 		}
 	}
 	for key, want := range f.answers {
 		a, err := s.StoredResponse(context.Background(), &key)
 		if err != nil || a == nil || string(a.Body) != want {
-			t.Errorf("the answer kept for %q: got %v, %v", key.Key, a, err)
+			t.Errorf("stored response of %q: got %v, %v", key.Key, a, err)
 		}
 	}
 	place := make([]int64, 1)
 	if err := s.parseCursor(cursorScope{list: "deliveries", programID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
-		t.Errorf("a cursor from before: got %v, %v", place, err)
+		t.Errorf("cursor made before: got %v, %v", place, err)
 	}
 }
 
-// opened returns an open store that the caller closes.
+// opened returns an open store, which the caller closes.
 func opened(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), cfg)
@@ -105,7 +108,7 @@ func opened(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-// keysIn returns the keys of a data directory's file.
+// keysIn returns the keys in a key file.
 func keysIn(t testing.TB, path string) []keyring.Key {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -114,22 +117,24 @@ func keysIn(t testing.TB, path string) []keyring.Key {
 	}
 	keys, ok := keyring.Parse(b)
 	if !ok {
-		t.Fatalf("%s holds no keys", path)
+		t.Fatalf("%s contains no keys", path)
 	}
 	return keys
 }
 
-// blobs returns every blob in the database: column → its values.
+// blobs returns all blobs in the database by column.
 func blobs(t testing.TB, s *Store) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
 	var columns [][2]string
-	err := s.db.Each(t.Context(), "SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND c.type = 'BLOB' ORDER BY 1, 2", nil, func(scan func(...any) error) error {
-		var c [2]string
-		err := scan(&c[0], &c[1])
-		columns = append(columns, c)
-		return err
-	})
+	err := s.db.Each(t.Context(),
+		"SELECT m.name, c.name FROM sqlite_schema m, pragma_table_info(m.name) c WHERE m.type = 'table' AND c.type = 'BLOB' ORDER BY 1, 2",
+		nil, func(scan func(...any) error) error {
+			var c [2]string
+			err := scan(&c[0], &c[1])
+			columns = append(columns, c)
+			return err
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +145,13 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 		if name == "settings.value" {
 			row = "name"
 		}
-		err := s.db.Each(t.Context(), fmt.Sprintf("SELECT %s, %s FROM %s WHERE length(%s) > 0", row, c[1], c[0], c[1]), nil, func(scan func(...any) error) error {
-			var row, value string
-			err := scan(&row, &value)
-			found[strings.TrimSuffix(name+" "+row, " ")] = append(found[strings.TrimSuffix(name+" "+row, " ")], value)
-			return err
-		})
+		err := s.db.Each(t.Context(), fmt.Sprintf("SELECT %s, %s FROM %s WHERE length(%s) > 0", row, c[1], c[0], c[1]), nil,
+			func(scan func(...any) error) error {
+				var row, value string
+				err := scan(&row, &value)
+				found[strings.TrimSuffix(name+" "+row, " ")] = append(found[strings.TrimSuffix(name+" "+row, " ")], value)
+				return err
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,16 +159,17 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 	return found
 }
 
-// inTheClear are the blobs that hold no secret.
+// inTheClear are the columns of blobs that contain no secret.
 var inTheClear = []string{
-	"alert_sends.json", "alerts.json", "attempts.response_body", "deliveries.ping", "dictionaries.content", "events.json", "idempotency_keys.request", "responses.body",
-	"sessions.hash", // of 256 random bits too
+	"alert_sends.json", "alerts.json", "attempts.response_body", "deliveries.ping", "dictionaries.content", "events.json",
+	"idempotency_keys.request", "responses.body",
+	"sessions.hash", // of 256 random bits
 	"settings.value checked_at", "settings.value clock",
-	"tokens.hash", // of 256 random bits: nothing leads back
+	"tokens.hash", // of 256 random bits
 }
 
-// Everything is re-encrypted with the new key, and the old one is
-// gone. A new column of blobs must be decided on here.
+// A rotation re-encrypts everything with the new key and removes the old one. Add new columns
+// of blobs here or to inTheClear.
 func TestRotateKey(t *testing.T) {
 	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
@@ -189,23 +196,23 @@ func TestRotateKey(t *testing.T) {
 			continue
 		}
 		if len(values) == 0 {
-			t.Errorf("the test has nothing in %s: is it encrypted?", column)
+			t.Errorf("the test has no value in %s: is it encrypted?", column)
 		}
 		for _, v := range values {
 			if slices.Contains(after[column], v) {
-				t.Errorf("%s holds what it held before: it is not re-encrypted", column)
+				t.Errorf("%s is unchanged, want it re-encrypted", column)
 				break
 			}
 		}
 	}
 	if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
-		t.Errorf("the file holds %d keys, or the old one; want the new one alone", len(keys))
+		t.Errorf("the file has %d keys, or the old one; want only the new key", len(keys))
 	}
 	info, err := os.Stat(path)
 	if err != nil || info.Mode() != 0o600 {
 		t.Errorf("got mode %v, %v; want 0600", info.Mode(), err)
 	}
-	// The next one begins where this ended, in this process and in another.
+	// Rotate again, in this process and after a restart.
 	if _, err := s.RotateKey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +229,7 @@ func TestRotateKey(t *testing.T) {
 	}
 }
 
-// steps is a context that ends after a number of steps.
+// steps is a context that ends after a number of calls of Err.
 type steps struct {
 	context.Context
 	left int
@@ -236,9 +243,9 @@ func (s *steps) Err() error {
 	return nil
 }
 
-// A rotation that ends between any two steps is finished by the next start,
-// and by the next rotation; until then everything goes on. What a step has
-// done is on disk: it might as well have been a crash.
+// A rotation interrupted at any step is finished by the next start or the next rotation, and
+// everything works in between. Completed steps are on disk, so an interruption is equivalent to
+// a crash.
 func TestRotateKeyInterrupted(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		interrupted, both := 0, 0
@@ -252,14 +259,14 @@ func TestRotateKeyInterrupted(t *testing.T) {
 			}
 		}
 		if interrupted < 10 || both < 8 {
-			t.Errorf("interrupted at %d steps, at %d of them with both keys in the file; the test has lost its point", interrupted, both)
+			t.Errorf("interrupted at %d steps, %d of them with both keys in the file; want more of both", interrupted, both)
 		}
 	}
 }
 
-// rotateInterrupted begins a rotation that ends at a step, and has it finished: by
-// another one if again, or else by the next start. It says whether the rotation
-// was done before that step, and how many keys the file held then.
+// rotateInterrupted starts a rotation that is interrupted at a step, and finishes it by another
+// rotation if again, else by the next start. It returns whether the rotation was complete
+// before that step, and how many keys the file had then.
 func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 	dir := memoryDir(t)
 	path := filepath.Join(dir, "secret.key")
@@ -278,16 +285,16 @@ func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 		must(t, err)
 		f.check(t, s)
 		if keys := keysIn(t, path); len(keys) != 1 || keys[0] == oldKey {
-			t.Errorf("interrupted at step %d, and again: the file holds %d keys", at, len(keys))
+			t.Errorf("interrupted at step %d, and again: the file has %d keys", at, len(keys))
 		}
 	}
 	s.Close()
 	s = opened(t, Config{Dir: dir})
 	f.check(t, s)
 	if keys := keysIn(t, path); len(keys) != 1 {
-		t.Errorf("interrupted at step %d, and opened: the file holds %d keys", at, len(keys))
+		t.Errorf("interrupted at step %d, and opened: the file has %d keys", at, len(keys))
 	}
-	// The file's one key is enough.
+	// The key in the file is sufficient.
 	if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
 		t.Errorf("interrupted at step %d: the check is encrypted with key %d, %v", at, old, err)
 	}
@@ -295,8 +302,7 @@ func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 	return done, keys
 }
 
-// While there is a secret that no key opens, no key is dropped: dropping
-// one cannot be undone.
+// While a secret cannot be decrypted with any key, no key is removed.
 func TestRotateKeyUnreadable(t *testing.T) {
 	s := open(t)
 	f := fillEncrypted(t, s, 2)
@@ -310,29 +316,28 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	oldKey := keysIn(t, s.keys.File().Path)[0]
 	for range 2 {
 		if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "1 secret cannot be decrypted") {
-			t.Errorf("got %v, want an error that counts", err)
+			t.Errorf("got %v, want an error with the count", err)
 		}
 		if keys := keysIn(t, s.keys.File().Path); len(keys) != 2 || keys[1] != oldKey {
-			t.Errorf("the file holds %d keys, want the new and the old one", len(keys))
+			t.Errorf("the file has %d keys, want the new and the old one", len(keys))
 		}
 	}
 	if l := queue(t, s, f.subs[0].ID); l.Authorization != f.header {
-		t.Error("the other one has lost its secret")
+		t.Error("the other subscription lost its secret")
 	}
 	if _, err := s.Subscriptions().Delete(t.Context(), f.program, spoiled); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := s.RotateKey(t.Context()); err != nil || r.SigningSecrets != 2 {
-		t.Errorf("without it: got %+v, %v; want 2 signing secrets re-encrypted", r, err)
+		t.Errorf("without the unreadable secret: got %+v, %v; want 2 signing secrets re-encrypted", r, err)
 	}
 	if keys := keysIn(t, s.keys.File().Path); len(keys) != 1 {
-		t.Errorf("the file holds %d keys, want one", len(keys))
+		t.Errorf("the file has %d keys, want one", len(keys))
 	}
 }
 
-// A subscription whose secret no key opens does not keep the others from being
-// read.
-func TestQueuesBesideOneThatIsSpoiled(t *testing.T) {
+// A subscription with a secret that no key decrypts does not affect the other queues.
+func TestQueuesWithUnusableRecord(t *testing.T) {
 	for _, spoil := range []string{
 		"UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?",
 		"UPDATE subscriptions SET authorization_header = randomblob(60) WHERE id = ?",
@@ -349,14 +354,15 @@ func TestQueuesBesideOneThatIsSpoiled(t *testing.T) {
 			t.Fatalf("%s: got %d queues, %v; want 2", spoil, len(queues), err)
 		}
 		for _, l := range queues {
-			if l.SubscriptionID == bad.ID && (l.Unusable == nil || len(l.Interests) > 0) || l.SubscriptionID == good.ID && (l.Unusable != nil || len(l.Interests) == 0) {
+			if l.SubscriptionID == bad.ID && (l.Unusable == nil || len(l.Interests) > 0) || l.SubscriptionID == good.ID &&
+				(l.Unusable != nil || len(l.Interests) == 0) {
 				t.Errorf("%s: got %+v", spoil, l)
 			}
 		}
 	}
 }
 
-// A running service notices nothing.
+// Reads and writes succeed during a rotation.
 func TestRotateKeyWhileRunning(t *testing.T) {
 	s := open(t)
 	f := fillEncrypted(t, s, 20)
@@ -368,7 +374,7 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 			for ctx.Err() == nil {
 				for _, sub := range subs {
 					if l, err := s.Queues().Get(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
-						t.Errorf("a queue: %v", err)
+						t.Errorf("queue: %v", err)
 						return
 					}
 				}
@@ -378,7 +384,8 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	all.Go(func() {
 		url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 		for ctx.Err() == nil {
-			sub, first, err := s.Subscriptions().Create(t.Context(), f.program, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+			sub, first, err := s.Subscriptions().Create(t.Context(), f.program, "u",
+				&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 			if err != nil {
 				t.Error(err)
 				return
@@ -400,17 +407,17 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	stop()
 	all.Wait()
 	f.check(t, s)
-	// All of it is open to the key that the file holds now.
+	// The new key decrypts everything.
 	var err error
 	s.keys, err = keyring.New(s.keys.File(), keysIn(t, s.keys.File().Path))
 	must(t, err)
 	f.check(t, s)
 }
 
-// The operator's key, in a file that the service cannot write.
+// A rotation with a key file that the service cannot write.
 func TestRotateKeyReadOnly(t *testing.T) {
-	// No other file fits beside a name that is as long as names may be: not
-	// even root can replace this one.
+	// The name is so long that a temporary file with a suffix cannot be created: not even
+	// root can replace this file.
 	path := filepath.Join(t.TempDir(), strings.Repeat("k", 250))
 	first, second := keyring.NewKey(), keyring.NewKey()
 	put := func(keys ...keyring.Key) {
@@ -424,22 +431,23 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	s := opened(t, Config{Dir: dir, SecretKeyFile: path})
 	defer func() { s.Close() }()
 	if _, err := os.Stat(filepath.Join(dir, "secret.key")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("there is a key in the data directory: %v", err)
+		t.Errorf("a key was created in the data directory: %v", err)
 	}
 	f := fillEncrypted(t, s, 3)
-	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") || !strings.Contains(err.Error(), "on a line above the current one") {
-		t.Errorf("got %v, want what to do", err)
+	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "cannot be written") ||
+		!strings.Contains(err.Error(), "on a line above the current one") {
+		t.Errorf("got %v, want an error with instructions", err)
 	}
 	f.check(t, s)
 	put(second)
 	if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "add it below the new one") {
-		t.Errorf("without the key in use: got %v, want a refusal", err)
+		t.Errorf("without the current key: got %v, want an error", err)
 	}
 	f.check(t, s)
 	put(second, first)
 	r, err := s.RotateKey(t.Context())
 	if err != nil || !r.OldKeyKept || r.Secrets() != 5*3 {
-		t.Errorf("got %+v, %v; want 15 secrets, and that the old key is still there", r, err)
+		t.Errorf("got %+v, %v; want 15 secrets and OldKeyKept", r, err)
 	}
 	f.check(t, s)
 	if r, err := s.RotateKey(t.Context()); err == nil {
@@ -450,7 +458,7 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	s = opened(t, Config{Dir: dir, SecretKeyFile: path})
 	f.check(t, s)
 
-	// Without a running server to ask, the next start does it.
+	// The next start finishes a rotation without a running server.
 	put(first, second)
 	s.Close()
 	s = opened(t, Config{Dir: dir, SecretKeyFile: path})
@@ -460,7 +468,7 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	f.check(t, s)
 }
 
-// What a file of keys must be like. No error tells what is in it.
+// Key files are checked, and no error contains their content.
 func TestKeyFile(t *testing.T) {
 	good := strings.Repeat("0a", 32)
 	canary := strings.Repeat("5f1d", 16)
@@ -472,7 +480,7 @@ func TestKeyFile(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(path string) error
-		want string // "" is no error
+		want string // "" for no error
 	}{
 		{"one key", write(good+"\n", 0o600), ""},
 		{"no end of line", write(good, 0o600), ""},
@@ -510,18 +518,18 @@ func TestKeyFile(t *testing.T) {
 			}
 			switch {
 			case c.want == "" && err != nil:
-				t.Errorf("got %v, want none", err)
+				t.Errorf("got %v, want nil", err)
 			case c.want == "":
 			case !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path):
-				t.Errorf("got %v, want one of ErrKey that names the file and says %q", err, c.want)
+				t.Errorf("got %v, want ErrKey with the file and %q", err, c.want)
 			case strings.Contains(err.Error(), canary[:16]):
-				t.Errorf("the error tells the content: %v", err)
+				t.Errorf("the error contains the key: %v", err)
 			}
 		})
 	}
 }
 
-// The key is kept apart from the data, or in its one place there.
+// The key file is outside of the data directory, or at its default place in it.
 func TestKeyFileInDataDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "keys"), 0o700); err != nil {
@@ -540,15 +548,15 @@ func TestKeyFileInDataDirectory(t *testing.T) {
 			s.Close()
 		}
 		if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "is in the data directory") {
-			t.Errorf("%s: got %v, want a refusal", name, err)
+			t.Errorf("%s: got %v, want an error", name, err)
 		}
 	}
-	// Its own place by name is no other than by default.
+	// The default file may be named explicitly.
 	opened(t, Config{Dir: dir, SecretKeyFile: filepath.Join(dir, "keys", "..", "secret.key")}).Close()
 	openDir(t, dir)
 }
 
-// A crash while the file is written leaves a key that nobody uses.
+// A crash while the key file is written leaves an unused temporary file.
 func TestKeyFileUnfinished(t *testing.T) {
 	dir := t.TempDir()
 	left, other := filepath.Join(dir, "secret.key"+durable.TempSuffix+"123"), filepath.Join(dir, "secret.key.mine")
@@ -562,11 +570,11 @@ func TestKeyFileUnfinished(t *testing.T) {
 		t.Errorf("the unfinished file is still there: %v", err)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("a file of somebody else's is gone: %v", err)
+		t.Errorf("an unrelated file was removed: %v", err)
 	}
 }
 
-// How long a rotation takes, and how long a write waits for it at the most.
+// BenchmarkRotateKey measures a rotation, and the longest time that a write waits for it.
 func BenchmarkRotateKey(b *testing.B) {
 	s := open(b)
 	fillEncrypted(b, s, 10_000)

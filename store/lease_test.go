@@ -9,17 +9,17 @@ import (
 	"service/webhook"
 )
 
-// Without its lease a store takes nothing and sends nothing, and its replica is
-// left alone; with it, it goes on.
+// Without its lease a store refuses writes, sends nothing and does not touch its replica. With
+// the lease it continues.
 func TestFence(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileReplica(t, dir, t.TempDir())
 	s := openReplicated(t, dir, cfg)
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 0 {
-		t.Errorf("the generation of new data: %d, %v", known, err)
+		t.Errorf("generation of new data: got %d, %v", known, err)
 	}
 	if !s.Queues().MaySend() {
-		t.Error("a store that needs no lease may not send")
+		t.Error("MaySend is false without a lease requirement")
 	}
 	var valid atomic.Bool
 	valid.Store(true)
@@ -27,7 +27,7 @@ func TestFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 1 {
-		t.Errorf("the generation of the data: %d, %v, want 1", known, err)
+		t.Errorf("generation: got %d, %v, want 1", known, err)
 	}
 	publish := func() error {
 		_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
@@ -44,13 +44,13 @@ func TestFence(t *testing.T) {
 		t.Errorf("acknowledge with the lease: %v", err)
 	}
 	valid.Store(false)
-	// What was committed before may not be acknowledged any more.
+	// An earlier commit must no longer be acknowledged.
 	wantCode(t, s.Acknowledge(t.Context()), webhook.CodeUnavailable)
 	if s.Acknowledged(s.LastCommit()) {
-		t.Error("a commit counts as acknowledged without the lease")
+		t.Error("a commit is acknowledged without the lease")
 	}
 	if err := publish(); !errors.Is(err, ErrUnavailable) || s.Queues().MaySend() {
-		t.Errorf("without the lease: %v, want %v", err, ErrUnavailable)
+		t.Errorf("without the lease: got %v, want %v", err, ErrUnavailable)
 	}
 	wantCode(t, s.Check(t.Context()), webhook.CodeUnavailable)
 	valid.Store(true)

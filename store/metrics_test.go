@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// scrape returns what a scrape would see, and what it could not.
+// scrape returns the output of a scrape, and its error.
 func scrape(t *testing.T, registry *prometheus.Registry) (string, error) {
 	t.Helper()
 	families, failed := registry.Gather()
@@ -60,7 +60,7 @@ func TestMetrics(t *testing.T) {
 	program(t, s, "q")
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_updated", "content_updated")
-	// Two of them are there already.
+	// Two of these events exist already.
 	if added, err := s.Events().Publish(context.Background(), "p", append(events[:2], event("content_updated"))); err != nil || added != 1 {
 		t.Fatalf("got %d (%v), want 1 added", added, err)
 	}
@@ -84,7 +84,7 @@ func TestMetrics(t *testing.T) {
 		`service_deliveries_ended_total{failure_reason="",status="success"} 1`,
 		`service_deliveries_ended_total{failure_reason="rejected",status="failed"} 1`,
 		`service_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 0`,
-		`service_deliveries_waiting 2`, // and the ping of the subscription
+		`service_deliveries_waiting 2`, // one is the subscription's ping
 		`service_alerts_total{name="subscription_failing"} 0`,
 		`service_events_lost_total 0`,
 		`service_retention_removed_total{record="event"} 0`,
@@ -100,8 +100,8 @@ func TestMetrics(t *testing.T) {
 		`service_deliveries_waiting 0`)
 }
 
-// A write that fails counts nothing but its commit.
-func TestMetricsOfWhatFails(t *testing.T) {
+// A failed write counts only its commit.
+func TestMetricsOfFailedWrites(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
 	conflict := event("content_updated")
@@ -121,16 +121,16 @@ func TestMetricsOfWhatFails(t *testing.T) {
 	large := event("content_updated")
 	large.JSON = bytes.Repeat([]byte(" "), 1<<20)
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
-		t.Fatalf("a full disk: got %v", err)
+		t.Fatalf("full disk: got %v", err)
 	}
 	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 1`)
 }
 
-// A store that does not answer costs a scrape what is read of it, and neither
-// the rest nor more than its time.
-func TestMetricsOfAStoreThatDoesNotAnswer(t *testing.T) {
+// If the store cannot be read in time, a scrape lacks only what it reads, and takes a bounded
+// time.
+func TestMetricsOfBusyStore(t *testing.T) {
 	s, registry := openMeasured(t)
-	for range readers { // all are taken
+	for range readers { // use all readers
 		conn, err := s.db.Readers().Conn(context.Background())
 		if err != nil {
 			t.Fatal(err)
@@ -140,10 +140,11 @@ func TestMetricsOfAStoreThatDoesNotAnswer(t *testing.T) {
 	began := time.Now()
 	text, err := scrape(t, registry)
 	if took := time.Since(began); took > 5*scrapeTime {
-		t.Errorf("the scrape took %s", took)
+		t.Errorf("the scrape took %s, want less", took)
 	}
-	if err == nil || !strings.Contains(text, "service_store_up 0\n") || strings.Contains(text, "service_deliveries_waiting") || !strings.Contains(text, "service_database_bytes") {
-		t.Errorf("got the error %v and\n%s\nwant all that is not read", err, text)
+	if err == nil || !strings.Contains(text, "service_store_up 0\n") || strings.Contains(text, "service_deliveries_waiting") ||
+		!strings.Contains(text, "service_database_bytes") {
+		t.Errorf("got error %v and\n%s\nwant all metrics that need no read", err, text)
 	}
 }
 
@@ -163,7 +164,8 @@ func TestFirstWanted(t *testing.T) {
 		{"after it", []Interest{{"content_deleted", 0, always}}, 2, 5, 4},
 		{"asked for later", []Interest{{"content_deleted", 3, always}}, 0, 5, 4},
 		{"asked for until then", []Interest{{"content_deleted", 0, 3}}, 2, 5, 0},
-		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0, 5, 2},
+		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0,
+			5, 2},
 		{"up to one that is not", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
 	} {
 		got, at, err := s.Queues().FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
@@ -171,16 +173,17 @@ func TestFirstWanted(t *testing.T) {
 			t.Errorf("%s: got %d (%v), want %d", test.name, got, err, test.want)
 		}
 		if got > 0 && !at.Equal(published[got-1].ReceivedAt) {
-			t.Errorf("%s: it was accepted at %s, want %s", test.name, at, published[got-1].ReceivedAt)
+			t.Errorf("%s: got time %s, want %s", test.name, at, published[got-1].ReceivedAt)
 		}
 	}
-	if seq, _, err := s.Queues().FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil || seq != 0 {
-		t.Errorf("another program: got %d (%v), want none", seq, err)
+	if seq, _, err := s.Queues().FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil ||
+		seq != 0 {
+		t.Errorf("another program: got %d (%v), want 0", seq, err)
 	}
 }
 
-// What is counted costs a write no memory.
-func TestCountingAWriteAllocatesNothing(t *testing.T) {
+// Counting a write allocates no memory.
+func TestCountingAllocatesNothing(t *testing.T) {
 	m := newMetrics()
 	step := webhook.Step{Status: webhook.StatusSuccess}
 	if n := testing.AllocsPerRun(100, func() {

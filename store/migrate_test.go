@@ -12,8 +12,7 @@ import (
 	"service/webhook"
 )
 
-// schema1 makes a data directory of the first schema, with something of
-// everything in it.
+// schema1 creates a data directory of the first schema with records of all kinds.
 func schema1(t *testing.T, dir string) {
 	t.Helper()
 	stored, err := os.Open("testdata/schema-1/service.db.gz")
@@ -40,19 +39,19 @@ func schema1(t *testing.T, dir string) {
 	}
 }
 
-// A data directory of the first schema is brought up to date with all that was
-// in it, and a copy of what it was is kept.
+// A data directory of the first schema is migrated with all its records, and a copy of the old
+// database is kept.
 func TestMigrationFromSchema1(t *testing.T) {
 	dir := t.TempDir()
 	schema1(t, dir)
 
 	s := openDir(t, dir)
 	if copies, err := filepath.Glob(filepath.Join(dir, "service.db.schema-1.*")); err != nil || len(copies) != 1 {
-		t.Errorf("copies of the old database: %v, %v, want one", copies, err)
+		t.Errorf("got copies %v, %v; want one", copies, err)
 	}
 	var enforced bool
 	if err := s.writer.do(func(t *tx) error { return t.Scan("PRAGMA foreign_keys", nil, &enforced) }); err != nil || !enforced {
-		t.Errorf("foreign keys are enforced: %v, %v", enforced, err)
+		t.Errorf("foreign_keys: got %v, %v; want true", enforced, err)
 	}
 	for query, want := range map[string]int{
 		"SELECT count(*) FROM events":                                                              4,
@@ -77,7 +76,7 @@ func TestMigrationFromSchema1(t *testing.T) {
 		}
 	}
 
-	// It goes on where it was: secrets open, what was in flight is due again.
+	// Secrets can be decrypted, and the delivery in flight is due again.
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil || n != 1 {
 		t.Errorf("recovered %d, %v, want 1", n, err)
 	}
@@ -87,13 +86,13 @@ func TestMigrationFromSchema1(t *testing.T) {
 	}
 	for _, l := range queues {
 		if c, _, err := s.Queues().claimDue(t.Context(), due(l.SubscriptionID)); err != nil || c == nil && l.NextDue.Before(time.Now()) {
-			t.Errorf("claim of what is due: %v, %v", c, err)
+			t.Errorf("claim of a due delivery: %v, %v", c, err)
 		}
 	}
 }
 
-// A subscription that was failing when only an unreachable one could be is that, and
-// is probed at once.
+// A subscription that was failing before reasons existed is unreachable, and is probed
+// immediately.
 func TestMigrationOfAFailingSubscription(t *testing.T) {
 	dir := t.TempDir()
 	schema1(t, dir)
@@ -104,7 +103,8 @@ func TestMigrationOfAFailingSubscription(t *testing.T) {
 	var id string
 	for _, query := range []string{
 		"UPDATE subscriptions SET status = 'failing' WHERE id = (SELECT min(id) FROM subscriptions WHERE deleted_at IS NULL) RETURNING id",
-		"INSERT OR REPLACE INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 12, 1000, 61000 FROM subscriptions WHERE status = 'failing' RETURNING subscription_id",
+		"INSERT OR REPLACE INTO failures (subscription_id, count, first_at, failing_since) SELECT id, 12, 1000, 61000 FROM subscriptions " +
+			"WHERE status = 'failing' RETURNING subscription_id",
 	} {
 		if err := old.QueryRow(query).Scan(&id); err != nil {
 			t.Fatal(err)
@@ -114,23 +114,23 @@ func TestMigrationOfAFailingSubscription(t *testing.T) {
 	s := openDir(t, dir)
 	q := queue(t, s, id)
 	if !q.Failing || q.Rejecting || q.Rejected || q.NextProbe.After(time.Now()) {
-		t.Errorf("it is %+v", q)
+		t.Errorf("subscription: got %+v", q)
 	}
 	var f webhook.Failures
 	var in incident
 	must(t, s.writer.do(func(t *tx) (err error) { f, in, err = t.failures(id); return err }))
-	if want := (webhook.Failures{Count: 12, First: f.First, Reason: webhook.FailingUnreachable, Since: f.Since, NextProbe: f.NextProbe}); f != want || f.Since.UnixMilli() != 61000 {
-		t.Errorf("it has %+v", f)
+	if want := (webhook.Failures{Count: 12, First: f.First, Reason: webhook.FailingUnreachable, Since: f.Since,
+		NextProbe: f.NextProbe}); f != want || f.Since.UnixMilli() != 61000 {
+		t.Errorf("failures: got %+v", f)
 	}
 	open, err := s.Incidents().Open(t.Context(), "", 10, 100)
 	must(t, err)
 	if len(open) != 1 || in.num == 0 || open[0].SubscriptionID != id || open[0].OpenedAt.UnixMilli() != 61000 || len(open[0].ID) != 36 {
-		t.Errorf("its incident is %+v", open)
+		t.Errorf("incident: got %+v", open)
 	}
 }
 
-// The version of a schema is the place of its migration among all: a new one comes
-// after those that databases have.
+// The number of a migration is the schema version, so new ones come after all existing ones.
 func TestMigrationsAreOnlyAdded(t *testing.T) {
 	had := []string{
 		"0001_initial.sql", "0002_retention_alerts.sql", "0003_attention.sql", "0004_admins.sql", "0005_all_deliveries.sql", "0006_tokens.sql",
@@ -141,7 +141,7 @@ func TestMigrationsAreOnlyAdded(t *testing.T) {
 	must(t, err)
 	for i, name := range had {
 		if i >= len(files) || files[i].Name() != name {
-			t.Fatalf("schema %d is not that of %s: a database that has it cannot be opened", i+1, name)
+			t.Fatalf("migration %d (%s) was changed: databases with that schema could not be opened", i+1, name)
 		}
 	}
 }

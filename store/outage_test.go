@@ -10,8 +10,7 @@ import (
 	"service/webhook"
 )
 
-// A disk that takes nothing is logged once, and once when it does again, with
-// the number of writes that were refused.
+// An outage of the disk is logged once, and its end once with the number of refused writes.
 func TestOutageIsLoggedOnce(t *testing.T) {
 	ctx := context.Background()
 	var log bytes.Buffer
@@ -30,13 +29,13 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	want := func(when string, refusals, recoveries int) {
 		t.Helper()
 		if got := strings.Count(log.String(), "level=ERROR"); got != refusals {
-			t.Errorf("%s: %d lines of refusals, want %d:\n%s", when, got, refusals, &log)
+			t.Errorf("%s: got %d lines about the outage, want %d:\n%s", when, got, refusals, &log)
 		}
 		if got := strings.Count(log.String(), "storage is writable again"); got != recoveries {
-			t.Errorf("%s: %d lines of recoveries, want %d:\n%s", when, got, recoveries, &log)
+			t.Errorf("%s: got %d lines about the recovery, want %d:\n%s", when, got, recoveries, &log)
 		}
 	}
-	limit("1") // means as many as there are
+	limit("1") // rounded up to the current size
 	refused := 0
 	for range 2000 {
 		if _, err := s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated")}); Unavailable(err) {
@@ -46,7 +45,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		}
 	}
 	if refused < 100 {
-		t.Fatalf("%d writes were refused, want a store that is full", refused)
+		t.Fatalf("%d writes were refused, want some", refused)
 	}
 	want("while it is full", 1, 0)
 	limit("1000000")
@@ -59,6 +58,6 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 	want("after a check", 1, 1)
 	if !strings.Contains(log.String(), " refused=") || strings.Contains(log.String(), " refused=1 ") {
-		t.Errorf("it is not said how many were refused:\n%s", &log)
+		t.Errorf("the log lacks the number of refused writes:\n%s", &log)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"service/webhook"
 )
 
-// overviewStore returns an open store, and a function that appends an event to
-// a program's log.
+// overviewStore returns an open store, and a function that publishes an event.
 func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 	t.Helper()
 	s, err := Open(t.Context(), Config{Dir: memoryDir(t)})
@@ -36,7 +35,8 @@ func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 
 func overviewToken(t *testing.T, s *Store, programID string) {
 	t.Helper()
-	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u",
+		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,8 @@ func overviewToken(t *testing.T, s *Store, programID string) {
 func overviewSubscription(t *testing.T, s *Store, programID, url string, active bool) webhook.Subscription {
 	t.Helper()
 	names := []string{"user_created"}
-	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
+	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u",
+		&webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func TestTotals(t *testing.T) {
 		return got
 	}
 	if diff := cmp.Diff(Totals{}, totals()); diff != "" {
-		t.Errorf("of an empty store (-want +got):\n%s", diff)
+		t.Errorf("empty store (-want +got):\n%s", diff)
 	}
 
 	overviewToken(t, s, "a")
@@ -82,9 +83,9 @@ func TestTotals(t *testing.T) {
 	}
 	want := Totals{
 		Programs: 2, Subscriptions: 2, ActiveSubscriptions: 1, Events: 3,
-		InFlight: 1, // the ping that was claimed
-		Waiting:  1, // the ping of the paused one; that of the deleted one has failed
-		// Programs have logs of their own: what came last is not what has the highest seq.
+		InFlight: 1, // the claimed ping
+		Waiting:  1, // the ping of the paused subscription; that of the deleted one has failed
+		// Programs have separate logs, so the latest event need not have the highest seq.
 		LastEventName: "user_updated", LastEventAt: time.UnixMilli(1_700_000_000_000).UTC(),
 	}
 	if diff := cmp.Diff(want, totals()); diff != "" {
@@ -133,7 +134,7 @@ func TestSubscriptionLabels(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got, err := s.Subscriptions().Labels(t.Context(), nil); err != nil || len(got) != 0 {
-		t.Errorf("of none: got %v, %v", got, err)
+		t.Errorf("no ids: got %v, %v", got, err)
 	}
 }
 
@@ -141,7 +142,7 @@ func TestLastAttempts(t *testing.T) {
 	s, _ := overviewStore(t)
 	overviewToken(t, s, "a")
 	sub := overviewSubscription(t, s, "a", "https://a.example/", true)
-	policy := webhook.RetryPolicy{} // no waits: what is retryable is due at once
+	policy := webhook.RetryPolicy{} // no delays: retries are due immediately
 	record := func(a webhook.Attempt) (id string) {
 		t.Helper()
 		c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
@@ -156,7 +157,8 @@ func TestLastAttempts(t *testing.T) {
 	}
 	started := time.UnixMilli(1_700_000_000_000).UTC()
 	first := record(webhook.Attempt{StartedAt: started, Error: webhook.ErrorTimeout, Duration: 10 * time.Second})
-	last := webhook.Attempt{StartedAt: started.Add(time.Minute), ResponseStatus: 204, Duration: 12 * time.Millisecond, ResponseHeader: "A: b\n", ResponseBody: []byte("secret")}
+	last := webhook.Attempt{StartedAt: started.Add(time.Minute), ResponseStatus: 204, Duration: 12 * time.Millisecond,
+		ResponseHeader: "A: b\n", ResponseBody: []byte("secret")}
 	if again := record(last); again != first {
 		t.Fatalf("claimed %s, want %s again", again, first)
 	}
@@ -184,8 +186,8 @@ func TestLastAttempts(t *testing.T) {
 	}
 }
 
-// TestOverviewPlans holds that the overview's queries do not read a table
-// through: what they scan they scan up to a limit, or backwards for one row.
+// TestOverviewPlans checks that the queries of the overview scan no table, except up to a limit
+// or for the last row.
 func TestOverviewPlans(t *testing.T) {
 	s, _ := overviewStore(t)
 	for _, tt := range []struct {

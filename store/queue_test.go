@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// waitingModel is a subscription whose interests change while events are
-// published, and the plain model of what it is owed.
+// waitingModel is a subscription that changes while events are published, with a simple model
+// of the events it must receive.
 type waitingModel struct {
 	t         *testing.T
 	s         *Store
@@ -34,7 +34,7 @@ func (m *waitingModel) names() []string {
 	return n[:1+m.random.IntN(len(n))]
 }
 
-// step does something at random.
+// step performs a random action.
 func (m *waitingModel) step() {
 	switch m.random.IntN(8) {
 	case 0:
@@ -46,7 +46,7 @@ func (m *waitingModel) step() {
 	case 2:
 		publish(m.t, m.s, "other", "content_updated")
 	case 3:
-		// The memory of the tail is lost, as by a restart.
+		// Drop the tail, as a restart does.
 		m.s.tail = newTail(m.random.IntN(3000))
 	case 4:
 		m.form(1 + m.random.IntN(5))
@@ -64,15 +64,14 @@ func (m *waitingModel) update(f *webhook.SubscriptionFields) {
 	must(m.t, err)
 }
 
-// form makes a delivery of at most count of the events that wait, and says
-// whether there were any.
+// form forms a delivery of at most count waiting events, and reports whether there were any.
 func (m *waitingModel) form(count int) bool {
 	l := queue(m.t, m.s, m.id)
 	w, err := m.s.Queues().waiting(m.t.Context(), l, l.Wanted, count, 1<<20)
 	must(m.t, err)
 	if len(w.Seqs) == 0 {
 		if w.To < l.Wanted {
-			m.t.Errorf("nothing waits, but only %d of %d was looked at", w.To, l.Wanted)
+			m.t.Errorf("nothing waits, but only %d of %d were read", w.To, l.Wanted)
 		}
 		return false
 	}
@@ -82,9 +81,8 @@ func (m *waitingModel) form(count int) bool {
 	return true
 }
 
-// The two ways to read what waits, from memory and from disk, agree with a
-// plain model, whatever the subscription asked for and whenever it changed.
-func TestWaitingAgreesWithAModel(t *testing.T) {
+// Reading from memory and from disk agrees with the model.
+func TestWaitingMatchesModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			m := &waitingModel{t: t, s: open(t), random: rand.New(rand.NewPCG(seed, 0)), active: true}
@@ -104,7 +102,7 @@ func TestWaitingAgreesWithAModel(t *testing.T) {
 	}
 }
 
-func TestWaitingHeedsItsBounds(t *testing.T) {
+func TestWaitingBounds(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
@@ -115,19 +113,21 @@ func TestWaitingHeedsItsBounds(t *testing.T) {
 		if fromDisk {
 			s.tail = newTail(0)
 		}
-		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1}, {100, 1 << 20, 10}} {
+		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1},
+			{100, 1 << 20, 10}} {
 			l := queue(t, s, sub.ID)
 			w, err := s.Queues().waiting(context.Background(), l, l.Wanted, c.count, c.size)
 			if err != nil || len(w.Seqs) != c.want || len(w.Bodies) != c.want || w.To != int64(c.want) {
-				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err, c.want)
+				t.Errorf("from disk %t, count %d, size %d: got %d events up to %d (%v), want %d", fromDisk, c.count, c.size, len(w.Seqs), w.To, err,
+					c.want)
 			}
 		}
 	}
 }
 
-// A delivery is never formed over one that was not stored, nor for a
-// subscription that has become another.
-func TestFormRefusesAStaleQueue(t *testing.T) {
+// A delivery is never formed past one that was not stored, nor for a subscription that has
+// changed.
+func TestFormStaleQueue(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -144,15 +144,15 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 	old := queue(t, s, sub.ID)
 	fresh := queue(t, s, sub.ID)
 	if form(t, s, fresh, 1) == nil {
-		t.Fatal("nothing was formed")
+		t.Fatal("no delivery was formed")
 	}
 	w := wait(old)
 	if _, err := s.Queues().form(&Credit{Queue: old}, &w).Wait(); !errors.Is(err, ErrStale) {
-		t.Errorf("the same event was put into two deliveries: %v", err)
+		t.Errorf("the same event is in two deliveries: %v", err)
 	}
-	w = wait(old) // its cursor has moved on in memory alone
+	w = wait(old) // its cursor has advanced only in memory
 	if _, err := s.Queues().form(&Credit{Queue: old}, &w).Wait(); !errors.Is(err, ErrStale) {
-		t.Errorf("a delivery was formed over one that failed: %v", err)
+		t.Errorf("a delivery was formed past a failed one: %v", err)
 	}
 
 	fresh = queue(t, s, sub.ID)
@@ -162,7 +162,7 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Queues().form(&Credit{Queue: fresh}, &w).Wait(); !errors.Is(err, ErrStale) {
-		t.Errorf("a delivery was formed for a subscription that was paused: %v", err)
+		t.Errorf("a delivery was formed for a paused subscription: %v", err)
 	}
 	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
@@ -172,8 +172,8 @@ func TestFormRefusesAStaleQueue(t *testing.T) {
 	}
 }
 
-// Every transition of a delivery that the store makes, and what it leaves.
-func TestTheLifeOfADelivery(t *testing.T) {
+// TestDeliveryStates walks a delivery through all state transitions.
+func TestDeliveryStates(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -188,7 +188,7 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	first := form(t, s, queue(t, s, sub.ID), 100)
 	body := string(webhook.AppendBody(nil, first.ID, first.SubscriptionID, first.ProgramID, first.Events))
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
-		t.Errorf("a formed delivery is %+v", d)
+		t.Errorf("formed delivery: got %+v", d)
 	}
 	if c, _, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || err != nil {
 		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
@@ -197,9 +197,10 @@ func TestTheLifeOfADelivery(t *testing.T) {
 	for number := 1; number <= webhook.MaxAttempts; number++ {
 		got := webhook.AppendBody(nil, claim.ID, claim.SubscriptionID, claim.ProgramID, claim.Events)
 		if claim.Number != number || string(got) != body {
-			t.Fatalf("attempt %d has number %d and the bytes %s", number, claim.Number, got)
+			t.Fatalf("attempt %d: got number %d, body %s", number, claim.Number, got)
 		}
-		a := webhook.Attempt{Number: number, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500, ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
+		a := webhook.Attempt{Number: number, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500,
+			ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
 		step := webhook.DefaultRetryPolicy().After(&a, time.Now().Add(-3*time.Hour), 0.5)
 		_, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{})
 		must(t, err)
@@ -207,26 +208,27 @@ func TestTheLifeOfADelivery(t *testing.T) {
 			break
 		}
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
-			t.Fatalf("after attempt %d it is %+v", number, d)
+			t.Fatalf("after attempt %d: got %+v", number, d)
 		}
 		if claim, _, err = s.Queues().claimDue(ctx, due(sub.ID)); err != nil || claim == nil {
 			t.Fatalf("not claimed after attempt %d: %v", number, err)
 		}
 	}
 	d := read(first.ID)
-	if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureAttemptsExhausted || d.CompletedAt.IsZero() || d.AttemptsMade != 5 {
-		t.Errorf("at its end it is %+v", d)
+	if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureAttemptsExhausted || d.CompletedAt.IsZero() ||
+		d.AttemptsMade != 5 {
+		t.Errorf("completed: got %+v", d)
 	}
 	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
-		t.Errorf("the last attempt is %+v", got)
+		t.Errorf("last attempt: got %+v", got)
 	}
 	if c, next, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
 	}
 }
 
-// The ping of a creation is claimed as such, and succeeds.
-func TestTheLifeOfAPing(t *testing.T) {
+// The ping of a new subscription is claimed as a ping, and succeeds.
+func TestPingStates(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
@@ -236,7 +238,7 @@ func TestTheLifeOfAPing(t *testing.T) {
 	}
 	d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, ping.ID)
 	if err != nil || d.Status != webhook.StatusPending || d.AttemptsMade != 1 || d.Events[0].Name != "ping" {
-		t.Errorf("a claimed ping is %+v (%v)", d, err)
+		t.Errorf("claimed ping: got %+v (%v)", d, err)
 	}
 	end(t, s, ping, webhook.StatusSuccess)
 	d, err = s.Deliveries().Get(t.Context(), "p", sub.ID, ping.ID)
@@ -245,7 +247,7 @@ func TestTheLifeOfAPing(t *testing.T) {
 	}
 }
 
-func TestRecoveryOfWhatWasInFlight(t *testing.T) {
+func TestRecoverInterrupted(t *testing.T) {
 	ctx := context.Background()
 	dir := memoryDir(t)
 	s, err := Open(ctx, Config{Dir: dir})
@@ -258,7 +260,7 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 	_, err = s.Subscriptions().Delete(ctx, "p", gone.ID)
 	must(t, err)
 	for number := 1; number <= webhook.MaxAttempts; number++ {
-		// The process ends here, and the next one starts.
+		// The process crashes, and the next one starts.
 		must(t, s.Close())
 		if s, err = Open(ctx, Config{Dir: dir}); err != nil {
 			t.Fatal(err)
@@ -287,14 +289,15 @@ func TestRecoveryOfWhatWasInFlight(t *testing.T) {
 		t.Errorf("at its end it is %+v (%v)", d, err)
 	}
 	var reason string
-	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?", shortID(claims[gone.ID].ID)).Scan(&reason); err != nil || reason != "subscription_deleted" {
+	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?",
+		shortID(claims[gone.ID].ID)).Scan(&reason); err != nil || reason != "subscription_deleted" {
 		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
 	}
 	must(t, s.Close())
 }
 
-// One record that cannot be used does not keep the others from going on.
-func TestRecoveryBesideABadRecord(t *testing.T) {
+// An unusable record does not affect the recovery of the others.
+func TestRecoverInterruptedUnusable(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
@@ -320,19 +323,20 @@ func TestRecoveryBesideABadRecord(t *testing.T) {
 	}
 }
 
-// fillQueues stores subscriptions with all that a queue has, and returns them:
-// the pings of 0, 4 and 8 wait; 6 has a redelivery due, and 2 a replay; 7 and 9
-// cannot be used.
+// fillQueues stores subscriptions with everything that a queue can have, and returns them: the
+// pings of 0, 4 and 8 are pending; 6 has a due redelivery, and 2 a replay; 7 and 9 are
+// unusable.
 func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
 	off := false
 	for i := range 12 {
-		sub := subscribe(t, s, [...]string{"p", "q"}[i%2], [...][]string{{"content_updated"}, {"channel_created", "content_updated"}, {"channel_created"}}[i%3]...)
+		sub := subscribe(t, s, [...]string{"p", "q"}[i%2], [...][]string{{"content_updated"}, {"channel_created", "content_updated"},
+			{"channel_created"}}[i%3]...)
 		if i < 10 {
 			subs = append(subs, sub)
 		}
-		if i%4 != 0 { // its ping no longer waits
+		if i%4 != 0 { // its ping is not pending
 			c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
 			must(t, err)
 			end(t, s, c, webhook.StatusSuccess)
@@ -369,9 +373,8 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	return subs
 }
 
-// The queues of all subscriptions, which are read together, are the queue of each,
-// which is read alone, whatever there is of others.
-func TestQueuesAreTheQueueOfEach(t *testing.T) {
+// All returns the same queues as Get for each subscription.
+func TestAllMatchesGet(t *testing.T) {
 	s := open(t)
 	subs := fillQueues(t, s)
 	all, err := s.Queues().All(t.Context())
@@ -391,28 +394,27 @@ func TestQueuesAreTheQueueOfEach(t *testing.T) {
 		}
 	}
 	if due != 4 || replaying != 1 || unusable != 2 {
-		t.Errorf("%d queues have something due, %d replay, %d cannot be used; want 4, 1 and 2", due, replaying, unusable)
+		t.Errorf("%d queues have due deliveries, %d replays, %d are unusable; want 4, 1 and 2", due, replaying, unusable)
 	}
 }
 
-// checkAlone compares a queue that was read together with others with the same
-// that is read alone.
+// checkAlone compares a queue returned by All with that returned by Get.
 func checkAlone(t *testing.T, s *Store, got *Queue) {
 	t.Helper()
 	want, err := s.Queues().Get(t.Context(), got.SubscriptionID)
 	if got.Unusable != nil {
 		if !errors.Is(err, keyring.ErrDecrypt) || len(got.Interests) > 0 || got.Secrets != nil {
-			t.Errorf("queue %+v is not usable; alone: %v", got, err)
+			t.Errorf("All: got %+v; Get: got %v", got, err)
 		}
 		return
 	}
 	must(t, err)
 	if diff := cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second)); diff != "" {
-		t.Errorf("read together (+), and alone (-):\n%s", diff)
+		t.Errorf("Get (-), All (+):\n%s", diff)
 	}
 }
 
-// BenchmarkQueues is what a start reads, by the number of subscriptions.
+// BenchmarkQueues measures All, which startup calls, by the number of subscriptions.
 func BenchmarkQueues(b *testing.B) {
 	for _, number := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {

@@ -34,20 +34,20 @@ func TestPublishIsIdempotentById(t *testing.T) {
 	wantCode(t, err, webhook.CodeConflict)
 	events, _, err := s.Events().Page(ctx, "p", query(t, webhook.EventList, ""))
 	if err != nil || len(events) != 2 {
-		t.Errorf("the log holds %d events (%v): the refused request left something", len(events), err)
+		t.Errorf("the log has %d events (%v), want none of the refused request", len(events), err)
 	}
 
-	same := first // the same id in another program is another event
+	same := first // ids are unique per program
 	if added, err := s.Events().Publish(ctx, "q", []webhook.Event{same}); added != 1 || err != nil {
 		t.Errorf("in another program: added %d (%v), want 1", added, err)
 	}
 	if next := publish(t, s, "p", "content_updated"); next[0].Seq != 3 {
-		t.Errorf("the log goes on at %d, want 3: it is dense", next[0].Seq)
+		t.Errorf("next seq: got %d, want 3", next[0].Seq)
 	}
 }
 
-// Everything of one program is as if it did not exist for another.
-func TestProgramsAreStrangers(t *testing.T) {
+// No record of a program is visible to another.
+func TestProgramIsolation(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -71,9 +71,10 @@ func TestProgramsAreStrangers(t *testing.T) {
 	wantCode(t, err, webhook.CodeNotFound)
 	_, err = s.Deliveries().Get(ctx, "q", sub.ID, d.ID)
 	wantCode(t, err, webhook.CodeNotFound)
-	_, err = s.Deliveries().Get(ctx, "p", sibling.ID, d.ID) // not the parent's child
+	_, err = s.Deliveries().Get(ctx, "p", sibling.ID, d.ID) // of another subscription
 	wantCode(t, err, webhook.CodeNotFound)
-	if subs, total, err := s.Subscriptions().Page(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 || err != nil {
+	if subs, total, err := s.Subscriptions().Page(ctx, "q", query(t, webhook.SubscriptionList, "")); len(subs) != 0 || total != 0 ||
+		err != nil {
 		t.Errorf("got %d of %d subscriptions (%v)", len(subs), total, err)
 	}
 	if c := form(t, s, queue(t, s, subscribe(t, s, "q", "content_updated").ID), 1); c != nil {
@@ -92,7 +93,7 @@ func TestSubscriptionLimit(t *testing.T) {
 	wantCode(t, err, webhook.CodeInvalid)
 }
 
-// Deletion ends what waits for an attempt; an attempt in flight is the last.
+// A deletion ends pending deliveries; attempts in flight are the last.
 func TestDeletionEndsDeliveries(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
@@ -111,7 +112,8 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
-	if step, err := s.Queues().Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil || step.FailureReason != webhook.FailureSubscriptionDeleted {
+	if step, err := s.Queues().Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil ||
+		step.FailureReason != webhook.FailureSubscriptionDeleted {
 		t.Errorf("got %+v (%v), want subscription_deleted", step, err)
 	}
 	success := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
@@ -120,9 +122,10 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	}
 	recent, _, err := s.Deliveries().PageAll(ctx, query(t, webhook.AllDeliveryList, ""))
 	if err != nil || len(recent) != 4 {
-		t.Fatalf("got %d deliveries (%v), want 4: history stays", len(recent), err)
+		t.Fatalf("got %d deliveries (%v), want 4", len(recent), err)
 	}
-	want := []webhook.FailureReason{webhook.FailureNone, webhook.FailureSubscriptionDeleted, webhook.FailureSubscriptionDeleted, webhook.FailureSubscriptionDeleted}
+	want := []webhook.FailureReason{webhook.FailureNone, webhook.FailureSubscriptionDeleted, webhook.FailureSubscriptionDeleted,
+		webhook.FailureSubscriptionDeleted}
 	for i, d := range recent {
 		if !d.Status.Final() || d.FailureReason != want[i] {
 			t.Errorf("delivery %d is %s %s, want %s", i, d.Status, d.FailureReason, want[i])
@@ -140,13 +143,15 @@ func TestTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead}, ExpiresAt: time.Now().Add(time.Hour)}
+		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead},
+			ExpiresAt: time.Now().Add(time.Hour)}
 		made, secret, err := s.Tokens().Create(ctx, ask)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.Tokens().Authenticate(ctx, secret)
-		if err != nil || got.ID != made.ID || got.ProgramID != "p" || got.UserID != "u" || !got.Allows(webhook.ScopeEventsRead) || got.Allows(webhook.ScopeEventsWrite) {
+		if err != nil || got.ID != made.ID || got.ProgramID != "p" || got.UserID != "u" || !got.Allows(webhook.ScopeEventsRead) ||
+			got.Allows(webhook.ScopeEventsWrite) {
 			t.Errorf("got %+v (%v)", got, err)
 		}
 		_, err = s.Tokens().Authenticate(ctx, webhook.NewTokenSecret())
@@ -155,7 +160,7 @@ func TestTokens(t *testing.T) {
 		wantCode(t, err, webhook.CodeUnauthenticated)
 
 		time.Sleep(time.Hour)
-		_, err = s.Tokens().Authenticate(ctx, secret) // from the cache, and expired all the same
+		_, err = s.Tokens().Authenticate(ctx, secret) // cached, but expired
 		wantCode(t, err, webhook.CodeUnauthenticated)
 
 		ask.ExpiresAt = time.Time{}
@@ -165,7 +170,7 @@ func TestTokens(t *testing.T) {
 		}
 		time.Sleep(10 * 365 * 24 * time.Hour)
 		if _, err := s.Tokens().Authenticate(ctx, secret); err != nil {
-			t.Errorf("a token without an expiry: %v", err)
+			t.Errorf("token without expiry: got %v", err)
 		}
 		if _, err := s.Tokens().Revoke(ctx, made.ID); err != nil {
 			t.Fatal(err)
@@ -187,20 +192,21 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID)); c == nil || err != nil { // the creation's
+	if c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID)); c == nil || err != nil { // the ping of the creation
 		t.Fatal(err)
 	}
 	watcher := s.Watch()
 	defer watcher.Close()
 	done := make(chan error)
-	go func() { // the dispatcher's part
+	go func() { // acts as the dispatcher
 		<-watcher.C
 		if _, ok := watcher.Take().Queued[sub.ID]; !ok {
-			t.Error("the watcher was not told of the ping")
+			t.Error("the watcher did not report the ping")
 		}
 		c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID))
 		if err == nil {
-			_, err = s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404}, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
+			_, err = s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404},
+				webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
 		}
 		done <- err
 	}()
@@ -218,9 +224,8 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	}
 }
 
-// A request that changes nothing leaves the record as it is, so that nobody's
-// tag of it becomes void.
-func TestAnUpdateThatChangesNothing(t *testing.T) {
+// An update without changes keeps the record's revision, so that ETags stay valid.
+func TestUpdateWithoutChanges(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -233,7 +238,8 @@ func TestAnUpdateThatChangesNothing(t *testing.T) {
 		}
 	}
 	names := []string{"content_deleted"}
-	if got, err := s.Subscriptions().Update(ctx, "p", before.ID, &webhook.SubscriptionFields{Events: &names}); err != nil || got.Revision == before.Revision {
+	if got, err := s.Subscriptions().Update(ctx, "p", before.ID, &webhook.SubscriptionFields{Events: &names}); err != nil ||
+		got.Revision == before.Revision {
 		t.Errorf("got %+v (%v), want another revision", got, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// deliver forms the next delivery of a subscription and records its end.
+// deliver forms the next delivery of a subscription and records its result.
 func deliver(t *testing.T, s *Store, id string, status webhook.Status) *Claim {
 	t.Helper()
 	c := form(t, s, queue(t, s, id), 1)
@@ -34,7 +34,7 @@ func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
 	}
 }
 
-// Of eight events, the replay of each kind sends those that are its own.
+// A replay of each kind sends exactly its events.
 func TestReplays(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
@@ -71,8 +71,8 @@ func TestReplays(t *testing.T) {
 	_, err = s.Replays().Create(ctx, "p", sub.ID, &webhook.ReplayFields{Only: webhook.ReplayAll})
 	wantCode(t, err, webhook.CodeConflict)
 	update(&on)
-	waiting := publish(t, s, "p", "content_deleted")[0] // the cursor will bring it
-	deliver(t, s, neighbour.ID, webhook.StatusSuccess)  // another's deliveries do not count
+	waiting := publish(t, s, "p", "content_deleted")[0] // the cursor has yet to reach it
+	deliver(t, s, neighbour.ID, webhook.StatusSuccess)  // deliveries of other subscriptions do not count
 
 	for _, c := range []struct {
 		fields webhook.ReplayFields
@@ -91,12 +91,11 @@ func TestReplays(t *testing.T) {
 		checkReplay(t, s, sub.ID, &c.fields, c.want)
 	}
 	if c := form(t, s, queue(t, s, sub.ID), 100); c == nil || len(c.Events) != 1 || string(c.Events[0]) != string(waiting.JSON) {
-		t.Errorf("the cursor brought %+v, want what waited for it", c)
+		t.Errorf("got %+v, want the waiting event", c)
 	}
 }
 
-// checkReplay runs a replay, compares what it sends with events, and takes back
-// what it has formed.
+// checkReplay runs a replay, compares its events, and removes its deliveries.
 func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.ReplayFields, events []webhook.Event) {
 	t.Helper()
 	count, _, err := s.Replays().Count(t.Context(), "p", subscriptionID, f, 100)
@@ -126,10 +125,11 @@ func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.Repla
 		t.Errorf("%s: sent %v, want %v", f.Only, bodies, want)
 	}
 	r, err = s.Replays().Get(t.Context(), "p", subscriptionID, r.ID)
-	if err != nil || r.Status != webhook.ReplayDone || r.EventsSent != int64(len(want)) || r.Deliveries != int64(len(nums)) || r.Scanned != r.Total {
-		t.Errorf("%s: at its end the replay is %+v (%v)", f.Only, r, err)
+	if err != nil || r.Status != webhook.ReplayDone || r.EventsSent != int64(len(want)) || r.Deliveries != int64(len(nums)) ||
+		r.Scanned != r.Total {
+		t.Errorf("%s: completed: got %+v (%v)", f.Only, r, err)
 	}
-	// The next kind is to find what this one did.
+	// The next kind must find the same state.
 	must(t, s.writer.do(func(tx *tx) error {
 		for _, num := range nums {
 			if err := tx.Exec("DELETE FROM delivery_events WHERE delivery = ?", num); err != nil {
@@ -143,7 +143,7 @@ func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.Repla
 	}))
 }
 
-func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
+func TestReplayLimitsAndCancel(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -163,9 +163,10 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 	_, err := s.Replays().Create(ctx, "p", sub.ID, fields)
 	wantCode(t, err, webhook.CodeConflict)
 	if !queue(t, s, sub.ID).Replaying {
-		t.Error("the queue does not know of its replays")
+		t.Error("Replaying is false, want true")
 	}
-	for _, c := range []struct{ program, sub, id string }{{"q", sub.ID, first.ID}, {"p", subscribe(t, s, "p", "ping").ID, first.ID}, {"p", sub.ID, "nothing"}} {
+	for _, c := range []struct{ program, sub, id string }{{"q", sub.ID, first.ID}, {"p", subscribe(t, s, "p", "ping").ID, first.ID},
+		{"p", sub.ID, "nothing"}} {
 		_, err = s.Replays().Get(ctx, c.program, c.sub, c.id)
 		wantCode(t, err, webhook.CodeNotFound)
 		_, err = s.Replays().Cancel(ctx, c.program, c.sub, c.id)
@@ -180,11 +181,11 @@ func TestReplayIsBoundedCancelledAndPrivate(t *testing.T) {
 	}
 	var running int
 	if err := s.db.Readers().QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
-		t.Errorf("%d replays outlive their subscription (%v)", running, err)
+		t.Errorf("%d replays of the deleted subscription are running (%v)", running, err)
 	}
 }
 
-// Two steps of a replay that read the same place of the log make one delivery of it.
+// Two concurrent steps of a replay at the same position form one delivery.
 func TestReplayStepsOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -192,7 +193,8 @@ func TestReplayStepsOnce(t *testing.T) {
 			publish(t, s, "p", "content_updated")
 			deliver(t, s, sub.ID, webhook.StatusFailed)
 		}
-		if _, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
+		if _, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
+			Only: webhook.ReplayAll}); err != nil {
 			t.Fatal(err)
 		}
 		q := queue(t, s, sub.ID)
@@ -205,21 +207,21 @@ func TestReplayStepsOnce(t *testing.T) {
 				errs <- err
 			}()
 		}
-		synctest.Wait() // both have read, and wait to write
+		synctest.Wait() // both have read and wait to write
 		release()
 		first, second := <-errs, <-errs
 		if !errors.Is(errors.Join(first, second), ErrStale) || first != nil && second != nil {
-			t.Errorf("the steps returned %v and %v, want that one is stale", first, second)
+			t.Errorf("got %v and %v, want one ErrStale", first, second)
 		}
 		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 1 {
-			t.Errorf("the steps made %d deliveries, want 1", n)
+			t.Errorf("got %d deliveries, want 1", n)
 		}
 	})
 }
 
-// A step of a replay that was read before the replay was cancelled, and is stored
-// after, makes no delivery.
-func TestReplayEndsWithItsCancellation(t *testing.T) {
+// A step that was read before the replay was cancelled and is stored after it forms no
+// delivery.
+func TestReplayStepAfterCancel(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
@@ -241,16 +243,16 @@ func TestReplayEndsWithItsCancellation(t *testing.T) {
 			_, _, err := s.Queues().stepReplay(t.Context(), q, 2, webhook.MaxDeliveryBytes)
 			stepped <- err
 		}()
-		synctest.Wait() // it has read, and waits to write
+		synctest.Wait() // it has read and waits to write
 		release()
 		if err := <-cancelled; err != nil {
 			t.Fatal(err)
 		}
 		if err := <-stepped; !errors.Is(err, ErrStale) {
-			t.Errorf("the step after the cancellation returned %v, want that it is stale", err)
+			t.Errorf("got %v, want ErrStale", err)
 		}
 		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 0 {
-			t.Errorf("the step made %d deliveries, want none", n)
+			t.Errorf("got %d deliveries, want 0", n)
 		}
 	})
 }
@@ -272,8 +274,9 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	}
 	l := queue(t, s, sub.ID)
 	now := time.Now()
-	if !slices.EqualFunc(l.Expiry, []time.Time{until}, time.Time.Equal) || until.Sub(now) > SecretOverlap || until.Sub(now) < SecretOverlap-time.Minute {
-		t.Errorf("the old secret signs until %v, and was said to until %v", l.Expiry, until)
+	if !slices.EqualFunc(l.Expiry, []time.Time{until}, time.Time.Equal) || until.Sub(now) > SecretOverlap ||
+		until.Sub(now) < SecretOverlap-time.Minute {
+		t.Errorf("the old secret expires at %v, want %v", l.Expiry, until)
 	}
 	for _, c := range []struct {
 		at   time.Time
@@ -296,7 +299,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	_, _, err = s.Subscriptions().RotateSecret(ctx, "p", sub.ID)
 	wantCode(t, err, webhook.CodeConflict)
 	if got := queue(t, s, sub.ID).SigningSecrets(now); len(got) != 1+maxOldSecrets || string(got[maxOldSecrets]) != string(first) {
-		t.Errorf("%d secrets sign, want all of a day", len(got))
+		t.Errorf("%d secrets sign, want all of the last day", len(got))
 	}
 	_, _, err = s.Subscriptions().RotateSecret(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)

@@ -19,11 +19,12 @@ import (
 	"service/webhook"
 )
 
-// fileReplica configures a replica in a folder, in a file of Litestream's
-// format, for the database of a data directory.
+// fileReplica configures a replica in a directory, through a file in Litestream's format.
 func fileReplica(t testing.TB, dir, target string) *replica.Config {
 	t.Helper()
-	return readReplica(t, "dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 5s\n")
+	return readReplica(t,
+		"dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: "+
+			"20ms\nshutdown-sync-timeout: 5s\n")
 }
 
 func readReplica(t testing.TB, text string) *replica.Config {
@@ -39,11 +40,11 @@ func readReplica(t testing.TB, text string) *replica.Config {
 	return cfg
 }
 
-// replicated is a store with a replica that follows it.
+// replicated is a store that is being replicated.
 type replicated struct {
 	*Store
 	t    testing.TB
-	stop func() // Replicate; once
+	stop func() // stops Replicate; call once
 	done chan struct{}
 }
 
@@ -65,7 +66,7 @@ func openReplicated(t testing.TB, dir string, cfg *replica.Config) *replicated {
 	return r
 }
 
-// close ends replication and closes the store; the error is Close's.
+// close stops replication and closes the store; the error is that of Close.
 func (r *replicated) close() (err error) {
 	select {
 	case <-r.done:
@@ -77,7 +78,7 @@ func (r *replicated) close() (err error) {
 	return r.Close()
 }
 
-// await waits until the replica is as wanted.
+// await waits until the status of the replica satisfies ok.
 func (r *replicated) await(what string, ok func(ReplicaStatus) bool) ReplicaStatus {
 	r.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -97,7 +98,7 @@ func (r *replicated) await(what string, ok func(ReplicaStatus) bool) ReplicaStat
 
 func upToDate(y ReplicaStatus) bool { return y.State == ReplicaRunning && y.Lag == 0 }
 
-// testLogger writes the log to the test's when it has failed.
+// testLogger returns a logger whose output is printed if the test fails.
 func testLogger(t testing.TB) *slog.Logger {
 	var mu sync.Mutex
 	var b bytes.Buffer
@@ -121,8 +122,8 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 var _ io.Writer = writerFunc(nil)
 
-// restored restores a replica into a new data directory with the key of another,
-// and opens it.
+// restored restores a replica into a new data directory with the key of another one, and opens
+// it.
 func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*Store, Restored) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
@@ -137,13 +138,13 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 	if err := os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(context.Background(), Config{Dir: dir}) // without a dictionary, as openReplicated
+	s, err := Open(context.Background(), Config{Dir: dir}) // without a dictionary, like openReplicated
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, y
 }
 
-// restoreInto fills a data directory from a replica.
+// restoreInto restores a data directory from a replica.
 func restoreInto(dir string, from *replica.Config, at time.Time, force bool) (y Restored, aside string, err error) {
 	r, err := Restore(dir, force)
 	if err != nil {
@@ -165,10 +166,9 @@ func events(t testing.TB, s *Store) (n int) {
 	return n
 }
 
-// TestReplicaHoldsEverything writes with and without replication, kills nothing,
-// and restores: what was committed when the store was closed is there, whatever
-// happened in between.
-func TestReplicaHoldsEverything(t *testing.T) {
+// TestReplicaIsComplete writes with and without replication: what was committed before Close is
+// in the replica.
+func TestReplicaIsComplete(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
 	r := openReplicated(t, dir, cfg)
@@ -190,7 +190,7 @@ func TestReplicaHoldsEverything(t *testing.T) {
 		t.Errorf("got %+v", y)
 	}
 
-	// Without replication: what is written then is copied the next time.
+	// What is written without replication is copied the next time.
 	plain, err := Open(context.Background(), Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func TestReplicaHoldsEverything(t *testing.T) {
 	if err := plain.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// So short that it is Close that has to open it.
+	// So short that Close has to open the replica.
 	r = openReplicated(t, dir, cfg)
 	publish(t, r.Store, "acme", "content_updated")
 	if err := r.close(); err != nil {
@@ -211,8 +211,8 @@ func TestReplicaHoldsEverything(t *testing.T) {
 	}
 }
 
-// TestRestoreMissing loses the database: the next Open has it again. One that
-// cannot ask its replica must not begin with nothing.
+// TestRestoreMissing removes the database: the next Open restores it. If the replica is not
+// reachable, Open must not start with an empty database.
 func TestRestoreMissing(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
@@ -245,18 +245,20 @@ func TestRestoreMissing(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	deaf := readReplica(t, "dbs: [{path: "+path+", replica: {bucket: b, endpoint: 'http://127.0.0.1:1', access-key-id: a, secret-access-key: hidden}}]")
-	_, err := Open(context.Background(), Config{Dir: dir, Replica: deaf})
+	unreachable := readReplica(t,
+		"dbs: [{path: "+path+", replica: {bucket: b, endpoint: 'http://127.0.0.1:1', access-key-id: a, secret-access-key: hidden}}]")
+	_, err := Open(context.Background(), Config{Dir: dir, Replica: unreachable})
 	if err == nil || !strings.Contains(err.Error(), "there is no database") || strings.Contains(err.Error(), "hidden") {
-		t.Errorf("a replica that cannot be asked: got %v", err)
+		t.Errorf("unreachable replica: got %v", err)
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Open(ended, Config{Dir: dir, Replica: cfg}); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was interrupted; the next start begins it again") {
-		t.Errorf("a restoration that is cut off: got %v", err)
+	if _, err := Open(ended, Config{Dir: dir, Replica: cfg}); !errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), "was interrupted; the next start begins it again") {
+		t.Errorf("interrupted restore: got %v", err)
 	}
 	if _, err := os.Stat(path); err == nil {
-		t.Error("a database was made all the same")
+		t.Error("a database was created")
 	}
 }
 
@@ -265,35 +267,35 @@ func TestReplicaRestoreRefuses(t *testing.T) {
 	cfg := fileReplica(t, dir, target)
 	_, _, err := restoreInto(dir, cfg, time.Time{}, false)
 	if !errors.Is(err, replica.ErrEmpty) {
-		t.Errorf("an empty replica: got %v", err)
+		t.Errorf("empty replica: got %v", err)
 	}
 	r := openReplicated(t, dir, cfg)
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated")
 	r.await("up to date", upToDate)
 	if _, _, err := restoreInto(dir, cfg, time.Time{}, true); !errors.Is(err, ErrLocked) {
-		t.Errorf("an open store: got %v, want %v", err, ErrLocked)
+		t.Errorf("open store: got %v, want %v", err, ErrLocked)
 	}
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := restoreInto(dir, cfg, time.Time{}, false); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("a database that is there: got %v, want %v", err, ErrNotEmpty)
+		t.Errorf("existing database: got %v, want %v", err, ErrNotEmpty)
 	}
 	before := time.Now().Add(-time.Hour)
 	if _, _, err := restoreInto(dir, cfg, before, true); !errors.Is(err, replica.ErrEmpty) {
-		t.Errorf("a time before all: got %v, want %v", err, replica.ErrEmpty)
+		t.Errorf("time before the first state: got %v, want %v", err, replica.ErrEmpty)
 	}
 	s := openDir(t, dir)
 	if n := events(t, s); n != 1 {
-		t.Errorf("what was refused has changed the database: got %d events, want 1", n)
+		t.Errorf("after refused restores: got %d events, want 1", n)
 	}
 	if err := s.Write(context.Background(), Write.Release); err == nil {
-		t.Error("a database that was not restored: the hold could be ended")
+		t.Error("Release succeeded without a hold")
 	}
 }
 
-// TestRestoreForced puts another state in the place of a database, which is kept.
+// TestRestoreForced replaces a database, which is set aside.
 func TestRestoreForced(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
@@ -326,11 +328,11 @@ func TestRestoreForced(t *testing.T) {
 	defer db.Close()
 	var n int
 	if err := db.QueryRow("SELECT count(*) FROM events").Scan(&n); err != nil || n != 3 {
-		t.Errorf("what was kept: got %d events, %v; want 3", n, err)
+		t.Errorf("old database: got %d events, %v; want 3", n, err)
 	}
 }
 
-// TestPointInTime restores the states between changes.
+// TestPointInTime restores the states between writes.
 func TestPointInTime(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
@@ -340,7 +342,7 @@ func TestPointInTime(t *testing.T) {
 	for range 4 {
 		publish(t, r.Store, "acme", "content_updated")
 		r.await("up to date", upToDate)
-		<-time.After(60 * time.Millisecond) // the replica's files differ in time by milliseconds
+		<-time.After(60 * time.Millisecond) // the times of the replica's files have milliseconds
 		times = append(times, time.Now())
 		<-time.After(60 * time.Millisecond)
 	}
@@ -355,7 +357,7 @@ func TestPointInTime(t *testing.T) {
 	}
 }
 
-// TestReplicaUnreachable has a replica that comes only later, and goes again.
+// TestReplicaUnreachable makes a replica available later, and removes it again.
 func TestReplicaUnreachable(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
@@ -380,7 +382,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	}
 	publish(t, r.Store, "acme", "content_updated")
 	if err := r.Check(context.Background()); err != nil {
-		t.Errorf("with a replica that fails the store is not ready: %v", err)
+		t.Errorf("Check with a failing replica: got %v, want nil", err)
 	}
 	if err := os.Remove(target); err != nil {
 		t.Fatal(err)
@@ -401,8 +403,8 @@ func TestReplicaUnreachable(t *testing.T) {
 	}
 }
 
-// TestCloseTellsOfWhatIsNotCopied closes a store whose replica cannot be written.
-func TestCloseTellsOfWhatIsNotCopied(t *testing.T) {
+// TestCloseReportsMissingChanges closes a store whose replica is not writable.
+func TestCloseReportsMissingChanges(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(context.Background(), Config{Dir: dir})
 	if err == nil {
@@ -411,18 +413,21 @@ func TestCloseTellsOfWhatIsNotCopied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := openReplicated(t, dir, readReplica(t, "shutdown-sync-timeout: 300ms\ndbs: [{path: "+dir+"/service.db, replica: {bucket: b, endpoint: 'http://127.0.0.1:1', access-key-id: a, secret-access-key: hidden}}]"))
+	r := openReplicated(t, dir,
+		readReplica(t,
+			"shutdown-sync-timeout: 300ms\ndbs: [{path: "+dir+"/service.db, replica: {bucket: b, endpoint: 'http://127.0.0.1:1', "+
+				"access-key-id: a, secret-access-key: hidden}}]"))
 	began := time.Now()
 	err = r.close()
 	if err == nil || !strings.Contains(err.Error(), "lacks the newest changes") || strings.Contains(err.Error(), "hidden") {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s", took)
+		t.Errorf("Close took %s", took)
 	}
 }
 
-// TestReplicaOfAnotherDatabase has the configuration name another database.
+// TestReplicaOfAnotherDatabase configures a replica for a different database.
 func TestReplicaOfAnotherDatabase(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(context.Background(), Config{Dir: dir, Replica: fileReplica(t, t.TempDir(), t.TempDir())})
@@ -430,13 +435,13 @@ func TestReplicaOfAnotherDatabase(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) > 1 {
-		t.Errorf("it left %v behind", entries)
+		t.Errorf("left-over files: %v", entries)
 	}
 }
 
-// TestLooksMoveNothing asks for the length of the log as the writer does: a
-// library that does not know how takes it for the order to shorten the log.
-func TestLooksMoveNothing(t *testing.T) {
+// TestWALLengthDoesNotCheckpoint reads the length of the WAL like the writer: a library without
+// this mode of the pragma would run a checkpoint.
+func TestWALLengthDoesNotCheckpoint(t *testing.T) {
 	s := open(t)
 	program(t, s, "acme")
 	err := s.Write(context.Background(), func(w Write) error { return nil })
@@ -444,7 +449,8 @@ func TestLooksMoveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var busy, frames, moved int64
-	if err := s.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(NOOP)").Scan(&busy, &frames, &moved); err != nil || frames == 0 || moved != 0 {
-		t.Errorf("got %d frames, %d of them moved, %v; want some, and none moved", frames, moved, err)
+	if err := s.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(NOOP)").Scan(&busy, &frames,
+		&moved); err != nil || frames == 0 || moved != 0 {
+		t.Errorf("got %d frames, %d checkpointed, %v; want some, and 0 checkpointed", frames, moved, err)
 	}
 }

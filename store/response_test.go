@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// respond records the attempt of a claim with a response of so many bytes.
+// respond records the attempt of a claim with a response of size bytes.
 func respond(t *testing.T, s *Store, c *Claim, status, size int) {
 	t.Helper()
 	a := webhook.Attempt{
@@ -22,7 +22,7 @@ func respond(t *testing.T, s *Store, c *Claim, status, size int) {
 	must(t, err)
 }
 
-// attempt makes the delivery of a new event, and records a response.
+// attempt publishes an event, forms its delivery, and records a response.
 func attempt(t *testing.T, s *Store, sub *webhook.Subscription, status, size int) *Claim {
 	t.Helper()
 	publish(t, s, sub.ProgramID, sub.Events[0])
@@ -34,17 +34,17 @@ func attempt(t *testing.T, s *Store, sub *webhook.Subscription, status, size int
 	return c
 }
 
-// stillStored returns whether the response of the only attempt of a delivery is
-// stored, and checks that it is shown so.
+// stillStored reports whether the response of a delivery's only attempt is stored, and checks
+// that it is shown accordingly.
 func stillStored(t *testing.T, s *Store, c *Claim) bool {
 	t.Helper()
 	d, err := s.Deliveries().View(t.Context(), c.ID)
 	if err != nil || len(d.Attempts) == 0 {
-		t.Fatalf("%d attempts, %v: they stay", len(d.Attempts), err)
+		t.Fatalf("got %d attempts, %v; want 1", len(d.Attempts), err)
 	}
 	a := d.Attempts[len(d.Attempts)-1]
 	if a.ResponseRemoved != (a.ResponseHeader == "") || a.ResponseRemoved != (len(a.ResponseBody) == 0) || a.ResponseStatus == 0 {
-		t.Fatalf("shown as %+v", a)
+		t.Fatalf("got %+v", a)
 	}
 	return !a.ResponseRemoved
 }
@@ -53,13 +53,13 @@ func wantStored(t *testing.T, s *Store, claims []*Claim, newest int) {
 	t.Helper()
 	for i, c := range claims {
 		if got, want := stillStored(t, s, c), i >= len(claims)-newest; got != want {
-			t.Errorf("the response of delivery %d of %d is stored: %v, want %v", i+1, len(claims), got, want)
+			t.Errorf("response of delivery %d of %d stored: got %v, want %v", i+1, len(claims), got, want)
 		}
 	}
 }
 
-// Of successful attempts the newest responses are kept, by when they ended; in
-// steps, which the next process goes on with.
+// The newest responses of successful attempts are kept, by completion. The others are removed
+// in steps, which the next process continues.
 func TestResponsesOfSuccesses(t *testing.T) {
 	dir := memoryDir(t)
 	s := openDir(t, dir)
@@ -67,12 +67,12 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	program(t, s, "p")
 	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_deleted")
 	publish(t, s, "p", "content_updated")
-	late := form(t, s, queue(t, s, sub.ID), 1) // ends last, though it began first
+	late := form(t, s, queue(t, s, sub.ID), 1) // formed first, completed last
 	var claims []*Claim
 	for range 50 {
 		claims = append(claims, attempt(t, s, &sub, 200, 300))
-		attempt(t, s, &sub, 404, 300)    // none of these
-		time.Sleep(2 * time.Millisecond) // those of one millisecond stay together
+		attempt(t, s, &sub, 404, 300)    // not counted
+		time.Sleep(2 * time.Millisecond) // those of the same millisecond are kept together
 	}
 	few := attempt(t, s, &other, 200, 300)
 	respond(t, s, late, 200, 300)
@@ -82,11 +82,12 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	s.afterStep = stop
 	s.housekeeping.trim[sub.ID] = struct{}{}
 	if err := s.removeResponses(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v, want that it was cancelled", err)
+		t.Fatalf("got %v, want context.Canceled", err)
 	}
-	const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.delivery = d.num)"
+	const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r " +
+		"WHERE r.delivery = d.num)"
 	if n := count(t, s, removed); n == 0 || n > firstSweep+1 {
-		t.Fatalf("one step has removed %d responses", n)
+		t.Fatalf("one step removed %d responses", n)
 	}
 	must(t, s.Close())
 	s = openDir(t, dir)
@@ -95,7 +96,7 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	must(t, s.removeResponses(t.Context()))
 	wantStored(t, s, claims, 10)
 	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1"); n != 0 || !stillStored(t, s, few) {
-		t.Errorf("%d responses of others were removed", n)
+		t.Errorf("%d other responses were removed", n)
 	}
 	claims = append(claims, attempt(t, s, &sub, 200, 300))
 	s.housekeeping.trim[sub.ID] = struct{}{}
@@ -103,16 +104,18 @@ func TestResponsesOfSuccesses(t *testing.T) {
 	wantStored(t, s, claims, 10)
 }
 
-// Responses are looked at after so many, without looking at the database.
-func TestResponsesAreNoted(t *testing.T) {
+// Trimming is scheduled by counts in memory.
+func TestResponseCounts(t *testing.T) {
 	for _, c := range []struct {
 		result      webhook.Result
 		size, after int
 		of          func(h *housekeeping) map[string]struct{}
 	}{
 		{webhook.ResultSuccess, 200, successesAtOnce, func(h *housekeeping) map[string]struct{} { return h.trim }},
-		{webhook.ResultSuccess, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody, func(h *housekeeping) map[string]struct{} { return h.trim }},
-		{webhook.ResultFailed, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody, func(h *housekeeping) map[string]struct{} { return h.prune }},
+		{webhook.ResultSuccess, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody,
+			func(h *housekeeping) map[string]struct{} { return h.trim }},
+		{webhook.ResultFailed, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody,
+			func(h *housekeeping) map[string]struct{} { return h.prune }},
 		{webhook.ResultRetryable, 0, 0, func(h *housekeeping) map[string]struct{} { return h.prune }},
 	} {
 		h := newHousekeeping()
@@ -126,7 +129,7 @@ func TestResponsesAreNoted(t *testing.T) {
 	}
 }
 
-// The other responses of a program are kept within its quota, the newest.
+// The newest other responses of a program are kept, within its quota.
 func TestResponsesOfAProgram(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		const size, kept = 1000, 10
@@ -149,20 +152,20 @@ func TestResponsesOfAProgram(t *testing.T) {
 		must(t, s.removeResponses(t.Context()))
 		wantStored(t, s, claims, kept)
 		if !stillStored(t, s, strange) || use("p") != kept*size || use("q") != size {
-			t.Errorf("another program's is stored: %v; counted are %d and %d", stillStored(t, s, strange), use("p"), use("q"))
+			t.Errorf("response of the other program stored: %v; counts %d and %d", stillStored(t, s, strange), use("p"), use("q"))
 		}
-		// What retention removes is counted no more.
+		// Retention updates the counts.
 		time.Sleep(time.Hour)
 		last := attempt(t, s, &sub, 404, size)
 		sweepAt(t, s, time.Now().Add(-time.Minute))
 		if use("p") != size || use("q") != 0 || !stillStored(t, s, last) {
-			t.Errorf("counted are %d and %d", use("p"), use("q"))
+			t.Errorf("counts: got %d and %d", use("p"), use("q"))
 		}
 	})
 }
 
-// What was stored before responses were counted is counted and removed in steps,
-// which the next process goes on with.
+// Responses from before an upgrade are counted and removed in steps, which the next process
+// continues.
 func TestResponsesAfterAnUpgrade(t *testing.T) {
 	const size, kept, all = 1000, 20, 100
 	dir := memoryDir(t)
@@ -178,7 +181,7 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	must(t, s.writer.do(func(tx *tx) error { // as the migration leaves it
+	must(t, s.writer.do(func(tx *tx) error { // as after the migration
 		if err := tx.Exec("DELETE FROM stored_responses"); err != nil {
 			return err
 		}
@@ -204,10 +207,12 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		done := 2*count(t, s, "SELECT (SELECT count(*) FROM attempts WHERE response_removed = 1) - (SELECT count(*) FROM responses)") + count(t, s, "SELECT count(*) FROM stored_responses") +
+		done := 2*count(t, s,
+			"SELECT (SELECT count(*) FROM attempts WHERE response_removed = 1) - (SELECT count(*) FROM responses)") + count(t, s,
+			"SELECT count(*) FROM stored_responses") +
 			1000 - count(t, s, "SELECT coalesce((SELECT CAST(value AS INTEGER) FROM settings WHERE name = 'responses_uncounted'), 0)")
 		if done <= last {
-			t.Fatalf("a process has done nothing: %d after %d", done, last)
+			t.Fatalf("a process made no progress: %d after %d", done, last)
 		}
 		last = done
 	}
@@ -217,12 +222,12 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 		t.Errorf("%d bytes are counted, want %d", got, kept*size)
 	}
 	if n := count(t, s, "SELECT count(*) FROM settings WHERE name = 'responses_uncounted'"); n != 0 {
-		t.Error("it begins anew at the next start")
+		t.Error("counting starts again at the next start")
 	}
 }
 
-// A deleted subscription leaves no count of its responses behind.
-func TestADeletedSubscriptionIsForgotten(t *testing.T) {
+// The counts of a deleted subscription are removed.
+func TestDeletedSubscriptionResponses(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
@@ -237,7 +242,7 @@ func TestADeletedSubscriptionIsForgotten(t *testing.T) {
 	}
 }
 
-// A subscription may have so many redeliveries that have not ended.
+// The number of open redeliveries of a subscription is bounded.
 func TestOpenRedeliveries(t *testing.T) {
 	s := open(t)
 	s.quotas.redeliveries = 3
@@ -255,14 +260,14 @@ func TestOpenRedeliveries(t *testing.T) {
 	err := again(c)
 	wantCode(t, err, webhook.CodeRateLimited)
 	if !strings.HasPrefix(err.Error(), "3 redeliveries of the subscription have not ended") {
-		t.Errorf("it says %q", err)
+		t.Errorf("got %q", err)
 	}
 	_, err = s.Deliveries().Redeliver(t.Context(), "p", sub.ID, webhook.NewID())
 	wantCode(t, err, webhook.CodeNotFound)
 	must(t, again(o))
 	claimed, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 	must(t, err)
-	wantCode(t, again(c), webhook.CodeRateLimited) // it is in flight
+	wantCode(t, again(c), webhook.CodeRateLimited) // in flight, so still open
 	end(t, s, claimed, webhook.StatusSuccess)
 	must(t, again(c))
 }

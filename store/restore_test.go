@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// dataOf makes a data directory whose only program has that name.
+// dataOf creates a data directory with one program.
 func dataOf(t *testing.T, dir, name string) {
 	t.Helper()
 	s, err := Open(t.Context(), Config{Dir: dir})
@@ -31,7 +31,7 @@ func dataOf(t *testing.T, dir, name string) {
 	}
 }
 
-// onlyProgram returns it.
+// onlyProgram returns the id of that program.
 func onlyProgram(t *testing.T, dir string) string {
 	t.Helper()
 	s, err := Open(t.Context(), Config{Dir: dir})
@@ -45,9 +45,9 @@ func onlyProgram(t *testing.T, dir string) string {
 	return all[0].ProgramID
 }
 
-// Wherever a restoration is cut off, what opens the data directory next finds
-// all that was there before, or all that is new.
-func TestRestoreCutOff(t *testing.T) {
+// If a restore is interrupted at any step, the next process finds either all old files or all
+// new ones.
+func TestRestoreInterrupted(t *testing.T) {
 	names := []string{databaseFile, keyring.FileName}
 	move := func(from, to string, names ...string) error {
 		var errs []error
@@ -58,7 +58,7 @@ func TestRestoreCutOff(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name string
-		cut  func(dir, folder string) error // what was done of it
+		cut  func(dir, folder string) error // the steps before the interruption
 		want string
 	}{
 		{"while it is filled", func(string, string) error { return nil }, "old"},
@@ -73,10 +73,12 @@ func TestRestoreCutOff(t *testing.T) {
 			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), os.Rename(folder, filepath.Join(dir, movingIn)))
 		}, "new"},
 		{"while the new moves in", func(dir, folder string) error {
-			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, databaseFile), os.Rename(folder, filepath.Join(dir, movingIn)))
+			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, databaseFile),
+				os.Rename(folder, filepath.Join(dir, movingIn)))
 		}, "new"},
 		{"when the new is in", func(dir, folder string) error {
-			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...), os.Rename(folder, filepath.Join(dir, movingIn)))
+			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...),
+				os.Rename(folder, filepath.Join(dir, movingIn)))
 		}, "new"},
 		{"when the old has its name", func(dir, folder string) error {
 			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...),
@@ -84,7 +86,8 @@ func TestRestoreCutOff(t *testing.T) {
 		}, "new"},
 		{"while it is tidied up", func(dir, folder string) error {
 			return errors.Join(move(dir, filepath.Join(folder, oldFiles), names...), move(filepath.Join(folder, newFiles), dir, names...),
-				os.Rename(filepath.Join(folder, oldFiles), filepath.Join(dir, replaced+"x")), os.Remove(filepath.Join(folder, newFiles)), os.Rename(folder, filepath.Join(dir, movingIn)))
+				os.Rename(filepath.Join(folder, oldFiles), filepath.Join(dir, replaced+"x")), os.Remove(filepath.Join(folder, newFiles)),
+				os.Rename(folder, filepath.Join(dir, movingIn)))
 		}, "new"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -95,7 +98,7 @@ func TestRestoreCutOff(t *testing.T) {
 			dataOf(t, r.Dir(), "new")
 			must(t, errors.Join(os.Remove(filepath.Join(r.Dir(), "lock")), os.Remove(filepath.Join(r.Dir(), commitsFile))))
 			must(t, test.cut(dir, r.folder))
-			if err := r.lock.Close(); err != nil { // as the end of a process does
+			if err := r.lock.Close(); err != nil { // as when the process ends
 				t.Fatal(err)
 			}
 			if got := onlyProgram(t, dir); got != test.want {
@@ -103,23 +106,22 @@ func TestRestoreCutOff(t *testing.T) {
 			}
 			left, err := fs.Glob(os.DirFS(dir), restoring+"*")
 			if err != nil || len(left) > 0 {
-				t.Errorf("left are %v, %v", left, err)
+				t.Errorf("left-over files: got %v, %v", left, err)
 			}
 			aside, err := fs.Glob(os.DirFS(dir), replaced+"*")
 			if err != nil || len(aside) != strings.Count(test.want, "new") {
-				t.Fatalf("put aside are %v, %v", aside, err)
+				t.Fatalf("set aside: got %v, %v", aside, err)
 			}
 			for _, old := range aside {
 				if got := onlyProgram(t, filepath.Join(dir, old)); got != "old" {
-					t.Errorf("put aside is %q, want old", got)
+					t.Errorf("set aside: got %q, want old", got)
 				}
 			}
 		})
 	}
 }
 
-// A restoration takes the data directory for itself, and what fails leaves no
-// trace.
+// A restore locks the data directory, and leaves nothing behind after a failure.
 func TestRestoreRefuses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	r, err := Restore(dir, false)
@@ -127,29 +129,29 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrLocked) {
-		t.Errorf("open meanwhile: %v, want %v", err, ErrLocked)
+		t.Errorf("Open during a restore: got %v, want %v", err, ErrLocked)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the data directory that was made for it is there: %v", err)
+		t.Errorf("the data directory created for the restore still exists: %v", err)
 	}
 	dataOf(t, dir, "old")
 	if _, err := Restore(dir, false); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("over data: %v, want %v", err, ErrNotEmpty)
+		t.Errorf("existing data: got %v, want %v", err, ErrNotEmpty)
 	}
 	if got := onlyProgram(t, dir); got != "old" {
 		t.Errorf("got %q", got)
 	}
 	s := openDir(t, dir)
 	if _, err := Restore(dir, true); !errors.Is(err, ErrLocked) {
-		t.Errorf("over an open store: %v, want %v", err, ErrLocked)
+		t.Errorf("open store: got %v, want %v", err, ErrLocked)
 	}
 	_ = s
 }
 
-// Malformed keys are refused even when the database has no encrypted secret.
+// Malformed keys are refused even if the database contains no secret.
 func TestMalformedKeysAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
@@ -173,8 +175,7 @@ func TestMalformedKeysAreRefused(t *testing.T) {
 	}
 }
 
-// A snapshot holds what was written before it, and stays as it is; a disk
-// without room for it is not touched.
+// A snapshot contains everything written before it. It is refused if the disk has no room.
 func TestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
@@ -196,17 +197,17 @@ func TestSnapshot(t *testing.T) {
 	}
 	publish()
 	if info, err := os.Stat(snapshot.Path); err != nil || info.Mode().Perm() != 0o600 || info.Size() != snapshot.Bytes {
-		t.Errorf("the file: %v, %v, want mode 0600 and %d bytes", info, err, snapshot.Bytes)
+		t.Errorf("file: got %v, %v, want mode 0600 and %d bytes", info, err, snapshot.Bytes)
 	}
 	c, err := Inspect(t.Context(), snapshot.Path, snapshot.Keys)
 	if err != nil || c.Events != 1 || c.Programs != 1 || c.Schema != snapshot.Schema {
-		t.Errorf("it holds %+v, %v", c, err)
+		t.Errorf("got %+v, %v", c, err)
 	}
 	if _, err := Inspect(t.Context(), snapshot.Path, []byte(strings.Repeat("5f", 32))); !errors.Is(err, ErrUnusable) {
-		t.Errorf("with another key: %v, want %v", err, ErrUnusable)
+		t.Errorf("wrong key: got %v, want %v", err, ErrUnusable)
 	}
 	if _, err := Inspect(t.Context(), snapshot.Path, []byte("no key")); !errors.Is(err, ErrUnusable) {
-		t.Errorf("with a malformed key: %v, want %v", err, ErrUnusable)
+		t.Errorf("malformed key: got %v, want %v", err, ErrUnusable)
 	}
 	damagedCopy, err := os.ReadFile(snapshot.Path)
 	if err != nil {
@@ -220,7 +221,7 @@ func TestSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Inspect(t.Context(), bad, nil); !errors.Is(err, ErrUnusable) {
-		t.Errorf("damaged: %v, want %v", err, ErrUnusable)
+		t.Errorf("damaged: got %v, want %v", err, ErrUnusable)
 	}
 	if err := snapshot.Remove(); err != nil {
 		t.Error(err)
@@ -228,15 +229,15 @@ func TestSnapshot(t *testing.T) {
 
 	var refused *webhook.Error
 	if _, err := s.Snapshot(t.Context(), 1<<40); !errors.As(err, &refused) || refused.Code != webhook.CodeUnavailable {
-		t.Errorf("without room: %v, want a refusal", err)
+		t.Errorf("no room: got %v, want an error", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Snapshot(ctx, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("cancelled: got %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*"+durable.TempSuffix+"*")); err != nil || len(left) > 0 {
-		t.Errorf("left are %v, %v", left, err)
+		t.Errorf("left-over files: got %v, %v", left, err)
 	}
 }
 
@@ -271,7 +272,8 @@ func TestMigrationSnapshots(t *testing.T) {
 	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)
 	}
-	for _, want := range []string{`msg="migrating the schema, with a snapshot of the old database" from=1 to=`, "snapshot=" + made, "snapshot=" + filepath.Join(dir, older[0])} {
+	for _, want := range []string{`msg="migrating the schema, with a snapshot of the old database" from=1 to=`, "snapshot=" + made,
+		"snapshot=" + filepath.Join(dir, older[0])} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, &log)
 		}

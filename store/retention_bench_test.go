@@ -10,11 +10,11 @@ import (
 	"service/webhook"
 )
 
-// What publishers wait for while retention removes what is old beside them, and
-// while it does not: 8 of them publish one event after the other for 5 s.
+// BenchmarkPublishDuringRetention measures the latency of publishing while retention removes
+// old records, and while it does not. 8 publishers each publish one event at a time for 5 s.
 //
-//	go test -run '^$' -bench PublishBesideRetention -benchtime 1x -count 5 ./store
-func BenchmarkPublishBesideRetention(b *testing.B) {
+//	go test -run '^$' -bench PublishDuringRetention -benchtime 1x -count 5 ./store
+func BenchmarkPublishDuringRetention(b *testing.B) {
 	b.Run("alone", func(b *testing.B) { benchPublish(b, false) })
 	b.Run("retention", func(b *testing.B) { benchPublish(b, true) })
 }
@@ -62,11 +62,11 @@ func benchPublish(b *testing.B, sweep bool) {
 		b.ReportMetric(float64(len(waits))/lasts.Seconds(), "published/s")
 		b.ReportMetric(float64(w.events), "removed")
 		b.ReportMetric(float64(w.longest.Microseconds())/1000, "longest-step-ms")
-		b.StartTimer() // Loop demands a timer that runs
+		b.StartTimer() // Loop requires a running timer
 	}
 }
 
-// sweepResult is what a sweep beside publishers came to.
+// sweepResult is the result of a sweep during the benchmark.
 type sweepResult struct {
 	events  int64
 	longest time.Duration
@@ -79,11 +79,11 @@ func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, edge time
 	}
 	r.events, r.longest = w.swept.Events, w.longest
 	if ctx.Err() == nil {
-		b.Log("all was removed before the time was over")
+		b.Log("the sweep finished before the time was over")
 	}
 }
 
-// oldEvents fills a log with 200,000 events in 2,000 deliveries that succeeded.
+// oldEvents publishes 200,000 events, delivered in 2,000 successful deliveries.
 func oldEvents(b *testing.B, s *Store) {
 	program(b, s, "p")
 	sub := subscribe(b, s, "p", "content_updated")

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// count returns the number of a query's one row.
+// count returns the number that a query selects.
 func count(t *testing.T, s *Store, query string, args ...any) (n int64) {
 	t.Helper()
 	if err := s.db.Scan(context.Background(), query, args, &n); err != nil {
@@ -22,7 +22,7 @@ func count(t *testing.T, s *Store, query string, args ...any) (n int64) {
 	return n
 }
 
-// send makes the next attempt of a queue with an answer, and returns its delivery.
+// send records the next attempt of a queue with a status, and returns its claim.
 func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 	t.Helper()
 	c := form(t, s, l, 100)
@@ -36,7 +36,7 @@ func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 	return c
 }
 
-// inBubble runs a test of an open store with a program p in fake time.
+// inBubble runs a test in fake time, with an open store and a program p.
 func inBubble(t *testing.T, test func(*testing.T, *Store)) {
 	t.Helper()
 	dir := memoryDir(t)
@@ -56,8 +56,8 @@ func sweepAt(t *testing.T, s *Store, edge time.Time) Swept {
 	return w.swept
 }
 
-// What is old and at its end goes with all that belongs to it; what is young,
-// the log's end and the newest delivery stay.
+// Old completed records are removed with everything that belongs to them. Newer ones, the end
+// of the log and the newest delivery stay.
 func TestRetention(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -69,9 +69,9 @@ func TestRetention(t *testing.T) {
 		time.Sleep(time.Hour)
 
 		if swept := sweepAt(t, s, time.Now().Add(-20*time.Hour)); swept != (Swept{}) {
-			t.Errorf("nothing is 20 hours old, but %+v went", swept)
+			t.Errorf("nothing is 20 hours old, but swept %+v", swept)
 		}
-		// The ping of the creation was never sent: it ends first, and goes later.
+		// The ping of the creation was never sent, so it first expires.
 		if got, want := sweepAt(t, s, time.Now().Add(-2*time.Hour)), (Swept{Events: 3, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
@@ -92,7 +92,7 @@ func TestRetention(t *testing.T) {
 			}
 		}
 		if _, err := s.Events().Get(t.Context(), "p", old[0].ID); err == nil {
-			t.Error("the old event can still be read")
+			t.Error("the old event still exists")
 		}
 		if _, err := s.Events().Get(t.Context(), "p", young[0].ID); err != nil {
 			t.Error(err)
@@ -102,13 +102,13 @@ func TestRetention(t *testing.T) {
 			t.Errorf("swept %+v, want %+v: the newest event and delivery stay", got, want)
 		}
 		if e := publish(t, s, "p", "content_updated"); e[0].Seq != 5 {
-			t.Errorf("the next event has the place %d, want 5", e[0].Seq)
+			t.Errorf("next seq: got %d, want 5", e[0].Seq)
 		}
 	})
 }
 
-// Events that were waiting for a subscription are lost to it, and that shows:
-// the cursor passes them, the loss is counted, and the operator is alerted.
+// A subscription loses events that retention removes: the cursor skips them, the loss is
+// counted, and the operator is alerted.
 func TestRetentionCountsLosses(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		waits := subscribe(t, s, "p", "content_updated")
@@ -123,7 +123,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 		for range 10 {
 			send(t, s, queue(t, s, keeps.ID), 200)
 		}
-		stale := queue(t, s, waits.ID) // read before, formed from after
+		stale := queue(t, s, waits.ID) // read before the sweep, used after it
 		before, err := s.Queues().waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
 		if err != nil {
 			t.Fatal(err)
@@ -131,13 +131,14 @@ func TestRetentionCountsLosses(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		publish(t, s, "p", "content_updated")
 
-		// The newest delivery stays, with its hundred events.
-		if got, want := sweepAt(t, s, time.Now().Add(-time.Hour)), (Swept{Events: 1900, Deliveries: 9, Expired: 4, Lost: 1000 + 2000}); got != want {
+		// The newest delivery stays with its events.
+		if got, want := sweepAt(t, s, time.Now().Add(-time.Hour)), (Swept{Events: 1900, Deliveries: 9, Expired: 4,
+			Lost: 1000 + 2000}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
 		for id, want := range map[string]int64{waits.ID: 1000, paused.ID: 2000, keeps.ID: 0, other.ID: 0} {
 			if got := count(t, s, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", id); got != want {
-				t.Errorf("a subscription lost %d events, want %d", got, want)
+				t.Errorf("got %d lost events, want %d", got, want)
 			}
 			alerts := min(want, 1)
 			if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost' AND subscription_id = ?", id); got != alerts {
@@ -145,7 +146,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 			}
 		}
 		if _, err := s.Queues().form(&Credit{Queue: stale}, &before).Wait(); err != ErrStale {
-			t.Errorf("a delivery of removed events was formed: %v", err)
+			t.Errorf("formed a delivery of removed events: %v", err)
 		}
 		for _, id := range []string{waits.ID, keeps.ID} {
 			if c := send(t, s, queue(t, s, id), 200); len(c.Events) != 1 {
@@ -155,16 +156,16 @@ func TestRetentionCountsLosses(t *testing.T) {
 	})
 }
 
-// A subscription that takes its events between the two halves of a step of
-// retention, the reading of who loses and the moving of cursors, loses nothing.
-func TestRetentionLeavesCursorsThatMoved(t *testing.T) {
+// A subscription whose cursor passes old events between retention's reading and moving of
+// cursors loses nothing.
+func TestRetentionKeepsMovedCursors(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub, slow := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 		w := &sweep{s: s.core, ctx: t.Context(), edge: time.Now().UnixMilli(), step: firstSweep}
 		losers, err := w.pendingLosses("p", 0, 2)
 		if err != nil || len(losers) != 2 {
-			t.Fatalf("%d subscriptions wait (%v), want 2", len(losers), err)
+			t.Fatalf("got %d pending losses (%v), want 2", len(losers), err)
 		}
 		if c := form(t, s, queue(t, s, sub.ID), 100); len(c.Events) != 3 {
 			t.Fatalf("the delivery has %d events, want 3", len(c.Events))
@@ -175,19 +176,19 @@ func TestRetentionLeavesCursorsThatMoved(t *testing.T) {
 			return err
 		}))
 		if len(passed) != 1 || passed[0].id != slow.ID {
-			t.Errorf("%d cursors were moved, want that of the other subscription", len(passed))
+			t.Errorf("moved %d cursors, want that of the other subscription", len(passed))
 		}
 		if q := queue(t, s, sub.ID); q.Cursor != 3 {
-			t.Errorf("the cursor is at %d, want 3: retention moves none back", q.Cursor)
+			t.Errorf("got cursor %d, want 3: retention must not move it back", q.Cursor)
 		}
 		if n, err := s.Subscriptions().LostEvents(t.Context(), sub.ID); n != 0 || err != nil {
-			t.Errorf("it has lost %d events (%v), want none", n, err)
+			t.Errorf("lost %d events (%v), want 0", n, err)
 		}
 	})
 }
 
-// A sweep that is ended half way tells of what it has cost until then.
-func TestRetentionEndedHalfWay(t *testing.T) {
+// A cancelled sweep alerts about the losses so far.
+func TestRetentionCancelled(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 1000)...)
@@ -205,11 +206,11 @@ func TestRetentionEndedHalfWay(t *testing.T) {
 		<-watcher.C // the cursor was moved
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Fatalf("the sweep ended with %v, want it cancelled", err)
+			t.Fatalf("got %v, want context.Canceled", err)
 		}
 		lost, err := s.Subscriptions().LostEvents(t.Context(), sub.ID)
 		if err != nil || lost == 0 || lost == 1000 {
-			t.Fatalf("%d events lost, %v; want some, and not all", lost, err)
+			t.Fatalf("lost %d events (%v), want some but not all", lost, err)
 		}
 		if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost'"); got != 1 {
 			t.Errorf("%d alerts of %d lost events, want 1", got, lost)
@@ -217,8 +218,8 @@ func TestRetentionEndedHalfWay(t *testing.T) {
 	})
 }
 
-// Alerts that nobody sends any more go with their age as well.
-func TestRetentionOfAlertsThatWait(t *testing.T) {
+// Alerts that are never sent are removed too.
+func TestRetentionOfUnsentAlerts(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		s.sendAlerts = true
@@ -234,9 +235,9 @@ func TestRetentionOfAlertsThatWait(t *testing.T) {
 	})
 }
 
-// A delivery keeps its events for as long as itself, though the rest of their
-// part of the log goes; times are found in a log with gaps.
-func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
+// A delivery keeps its events although the rest of the log is removed, and times are found in a
+// log with gaps.
+func TestRetentionKeepsCarriedEvents(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "channel_created", "channel_created")
@@ -255,18 +256,18 @@ func TestRetentionKeepsWhatADeliveryCarries(t *testing.T) {
 		}
 		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
 		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
-			t.Fatalf("the redelivery cannot be sent: %+v, %v", c, err)
+			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
 		}
 		for at, want := range map[time.Time]int64{young.Add(-11 * time.Hour): 2, young.Add(-time.Hour): 5, young: 5, young.Add(time.Hour): 6} {
 			if got, err := s.seqBefore(t.Context(), "p", at); err != nil || got != want && !(want == 5 && (got == 3 || got == 4)) {
-				t.Errorf("the newest before %s is %d, %v, want %d", at, got, err, want)
+				t.Errorf("newest seq before %s: got %d, %v, want %d", at, got, err, want)
 			}
 		}
 	})
 }
 
-// A subscription that was deleted goes with the last of its deliveries.
-func TestRetentionForgetsTheDeleted(t *testing.T) {
+// A deleted subscription is removed with the last of its deliveries.
+func TestRetentionOfDeletedSubscriptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		for range 100 {
 			sub := subscribe(t, s, "p", "content_updated")
@@ -286,11 +287,11 @@ func TestRetentionForgetsTheDeleted(t *testing.T) {
 	})
 }
 
-// It runs by itself, not at once after the start, and not for a day after the
-// clock was set forward, also when nothing was written since.
+// Retain does not run right after startup, nor for a day after the clock was set forward, even
+// if nothing was written since.
 func TestRetain(t *testing.T) {
-	t.Run("a commit notices", func(t *testing.T) { testRetain(t, true) })
-	t.Run("nothing is written", func(t *testing.T) { testRetain(t, false) })
+	t.Run("with a commit", func(t *testing.T) { testRetain(t, true) })
+	t.Run("without a commit", func(t *testing.T) { testRetain(t, false) })
 }
 
 func testRetain(t *testing.T, write bool) {
@@ -320,12 +321,12 @@ func testRetain(t *testing.T, write bool) {
 		time.Sleep(23 * time.Hour)
 		synctest.Wait()
 		if n := events(); n != 3 {
-			t.Errorf("%d events are left while the clock is in doubt, want all 3", n)
+			t.Errorf("%d events are left after the clock was set forward, want 3", n)
 		}
 		time.Sleep(4 * time.Hour)
 		synctest.Wait()
 		if n := events(); n != 1 {
-			t.Errorf("%d events are left, want the newest alone", n)
+			t.Errorf("%d events are left, want 1, the newest", n)
 		}
 		if got, want := s.Swept(), (Swept{Events: 2}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
@@ -337,7 +338,7 @@ func testRetain(t *testing.T, write bool) {
 	})
 }
 
-// The database does not grow when what goes makes room for what comes.
+// The database does not grow while as much is removed as is added.
 func TestRetentionBoundsTheFile(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -355,13 +356,13 @@ func TestRetentionBoundsTheFile(t *testing.T) {
 			sizes = append(sizes, count(t, s, "SELECT page_count FROM pragma_page_count()"))
 		}
 		if last := len(sizes) - 1; sizes[last] > sizes[4]*11/10 {
-			t.Errorf("the database grew from %d to %d pages while its content did not: %v", sizes[4], sizes[last], sizes)
+			t.Errorf("the database grew from %d to %d pages with constant content: %v", sizes[4], sizes[last], sizes)
 		}
 	})
 }
 
-// One step of a sweep holds the writer for a few milliseconds, however much
-// there is to remove.
+// BenchmarkSweep measures the steps of a sweep, which should occupy the writer for a few
+// milliseconds each.
 func BenchmarkSweep(b *testing.B) {
 	s := open(b)
 	program(b, s, "p")
@@ -386,7 +387,7 @@ func BenchmarkSweep(b *testing.B) {
 			}
 		}
 		time.Sleep(2 * time.Millisecond)
-		// A publisher beside it sees how long the writer is held.
+		// A concurrent publisher measures how long the writer is occupied.
 		stop, done := make(chan struct{}), make(chan time.Duration)
 		go func() {
 			var worst time.Duration
@@ -420,9 +421,9 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(10_000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// A subscription that goes on losing events is told of once a day, with all it
-// has lost.
-func TestLossesAreToldOnceADay(t *testing.T) {
+// The operator is alerted once a day of a subscription that keeps losing events, with the
+// total.
+func TestLossAlertsOnceADay(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		for range 80 {
@@ -435,7 +436,7 @@ func TestLossesAreToldOnceADay(t *testing.T) {
 		}
 		lost, err := s.Subscriptions().LostEvents(t.Context(), sub.ID)
 		if told := count(t, s, "SELECT json ->> 'lost_events' FROM alerts ORDER BY num DESC LIMIT 1"); err != nil || told < 80 || told > lost {
-			t.Errorf("the last alert tells of %d events, and %d are lost so far: %v", told, lost, err)
+			t.Errorf("the last alert has %d lost events, want %d (%v)", told, lost, err)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// fill publishes events of 2 KB each, and returns when the newest was published.
+// fill publishes n events of 2 KB each.
 func fill(t testing.TB, s *Store, n int) {
 	t.Helper()
 	for range n / 100 {
@@ -38,13 +38,14 @@ func fileSize(t testing.TB, s *Store) int64 {
 	return p.all * p.size
 }
 
-// digest is a hash of all rows of all tables but the settings and the statistics,
-// which Close writes, and of what the database's own check says.
+// digest returns a hash of all rows except those of settings and statistics, which Close
+// writes, and of the integrity check.
 func digest(t testing.TB, db *sql.DB) string {
 	t.Helper()
 	h := sha256.New()
 	var tables []string
-	rows, err := db.Query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '\\_%' ESCAPE '\\' AND name NOT IN ('settings', 'stats') ORDER BY name")
+	rows, err := db.Query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '\\_%' ESCAPE '\\' " +
+		"AND name NOT IN ('settings', 'stats') ORDER BY name")
 	must(t, err)
 	must(t, sqlite.Drain(rows, func(scan func(...any) error) error {
 		var name string
@@ -76,8 +77,8 @@ func digest(t testing.TB, db *sql.DB) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// The file becomes smaller when more than half of it is free, in steps, and no
-// smaller than what comes next needs; a replica that follows it has the same.
+// The file shrinks in steps when more than half of it is free, and keeps some free pages. So
+// does its replica.
 func TestFileShrinks(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
@@ -92,19 +93,19 @@ func TestFileShrinks(t *testing.T) {
 	s.afterStep = func() { steps++ }
 	swept := sweepAt(t, s, time.Now().Add(-time.Hour))
 	if swept.Shrunk != 0 {
-		t.Errorf("nothing is free, and the file shrank by %d bytes", swept.Shrunk)
+		t.Errorf("nothing is free, but the file shrank by %d bytes", swept.Shrunk)
 	}
 	must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events WHERE seq > 1000 AND seq < 6000") }))
 	if swept := sweepAt(t, s, time.Now().Add(-time.Hour)); swept.Shrunk != 0 {
-		t.Errorf("a third is free, and the file shrank by %d bytes", swept.Shrunk)
+		t.Errorf("a third is free, but the file shrank by %d bytes", swept.Shrunk)
 	}
 	steps = 0
 	swept = sweepAt(t, s, time.Now().Add(time.Hour))
 	if now := fileSize(t, s); swept.Shrunk == 0 || now != full-swept.Shrunk || now > full/10 {
-		t.Errorf("the file has %d of %d bytes, and shrank by %d", now, full, swept.Shrunk)
+		t.Errorf("the file has %d of %d bytes, after shrinking by %d", now, full, swept.Shrunk)
 	}
 	if least := int(swept.Shrunk / 4096 / maxSweep); steps < least {
-		t.Errorf("it took %d steps, want at least %d", steps, least)
+		t.Errorf("got %d steps, want at least %d", steps, least)
 	}
 	fill(t, s, 500)
 	sub := subscribe(t, s, "p", "content_updated")
@@ -115,10 +116,10 @@ func TestFileShrinks(t *testing.T) {
 	must(t, r.close())
 	copied, _ := restored(t, cfg, dir, time.Time{})
 	if got := digest(t, copied.db.Readers()); got != want {
-		t.Error("what was restored from the replica is not the same")
+		t.Error("the restored database differs")
 	}
 	if n := count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != incrementalVacuum {
-		t.Errorf("the restored database has the vacuum mode %d", n)
+		t.Errorf("restored database: got auto_vacuum %d", n)
 	}
 }
 
@@ -132,16 +133,16 @@ func TestExcess(t *testing.T) {
 		{pages{100 * mib, 51 * mib, 4096, 0}, 0},
 		{pages{100 * mib, 100*mib - 1, 4096, 2}, 100*mib - 1},
 		{pages{20 * mib, 12 * mib, 4096, 2}, 0},
-		{pages{100 * mib, 70 * mib, 4096, 2}, 60 * mib}, // 10 of 40 are left
+		{pages{100 * mib, 70 * mib, 4096, 2}, 60 * mib}, // 10 of 40 stay free
 	} {
 		if got := c.p.excess(); got != c.want {
-			t.Errorf("%+v: %d pages are to go, want %d", c.p, got, c.want)
+			t.Errorf("%+v: got %d, want %d", c.p, got, c.want)
 		}
 	}
 }
 
-// oldDatabase makes a data directory whose database keeps no account of its pages, as
-// before, and returns what it holds.
+// oldDatabase creates a data directory with a database without incremental vacuum, and returns
+// a digest of its content.
 func oldDatabase(t *testing.T) (dir, content string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -157,7 +158,8 @@ func oldDatabase(t *testing.T) (dir, content string) {
 	must(t, err)
 	conn, err := db.Conn(t.Context())
 	must(t, err)
-	for _, query := range []string{"PRAGMA auto_vacuum = NONE", "PRAGMA journal_mode = DELETE", "VACUUM", "PRAGMA journal_mode = WAL", "DELETE FROM events WHERE seq > 500 AND seq < 1900"} {
+	for _, query := range []string{"PRAGMA auto_vacuum = NONE", "PRAGMA journal_mode = DELETE", "VACUUM", "PRAGMA journal_mode = WAL",
+		"DELETE FROM events WHERE seq > 500 AND seq < 1900"} {
 		_, err := conn.ExecContext(t.Context(), query)
 		must(t, err)
 	}
@@ -167,7 +169,7 @@ func oldDatabase(t *testing.T) (dir, content string) {
 	must(t, err)
 	content = digest(t, s.db.Readers())
 	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != 0 {
-		t.Fatalf("the old database has the vacuum mode %d", n)
+		t.Fatalf("old database: got auto_vacuum %d", n)
 	}
 	must(t, s.Close())
 	return dir, content
@@ -200,21 +202,21 @@ func TestCompact(t *testing.T) {
 		t.Errorf("the file has %d bytes, mode %v; want %d, mode 0600", info.Size(), info.Mode(), after)
 	}
 	if now, err := os.ReadFile(path + "-commits"); err != nil || string(now) != string(commits) {
-		t.Errorf("the count of commits is %q, want %q: %v", now, commits, err)
+		t.Errorf("commit count: got %q, want %q: %v", now, commits, err)
 	}
 	for _, name := range []string{"-wal", "-shm", "-journal"} {
 		if _, err := os.Stat(path + name); !os.IsNotExist(err) {
-			t.Errorf("%s%s is there", databaseFile, name)
+			t.Errorf("%s%s exists", databaseFile, name)
 		}
 	}
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
 	defer s.Close()
 	if got := digest(t, s.db.Readers()); got != want {
-		t.Error("the content is not the same")
+		t.Error("the content differs")
 	}
 	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != incrementalVacuum {
-		t.Errorf("it has the vacuum mode %d", n)
+		t.Errorf("got auto_vacuum %d", n)
 	}
 	publish(t, s, "p", "content_updated")
 	if _, _, err := compacted(t.Context(), dir); err == nil {
@@ -222,8 +224,8 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// What cannot be finished changes nothing: no room, an interruption, a file that a
-// killed process has left.
+// A compaction that cannot finish changes nothing: without room, when interrupted, or after a
+// killed process left a file.
 func TestCompactRefused(t *testing.T) {
 	dir, want := oldDatabase(t)
 	names := func() (all []string) {
@@ -240,28 +242,28 @@ func TestCompactRefused(t *testing.T) {
 	must(t, err)
 	c.Room = c.Needs - 1
 	if _, err := c.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
-		t.Errorf("without room: %v", err)
+		t.Errorf("no room: got %v", err)
 	}
 	c.Room = c.Needs
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Run(ended, func(int64) {}); err == nil {
-		t.Error("it was interrupted, and done")
+		t.Error("an interrupted compaction succeeded")
 	}
 	must(t, c.Close())
 	if after := names(); !slices.Equal(before, after) {
-		t.Errorf("there is %v, want %v", after, before)
+		t.Errorf("got files %v, want %v", after, before)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, databaseFile+durable.TempSuffix+"1"), []byte("half"), 0o600))
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
 	defer s.Close()
 	if got := digest(t, s.db.Readers()); got != want {
-		t.Error("the content is not the same")
+		t.Error("the content differs")
 	}
 }
 
-// A compacted database goes on with its replica, which has all of it again.
+// A compacted database is replicated completely again.
 func TestCompactReplicated(t *testing.T) {
 	dir, _ := oldDatabase(t)
 	cfg := fileReplica(t, dir, t.TempDir())
@@ -278,6 +280,6 @@ func TestCompactReplicated(t *testing.T) {
 	must(t, r.close())
 	s, _ := restored(t, cfg, dir, time.Time{})
 	if got := digest(t, s.db.Readers()); got != want {
-		t.Error("what was restored from the replica is not the same")
+		t.Error("the restored database differs")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// follow runs a standby until the function that it returns is called.
+// follow runs a standby until stop is called.
 func follow(t *testing.T, s *Standby) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -39,7 +39,7 @@ func awaitStandby(t *testing.T, s *Standby, what string, ok func(replica.Followe
 	}
 }
 
-// takeAway makes the replica in a folder fail until back is called.
+// takeAway makes a replica in a directory fail until back is called.
 func takeAway(t *testing.T, target string) (back func()) {
 	t.Helper()
 	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
@@ -53,8 +53,8 @@ func takeAway(t *testing.T, target string) (back func()) {
 	}
 }
 
-// A standby has all that the primary's replica has once it is promoted, also
-// when it was away meanwhile, and goes on from there.
+// A promoted standby has everything that the replica has, even if it was stopped in between,
+// and continues from there.
 func TestStandby(t *testing.T) {
 	dir, warm := t.TempDir(), t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
@@ -81,7 +81,7 @@ func TestStandby(t *testing.T) {
 	primary.await("up to date", upToDate)
 	standby := open()
 	if _, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t)); !errors.Is(err, ErrLocked) {
-		t.Errorf("two standbys on one data directory: %v, want %v", err, ErrLocked)
+		t.Errorf("second standby on the data directory: got %v, want %v", err, ErrLocked)
 	}
 	stop := follow(t, standby)
 	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
@@ -96,7 +96,7 @@ func TestStandby(t *testing.T) {
 	stop()
 	must(t, standby.Close())
 	publish(10)
-	standby = open() // it goes on with what it has
+	standby = open() // continues with the existing copy
 	stop = follow(t, standby)
 	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
 	publish(10)
@@ -112,10 +112,10 @@ func TestStandby(t *testing.T) {
 		t.Errorf("the promoted standby has %d events, want 41", n)
 	}
 	if l := queue(t, s.Store, sub.ID); l.Wanted == 0 {
-		t.Error("nothing waits for the subscription")
+		t.Error("the subscription has no waiting events")
 	}
 	if known, err := s.LeaseGeneration(t.Context()); err != nil || known < 1<<60 {
-		t.Errorf("the generation of what was promoted: %d, %v, want one as good as any", known, err)
+		t.Errorf("generation after promotion: got %d, %v, want math.MaxInt64", known, err)
 	}
 	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
 		t.Error(err)
@@ -138,7 +138,7 @@ func TestStandbyRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := OpenStandby(dir, fileReplica(t, dir, target), nil, false, testLogger(t)); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("over a database: %v, want %v", err, ErrNotEmpty)
+		t.Errorf("existing database: got %v, want %v", err, ErrNotEmpty)
 	}
 	other := []byte(strings.Repeat("5f", 32) + "\n")
 	s, err := OpenStandby(warm, fileReplica(t, warm, target), other, false, testLogger(t))
@@ -147,6 +147,6 @@ func TestStandbyRefuses(t *testing.T) {
 	}
 	defer s.Close()
 	if err := s.Follow(t.Context()); !errors.Is(err, ErrUnusable) {
-		t.Errorf("with another key: %v, want %v", err, ErrUnusable)
+		t.Errorf("wrong key: got %v, want %v", err, ErrUnusable)
 	}
 }

@@ -15,16 +15,14 @@ import (
 	"service/webhook"
 )
 
-// open returns an open store in a folder of its own.
-// open opens an empty store, see [memoryDir].
+// open opens an empty store in a new directory, see [memoryDir].
 func open(t testing.TB) *Store {
 	t.Helper()
 	return openDir(t, memoryDir(t))
 }
 
-// memoryDir returns a folder that ends with the test, in memory where the system
-// has /dev/shm: most tests need no commit to survive a power failure. That of a
-// benchmark is on disk, whose speed it measures.
+// memoryDir returns a temporary directory, in memory (/dev/shm) if possible, since most tests
+// need no durability. For benchmarks it is on disk, whose speed they measure.
 func memoryDir(t testing.TB) string {
 	t.Helper()
 	if _, ok := t.(*testing.B); ok {
@@ -61,7 +59,7 @@ var dictionary = sync.OnceValue(func() []byte {
 	return catalog.Dictionary()
 })
 
-// must ends the test if err is not nil.
+// must fails the test if err is not nil.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -69,7 +67,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// program makes a program with a token.
+// program creates a program with a token.
 func program(t testing.TB, s *Store, id string) {
 	t.Helper()
 	_, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
@@ -102,7 +100,7 @@ func event(name string) webhook.Event {
 	}
 }
 
-// publish adds one event of each name, and returns them with their places.
+// publish publishes one event of each name, and returns them with their seqs.
 func publish(t testing.TB, s *Store, programID string, names ...string) []webhook.Event {
 	t.Helper()
 	events := make([]webhook.Event, len(names))
@@ -125,7 +123,7 @@ func queue(t testing.TB, s *Store, id string) *Queue {
 	return l
 }
 
-// form makes the next delivery of a queue, or returns nil when nothing waits.
+// form forms the next delivery of a queue, nil if nothing waits.
 func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	t.Helper()
 	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
@@ -168,12 +166,11 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 	}
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil || major*1_000_000+minor*1000+patch < 3_051_003 {
-		t.Errorf("SQLite is %s (%v), want 3.51.3 or newer: older ones can corrupt a WAL database", version, err)
+		t.Errorf("got SQLite %s (%v), want 3.51.3 or newer: older ones can corrupt a WAL database", version, err)
 	}
 }
 
-// What is remembered is for the user alone who runs the service: nobody else
-// can enter the directory, and a file that is moved elsewhere stays closed.
+// The data directory and its files are accessible only to their owner.
 func TestFilesArePrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	openDir(t, dir)
@@ -184,12 +181,12 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
-func TestOneProcessADirectory(t *testing.T) {
+func TestOneProcessPerDirectory(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
 	_, err := Open(context.Background(), Config{Dir: dir})
 	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d", os.Getpid())) {
-		t.Errorf("got %v, want ErrLocked that names the process", err)
+		t.Errorf("got %v, want ErrLocked with the process id", err)
 	}
 	must(t, os.Remove(filepath.Join(dir, sqlite.LockFile)))
 	if _, err := Open(context.Background(), Config{Dir: dir}); !errors.Is(err, ErrLocked) {
@@ -199,7 +196,7 @@ func TestOneProcessADirectory(t *testing.T) {
 		t.Errorf("Examine without the lock file: got %v, want %v", err, ErrLocked)
 	}
 	if err := s.Check(context.Background()); err != nil {
-		t.Errorf("the refused open harmed the holder: %v", err)
+		t.Errorf("the refused Open damaged the open store: %v", err)
 	}
 }
 
@@ -222,7 +219,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"key of another", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "secret.key"), []byte(strings.Repeat("ab", 32)), 0o600)
 		}, "does not contain the key"},
-		{"key garbled", func(dir string) error { return os.WriteFile(filepath.Join(dir, "secret.key"), []byte("hello"), 0o600) }, "64 hexadecimal digits"},
+		{"key garbled", func(dir string) error { return os.WriteFile(filepath.Join(dir, "secret.key"), []byte("hello"), 0o600) },
+			"64 hexadecimal digits"},
 		{"not a database", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "service.db"), []byte(strings.Repeat("not a database. ", 512)), 0o600)
 		}, "is damaged"},
@@ -287,24 +285,25 @@ func TestReopenKeepsEverything(t *testing.T) {
 		t.Fatalf("got %+v, want a delivery of events 1 and 3", c)
 	}
 	if more := publish(t, s, "p", "content_updated"); more[0].Seq != 4 {
-		t.Errorf("the log goes on at %d, want 4", more[0].Seq)
+		t.Errorf("next seq: got %d, want 4", more[0].Seq)
 	}
 }
 
-// Secrets are in the file only encrypted, and go with the subscription.
+// Secrets are stored encrypted, and are removed with their subscription.
 func TestSecretsAreEncrypted(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
 	program(t, s, "p")
 	url, names, canary := "https://partner.example", []string{"content_updated"}, "Bearer canary-5f1d"
 	header := &canary
-	sub, secret, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+	sub, secret, err := s.Subscriptions().Create(context.Background(), "p", "u",
+		&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := queue(t, s, sub.ID)
 	if l.Authorization != canary || string(l.Secrets[0]) != string(secret) {
-		t.Error("the queue does not hold the secrets as they were given")
+		t.Error("the secrets in the queue differ from the given ones")
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -316,15 +315,16 @@ func TestSecretsAreEncrypted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(b), "canary-5f1d") || strings.Contains(string(b), string(secret)) {
-			t.Errorf("%s holds a secret in the clear", filepath.Base(f))
+			t.Errorf("%s contains an unencrypted secret", filepath.Base(f))
 		}
 	}
 	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	var kept int
-	err = s.db.Readers().QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR length(signing_secret) > 0").Scan(&kept)
+	err = s.db.Readers().QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR " +
+		"length(signing_secret) > 0").Scan(&kept)
 	if err != nil || kept != 0 {
-		t.Errorf("%d deleted subscriptions keep secrets (%v)", kept, err)
+		t.Errorf("%d deleted subscriptions have secrets (%v)", kept, err)
 	}
 }

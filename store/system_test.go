@@ -8,7 +8,8 @@ func TestSystem(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	y, err := s.System(t.Context())
 	version, _ := SQLiteVersion()
-	if err != nil || y.SQLite != version || y.Schema < 6 || y.Database == 0 || y.WAL == 0 || y.Commits < 2 || y.Writes < 1 || y.Seconds <= 0 || y.Failures != 0 {
+	if err != nil || y.SQLite != version || y.Schema < 6 || y.Database == 0 || y.WAL == 0 || y.Commits < 2 || y.Writes < 1 ||
+		y.Seconds <= 0 || y.Failures != 0 {
 		t.Errorf("got %+v, %v", y, err)
 	}
 }

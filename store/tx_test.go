@@ -13,8 +13,8 @@ func insertProgram(id string) func(*tx) error {
 	return func(t *tx) error { return t.ensureProgram(id, time.Now()) }
 }
 
-// lead holds leadership of the writer until what it returns is called, so that
-// what is submitted meanwhile shares a commit.
+// lead holds leadership of the writer until release is called, so that writes submitted in
+// between share a commit.
 func lead(s *Store) (release func()) {
 	hold, held := make(chan struct{}), make(chan struct{})
 	op := s.writer.submit(func(*tx) error { close(held); <-hold; return nil }, true)
@@ -23,8 +23,8 @@ func lead(s *Store) (release func()) {
 	return func() { close(hold) }
 }
 
-// A write that is alone in its commit needs no savepoint to be undone.
-func TestALoneWriteIsUndone(t *testing.T) {
+// A failed write that is alone in its commit is rolled back without a savepoint.
+func TestFailedWriteAloneInCommit(t *testing.T) {
 	s := open(t)
 	err := s.writer.do(func(t *tx) error {
 		t.setHead("p", head{seq: 41})
@@ -36,13 +36,12 @@ func TestALoneWriteIsUndone(t *testing.T) {
 	}
 	program(t, s, "p")
 	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 1 {
-		t.Errorf("the first event has seq %d, want 1", e[0].Seq)
+		t.Errorf("first seq: got %d, want 1", e[0].Seq)
 	}
 }
 
-// When the commit itself fails, every write in it has failed, what they told
-// each other in memory is forgotten, and the next commit is sound.
-func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
+// When a commit fails, all its writes fail, and cached state is discarded.
+func TestFailedCommitFailsAllWrites(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	publish(t, s, "p", "content_updated")
@@ -57,14 +56,14 @@ func TestAFailedCommitFailsAllItsWrites(t *testing.T) {
 		return t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)")
 	})
 	if err == nil || told {
-		t.Fatalf("got error %v, told %t; want a failed commit that tells nobody", err, told)
+		t.Fatalf("got error %v, AfterCommit called %t; want an error and false", err, told)
 	}
 	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 2 {
-		t.Errorf("the next event has seq %d, want 2", e[0].Seq)
+		t.Errorf("next seq: got %d, want 2", e[0].Seq)
 	}
 }
 
-// Spans of the log that hold nothing do not add up, and those that do are bounded.
+// Closed ranges without events are removed, and the number of the others is bounded.
 func TestInterestsAreBounded(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
@@ -85,7 +84,7 @@ func TestInterestsAreBounded(t *testing.T) {
 		}
 	}
 	if n := len(queue(t, s, sub.ID).Interests); n != 2 {
-		t.Errorf("%d spans, want one a name", n)
+		t.Errorf("%d interests, want one per name", n)
 	}
 	var err error
 	for range maxClosedInterests + 1 {
@@ -96,12 +95,12 @@ func TestInterestsAreBounded(t *testing.T) {
 	}
 	wantCode(t, err, webhook.CodeConflict)
 	if n := len(queue(t, s, sub.ID).Interests); n > maxClosedInterests+2 {
-		t.Errorf("%d spans, want at most %d", n, maxClosedInterests+2)
+		t.Errorf("%d interests, want at most %d", n, maxClosedInterests+2)
 	}
 }
 
-// A store that is full says so, forgets nothing, and goes on when there is room.
-func TestAFullStoreRecovers(t *testing.T) {
+// A full store reports an error, loses nothing, and recovers when there is space.
+func TestFullStoreRecovers(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
@@ -110,7 +109,7 @@ func TestAFullStoreRecovers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limit("1") // means as many as there are
+	limit("1") // rounded up to the current size
 	stored := 0
 	var err error
 	for range 1000 {
@@ -120,17 +119,17 @@ func TestAFullStoreRecovers(t *testing.T) {
 		stored++
 	}
 	if !Unavailable(err) {
-		t.Fatalf("got %v after %d events, want a store that is full", err, stored)
+		t.Fatalf("got %v after %d events, want an error", err, stored)
 	}
 	limit("1000000")
 	if err := s.Check(ctx); err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("with space again: got %v", err)
 	}
 	var checked int
 	if err := s.db.Readers().QueryRow("SELECT count(*) FROM settings WHERE name = 'checked_at'").Scan(&checked); err != nil || checked != 1 {
-		t.Errorf("the check after a failure wrote %d rows (%v), want 1", checked, err)
+		t.Errorf("Check after a failure wrote %d rows (%v), want 1", checked, err)
 	}
 	if e := publish(t, s, "p", "content_updated"); e[0].Seq != int64(stored)+1 {
-		t.Errorf("the log goes on at %d, want %d", e[0].Seq, stored+1)
+		t.Errorf("next seq: got %d, want %d", e[0].Seq, stored+1)
 	}
 }

@@ -23,9 +23,8 @@ func (o olderSchema) Glob(pattern string) ([]string, error) {
 	return slices.DeleteFunc(all, func(name string) bool { return filepath.Base(name) >= "0014" }), err
 }
 
-// schema12 makes a data directory of the schema before events were compressed, with a
-// delivery of each kind in it, and returns the ids of those, the oldest first, and of
-// their subscription and event.
+// schema12 creates a data directory of schema 12 with a delivery of each kind, and returns
+// their ids, oldest first, and those of the subscription and an event.
 func schema12(t *testing.T, dir string) (deliveries []string, sub, event string) {
 	t.Helper()
 	path := filepath.Join(dir, databaseFile)
@@ -33,7 +32,8 @@ func schema12(t *testing.T, dir string) (deliveries []string, sub, event string)
 	must(t, err)
 	schema1(t, dir)
 	must(t, os.WriteFile(filepath.Join(dir, "secret.key"), key, 0o600))
-	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Migrations: olderSchema{migrations}, Readers: 1, Logger: slog.New(slog.DiscardHandler)})
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Migrations: olderSchema{migrations}, Readers: 1,
+		Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	must(t, db.Close(nil))
 	old, err := sql.Open("sqlite3", "file:"+path)
@@ -45,7 +45,8 @@ func schema12(t *testing.T, dir string) (deliveries []string, sub, event string)
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	must(t, old.QueryRow("SELECT id FROM subscriptions WHERE deleted_at IS NULL AND active = 1 AND program_id = (SELECT program_id FROM events LIMIT 1) ORDER BY id LIMIT 1").Scan(&sub))
+	must(t, old.QueryRow("SELECT id FROM subscriptions WHERE deleted_at IS NULL AND active = 1 AND program_id = (SELECT program_id "+
+		"FROM events LIMIT 1) ORDER BY id LIMIT 1").Scan(&sub))
 	var program string
 	must(t, old.QueryRow("SELECT program_id, id FROM events ORDER BY seq LIMIT 1").Scan(&program, &event))
 	exec("DELETE FROM attempts")
@@ -63,24 +64,26 @@ func schema12(t *testing.T, dir string) (deliveries []string, sub, event string)
 		if status == "failed" {
 			reason = "rejected"
 		}
-		exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, response_status, seqs, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?, '[1]', ?, ?)",
+		exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, response_status, seqs, "+
+			"created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?, '[1]', ?, ?)",
 			num, id, sub, program, status, reason, response, at+int64(num), at+100-int64(num))
-		exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, response_header, response_body, response_truncated) VALUES (?, 1, ?, 7, ?, ?, 'X-A: b', x'6f6b', 0)", num, at+int64(num), status, response)
+		exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, response_header, response_body, "+
+			"response_truncated) VALUES (?, 1, ?, 7, ?, ?, 'X-A: b', x'6f6b', 0)", num, at+int64(num), status, response)
 		exec("INSERT INTO delivery_events (program_id, seq, delivery) VALUES (?, 1, ?)", program, num)
 	}
 	return deliveries, sub, event
 }
 
-// upgraded is a database of an earlier schema with deliveries of that and of this one.
+// upgraded is a database of an earlier schema with deliveries from before and after the
+// upgrade.
 type upgraded struct {
 	*testing.T
 	s                   *Store
 	program, sub, event string
-	old, all            []string // the ids of deliveries in the order of their creation; the last one is a redelivery of old[3]
+	old, all            []string // ids of deliveries in the order of creation; the last of all is a redelivery of old[3]
 }
 
-// What an earlier schema has stored is in every list, page and action, beside what is
-// stored since.
+// Records from before an upgrade are in every list, page and action, together with newer ones.
 func TestUpgradeFromSchema12(t *testing.T) {
 	dir := t.TempDir()
 	u := upgraded{T: t}
@@ -96,11 +99,11 @@ func TestUpgradeFromSchema12(t *testing.T) {
 	d, err := s.Deliveries().Redeliver(t.Context(), u.program, u.sub, u.old[3])
 	must(t, err)
 	if d.RedeliveryOf != u.old[3] || len(d.Events) != 1 || d.Events[0].ID != u.event {
-		t.Errorf("the redelivery is %+v", d)
+		t.Errorf("redelivery: got %+v", d)
 	}
 	u.all = u.listed("sort=created_at")
 	if len(u.all) != 46 || !slices.Equal(u.all[:40], u.old) || u.all[45] != d.ID {
-		t.Fatalf("listed by creation: %v", u.all)
+		t.Fatalf("sorted by creation: got %v", u.all)
 	}
 	u.lists()
 	u.deliveries()
@@ -108,7 +111,7 @@ func TestUpgradeFromSchema12(t *testing.T) {
 	u.removals()
 }
 
-// listed returns a list of the subscription's deliveries, read in pages of a few.
+// listed returns the subscription's deliveries in a list, read in small pages.
 func (u *upgraded) listed(raw string) (ids []string) {
 	u.Helper()
 	q := query(u.T, webhook.DeliveryList, raw+"&page[size]=7")
@@ -129,23 +132,24 @@ func (u *upgraded) lists() {
 	down := u.listed("sort=-created_at")
 	slices.Reverse(down)
 	if !slices.Equal(down, u.all) {
-		u.Errorf("listed the other way round: %v", down)
+		u.Errorf("sorted by creation, descending: got %v", down)
 	}
-	byEnd := slices.Clone(u.old) // the later they were created, the earlier they ended
+	byEnd := slices.Clone(u.old) // completed in the reverse order of creation
 	slices.Reverse(byEnd)
 	if got := u.listed("sort=completed_at"); !slices.Equal(got, append(byEnd, u.all[40:]...)) {
-		u.Errorf("listed by completion: %v", got)
+		u.Errorf("sorted by completion: got %v", got)
 	}
 	if got := u.listed("sort=-completed_at"); len(got) != 46 || !slices.Equal(got[5:45], u.old) {
-		u.Errorf("listed by completion, downwards: %v", got)
+		u.Errorf("sorted by completion, descending: got %v", got)
 	}
 	if got := u.listed("sort=created_at&filter[status]=failed"); len(got) != 10 || got[0] != u.old[3] {
-		u.Errorf("listed by status: %v", got)
+		u.Errorf("filtered by status: got %v", got)
 	}
-	for _, raw := range []string{"filter[id]=" + u.old[0], "filter[redelivery_of]=" + u.old[3], "filter[subscription_id]=" + u.sub + "&filter[status]=success"} {
+	for _, raw := range []string{"filter[id]=" + u.old[0], "filter[redelivery_of]=" + u.old[3],
+		"filter[subscription_id]=" + u.sub + "&filter[status]=success"} {
 		page, _, err := u.s.Deliveries().PageAll(u.Context(), query(u.T, webhook.AllDeliveryList, raw))
 		if err != nil || len(page) == 0 {
-			u.Errorf("%s finds nothing: %v", raw, err)
+			u.Errorf("%s: got no deliveries, %v", raw, err)
 		}
 	}
 }
@@ -154,40 +158,42 @@ func (u *upgraded) deliveries() {
 	for _, id := range []string{u.old[0], u.old[3], u.all[44], u.all[45]} {
 		got, err := u.s.Deliveries().View(u.Context(), id)
 		if err != nil || got.ID != id || len(got.EventJSON) != 1 || !bytes.Contains(got.EventJSON[0], []byte(got.Events[0].ID)) {
-			u.Errorf("the page of %s: %+v, %v", id, got, err)
+			u.Errorf("page of %s: got %+v, %v", id, got, err)
 		}
 		if id != u.all[45] && (len(got.Attempts) != 1 || got.Attempts[0].ResponseHeader == "" || len(got.Attempts[0].ResponseBody) == 0) {
-			u.Errorf("the attempts of %s: %+v", id, got.Attempts)
+			u.Errorf("attempts of %s: got %+v", id, got.Attempts)
 		}
 		found, err := u.s.Find(u.Context(), id[:30], 5)
 		if err != nil || !slices.ContainsFunc(found, func(f Found) bool { return f.ID == id && f.Kind == FoundDelivery }) {
-			u.Errorf("%s is found as %v, %v", id, found, err)
+			u.Errorf("Find %s: got %v, %v", id, found, err)
 		}
 	}
 	if got, err := u.s.Deliveries().View(u.Context(), u.old[3]); err != nil || len(got.Redelivery) != 1 || got.Redelivery[0].ID != u.all[45] {
-		u.Errorf("the redeliveries of %s: %+v, %v", u.old[3], got.Redelivery, err)
+		u.Errorf("redelivery of %s: got %+v, %v", u.old[3], got.Redelivery, err)
 	}
 }
 
 func (u *upgraded) others() {
 	last, err := u.s.Deliveries().LastAttempts(u.Context(), []string{u.old[0], u.all[44]})
 	if err != nil || len(last) != 2 {
-		u.Errorf("the last attempts: %v, %v", last, err)
+		u.Errorf("last attempts: got %v, %v", last, err)
 	}
-	if e, err := u.s.Events().View(u.Context(), u.program, u.event, ""); err != nil || len(e.Deliveries) != 41 || e.Deliveries[40].ID != u.old[0] {
-		u.Errorf("the event went to %d deliveries, %v", len(e.Deliveries), err)
+	if e, err := u.s.Events().View(u.Context(), u.program, u.event, ""); err != nil || len(e.Deliveries) != 41 ||
+		e.Deliveries[40].ID != u.old[0] {
+		u.Errorf("got %d deliveries of the event, %v", len(e.Deliveries), err)
 	}
 	sub, err := u.s.Subscriptions().View(u.Context(), u.sub, 10)
-	if err != nil || len(sub.Recent) != 10 || sub.Recent[9].ID != u.old[36] || sub.Success.DeliveryID != u.all[44] || sub.Failure.DeliveryID != u.old[39] {
-		u.Errorf("the page of the subscription: %+v, %v", sub, err)
+	if err != nil || len(sub.Recent) != 10 || sub.Recent[9].ID != u.old[36] || sub.Success.DeliveryID != u.all[44] ||
+		sub.Failure.DeliveryID != u.old[39] {
+		u.Errorf("page of the subscription: got %+v, %v", sub, err)
 	}
 	r, err := u.s.Replays().Plan(u.Context(), u.program, u.sub, &webhook.ReplayFields{Only: webhook.ReplayAll})
 	if must(u, err); r.cursor.Total == 0 {
-		u.Error("nothing can be replayed")
+		u.Error("got 0 events to replay")
 	}
 }
 
-// removals has responses of both removed, then all that is old.
+// removals removes responses from before and after the upgrade, then everything old.
 func (u *upgraded) removals() {
 	u.s.quotas.successes = 10
 	u.s.housekeeping.trim[u.sub] = struct{}{}
@@ -195,7 +201,7 @@ func (u *upgraded) removals() {
 	for id, want := range map[string]bool{u.old[38]: false, u.old[0]: true, u.all[44]: true, u.old[3]: true} {
 		got, err := u.s.Deliveries().View(u.Context(), id)
 		if must(u, err); got.Attempts[0].ResponseRemoved == want {
-			u.Errorf("the response of %s is kept: %v", id, !want)
+			u.Errorf("response of %s stored: got %v", id, !want)
 		}
 	}
 	_, err := u.s.sweep(u.Context(), time.Now().Add(-30*time.Minute), time.Time{})

@@ -8,8 +8,8 @@ import (
 	"service/store/replica"
 )
 
-// TestVerifiedReplica compares a replica with the database, and finds the result
-// again after a restart. Another replica does not inherit it.
+// TestVerifiedReplica compares a replica with the database, and reads the result after a
+// restart. It does not apply to another replica.
 func TestVerifiedReplica(t *testing.T) {
 	dir := t.TempDir()
 	target := "file://" + t.TempDir()
@@ -49,11 +49,11 @@ func TestVerifiedReplica(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("the replica is not compared: %+v", s.Replica())
+			t.Fatalf("the replica was not compared: %+v", s.Replica())
 		}
 	}
 	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelOK {
-		t.Errorf("the examination finds %q, want %q", got, LevelOK)
+		t.Errorf("Examine: got level %q, want %q", got, LevelOK)
 	}
 	end()
 	before := s.Replica().Verified
@@ -62,26 +62,26 @@ func TestVerifiedReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := contentLevel(findings); got != LevelOK {
-		t.Errorf("without a server: %v", findings)
+		t.Errorf("Examine without a server: got %v", findings)
 	}
 
 	s, end = open(target, time.Hour)
 	if y := s.Replica(); y.Verified.TXID == "" || y.Verified.Time.Before(before.Time.Add(-time.Second)) || y.VerifyInterval != time.Hour {
-		t.Errorf("after a restart: %+v, want %+v", y.Verified, before)
+		t.Errorf("after a restart: got %+v, want %+v", y.Verified, before)
 	}
 	end()
 	s, end = open("file://"+t.TempDir(), 0)
 	if y := s.Replica().Verified; y != (ReplicaVerification{}) {
-		t.Errorf("another replica: %+v", y)
+		t.Errorf("another replica: got %+v", y)
 	}
 	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelWarn {
-		t.Errorf("a replica that is not compared: the examination finds %q, want %q", got, LevelWarn)
+		t.Errorf("without comparison: Examine: got level %q, want %q", got, LevelWarn)
 	}
 	end()
 }
 
-// contentLevel returns the level of the finding about the content of the replica, ""
-// for none.
+// contentLevel returns the level of the finding about the replica's content, "" if there is
+// none.
 func contentLevel(findings []Finding) (level Level) {
 	for _, f := range findings {
 		if f.Check == checkContent {

@@ -39,7 +39,7 @@ var failoverBugs = []testBug{
 var raceBugs = []testBug{
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
-	}}, "TestRetentionLeavesCursorsThatMoved", "retention moves none back", "store"},
+	}}, "TestRetentionKeepsMovedCursors", "retention must not move it back", "store"},
 	{bug{name: "retention takes all events between two that were delivered for delivered", edits: []edit{
 		{"store/delivered.go", "if between == len(all) {", "if between >= len(all) {"},
 		{"store/delivered.go", "return !gap, err", "return true, err"},
@@ -52,13 +52,13 @@ var raceBugs = []testBug{
 	}}, "TestIncidentCloses", "want", "store"},
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
-	}}, "TestReplayStepsOnce", "want that one is stale", "store"},
+	}}, "TestReplayStepsOnce", "want one ErrStale", "store"},
 	{bug{"a delivery is sent before its commit", []edit{
 		{"store/queue.go", "\tf.commit.Wait()\n", ""},
-	}}, "TestOfferedDeliveriesAreHandedOutBeforeTheirCommit", "the wait ended before the commit", "store"},
+	}}, "TestInlineDeliverySentAfterCommit", "the wait ended before the commit", "store"},
 	{bug{name: "a replay goes on after it was cancelled", edits: []edit{
 		{"store/replay.go", "AND status = 'running' AND after_seq = ?", "AND after_seq = ?"},
-	}}, "TestReplayEndsWithItsCancellation", "want that it is stale", "store"},
+	}}, "TestReplayStepAfterCancel", "want ErrStale", "store"},
 	{bug{name: "a bulk run repeats deliveries after kill -9", edits: []edit{
 		{"store/bulk_run.go", "step.after = some[len(some)-1]", "step.after = after"},
 		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},
@@ -69,7 +69,7 @@ var raceBugs = []testBug{
 	{bug{name: "the end of a log is remembered from a commit that failed", edits: []edit{
 		{"store/tx.go", "clear(w.heads)\n", ""},
 		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},
-	}}, "TestALoneWriteIsUndone", "the first event has seq", "store"},
+	}}, "TestFailedWriteAloneInCommit", "first seq: got", "store"},
 	{bug{name: "an attempt is counted and not made when its subscription cannot be read", edits: []edit{
 		{"dispatcher/attempt.go", "case !store.Unavailable(err):", "case ctx.Err() == nil:"},
 	}}, "TestAttemptUsesLatestURL", "until the store is readable", "dispatcher"},

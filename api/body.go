@@ -42,6 +42,7 @@ func (req *request) mediaType(allowed ...string) (string, error) {
 		"The body must be "+strings.Join(allowed, " or ")+", in UTF-8 and without a content encoding. Set Content-Type accordingly.")
 }
 
+// isEncoded reports whether the body has a content encoding, which no route supports.
 func (req *request) isEncoded() bool {
 	for _, encoding := range req.http.Header["Content-Encoding"] {
 		if !strings.EqualFold(encoding, "identity") {

@@ -45,7 +45,8 @@ type bulkRunCount struct {
 // bulkCountTime bounds the counting of a dry run.
 const bulkCountTime = 5 * time.Second
 
-// newBulkRunRecord returns the record of a run without its results, as lists have it.
+// newBulkRunRecord returns the record of a run without its results, as in lists. The filter
+// omits the program, which is the token's.
 func newBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
 	record := bulkRunRecord{
 		ID: r.ID, Action: r.Action, Filter: make(map[string]string), Status: r.Status, Done: r.Done, Skipped: r.Skipped,
@@ -98,6 +99,8 @@ func (h bulkRunHandlers) list(req *request) (answer, error) {
 	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
 }
 
+// create starts a bulk run, or with dry_run counts what it would do. The count is read
+// before the write, because it may take bulkCountTime.
 func (h bulkRunHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {

@@ -58,6 +58,7 @@ func (req *request) tagList(name string) (*tagList, error) {
 	return list, nil
 }
 
+// parseTagList parses the value of If-Match or If-None-Match (RFC 9110, section 13.1.1).
 func parseTagList(s string) (*tagList, bool) {
 	const blank = " \t"
 	list := &tagList{}
@@ -158,6 +159,7 @@ func (c conditions) write(current func() (answer, error)) error {
 	return nil
 }
 
+// changed returns the 412 for a precondition that is not met.
 func changed(header string) error {
 	if header == "If-None-Match" {
 		return webhook.NewError(webhook.CodePrecondition, "The record matches If-None-Match. Nothing was changed.")

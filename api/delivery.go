@@ -93,6 +93,8 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	return r
 }
 
+// cancel ends a delivery that waits for an attempt. The store returns a conflict if it is
+// in flight or has ended.
 func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
@@ -106,6 +108,8 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 
+// redeliver creates a new delivery with the same events. It is a creation, so it accepts
+// an Idempotency-Key.
 func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err

@@ -78,6 +78,7 @@ func (a *API) logError(req *request, message string, err error) {
 	a.logFault(req, slog.LevelError, message, err)
 }
 
+// logFault logs an internal error with its request. Client input does not appear in it.
 func (a *API) logFault(req *request, level slog.Level, message string, err error) {
 	a.logger.LogAttrs(req.ctx, level, message,
 		slog.String("error", err.Error()),

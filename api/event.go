@@ -13,6 +13,8 @@ import (
 // and the time it was received.
 type eventRecord struct{ *webhook.Event }
 
+// appendJSON appends the stored JSON with two more properties at its end, without
+// parsing it.
 func (r eventRecord) appendJSON(dst []byte) []byte {
 	dst = append(dst, r.JSON[:len(r.JSON)-1]...)
 	dst = append(dst, `,"seq":`...)

@@ -216,6 +216,7 @@ func (a *API) limit(req *request, refused error) error {
 		"Too many invalid access tokens from this address. Try again in "+req.retryAfter+" s; a valid token is accepted at any time.")
 }
 
+// isUnauthenticated reports whether err rejects the token itself, not its scope or rate.
 func isUnauthenticated(err error) bool {
 	var e *webhook.Error
 	return errors.As(err, &e) && e.Code == webhook.CodeUnauthenticated

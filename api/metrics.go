@@ -117,6 +117,7 @@ var requestsDesc = prometheus.NewDesc("service_requests_total",
 // must not become labels.
 var noRoute = routeKey{"-", "-"}
 
+// newMetrics returns metrics without routes; handle adds them.
 func newMetrics() *metrics {
 	m := &metrics{
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{

@@ -36,6 +36,7 @@ type pageMeta struct {
 	} `json:"pagination"`
 }
 
+// newPageMeta returns the meta of a page of total records.
 func newPageMeta(q *webhook.ListQuery, total int) pageMeta {
 	var m pageMeta
 	m.Pagination.PageNumber, m.Pagination.PageSize = q.Number, q.Size
@@ -52,6 +53,7 @@ type feedMeta struct {
 	} `json:"pagination"`
 }
 
+// newFeedMeta returns the meta of a page of a feed. next is "" on the last page.
 func newFeedMeta(q *webhook.ListQuery, next string) feedMeta {
 	var m feedMeta
 	m.Pagination.Cursor, m.Pagination.Next, m.Pagination.PageSize = orNull(q.Cursor), orNull(next), q.Size

@@ -210,6 +210,8 @@ func (p *referencePage) Operations(tag string) []Operation { return p.operations
 // Received returns the requests that partners receive.
 func (p *referencePage) Received() []Operation { return p.operations(p.Webhooks, "") }
 
+// operations returns the operations of items with a tag, or all if tag is "". The PUT of an
+// action is not listed separately.
 func (p *referencePage) operations(items members[pathItem], tag string) []Operation {
 	var all []Operation
 	for _, m := range items {
@@ -326,6 +328,7 @@ type Sample struct {
 	Summary, Media, Text string
 }
 
+// samples returns the examples of every media type, in the order of the document.
 func samples(content members[media]) []Sample {
 	var all []Sample
 	for _, m := range content {
@@ -360,6 +363,7 @@ func (a Answer) Shape() template.HTML {
 	return template.HTML(strings.Join(parts, ", "))
 }
 
+// bodySchema returns the schema of the first media type, or nil.
 func bodySchema(content members[media]) *schema {
 	if len(content) == 0 {
 		return nil
@@ -533,6 +537,7 @@ func (p *referencePage) Properties(s *schema) []Property {
 	return p.properties(p.resolve(s), "", 1)
 }
 
+// properties returns the rows of s at a path and depth, which end at maxDepth.
 func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 	var all []Property
 	for _, m := range s.Properties {

@@ -43,6 +43,8 @@ type replayCount struct {
 	Deliveries int64 `json:"deliveries"` // minimum
 }
 
+// newReplayRecord returns the record of a replay. Its end is inclusive in the API and
+// exclusive in the store.
 func newReplayRecord(r *webhook.Replay) replayRecord {
 	events := make([]replayEvent, len(r.Events))
 	for i, name := range r.Events {
@@ -67,6 +69,8 @@ func (h replayHandlers) find(req *request) error {
 	return err
 }
 
+// create starts a replay, or with dry_run counts its events. The plan is read before the
+// write, so that the write stays short.
 func (h replayHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {

@@ -78,6 +78,7 @@ func (b *bounded) Done() <-chan struct{} {
 	return b.timed.Load().Done()
 }
 
+// Err compares the time itself while no timer runs.
 func (b *bounded) Err() error {
 	if t := b.timed.Load(); t != nil {
 		return t.Err()
@@ -96,6 +97,7 @@ func (b *bounded) Value(key any) any {
 	return b.Context.Value(key)
 }
 
+// end stops the timer, if there is one.
 func (b *bounded) end() {
 	if t := b.timed.Load(); t != nil {
 		t.cancel()

@@ -207,6 +207,7 @@ func lineError(e *webhook.Error, at string, number int) *webhook.Error {
 // stream reads a body of any duration. Each read may take up to API.timeout.
 type stream struct{ req *request }
 
+// Read sets a new read deadline for each call.
 func (s stream) Read(p []byte) (int, error) {
 	s.req.started = true
 	s.req.readUntil(time.Now().Add(s.req.api.timeout))
@@ -252,6 +253,7 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
+// take returns the line up to end and skips its terminator.
 func (l *lineReader) take(end, terminator int) []byte {
 	line := l.buf[l.start:end]
 	l.start = end + terminator
@@ -259,6 +261,7 @@ func (l *lineReader) take(end, terminator int) []byte {
 	return line
 }
 
+// makeRoom moves the unread bytes to the front, or doubles the buffer if one line fills it.
 func (l *lineReader) makeRoom() {
 	buf := l.buf
 	if l.start == 0 { // one line fills the buffer

@@ -61,6 +61,8 @@ func (h subscriptionHandlers) find(req *request) error {
 	return err
 }
 
+// create stores a subscription and returns its signing secret, which no later response
+// contains.
 func (h subscriptionHandlers) create(req *request) (answer, error) {
 	fields, err := h.fields(req, true)
 	if err != nil {
@@ -77,6 +79,7 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 	})
 }
 
+// rotateSecret returns the new secret and the time until which the old one is valid.
 func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
@@ -122,6 +125,8 @@ func (h subscriptionHandlers) list(req *request) (answer, error) {
 	return answer{data: records, meta: newPageMeta(&req.query, total)}, nil
 }
 
+// subscriptionAnswer returns the response to a GET. The revision makes its ETag change with
+// the credentials, which the record does not show.
 func subscriptionAnswer(s *webhook.Subscription) answer {
 	return answer{data: newSubscriptionRecord(s), tagged: true, revision: s.Revision}
 }
@@ -140,6 +145,7 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 	})
 }
 
+// delete returns the record as it was. Its deliveries are ended in the background.
 func (h subscriptionHandlers) delete(req *request) (answer, error) {
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.DeleteSubscription(req.program(), req.subscription.ID)
@@ -182,6 +188,8 @@ type pingRecord struct {
 	} `json:"subscription"`
 }
 
+// ping waits for the first attempt of a ping. After the timeout the ping continues as a
+// delivery, which the error names.
 func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err

@@ -39,6 +39,7 @@ func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
 		if fact, ok := strings.CutPrefix(a.ResponseHeader, factMark); ok {
 			a.ResponseHeader, a.ErrorFact = "", fact
 		}
+		a.ResponseRemoved = a.ResponseRemoved && a.ResponseStatus != 0 // otherwise the detail of its error
 		all = append(all, a)
 		return err
 	})

@@ -65,9 +65,10 @@ func (h *housekeeping) forget(subscriptionID string) {
 	delete(h.successes, subscriptionID)
 }
 
-// responseBytes returns the size of the response that is stored with an attempt.
+// responseBytes returns the size of what is stored of the response to an attempt: header and
+// body, or the detail of its error.
 func responseBytes(a *webhook.Attempt) int64 {
-	return int64(len(a.ResponseHeader) + len(a.ResponseBody))
+	return int64(len(storedHeader(a)) + len(a.ResponseBody))
 }
 
 // countResponse records the size of the response of an attempt that did not succeed.

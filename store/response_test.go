@@ -226,6 +226,41 @@ func TestResponsesAfterAnUpgrade(t *testing.T) {
 	}
 }
 
+// The details of errors count as responses of their program, and the oldest are removed.
+func TestErrorFactsAreWithinTheQuota(t *testing.T) {
+	s := open(t)
+	s.quotas.responses = 1000
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	fact := strings.Repeat("refused ", 12)
+	var claims []*Claim
+	for range 30 {
+		publish(t, s, "p", "content_updated")
+		c := form(t, s, queue(t, s, sub.ID), 1)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorConnect, ErrorFact: fact}
+		_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
+		must(t, err)
+		claims = append(claims, c)
+	}
+	s.housekeeping.prune["p"] = struct{}{}
+	must(t, s.removeResponses(t.Context()))
+	bytes, kept := count(t, s, "SELECT sum(octet_length(response_header)) FROM attempts"), 0
+	for i, c := range claims {
+		d, err := s.Deliveries().View(t.Context(), c.ID)
+		must(t, err)
+		a := d.Attempts[0]
+		if a.ResponseRemoved || a.ErrorFact != "" && a.ErrorFact != fact || kept > 0 && a.ErrorFact == "" {
+			t.Errorf("attempt %d is %+v", i, a)
+		}
+		if a.ErrorFact != "" {
+			kept++
+		}
+	}
+	if bytes > 1000 || kept == 0 || count(t, s, "SELECT sum(bytes) FROM response_use") != bytes {
+		t.Errorf("%d bytes of %d details are stored, want at most 1000", bytes, kept)
+	}
+}
+
 // The counts of a deleted subscription are removed.
 func TestDeletedSubscriptionResponses(t *testing.T) {
 	s := open(t)

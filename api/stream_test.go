@@ -63,10 +63,10 @@ func TestStream(t *testing.T) {
 			`The first event was accepted.","validations":[{"code":"required","detail":"is required","parameter":"events[1].content_id"}`, 400, 1},
 		{"third no JSON", line(1) + "\n" + line(2) + "\nhello",
 			`The first 2 events were accepted.","validations":[{"code":"invalid_format",` +
-				`"detail":"is not valid JSON: column 1: 'h' is not expected there.","parameter":"events[2]"}`, 400, 2},
+				`"detail":"is not valid JSON: column 1: unexpected 'h'.","parameter":"events[2]"}`, 400, 2},
 		{"the number of a line", line(1) + "\n\n \n{x}\n",
 			`"detail":"Line 4 of the stream is invalid. One parameter is not valid. The first event was accepted.",` +
-				`"validations":[{"code":"invalid_format","detail":"is not valid JSON: column 2: 'x' is not expected there.",` +
+				`"validations":[{"code":"invalid_format","detail":"is not valid JSON: column 2: unexpected 'x'.",` +
 				`"parameter":"events[1]"}`, 400, 1},
 		{"two on a line", line(1) + line(2), `"parameter":"events[0]"`, 400, 0},
 		{"an array", "[" + line(1) + "]", `"code":"invalid_type","detail":"must be an object","parameter":"events[0]"`, 400, 0},

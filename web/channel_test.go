@@ -14,7 +14,7 @@ func TestChannelPages(t *testing.T) {
 	v.signIn(w)
 	v.do("GET", "/alerts").want(t, 200, "No alert channel is set up.")
 	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
-	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "needs at least one alert")
+	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "must have at least one alert")
 	v.send("/alerts/new", "name", "x", "kind", "email", "to", "nobody", "alert", "subscription_failing").want(t, 422, "must be an email address")
 
 	made := v.send("/alerts/new", "name", "On call", "kind", "webhook", "url", "https://hooks.example/canary", "alert", "events_lost")

@@ -233,7 +233,7 @@ func TestBulkOverPages(t *testing.T) {
 	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
 	ask.want(t, 200, "40 deliveries will be cancelled.")
 	action, fields = ask.formOf(t)
-	v.ended(w, v.send(action, fields...).Header.Get("Location")).want(t, 200, "41: at its end")
+	v.ended(w, v.send(action, fields...).Header.Get("Location")).want(t, 200, "41: already completed")
 	if got := pending(); got != 1 {
 		t.Errorf("%d are pending, want the ping", got)
 	}

@@ -109,7 +109,7 @@ func TestCreateSubscription(t *testing.T) {
 	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "is none that there is", `href="#url"`, `href="#events"`)
 	wrong.hasNot(t, authorization)
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
-	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "leads to this service itself")
+	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")
 	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200, "leads to an address that deliveries may not be sent to")
 	if n := len(listSubscriptions(t, w, "")); n != 0 {
 		t.Fatalf("there are %d subscriptions", n)
@@ -174,7 +174,7 @@ func TestCheckURL(t *testing.T) {
 		"https://partner.example/a?b=c": "The URL can be used.",
 		"ftp://partner.example/":        "must begin with https://",
 		"https://localhost/":            "may not be sent to",
-		"https://user:x@example.com/":   "must not hold a user name",
+		"https://user:x@example.com/":   "must not contain a user name",
 	} {
 		p := v.send("/subscriptions/check-url", "url", typed, "for_program", "acme")
 		p.want(t, 200, want)
@@ -329,7 +329,7 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 		t.Fatalf("it leads to %s", got)
 	}
 	result := v.do("GET", path+"?ping="+id)
-	result.want(t, 200, "A secure connection could not be made")
+	result.want(t, 200, "The TLS connection failed")
 	result.apart(t).inert(t)
 	result.has(t, "12 ms", "Next attempt ")
 }
@@ -467,7 +467,7 @@ func TestSubscriptionList(t *testing.T) {
 			t.Errorf("%s: the state of a list without matches is %t", query, empty)
 		}
 	}
-	v.do("GET", "/subscriptions?filter[event]=A").want(t, 400, "must be names of events")
+	v.do("GET", "/subscriptions?filter[event]=A").want(t, 400, "must be event names of")
 	v.do("GET", "/subscriptions?filter[active]=false&page[size]=50").has(t, "filter[active]=false", "--globoff")
 
 	page1 := v.do("GET", "/subscriptions?page[size]=2")

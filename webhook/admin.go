@@ -117,7 +117,8 @@ func HashPassword(password string) PasswordHash {
 // NoPassword returns a hash that no password matches. Checking it takes as long as
 // checking a real one.
 func NoPassword() PasswordHash {
-	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt), key: make([]byte, passwordKey)}
+	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt),
+		key: make([]byte, passwordKey)}
 	rand.Read(p.salt)
 	rand.Read(p.key)
 	return p.hash()
@@ -125,7 +126,8 @@ func NoPassword() PasswordHash {
 
 func (p *passwordParameters) hash() PasswordHash {
 	b64 := base64.RawStdEncoding
-	return PasswordHash(fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.time, p.threads, b64.EncodeToString(p.salt), b64.EncodeToString(p.key)))
+	return PasswordHash(fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s",
+		argon2.Version, p.memory, p.time, p.threads, b64.EncodeToString(p.salt), b64.EncodeToString(p.key)))
 }
 
 var errPasswordHash = errors.New("not a password hash: it must be argon2id, version 19, in the PHC format and within bounds")
@@ -165,7 +167,8 @@ func (h PasswordHash) Matches(password string) (ok, stale bool, err error) {
 		return false, false, err
 	}
 	key := argon2.IDKey([]byte(password), p.salt, p.time, p.memory, p.threads, uint32(len(p.key)))
-	stale = p.memory != passwordMemory || p.time != passwordTime || p.threads != passwordThreads || len(p.salt) != passwordSalt || len(p.key) != passwordKey
+	stale = p.memory != passwordMemory || p.time != passwordTime || p.threads != passwordThreads || len(p.salt) != passwordSalt ||
+		len(p.key) != passwordKey
 	return subtle.ConstantTimeCompare(key, p.key) == 1, stale, nil
 }
 

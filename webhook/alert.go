@@ -25,19 +25,19 @@ func AlertNames() []AlertName {
 var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
 		"The circuit breaker is open: the subscription's server has failed several times in a row. New events are held, and only probes are sent. No event is lost before the retention ends.",
-		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: a success sends the next probe at once. Delivery resumes after the first success.",
+		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: a success sends the next probe immediately. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
 		"The circuit breaker has closed: the subscription's server accepts deliveries again. The events that were held are being sent.",
-		"Nothing needs to be done.",
+		"No action is needed.",
 	},
 	AlertDisabled: {
-		"The subscription has been failing for so long that it was switched off. What is published from now on is not delivered to it.",
-		"When the partner's server is well again, set the subscription active, and replay what it missed.",
+		"The subscription was disabled after failing for too long. Events published from now on are not delivered to it.",
+		"Once the partner's server works again, activate the subscription and replay the events it missed.",
 	},
 	AlertLost: {
 		"Events that waited for the subscription were removed because they were older than the retention. They will not be delivered.",
-		"Tell the partner what is missing. Publish it again if the source has it. A longer --retention keeps what waits for longer.",
+		"Tell the partner which events are missing, and publish them again if the source has them. A longer --retention keeps waiting events for longer.",
 	},
 }
 
@@ -143,7 +143,7 @@ func (a *Alert) Summary() string {
 	case AlertRecovered:
 		return "subscription has recovered"
 	case AlertDisabled:
-		return "subscription was switched off"
+		return "subscription was disabled"
 	}
 	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention so far"
 }

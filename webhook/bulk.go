@@ -120,7 +120,7 @@ func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
 		}
 	}
 	if !given {
-		fail(InvalidRequired, "action", "is missing: redeliver or cancel")
+		fail(InvalidRequired, "action", "is required: redeliver or cancel")
 	}
 	query, faults := ProgramDeliveryList.Parse(filters)
 	if faults != nil {
@@ -175,28 +175,29 @@ const (
 
 // BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRedelivered, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
+	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRedelivered, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing,
+		SkipGone}
 }
 
 // Text describes the reason in a few words.
 func (s BulkSkip) Text() string {
 	switch s {
 	case SkipPing:
-		return "a ping, which is sent anew rather than again"
+		return "pings are not resent; send a new one"
 	case SkipNotEnded:
-		return "not at its end: it is sent or tried again by itself"
+		return "not completed: it is sent or retried automatically"
 	case SkipSubscriptionDeleted:
-		return "its subscription was deleted"
+		return "subscription deleted"
 	case SkipSubscriptionPaused:
-		return "its subscription is paused or disabled"
+		return "subscription paused or disabled"
 	case SkipRedelivered:
-		return "redelivered already: there is a newer delivery of its events"
+		return "already redelivered"
 	case SkipEnded:
-		return "at its end: nothing of it waits"
+		return "already completed"
 	case SkipInFlight:
-		return "being sent just now"
+		return "attempt in flight"
 	case SkipGone:
-		return "removed by the retention meanwhile"
+		return "removed by retention"
 	}
 	return string(s)
 }

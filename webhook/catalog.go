@@ -112,7 +112,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 			return nil, fmt.Errorf("event type %s: %w", f.path, err)
 		}
 		if c.types[t.Name] != nil {
-			return nil, fmt.Errorf("event type %s: there are two of that name", f.path)
+			return nil, fmt.Errorf("event type %s: duplicate event type", f.path)
 		}
 		c.types[t.Name] = t
 		c.sorted = append(c.sorted, t)
@@ -120,7 +120,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 	for _, f := range more {
 		t, err := newEventType(schemaFile{f.Name, f.Content}, nil)
 		if err == nil && c.types[t.Name] != nil {
-			err = errors.New("there is an event type of that name already")
+			err = errors.New("an event type with this name already exists")
 		}
 		if err == nil {
 			err = t.checkOwn(f.Content)
@@ -138,7 +138,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 			continue // cannot be published; catalog_test.go tests it
 		}
 		if _, err := c.NewEvent(t.Example, "examples[0]", time.Time{}); err != nil {
-			return nil, fmt.Errorf("event type %s.json: its example does not pass: %w", t.Name, err)
+			return nil, fmt.Errorf("event type %s.json: its example is invalid: %w", t.Name, err)
 		}
 	}
 	return c, nil
@@ -167,7 +167,7 @@ func (c *Catalog) Dictionary() []byte {
 func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	name, ok := strings.CutSuffix(f.path, ".json")
 	if !ok || !eventName.MatchString(name) {
-		return nil, errors.New("the file's name must be the event's name, of a-z, 0-9 and _, and .json")
+		return nil, errors.New("the file name must be the event name (a-z, 0-9 and _) followed by .json")
 	}
 	var d document
 	if err := d.parse(f.content, "the file"); err != nil {
@@ -191,7 +191,7 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 		}
 	}
 	if t.Title == "" || t.Description == "" || t.Example == nil {
-		return nil, errors.New("the schema must have a title, a description and one of examples")
+		return nil, errors.New("the schema must have a title, a description and at least one example in examples")
 	}
 	collectSchemas(t.schemas, schema)
 	t.hasDetails = schema.Properties["details"] != nil && schema.Properties["category"] != nil && len(parts) > 0
@@ -245,7 +245,7 @@ func (t *EventType) checkOwn(content []byte) error {
 		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
 	}
 	if !closed {
-		return errors.New(`the schema must be closed, so that a misspelt field is refused: add "additionalProperties": false`)
+		return errors.New(`the schema must be closed, so that misspelled fields are rejected: add "additionalProperties": false`)
 	}
 	example := func() map[string]any {
 		var d document
@@ -257,13 +257,13 @@ func (t *EventType) checkOwn(content []byte) error {
 	}
 	for _, f := range commonFields {
 		if t.schema.Properties[f.name] == nil || !slices.Contains(t.schema.Required, f.name) {
-			return fmt.Errorf("its properties and required must have the fields of every event: %s is missing in one of them", f.name)
+			return fmt.Errorf("its properties and required must list the fields of every event: %s is missing", f.name)
 		}
 	}
 	if event := example(); event == nil {
 		return errors.New("its first example must be an event, an object")
 	} else if v := t.faults(event, ""); len(v) > 0 {
-		return fmt.Errorf("its first example does not pass: %w", invalid(v))
+		return fmt.Errorf("its first example is invalid: %w", invalid(v))
 	}
 	for _, f := range commonFields {
 		fits := func(value any) bool {
@@ -276,7 +276,8 @@ func (t *EventType) checkOwn(content []byte) error {
 			allow = []any{t.Name}
 		}
 		if slices.ContainsFunc(allow, func(v any) bool { return !fits(v) }) || fits(f.refuse) {
-			return fmt.Errorf(`every event has the field %s, and the schema must say the same of it: %s`, f.name, strings.ReplaceAll(f.schema, "%s", t.Name))
+			return fmt.Errorf("the schema must define the field %s like every event: %s",
+				f.name, strings.ReplaceAll(f.schema, "%s", t.Name))
 		}
 	}
 	return nil

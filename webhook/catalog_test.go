@@ -384,7 +384,7 @@ func TestWordsOfEventErrors(t *testing.T) {
 		{head + `content_published","content_id":5}`, "channel_ids: is required"},
 		{head + `content_deleted","content_id":5,"contentId":5}`, "contentId: is not a field of content_deleted; it has: content_id, id, name, timestamp, version"},
 		{head + `content_deleted","content_id":5.5}`, "content_id: must be an integer"},
-		{head + `content_deleted","content_id":5.0}`, "content_id: must be an integer, written without a fraction and an exponent"},
+		{head + `content_deleted","content_id":5.0}`, "content_id: must be an integer without fraction and exponent"},
 		{head + `content_deleted","content_id":99999999999999999999}`, "content_id: must be an integer of at most 64 bits"},
 		{head + `content_review_pending","content_id":5,"recommended_channel_ids":[],"submitter":{"user_id":1,"name":"A"}}`, "submitter.name: is not a field of submitter; it has: user_id"},
 		{head + `campaign_push_message_sent","campaign_id":1,"campaign_name":""}`, "push_message: is required when there is no content_promotion"},
@@ -437,11 +437,11 @@ func TestNewCatalog(t *testing.T) {
 	}
 	_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","size":"tiny","code":"1","note":"long","list":[1,2],"one":5}`), "events[2]", testNow)
 	want := []Validation{
-		{InvalidValue, `is not what the event type's schema allows (pattern)`, "events[2].code"},
+		{InvalidValue, `violates the event type's schema (pattern)`, "events[2].code"},
 		{InvalidTooMany, `must have at most 1 element`, "events[2].list"},
-		{InvalidValue, `is not what the event type's schema allows (minimum)`, "events[2].list[0]"},
+		{InvalidValue, `violates the event type's schema (minimum)`, "events[2].list[0]"},
 		{InvalidTooLong, `must be at most 3 characters long`, "events[2].note"},
-		{InvalidValue, `is of none of the forms that the event type's schema allows, or of several`, "events[2].one"},
+		{InvalidValue, `must match one of the forms in the event type's schema`, "events[2].one"},
 		{InvalidValue, `must be one of "small", "large"`, "events[2].size"},
 	}
 	if got == nil || !reflect.DeepEqual(got.Validations, want) {

@@ -76,7 +76,7 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 			break
 		}
 		if u, err := url.Parse(c.URL); err == nil && u.User != nil {
-			fail(InvalidFormat, "url", "must not hold a user name or password; a secret can stand in its path or query")
+			fail(InvalidFormat, "url", "must not contain a user name or password; put the secret into the path or query")
 			break
 		}
 		all = append(all, rules.CheckURL(c.URL)...)
@@ -97,11 +97,11 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 		fail(InvalidValue, "kind", "must be one of webhook, slack, email")
 	}
 	if len(c.Alerts) == 0 {
-		fail(InvalidRequired, "alerts", "needs at least one alert")
+		fail(InvalidRequired, "alerts", "must have at least one alert")
 	}
 	for _, name := range c.Alerts {
 		if !slices.Contains(AlertNames(), name) {
-			fail(InvalidValue, "alerts", "has an alert that does not exist")
+			fail(InvalidValue, "alerts", "contains an unknown alert")
 		}
 	}
 	return all
@@ -119,7 +119,7 @@ func NewTestAlert(at time.Time) ([]byte, error) {
 		Version   string    `json:"version"`
 		Message   string    `json:"message"`
 		Action    string    `json:"action"`
-	}{NewID(), FormatTime(at), AlertTest, EventVersion, "This is a test of an alert channel.", "Nothing needs to be done."})
+	}{NewID(), FormatTime(at), AlertTest, EventVersion, "This is a test of an alert channel.", "No action is needed."})
 }
 
 // AlertText is an alert as text for people.

@@ -34,7 +34,8 @@ const (
 
 // FailureReasons returns every failure reason but FailureNone.
 func FailureReasons() []FailureReason {
-	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired, FailureCancelled}
+	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired,
+		FailureCancelled}
 }
 
 // EventRef refers to one event of a delivery.

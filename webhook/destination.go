@@ -102,7 +102,7 @@ func parseDestination(s string) (netip.Prefix, error) {
 		return p, fmt.Errorf("must be written as IPv4")
 	case p != p.Masked():
 		// A typo here would permit more than was intended.
-		return p, fmt.Errorf("has bits beyond its length; write %s, or %s for the one address", p.Masked(), p.Addr())
+		return p, fmt.Errorf("has host bits set; write %s, or %s for the single address", p.Masked(), p.Addr())
 	}
 	return p, nil
 }

@@ -102,9 +102,10 @@ func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bo
 	}
 	switch {
 	case n == 0:
-		v = append(v, Validation{InvalidRequired, "must hold at least one event", "events"})
+		v = append(v, Validation{InvalidRequired, "must have at least one event", "events"})
 	case n > MaxPublishEvents:
-		v = append(v, Validation{InvalidTooMany, fmt.Sprintf("must hold at most %d events; application/x-ndjson takes any number", MaxPublishEvents), "events"})
+		v = append(v, Validation{InvalidTooMany,
+			fmt.Sprintf("must have at most %d events; use application/x-ndjson for more", MaxPublishEvents), "events"})
 	default:
 		events = make([]Event, 0, n)
 		for i, value := range d.elements(list) {

@@ -30,7 +30,7 @@ func CheckIdempotencyKey(values []string) *Error {
 	fail := func(code, detail string) *Error { return Invalid(Validation{code, detail, IdempotencyHeader}) }
 	switch {
 	case len(values) != 1:
-		return fail(InvalidDuplicate, "must be there once")
+		return fail(InvalidDuplicate, "must be sent once")
 	case len(values[0]) > MaxIdempotencyKey:
 		return fail(InvalidTooLong, fmt.Sprintf("must be at most %d characters", MaxIdempotencyKey))
 	case values[0] == "" || strings.ContainsFunc(values[0], func(r rune) bool { return r <= ' ' || r > '~' }):

@@ -62,7 +62,7 @@ func (d *document) parse(src []byte, at string) *Error {
 			}
 			i += size
 		}
-		return malformed(src, i, at, "there is a byte that is not UTF-8")
+		return malformed(src, i, at, "invalid UTF-8")
 	}
 	d.in = *bytes.NewBuffer(src)
 	d.dec.Reset(&d.in)
@@ -100,7 +100,7 @@ func (d *document) value(at string) *Error {
 	}
 	start := int(d.dec.InputOffset()) - 1
 	if d.dec.StackDepth() > MaxJSONDepth {
-		return malformed(d.src, start, at, fmt.Sprintf("it is nested deeper than %d levels", MaxJSONDepth))
+		return malformed(d.src, start, at, fmt.Sprintf("nested deeper than %d levels", MaxJSONDepth))
 	}
 	i := len(d.nodes)
 	d.nodes = append(d.nodes, node{kind: kind, start: int32(start)})
@@ -181,24 +181,24 @@ func quotedName(name string) string {
 func (d *document) malformed(err error, at string) *Error {
 	var syntax *jsontext.SyntacticError
 	if !errors.As(err, &syntax) {
-		return malformed(d.src, len(d.src), at, "it ends too early") // io.EOF: there is no value
+		return malformed(d.src, len(d.src), at, "unexpected end") // io.EOF: there is no value
 	}
 	offset := min(int(syntax.ByteOffset), len(d.src))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return malformed(d.src, len(d.src), at, "it ends too early")
+		return malformed(d.src, len(d.src), at, "unexpected end")
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return Invalid(Validation{InvalidDuplicate, "is there twice", d.path(syntax.JSONPointer, at)})
+		return Invalid(Validation{InvalidDuplicate, "occurs twice", d.path(syntax.JSONPointer, at)})
 	case errors.Is(err, jsontext.ErrNonStringName):
 		return malformed(d.src, offset, at, "a property name must be a string in double quotes")
 	case offset == len(d.src):
-		return malformed(d.src, offset, at, "it ends too early")
+		return malformed(d.src, offset, at, "unexpected end")
 	}
 	r, _ := utf8.DecodeRune(d.src[offset:])
 	if r == '\\' {
-		return malformed(d.src, offset, at, "there is an escape that is not valid, or half of a surrogate pair")
+		return malformed(d.src, offset, at, "invalid escape or lone surrogate")
 	}
-	return malformed(d.src, offset, at, fmt.Sprintf("%q is not expected there", r))
+	return malformed(d.src, offset, at, fmt.Sprintf("unexpected %q", r))
 }
 
 // malformed returns the error for invalid JSON. Columns count characters. For a

@@ -302,7 +302,7 @@ func (l *List) Parse(values url.Values) (ListQuery, *Error) {
 		slices.Sort(values)
 		values = slices.Compact(values)
 		if len(values) > maxFilterValues {
-			p.fail(InvalidTooMany, "filter["+name+"]", fmt.Sprintf("has %d values, and may have %d", len(values), maxFilterValues))
+			p.fail(InvalidTooMany, "filter["+name+"]", fmt.Sprintf("must have at most %d values, has %d", maxFilterValues, len(values)))
 		}
 		p.query.Filters[name] = values
 	}
@@ -351,7 +351,7 @@ func (p *listParser) parameter(spelling string, given []string) {
 
 func (p *listParser) describe() string {
 	if p.list == nil {
-		return "this request has no query parameters"
+		return "this request takes no query parameters"
 	}
 	return "supported: " + strings.Join(p.list.Supported(), ", ")
 }
@@ -377,7 +377,7 @@ func (p *listParser) take(path []string, array bool, given []string) bool {
 	case name == "page[cursor]" && p.list.Feed:
 		p.once(name, given, func(name, value string) {
 			if p.query.Cursor = value; value == "" { // would restart at the first page
-				p.fail(InvalidFormat, name, "must be the next value of an earlier answer of this list")
+				p.fail(InvalidFormat, name, "must be the next value of an earlier response for this list")
 			}
 		})
 	default:
@@ -414,7 +414,8 @@ func (p *listParser) sort(name, value string) {
 		f.Name, f.Descending = strings.CutPrefix(field, "-")
 		switch {
 		case !slices.Contains(p.list.Sort, f.Name):
-			p.fail(InvalidValue, name, "cannot be by "+quotedField(field)+"; supported: "+strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
+			p.fail(InvalidValue, name, "does not support "+quotedField(field)+"; supported: "+
+				strings.Join(p.list.Sort, ", ")+", each with a leading - for descending")
 			return // one error per parameter is enough
 		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
 			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
@@ -483,7 +484,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:
 		if !eventName.MatchString(s) {
-			return "", InvalidFormat, "must be names of events, of a-z, 0-9 and _"
+			return "", InvalidFormat, "must be event names of a-z, 0-9 and _"
 		}
 	case FilterID:
 		id, ok := parseUUID([]byte(s))

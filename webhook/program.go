@@ -26,7 +26,8 @@ func CheckIdentifier(parameter, id string) []Validation {
 	case id == "":
 		return []Validation{{InvalidRequired, "is required", parameter}}
 	case !identifier.MatchString(id):
-		return []Validation{{InvalidFormat, "must be 1 to 64 letters, digits, dots, underscores or hyphens, beginning with a letter or digit", parameter}}
+		return []Validation{{InvalidFormat, "must be 1 to 64 letters, digits, dots, underscores or hyphens, beginning with a letter or digit",
+			parameter}}
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func parseReplay(raw []byte) (f ReplayFields, names rangeNames, v []Validation, 
 		switch s := string(d.text(name)); s {
 		case "from", "to", "from_at", "to_at":
 			if given[s+"_at"] {
-				fail(InvalidDuplicate, s, "is the deprecated name of "+s+"_at: send one of the two")
+				fail(InvalidDuplicate, s, "is the deprecated name of "+s+"_at; send only one of them")
 			} else if code, detail := f.parseEnd(&d, value, s, &names); code != "" {
 				fail(code, s, detail)
 			}
@@ -175,7 +175,7 @@ func parseReplayEvents(d *document, list int32) (names []string, v []Validation)
 		names = append(names, eventName)
 	}
 	if names == nil {
-		fail(InvalidRequired, "events", "must name at least one event, or be left out: then all that the subscription asks for are meant")
+		fail(InvalidRequired, "events", "must name at least one event; omit it for all events of the subscription")
 	}
 	return names, v
 }
@@ -203,7 +203,7 @@ func (f *ReplayFields) check(sub *Subscription, names rangeNames) []Validation {
 	}
 	for i, name := range f.Events {
 		if name != "" && !asked[name] {
-			v = append(v, Validation{InvalidValue, "is not an event that the subscription asks for", fmt.Sprintf("events[%d]", i)})
+			v = append(v, Validation{InvalidValue, "is not one of the subscription's events", fmt.Sprintf("events[%d]", i)})
 		}
 	}
 	return v

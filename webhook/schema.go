@@ -393,11 +393,11 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 		number, isNumber := k.Got.(json.Number)
 		switch {
 		case isNumber && strings.ContainsAny(string(number), ".eE"):
-			add(InvalidType, "must be an integer, written without a fraction and an exponent")
+			add(InvalidType, "must be an integer without fraction and exponent")
 		case isNumber:
 			add(InvalidValue, "must be an integer of at most 64 bits")
 		default:
-			add(InvalidFormat, "must be of the format %s", k.Want)
+			add(InvalidFormat, "must have the format %s", k.Want)
 		}
 	case *kind.MaxLength:
 		add(InvalidTooLong, "must be at most %s long", Count(k.Want, "character"))
@@ -405,14 +405,15 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 		add(InvalidTooMany, "must have at most %s", Count(k.Want, "element"))
 	case *kind.AnyOf, *kind.OneOf:
 		if missing := alternatives(e); missing != nil {
-			v = append(v, Validation{InvalidRequired, "is required when there is no " + strings.Join(missing[1:], " and no "), join(where, missing[0])})
+			v = append(v, Validation{InvalidRequired, "is required when there is no " + strings.Join(missing[1:], " and no "),
+				join(where, missing[0])})
 		} else {
-			add(InvalidValue, "is of none of the forms that the event type's schema allows, or of several")
+			add(InvalidValue, "must match one of the forms in the event type's schema")
 		}
 	default:
 		if len(e.Causes) == 0 {
 			keyword := e.ErrorKind.KeywordPath()
-			add(InvalidValue, "is not what the event type's schema allows (%s)", strings.Join(keyword, "/"))
+			add(InvalidValue, "violates the event type's schema (%s)", strings.Join(keyword, "/"))
 		}
 		for _, cause := range e.Causes {
 			v = t.explain(v, cause, event, at)

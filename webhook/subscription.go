@@ -54,7 +54,7 @@ type Subscription struct {
 // SubscriptionFields are the fields of a request that creates or updates a
 // subscription. nil means that the field was not sent.
 type SubscriptionFields struct {
-	ID                  *string // of a whole record that is sent back to update it
+	ID                  *string // only if an update sends back a whole record
 	URL                 *string
 	Events              *[]string
 	AuthorizationHeader **string // an inner nil removes it
@@ -306,20 +306,21 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	case s == "":
 		return fail(InvalidRequired, "must not be empty")
 	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '\\' }):
-		return fail(InvalidFormat, "must be written in ASCII without blanks, control characters and backslashes; other characters percent-encoded, a host in punycode")
+		return fail(InvalidFormat, "must be ASCII without spaces, control characters and backslashes; percent-encode other characters, and write the host in punycode")
 	case err != nil:
 		return fail(InvalidFormat, "must be an absolute URL that begins with "+schemes+", with every percent sign followed by two hexadecimal digits")
 	case u.Scheme != "https" && !(u.Scheme == "http" && r.AllowHTTP):
 		return fail(InvalidFormat, "must begin with "+schemes)
 	case u.Opaque != "" || u.Hostname() == "":
-		return fail(InvalidFormat, "must name a host after "+schemes)
+		return fail(InvalidFormat, "must have a host after "+schemes)
 	case u.User != nil:
-		return fail(InvalidFormat, "must not hold a user name or password; use authorization_header")
+		return fail(InvalidFormat, "must not contain a user name or password; use authorization_header")
 	case strings.Contains(s, "#"):
 		return fail(InvalidFormat, "must not have a fragment (#)")
 	}
 	if !isHost(u.Hostname()) {
-		return fail(InvalidFormat, fmt.Sprintf("must name a host of at most %d bytes, with 1 to %d between two dots", maxHostBytes, maxLabelBytes))
+		return fail(InvalidFormat, fmt.Sprintf("must name a host of at most %d bytes, with 1 to %d between two dots",
+			maxHostBytes, maxLabelBytes))
 	}
 	if p := u.Port(); p != "" || strings.HasSuffix(u.Host, ":") {
 		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
@@ -330,7 +331,7 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to")
 	}
 	if r.isOwn(u) {
-		return fail(InvalidBlockedDestination, "leads to this service itself, which is sent nothing")
+		return fail(InvalidBlockedDestination, "must not target this service itself")
 	}
 	return nil
 }
@@ -409,7 +410,7 @@ func checkAuthorizationHeader(s string) []Validation {
 	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
 		return fail(InvalidFormat, "must be UTF-8 without control characters")
 	case strings.Trim(s, " ") != s:
-		return fail(InvalidFormat, "must not begin or end with a blank")
+		return fail(InvalidFormat, "must not start or end with a space")
 	}
 	return nil
 }

@@ -222,7 +222,7 @@ func TestParseSubscription(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid || err.Error() != "The body is not valid JSON: line 1, column 8: '}' is not expected there." {
+	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid || err.Error() != "The body is not valid JSON: line 1, column 8: unexpected '}'." {
 		t.Errorf("malformed: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func (n NewToken) Check(now time.Time) *Error {
 		}
 	}
 	if !n.ExpiresAt.IsZero() && !n.ExpiresAt.After(now) {
-		v = append(v, Validation{InvalidValue, "must lie in the future", "expires"})
+		v = append(v, Validation{InvalidValue, "must be in the future", "expires"})
 	}
 	return Invalid(v...)
 }

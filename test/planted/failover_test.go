@@ -8,17 +8,17 @@ var failoverBugs = []testBug{
 	{bug{name: "compactions and snapshots are not fenced", edits: []edit{
 		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.", "if level == 0 && c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c."},
 		{"store/replica/fence.go", "&fencedReader{r, c.fenced}", "&fencedReader{r, func() bool { return level == 0 && c.fenced() }}"},
-	}}, "TestFencedReplica", "without the lease", ""},
+	}}, "TestFencedReplica", "expired: got", ""},
 	{bug{name: "a copy of the data directory continues the lease", edits: []edit{
 		{"store/replica/holder.go", "h.Device == other.Device && h.Inode == other.Inode", "other.Inode != 0"},
-	}}, "TestLeaseTakenOver", "the_directory_is_a_copy", ""},
+	}}, "TestLeaseTakenOver", "copied_directory", ""},
 	{bug{name: "a lease ends when it expires by the standby's clock", edits: []edit{
 		{"store/replica/leasewatch.go", "asked-w.since >= period)", "asked-w.since >= period || time.Now().After(state.Expires))"},
-	}}, "TestLeaseClocks", "clock -24h0m0s: it was taken over after", ""},
+	}}, "TestLeaseClocks", "clock -24h0m0s: acquired after", ""},
 	{bug{name: "a lease is renewed whatever is in the bucket", edits: []edit{
 		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",
 			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, now.etag)"},
-	}}, "TestTakeOver", "the primary renews what it has lost", ""},
+	}}, "TestTakeOver", "renewal by the primary: got", ""},
 	{bug{name: "an upload acknowledges what is committed while it runs", edits: []edit{
 		{"store/replica/acknowledge.go", "a.covered.Store(a.upTo)", "a.covered.Store(a.commits())"},
 	}}, "TestAcknowledger", "failed upload: got 1 woken", ""},
@@ -30,7 +30,7 @@ var failoverBugs = []testBug{
 	}}, "TestAcknowledger", "got no request for an upload", ""},
 	{bug{name: "the lease has no reserve", edits: []edit{
 		{"store/replica/tenure.go", "l.cfg.TTL - l.cfg.Reserve", "l.cfg.TTL"},
-	}}, "TestLease", "the reserve is for attempts in flight", ""},
+	}}, "TestLease", "because of the reserve", ""},
 }
 
 // raceBugs are mistakes that show when two writes come in a certain order, or in a

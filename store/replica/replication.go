@@ -28,10 +28,11 @@ const (
 // replica is detected.
 type limits struct {
 	// Lengths of the WAL in frames of one page each.
-	throttle     int64         // from here on, the writer waits for a checkpoint
-	abandon      int64         // above this for longer than abandonAfter, replication is interrupted
-	abandonAfter time.Duration // see abandon
-	reject       int64         // above this, no events are accepted
+	throttle int64 // from here on, the writer waits for a checkpoint
+	abandon  int64 // above this for abandonAfter, replication is interrupted
+	reject   int64 // above this, no events are accepted
+
+	abandonAfter time.Duration
 
 	// The local files that are not uploaded yet may have backlog bytes or
 	// backlogRatio times the size of the database, whichever is more. Above that,

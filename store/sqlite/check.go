@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// checkTime is the time limit of the check at start, so that a large database does
-// not delay the start by more than a second.
+// checkTime is the time limit of the check in Open. It bounds how long a large database
+// delays the start.
 const checkTime = time.Second
 
 // check returns an error if the database is damaged, and then calls the owner's own

@@ -36,8 +36,8 @@ type Hooks struct {
 	// without it, in a new transaction.
 	BeforeCommit func(t *Tx) error
 
-	// Stamp runs at the end of each transaction that changed something. If it
-	// fails, the transaction is rolled back.
+	// Stamp runs at the end of each transaction that changed something, for example
+	// to count commits in the database. If it fails, the transaction is rolled back.
 	Stamp func(t *Tx) error
 
 	// AfterCommit is called once the commit is on disk, after the functions passed

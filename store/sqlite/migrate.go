@@ -29,9 +29,9 @@ func NewestSchema(migrations fs.FS) (int, error) {
 	return len(files), err
 }
 
-// migrate migrates the schema to the newest version that this binary knows, in one
-// transaction for each version. It first makes a snapshot of the database. It refuses
-// a schema newer than the binary.
+// migrate migrates the schema to the newest version that this binary supports, in one
+// transaction for each version. It first makes a snapshot of the database. It rejects a
+// schema newer than the binary.
 func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	files, err := migrationFiles(migrations)
 	if err != nil {
@@ -44,7 +44,7 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	}
 	switch {
 	case have > len(files):
-		return fmt.Errorf("%s has schema %d, and this binary knows schemas up to %d: use a newer binary", db.path, have, len(files))
+		return fmt.Errorf("%s has schema %d, but this binary supports schemas up to %d: use a newer binary", db.path, have, len(files))
 	case have == len(files):
 		return nil
 	case have > 0:
@@ -88,9 +88,9 @@ const snapshotMark = ".schema-"
 // migration. It bounds how long a start after an upgrade takes.
 const maxSnapshotSize = 2 << 30
 
-// snapshot copies the database into its own directory, fsyncs the copy and returns
-// its path, or "" if the database is too large. A crash leaves only a file with a
-// temporary name.
+// snapshot copies the database to a new file in the same directory, fsyncs it and
+// returns its path, or "" if the database is too large. A crash during the copy leaves
+// only a file with a temporary name.
 func (db *DB) snapshot(ctx context.Context, schema int) (string, error) {
 	const used = `SELECT (page_count - freelist_count) * page_size
 		FROM pragma_page_count, pragma_freelist_count, pragma_page_size`
@@ -126,14 +126,14 @@ func (db *DB) pruneSnapshots() error {
 	if err != nil {
 		return err
 	}
-	taken := func(name string) string { _, t, _ := strings.Cut(strings.TrimPrefix(name, prefix), "."); return t }
+	timeOf := func(name string) string { _, t, _ := strings.Cut(strings.TrimPrefix(name, prefix), "."); return t }
 	var snapshots []string
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(taken(e.Name()), "Z") {
+		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(timeOf(e.Name()), "Z") {
 			snapshots = append(snapshots, e.Name())
 		}
 	}
-	slices.SortFunc(snapshots, func(a, b string) int { return strings.Compare(taken(b), taken(a)) })
+	slices.SortFunc(snapshots, func(a, b string) int { return strings.Compare(timeOf(b), timeOf(a)) })
 	for _, name := range snapshots[min(len(snapshots), keptSnapshots):] {
 		old := filepath.Join(dir, name)
 		if err := os.Remove(old); err != nil {
@@ -145,6 +145,8 @@ func (db *DB) pruneSnapshots() error {
 	return nil
 }
 
+// migrateStep runs a migration and sets the schema version, in one transaction. After an
+// error the caller must roll back.
 func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int) error {
 	// PRAGMA takes no parameters. user_version is part of the transaction.
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {

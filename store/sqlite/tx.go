@@ -17,14 +17,14 @@ type Tx struct {
 	changed bool  // the transaction may have changed the database
 	ended   bool  // SQLite may have ended the transaction after a storage error
 	refused int   // number of writes that failed with a storage error
-	cause   error // error of the last of them
+	cause   error // storage error of the last of these writes
 }
 
 // AfterCommit registers fn to run after the current write is on disk and before its
 // caller continues. The leader calls fn: it must be quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
-// query returns the cached prepared statement of a query that returns rows.
+// query returns the prepared statement of a query with result rows, from the cache.
 func (t *Tx) query(query string) (*sql.Stmt, error) {
 	t.w.ran++
 	if s := t.w.queries[query]; s != nil {
@@ -38,7 +38,7 @@ func (t *Tx) query(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// statement returns the cached prepared statement of a query without result rows.
+// statement returns the prepared statement of a query without result rows, from the cache.
 func (t *Tx) statement(query string) (*statement, error) {
 	t.w.ran++
 	if s := t.w.statements[query]; s != nil {

@@ -44,7 +44,7 @@ func TestCheckPassword(t *testing.T) {
 		}
 		for _, v := range got {
 			if password != "" && strings.Contains(v.Detail, password) {
-				t.Errorf("%q: the fault repeats the password: %s", password, v.Detail)
+				t.Errorf("%q: the error repeats the password: %s", password, v.Detail)
 			}
 		}
 	}
@@ -57,45 +57,49 @@ func TestPasswordHash(t *testing.T) {
 		t.Errorf("got %s", hash)
 	}
 	if hash == HashPassword(password) {
-		t.Error("two hashes have one salt")
+		t.Error("two hashes of a password are equal, want different salts")
 	}
-	for given, want := range map[string]bool{password: true, "": false, password + " ": false, "Correct horse battery": false, password[1:]: false} {
+	for given, want := range map[string]bool{password: true, "": false, password + " ": false, "Correct horse battery": false,
+		password[1:]: false} {
 		if ok, stale, err := hash.Matches(given); ok != want || stale || err != nil {
-			t.Errorf("%q: matches %v, stale %v, %v; want %v, false, none", given, ok, stale, err, want)
+			t.Errorf("%q: got matches %t, stale %t (%v); want %t, false", given, ok, stale, err, want)
 		}
 	}
 	if ok, stale, err := NoPassword().Matches(password); ok || stale || err != nil {
-		t.Errorf("no password: matches %v, stale %v, %v", ok, stale, err)
+		t.Errorf("NoPassword: got matches %t, stale %t (%v); want false, false", ok, stale, err)
 	}
 
-	// Made by argon2's reference implementation, with other parameters:
-	// echo -n password | argon2 somesalt -id -v 13 -t 2 -k 65536 -p 1 -l 32
+	// A hash from argon2's reference implementation, with other parameters:
 	reference := PasswordHash("$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc")
 	if ok, stale, err := reference.Matches("password"); !ok || !stale || err != nil {
-		t.Errorf("the reference: matches %v, stale %v, %v; want true, true, none", ok, stale, err)
+		t.Errorf("reference hash: got matches %t, stale %t (%v); want true, true", ok, stale, err)
 	}
 	if ok, _, err := reference.Matches("Password"); ok || err != nil {
-		t.Errorf("the reference with another password: matches %v, %v", ok, err)
+		t.Errorf("reference hash with another password: got matches %t (%v), want false", ok, err)
 	}
 }
 
-func TestPasswordHashIsReadStrictly(t *testing.T) {
+func TestPasswordHashStrictParsing(t *testing.T) {
 	const good = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 	if err := PasswordHash(good).Check(); err != nil {
 		t.Fatal(err)
 	}
 	for _, change := range [][2]string{
-		{good, ""}, {good, "correct horse battery"}, {good, "$$$$$"}, {"argon2id", "argon2i"}, {"argon2id", "ARGON2ID"}, {"v=19", "v=16"}, {"$v=19", ""},
-		{"m=19456", "m=4294967295"}, {"m=19456", "m=7"}, {"m=19456", "m=-1"}, {"m=19456", "m=019456"}, {"m=19456", "m=99999999999"}, {"t=2", "t=0"}, {"t=2", "t=17"}, {"p=1", "p=0"},
-		{"p=1", "p=17"}, {"p=1", "p=256"}, {"p=1", "p=1,x=1"}, {"p=1", "p=1 "}, {"m=19456,t=2", "t=2,m=19456"}, {"$AAAAAAAAAAAAAAAAAAAAAA$", "$$"},
-		{"$AAAAAAAAAAAAAAAAAAAAAA$", "$AAAAAAAAAAAAAAAAAAAAAB$"}, {"$AAAAAAAAAAAAAAAAAAAAAA$", "$AAAAAAAAAAAAAAAAAAAAAA==$"}, {"$AAAAAAAAAAAAAAAAAAAAAA$", "$AAAA$"},
+		{good, ""}, {good, "correct horse battery"}, {good, "$$$$$"}, {"argon2id", "argon2i"}, {"argon2id", "ARGON2ID"}, {"v=19",
+			"v=16"}, {"$v=19", ""},
+		{"m=19456", "m=4294967295"}, {"m=19456", "m=7"}, {"m=19456", "m=-1"}, {"m=19456", "m=019456"}, {"m=19456", "m=99999999999"}, {"t=2",
+			"t=0"}, {"t=2", "t=17"}, {"p=1", "p=0"},
+		{"p=1", "p=17"}, {"p=1", "p=256"}, {"p=1", "p=1,x=1"}, {"p=1", "p=1 "}, {"m=19456,t=2", "t=2,m=19456"}, {"$AAAAAAAAAAAAAAAAAAAAAA$",
+			"$$"},
+		{"$AAAAAAAAAAAAAAAAAAAAAA$", "$AAAAAAAAAAAAAAAAAAAAAB$"}, {"$AAAAAAAAAAAAAAAAAAAAAA$",
+			"$AAAAAAAAAAAAAAAAAAAAAA==$"}, {"$AAAAAAAAAAAAAAAAAAAAAA$", "$AAAA$"},
 		{good, good + "$"}, {good, good + "\n"}, {good, good[:len(good)-2]}, {good, good[:len(good)-23]},
 	} {
 		hash := PasswordHash(strings.Replace(good, change[0], change[1], 1))
 		if err := hash.Check(); err == nil {
-			t.Errorf("%q is a hash", hash)
+			t.Errorf("%q: got it accepted as a hash", hash)
 		} else if hash != "" && strings.Contains(err.Error(), string(hash)) {
-			t.Errorf("%q: the error repeats it: %v", hash, err)
+			t.Errorf("%q: the error repeats the hash: %v", hash, err)
 		}
 	}
 }
@@ -103,7 +107,7 @@ func TestPasswordHashIsReadStrictly(t *testing.T) {
 func TestSessionGood(t *testing.T) {
 	began := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
-		seen, now time.Duration // since it began
+		seen, now time.Duration // since the start
 		want      bool
 	}{
 		{0, 0, true}, {0, SessionIdle - 1, true}, {0, SessionIdle, false}, {3 * time.Hour, 4 * time.Hour, true},

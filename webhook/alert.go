@@ -24,8 +24,10 @@ func AlertNames() []AlertName {
 
 var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
-		"The circuit breaker is open: the subscription's server has failed several times in a row. New events are held, and only probes are sent. No event is lost before the retention ends.",
-		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: a success sends the next probe immediately. Delivery resumes after the first success.",
+		"The circuit breaker is open: the subscription's server has failed several times in a row. " +
+			"New events are held, and only probes are sent. No event is lost before the retention ends.",
+		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: " +
+			"a success sends the next probe immediately. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
 		"The circuit breaker has closed: the subscription's server accepts deliveries again. The events that were held are being sent.",
@@ -37,7 +39,8 @@ var alertTexts = map[AlertName]struct{ message, action string }{
 	},
 	AlertLost: {
 		"Events that waited for the subscription were removed because they were older than the retention. They will not be delivered.",
-		"Tell the partner which events are missing, and publish them again if the source has them. A longer --retention keeps waiting events for longer.",
+		"Tell the partner which events are missing, and publish them again if the source has them. " +
+			"A longer --retention keeps waiting events for longer.",
 	},
 }
 
@@ -115,7 +118,8 @@ func (a *Alert) JSON() ([]byte, error) {
 	}
 	if from := a.Failures.RejectedFrom; a.Name == AlertRecovered && !from.IsZero() {
 		at := FormatTime(from)
-		j.ResendFrom, j.Action = &at, `Deliveries were rejected before. Resend their events on the subscription's page, or with POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from_at": "`+at+`"}.`
+		j.ResendFrom, j.Action = &at, `Deliveries were rejected before. Resend their events on the subscription's page, or with `+
+			`POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from_at": "`+at+`"}.`
 	}
 	if t := a.Attempt; t != nil {
 		j.LastAttempt = &alertAttemptJSON{

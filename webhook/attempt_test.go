@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestClassify walks every status with no error, and every error.
+// TestClassify checks every status without an error, and every error.
 func TestClassify(t *testing.T) {
 	for status := -1; status <= 1000; status++ {
 		want := ResultFailed
@@ -33,17 +33,17 @@ func TestClassify(t *testing.T) {
 		}
 	}
 	if len(want) != len(ErrorCodes()) {
-		t.Errorf("%d error codes are tested, there are %d", len(want), len(ErrorCodes()))
+		t.Errorf("got %d tested error codes, want %d", len(want), len(ErrorCodes()))
 	}
 }
 
-// TestErrorDetail: every code has a sentence of its own.
+// Every error code has its own sentence.
 func TestErrorDetail(t *testing.T) {
 	seen := map[string]ErrorCode{}
 	for _, code := range ErrorCodes() {
 		d := code.Detail()
 		if !strings.HasSuffix(d, ".") || strings.ContainsAny(d, "%\n") {
-			t.Errorf("%s: detail %q is not a sentence", code, d)
+			t.Errorf("%s: got detail %q, want a sentence", code, d)
 		}
 		if other, ok := seen[d]; ok {
 			t.Errorf("%s and %s have the same detail", code, other)
@@ -51,6 +51,6 @@ func TestErrorDetail(t *testing.T) {
 		seen[d] = code
 	}
 	if got := ErrorNone.Detail(); got != "" {
-		t.Errorf("detail of no error is %q", got)
+		t.Errorf("got detail %q without an error, want none", got)
 	}
 }

@@ -45,7 +45,8 @@ const (
 
 var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
-	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay, ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
+	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay,
+	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,

@@ -6,15 +6,17 @@ import (
 	"testing"
 )
 
-// The body of a request for a bulk run is read like the parameters of a list, and
-// every fault of it is told.
+// The body of a bulk run request is parsed like list parameters, and all errors are
+// reported.
 func TestParseBulkRun(t *testing.T) {
 	f, err := ParseBulkRun([]byte(`{"action": "cancel", "filter": {"status": ["pending", "retryable"], "event": "a,b", "created_at.from": "2026-03-14"}}`), "acme")
 	if err != nil || f.Action != BulkCancel || f.DryRun || !slices.Equal(f.Query.Filters["status"], []string{"pending", "retryable"}) ||
-		!slices.Equal(f.Query.Filters["event"], []string{"a", "b"}) || f.Query.Ranges["created_at"].From.IsZero() || !slices.Equal(f.Query.Filters["program_id"], []string{"acme"}) {
+		!slices.Equal(f.Query.Filters["event"], []string{"a", "b"}) || f.Query.Ranges["created_at"].From.IsZero() ||
+		!slices.Equal(f.Query.Filters["program_id"], []string{"acme"}) {
 		t.Errorf("got %+v (%v)", f, err)
 	}
-	if f, err := ParseBulkRun([]byte(`{"action": "redeliver", "dry_run": true}`), "acme"); err != nil || !f.DryRun || len(f.Query.Filters) != 1 {
+	if f, err := ParseBulkRun([]byte(`{"action": "redeliver", "dry_run": true}`), "acme"); err != nil || !f.DryRun ||
+		len(f.Query.Filters) != 1 {
 		t.Errorf("got %+v (%v)", f, err)
 	}
 	for body, want := range map[string]string{
@@ -31,14 +33,15 @@ func TestParseBulkRun(t *testing.T) {
 		`{"action": "redeliver", "dry_run": "yes"}`:                       "dry_run",
 	} {
 		_, err := ParseBulkRun([]byte(body), "acme")
-		if err == nil || !strings.Contains(err.Detail, want) && !slices.ContainsFunc(err.Validations, func(v Validation) bool { return v.Parameter == want }) {
-			t.Errorf("%s: got %v, want a fault of %s", body, err, want)
+		if err == nil || !strings.Contains(err.Detail, want) &&
+			!slices.ContainsFunc(err.Validations, func(v Validation) bool { return v.Parameter == want }) {
+			t.Errorf("%s: got %v, want an error about %s", body, err, want)
 		}
 	}
 }
 
 func TestIsID(t *testing.T) {
 	if !IsID(NewID()) || IsID("") || IsID("x") || IsID(strings.ToUpper(NewID())) || IsID("run-"+NewID()) {
-		t.Error("an ID is spelled as NewID has it")
+		t.Error("IsID must accept only ids in the form of NewID")
 	}
 }

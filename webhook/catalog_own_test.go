@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An operator's own event type, as short as one can be.
+// A minimal event type of an operator.
 const orderShipped = `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "title": "Order shipped",
@@ -45,13 +45,13 @@ func TestOwnEventTypes(t *testing.T) {
 		t.Error(err)
 	}
 	if err := publish(`,"order_id":8,"carier":"post"`); !only(err, InvalidUnknownField, "carier") {
-		t.Errorf("a misspelt field: got %v", err)
+		t.Errorf("misspelled field: got %v", err)
 	}
 	if err := publish(``); !only(err, InvalidRequired, "order_id") {
-		t.Errorf("a missing field: got %v", err)
+		t.Errorf("missing field: got %v", err)
 	}
 	if err := publish(`,"order_id":8,"carrier":"drone"`); !only(err, InvalidValue, "carrier") {
-		t.Errorf("a value that is none: got %v", err)
+		t.Errorf("invalid value: got %v", err)
 	}
 	sub := &SubscriptionRules{Catalog: c}
 	if v := sub.checkEvents([]string{"order_shipped", "content_updated"}); v != nil {
@@ -59,8 +59,8 @@ func TestOwnEventTypes(t *testing.T) {
 	}
 }
 
-// Keywords beyond those of the embedded schemas work too, more slowly.
-func TestOwnEventTypesTakeAllOfJSONSchema(t *testing.T) {
+// Keywords that the embedded schemas do not use work too, but more slowly.
+func TestOwnEventTypesSupportJSONSchema(t *testing.T) {
 	schema := strings.NewReplacer(
 		`"additionalProperties": false`, `"unevaluatedProperties": false, "dependentRequired": {"carrier": ["weight"]}, "allOf": [{"properties": {"weight": {"type": "number", "exclusiveMinimum": 0}}}]`,
 		`"carrier": "bike"`, `"carrier": "bike", "weight": 0.5`,
@@ -76,12 +76,12 @@ func TestOwnEventTypesTakeAllOfJSONSchema(t *testing.T) {
 	} {
 		_, err := c.NewEvent([]byte(`{"name":"order_shipped","version":"1","order_id":1`+fields+`}`), "", time.Now())
 		if (err == nil) != ok {
-			t.Errorf("%s: got %v, want it taken: %t", fields, err, ok)
+			t.Errorf("%s: got %v, want it accepted %t", fields, err, ok)
 		}
 	}
 }
 
-func TestBadOwnEventTypes(t *testing.T) {
+func TestInvalidOwnEventTypes(t *testing.T) {
 	const file = "order_shipped.json"
 	for _, c := range []struct{ name, old, new, want string }{
 		{file, `"title"`, `title`, `the file is not valid JSON: line 3, column 4: unexpected 'i'.`},
@@ -104,12 +104,14 @@ func TestBadOwnEventTypes(t *testing.T) {
 		{file, `"additionalProperties": false`, `"additionalProperties": {}`, `add "additionalProperties": false`},
 		{file, `"order_id": 7`, `"order_id": "7"`, `its first example is invalid: One parameter is not valid. order_id: must be an integer`},
 		{file, `"carrier": "bike"`, `"weight": 1`, `its first example is invalid: One parameter is not valid. weight: is not a field`},
-		{file, `"name": "order_shipped", "version": "1", `, `"version": "1", `, `its first example is invalid: One parameter is not valid. name: is required`},
+		{file, `"name": "order_shipped", "version": "1", `, `"version": "1", `,
+			`its first example is invalid: One parameter is not valid. name: is required`},
 		{file, `"id": "019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7", `, ``, `its first example is invalid: One parameter is not valid. id: is required`},
 		{file, `"id": { "type": "string", "format": "uuid" },`, ``, `id is missing`},
 		{file, `["id", "timestamp", `, `["id", `, `timestamp is missing`},
 		{file, `"version", "order_id"]`, `"order_id"]`, `version is missing`},
-		{file, `"format": "uuid"`, `"const": "019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7"`, `the schema must define the field id like every event: {"type": "string", "format": "uuid"}`},
+		{file, `"format": "uuid"`, `"const": "019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7"`,
+			`the schema must define the field id like every event: {"type": "string", "format": "uuid"}`},
 		{file, `, "format": "uuid"`, ``, `the schema must define the field id like every event`},
 		{file, `"format": "date-time"`, `"maxLength": 24`, `the schema must define the field timestamp like every event`},
 		{file, `, "format": "date-time"`, ``, `the schema must define the field timestamp like every event`},
@@ -128,6 +130,6 @@ func TestBadOwnEventTypes(t *testing.T) {
 	}
 	twice := SchemaFile{file, []byte(orderShipped)}
 	if _, err := LoadCatalog(twice, twice); err == nil {
-		t.Error("two of one name were taken")
+		t.Error("got two event types with one name accepted")
 	}
 }

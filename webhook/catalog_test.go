@@ -23,7 +23,8 @@ func testCatalog(t testing.TB) *Catalog {
 	return c
 }
 
-// slowCatalog is a catalog that leaves every decision to the schema library.
+// slowCatalog is a catalog without acceptors, so the schema library checks every
+// event.
 func slowCatalog(t testing.TB) *Catalog {
 	c := testCatalog(t)
 	for _, e := range c.types {
@@ -47,7 +48,7 @@ var specCategories = []string{
 	"content_performance", "comment", "comment_like", "comment_reply", "comment_reply_like", "service",
 }
 
-func TestCatalogIsTheSpecs(t *testing.T) {
+func TestCatalogMatchesSpec(t *testing.T) {
 	c := testCatalog(t)
 	var names []string
 	for _, e := range c.Types() {
@@ -56,17 +57,17 @@ func TestCatalogIsTheSpecs(t *testing.T) {
 			t.Errorf("%s: title %q, description %q", e.Name, e.Title, e.Description)
 		}
 		if got, ok := c.Type(e.Name); !ok || got != e || !c.Has(e.Name) {
-			t.Errorf("%s cannot be found by its name", e.Name)
+			t.Errorf("Type(%s) did not find the event type", e.Name)
 		}
 		if e.accepts == nil {
-			t.Errorf("%s has no acceptor: its schema uses a keyword that acceptors do not know", e.Name)
+			t.Errorf("%s has no acceptor: its schema uses an unsupported keyword", e.Name)
 		}
 	}
 	if want := slices.Sorted(slices.Values(specEvents)); !slices.Equal(names, want) {
-		t.Errorf("the catalog has %v, want %v", names, want)
+		t.Errorf("got event types %v, want %v", names, want)
 	}
 	if _, ok := c.Type("Ping"); ok || c.Has("") {
-		t.Error("the catalog has names that it should not have")
+		t.Error("Has reports event types that do not exist")
 	}
 
 	files, err := fs.Glob(embedded, "catalog/notifications/*.json")
@@ -77,12 +78,12 @@ func TestCatalogIsTheSpecs(t *testing.T) {
 		files[i] = strings.TrimSuffix(strings.TrimPrefix(f, "catalog/notifications/"), ".json")
 	}
 	if want := slices.Sorted(slices.Values(specCategories)); !slices.Equal(files, want) {
-		t.Errorf("the notification categories are %v, want %v", files, want)
+		t.Errorf("got notification categories %v, want %v", files, want)
 	}
 }
 
-// The two events differ in nothing but their name and when they are emitted.
-func TestNotificationSchemasAreAlike(t *testing.T) {
+// The two events differ only in their name and in when they are emitted.
+func TestNotificationSchemasMatch(t *testing.T) {
 	c := testCatalog(t)
 	read := func(name string) map[string]any {
 		var schema map[string]any
@@ -101,13 +102,12 @@ func TestNotificationSchemasAreAlike(t *testing.T) {
 	}
 	defs := slices.Sorted(maps.Keys(created["$defs"].(map[string]any)))
 	if want := slices.Sorted(slices.Values(specCategories)); !slices.Equal(defs, want) {
-		t.Errorf("$defs has %v, want %v", defs, want)
+		t.Errorf("got $defs %v, want %v", defs, want)
 	}
 }
 
-// A schema as it is shown needs no other file, each field in it is described,
-// and each object is closed.
-func TestSchemasAreComplete(t *testing.T) {
+// A schema needs no other file, describes each field, and is closed.
+func TestSchemasAreSelfContained(t *testing.T) {
 	for _, e := range testCatalog(t).Types() {
 		if strings.Contains(string(e.Schema), ".json\"") {
 			t.Errorf("%s refers to another file", e.Name)
@@ -133,23 +133,23 @@ func TestSchemasAreComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := ping.schema.Validate(example); err != nil {
-		t.Errorf("the example of ping does not pass: %v", err)
+		t.Errorf("the example of ping is invalid: %v", err)
 	}
 	var sent any
 	if err := json.Unmarshal(PingEvent(NewID(), testNow), &sent); err != nil {
 		t.Fatal(err)
 	}
 	if err := ping.schema.Validate(sent); err != nil {
-		t.Errorf("the ping that is sent does not pass: %v", err)
+		t.Errorf("PingEvent is invalid: %v", err)
 	}
 }
 
-// sample is an event that passes, and the paths that may be left out of it.
+// sample is a valid event, and the paths of its optional fields.
 type sample struct {
 	name     string
 	event    map[string]any
 	optional []string
-	freeForm bool // its details are
+	freeForm bool // its details are free-form
 }
 
 func decode(t testing.TB, raw []byte) map[string]any {
@@ -163,8 +163,8 @@ func decode(t testing.TB, raw []byte) map[string]any {
 	return v
 }
 
-// samples returns an event of every type that can be published, and of both
-// notification events one for every category.
+// samples returns an event of every type that can be published, and for both
+// notification events one of each category.
 func samples(t testing.TB, c *Catalog) []sample {
 	t.Helper()
 	var all []sample
@@ -173,7 +173,7 @@ func samples(t testing.TB, c *Catalog) []sample {
 			continue
 		}
 		s := sample{name: e.Name, event: decode(t, e.Example), optional: []string{"id", "timestamp"}}
-		if e.Name == "campaign_push_message_sent" { // of the two one must be there, and both are
+		if e.Name == "campaign_push_message_sent" { // one of two fields is required; the example has both
 			s.optional = append(s.optional, "push_message", "push_message.deep_link", "content_promotion")
 		}
 		all = append(all, s)
@@ -202,7 +202,7 @@ func samples(t testing.TB, c *Catalog) []sample {
 	return all
 }
 
-// walk visits every member of the event and of the objects in it.
+// walk visits every member of the event and of its nested objects.
 func walk(at string, object map[string]any, visit func(path string, object map[string]any, name string)) {
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		visit(join(at, name), object, name)
@@ -212,7 +212,7 @@ func walk(at string, object map[string]any, visit func(path string, object map[s
 	}
 }
 
-// publish has the event checked by both catalogs, which must agree.
+// publish checks the event with both catalogs, which must agree.
 func publish(t *testing.T, quick, slow *Catalog, event map[string]any) *Error {
 	t.Helper()
 	raw, err := json.Marshal(event)
@@ -227,14 +227,15 @@ func publish(t *testing.T, quick, slow *Catalog, event map[string]any) *Error {
 	return got
 }
 
-// only says whether the error is one validation of that code and parameter.
+// only reports whether the error is a single validation with that code and
+// parameter.
 func only(err *Error, code, parameter string) bool {
 	return err != nil && err.Code == CodeInvalid && len(err.Validations) == 1 &&
 		err.Validations[0].Code == code && err.Validations[0].Parameter == parameter && err.Validations[0].Detail != ""
 }
 
-// fieldTest publishes an event with each of its fields changed in turn. Its
-// methods may change the field name of object, which is at path in the event.
+// fieldTest publishes an event with each of its fields changed in turn. Its methods
+// may change the field name of object, which is at path in the event.
 type fieldTest struct {
 	t           *testing.T
 	quick, slow *Catalog
@@ -256,9 +257,10 @@ func (f *fieldTest) absent(path string, object map[string]any, name string) {
 	}
 }
 
-// otherTypes publishes the event with values of other types than was.
+// otherTypes publishes the event with values of types other than that of was.
 func (f *fieldTest) otherTypes(path string, object map[string]any, name string, was any) {
-	for _, wrong := range []any{nil, true, "a string", json.Number("5"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"), map[string]any{}, []any{}} {
+	for _, wrong := range []any{nil, true, "a string", json.Number("5"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"),
+		map[string]any{}, []any{}} {
 		if kindOf(wrong) == kindOf(was) {
 			continue
 		}
@@ -270,7 +272,7 @@ func (f *fieldTest) otherTypes(path string, object map[string]any, name string, 
 }
 
 // integers publishes the event with the smallest and largest integers, and with
-// some beyond.
+// larger ones.
 func (f *fieldTest) integers(path string, object map[string]any, name string) {
 	for _, wrong := range []string{"9223372036854775808", "-9223372036854775809", "1e999999999", strings.Repeat("9", 200)} {
 		object[name] = json.Number(wrong)
@@ -286,8 +288,8 @@ func (f *fieldTest) integers(path string, object map[string]any, name string) {
 	}
 }
 
-// inside publishes the event with a wrong element in the array was, or a field
-// too many in the object was.
+// inside publishes the event with a wrong element in the array was, or with an
+// unknown field in the object was.
 func (f *fieldTest) inside(path string, object map[string]any, name string, was any) {
 	if list, ok := was.([]any); ok {
 		object[name] = append(slices.Clone(list), "5")
@@ -331,7 +333,7 @@ func TestEveryFieldOfEveryEvent(t *testing.T) {
 				if err := publish(t, quick, slow, s.event); !only(err, InvalidUnknownField, extra) && extra != "" {
 					t.Errorf("%q: got %v, want %s", extra, err, InvalidUnknownField)
 				} else if err == nil {
-					t.Errorf("%q: was accepted", extra)
+					t.Errorf("%q: got it accepted", extra)
 				}
 				delete(s.event, extra)
 			}
@@ -351,10 +353,11 @@ func TestConditionsOfEvents(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(event map[string]any)
-		code   string // "": it passes
+		code   string // "" if it is valid
 		at     string
 	}{
-		{"campaign_push_message_sent", func(e map[string]any) { delete(e, "push_message"); delete(e, "content_promotion") }, InvalidRequired, "push_message"},
+		{"campaign_push_message_sent", func(e map[string]any) { delete(e, "push_message"); delete(e, "content_promotion") }, InvalidRequired,
+			"push_message"},
 		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = true }, "", ""},
 		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = true; delete(e, "reviewer") }, "", ""},
 		{"content_review_approved", func(e map[string]any) { e["auto_approved"] = false; delete(e, "reviewer") }, InvalidRequired, "reviewer"},
@@ -364,7 +367,8 @@ func TestConditionsOfEvents(t *testing.T) {
 		{"user_notification_created", func(e map[string]any) { e["category"] = "birthday"; e["details"] = []any{} }, InvalidType, "details"},
 		{"user_notification_created", func(e map[string]any) { e["category"] = "Like"; e["details"] = map[string]any{"a": nil} }, "", ""},
 		{"user_notification_created", func(e map[string]any) { e["category"] = "service"; e["details"] = map[string]any{} }, "", ""},
-		{"user_notification_created", func(e map[string]any) { e["category"] = "bootstrap"; e["details"] = map[string]any{"a": 1} }, InvalidUnknownField, "details.a"},
+		{"user_notification_created", func(e map[string]any) { e["category"] = "bootstrap"; e["details"] = map[string]any{"a": 1} },
+			InvalidUnknownField, "details.a"},
 	}
 	for _, test := range tests {
 		event := decode(t, quick.types[test.name].Example)
@@ -376,18 +380,21 @@ func TestConditionsOfEvents(t *testing.T) {
 	}
 }
 
-func TestWordsOfEventErrors(t *testing.T) {
+func TestEventErrorDetails(t *testing.T) {
 	c := testCatalog(t)
 	head := `{"version":"1","name":"`
 	tests := []struct{ raw, want string }{
 		{head + `content_published","content_id":"5","channel_ids":[]}`, "content_id: must be an integer"},
 		{head + `content_published","content_id":5}`, "channel_ids: is required"},
-		{head + `content_deleted","content_id":5,"contentId":5}`, "contentId: is not a field of content_deleted; it has: content_id, id, name, timestamp, version"},
+		{head + `content_deleted","content_id":5,"contentId":5}`,
+			"contentId: is not a field of content_deleted; it has: content_id, id, name, timestamp, version"},
 		{head + `content_deleted","content_id":5.5}`, "content_id: must be an integer"},
 		{head + `content_deleted","content_id":5.0}`, "content_id: must be an integer without fraction and exponent"},
 		{head + `content_deleted","content_id":99999999999999999999}`, "content_id: must be an integer of at most 64 bits"},
-		{head + `content_review_pending","content_id":5,"recommended_channel_ids":[],"submitter":{"user_id":1,"name":"A"}}`, "submitter.name: is not a field of submitter; it has: user_id"},
-		{head + `campaign_push_message_sent","campaign_id":1,"campaign_name":""}`, "push_message: is required when there is no content_promotion"},
+		{head + `content_review_pending","content_id":5,"recommended_channel_ids":[],"submitter":{"user_id":1,"name":"A"}}`,
+			"submitter.name: is not a field of submitter; it has: user_id"},
+		{head + `campaign_push_message_sent","campaign_id":1,"campaign_name":""}`,
+			"push_message: is required when there is no content_promotion"},
 	}
 	for _, test := range tests {
 		_, err := c.NewEvent([]byte(test.raw), "", testNow)
@@ -397,7 +404,7 @@ func TestWordsOfEventErrors(t *testing.T) {
 	}
 }
 
-// The quick way is taken, whether or not id and timestamp are given.
+// Acceptors accept the samples, with and without id and timestamp.
 func TestAcceptorsAccept(t *testing.T) {
 	c := testCatalog(t)
 	for _, s := range samples(t, c) {
@@ -411,7 +418,7 @@ func TestAcceptorsAccept(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !c.types[s.event["name"].(string)].accepts.accept(&d, 0) {
-				t.Errorf("%s is left to the library: %s", s.name, raw)
+				t.Errorf("the acceptor did not accept %s: %s", s.name, raw)
 			}
 			delete(s.event, "id")
 			delete(s.event, "timestamp")
@@ -419,8 +426,8 @@ func TestAcceptorsAccept(t *testing.T) {
 	}
 }
 
-// Schemas that are not of this catalog, as an operator might write them: with
-// keywords that the embedded ones do not use.
+// Schemas as an operator might write them, with keywords that the embedded ones do
+// not use.
 func TestNewCatalog(t *testing.T) {
 	schema := func(more string) []schemaFile {
 		return []schemaFile{{"order_placed.json", []byte(`{"title":"T","description":"D","type":"object","properties":{` +
@@ -433,9 +440,10 @@ func TestNewCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.types["order_placed"].accepts != nil {
-		t.Error("an acceptor was made of keywords that it does not know")
+		t.Error("got an acceptor for unsupported keywords")
 	}
-	_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","size":"tiny","code":"1","note":"long","list":[1,2],"one":5}`), "events[2]", testNow)
+	_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","size":"tiny","code":"1","note":"long","list":[1,2],"one":5}`),
+		"events[2]", testNow)
 	want := []Validation{
 		{InvalidValue, `violates the event type's schema (pattern)`, "events[2].code"},
 		{InvalidTooMany, `must have at most 1 element`, "events[2].list"},
@@ -448,18 +456,20 @@ func TestNewCatalog(t *testing.T) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	if _, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","code":5}`), "", testNow); !only(got, InvalidType, "code") ||
-		!strings.HasPrefix(got.Validations[0].Detail, "must be ") || !strings.Contains(got.Validations[0].Detail, "a string or null") && !strings.Contains(got.Validations[0].Detail, "null or a string") {
+		!strings.HasPrefix(got.Validations[0].Detail, "must be ") ||
+		!strings.Contains(got.Validations[0].Detail, "a string or null") && !strings.Contains(got.Validations[0].Detail, "null or a string") {
 		t.Errorf("got %v, want a string or null", got)
 	}
 
-	// What decides between then and else must decide as JSON Schema does, for
-	// which 1.0 is an integer.
+	// The choice between then and else must follow JSON Schema, for which 1.0 is an
+	// integer.
 	c, err = newCatalog(schema(`"size":{"type":"string"},"code":{"type":"string"},"note":{"type":"string"},"n":{"type":"number"}},"if":{"properties":{"n":{"type":"integer"}},"required":["n"]},"then":{"required":["code"]},` +
 		`"else":{"required":["note"]},` + example))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for raw, want := range map[string]string{`"n":1,"code":""`: "", `"n":1.0,"code":""`: "", `"n":1.0,"note":""`: "code", `"n":1.5,"note":""`: "", `"note":""`: "", `"code":""`: "note"} {
+	for raw, want := range map[string]string{`"n":1,"code":""`: "", `"n":1.0,"code":""`: "", `"n":1.0,"note":""`: "code",
+		`"n":1.5,"note":""`: "", `"note":""`: "", `"code":""`: "note"} {
 		_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1",`+raw+`}`), "", testNow)
 		if want == "" && got != nil || want != "" && !only(got, InvalidRequired, want) {
 			t.Errorf("%s: got %v, want %q to be required", raw, got, want)
@@ -480,7 +490,7 @@ func TestNewCatalog(t *testing.T) {
 	}
 	for name, files := range bad {
 		if _, err := newCatalog(files); err == nil {
-			t.Errorf("%s: there was no error", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 }

@@ -41,8 +41,8 @@ func TestCheckChannel(t *testing.T) {
 	}
 }
 
-// An alert in words is of lines without control characters, whatever a subscription is
-// called, and Slack's format escapes it.
+// The text of an alert has lines without control characters, whatever the
+// subscription's name, and is escaped for Slack.
 func TestAlertText(t *testing.T) {
 	a := Alert{
 		Name: AlertFailing, At: time.Unix(0, 0),
@@ -59,7 +59,8 @@ func TestAlertText(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := text.Body()
-	for _, want := range []string{"Subscription: https://hooks.example/in (s-1)", "Failing since: 1970-01-01T00:01:00.000Z", "Last response: 503", "https://service.example/subscriptions/s-1"} {
+	for _, want := range []string{"Subscription: https://hooks.example/in (s-1)", "Failing since: 1970-01-01T00:01:00.000Z",
+		"Last response: 503", "https://service.example/subscriptions/s-1"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("lacks %q:\n%s", want, body)
 		}
@@ -69,13 +70,13 @@ func TestAlertText(t *testing.T) {
 	}
 	slack, err := text.SlackBody()
 	if err != nil || strings.Contains(string(slack), "<X>") || !strings.Contains(string(slack), `"text":"*Partner`) {
-		t.Errorf("for Slack it is %s, %v", slack, err)
+		t.Errorf("got Slack body %s (%v)", slack, err)
 	}
 	test, err := NewTestAlert(time.Unix(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if text, err := ParseAlertText(test, ""); err != nil || text.Subject != "Test alert" || len(text.Lines) != 1 {
-		t.Errorf("the test is %+v, %v", text, err)
+		t.Errorf("got test alert %+v (%v)", text, err)
 	}
 }

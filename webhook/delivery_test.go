@@ -16,7 +16,8 @@ func TestAppendBody(t *testing.T) {
 		want   string
 	}{
 		{"one event", "", [][]byte{one}, `{"delivery_id":"d","subscription_id":"s","program_id":"p.1_x-Y","events":[` + string(one) + `]}`},
-		{"two events, byte for byte", "", [][]byte{one, two}, `{"delivery_id":"d","subscription_id":"s","program_id":"p.1_x-Y","events":[` + string(one) + `,` + string(two) + `]}`},
+		{"two events, byte for byte", "", [][]byte{one, two}, `{"delivery_id":"d","subscription_id":"s","program_id":"p.1_x-Y","events":[` +
+			string(one) + `,` + string(two) + `]}`},
 		{"appended", "before", [][]byte{[]byte("{}")}, `before{"delivery_id":"d","subscription_id":"s","program_id":"p.1_x-Y","events":[{}]}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -25,7 +26,7 @@ func TestAppendBody(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 			if tt.dst == "" && !json.Valid([]byte(got)) {
-				t.Errorf("%s is not JSON", got)
+				t.Errorf("got invalid JSON: %s", got)
 			}
 		})
 	}
@@ -40,8 +41,7 @@ func TestPingEvent(t *testing.T) {
 	}
 }
 
-// TestTransitions walks the states of a delivery: from each that has an
-// attempt under way, by everything an attempt can come to, with each number.
+// TestTransitions checks the state after every outcome of every attempt in flight.
 func TestTransitions(t *testing.T) {
 	type way struct {
 		result Result
@@ -64,7 +64,7 @@ func TestTransitions(t *testing.T) {
 				want = StatusFailed
 			}
 			if step.Status != want {
-				t.Errorf("%v, attempt %d: %s, want %s", w, number, step.Status, want)
+				t.Errorf("%v, attempt %d: got %s, want %s", w, number, step.Status, want)
 			}
 			// What the schema checks.
 			if final := step.Status.Final(); final == (step.Status == StatusRetryable) {
@@ -79,9 +79,9 @@ func TestTransitions(t *testing.T) {
 		}
 	}
 	if len(reached) != 3 || reached[StatusPending] {
-		t.Errorf("attempts lead to %v, want each status but pending", reached)
+		t.Errorf("got statuses %v, want all but pending", reached)
 	}
 	if StatusPending.Final() {
-		t.Error("pending is final")
+		t.Error("got pending.Final() = true, want false")
 	}
 }

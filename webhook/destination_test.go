@@ -11,7 +11,7 @@ func TestDestinationsAllows(t *testing.T) {
 		addrs string
 		want  bool
 	}{
-		// Public, and the neighbours of what is not.
+		// Public addresses, and the neighbors of special ranges.
 		{"1.0.0.0 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 93.184.216.34", true},
 		{"100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0", true},
 		{"168.63.129.15 168.63.129.17 169.253.255.255 169.255.0.0", true},
@@ -22,7 +22,7 @@ func TestDestinationsAllows(t *testing.T) {
 		{"2001:200:: 2001:4860:4860::8888 2606:4700:4700::1111 2a00:1450::1", true},
 		{"2000:: 2001:db7:ffff:: 2001:db9:: 2003:: 2620:4f:7fff:: 2620:4f:8001:: 3fff:1000:: 3ffe:ffff::", true},
 
-		// IANA's special IPv4 ranges, first and last.
+		// First and last addresses of IANA's special IPv4 ranges.
 		{"0.0.0.0 0.0.0.1 0.255.255.255", false},
 		{"10.0.0.0 10.255.255.255", false},
 		{"100.64.0.0 100.100.100.200 100.127.255.255", false},
@@ -37,13 +37,13 @@ func TestDestinationsAllows(t *testing.T) {
 		{"203.0.113.0 203.0.113.255", false},
 		{"224.0.0.0 239.255.255.255 240.0.0.0 255.255.255.254 255.255.255.255", false},
 
-		// IPv6 that is not global unicast.
+		// IPv6 addresses that are not global unicast.
 		{":: ::1 ::7f00:1 ::8.8.8.8 ::ffff:0:127.0.0.1", false},
 		{"::ffff:127.0.0.1 ::ffff:8.8.8.8 ::ffff:169.254.169.254", false},
 		{"64:ff9b::7f00:1 64:ff9b::8.8.8.8 64:ff9b:1::1 100::1 100:0:0:1::1", false},
 		{"fc00:: fd00:ec2::254 fdff:ffff::1 fe80::1 febf::1 fec0::1 ff00:: ff02::1", false},
 		{"1fff:ffff:: 4000:: 5f00::1 8000:: e000::", false},
-		// What global unicast holds that is not.
+		// Special ranges within global unicast.
 		{"2001:: 2001:0:7f00:1:: 2001:1::1 2001:2::1 2001:3::1 2001:10::1 2001:20::1 2001:30::1 2001:1ff:ffff::", false},
 		{"2001:db8:: 2001:db8:ffff:ffff:: 2002:: 2002:7f00:1:: 2002:ffff::", false},
 		{"2620:4f:8000:: 3fff:: 3fff:fff:ffff::", false},
@@ -58,11 +58,11 @@ func TestDestinationsAllows(t *testing.T) {
 		}
 	}
 	if (Destinations{}).Allows(netip.Addr{}) {
-		t.Error("the address that is none is allowed")
+		t.Error("Allows(zero address) = true, want false")
 	}
 }
 
-func TestDestinationsNamed(t *testing.T) {
+func TestDestinationsExtra(t *testing.T) {
 	d, err := ParseDestinations([]string{"10.1.0.0/16", "127.0.0.1", "fd00:1::/32", "fe80::/64", "0.0.0.0/32"})
 	if err != nil {
 		t.Fatal(err)
@@ -86,12 +86,12 @@ func TestDestinationsNamed(t *testing.T) {
 	}
 	for _, s := range []string{"127.0.0.1", "::1", "169.254.169.254", "::ffff:1.2.3.4", "ff02::1"} {
 		if !all.Allows(netip.MustParseAddr(s)) {
-			t.Errorf("Allows(%s) = false where everything is named", s)
+			t.Errorf("Allows(%s) = false, want true if everything is permitted", s)
 		}
 	}
 }
 
-func TestParseDestinationsRefuses(t *testing.T) {
+func TestParseDestinationsErrors(t *testing.T) {
 	for s, want := range map[string]string{
 		"":                  "must be an address or a CIDR",
 		"localhost":         "must be an address or a CIDR",
@@ -110,25 +110,25 @@ func TestParseDestinationsRefuses(t *testing.T) {
 	} {
 		_, err := ParseDestinations([]string{"192.168.1.1", s})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"`+s+`"`) {
-			t.Errorf("ParseDestinations(%q): %v, want the entry named and %q", s, err, want)
+			t.Errorf("ParseDestinations(%q): got %v, want the entry and %q", s, err, want)
 		}
 	}
 	if d, err := ParseDestinations(nil); err != nil || d.Allows(netip.MustParseAddr("10.0.0.1")) {
-		t.Errorf("ParseDestinations(nil) = %v, %v; want the public internet alone", d, err)
+		t.Errorf("ParseDestinations(nil) = %v, %v; want only the public internet", d, err)
 	}
 }
 
-// allowedHosts are hosts as URLs have them, and whether they may be called.
+// allowedHosts are hosts in URLs, and whether they are allowed.
 var allowedHosts = []struct {
 	host             string
-	public, withName bool // by default, and with 127.0.0.1 and 10.0.0.0/8 named
+	public, withName bool // by default, and with 127.0.0.1 and 10.0.0.0/8 permitted
 }{
-	// Names.
+	// Host names.
 	{"example.com", true, true},
 	{"EXAMPLE.com.", true, true},
 	{"bücher.example", true, true},
 	{"under_score.example", true, true},
-	{"metadata.google.internal", true, true}, // judged when it is dialled
+	{"metadata.google.internal", true, true}, // checked when it is dialed
 	{"localhost.example.com", true, true},
 	{"notlocalhost", true, true},
 	{"10.0.0.1.example", true, true},
@@ -145,7 +145,7 @@ var allowedHosts = []struct {
 	{"ｌｏｃａｌｈｏｓｔ", false, true},
 	{"ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", false, true},
 
-	// IPv4, as it should be and as it should not.
+	// IPv4 in usual and unusual spellings.
 	{"93.184.216.34", true, true},
 	{"93.184.216.34.", true, true},
 	{"1572395042", true, true},      // 93.184.216.34
@@ -157,7 +157,7 @@ var allowedHosts = []struct {
 	{"127.0.1", false, true},
 	{"127.1.", false, true},
 	{"2130706433", false, true},
-	{"017700000001", false, true}, // octal alone: as decimal it is too large
+	{"017700000001", false, true}, // octal only: too large as decimal
 	{"0x7f000001", false, true},
 	{"0X7F000001", false, true},
 	{"0x7f.1", false, true},
@@ -168,7 +168,7 @@ var allowedHosts = []struct {
 	{"012.0.0.1", false, true},  // 10.0.0.1, or 12.0.0.1
 	{"127.0.0.0x1", false, true},
 	{"127.00.00.01", false, true},
-	{"127.0.0.08", false, false}, // read as decimal alone
+	{"127.0.0.08", false, false}, // decimal only
 	{"0", false, false},
 	{"0x", false, false},
 	{"0.0.0.0", false, false},
@@ -182,7 +182,7 @@ var allowedHosts = []struct {
 	{"①②⑦.0.0.1", false, true},
 	{"127.0.0.\u00ad1", false, true}, // a soft hyphen, which IDNA drops
 
-	// What no reader takes for an address, or one that overflows.
+	// Not an address for any parser, or one that overflows.
 	{"256.0.0.1", false, false},
 	{"383.0.0.1", false, false},
 	{"4294967297", false, false},
@@ -218,13 +218,12 @@ func TestDestinationsAllowsHost(t *testing.T) {
 			t.Errorf("AllowsHost(%q) = %v, want %v", tt.host, got, tt.public)
 		}
 		if got := named.AllowsHost(tt.host); got != tt.withName {
-			t.Errorf("AllowsHost(%q) with 127.0.0.1 and 10.0.0.0/8 named = %v, want %v", tt.host, got, tt.withName)
+			t.Errorf("AllowsHost(%q) with 127.0.0.1 and 10.0.0.0/8 permitted = %v, want %v", tt.host, got, tt.withName)
 		}
 	}
 }
 
-// FuzzAllowsHost: whatever the strict reader takes for an address is judged as
-// that address.
+// A host that netip.ParseAddr accepts is checked as that address.
 func FuzzAllowsHost(f *testing.F) {
 	for _, s := range []string{"127.0.0.1", "::1", "8.8.8.8", "0x7f.1", "example.com", "[", "1.2.3.4."} {
 		f.Add(s)
@@ -237,7 +236,7 @@ func FuzzAllowsHost(f *testing.F) {
 	})
 }
 
-// A URL that names an address which the service listens on is refused at once.
+// A URL with an address that the service listens on is rejected.
 func TestOwnAddress(t *testing.T) {
 	named, err := ParseDestinations([]string{"127.0.0.0/8", "::1", "10.0.0.0/8"})
 	if err != nil {
@@ -262,7 +261,7 @@ func TestOwnAddress(t *testing.T) {
 		r := SubscriptionRules{AllowHTTP: true, Destinations: named, Own: []netip.AddrPort{netip.MustParseAddrPort(tt.listener)}}
 		got := r.CheckURL(tt.url)
 		if refused := got != nil; refused != tt.refused || refused && got[0].Code != InvalidBlockedDestination {
-			t.Errorf("%s, listening on %s: got %+v, want refused: %v", tt.url, tt.listener, got, tt.refused)
+			t.Errorf("%s, listening on %s: got %+v, want refused %t", tt.url, tt.listener, got, tt.refused)
 		}
 	}
 }

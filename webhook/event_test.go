@@ -16,8 +16,9 @@ const (
 	testTime = "2026-03-14T08:24:48.644Z"
 )
 
-// The details of a notification are an object, also when its publisher left them out.
-func TestDetailsAreFilledIn(t *testing.T) {
+// A notification always has an object as details, even if its publisher omitted
+// them.
+func TestDetailsDefault(t *testing.T) {
 	c := testCatalog(t)
 	const fields = `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"acknowledged":false,"label":"l","text":"t","category":`
 	for given, want := range map[string]string{
@@ -33,10 +34,10 @@ func TestDetailsAreFilledIn(t *testing.T) {
 		}
 	}
 	if _, err := c.NewEvent([]byte(fields+`"like"}`), "", time.Now()); err == nil {
-		t.Error("a like without details was accepted")
+		t.Error("got a like without details accepted")
 	}
 
-	// An event that was stored before details were filled in is still the same.
+	// An event stored before details were filled in is still the same.
 	again, err := c.NewEvent([]byte(fields+`"bootstrap"}`), "", time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -44,11 +45,11 @@ func TestDetailsAreFilledIn(t *testing.T) {
 	stored := again
 	stored.JSON = []byte(strings.Replace(string(again.JSON), `,"details":{}`, "", 1))
 	if !SameEvent(&stored, &again) || !SameEvent(&again, &again) {
-		t.Error("an event that is published again after an upgrade is another")
+		t.Error("SameEvent = false for an event published again after an upgrade")
 	}
 	stored.JSON = []byte(strings.Replace(string(again.JSON), `"details":{}`, `"details":{"a":1}`, 1))
 	if SameEvent(&stored, &again) {
-		t.Error("an event with other details is the same")
+		t.Error("SameEvent = true for other details")
 	}
 }
 
@@ -92,7 +93,7 @@ func TestEventCommonFields(t *testing.T) {
 			t.Errorf("%.200s: got %v, want %s for %s", test.raw, err, test.code, test.parameter)
 		}
 		if !reflect.DeepEqual(e, Event{}) {
-			t.Errorf("%.200s: an event came with the error: %+v", test.raw, e)
+			t.Errorf("%.200s: got an event with the error: %+v", test.raw, e)
 		}
 		want := "events[7]"
 		if test.parameter != "event" {
@@ -109,7 +110,7 @@ func TestEventCommonFields(t *testing.T) {
 		got = append(got, v.Parameter+" "+v.Code)
 	}
 	if want := "id invalid_type, timestamp invalid_format, version invalid_type, content_id invalid_type, x unknown_field"; strings.Join(got, ", ") != want {
-		t.Errorf("not all faults are told, or some twice: %s, want %s", strings.Join(got, ", "), want)
+		t.Errorf("got errors %s, want %s", strings.Join(got, ", "), want)
 	}
 }
 
@@ -154,7 +155,7 @@ func TestTimestamp(t *testing.T) {
 func TestEventJSON(t *testing.T) {
 	c := testCatalog(t)
 	tests := []struct{ raw, want string }{
-		{ // the common fields come first, the others in the publisher's order and spelling
+		{ // common fields first, the others in the publisher's order and spelling
 			` { "text" : "a \u00e4\/ b" , "label":"", "version":"1","details":{ "z" : 1.50, "a":[ 1e2 , -0 ] , "":null},` + "\n" +
 				`"category":"other","acknowledged":true,"user_id":-0,"timestamp":"2026-03-14T08:24:48+00:00","notification_id":9007199254740993,` +
 				`"name":"user_notification_\u0063reated","id":"` + strings.ToUpper(testID) + `"}` + "\r\n",
@@ -173,7 +174,7 @@ func TestEventJSON(t *testing.T) {
 			t.Errorf("%s: %v", test.raw, err)
 			continue
 		}
-		clear(raw) // the event must not share its memory
+		clear(raw) // the event must not share memory with raw
 		if string(e.JSON) != test.want {
 			t.Errorf("got  %s\nwant %s", e.JSON, test.want)
 		}
@@ -189,12 +190,13 @@ func TestEventJSON(t *testing.T) {
 	if errA != nil || errB != nil {
 		t.Fatal(errA, errB)
 	}
-	if a.ID == b.ID || !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(a.ID) || a.Timestamp != testTime || a.TimestampGiven {
-		t.Errorf("filled in: %+v and %+v", a, b)
+	if a.ID == b.ID || !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(a.ID) || a.Timestamp != testTime ||
+		a.TimestampGiven {
+		t.Errorf("got %+v and %+v, want generated ids and timestamps", a, b)
 	}
 }
 
-// An event of the largest size passes; one byte more does not.
+// An event of the maximum size is valid; one byte more is not.
 func TestEventSize(t *testing.T) {
 	c := testCatalog(t)
 	event := func(size int) []byte {
@@ -205,11 +207,11 @@ func TestEventSize(t *testing.T) {
 		t.Errorf("%d bytes: %v", MaxEventBytes, err)
 	}
 	if _, err := c.NewEvent(event(MaxEventBytes+1), "", testNow); !only(err, InvalidTooLarge, "event") {
-		t.Errorf("one byte more: %v", err)
+		t.Errorf("one byte more: got %v", err)
 	}
 	batch := fmt.Appendf(nil, `{"events":[%s,%s]}`, event(100), event(MaxEventBytes+1))
 	if _, _, err := c.NewEvents(batch, testNow); !only(err, InvalidTooLarge, "events[1]") {
-		t.Errorf("in a batch: %v", err)
+		t.Errorf("in a batch: got %v", err)
 	}
 }
 
@@ -229,8 +231,9 @@ func TestNewEvents(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{`[]`, `[` + good + `]`, `null`, `"events"`, `5`} {
-		if _, _, err := c.NewEvents([]byte(raw), testNow); err == nil || err.Code != CodeInvalid || err.Error() != "The body must be a JSON object." {
-			t.Errorf("%s: got %v, want that it must be an object", raw, err)
+		if _, _, err := c.NewEvents([]byte(raw), testNow); err == nil || err.Code != CodeInvalid ||
+			err.Error() != "The body must be a JSON object." {
+			t.Errorf("%s: got %v, want an error: must be an object", raw, err)
 		}
 	}
 	tests := []struct{ raw, code, parameter string }{
@@ -240,7 +243,8 @@ func TestNewEvents(t *testing.T) {
 		{`{"events":[` + good + `],"more":1}`, InvalidUnknownField, "more"},
 		{`{"events":[],"events":[]}`, InvalidDuplicate, "events"},
 		{`{"events":[` + good + `,5]}`, InvalidType, "events[1]"},
-		{`{"events":[` + good + `,{"name":"content_deleted","version":"1","content_id":1,"content_id":2}]}`, InvalidDuplicate, "events[1].content_id"},
+		{`{"events":[` + good + `,{"name":"content_deleted","version":"1","content_id":1,"content_id":2}]}`, InvalidDuplicate,
+			"events[1].content_id"},
 		{`{"events":[` + good + `,{"name":"content_deleted","version":"1","content_id":1e999999999}]}`, InvalidValue, "events[1].content_id"},
 		{`{"events":[{"name":"ping","version":"1"},` + good + `]}`, InvalidValue, "events[0].name"},
 		{`{"name":"content_deleted","version":"1","content_id":1,"events":[]}`, InvalidUnknownField, "events"},
@@ -252,12 +256,13 @@ func TestNewEvents(t *testing.T) {
 			t.Errorf("%.200s: got %d events, %v, want %s for %s", test.raw, len(events), err, test.code, test.parameter)
 		}
 	}
-	if _, _, err := c.NewEvents([]byte(`{"events":[`+good+`,]}`), testNow); err == nil || len(err.Validations) != 0 || !strings.Contains(err.Detail, "line 1, column 67") {
-		t.Errorf("malformed: %v", err)
+	if _, _, err := c.NewEvents([]byte(`{"events":[`+good+`,]}`), testNow); err == nil || len(err.Validations) != 0 ||
+		!strings.Contains(err.Detail, "line 1, column 67") {
+		t.Errorf("malformed: got %v", err)
 	}
 	_, _, err := c.NewEvents([]byte(`{"events":[{},{"name":"content_deleted","version":"1"}]}`), testNow)
 	if err == nil || len(err.Validations) != 3 || err.Validations[2].Parameter != "events[1].content_id" {
-		t.Errorf("not the faults of all events are told: %v", err)
+		t.Errorf("got %v, want the errors of all events", err)
 	}
 }
 
@@ -267,7 +272,7 @@ func TestSameEvent(t *testing.T) {
 	base := `{"id":"` + testID + `",` + stamped + `"name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"category":"other","acknowledged":true,"label":"ä/","text":"t","details":{"a":1,"b":[1,2]}}`
 	change := func(old, new string) string {
 		if !strings.Contains(base, old) {
-			t.Fatalf("there is no %s", old)
+			t.Fatalf("%s not found", old)
 		}
 		return strings.Replace(base, old, new, 1)
 	}
@@ -280,11 +285,12 @@ func TestSameEvent(t *testing.T) {
 		{base, change(`"label":"ä/"`, `"l\u0061bel":"\u00E4\/"`), true},
 		{base, change(`{"a":1,"b":[1,2]}`, `{"b":[1,2],"a":1}`), true},
 		{base, change(testID, strings.ToUpper(testID)), true},
-		{base, change(stamped, ""), true}, // not given the second time
+		{base, change(stamped, ""), true}, // no timestamp the second time
 		{change(stamped, ""), change(stamped, ""), true},
-		{base, change(stamped+`"name":"user_notification_created","version":"1","notification_id":1`, `"notification_id":1,"name":"user_notification_created","version":"1"`), true},
+		{base, change(stamped+`"name":"user_notification_created","version":"1","notification_id":1`,
+			`"notification_id":1,"name":"user_notification_created","version":"1"`), true},
 		{base, change(`48.644Z`, `48.645Z`), false},
-		{change(stamped, ""), change("08:24", "09:24"), false}, // given the second time alone, and another
+		{change(stamped, ""), change("08:24", "09:24"), false}, // another timestamp, only the second time
 		{base, change(`"user_id":2`, `"user_id":3`), false},
 		{base, change(`[1,2]`, `[2,1]`), false},
 		{base, change(`"a":1`, `"a":1.0`), false},
@@ -306,15 +312,15 @@ func TestSameEvent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stored.TimestampGiven = false // it is not remembered
+		stored.TimestampGiven = false // not stored
 		if got := SameEvent(&stored, &again); got != test.want {
 			t.Errorf("%d: got %t, want %t\n%s\n%s", i, got, test.want, stored.JSON, again.JSON)
 		}
 	}
 }
 
-// Several goroutines share one catalog.
-func TestCatalogIsShared(t *testing.T) {
+// Several goroutines share a catalog.
+func TestCatalogConcurrentUse(t *testing.T) {
 	c := testCatalog(t)
 	for _, e := range c.Types() {
 		t.Run(e.Name, func(t *testing.T) {
@@ -333,32 +339,32 @@ func TestCatalogIsShared(t *testing.T) {
 	}
 }
 
-// checkWords checks that an error about an event says what is wrong, and where.
-func checkWords(t *testing.T, err *Error) {
+// checkErrorText checks that an error about an event says what is wrong, and where.
+func checkErrorText(t *testing.T, err *Error) {
 	t.Helper()
 	if err.Code != CodeInvalid || err.Detail == "" {
-		t.Fatalf("an error without words: %#v", err)
+		t.Fatalf("got an error without a detail: %#v", err)
 	}
 	for _, v := range err.Validations {
 		if v.Code == "" || v.Detail == "" || !strings.HasPrefix(v.Parameter, "events[0]") {
-			t.Fatalf("a validation that says too little: %#v", v)
+			t.Fatalf("got an incomplete validation: %#v", v)
 		}
 	}
 }
 
-// checkReadAgain checks that the JSON of an event is valid, and that reading it
-// again gives the same event.
-func checkReadAgain(t *testing.T, c *Catalog, e *Event) {
+// checkRoundTrip checks that the JSON of an event is valid, and that parsing it
+// gives the same event.
+func checkRoundTrip(t *testing.T, c *Catalog, e *Event) {
 	t.Helper()
 	if !json.Valid(e.JSON) {
-		t.Fatalf("not valid: %s", e.JSON)
+		t.Fatalf("got invalid JSON: %s", e.JSON)
 	}
 	again, err := c.NewEvent(e.JSON, "", testNow.Add(time.Hour))
 	if err != nil || !again.TimestampGiven || again.ID != e.ID || again.Timestamp != e.Timestamp || !bytes.Equal(again.JSON, e.JSON) {
 		t.Fatalf("read again it is another: %v\n%s\n%s", err, e.JSON, again.JSON)
 	}
 	if !SameEvent(e, e) || !SameEvent(e, &again) || !SameEvent(&again, e) {
-		t.Fatalf("it is not the same as itself: %s", e.JSON)
+		t.Fatalf("SameEvent = false for the same event: %s", e.JSON)
 	}
 }
 
@@ -378,34 +384,36 @@ func FuzzNewEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		e, err := quick.NewEvent(raw, "events[0]", testNow)
 		if _, want := slow.NewEvent(raw, "events[0]", testNow); !reflect.DeepEqual(err, want) {
-			t.Fatalf("the acceptor and the library differ: %v, %v", err, want)
+			t.Fatalf("the acceptor and the library disagree: %v, %v", err, want)
 		}
 		batch, _, batchErr := quick.NewEvents(fmt.Appendf(nil, `{"events":[%s]}`, raw), testNow)
 		if err != nil {
-			checkWords(t, err)
+			checkErrorText(t, err)
 			return
 		}
 		deeper := batchErr != nil && strings.Contains(batchErr.Detail, "nested deeper") // by the two levels of the batch
 		if !deeper && (batchErr != nil || len(batch) != 1 || len(batch[0].JSON) != len(e.JSON)) {
-			t.Fatalf("alone it passes, in a batch not: %v", batchErr)
+			t.Fatalf("got it accepted alone but not in a batch: %v", batchErr)
 		}
 		if len(e.JSON) > len(raw)+120 {
-			t.Fatalf("too long: %s", e.JSON)
+			t.Fatalf("got an event above the maximum size: %s", e.JSON)
 		}
-		checkReadAgain(t, quick, &e)
+		checkRoundTrip(t, quick, &e)
 	})
 }
 
-// An answer that leaves mistakes out says so.
-func TestFaultsThatAreLeftOut(t *testing.T) {
+// An error that omits some validations says so.
+func TestValidationLimit(t *testing.T) {
 	c := testCatalog(t)
 	many := strings.Repeat(`"x",`, 299) + `"x"`
 	single := `{"name":"content_published","version":"1","content_id":1,"channel_ids":[` + many + `]}`
-	if _, err := c.NewEvent([]byte(single), "", time.Now()); err == nil || len(err.Validations) != maxValidations || !strings.Contains(err.Detail, "300 parameters are not valid; these are the first 100.") {
-		t.Errorf("an event with 300 faults: got %v", err)
+	if _, err := c.NewEvent([]byte(single), "", time.Now()); err == nil || len(err.Validations) != maxValidations ||
+		!strings.Contains(err.Detail, "300 parameters are not valid; these are the first 100.") {
+		t.Errorf("event with 300 errors: got %v", err)
 	}
 	batch := `{"events":[` + strings.Repeat(`{},`, 99) + `{}]}`
-	if _, _, err := c.NewEvents([]byte(batch), time.Now()); err == nil || len(err.Validations) != maxValidations || !strings.Contains(err.Detail, "200 parameters are not valid; these are the first 100.") {
-		t.Errorf("a batch with 200 faults: got %v", err)
+	if _, _, err := c.NewEvents([]byte(batch), time.Now()); err == nil || len(err.Validations) != maxValidations ||
+		!strings.Contains(err.Detail, "200 parameters are not valid; these are the first 100.") {
+		t.Errorf("batch with 200 errors: got %v", err)
 	}
 }

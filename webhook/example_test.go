@@ -11,8 +11,8 @@ import (
 	"service/webhook"
 )
 
-// A publisher's event becomes the body of a delivery, which is signed for one
-// subscription and verified by its receiver with the Standard Webhooks library.
+// A published event becomes the body of a delivery, which is signed and then
+// verified by its receiver with the Standard Webhooks library.
 func Example() {
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {
@@ -39,7 +39,7 @@ func Example() {
 		header.Set(line[0], line[1])
 	}
 
-	// The receiver has the secret as it was shown when the subscription was created.
+	// The receiver has the secret shown when the subscription was created.
 	verifier, err := standardwebhooks.NewWebhook(secret.Reveal())
 	if err != nil {
 		log.Fatal(err)

@@ -23,12 +23,12 @@ func TestFieldHas(t *testing.T) {
 		{"", "4711", false},
 	} {
 		if got := FieldHas([]byte(object), tt.path, tt.value); got != tt.want {
-			t.Errorf("%s:%s: got %t", tt.path, tt.value, got)
+			t.Errorf("FieldHas(%s, %s) = %t", tt.path, tt.value, got)
 		}
 	}
 	for _, broken := range []string{"", "{", "null", "[]", `"content_id:4711"`} {
 		if FieldHas([]byte(broken), "content_id", "4711") {
-			t.Errorf("%q has it", broken)
+			t.Errorf("FieldHas(%q) = true, want false for invalid JSON", broken)
 		}
 	}
 }

@@ -10,10 +10,11 @@ func TestHealth(t *testing.T) {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	policy := HealthPolicy{FailingAfter: 10, RejectingAfter: 5, DisableAfter: time.Hour}
 	none := Failures{}
-	const probe, unasked = true, false
+	const probe, notProbe = true, false
 	success, retryable, rejected := Attempt{Result: ResultSuccess}, Attempt{Result: ResultRetryable}, Attempt{Result: ResultFailed}
 	unreachable := Failures{Count: 10, First: ago(time.Hour), Reason: FailingUnreachable, Since: ago(time.Minute), NextProbe: ago(time.Second)}
-	rejecting := Failures{Rejected: 5, First: ago(time.Hour), Reason: FailingRejecting, Since: ago(time.Minute), NextProbe: ago(time.Second), Probes: 3}
+	rejecting := Failures{Rejected: 5, First: ago(time.Hour), Reason: FailingRejecting, Since: ago(time.Minute),
+		NextProbe: ago(time.Second), Probes: 3}
 	pinged := rejecting
 	pinged.Pinged = true
 	with := func(f Failures, edit func(*Failures)) Failures {
@@ -30,30 +31,46 @@ func TestHealth(t *testing.T) {
 		want   Health
 		after  Failures
 	}{
-		{"a success changes nothing", policy, HealthHealthy, none, success, unasked, HealthHealthy, none},
-		{"the first failure", policy, HealthHealthy, none, retryable, unasked, HealthHealthy, Failures{Count: 1, First: now}},
-		{"a success ends both rows", policy, HealthHealthy, Failures{Count: 9, Rejected: 4, First: ago(time.Hour)}, success, unasked, HealthHealthy, none},
-		{"a final response ends no row", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}, rejected, unasked, HealthHealthy, Failures{Count: 9, Rejected: 1, First: ago(time.Hour)}},
-		{"an interruption says nothing", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}, Attempt{Result: ResultRetryable, Error: ErrorInterrupted}, unasked, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}},
-		{"the ninth of a long row", policy, HealthHealthy, Failures{Count: 8, First: ago(time.Hour)}, retryable, unasked, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}},
-		{"the tenth after a minute", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Minute)}, retryable, unasked, HealthFailing, Failures{Count: 10, First: ago(time.Minute), Reason: FailingUnreachable, Since: now, NextProbe: now.Add(MinProbeWait)}},
-		{"the tenth within a minute", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Minute - 1)}, retryable, unasked, HealthHealthy, Failures{Count: 10, First: ago(time.Minute - 1)}},
-		{"the fifth rejection", policy, HealthHealthy, Failures{Rejected: 4, First: ago(time.Second)}, rejected, unasked, HealthFailing, Failures{Rejected: 5, First: ago(time.Second), Reason: FailingRejecting, Since: now, NextProbe: now.Add(MinProbeWait)}},
-		{"a blocked destination is one", policy, HealthHealthy, Failures{Rejected: 4, First: now}, Attempt{Result: ResultFailed, Error: ErrorBlocked}, unasked, HealthFailing, Failures{Rejected: 5, First: now, Reason: FailingRejecting, Since: now, NextProbe: now.Add(MinProbeWait)}},
-		{"never, by the policy", HealthPolicy{}, HealthHealthy, Failures{Count: 99, Rejected: 99, First: ago(time.Hour)}, retryable, unasked, HealthHealthy, Failures{Count: 100, Rejected: 99, First: ago(time.Hour)}},
-		{"rejections never, by the policy", HealthPolicy{FailingAfter: 10}, HealthHealthy, Failures{Rejected: 99, First: ago(time.Hour)}, rejected, unasked, HealthHealthy, Failures{Rejected: 100, First: ago(time.Hour)}},
-		{"what was sent before it was failing is no probe", policy, HealthFailing, unreachable, retryable, unasked, HealthFailing, with(unreachable, func(f *Failures) { f.Count++ })},
-		{"a probe that fails", policy, HealthFailing, unreachable, retryable, probe, HealthFailing, with(unreachable, func(f *Failures) { f.Count, f.Probes, f.NextProbe = 11, 1, now.Add(2*MinProbeWait) })},
-		{"a server that is back, and rejects", policy, HealthFailing, unreachable, rejected, probe, HealthFailing, with(unreachable, func(f *Failures) {
+		{"a success changes nothing", policy, HealthHealthy, none, success, notProbe, HealthHealthy, none},
+		{"the first failure", policy, HealthHealthy, none, retryable, notProbe, HealthHealthy, Failures{Count: 1, First: now}},
+		{"a success resets both counts", policy, HealthHealthy, Failures{Count: 9, Rejected: 4, First: ago(time.Hour)}, success, notProbe,
+			HealthHealthy, none},
+		{"a rejection resets no count", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}, rejected, notProbe, HealthHealthy,
+			Failures{Count: 9, Rejected: 1, First: ago(time.Hour)}},
+		{"an interruption changes nothing", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)},
+			Attempt{Result: ResultRetryable, Error: ErrorInterrupted}, notProbe, HealthHealthy, Failures{Count: 9, First: ago(time.Hour)}},
+		{"ninth failure in a row", policy, HealthHealthy, Failures{Count: 8, First: ago(time.Hour)}, retryable, notProbe, HealthHealthy,
+			Failures{Count: 9, First: ago(time.Hour)}},
+		{"tenth failure after a minute", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Minute)}, retryable, notProbe,
+			HealthFailing, Failures{Count: 10, First: ago(time.Minute), Reason: FailingUnreachable, Since: now, NextProbe: now.Add(MinProbeWait)}},
+		{"tenth failure within a minute", policy, HealthHealthy, Failures{Count: 9, First: ago(time.Minute - 1)}, retryable, notProbe,
+			HealthHealthy, Failures{Count: 10, First: ago(time.Minute - 1)}},
+		{"fifth rejection", policy, HealthHealthy, Failures{Rejected: 4, First: ago(time.Second)}, rejected, notProbe, HealthFailing,
+			Failures{Rejected: 5, First: ago(time.Second), Reason: FailingRejecting, Since: now, NextProbe: now.Add(MinProbeWait)}},
+		{"a blocked destination is a rejection", policy, HealthHealthy, Failures{Rejected: 4, First: now},
+			Attempt{Result: ResultFailed, Error: ErrorBlocked}, notProbe, HealthFailing, Failures{Rejected: 5, First: now,
+				Reason: FailingRejecting, Since: now, NextProbe: now.Add(MinProbeWait)}},
+		{"breaker disabled", HealthPolicy{}, HealthHealthy, Failures{Count: 99, Rejected: 99, First: ago(time.Hour)}, retryable, notProbe,
+			HealthHealthy, Failures{Count: 100, Rejected: 99, First: ago(time.Hour)}},
+		{"breaker disabled for rejections", HealthPolicy{FailingAfter: 10}, HealthHealthy, Failures{Rejected: 99, First: ago(time.Hour)},
+			rejected, notProbe, HealthHealthy, Failures{Rejected: 100, First: ago(time.Hour)}},
+		{"an attempt sent before the breaker opened is no probe", policy, HealthFailing, unreachable, retryable, notProbe, HealthFailing,
+			with(unreachable, func(f *Failures) { f.Count++ })},
+		{"a probe that fails", policy, HealthFailing, unreachable, retryable, probe, HealthFailing,
+			with(unreachable, func(f *Failures) { f.Count, f.Probes, f.NextProbe = 11, 1, now.Add(2*MinProbeWait) })},
+		{"receiver is back and rejects", policy, HealthFailing, unreachable, rejected, probe, HealthFailing, with(unreachable, func(f *Failures) {
 			f.Rejected, f.Probes, f.NextProbe, f.Reason = 1, 1, now.Add(2*MinProbeWait), FailingRejecting
 		})},
-		{"the delivery of a probe is rejected", policy, HealthFailing, pinged, rejected, probe, HealthFailing, with(rejecting, func(f *Failures) { f.Rejected, f.Probes, f.NextProbe = 6, 4, now.Add(16*MinProbeWait) })},
-		{"the waits end at the longest", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Probes = 99 }), retryable, probe, HealthFailing, with(unreachable, func(f *Failures) { f.Count, f.Probes, f.NextProbe = 11, 100, now.Add(MaxProbeWait) })},
-		{"one success closes it", policy, HealthFailing, unreachable, success, unasked, HealthHealthy, none},
-		{"failing for too long", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Since = ago(time.Hour) }), retryable, probe, HealthDisabled, with(unreachable, func(f *Failures) {
-			f.Since, f.Count, f.Probes, f.NextProbe = ago(time.Hour), 11, 1, now.Add(2*MinProbeWait)
-		})},
-		{"what is off stays off", policy, HealthDisabled, none, success, unasked, HealthDisabled, none},
+		{"the delivery of a probe is rejected", policy, HealthFailing, pinged, rejected, probe, HealthFailing,
+			with(rejecting, func(f *Failures) { f.Rejected, f.Probes, f.NextProbe = 6, 4, now.Add(16*MinProbeWait) })},
+		{"probe wait at its maximum", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Probes = 99 }), retryable, probe,
+			HealthFailing, with(unreachable, func(f *Failures) { f.Count, f.Probes, f.NextProbe = 11, 100, now.Add(MaxProbeWait) })},
+		{"one success closes the breaker", policy, HealthFailing, unreachable, success, notProbe, HealthHealthy, none},
+		{"failing for too long", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Since = ago(time.Hour) }), retryable, probe,
+			HealthDisabled, with(unreachable, func(f *Failures) {
+				f.Since, f.Count, f.Probes, f.NextProbe = ago(time.Hour), 11, 1, now.Add(2*MinProbeWait)
+			})},
+		{"disabled stays disabled", policy, HealthDisabled, none, success, notProbe, HealthDisabled, none},
 	} {
 		if got, after := c.policy.After(c.health, c.before, &c.a, c.probe, now); got != c.want || after != c.after {
 			t.Errorf("%s: got %s %+v, want %s %+v", c.name, got, after, c.want, c.after)
@@ -69,18 +86,23 @@ func TestHealth(t *testing.T) {
 		want   Health
 		after  Failures
 	}{
-		{"a healthy one's", HealthHealthy, Failures{Rejected: 4, First: now}, rejected, unasked, HealthHealthy, Failures{Rejected: 4, First: now}},
-		{"a success does not close it", HealthFailing, rejecting, success, probe, HealthFailing, pinged},
-		{"the probe is made at once", HealthFailing, early, success, unasked, HealthFailing, with(pinged, func(f *Failures) { f.NextProbe = now })},
-		{"one that nobody waits for", HealthFailing, rejecting, rejected, unasked, HealthFailing, rejecting},
-		{"a probe that fails", HealthFailing, rejecting, rejected, probe, HealthFailing, with(rejecting, func(f *Failures) { f.Probes, f.NextProbe = 4, now.Add(16*MinProbeWait) })},
-		{"a probe that is interrupted", HealthFailing, rejecting, Attempt{Result: ResultRetryable, Error: ErrorInterrupted}, probe, HealthFailing, rejecting},
-		{"failing for too long", HealthFailing, with(rejecting, func(f *Failures) { f.Since = ago(time.Hour) }), retryable, probe, HealthDisabled, with(rejecting, func(f *Failures) {
-			f.Since, f.Probes, f.NextProbe = ago(time.Hour), 4, now.Add(16*MinProbeWait)
-		})},
+		{"healthy subscription", HealthHealthy, Failures{Rejected: 4, First: now}, rejected, notProbe, HealthHealthy,
+			Failures{Rejected: 4, First: now}},
+		{"a success does not close the breaker", HealthFailing, rejecting, success, probe, HealthFailing, pinged},
+		{"a success triggers the next probe immediately", HealthFailing, early, success, notProbe, HealthFailing,
+			with(pinged, func(f *Failures) { f.NextProbe = now })},
+		{"a ping that is no probe", HealthFailing, rejecting, rejected, notProbe, HealthFailing, rejecting},
+		{"a probe that fails", HealthFailing, rejecting, rejected, probe, HealthFailing,
+			with(rejecting, func(f *Failures) { f.Probes, f.NextProbe = 4, now.Add(16*MinProbeWait) })},
+		{"a probe that is interrupted", HealthFailing, rejecting, Attempt{Result: ResultRetryable, Error: ErrorInterrupted}, probe,
+			HealthFailing, rejecting},
+		{"failing for too long", HealthFailing, with(rejecting, func(f *Failures) { f.Since = ago(time.Hour) }), retryable, probe,
+			HealthDisabled, with(rejecting, func(f *Failures) {
+				f.Since, f.Probes, f.NextProbe = ago(time.Hour), 4, now.Add(16*MinProbeWait)
+			})},
 	} {
 		if got, after := policy.AfterPing(c.health, c.before, &c.a, c.probe, now); got != c.want || after != c.after {
-			t.Errorf("ping, %s: got %s %+v, want %s %+v", c.name, got, after, c.want, c.after)
+			t.Errorf("ping: %s: got %s %+v, want %s %+v", c.name, got, after, c.want, c.after)
 		}
 	}
 }

@@ -56,12 +56,12 @@ func TestMalformedJSON(t *testing.T) {
 		{deep(200000), "line 1, column 33: nested deeper than 32 levels"},
 		{strings.Repeat(`{"a":`, 33) + "1" + strings.Repeat("}", 33), "line 1, column 161: nested deeper than 32 levels"},
 	}
-	var d document // one for all: an error must not linger
+	var d document // reused: an error must not persist
 	for _, test := range tests {
 		for at, begin := range map[string]string{"": "The body", "events[3]": "events[3]"} {
 			err := d.parse([]byte(test.raw), at)
 			where := test.want
-			if at != "" && !strings.Contains(test.raw, "\n") { // which line it is, only the caller knows
+			if at != "" && !strings.Contains(test.raw, "\n") { // only the caller knows the line
 				_, where, _ = strings.Cut(where, ", ")
 			}
 			want := begin + " is not valid JSON: " + where + "."
@@ -70,17 +70,18 @@ func TestMalformedJSON(t *testing.T) {
 			}
 		}
 	}
-	for _, raw := range []string{"{}", " [ ] ", deep(32), `"\ud83d\ude00"`, "\"\x7f\u2028\"", "-0.0e-1", `{"a":1,"A":2}`, "null", `""`, `{"":{}}`} {
+	for _, raw := range []string{"{}", " [ ] ", deep(32), `"\ud83d\ude00"`, "\"\x7f\u2028\"", "-0.0e-1", `{"a":1,"A":2}`, "null", `""`,
+		`{"":{}}`} {
 		if err := d.parse([]byte(raw), ""); err != nil {
 			t.Errorf("%.60q: %v", raw, err)
 		}
 	}
 	if err := d.parse(make([]byte, MaxBodyBytes+1), ""); err == nil || err.Code != CodeTooLarge {
-		t.Errorf("a body that is too large: %v", err)
+		t.Errorf("body too large: got %v", err)
 	}
 }
 
-func TestDuplicatesAndNumbersAreNamed(t *testing.T) {
+func TestDuplicatesAndNumbers(t *testing.T) {
 	digits := strings.Repeat("1", 101)
 	tests := []struct{ raw, code, parameter string }{
 		{`{"a":1,"a":1}`, InvalidDuplicate, "a"},
@@ -103,7 +104,8 @@ func TestDuplicatesAndNumbersAreNamed(t *testing.T) {
 		if err := d.parse([]byte(test.raw), ""); !only(err, test.code, test.parameter) {
 			t.Errorf("%s: got %v, want %s for %q", test.raw, err, test.code, test.parameter)
 		}
-		if err, want := d.parse([]byte(test.raw), "events[3]"), "events[3]"; err == nil || !strings.HasPrefix(err.Validations[0].Parameter, want) {
+		if err, want := d.parse([]byte(test.raw), "events[3]"), "events[3]"; err == nil ||
+			!strings.HasPrefix(err.Validations[0].Parameter, want) {
 			t.Errorf("%s: got %v, want a parameter in %s", test.raw, err, want)
 		}
 	}
@@ -137,17 +139,18 @@ func TestDocument(t *testing.T) {
 		names = append(names, string(d.text(name)))
 	}
 	if got := strings.Join(names, ""); got != "acde" {
-		t.Errorf("members are %s, want acde", got)
+		t.Errorf("got members %s, want acde", got)
 	}
 	for range d.elements(0) {
-		t.Error("an object has elements")
+		t.Error("elements of an object: got some, want none")
 	}
 }
 
 func TestMerge(t *testing.T) {
 	v := []Validation{{Parameter: "url"}, {Parameter: "events[1]"}}
 	var got []string
-	for _, v := range merge(v, []Validation{{Parameter: "url"}, {Parameter: "events[1].name"}, {Parameter: "events[10].name"}, {Parameter: "urls"}, {Parameter: "urls"}}) {
+	for _, v := range merge(v, []Validation{{Parameter: "url"}, {Parameter: "events[1].name"}, {Parameter: "events[10].name"},
+		{Parameter: "urls"}, {Parameter: "urls"}}) {
 		got = append(got, v.Parameter)
 	}
 	if got, want := strings.Join(got, " "), "url events[1] events[10].name urls urls"; got != want {

@@ -521,7 +521,8 @@ func (f *Filter) value(s string) (value, code, must string) {
 func (p *listParser) end(f *Filter, end, name, value string) {
 	first, next, ok := parseRangeEnd([]byte(value))
 	if !ok {
-		p.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z (the + of an offset is written %2B in a URL), or a date such as 2026-03-14, which is read as UTC")
+		p.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z (the + of an offset is written %2B in a URL), "+
+			"or a date such as 2026-03-14, which is read as UTC")
 		return
 	}
 	if p.query.Ranges == nil {

@@ -57,7 +57,8 @@ func TestListQuery(t *testing.T) {
 		{DeliveryList, "page[cursor]=abc", page(ListQuery{Sort: newest, Cursor: "abc"})},
 
 		{SubscriptionList, "sort=url", page(ListQuery{Sort: []SortField{{"url", false}}})},
-		{SubscriptionList, "sort=-updated_at,url,-created_at", page(ListQuery{Sort: []SortField{{"updated_at", true}, {"url", false}, {"created_at", true}}})},
+		{SubscriptionList, "sort=-updated_at,url,-created_at",
+			page(ListQuery{Sort: []SortField{{"updated_at", true}, {"url", false}, {"created_at", true}}})},
 		{DeliveryList, "sort=-completed_at,created_at", page(ListQuery{Sort: []SortField{{"completed_at", true}, {"created_at", false}}})},
 
 		// Every spelling of a filter, and of several values.
@@ -68,14 +69,16 @@ func TestListQuery(t *testing.T) {
 		{DeliveryList, "filter.status[]=retryable&filter.status=failed", status("failed", "retryable")},
 		{DeliveryList, "filter[status]=retryable&filter[status]=failed,failed", status("failed", "retryable")},
 		{DeliveryList, "filter%5Bstatus%5D=failed%2Cretryable", status("failed", "retryable")},
-		{DeliveryList, "filter[status]=failed&filter[error]=dns&filter[response_status]=5xx,404&filter[event]=ping", page(ListQuery{Sort: newest, Filters: map[string][]string{
-			"status": {"failed"}, "error": {"dns"}, "response_status": {"404", "5xx"}, "event": {"ping"}}})},
+		{DeliveryList, "filter[status]=failed&filter[error]=dns&filter[response_status]=5xx,404&filter[event]=ping",
+			page(ListQuery{Sort: newest, Filters: map[string][]string{
+				"status": {"failed"}, "error": {"dns"}, "response_status": {"404", "5xx"}, "event": {"ping"}}})},
 		{EventList, "filter[id]=0198F6A2-7C1E-7D4B-9A41-3F6BE7C2D1E5", page(ListQuery{Sort: EventList.Default, Filters: map[string][]string{
 			"id": {"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5"}}})},
 		{SubscriptionList, "filter[url]=https://a.example/x,y", page(ListQuery{Sort: SubscriptionList.Default, Filters: map[string][]string{
 			"url": {"https://a.example/x,y"}}})},
-		{SubscriptionList, "filter[url][]=https://b.example&filter[url][]=https://a.example/&filter[active]=true", page(ListQuery{Sort: SubscriptionList.Default, Filters: map[string][]string{
-			"url": {"https://a.example/", "https://b.example"}, "active": {"true"}}})},
+		{SubscriptionList, "filter[url][]=https://b.example&filter[url][]=https://a.example/&filter[active]=true",
+			page(ListQuery{Sort: SubscriptionList.Default, Filters: map[string][]string{
+				"url": {"https://a.example/", "https://b.example"}, "active": {"true"}}})},
 
 		// Every spelling of a range; both ends are included, a date is its whole day.
 		{DeliveryList, "filter[created_at.from]=2026-03-14T08:24:48.644Z", created(moment, time.Time{})},
@@ -91,13 +94,14 @@ func TestListQuery(t *testing.T) {
 		{DeliveryList, "filter[created_at.to]=2026-03-14", created(time.Time{}, date("2026-03-15", 0))},
 		{DeliveryList, "filter[created_at.from]=2026-03-14&filter[created_at.to]=2026-03-14", created(day, date("2026-03-15", 0))},
 		{DeliveryList, "filter[created_at.to]=9999-12-31", created(time.Time{}, date("9999-12-31", 24*time.Hour))},
-		{DeliveryList, "filter[created_at.from]=2026-03-15&filter[created_at.to]=2026-03-14", created(date("2026-03-15", 0), date("2026-03-15", 0))}, // of which there are none
+		{DeliveryList, "filter[created_at.from]=2026-03-15&filter[created_at.to]=2026-03-14",
+			created(date("2026-03-15", 0), date("2026-03-15", 0))}, // of which there are none
 	} {
 		checkListQuery(t, tt.list, tt.query, &tt.want)
 	}
 }
 
-// checkListQuery checks what a list makes of the parameters of a request.
+// checkListQuery checks how a list parses the parameters of a request.
 func checkListQuery(t *testing.T, l *List, query string, want *ListQuery) {
 	t.Helper()
 	values, err := url.ParseQuery(query)
@@ -115,7 +119,7 @@ func checkListQuery(t *testing.T, l *List, query string, want *ListQuery) {
 	checkCanonical(t, l, &got)
 }
 
-// checkCanonical checks that a query is what its own parameters ask for.
+// checkCanonical checks that parsing a query's own parameters gives the same query.
 func checkCanonical(t *testing.T, l *List, q *ListQuery) {
 	t.Helper()
 	values := l.Values(q)
@@ -131,7 +135,7 @@ func checkCanonical(t *testing.T, l *List, q *ListQuery) {
 	}
 }
 
-// listFaults are queries with one thing wrong each.
+// listFaults are queries with one error each.
 var listFaults = []struct {
 	list                           *List
 	query, code, parameter, detail string // part of the detail
@@ -168,7 +172,8 @@ var listFaults = []struct {
 	{DeliveryList, "sort=created_at&sort=completed_at", InvalidDuplicate, "sort", ""},
 	{DeliveryList, "sort[]=created_at", InvalidUnknownField, "sort[]", ""},
 
-	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]", "filter[status], filter[event], filter[response_status], filter[error], filter[failure_reason], filter[event_id], filter[created_at.from]"},
+	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]",
+		"filter[status], filter[event], filter[response_status], filter[error], filter[failure_reason], filter[event_id], filter[created_at.from]"},
 	{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
 	{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
 	{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},
@@ -213,7 +218,7 @@ var listFaults = []struct {
 	{DeliveryList, "filter[created_at.from]=2026-03-14,2026-03-15", InvalidFormat, "filter[created_at.from]", ""},
 }
 
-func TestListQueryFaults(t *testing.T) {
+func TestListQueryErrors(t *testing.T) {
 	for _, tt := range listFaults {
 		values, err := url.ParseQuery(tt.query)
 		if err != nil {
@@ -221,7 +226,7 @@ func TestListQueryFaults(t *testing.T) {
 		}
 		_, problem := tt.list.Parse(values)
 		if problem == nil || len(problem.Validations) != 1 {
-			t.Errorf("%s: got %v, want one fault", tt.query, problem)
+			t.Errorf("%s: got %v, want one error", tt.query, problem)
 			continue
 		}
 		got := problem.Validations[0]
@@ -239,8 +244,8 @@ func tooMany() string {
 	return strings.Join(names, ",")
 }
 
-// All that is wrong is told at once, in the order of the parameters' names.
-func TestListQueryTellsEveryFault(t *testing.T) {
+// All errors are reported at once, sorted by parameter name.
+func TestListQueryReportsAllErrors(t *testing.T) {
 	values, err := url.ParseQuery("sort=x&page[size]=0&filter[state]=failed&filter[status]=done&filter[error]=dns")
 	if err != nil {
 		t.Fatal(err)
@@ -255,8 +260,8 @@ func TestListQueryTellsEveryFault(t *testing.T) {
 	}
 }
 
-// The same rows in the same order have one selection, whatever the page and
-// the spelling.
+// Queries for the same rows in the same order have the same selection, whatever
+// their page and spelling.
 func TestSelection(t *testing.T) {
 	selection := func(query string) string {
 		values, err := url.ParseQuery(query)
@@ -273,9 +278,10 @@ func TestSelection(t *testing.T) {
 	if got := selection("filter.status[]=retryable&filter.status[]=failed"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	for _, other := range []string{"", "filter[status]=failed", "filter[status]=failed,retryable&sort=created_at", "filter[status]=failed,retryable&filter[error]=dns", "filter[error]=dns"} {
+	for _, other := range []string{"", "filter[status]=failed", "filter[status]=failed,retryable&sort=created_at",
+		"filter[status]=failed,retryable&filter[error]=dns", "filter[error]=dns"} {
 		if got := selection(other); got == want {
-			t.Errorf("%s has the selection %s", other, got)
+			t.Errorf("%s: got selection %s", other, got)
 		}
 	}
 }

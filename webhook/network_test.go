@@ -20,6 +20,6 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	if got := Network(netip.Addr{}); got != (netip.Prefix{}) {
-		t.Errorf("Network of no address = %s", got)
+		t.Errorf("Network(zero address) = %s, want the zero network", got)
 	}
 }

@@ -14,11 +14,12 @@ func TestParseReplay(t *testing.T) {
 	for body, want := range map[string]ReplayFields{
 		`{"from":"2026-03-14","only":"all"}`: {From: day, Only: ReplayAll},
 		`{"from":"2026-03-14T08:24:48.644Z","to":"2026-03-14T10:00:00+01:00","only":"missed","dry_run":true}`: {
-			From: time.Date(2026, 3, 14, 8, 24, 48, 644e6, time.UTC), To: time.Date(2026, 3, 14, 9, 0, 0, 1e6, time.UTC), Only: ReplayMissed, DryRun: true,
+			From: time.Date(2026, 3, 14, 8, 24, 48, 644e6, time.UTC), To: time.Date(2026, 3, 14, 9, 0, 0, 1e6,
+				time.UTC), Only: ReplayMissed, DryRun: true,
 		},
-		// A date is the whole of its day, and both ends are included.
+		// A date is a whole day, and both ends are inclusive.
 		`{"from":"2026-03-14","to":"2026-03-14","only":"all"}`: {From: day, To: day.AddDate(0, 0, 1), Only: ReplayAll},
-		// Never earlier than asked for.
+		// Rounded up, never earlier than requested.
 		`{"from":"2026-03-14T00:00:00.0000001Z","only":"failed","dry_run":false}`: {From: day.Add(time.Millisecond), Only: ReplayFailed},
 		`{"from":"2026-03-14","only":"all","events":["content_updated",{"name":"content_published","version":"1"}]}`: {
 			From: day, Only: ReplayAll, Events: []string{"content_updated", "content_published"},
@@ -33,7 +34,7 @@ func TestParseReplay(t *testing.T) {
 	}
 }
 
-func TestParseReplayRefuses(t *testing.T) {
+func TestParseReplayErrors(t *testing.T) {
 	sub := &Subscription{Events: []string{"content_published", "content_updated"}}
 	with := func(field string) string { return `{"from":"2026-03-14","only":"all",` + field + `}` }
 	from := func(value string) string { return `{"from":` + value + `,"only":"all"}` }
@@ -79,7 +80,7 @@ func TestParseReplayRefuses(t *testing.T) {
 	} {
 		_, err := ParseReplay([]byte(body), sub)
 		if err == nil || err.Code != CodeInvalid {
-			t.Errorf("%s: got %v, want it refused", body, err)
+			t.Errorf("%s: got %v, want an invalid error", body, err)
 			continue
 		}
 		var got []string
@@ -106,7 +107,7 @@ func FuzzParseReplay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		fields, err := ParseReplay([]byte(body), sub)
 		if err == nil && (fields.From.IsZero() || fields.Only == "" || !fields.To.IsZero() && !fields.To.After(fields.From)) {
-			t.Errorf("%s passed as %+v", body, fields)
+			t.Errorf("%s: got %+v without an error", body, fields)
 		}
 	})
 }

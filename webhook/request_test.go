@@ -25,6 +25,6 @@ func TestRequestHeader(t *testing.T) {
 		t.Errorf("with secrets (-want +got):\n%s", diff)
 	}
 	if len(got) > MaxRequestHeader {
-		t.Errorf("%d lines, which is more than MaxRequestHeader", len(got))
+		t.Errorf("got %d lines, want at most MaxRequestHeader", len(got))
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// TestRetryPolicyAfter walks every result and error over every attempt.
+// TestRetryPolicyAfter checks every result and error for every attempt.
 func TestRetryPolicyAfter(t *testing.T) {
 	waits := []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
 	p := DefaultRetryPolicy()
@@ -29,7 +29,8 @@ func TestRetryPolicyAfter(t *testing.T) {
 		}{
 			{"200", Attempt{Result: ResultSuccess, ResponseStatus: 200}, Step{Status: StatusSuccess}},
 			{"404", Attempt{Result: ResultFailed, ResponseStatus: 404}, Step{Status: StatusFailed, FailureReason: FailureRejected}},
-			{"429", Attempt{Result: ResultFailed, ResponseStatus: 429, RetryAfter: time.Hour}, Step{Status: StatusFailed, FailureReason: FailureRejected}},
+			{"429", Attempt{Result: ResultFailed, ResponseStatus: 429, RetryAfter: time.Hour},
+				Step{Status: StatusFailed, FailureReason: FailureRejected}},
 			{"500", Attempt{Result: ResultRetryable, ResponseStatus: 500}, again(wait)},
 			{"timeout", Attempt{Result: ResultRetryable, Error: ErrorTimeout}, again(wait)},
 			{"dns", Attempt{Result: ResultRetryable, Error: ErrorDNS}, again(wait)},
@@ -41,7 +42,7 @@ func TestRetryPolicyAfter(t *testing.T) {
 		} {
 			tt.attempt.Number = number
 			if got := p.After(&tt.attempt, noon, 0.5); got != tt.want {
-				t.Errorf("attempt %d, %s: %+v, want %+v", number, tt.name, got, tt.want)
+				t.Errorf("attempt %d, %s: got %+v, want %+v", number, tt.name, got, tt.want)
 			}
 		}
 	}
@@ -64,7 +65,7 @@ func TestRetryPolicyJitter(t *testing.T) {
 		p := RetryPolicy{Waits: [...]time.Duration{100 * time.Second, 0, 0, 0}, Jitter: tt.jitter}
 		a := &Attempt{Number: 1, Result: ResultRetryable, ResponseStatus: 500}
 		if got := p.After(a, noon, tt.roll).NextAttemptAt.Sub(noon); got.Round(time.Microsecond) != tt.want {
-			t.Errorf("jitter %v, roll %v: %v, want %v", tt.jitter, tt.roll, got, tt.want)
+			t.Errorf("jitter %v, roll %v: got %v, want %v", tt.jitter, tt.roll, got, tt.want)
 		}
 	}
 	// Never outside the bounds, and never in the past.
@@ -74,7 +75,7 @@ func TestRetryPolicyJitter(t *testing.T) {
 		for i := range 1000 {
 			got := p.After(&Attempt{Number: number, Result: ResultRetryable}, noon, float64(i)/1000).NextAttemptAt.Sub(noon)
 			if got < w*8/10-time.Microsecond || got >= w*12/10 {
-				t.Fatalf("attempt %d, roll %d/1000: wait %v is outside %v ±20 %%", number, i, got, w)
+				t.Fatalf("attempt %d, roll %d/1000: got wait %v, want %v ±20%%", number, i, got, w)
 			}
 		}
 	}
@@ -102,11 +103,11 @@ func TestRetryPolicyRetryAfter(t *testing.T) {
 	} {
 		a := &Attempt{Number: tt.number, Result: ResultRetryable, ResponseStatus: 503, RetryAfter: tt.retryAfter}
 		if got := p.After(a, noon, tt.roll).NextAttemptAt.Sub(noon); got != tt.want {
-			t.Errorf("attempt %d, Retry-After %v, roll %v: %v, want %v", tt.number, tt.retryAfter, tt.roll, got, tt.want)
+			t.Errorf("attempt %d, Retry-After %v, roll %v: got %v, want %v", tt.number, tt.retryAfter, tt.roll, got, tt.want)
 		}
 	}
 	last := &Attempt{Number: MaxAttempts, Result: ResultRetryable, ResponseStatus: 503, RetryAfter: time.Hour}
 	if got := p.After(last, noon, 0); got.Status != StatusFailed || !got.NextAttemptAt.IsZero() {
-		t.Errorf("the last attempt with Retry-After: %+v, want failed", got)
+		t.Errorf("last attempt with Retry-After: got %+v, want failed", got)
 	}
 }

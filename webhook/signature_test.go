@@ -25,7 +25,7 @@ func TestSign(t *testing.T) {
 	}{
 		{`{"test": 2432232314}`, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
 	} {
-		// A fraction of a second is not signed.
+		// Fractions of a second are not signed.
 		at := time.Unix(1614265330, 999_999_999)
 		if got := SigningSecret(key).Sign("msg_p5jXN8AQM9LWM0D4loKWxJek", at, []byte(tt.body)); got != tt.want {
 			t.Errorf("Sign(%s) = %s, want %s", tt.body, got, tt.want)
@@ -33,14 +33,14 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// TestSignVerifies: the reference library accepts what is signed here, for
-// bodies of any size, and nothing that was changed.
+// The reference library verifies our signatures for bodies of any size, and nothing
+// that was changed.
 func TestSignVerifies(t *testing.T) {
 	now := time.Now()
 	for _, body := range []string{"", "{}", "ünïcödé \x00\xff", strings.Repeat("x", 1<<20)} {
 		secret := NewSigningSecret()
 		if len(secret) != 32 {
-			t.Fatalf("a secret has %d bytes, want 32", len(secret))
+			t.Fatalf("got a secret of %d bytes, want 32", len(secret))
 		}
 		id := NewID()
 		verifier, err := standardwebhooks.NewWebhook(secret.Reveal())
@@ -58,7 +58,7 @@ func TestSignVerifies(t *testing.T) {
 		if err := verifier.Verify([]byte(body), header(id, now, signature)); err != nil {
 			t.Errorf("body of %d bytes: %v", len(body), err)
 		}
-		// While a secret is being replaced, both sign.
+		// During a rotation both secrets sign.
 		both := NewSigningSecret().Sign(id, now, []byte(body)) + " " + signature
 		if err := verifier.Verify([]byte(body), header(id, now, both)); err != nil {
 			t.Errorf("two signatures: %v", err)
@@ -70,16 +70,16 @@ func TestSignVerifies(t *testing.T) {
 			"another secret": verifier.Verify([]byte(body), header(id, now, NewSigningSecret().Sign(id, now, []byte(body)))),
 		} {
 			if err == nil {
-				t.Errorf("%s is verified", what)
+				t.Errorf("%s: got it verified, want an error", what)
 			}
 		}
 	}
 }
 
-func TestSigningSecretIsNotShown(t *testing.T) {
+func TestSigningSecretIsRedacted(t *testing.T) {
 	secret := NewSigningSecret()
 	if !strings.HasPrefix(secret.Reveal(), "whsec_") {
-		t.Errorf("Reveal does not begin with whsec_")
+		t.Errorf("Reveal must start with whsec_")
 	}
 	var text, object strings.Builder
 	slog.New(slog.NewTextHandler(&text, nil)).Info("x", "secret", secret)
@@ -88,14 +88,15 @@ func TestSigningSecretIsNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, got := range []string{secret.String(), fmt.Sprint(secret), fmt.Sprintf("%v %s %+v", secret, secret, secret), text.String(), object.String(), string(encoded)} {
+	for _, got := range []string{secret.String(), fmt.Sprint(secret), fmt.Sprintf("%v %s %+v", secret, secret, secret), text.String(),
+		object.String(), string(encoded)} {
 		plain := base64.StdEncoding.EncodeToString(secret)
 		if strings.Contains(got, plain) || strings.Contains(got, string(secret)) || !strings.Contains(got, "[redacted]") {
-			t.Errorf("a secret is rendered as %q", got)
+			t.Errorf("got a secret formatted as %q, want it redacted", got)
 		}
 	}
 	if string(secret) == string(NewSigningSecret()) {
-		t.Error("two secrets are the same")
+		t.Error("two secrets are equal")
 	}
 }
 

@@ -306,9 +306,11 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 	case s == "":
 		return fail(InvalidRequired, "must not be empty")
 	case strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '\\' }):
-		return fail(InvalidFormat, "must be ASCII without spaces, control characters and backslashes; percent-encode other characters, and write the host in punycode")
+		return fail(InvalidFormat, "must be ASCII without spaces, control characters and backslashes; "+
+			"percent-encode other characters, and write the host in punycode")
 	case err != nil:
-		return fail(InvalidFormat, "must be an absolute URL that begins with "+schemes+", with every percent sign followed by two hexadecimal digits")
+		return fail(InvalidFormat, "must be an absolute URL that starts with "+schemes+
+			", with two hexadecimal digits after each percent sign")
 	case u.Scheme != "https" && !(u.Scheme == "http" && r.AllowHTTP):
 		return fail(InvalidFormat, "must begin with "+schemes)
 	case u.Opaque != "" || u.Hostname() == "":

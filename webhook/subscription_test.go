@@ -7,11 +7,10 @@ import (
 	"testing"
 )
 
-// subscriptionFieldTests are values of one field of a request that is otherwise in
-// order.
+// subscriptionFieldTests are values of one field in an otherwise valid request.
 var subscriptionFieldTests = []struct {
 	field, value    string
-	code, parameter string // "": it passes
+	code, parameter string // "" if it is valid
 }{
 	{"url", `null`, InvalidType, "url"},
 	{"url", `5`, InvalidType, "url"},
@@ -175,24 +174,24 @@ func TestSubscriptionFields(t *testing.T) {
 				t.Errorf("%.200s:\ngot %v, want %q for %q", raw, err, test.code, test.parameter)
 			}
 		}
-		// A doubled field, whatever its values.
+		// A duplicate field, whatever its values.
 		if _, err := rules.Parse(fmt.Appendf(nil, `{%q:1,%[1]q:2}`, test.field), false); !only(err, InvalidDuplicate, test.field) {
-			t.Errorf("%s twice: %v", test.field, err)
+			t.Errorf("%s twice: got %v", test.field, err)
 		}
 	}
 
 	if _, err := httpToo.Parse([]byte(`{"url":"http://example.com"}`), false); err != nil {
-		t.Errorf("http where it is allowed: %v", err)
+		t.Errorf("http with AllowHTTP: %v", err)
 	}
 	if _, err := httpToo.Parse([]byte(`{"url":"ftp://example.com"}`), false); !only(err, InvalidFormat, "url") ||
 		err.Validations[0].Detail != "must begin with https:// or http://" {
-		t.Errorf("ftp where http is allowed: %v", err)
+		t.Errorf("ftp with AllowHTTP: got %v", err)
 	}
 	if _, err := rules.Parse([]byte(`{"events":[{"name":"ping"}]}`), true); !only(err, InvalidRequired, "url") {
-		t.Errorf("without url: %v", err)
+		t.Errorf("without url: got %v", err)
 	}
 	if _, err := rules.Parse([]byte(`{"url":"https://example.com"}`), true); !only(err, InvalidRequired, "events") {
-		t.Errorf("without events: %v", err)
+		t.Errorf("without events: got %v", err)
 	}
 }
 
@@ -211,24 +210,25 @@ func TestParseSubscription(t *testing.T) {
 
 	f, err = rules.Parse([]byte(`{}`), false)
 	if err != nil || !reflect.DeepEqual(f, SubscriptionFields{}) {
-		t.Errorf("an empty update: %+v, %v", f, err)
+		t.Errorf("empty update: got %+v (%v)", f, err)
 	}
 	f, err = rules.Parse([]byte(`{"authorization_header":null}`), false)
 	if err != nil || f.AuthorizationHeader == nil || *f.AuthorizationHeader != nil {
-		t.Errorf("the removal of authorization_header: %+v, %v", f, err)
+		t.Errorf("removal of authorization_header: got %+v (%v)", f, err)
 	}
 	for _, raw := range []string{`[]`, `null`, `"x"`, `5`} {
 		if _, err := rules.Parse([]byte(raw), true); err == nil || err.Error() != "The body must be a JSON object." {
 			t.Errorf("%s: %v", raw, err)
 		}
 	}
-	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid || err.Error() != "The body is not valid JSON: line 1, column 8: unexpected '}'." {
-		t.Errorf("malformed: %v", err)
+	if _, err := rules.Parse([]byte(`{"url":}`), true); err == nil || err.Code != CodeInvalid ||
+		err.Error() != "The body is not valid JSON: line 1, column 8: unexpected '}'." {
+		t.Errorf("malformed: got %v", err)
 	}
 }
 
-// An update ignores what is read-only in a record that is sent back; creating
-// refuses it.
+// An update ignores read-only fields of a record that is sent back; a creation
+// rejects them.
 func TestSubscriptionReadOnlyFields(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	for _, field := range readOnlyFields {
@@ -251,13 +251,13 @@ func TestSubscriptionReadOnlyFields(t *testing.T) {
 	}
 }
 
-// Every fault is told in one answer, and none twice.
-func TestSubscriptionFaultsAreToldAtOnce(t *testing.T) {
+// All errors are reported at once, each once.
+func TestSubscriptionReportsAllErrors(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	_, err := rules.Parse([]byte(`{"description":5,"x":1,"url":7,"max_in_flight":1000,
 		"events":[{"name":"nope"},5,{"name":7},{},{"name":"ping","version":"2"},{"name":"ping","x":1}],"authorization_header":" "}`), true)
 	if err == nil {
-		t.Fatal("there was no error")
+		t.Fatal("got no error")
 	}
 	var got []string
 	for _, v := range err.Validations {
@@ -274,8 +274,8 @@ func TestSubscriptionFaultsAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// No error repeats what may be a secret.
-func TestSubscriptionErrorsHoldNoSecret(t *testing.T) {
+// No error repeats a value that may be secret.
+func TestSubscriptionErrorsContainNoSecret(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	for _, raw := range []string{
 		`{"authorization_header":"Bearer hunter2 "}`, `{"authorization_header":["hunter2"]}`, `{"authorization_header":"hunter2` + "\n" + `"}`,
@@ -297,23 +297,23 @@ func FuzzParseSubscription(f *testing.F) {
 		fields, err := rules.Parse(raw, true)
 		if err == nil {
 			if formErr != nil || len(faults) > 0 || !reflect.DeepEqual(form, fields) {
-				t.Fatalf("it keeps the rules, but has not the form: %v", formErr)
+				t.Fatalf("got it accepted by Parse but not by parseSubscription: %v", formErr)
 			}
 			if fields.URL == nil || fields.Events == nil || len(rules.Check(&fields, true)) > 0 {
-				t.Fatalf("accepted against the rules: %+v", fields)
+				t.Fatalf("got fields accepted that break the rules: %+v", fields)
 			}
 			if h := fields.AuthorizationHeader; h != nil && *h != nil && strings.ContainsAny(**h, "\r\n\x00") {
-				t.Fatalf("accepted a header that HTTP cannot carry: %q", **h)
+				t.Fatalf("got a header accepted that HTTP cannot carry: %q", **h)
 			}
 			return
 		}
 		if err.Detail == "" || err.Code != CodeInvalid || len(err.Validations) > maxValidations {
-			t.Fatalf("not an error as it should be: %#v", err)
+			t.Fatalf("got a malformed error: %#v", err)
 		}
 		seen := make(map[Validation]bool)
 		for _, v := range err.Validations {
 			if v.Code == "" || v.Detail == "" || seen[v] {
-				t.Fatalf("a validation that says too little, or again: %#v", v)
+				t.Fatalf("got an incomplete or duplicate validation: %#v", v)
 			}
 			seen[v] = true
 		}

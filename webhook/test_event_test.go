@@ -16,7 +16,7 @@ func TestParseTest(t *testing.T) {
 		e, invalid := c.ParseTest([]byte(`{"name":"`+eventType.Name+`"}`), now)
 		if eventType.Name == EventPing {
 			if invalid == nil || invalid.Validations[0].Parameter != "name" {
-				t.Errorf("ping: got %v", invalid)
+				t.Errorf("ping: got %v, want an error", invalid)
 			}
 			continue
 		}
@@ -40,10 +40,10 @@ func TestParseTest(t *testing.T) {
 	}
 	for _, body := range []string{"", "[]", "{", `"content_updated"`} {
 		if _, invalid := c.ParseTest([]byte(body), now); invalid == nil {
-			t.Errorf("%q was taken", body)
+			t.Errorf("%q: got no error", body)
 		}
 	}
 	if IsTestEvent(PingEvent(NewID(), now)) {
-		t.Error("a ping is a test")
+		t.Error("IsTestEvent(ping) = true, want false")
 	}
 }

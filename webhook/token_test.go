@@ -12,10 +12,10 @@ import (
 func TestTokenSecret(t *testing.T) {
 	secret := NewTokenSecret()
 	if !strings.HasPrefix(secret, "svc_") || len(secret) != 50 || strings.Trim(secret[4:], alphabet) != "" {
-		t.Fatalf("%q is not of the form of a secret", secret)
+		t.Fatalf("got secret %q, want the prefix and 46 characters", secret)
 	}
 	if hash, ok := HashTokenSecret(secret); !ok || hash != sha256.Sum256([]byte(secret)) {
-		t.Errorf("a new secret: %x, %t", hash, ok)
+		t.Errorf("new secret: got hash %x, %t", hash, ok)
 	}
 	// Whatever is mistyped is told from an unknown secret.
 	for i := range len(secret) {
@@ -26,24 +26,25 @@ func TestTokenSecret(t *testing.T) {
 			}
 			wrong[i] = c
 			if hash, ok := HashTokenSecret(string(wrong)); ok || hash != [sha256.Size]byte{} {
-				t.Errorf("%q with %q at %d was taken", secret, c, i)
+				t.Errorf("%q with %q at %d: got it accepted", secret, c, i)
 			}
 		}
 	}
-	for _, wrong := range []string{"", "svc_", secret[1:], secret[:49], secret + "0", " " + secret, secret + " ", strings.ToUpper(secret), "Bearer " + secret} {
+	for _, wrong := range []string{"", "svc_", secret[1:], secret[:49], secret + "0", " " + secret, secret + " ", strings.ToUpper(secret),
+		"Bearer " + secret} {
 		if _, ok := HashTokenSecret(wrong); ok {
-			t.Errorf("%q was taken", wrong)
+			t.Errorf("%q: got it accepted", wrong)
 		}
 	}
 	if hint := TokenHint(secret); hint != secret[:10] {
-		t.Errorf("the hint is %q, want %q", hint, secret[:10])
+		t.Errorf("got hint %q, want %q", hint, secret[:10])
 	}
 	if hint := TokenHint("abc"); hint != "abc" {
-		t.Errorf("the hint of something short is %q", hint)
+		t.Errorf("got hint %q for a short secret", hint)
 	}
 }
 
-// The checksum is what scanners for leaked secrets compute: it must not change.
+// Scanners for leaked secrets compute the checksum, so it must not change.
 func TestTokenChecksumIsFixed(t *testing.T) {
 	const body = "0123456789abcdefghijABCDEFGHIJ0123456789"
 	want := crc32Base62(body)
@@ -51,11 +52,12 @@ func TestTokenChecksumIsFixed(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if _, ok := HashTokenSecret("svc_" + body + want); !ok {
-		t.Error("a secret made by hand was refused")
+		t.Error("got a secret with a hand-made checksum rejected")
 	}
 }
 
-// crc32Base62 is the checksum written again, from the definition of CRC-32.
+// crc32Base62 is an independent implementation of the checksum, from the definition
+// of CRC-32.
 func crc32Base62(s string) string {
 	crc := uint32(0xffffffff)
 	for _, c := range []byte(s) {
@@ -78,7 +80,7 @@ func TestTokenSecretsDiffer(t *testing.T) {
 	for range 2000 {
 		secret := NewTokenSecret()
 		if seen[secret] {
-			t.Fatal("a secret came twice")
+			t.Fatal("got the same secret twice")
 		}
 		seen[secret] = true
 		for _, c := range secret[4:44] {
@@ -88,7 +90,7 @@ func TestTokenSecretsDiffer(t *testing.T) {
 	// 80,000 characters, 1,290 of each expected, with a deviation of 36.
 	for _, c := range alphabet {
 		if n := count[c]; n < 1000 || n > 1580 {
-			t.Errorf("%q came %d times of 80000: it is favoured or shunned", c, n)
+			t.Errorf("got %q %d times in 80000 characters, want a uniform distribution", c, n)
 		}
 	}
 }
@@ -118,12 +120,12 @@ func TestTokenAllows(t *testing.T) {
 		token := Token{Scopes: []Scope{granted}}
 		for _, asked := range append(Scopes(), "", "webhooks", "webhooks.*") {
 			if got := token.Allows(asked); got != (asked == granted) {
-				t.Errorf("a token with %s allows %q: %t", granted, asked, got)
+				t.Errorf("token with scope %s: Allows(%q) = %t", granted, asked, got)
 			}
 		}
 	}
 	if (&Token{}).Allows(ScopeEventsRead) {
-		t.Error("a token without scopes allows something")
+		t.Error("got a scope allowed by a token without scopes")
 	}
 }
 
@@ -171,7 +173,7 @@ func TestNewTokenCheck(t *testing.T) {
 	}
 }
 
-// A token as JSON has no zero times, which would read as long expired.
+// A token in JSON has no zero times, which would look expired.
 func TestTokenJSON(t *testing.T) {
 	got, err := json.Marshal(Token{ID: "a", Scopes: []Scope{ScopeEventsRead}, CreatedAt: testNow})
 	want := `{"id":"a","hint":"","program_id":"","user_id":"","name":"","scopes":["events.read"],"created_at":"2026-03-14T08:24:48.644Z"}`

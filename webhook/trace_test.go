@@ -46,27 +46,26 @@ func TestParseTrace(t *testing.T) {
 	}
 }
 
-// An attempt is a span of its own in the trace of the event, the same each time
-// it is asked for.
+// Each attempt has its own, reproducible span in the trace of the event.
 func TestTraceOfAttempt(t *testing.T) {
 	trace := ParseTrace([]string{"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 	if got, want := trace.ID(), "4bf92f3577b34da6a3ce929d0e0e4736"; got != want {
-		t.Errorf("got the id %q, want %q", got, want)
+		t.Errorf("got id %q, want %q", got, want)
 	}
 	seen := map[string]bool{string(trace): true}
 	for _, delivery := range []string{"a", "b"} {
 		for number := 1; number <= 5; number++ {
 			sent := trace.Attempt(delivery, number)
 			if seen[sent] || sent != trace.Attempt(delivery, number) {
-				t.Errorf("attempt %d of %s sends %q, which is another's, or not always the same", number, delivery, sent)
+				t.Errorf("attempt %d of %s: got %q, want a unique and reproducible span", number, delivery, sent)
 			}
 			seen[sent] = true
 			if got := ParseTrace([]string{sent}); string(got) != sent || got.ID() != trace.ID() {
-				t.Errorf("attempt %d of %s sends %q, which is no span of the trace", number, delivery, sent)
+				t.Errorf("attempt %d of %s: got %q, want a span of the trace", number, delivery, sent)
 			}
 		}
 	}
 	if none := Trace(""); none.ID() != "" || none.Attempt("a", 1) != "" {
-		t.Errorf("without a trace: got %q and %q, want nothing", none.ID(), none.Attempt("a", 1))
+		t.Errorf("without a trace: got %q and %q, want none", none.ID(), none.Attempt("a", 1))
 	}
 }

@@ -116,7 +116,7 @@ const (
 	countBulkRun          = `INSERT INTO bulk_run_subscriptions (subscription_id, run, done)
 		SELECT d.subscription_id, ?1, count(*) FROM json_each(?2) i CROSS JOIN deliveries d ON d.num = i.value WHERE TRUE GROUP BY 1
 		ON CONFLICT DO UPDATE SET done = done + excluded.done`
-	deleteBulkWait        = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"
+	deleteBulkWait = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"
 )
 
 // bulkWork is a turn of a bulk run. The run goes through all deliveries in their

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"service/store"
@@ -60,15 +61,15 @@ func (h *channelPages) list(r *request) (response, error) {
 
 // channelForm is the form that creates a channel, or changes one.
 type channelForm struct {
-	channel webhook.AlertChannel // its URL is what was filled in
+	channel webhook.AlertChannel // with the URL as typed
 	to      string
 	editing bool
-	target  string // of the one that is changed: where it leads to now
+	target  string // of the edited channel, as it is now
 	smtp    bool
 	errors  []ui.FieldError
 }
 
-// channelFields are the fields of the form by the parameters that errors name.
+// channelFields maps the parameters of errors to the fields of the form.
 func channelFields() map[string][2]string {
 	return map[string][2]string{
 		"name": {"name", "Name"}, "kind": {"kind", "Kind"}, "url": {"url", "URL"}, "to": {"to", "Addresses"},
@@ -81,7 +82,7 @@ func (h *channelPages) newForm(r *request) (response, error) {
 	return response{page: channelFormPage(h.frame(r, "New alert channel"), &f)}, nil
 }
 
-// readForm takes what was filled in into a channel.
+// readForm reads the form into a channel.
 func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) (*channelForm, error) {
 	form, err := r.form()
 	if err != nil {
@@ -115,8 +116,7 @@ func (h *channelPages) check(c *webhook.AlertChannel) error {
 	return validationError(webhook.CheckChannel(c, h.cfg.Rules, h.cfg.Email))
 }
 
-// create creates a channel. The page that answers has the signing secret of a webhook,
-// which is shown once.
+// create creates a channel. The response shows the signing secret of a webhook, once.
 func (h *channelPages) create(r *request) (response, error) {
 	c := webhook.AlertChannel{}
 	f, err := h.readForm(r, &c)
@@ -139,12 +139,12 @@ func (h *channelPages) create(r *request) (response, error) {
 		return response{}, unavailable(err)
 	}
 	if c.Kind == webhook.ChannelWebhook {
-		return response{page: channelSecretPage(h.frame(r, "The new alert channel"), &c), secret: true}, nil
+		return response{page: channelSecretPage(h.frame(r, "Alert channel created"), &c), secret: true}, nil
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is created. Send a test alert to see whether it works."}}, nil
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel created. Send a test alert to check it."}}, nil
 }
 
-// channelDetail says what a channel is, for the audit.
+// channelDetail describes a channel for the audit log.
 func channelDetail(c *webhook.AlertChannel) string {
 	return string(c.Kind) + " " + c.Name + ": " + c.Target()
 }
@@ -205,10 +205,10 @@ func (h *channelPages) update(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is saved."}}, nil
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel saved."}}, nil
 }
 
-// test has a test alert sent.
+// test sends a test alert.
 func (h *channelPages) test(r *request) (response, error) {
 	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
 	if err == nil {
@@ -243,10 +243,10 @@ func (h *channelPages) delete(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: "/alerts", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The channel is deleted."}}, nil
+	return response{location: "/alerts", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel deleted."}}, nil
 }
 
-// channelKinds are the kinds to choose from.
+// channelKinds are the options of the field Kind.
 func channelKinds() []ui.Option {
 	return []ui.Option{
 		{Value: string(webhook.ChannelSlack), Label: "Slack-compatible webhook"},
@@ -268,7 +268,7 @@ func channelKind(k webhook.ChannelKind) string {
 func alertMeaning(name webhook.AlertName) string {
 	switch name {
 	case webhook.AlertFailing:
-		return "The circuit breaker of a subscription opened: its events are held."
+		return "The circuit breaker of a subscription opened: its events wait."
 	case webhook.AlertRecovered:
 		return "A failing subscription accepts deliveries again."
 	case webhook.AlertDisabled:
@@ -279,17 +279,37 @@ func alertMeaning(name webhook.AlertName) string {
 	return ""
 }
 
-// sendResult says what came of sending an alert.
-func sendResult(s *store.AlertSend) string {
+// sendResult describes the result of sending an alert to a channel of a kind.
+func sendResult(kind webhook.ChannelKind, s *store.AlertSend) string {
 	switch {
 	case s.AttemptsMade == 0 || s.AttemptedAt.IsZero():
 		return "not sent yet"
 	case s.Error != webhook.ErrorNone:
 		return errorTitles[s.Error]
+	case kind == webhook.ChannelEmail:
+		return smtpResult(s.ResponseStatus)
 	case s.ResponseStatus != 0:
 		return outcomeText(&webhook.Attempt{ResponseStatus: s.ResponseStatus})
 	}
 	return ""
+}
+
+// smtpResult describes a reply code of a mail server.
+func smtpResult(code int) string {
+	text := "the mail server rejected the message"
+	switch {
+	case code >= 200 && code < 300:
+		return "Accepted by the mail server"
+	case code == 530 || code == 534 || code == 535:
+		text = "the mail server rejected the user name or password; check --smtp-user and --smtp-password-file"
+	case code == 550 || code == 551 || code == 553:
+		text = "the mail server rejected an address"
+	case code == 452 || code == 552:
+		text = "the mailbox is full"
+	case code >= 400 && code < 500:
+		text = "the mail server cannot accept the message now"
+	}
+	return strconv.Itoa(code) + ": " + text
 }
 
 // sendName names an alert that was sent to a channel.

@@ -125,7 +125,7 @@ func channelListPage(f ui.Frame, l *channelList) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.EmptyState("No alert channel is set up.", "Alerts are logged and shown here, and reach nobody else. Create a channel to have them sent by email, to Slack or to a webhook.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.EmptyState("No alert channels yet.", "Alerts are only logged and shown here. Create a channel to receive them by email, in Slack or at a webhook.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -315,7 +315,7 @@ func channelListPage(f ui.Frame, l *channelList) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if !l.smtp {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"lead\">Email needs a mail server, which only the command line can name: start the service with <code>--smtp-host</code> and <code>--smtp-from</code>.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"lead\">Email needs a mail server, which only the command line can set: start the service with <code>--smtp-host</code> and <code>--smtp-from</code>.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -571,9 +571,9 @@ func channelTableRow(f ui.Frame, c *channelRow) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var28 string
-					templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(sendResult(c.last) + ", ")
+					templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(sendResult(c.Kind, c.last) + ", ")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 103, Col: 32}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 103, Col: 40}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var28))
 					if templ_7745c5c3_Err != nil {
@@ -791,7 +791,7 @@ func channelPage(f ui.Frame, v *channelView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					if v.Kind != webhook.ChannelEmail {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 34, "<span class=\"sub\">The path is not shown, since it may hold a secret.</span>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 34, "<span class=\"sub\">The path is hidden because it may contain a secret.</span>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -922,7 +922,7 @@ func channelPage(f ui.Frame, v *channelView) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(v.sends) == 0 {
-				templ_7745c5c3_Err = ui.EmptyState("No alert was sent here yet.", "Send a test alert to see whether the channel works.").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.EmptyState("No alerts sent yet.", "Send a test alert to check the channel.").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -952,7 +952,7 @@ func channelPage(f ui.Frame, v *channelView) templ.Component {
 						}
 						ctx = templ.InitializeContext(ctx)
 						for n := range v.sends {
-							templ_7745c5c3_Err = sendRow(f, &v.sends[n]).Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = sendRow(f, v.Kind, &v.sends[n]).Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -984,7 +984,7 @@ func channelPage(f ui.Frame, v *channelView) templ.Component {
 	})
 }
 
-func sendRow(f ui.Frame, s *store.AlertSend) templ.Component {
+func sendRow(f ui.Frame, kind webhook.ChannelKind, s *store.AlertSend) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1087,9 +1087,9 @@ func sendRow(f ui.Frame, s *store.AlertSend) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				var templ_7745c5c3_Var52 string
-				templ_7745c5c3_Var52, templ_7745c5c3_Err = templ.JoinStringErrs(sendResult(s))
+				templ_7745c5c3_Var52, templ_7745c5c3_Err = templ.JoinStringErrs(sendResult(kind, s))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 182, Col: 18}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 182, Col: 24}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var52))
 				if templ_7745c5c3_Err != nil {

@@ -12,7 +12,7 @@ func TestChannelPages(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
 	v := visit(t, w)
 	v.signIn(w)
-	v.do("GET", "/alerts").want(t, 200, "No alert channel is set up.")
+	v.do("GET", "/alerts").want(t, 200, "No alert channels yet.")
 	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
 	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "must have at least one alert")
 	v.send("/alerts/new", "name", "x", "kind", "email", "to", "nobody", "alert", "subscription_failing").want(t, 422, "must be an email address")
@@ -34,7 +34,7 @@ func TestChannelPages(t *testing.T) {
 			t.Errorf("%s shows a secret:\n%s", path, p.body)
 		}
 	}
-	shown(path, "https://hooks.example/…", "Send test alert", "No alert was sent here yet.", "Events lost")
+	shown(path, "https://hooks.example/…", "Send test alert", "No alerts sent yet.", "Events lost")
 	shown("/alerts", "On call", "Events lost")
 	v.send(path+"/test").want(t, 303, "")
 	shown(path, "Test", "not sent yet", "0 of 5 attempts")

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ func (c *canaryRun) drive() []string {
 	alertKey := harness.RandomHex(24)
 	c.plant("alert URL", "k="+alertKey, alertKey, nil)
 	c.in.Flags = append(c.in.Flags, "--alert-url", c.server+"/alert?k="+alertKey)
+	c.listenSMTP()
 	first := c.in.MustStart()
 	c.base = c.in.URL()
 	c.readAlertSecret()
@@ -298,7 +300,70 @@ func (c *canaryRun) visitPages() {
 		c.t.Fatal(err)
 	}
 	c.command(harness.ExitOK, "", "admin", "create", "--email", "bo@example.com", "--password-file", passwordFile, "--data", c.in.Data)
+	c.createChannels(browser)
 	c.browse(browser)
+}
+
+// listenSMTP starts a mail server that repeats the password in its reply.
+func (c *canaryRun) listenSMTP() {
+	c.t.Helper()
+	password := harness.RandomHex(24)
+	server, err := harness.ListenSMTP(c.t, "127.0.0.1:0", "alerts", "another", false)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	file := filepath.Join(c.t.TempDir(), "smtp-password")
+	if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.plant("the mail server's password", password, password, nil)
+	c.in.Wrapper = []string{"env", "SSL_CERT_FILE=" + server.CAFile}
+	c.in.Flags = append(c.in.Flags, "--smtp-host", server.Addr, "--smtp-from", "service@operator.example",
+		"--smtp-user", "alerts", "--smtp-password-file", file)
+}
+
+// createChannels creates an alert channel of each kind, with a mistake first, sends a test
+// alert to each, and waits for the results.
+func (c *canaryRun) createChannels(browser *http.Client) {
+	c.t.Helper()
+	form := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	create := func(kind string, fields ...string) {
+		values := url.Values{"name": {kind}, "kind": {kind}, "alert": {"subscription_failing"}}
+		for i := 0; i < len(fields); i += 2 {
+			values.Set(fields[i], fields[i+1])
+		}
+		key := harness.RandomHex(24)
+		if kind != "email" {
+			values.Set("url", c.server+"/alert/"+key+"?token="+key)
+			c.plant("the URL of a "+kind+" channel", key, key, nil)
+		}
+		_, page := c.do(browser, "POST", "/alerts/new", values.Encode(), form, "the secret of a channel")
+		secret := regexp.MustCompile(`whsec_([A-Za-z0-9+/]{43}=)`).FindSubmatch(page)
+		if (secret != nil) != (kind == "webhook") {
+			c.t.Fatalf("a channel of kind %s: %.300s", kind, page)
+		}
+		path := string(regexp.MustCompile(`/alerts/[0-9a-f-]{36}`).Find(page))
+		if secret != nil {
+			raw, err := base64.StdEncoding.DecodeString(string(secret[1]))
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			c.plant("the secret of a channel", string(secret[1]), string(secret[1][:40]), raw)
+		}
+		c.do(browser, "GET", path+"/edit", nil, nil)
+		c.do(browser, "POST", path+"/test", "", form)
+		for end := time.Now().Add(harness.Timeout()); ; time.Sleep(20 * time.Millisecond) {
+			if _, page = c.do(browser, "GET", path, nil, nil); bytes.Contains(page, []byte("1 of 5 attempts")) {
+				return
+			}
+			if time.Now().After(end) {
+				c.t.Fatalf("no result of a channel of kind %s: %.3000s", kind, page)
+			}
+		}
+	}
+	create("slack")
+	create("webhook")
+	create("email", "to", "ana@operator.example")
 }
 
 // lookAtTheEnd looks through what there is while the service runs, after it was

@@ -9,7 +9,8 @@ import (
 // The body of a bulk run request is parsed like list parameters, and all errors are
 // reported.
 func TestParseBulkRun(t *testing.T) {
-	f, err := ParseBulkRun([]byte(`{"action": "cancel", "filter": {"status": ["pending", "retryable"], "event": "a,b", "created_at.from": "2026-03-14"}}`), "acme")
+	f, err := ParseBulkRun([]byte(`{"action": "cancel", "filter": {"status": ["pending", "retryable"], "event": "a,b",`+
+		` "created_at.from": "2026-03-14"}}`), "acme")
 	if err != nil || f.Action != BulkCancel || f.DryRun || !slices.Equal(f.Query.Filters["status"], []string{"pending", "retryable"}) ||
 		!slices.Equal(f.Query.Filters["event"], []string{"a", "b"}) || f.Query.Ranges["created_at"].From.IsZero() ||
 		!slices.Equal(f.Query.Filters["program_id"], []string{"acme"}) {

@@ -62,7 +62,8 @@ func TestOwnEventTypes(t *testing.T) {
 // Keywords that the embedded schemas do not use work too, but more slowly.
 func TestOwnEventTypesSupportJSONSchema(t *testing.T) {
 	schema := strings.NewReplacer(
-		`"additionalProperties": false`, `"unevaluatedProperties": false, "dependentRequired": {"carrier": ["weight"]}, "allOf": [{"properties": {"weight": {"type": "number", "exclusiveMinimum": 0}}}]`,
+		`"additionalProperties": false`, `"unevaluatedProperties": false, "dependentRequired": {"carrier": ["weight"]},`+
+			` "allOf": [{"properties": {"weight": {"type": "number", "exclusiveMinimum": 0}}}]`,
 		`"carrier": "bike"`, `"carrier": "bike", "weight": 0.5`,
 		`"format": "uuid"`, `"format": "uuid", "pattern": "^[0-9A-Fa-f-]+$"`,
 	).Replace(orderShipped)

@@ -431,11 +431,13 @@ func TestAcceptorsAccept(t *testing.T) {
 func TestNewCatalog(t *testing.T) {
 	schema := func(more string) []schemaFile {
 		return []schemaFile{{"order_placed.json", []byte(`{"title":"T","description":"D","type":"object","properties":{` +
-			`"id":{"type":"string","format":"uuid"},"timestamp":{"format":"date-time"},"name":{"const":"order_placed"},"version":{"const":"1"},` + more + `}`)}}
+			`"id":{"type":"string","format":"uuid"},"timestamp":{"format":"date-time"},"name":{"const":"order_placed"},` +
+			`"version":{"const":"1"},` + more + `}`)}}
 	}
 	example := `"examples":[{"name":"order_placed","version":"1","size":"small","code":"a1","note":"n"}]`
 	c, err := newCatalog(schema(`"size":{"enum":["small","large"]},"code":{"type":["string","null"],"pattern":"^[a-z]"},` +
-		`"note":{"maxLength":3},"list":{"maxItems":1,"items":{"minimum":2}},"one":{"oneOf":[{"type":"string"},{"type":"boolean"}]}},"required":["id"],` + example))
+		`"note":{"maxLength":3},"list":{"maxItems":1,"items":{"minimum":2}},"one":{"oneOf":[{"type":"string"},{"type":"boolean"}]}},` +
+		`"required":["id"],` + example))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +465,8 @@ func TestNewCatalog(t *testing.T) {
 
 	// The choice between then and else must follow JSON Schema, for which 1.0 is an
 	// integer.
-	c, err = newCatalog(schema(`"size":{"type":"string"},"code":{"type":"string"},"note":{"type":"string"},"n":{"type":"number"}},"if":{"properties":{"n":{"type":"integer"}},"required":["n"]},"then":{"required":["code"]},` +
+	c, err = newCatalog(schema(`"size":{"type":"string"},"code":{"type":"string"},"note":{"type":"string"},"n":{"type":"number"}},` +
+		`"if":{"properties":{"n":{"type":"integer"}},"required":["n"]},"then":{"required":["code"]},` +
 		`"else":{"required":["note"]},` + example))
 	if err != nil {
 		t.Fatal(err)

@@ -20,7 +20,8 @@ const (
 // them.
 func TestDetailsDefault(t *testing.T) {
 	c := testCatalog(t)
-	const fields = `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"acknowledged":false,"label":"l","text":"t","category":`
+	const fields = `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","name":"user_notification_created","version":"1",` +
+		`"notification_id":1,"user_id":2,"acknowledged":false,"label":"l","text":"t","category":`
 	for given, want := range map[string]string{
 		`"bootstrap"}`:                         `"category":"bootstrap","details":{}}`,
 		`"bootstrap","details":{}}`:            `"category":"bootstrap","details":{}}`,
@@ -109,7 +110,8 @@ func TestEventCommonFields(t *testing.T) {
 	for _, v := range err.Validations {
 		got = append(got, v.Parameter+" "+v.Code)
 	}
-	if want := "id invalid_type, timestamp invalid_format, version invalid_type, content_id invalid_type, x unknown_field"; strings.Join(got, ", ") != want {
+	want := "id invalid_type, timestamp invalid_format, version invalid_type, content_id invalid_type, x unknown_field"
+	if strings.Join(got, ", ") != want {
 		t.Errorf("got errors %s, want %s", strings.Join(got, ", "), want)
 	}
 }
@@ -160,7 +162,8 @@ func TestEventJSON(t *testing.T) {
 				`"category":"other","acknowledged":true,"user_id":-0,"timestamp":"2026-03-14T08:24:48+00:00","notification_id":9007199254740993,` +
 				`"name":"user_notification_\u0063reated","id":"` + strings.ToUpper(testID) + `"}` + "\r\n",
 			`{"id":"` + testID + `","timestamp":"2026-03-14T08:24:48+00:00","name":"user_notification_created","version":"1",` +
-				`"text":"a \u00e4\/ b","label":"","details":{"z":1.50,"a":[1e2,-0],"":null},"category":"other","acknowledged":true,"user_id":-0,"notification_id":9007199254740993}`,
+				`"text":"a \u00e4\/ b","label":"","details":{"z":1.50,"a":[1e2,-0],"":null},"category":"other","acknowledged":true,` +
+				`"user_id":-0,"notification_id":9007199254740993}`,
 		},
 		{
 			`{"c\u006fntent_id":1,"id":"` + testID + `","name":"content_deleted","version":"1"}`,
@@ -269,7 +272,8 @@ func TestNewEvents(t *testing.T) {
 func TestSameEvent(t *testing.T) {
 	c := testCatalog(t)
 	const stamped = `"timestamp":"` + testTime + `",`
-	base := `{"id":"` + testID + `",` + stamped + `"name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"category":"other","acknowledged":true,"label":"ä/","text":"t","details":{"a":1,"b":[1,2]}}`
+	base := `{"id":"` + testID + `",` + stamped + `"name":"user_notification_created","version":"1","notification_id":1,"user_id":2,` +
+		`"category":"other","acknowledged":true,"label":"ä/","text":"t","details":{"a":1,"b":[1,2]}}`
 	change := func(old, new string) string {
 		if !strings.Contains(base, old) {
 			t.Fatalf("%s not found", old)

@@ -173,7 +173,8 @@ var listFaults = []struct {
 	{DeliveryList, "sort[]=created_at", InvalidUnknownField, "sort[]", ""},
 
 	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]",
-		"filter[status], filter[event], filter[response_status], filter[error], filter[failure_reason], filter[event_id], filter[created_at.from]"},
+		"filter[status], filter[event], filter[response_status], filter[error], " +
+			"filter[failure_reason], filter[event_id], filter[created_at.from]"},
 	{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
 	{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
 	{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},
@@ -289,8 +290,10 @@ func TestSelection(t *testing.T) {
 func FuzzListQuery(f *testing.F) {
 	for _, seed := range []string{
 		"", "sort=-completed_at,created_at&page[size]=3&page[cursor]=x", "filter[status]=failed,retryable&filter.error=dns",
-		"filter[created_at.from]=2026-03-14&filter[created_at][to]=2026-03-14T08:24:48.644%2B02:00", "filter[url][]=https://a.example/,b&filter[active]=true",
-		"filter[id]=0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5&filter[timestamp.to]=9999-12-31", "filter[response_status]=404,5xx", "page]size[=1&filter[][]=[].",
+		"filter[created_at.from]=2026-03-14&filter[created_at][to]=2026-03-14T08:24:48.644%2B02:00",
+		"filter[url][]=https://a.example/,b&filter[active]=true",
+		"filter[id]=0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5&filter[timestamp.to]=9999-12-31", "filter[response_status]=404,5xx",
+		"page]size[=1&filter[][]=[].",
 		"filter[created_at.to]=1000-01-01T00:00:00Z&page.number=2", "filter[url]=https://a.example/%FF",
 	} {
 		f.Add(seed)

@@ -197,7 +197,8 @@ func TestSubscriptionFields(t *testing.T) {
 
 func TestParseSubscription(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
-	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u006fok", "events":[{"version":"1","name":"content_published"},{"name":"ping"}],
+	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u006fok",
+		"events":[{"version":"1","name":"content_published"},{"name":"ping"}],
 		"authorization_header":"Bearer \u0061", "description":"d", "active":false, "ordered":true, "max_in_flight":12 } `), true)
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +266,8 @@ func TestSubscriptionReportsAllErrors(t *testing.T) {
 	}
 	want := []string{
 		"description invalid_type", "x unknown_field", "url invalid_type",
-		"events[1] invalid_type", "events[2].name invalid_type", "events[3].name required", "events[4].version invalid_value", "events[5].x unknown_field",
+		"events[1] invalid_type", "events[2].name invalid_type", "events[3].name required", "events[4].version invalid_value",
+		"events[5].x unknown_field",
 		"events[0].name unknown_event", "events[5].name duplicate",
 		"authorization_header invalid_format", "max_in_flight invalid_value",
 	}
@@ -279,7 +281,8 @@ func TestSubscriptionErrorsContainNoSecret(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	for _, raw := range []string{
 		`{"authorization_header":"Bearer hunter2 "}`, `{"authorization_header":["hunter2"]}`, `{"authorization_header":"hunter2` + "\n" + `"}`,
-		`{"url":"https://user:hunter2@example.com"}`, `{"authorization_header":"hunter2\u0001"}`, `{"authorization_header":"hunter2","authorization_header":"hunter2"}`,
+		`{"url":"https://user:hunter2@example.com"}`, `{"authorization_header":"hunter2\u0001"}`,
+		`{"authorization_header":"hunter2","authorization_header":"hunter2"}`,
 	} {
 		if _, err := rules.Parse([]byte(raw), false); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: got %v", raw, err)
@@ -289,7 +292,8 @@ func TestSubscriptionErrorsContainNoSecret(t *testing.T) {
 
 func FuzzParseSubscription(f *testing.F) {
 	rules := &SubscriptionRules{Catalog: testCatalog(f)}
-	f.Add([]byte(`{"url":"https://example.com/hook","events":[{"name":"content_published","version":"1"}],"authorization_header":"Bearer a","description":"d","active":true,"ordered":false,"max_in_flight":8}`))
+	f.Add([]byte(`{"url":"https://example.com/hook","events":[{"name":"content_published","version":"1"}],` +
+		`"authorization_header":"Bearer a","description":"d","active":true,"ordered":false,"max_in_flight":8}`))
 	f.Add([]byte(`{"url":"https://[::1]:443/\u0061?b#c","events":[{},5],"authorization_header":null}`))
 	f.Add([]byte(`{"url":5,"events":[{"name":1e999999999}],"x":"\ud800"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -204,7 +204,7 @@ func TestDeliveryPage(t *testing.T) {
 	v.send(path+"/cancel").want(t, 409, "nothing to cancel")
 
 	// Redeliver, which leads to the new one; each links to the other.
-	v.do("GET", path+"/redeliver").want(t, 200, "are sent again, now, to")
+	v.do("GET", path+"/redeliver").want(t, 200, "will be resent to")
 	p = v.send(path + "/redeliver")
 	p.want(t, 303, "")
 	again := p.Header.Get("Location")

@@ -118,6 +118,14 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 	return a, nil
 }
 
+// end ends the sentence that says how far back events were read.
+func (s *searchResult) end() string {
+	if s.older == "" {
+		return ": all events of this time."
+	}
+	return "."
+}
+
 // address is that of the same search in another time, or further back.
 func (s *searchResult) address(f ui.Frame, span, cursor string) string {
 	values := url.Values{"q": {f.Find}}

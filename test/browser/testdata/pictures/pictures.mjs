@@ -112,9 +112,14 @@ if (process.env.ONLY?.includes("bulk-run")) {
   await page.waitForURL(/bulk-runs/);
   Object.assign(pages, { "bulk-run": new URL(page.url()).pathname, "bulk-runs": "/bulk-runs" });
 }
+if (process.env.ONLY?.includes("deliveries-selected")) pages["deliveries-selected"] = "/deliveries?filter[status]=failed,retryable";
 const only = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
+const show = async (name) => {
+  await visit(page, pages[name]);
+  if (name.endsWith("-selected")) for (const i of [0, 1]) await page.locator("input[data-tick]").nth(i).check();
+};
 for (const name of only.filter((name) => name !== "first-run")) {
-  if (pages[name]) await shoot(page, name, () => visit(page, pages[name]));
+  if (pages[name]) await shoot(page, name, () => show(name));
   else console.log(`${name}: nothing to show`);
 }
 if (!process.env.ONLY) {

@@ -530,9 +530,9 @@ func (w Write) Cancel(programID, subscriptionID, id string) error {
 	}
 	switch {
 	case status.Final():
-		return webhook.NewError(webhook.CodeConflict, "The delivery is at its end: there is nothing to cancel.")
+		return webhook.NewError(webhook.CodeConflict, "The delivery has already ended.")
 	case !waits:
-		return webhook.NewError(webhook.CodeConflict, "The delivery is being sent just now, which cannot be taken back; it can be cancelled if it is to be tried again.")
+		return webhook.NewError(webhook.CodeConflict, "The delivery is in flight and cannot be cancelled. You can cancel it if it is retried.")
 	}
 	_, err := w.s.cancel(w.t, []int64{num})
 	return err

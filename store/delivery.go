@@ -293,5 +293,5 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 
 // notActive refuses what would send events to a subscription that is paused.
 func notActive() *webhook.Error {
-	return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so that only pings are sent to it; activate it first.")
+	return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so only pings and tests are sent to it. Activate it first.")
 }

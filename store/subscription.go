@@ -224,7 +224,7 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		return sub, nil, until, err
 	}
 	if old >= maxOldSecrets {
-		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+" within 24 hours, and the old ones still sign; wait for the first to expire.")
+		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+" within 24 hours, and the old ones are still valid. Wait for the first to expire.")
 	}
 	// Two rotations within a millisecond still have an expiry of their own.
 	var expires sql.NullInt64

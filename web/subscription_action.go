@@ -251,7 +251,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 		p.from = r.clock.FieldValue(r.clock.Now.Add(-24 * time.Hour).Truncate(time.Minute))
 	}
 	if !u.Active {
-		p.refused = "The subscription is not active, so that only pings are sent to it. Resume it first."
+		p.refused = "The subscription is not active, so only pings and tests are sent to it. Resume it first."
 	}
 	p.curl = h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/replays", string(p.body(r.clock, true)))
 	return p

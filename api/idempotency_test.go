@@ -240,7 +240,7 @@ func TestKeysRace(t *testing.T) {
 	for round := range 5 {
 		key := fmt.Sprint("k", round)
 		var ids sync.Map
-		var created, replayed, held int
+		var created, replayed, rejected int
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for range 32 {
@@ -254,7 +254,7 @@ func TestKeysRace(t *testing.T) {
 				case r.status == 201:
 					created++
 				case r.status == 409 && r.header.Get("Retry-After") == "1":
-					held++
+					rejected++
 					return
 				default:
 					t.Errorf("got %d %s", r.status, r.body)
@@ -268,7 +268,7 @@ func TestKeysRace(t *testing.T) {
 		ids.Range(func(any, any) bool { different++; return true })
 		if created != 1 || different != 1 {
 			t.Errorf("got %d created, %d replayed, %d rejected and %d different responses, want one created and one response",
-				created, replayed, held, different)
+				created, replayed, rejected, different)
 		}
 		if n := len(data[[]identified](t, s.send("GET", "/v2/events", ""))); n != round+1 {
 			t.Errorf("got %d events, want %d", n, round+1)

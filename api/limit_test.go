@@ -139,7 +139,7 @@ func TestRateLimitHeaders(t *testing.T) {
 		time.Sleep(10*time.Second + time.Millisecond)
 		want("a mistake counts", s.send("GET", "/v2/events/none", ""), 404, `"program";r=1;t=50`, "")
 		forbidden := s.newToken("acme", "eve", webhook.ScopeMetricsRead)
-		want("one that may not counts", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+forbidden), 403, `"program";r=0;t=50`, "")
+		want("a forbidden request counts", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+forbidden), 403, `"program";r=0;t=50`, "")
 		time.Sleep(20 * time.Second)
 		want("one too many", s.send("POST", "/v2/events", contentUpdated), 429, `"program";r=0;t=30`, "30")
 		want("one too many that may not", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+forbidden), 429, `"program";r=0;t=30`, "30")

@@ -44,7 +44,7 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 			d.logger.Error("store failed: pausing alerts until it recovers", "error", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
-			a := d.guard(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
+			a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
 			d.metrics.byAlert[a.Result].Inc()
 			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
 			if err := d.store.Alerts().Record(c, &a, step); err != nil {

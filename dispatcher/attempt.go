@@ -106,7 +106,7 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 
 // send makes one attempt, using ready if it was prepared for this recipient.
 func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, ready *prepared) webhook.Attempt {
-	return d.guard(c.ID, c.Number, func() webhook.Attempt {
+	return d.withRecover(c.ID, c.Number, func() webhook.Attempt {
 		attempt := ready.take(to)
 		if attempt == nil {
 			attempt = d.client.Prepare(request(to, c))
@@ -162,8 +162,8 @@ func (p *prepared) discard() {
 	}
 }
 
-// guard runs send. A panic in it costs only this attempt.
-func (d *Dispatcher) guard(id string, number int, send func() webhook.Attempt) (a webhook.Attempt) {
+// withRecover runs send. A panic in it costs only this attempt.
+func (d *Dispatcher) withRecover(id string, number int, send func() webhook.Attempt) (a webhook.Attempt) {
 	started := time.Now()
 	defer func() {
 		if p := recover(); p != nil {

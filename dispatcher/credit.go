@@ -74,7 +74,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 		}
 	case store.CreditDue:
 		q.nextDue, q.pace.backlogged = earliest(q.nextDue, next), due(next, time.Now())
-		q.spared = f.Spared
+		q.lastAttemptDue = f.Spared
 	case store.CreditPing:
 		q.nextPing = earliest(q.nextPing, next)
 	}

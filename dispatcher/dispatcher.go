@@ -14,6 +14,11 @@
 // worker, which claims a delivery, sends it and records the result (slot.go,
 // attempt.go). One loop, [Dispatcher.Run], updates the queues when the store
 // changes or a timer expires.
+//
+// A [store.Credit] is the permission to count one attempt of a subscription
+// (credit.go). A worker spends it to claim a delivery. An idle queue offers it to
+// the store, which spends it in the commit of the next event: this is inline
+// delivery, and saves a commit. Offers are paused while queues wait for slots.
 package dispatcher
 
 import (
@@ -110,10 +115,10 @@ type Dispatcher struct {
 
 	mu          sync.Mutex
 	stopping    bool
-	queues      map[string]*subscriptionQueue // by subscription id
-	interested  map[store.EventKey]*subscribers
-	ready       [priorities]runQueue // queues that have work and may use a slot
-	nextTurn    priority             // the priority whose turn is next
+	queues      map[string]*subscriptionQueue   // by subscription id
+	interested  map[store.EventKey]*subscribers // the queues that want an event
+	ready       [priorities]runQueue            // queues that have work and may use a slot
+	nextTurn    priority                        // the priority whose turn is next
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // queues in phaseReloadPending

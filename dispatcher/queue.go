@@ -46,14 +46,14 @@ type subscriptionQueue struct {
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
 	// rejected.
-	spared        bool     // the due delivery has one attempt left, which no probe may use
-	rejectedNames []string // names of events rejected since the last success, the latest last
-	probeEarly    bool     // probe now, with an event of a type that was not rejected
-	probedEarly   bool     // such a probe was made since the last success
-	probed        bool     // at least one probe has failed since the breaker opened
+	lastAttemptDue bool     // the due delivery has one attempt left, which no probe may use
+	rejectedNames  []string // names of events rejected since the last success, the latest last
+	probeEarly     bool     // probe now, with an event of a type that was not rejected
+	probedEarly    bool     // such a probe was made since the last success
+	probed         bool     // at least one probe has failed since the breaker opened
 
 	// Cursor and backlog.
-	seen, wanted int64     // events are waiting if seen < wanted
+	seen, wanted int64     // seq of the cursor and of the newest wanted event; events are waiting if seen < wanted
 	notBefore    time.Time // end of the batch window of the waiting events
 	forming      int       // deliveries being stored, including one being read and one on offer
 	credit       store.Credit
@@ -75,20 +75,21 @@ type subscriptionQueue struct {
 //
 //	from                     | when                                       | to
 //	-------------------------|--------------------------------------------|--------------------------
-//	current                  | nothing waits and nothing is in flight     | offered
-//	offered                  | the offer is withdrawn, or its outcome is  | current
-//	                         | known                                      |
+//	current                  | nothing is waiting or in flight            | offered
+//	offered                  | the offer is withdrawn, or its delivery    | current
+//	                         | is stored                                  |
 //	current                  | a slot is taken for waiting events         | reading
-//	reading                  | they were read and are being stored        | current
+//	reading                  | the events were read, and their delivery   | current
+//	                         | is being stored                            |
 //	current, offered,        | the subscription changed, or one of its    | reload pending; stale
 //	reading, unusable        | deliveries could not be stored             | while one is being stored
 //	stale                    | no delivery is being stored                | reload pending
-//	reload pending           | the loop reaches it                        | reloading
-//	reloading                | it was read                                | current
+//	reload pending           | the loop starts to read the subscription   | reloading
+//	reloading                | the subscription was read                  | current
 //	reloading                | the store cannot be read                   | reload pending
-//	reloading                | its record is unusable                     | unusable
+//	reloading                | the subscription's record is unusable      | unusable
 //	reloading                | the subscription changed                   | reloading stale
-//	reloading stale          | it was read, or could not be read          | reload pending
+//	reloading stale          | the read has ended                         | reload pending
 //	reloading, also stale    | the subscription was deleted               | deleted
 //	unusable                 | suspendedUntil has passed                  | reload pending
 //
@@ -134,8 +135,9 @@ func (q *subscriptionQueue) current() bool {
 	return q.phase == phaseCurrent || q.phase == phaseOffered || q.phase == phaseReading
 }
 
-// runnable returns what the queue would do with a slot at now if the wanted events
-// up to newest were waiting, and false for nothing. It does not change the queue.
+// runnable returns the work for which the queue could use a slot now, and false for
+// none. It assumes that all wanted events up to newest are waiting, and does not
+// change the queue.
 func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
@@ -162,7 +164,7 @@ func (q *subscriptionQueue) probeDue(now time.Time) bool {
 func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.CreditKind, bool) {
 	isDue, unfinished := due(q.nextDue, now), !q.nextDue.IsZero()
 	switch {
-	case isDue && !(q.Failing && (q.Rejecting || q.spared)):
+	case isDue && !(q.Failing && (q.Rejecting || q.lastAttemptDue)):
 		return store.CreditDue, true
 	case q.Ordered && unfinished && !isDue && !q.Failing:
 		return 0, false // ordered: the previous delivery is not completed
@@ -182,7 +184,7 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 // the receiver rejects deliveries, since the probe would end one as failed, or when
 // the delivery has one attempt left.
 func (q *subscriptionQueue) needsPing(kind store.CreditKind) bool {
-	return !q.Pinged && (q.Rejecting || q.spared && kind == store.CreditDue)
+	return !q.Pinged && (q.Rejecting || q.lastAttemptDue && kind == store.CreditDue)
 }
 
 // pingProbeDue reports whether the next probe is due and is a ping.
@@ -201,11 +203,11 @@ func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
-// priority decides which queue gets a slot when slots are short. The lower the
-// value, the more of all slots may be in use when the queue gets one (see shares).
-// This bounds the slots that hanging receivers occupy and leaves one for a receiver
-// that responds. It depends on the last attempts only, not on the subscription's
-// status, which [webhook.HealthPolicy] decides.
+// priority decides which queue gets a slot when slots are short. Each priority may
+// use a share of all slots: a queue only gets a slot while fewer are in use (see
+// shares). This bounds the slots that hanging receivers occupy and leaves one for a
+// receiver that responds. A priority depends on the last attempts only, not on the
+// subscription's status, which [webhook.HealthPolicy] decides.
 type priority int
 
 const (
@@ -214,7 +216,8 @@ const (
 	priorityNew                     // nothing in flight; no attempt yet
 	priorityFailing                 // nothing in flight; the last attempt was retryable
 	priorityGreedy                  // has slots in use and wants more than its window
-	priorities
+
+	priorities // their number
 )
 
 // singleEventFor is how long after a rejection each delivery carries one event.
@@ -269,8 +272,8 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 	return cfg.MaxInFlight
 }
 
-// update replaces the subscription by fresh. After a recovery the queue starts with
-// one slot, so the backlog is sent at a rate that doubles with each success.
+// update replaces the subscription by fresh. When the circuit breaker has closed,
+// the queue starts with one slot, and its slots double with each success.
 func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	if q.Failing && !fresh.Failing {
 		q.ramp = 1
@@ -291,7 +294,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	} else {
 		q.probeEarly, q.probed = false, false
 	}
-	q.Queue, q.spared = fresh, false
+	q.Queue, q.lastAttemptDue = fresh, false
 }
 
 // restoreRejected restores the stored state of rejections.
@@ -334,7 +337,7 @@ func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded,
 	case result == webhook.ResultSuccess:
 		q.forgetRejected()
 	case a.ResponseStatus == http.StatusTooManyRequests:
-		q.rejected = true // because of its timing, not its content
+		q.rejected = true // the receiver rejected the rate, not the event
 	case result == webhook.ResultFailed:
 		q.rejected, q.rejectedAt, q.ramp = true, now, 1
 		q.noteRejected(r.Rejected)

@@ -58,7 +58,8 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	}
 	// An incident is kept as long as what expired during it, unless the clock was set.
 	if !s.jumped && counted < expired {
-		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired", h.index, counted, expired)
+		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired",
+			h.index, counted, expired)
 	}
 }
 

@@ -104,7 +104,7 @@ var bugs = []bug{
 		{"dispatcher/credit.go", "c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged", "c.Spare = false"},
 	}},
 	{"a subscription that rejects is probed without a ping", []edit{
-		{"dispatcher/queue.go", "(q.Rejecting || q.spared && kind == store.CreditDue)", "(q.spared && kind == store.CreditDue)"},
+		{"dispatcher/queue.go", "(q.Rejecting || q.lastAttemptDue && kind == store.CreditDue)", "(q.lastAttemptDue && kind == store.CreditDue)"},
 	}},
 	{"a rejected probe leaves the ping before it good for the next", []edit{
 		{"webhook/health.go", "\tf.Pinged = false\n", ""},

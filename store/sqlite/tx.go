@@ -86,16 +86,25 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	return r, err
 }
 
+// begin prepares a query that returns rows and records that it runs.
+func (t *Tx) begin(query string) (*sql.Stmt, error) {
+	s, err := t.query(query)
+	if err != nil {
+		return nil, err
+	}
+	t.noteWrite(!strings.HasPrefix(query, "SELECT ")) // only a SELECT cannot write
+	if err := t.inject(query); err != nil {
+		t.noteError(err)
+		return nil, err
+	}
+	return s, nil
+}
+
 // Scan reads the first row of a query into dest, or returns sql.ErrNoRows. The query
 // must be a constant. It may write, with a RETURNING clause.
 func (t *Tx) Scan(query string, args []any, dest ...any) error {
-	s, err := t.query(query)
+	s, err := t.begin(query)
 	if err != nil {
-		return err
-	}
-	t.noteQuery(query)
-	if err := t.inject(query); err != nil {
-		t.noteError(err)
 		return err
 	}
 	err = s.QueryRowContext(context.Background(), args...).Scan(dest...)
@@ -115,9 +124,6 @@ func (t *Tx) noteError(err error) {
 	}
 }
 
-// noteQuery records that a query with result rows runs. Only a SELECT cannot write.
-func (t *Tx) noteQuery(query string) { t.noteWrite(!strings.HasPrefix(query, "SELECT ")) }
-
 // noteWrite records whether a statement may have changed the database.
 func (t *Tx) noteWrite(wrote bool) {
 	t.wrote = t.wrote || wrote
@@ -127,16 +133,11 @@ func (t *Tx) noteWrite(wrote bool) {
 // Each calls row for every row of a query until row returns an error. The query must
 // be a constant.
 func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) error) error {
-	st, err := t.query(query)
+	s, err := t.begin(query)
 	if err != nil {
 		return err
 	}
-	t.noteQuery(query)
-	if err := t.inject(query); err != nil {
-		t.noteError(err)
-		return err
-	}
-	rows, err := st.QueryContext(context.Background(), args...)
+	rows, err := s.QueryContext(context.Background(), args...)
 	if err == nil {
 		err = Drain(rows, row)
 	}

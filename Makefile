@@ -1,5 +1,4 @@
-# The commands that a contributor needs; see CONTRIBUTING.md. Each is one line
-# of the go command, so none of them needs make.
+# Commands for contributors; see CONTRIBUTING.md. Each is a single command, so make is optional.
 
 GO ?= go
 
@@ -21,11 +20,11 @@ test: build ## Run the short tests of every package
 check: ## Run every check, as CI does; installs missing tools when run as root
 	bash .ci/run
 
-matrix: build ## Strike a primary and its standby with every fault, about 30 minutes; RUN selects some (RUN=TestMatrix/kill)
+matrix: build ## Run the full failover matrix, about 30 minutes; RUN selects tests (RUN=TestMatrix/kill)
 	SERVICE_TEST_BINARY=$(CURDIR)/service $(GO) test -v -count 1 -timeout 90m -run '$(or $(RUN),.)' ./test/matrix -matrix.full
 
 gen: ## Regenerate the templ code and the asset bundle
 	$(GO) generate ./...
 
-bench: ## Run the benchmarks; BENCH selects some (BENCH=Publish)
+bench: ## Run the benchmarks; BENCH selects some of them (BENCH=Publish)
 	$(GO) test -run '^$$' -bench '$(or $(BENCH),.)' -benchmem ./webhook ./store/... ./dispatcher/... ./api

@@ -1,6 +1,5 @@
-// Command service sends webhooks: partners subscribe over a REST API, the
-// platform publishes events, and every event reaches every subscription that
-// asked for it, at least once.
+// Command service sends webhooks. Partners subscribe through a REST API, the platform
+// publishes events, and every event is delivered at least once to every subscription for it.
 package main
 
 import (
@@ -14,21 +13,21 @@ import (
 )
 
 func main() {
-	// Files are readable by their owner alone, those that SQLite creates too.
+	// Only the owner may read new files, including those that SQLite creates.
 	syscall.Umask(0o077)
 	ctx, cancel := context.WithCancel(context.Background())
 	stop := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
 		stop = append(stop, syscall.SIGHUP)
 	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, stop...)
-	// The first signal asks for an orderly shutdown, the second ends the process.
+	// The first signal starts a graceful shutdown, the second exits immediately.
 	go func() {
 		<-signals
 		cancel()
 		<-signals
-		fmt.Fprintln(os.Stderr, "service: ended at once, by a second signal")
+		fmt.Fprintln(os.Stderr, "service: second signal received, exiting immediately")
 		os.Exit(1)
 	}()
 	os.Exit(cli.Run(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))

@@ -1,7 +1,7 @@
-// Package bench is the load generator and the receiver of the command bench: it
-// measures what the machine can do, and what the service does of it. The binary as
-// it is built is measured over HTTP, with every commit on the disk. The publishers
-// are in this process; the service and the receiver are processes of their own.
+// Package bench is the load generator and receiver of the command bench. It measures the raw
+// speed of the machine and the service on it: the built binary, over HTTP, with every commit
+// synced to disk. The publishers run in this process; the service and the receiver run as
+// child processes.
 package bench
 
 import (
@@ -33,60 +33,63 @@ import (
 	"service/webhook"
 )
 
-// Config is what [Run] measures, and how.
+// Config is the configuration of [Run].
 type Config struct {
-	Data       string        // where data directories are created, "" for the folder of temporary files
-	Time       time.Duration // how long events are published in each workload
+	Data       string        // directory for temporary data; empty for the system's
+	Time       time.Duration // time to publish in each workload
 	Publishers int           // concurrent requests
 	Rounds     int
-	Stored     int       // events in the log before a workload begins
-	Others     int       // subscriptions of other events before a workload begins
+	Stored     int       // events in the log before a workload starts
+	Others     int       // other subscriptions, to other events, before a workload starts
 	Workloads  []string  // the workloads to measure; all if empty
-	CPUProfile string    // file for a CPU profile of the service, "" for none
-	Env        []string  // of the service's process
-	Log        io.Writer // stderr of the other processes
+	CPUProfile string    // file for a CPU profile of the service; empty for none
+	Env        []string  // of the child processes
+	Log        io.Writer // stderr of the child processes
 	Progress   *terminal.Progress
 }
 
-// runner measures the workloads. It is used by one goroutine.
+// runner measures the workloads. It is not safe for concurrent use.
 type runner struct {
 	Config
 	workloads []workload
 	sink      *process
 }
 
-// workload is one way to use the service. Its load publishes until subject.until
-// and returns without waiting for the arrivals.
+// workload is one way to use the service. load publishes until subject.until and returns
+// without waiting for the deliveries.
 type workload struct {
 	name, about   string
 	flags         []string // of serve
 	subscriptions int
-	most          int // events a second that there is room for
+	maxRate       int // expected upper limit of events per second, to size buffers
 	replicated    bool
 	load          func(context.Context, *subject) error
 
 	bucket     bool // the replica is in a bucket
-	publishers int  // instead of Config.Publishers; 0 is those
+	publishers int  // overrides Config.Publishers unless 0
 }
 
 var workloads = []workload{
-	{"single", "one event a request, one event a delivery", []string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate, false, 0},
-	{"natural", "one event a request, deliveries as they come", nil, 1, 100_000, false, saturate, false, 0},
-	{"natural" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 100_000, true, saturate, false, 0},
-	{"stream", "events as the lines of one request, deliveries as they come", nil, 1, 1_000_000, false, stream, false, 0},
-	{"stream" + replicatedSuffix, "the same, with a replica in a folder", nil, 1, 1_000_000, true, stream, false, 0},
-	{"light", fmt.Sprintf("%d events a second", lightRate), nil, 1, 2 * lightRate, false, light, false, 0},
-	{"fanout-100", "each event to 100 subscriptions, one after the other", nil, 100, 2000, false, fanOutLoad, false, 0},
-	{"fanout-10000", "each event to 10,000 subscriptions, one after the other", nil, 10_000, 20, false, fanOutLoad, false, 0},
-	bucketWorkload("bucket", fmt.Sprintf("natural with %d publishers, and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency), manyPublishers, saturate),
+	{"single", "one event per request, one event per delivery",
+		[]string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate, false, 0},
+	{"natural", "one event per request, default batches", nil, 1, 100_000, false, saturate, false, 0},
+	{"natural" + replicatedSuffix, "the same, with a replica in a directory", nil, 1, 100_000, true, saturate, false, 0},
+	{"stream", "all events in one request, default batches", nil, 1, 1_000_000, false, stream, false, 0},
+	{"stream" + replicatedSuffix, "the same, with a replica in a directory", nil, 1, 1_000_000, true, stream, false, 0},
+	{"light", fmt.Sprintf("%d events per second", lightRate), nil, 1, 2 * lightRate, false, light, false, 0},
+	{"fanout-100", "each event to 100 subscriptions, one event at a time", nil, 100, 2000, false, fanOutLoad, false, 0},
+	{"fanout-10000", "each event to 10,000 subscriptions, one event at a time", nil, 10_000, 20, false, fanOutLoad, false, 0},
+	bucketWorkload("bucket",
+		fmt.Sprintf("natural with %d publishers and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency),
+		manyPublishers, saturate),
 	bucketWorkload("bucket"+acknowledgedSuffix, "the same, acknowledged by the replica", manyPublishers, saturate),
-	bucketWorkload("steady"+acknowledgedSuffix, fmt.Sprintf("the same with %d events a second", steadyRate), manyPublishers, steady),
+	bucketWorkload("steady"+acknowledgedSuffix, fmt.Sprintf("the same with %d events per second", steadyRate), manyPublishers, steady),
 	bucketWorkload("few"+acknowledgedSuffix, "the same with 64 publishers", 64, saturate),
 	bucketWorkload("one"+acknowledgedSuffix, "the same with one publisher", 1, saturate),
 }
 
-// bucketWorkload returns a workload whose replica is in a bucket. It acknowledges by
-// the replica if its name says so.
+// bucketWorkload returns a workload with a replica in a bucket. If its name ends with
+// acknowledgedSuffix, writes wait for the replica.
 func bucketWorkload(name, about string, publishers int, load func(context.Context, *subject) error) workload {
 	var flags []string
 	if strings.HasSuffix(name, acknowledgedSuffix) {
@@ -95,7 +98,7 @@ func bucketWorkload(name, about string, publishers int, load func(context.Contex
 	return workload{name, about, flags, 1, 100_000, true, load, true, publishers}
 }
 
-// manyPublishers are so many that the service is busy although each of them waits for
+// manyPublishers is enough to keep the service busy although each publisher waits for
 // uploads.
 const manyPublishers = 2048
 
@@ -103,33 +106,32 @@ const steadyRate = 500
 
 const lightRate = 50
 
-// replicatedSuffix ends the name of a workload that is also measured with a
-// replica.
+// replicatedSuffix ends the names of workloads with a replica.
 const replicatedSuffix = "-replicated"
 
-// acknowledgedSuffix ends the name of a workload that is acknowledged by the replica.
+// acknowledgedSuffix ends the names of workloads with --acknowledge replica.
 const acknowledgedSuffix = "-acknowledged"
 
-// subject is the service that is measured with one workload.
+// subject is the service under measurement with one workload.
 type subject struct {
 	*runner
-	part       *process
+	service    *process
 	client     *http.Client
 	bucket     *bucket // nil for none
 	publishers int
 	token      string
-	events     int // that there is room for
+	events     int // maximum number
 	until      time.Time
 
-	sent         []int64 // by the number of the event: nanoseconds since 1970, before it was published
+	sent         []int64 // by event number: Unix nanoseconds just before publishing
 	next         atomic.Int64
 	acknowledged atomic.Int64
 	publishedMu  sync.Mutex
-	published    []time.Duration // how long requests took, where this is measured
-	toOne        []time.Duration // the same to a program with one subscription
-	busy         time.Duration   // from publishing to the last arrival, where events are published one by one
+	published    []time.Duration // duration of requests, with a bucket or fan-out
+	toOne        []time.Duration // the same, for a program with one subscription
+	busy         time.Duration   // from publishing to the last arrival, in fan-out
 	subscribers  int
-	looks        int // since the workload began
+	scrapes      int // since the workload started
 }
 
 // measure measures one workload.
@@ -148,26 +150,26 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 		}
 		defer func() { err = errors.Join(err, s.bucket.close()) }()
 	}
-	if s.part, err = b.startService(ctx, bc, dir, s.bucket); err != nil {
+	if s.service, err = b.startService(ctx, bc, dir, s.bucket); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.part.end()) }()
+	defer func() { err = errors.Join(err, s.service.stop()) }()
 	if s.token, err = createToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
 		return nil, err
 	}
 	if err := s.prepare(ctx, bc, filepath.Join(dir, "data")); err != nil {
 		return nil, err
 	}
-	perLook, err := s.costOfLook(ctx)
+	perScrape, err := s.scrapeCost(ctx)
 	if err != nil {
 		return nil, err
 	}
-	before, err := s.look(ctx)
+	before, err := s.scrape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	size := databaseSize(dir)
-	s.looks = 0
+	s.scrapes = 0
 	began := time.Now()
 	s.until = began.Add(b.Time)
 	if err := bc.load(ctx, s); err != nil {
@@ -177,13 +179,13 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if err := s.awaitArrivals(ctx, int(s.acknowledged.Load())*bc.subscriptions); err != nil {
 		return nil, err
 	}
-	after, err := s.look(ctx)
+	after, err := s.scrape(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &Result{
 		Case: bc.name, About: bc.about, Subscriptions: bc.subscriptions, Acknowledged: int(s.acknowledged.Load()),
-		Commits: int(after.commits - before.commits), PeakMemory: s.part.peakMemory(), IdleMemory: int64(before.memory),
+		Commits: int(after.commits - before.commits), PeakMemory: s.service.peakMemory(), IdleMemory: int64(before.memory),
 	}
 	if err := s.tally(ctx, r, began); err != nil {
 		return nil, err
@@ -193,8 +195,8 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 		r.Seconds = s.busy.Seconds()
 	}
 	r.DeliveredPerSecond = float64(r.Delivered) / r.Seconds
-	r.CPU = max(after.cpu-before.cpu-float64(s.looks)*perLook, 0) * 1e6 / float64(max(r.Delivered, 1))
-	if err := s.part.end(); err != nil { // which moves the whole log into the database
+	r.CPU = max(after.cpu-before.cpu-float64(s.scrapes)*perScrape, 0) * 1e6 / float64(max(r.Delivered, 1))
+	if err := s.service.stop(); err != nil { // checkpoints the whole write-ahead log
 		return nil, err
 	}
 	if !bc.replicated {
@@ -210,16 +212,16 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	return r, nil
 }
 
-// prepare stores what there is to be before a workload begins, and subscribes to its
+// prepare stores Stored events, creates Others subscriptions and subscribes to the workload's
 // events. data is the data directory.
 func (s *subject) prepare(ctx context.Context, bc workload, data string) error {
 	if err := s.store(ctx, s.Stored); err != nil {
-		return fmt.Errorf("storing %d events: %w", s.Stored, err)
+		return fmt.Errorf("store %d events: %w", s.Stored, err)
 	}
 	if err := s.subscribeOthers(ctx); err != nil {
-		return fmt.Errorf("making %d other subscriptions: %w", s.Others, err)
+		return fmt.Errorf("create %d other subscriptions: %w", s.Others, err)
 	}
-	s.events = max(int(float64(bc.most)*s.Time.Seconds()), 10)
+	s.events = max(int(float64(bc.maxRate)*s.Time.Seconds()), 10)
 	s.sent = make([]int64, s.events)
 	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
 		return err
@@ -239,8 +241,7 @@ func (s *subject) prepare(ctx context.Context, bc workload, data string) error {
 	return nil
 }
 
-// uploads sets what a workload with a bucket came to, whose events were published in
-// some time.
+// uploads sets the results about the bucket. in is the time in which events were published.
 func (s *subject) uploads(r *Result, in time.Duration) {
 	took := s.bucket.takeUploads()
 	if len(took) == 0 || len(s.published) == 0 {
@@ -252,14 +253,14 @@ func (s *subject) uploads(r *Result, in time.Duration) {
 	r.DollarsPerMonth = r.UploadsPerSecond * month.Seconds() * uploadPrice
 }
 
-// tally compares what was sent with what has arrived.
+// tally compares the sent events with those that arrived.
 func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 	resp, err := s.get(ctx, s.sink.url+"/arrivals", "")
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if r.Duplicated, err = strconv.Atoi(resp.Header.Get("X-Twice")); err != nil {
+	if r.Duplicated, err = strconv.Atoi(resp.Header.Get("X-Duplicates")); err != nil {
 		return err
 	}
 	arrivals, err := io.ReadAll(resp.Body)
@@ -276,14 +277,14 @@ func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 			took = append(took, at-sent)
 			last = max(last, at)
 		case at != 0:
-			r.Duplicated++ // nobody has published it
+			r.Duplicated++ // an event that was not published
 		}
 	}
 	r.Delivered = len(took)
 	r.Lost = r.Acknowledged*s.subscribers - r.Delivered
 	r.Seconds = time.Duration(last - began.UnixNano()).Seconds()
 	if len(took) == 0 {
-		return errors.New("nothing has arrived")
+		return errors.New("no event arrived")
 	}
 	slices.Sort(took)
 	at := func(p int) float64 { return milliseconds(took[(len(took)*p+99)/100-1]) }
@@ -293,15 +294,15 @@ func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 
 func milliseconds(nanoseconds int64) float64 { return float64(nanoseconds) / 1e6 }
 
-// idleTimeout is how long nothing arrives until missing events count as lost.
+// idleTimeout is the time without arrivals after which missing events count as lost.
 const idleTimeout = 30 * time.Second
 
 func (s *subject) awaitArrivals(ctx context.Context, want int) error {
 	return s.awaitSink(ctx, "events", want, "event")
 }
 
-// awaitSink waits until the receiver has so many, or has had no further one
-// for long.
+// awaitSink waits until the receiver's counter field reaches want, or has not changed for
+// idleTimeout.
 func (s *subject) awaitSink(ctx context.Context, field string, want int, noun string) error {
 	last, since := -1, time.Now()
 	for {
@@ -325,13 +326,13 @@ func (s *subject) awaitSink(ctx context.Context, field string, want int, noun st
 			last, since = n, time.Now()
 		}
 		if time.Since(since) > idleTimeout {
-			return nil // tally says how many are missing
+			return nil // tally counts the missing ones
 		}
-		s.Progress.Show("%d of %s have arrived", n, webhook.Count(want, noun))
+		s.Progress.Show("%d of %s arrived", n, webhook.Count(want, noun))
 	}
 }
 
-// saturate publishes single events, each publisher as fast as it is answered.
+// saturate publishes single events. Each publisher sends the next one after the response.
 func saturate(ctx context.Context, s *subject) error {
 	return s.inParallel(ctx, func(worker *publisher) error {
 		for {
@@ -346,7 +347,7 @@ func saturate(ctx context.Context, s *subject) error {
 	})
 }
 
-// steady publishes single events at a steady rate, however long the requests take.
+// steady publishes single events at a constant rate, independent of response times.
 func steady(ctx context.Context, s *subject) error {
 	began := time.Now()
 	return s.inParallel(ctx, func(worker *publisher) error {
@@ -368,7 +369,7 @@ func steady(ctx context.Context, s *subject) error {
 	})
 }
 
-// light publishes single events at a steady rate.
+// light publishes single events at a low constant rate, with one publisher.
 func light(ctx context.Context, s *subject) error {
 	worker := &publisher{s: s}
 	tick := time.NewTicker(time.Second / lightRate)
@@ -389,12 +390,12 @@ func light(ctx context.Context, s *subject) error {
 	return nil
 }
 
-// fanOutLoad publishes an event when all the deliveries of the last have
-// arrived, three times at least.
+// fanOutLoad publishes each event after all deliveries of the last one have arrived, at least
+// three events.
 func fanOutLoad(ctx context.Context, s *subject) error {
 	worker := &publisher{s: s}
 	for n := 0; n < s.events && (n < 3 || time.Now().Before(s.until)); n++ {
-		if err := s.rest(ctx); err != nil {
+		if err := s.awaitIdle(ctx); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -410,13 +411,13 @@ func fanOutLoad(ctx context.Context, s *subject) error {
 	return nil
 }
 
-// rest waits until all that has arrived is recorded: what comes next is
-// measured apart from it.
-func (s *subject) rest(ctx context.Context) error {
+// awaitIdle waits until all arrived deliveries are recorded, so that they do not affect the
+// next measurement.
+func (s *subject) awaitIdle(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if l, err := s.look(ctx); err != nil || l.inFlight == 0 {
+		if u, err := s.scrape(ctx); err != nil || u.inFlight == 0 {
 			return err
 		}
 		select {
@@ -448,7 +449,7 @@ func stream(ctx context.Context, s *subject) error {
 	}, &s.acknowledged)
 }
 
-// store publishes so many events that nobody asks for.
+// store publishes events without subscriptions.
 func (s *subject) store(ctx context.Context, events int) error {
 	if events == 0 {
 		return nil
@@ -471,8 +472,8 @@ func (s *subject) store(ctx context.Context, events int) error {
 	}, &stored)
 }
 
-// lines publishes what write writes, NDJSON, in one request, and sets
-// acknowledged to how many events it says to have written.
+// lines publishes the NDJSON output of write in one request. It sets acknowledged to the
+// number of events that write returns.
 func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, error), acknowledged *atomic.Int64) error {
 	r, w := io.Pipe()
 	written := 0
@@ -485,7 +486,7 @@ func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, err
 		w.CloseWithError(errors.Join(err, lines.Flush()))
 	}()
 	resp, err := s.post(ctx, "/v2/events", "application/x-ndjson", r)
-	r.Close() // or write would wait for ever
+	r.Close() // unblocks write
 	<-done
 	if err != nil {
 		return err
@@ -495,10 +496,10 @@ func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, err
 	return nil
 }
 
-// publishToOne measures how long it takes to publish an event that has one
-// subscription, in another program, to compare with.
+// publishToOne measures the time to publish an event with a single subscription, in another
+// program, for comparison.
 func (s *subject) publishToOne(ctx context.Context, data string) error {
-	one := &subject{runner: s.runner, part: s.part, client: s.client, publishers: s.publishers, events: 20, subscribers: 1}
+	one := &subject{runner: s.runner, service: s.service, client: s.client, publishers: s.publishers, events: 20, subscribers: 1}
 	var err error
 	if one.token, err = createToken(ctx, data, "one"); err != nil {
 		return err
@@ -512,7 +513,7 @@ func (s *subject) publishToOne(ctx context.Context, data string) error {
 	}
 	worker := &publisher{s: one}
 	for n := range one.events {
-		if err := one.rest(ctx); err != nil {
+		if err := one.awaitIdle(ctx); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -527,8 +528,7 @@ func (s *subject) publishToOne(ctx context.Context, data string) error {
 	return s.sinkBegin(ctx, s.events, s.subscribers)
 }
 
-// inParallel runs as many publishers as were asked for, until all have ended or
-// one has failed.
+// inParallel runs s.publishers publishers until all are done or one fails.
 func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -548,11 +548,11 @@ func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error
 	return context.Cause(ctx)
 }
 
-// publisher publishes one event after another.
+// publisher publishes events one after the other.
 type publisher struct {
 	s    *subject
 	body []byte
-	took []time.Duration // requests, with a bucket
+	took []time.Duration // of requests, with a bucket
 }
 
 func (p *publisher) publish(ctx context.Context, n int) error {
@@ -573,11 +573,11 @@ func (p *publisher) publish(ctx context.Context, n int) error {
 
 const (
 	eventName  = "content_published"
-	storedName = "content_updated" // nobody asks for it
-	otherName  = "content_deleted" // nobody publishes it
+	storedName = "content_updated" // without subscriptions
+	otherName  = "content_deleted" // never published
 )
 
-// appendEvent appends an event with a number in it to dst.
+// appendEvent appends an event that contains the number to dst.
 func appendEvent(dst []byte, name string, number int) []byte {
 	dst = append(append(dst, `{"name":"`...), name...)
 	dst = strconv.AppendInt(append(dst, `","version":"1",`+numberField...), int64(number), 10)
@@ -587,21 +587,23 @@ func appendEvent(dst []byte, name string, number int) []byte {
 	return append(dst, '}')
 }
 
-// measureRaw returns the most requests a second that a bare client makes to the
-// receiver, with the header and the body of a delivery: the better of two numbers of
-// connections.
+// measureRaw returns the maximum rate of requests per second of a plain HTTP client to the
+// receiver, with the header and body of a delivery. It tries two numbers of connections.
 func (b *runner) measureRaw(ctx context.Context) (best float64, err error) {
-	b.Progress.Show("raw: what this machine can do")
+	b.Progress.Show("raw: plain HTTP requests")
 	id, subscription := webhook.NewID(), webhook.NewID()
 	body := webhook.AppendBody(nil, id, subscription, "bench", [][]byte{appendEvent(nil, eventName, 0)})
 	header := make(http.Header)
 	now := time.Now()
-	head := webhook.RequestHead{DeliveryID: id, SubscriptionID: subscription, ProgramID: "bench", At: now, Signature: webhook.NewSigningSecret().Sign(id, now, body)}
+	head := webhook.RequestHead{
+		DeliveryID: id, SubscriptionID: subscription, ProgramID: "bench", At: now,
+		Signature: webhook.NewSigningSecret().Sign(id, now, body),
+	}
 	for _, line := range head.AppendHeader(nil) {
 		header.Set(line[0], line[1])
 	}
 	for _, connections := range []int{8, b.Publishers} {
-		n, err := b.bareClient(ctx, connections, header, body)
+		n, err := b.plainClient(ctx, connections, header, body)
 		if err != nil {
 			return 0, fmt.Errorf("raw: %w", err)
 		}
@@ -610,8 +612,8 @@ func (b *runner) measureRaw(ctx context.Context) (best float64, err error) {
 	return best, nil
 }
 
-// bareClient returns how many requests a second so many connections make.
-func (b *runner) bareClient(ctx context.Context, connections int, header http.Header, body []byte) (float64, error) {
+// plainClient returns the rate of requests per second over the given number of connections.
+func (b *runner) plainClient(ctx context.Context, connections int, header http.Header, body []byte) (float64, error) {
 	s := &subject{runner: b, client: newClient(connections)}
 	defer s.client.CloseIdleConnections()
 	if err := s.sinkBegin(ctx, 1, 1); err != nil {
@@ -657,7 +659,7 @@ func newClient(connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
 }
 
-// subscribeOthers makes subscriptions of what nobody publishes.
+// subscribeOthers creates subscriptions to an event that is never published.
 func (s *subject) subscribeOthers(ctx context.Context) error {
 	if s.Others == 0 {
 		return nil
@@ -668,8 +670,8 @@ func (s *subject) subscribeOthers(ctx context.Context) error {
 	return s.subscribe(ctx, s.Others, otherName)
 }
 
-// subscribe makes subscriptions of one event, each to a path of its own, and waits
-// for their pings.
+// subscribe creates subscriptions to one event, each with its own path, and waits for their
+// pings.
 func (s *subject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
 	err := s.inParallel(ctx, func(*publisher) error {
@@ -691,7 +693,7 @@ func (s *subject) subscribe(ctx context.Context, subscriptions int, event string
 			}
 			resp.Body.Close()
 			if n%100 == 99 {
-				s.Progress.Show("%d of %d subscriptions made", n+1, subscriptions)
+				s.Progress.Show("%d of %d subscriptions created", n+1, subscriptions)
 			}
 		}
 	})
@@ -710,15 +712,15 @@ func (s *subject) sinkBegin(ctx context.Context, events, subscriptions int) erro
 }
 
 func (s *subject) post(ctx context.Context, path, mediaType string, body io.Reader) (*http.Response, error) {
-	return s.do(ctx, "POST", s.part.url+path, s.token, mediaType, body)
+	return s.do(ctx, "POST", s.service.url+path, s.token, mediaType, body)
 }
 
 func (s *subject) get(ctx context.Context, url, token string) (*http.Response, error) {
 	return s.do(ctx, "GET", url, token, "", nil)
 }
 
-// do makes a request. Unless it is for its body, which is the caller's to close,
-// the answer has been read; any status but a 2xx is an error.
+// do sends a request. Any status other than 2xx is an error. The caller must close the body of
+// the response; that of a POST is already read.
 func (s *subject) do(ctx context.Context, method, url, token, mediaType string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -735,9 +737,9 @@ func (s *subject) do(ctx context.Context, method, url, token, mediaType string, 
 		return nil, err
 	}
 	if resp.StatusCode > 299 {
-		answer, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 		resp.Body.Close()
-		return nil, fmt.Errorf("%s %s: status %d: %s", method, req.URL.Path, resp.StatusCode, answer)
+		return nil, fmt.Errorf("%s %s: status %d: %s", method, req.URL.Path, resp.StatusCode, text)
 	}
 	if method == "POST" {
 		_, err = io.Copy(io.Discard, resp.Body)
@@ -745,20 +747,21 @@ func (s *subject) do(ctx context.Context, method, url, token, mediaType string, 
 	return resp, err
 }
 
-// usage is what the service reports in its metrics.
+// usage has values of the service's metrics.
 type usage struct {
 	cpu     float64 // seconds
-	memory  float64 // bytes, resident
+	memory  float64 // resident bytes
 	commits uint64
-	// uploads of changes to the replica, and the seconds they took in all.
+	// uploads is the number of uploads to the replica, uploading their total seconds.
 	uploads, uploading float64
-	// inFlight is how many deliveries are under way, their recording included.
+	// inFlight is the number of deliveries in flight, until they are recorded.
 	inFlight float64
 }
 
-func (s *subject) look(ctx context.Context) (l usage, err error) {
-	s.looks++
-	resp, err := s.get(ctx, s.part.url+"/metrics", "")
+// scrape reads the service's metrics.
+func (s *subject) scrape(ctx context.Context) (l usage, err error) {
+	s.scrapes++
+	resp, err := s.get(ctx, s.service.url+"/metrics", "")
 	if err != nil {
 		return l, err
 	}
@@ -787,23 +790,23 @@ func (s *subject) look(ctx context.Context) (l usage, err error) {
 	return l, nil
 }
 
-// costOfLook returns how much processor time a look takes the service that has nothing
-// else to do, in seconds. A workload is not charged for being looked at.
-func (s *subject) costOfLook(ctx context.Context) (float64, error) {
-	const looks = 20
-	if err := s.rest(ctx); err != nil {
+// scrapeCost returns the CPU time in seconds that a scrape costs an idle service. It is
+// subtracted from the CPU time of a workload.
+func (s *subject) scrapeCost(ctx context.Context) (float64, error) {
+	const scrapes = 20
+	if err := s.awaitIdle(ctx); err != nil {
 		return 0, err
 	}
-	first, err := s.look(ctx)
+	first, err := s.scrape(ctx)
 	last := first
-	for n := 0; n < looks && err == nil; n++ {
-		last, err = s.look(ctx)
+	for n := 0; n < scrapes && err == nil; n++ {
+		last, err = s.scrape(ctx)
 	}
-	return (last.cpu - first.cpu) / looks, err
+	return (last.cpu - first.cpu) / scrapes, err
 }
 
-// databaseSize returns the size of the database below a workload's folder, in bytes,
-// without what is in its log alone: that is up to 4 MB while the service runs.
+// databaseSize returns the size of a workload's database in bytes, without its write-ahead log,
+// which has up to 4 MB while the service runs.
 func databaseSize(dir string) int64 {
 	f, err := os.Stat(filepath.Join(dir, "data", "service.db"))
 	if err != nil {
@@ -812,13 +815,13 @@ func databaseSize(dir string) int64 {
 	return f.Size()
 }
 
-// process is another process of the measurement.
+// process is a child process of the measurement.
 type process struct {
-	url    string
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	output chan struct{} // closed when all of it has been read
-	ended  bool
+	url     string
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	output  chan struct{} // closed when stdout is read to the end
+	stopped bool
 }
 
 func (b *runner) startSink(ctx context.Context) (*process, error) {
@@ -829,7 +832,8 @@ func (b *runner) startService(ctx context.Context, bc workload, dir string, in *
 	data, replica := filepath.Join(dir, "data"), "off"
 	if bc.replicated {
 		replica = filepath.Join(dir, "litestream.yml")
-		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n", filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
+		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n",
+			filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
 		if in != nil {
 			text = in.litestream(filepath.Join(data, "service.db"))
 		}
@@ -837,8 +841,11 @@ func (b *runner) startService(ctx context.Context, bc workload, dir string, in *
 			return nil, err
 		}
 	}
-	args := []string{"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--litestream", replica, "--listen", "127.0.0.1:0", "--tls", "off", "--allow-http",
-		"--allow-destination", "127.0.0.0/8", "--rate-limit", "0", "--max-subscriptions", "0", "--log-level", "warn"}
+	args := []string{
+		"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--litestream", replica,
+		"--listen", "127.0.0.1:0", "--tls", "off", "--allow-http", "--allow-destination", "127.0.0.0/8",
+		"--rate-limit", "0", "--max-subscriptions", "0", "--log-level", "warn",
+	}
 	return b.start(ctx, func(line string) (string, bool) {
 		f := strings.Fields(line)
 		if len(f) == 2 && f[0] == "API" {
@@ -848,7 +855,7 @@ func (b *runner) startService(ctx context.Context, bc workload, dir string, in *
 	}, append(args, bc.flags...)...)
 }
 
-// start starts a part and waits until a line that it prints tells its address.
+// start starts a child process and waits until address finds its URL in a line of its output.
 func (b *runner) start(ctx context.Context, address func(line string) (string, bool), args ...string) (*process, error) {
 	binary, err := os.Executable()
 	if err != nil {
@@ -872,32 +879,31 @@ func (b *runner) start(ctx context.Context, address func(line string) (string, b
 		defer close(p.output)
 		defer close(found)
 		lines := bufio.NewScanner(stdout)
-		for told := false; lines.Scan(); {
-			if url, ok := address(lines.Text()); ok && !told {
-				told = true
+		for sent := false; lines.Scan(); {
+			if url, ok := address(lines.Text()); ok && !sent {
+				sent = true
 				found <- url
 			}
 		}
 	}()
 	if p.url = <-found; p.url == "" {
-		return nil, errors.Join(fmt.Errorf("%s did not start", args[0]), p.end())
+		return nil, errors.Join(fmt.Errorf("%s did not start", args[0]), p.stop())
 	}
 	return p, nil
 }
 
-// end ends the part in order and waits for it, once.
-func (p *process) end() error {
-	if p.ended {
+// stop shuts the process down and waits for it. Further calls do nothing.
+func (p *process) stop() error {
+	if p.stopped {
 		return nil
 	}
-	p.ended = true
+	p.stopped = true
 	p.stdin.Close()
 	<-p.output
 	return p.cmd.Wait()
 }
 
-// peakMemory is the most memory that was resident, in bytes; 0 where the
-// system does not tell.
+// peakMemory returns the peak of resident memory in bytes, 0 if unknown.
 func (p *process) peakMemory() int64 {
 	n, _ := processMemory(p.cmd.Process.Pid, "VmHWM")
 	return n

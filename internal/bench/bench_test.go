@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// What is missing, and what comes twice, is counted.
+// TestBenchCounts checks that lost, duplicate and unexpected events are counted.
 func TestBenchCounts(t *testing.T) {
 	receiver := &sink{woken: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
@@ -48,16 +48,17 @@ func TestBenchCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Delivered != 5 || r.Lost != 1 || r.Duplicated != 3 || r.Max <= 0 {
-		t.Errorf("got %+v, want 5 delivered, 1 lost, and 3 that came twice, that nobody published, or that were for nobody", r)
+		t.Errorf("got %+v, want 5 delivered, 1 lost, 3 duplicate or unexpected", r)
 	}
 }
 
-// Of several rounds each figure is the median; what went wrong is told of all.
+// TestBenchMedians checks that figures are medians of the rounds, and losses are sums.
 func TestBenchMedians(t *testing.T) {
 	round := func(raw, natural, replicated, p50 float64, lost int) *Report {
 		return &Report{Raw: raw, Results: []*Result{
 			{Case: "natural", DeliveredPerSecond: natural, OfRaw: natural / raw, P50: p50, Lost: lost, PeakMemory: int64(lost)},
-			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw, OfWithout: replicated / natural, Duplicated: lost, Delivered: int(replicated)},
+			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw,
+				OfWithout: replicated / natural, Duplicated: lost, Delivered: int(replicated)},
 		}}
 	}
 	got := medians([]*Report{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 2), round(100, 40, 36, 1, 1)})
@@ -70,7 +71,7 @@ func TestBenchMedians(t *testing.T) {
 	}
 	got = medians([]*Report{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 0)})
 	if r := got.Results[1]; got.Raw != 150 || r.OfWithout != 0.9 || r.DeliveredPerSecond != 60 || r.Delivered != 40 {
-		t.Errorf("of two rounds: raw %v, %+v; want the means, and the events of the slower", got.Raw, r)
+		t.Errorf("two rounds: got raw %v, %+v; want the means, and the events of the slower round", got.Raw, r)
 	}
 }
 

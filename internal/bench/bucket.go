@@ -19,18 +19,17 @@ import (
 )
 
 const (
-	// bucketLatency is how long a request to a bucket takes, beside its work.
+	// bucketLatency is the minimum duration of a request to the bucket.
 	bucketLatency = 20 * time.Millisecond
 	bucketName    = "bench"
-	// uploadPrice is the list price of a PUT in Amazon S3 Standard (us-east-1), in
-	// dollars.
+	// uploadPrice is the list price of a PUT in Amazon S3 Standard (us-east-1), in dollars.
 	uploadPrice = 0.005 / 1000
-	// month is the month that prices are for.
+	// month is the length of a month for prices.
 	month = 30 * 24 * time.Hour
 )
 
-// bucket is a server of the part of the S3 protocol that a replica needs, with one
-// bucket, whose objects are files in a folder. It checks no credentials.
+// bucket is an S3 server with one bucket that supports what a replica needs. Its objects are
+// files in a directory. It does not check credentials.
 type bucket struct {
 	dir    string
 	server *http.Server
@@ -38,8 +37,8 @@ type bucket struct {
 
 	mu      sync.Mutex
 	objects map[string]bucketObject
-	files   int             // that were created
-	uploads []time.Duration // of files of changes, from the request to its response
+	files   int             // number of files created so far
+	uploads []time.Duration // durations of uploads of changes
 }
 
 type bucketObject struct {
@@ -49,7 +48,7 @@ type bucketObject struct {
 	modified time.Time
 }
 
-// startBucket starts a server on a new folder. The caller must call close.
+// startBucket starts a server with a new directory. The caller must call close.
 func startBucket(dir string) (*bucket, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -66,12 +65,22 @@ func startBucket(dir string) (*bucket, error) {
 
 func (b *bucket) close() error { return b.server.Close() }
 
-// litestream returns a configuration of a replica in the bucket.
+// litestream returns the configuration of a replica in the bucket.
 func (b *bucket) litestream(database string) string {
-	return fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      type: s3\n      bucket: %s\n      path: service\n      endpoint: %s\n      region: us-east-1\n      access-key-id: bench\n      secret-access-key: bench\n", database, bucketName, b.url)
+	return fmt.Sprintf(`dbs:
+  - path: %q
+    replica:
+      type: s3
+      bucket: %s
+      path: service
+      endpoint: %s
+      region: us-east-1
+      access-key-id: bench
+      secret-access-key: bench
+`, database, bucketName, b.url)
 }
 
-// takeUploads returns how long each upload of changes took since the last call.
+// takeUploads returns the durations of uploads of changes since the last call.
 func (b *bucket) takeUploads() []time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +115,7 @@ func (b *bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve serves one request. It calls wait before the first byte of the response.
+// serve handles one request. It calls wait before the first byte of the response.
 func (b *bucket) serve(w http.ResponseWriter, r *http.Request, key string, query url.Values, wait func()) error {
 	switch {
 	case r.Method == http.MethodPut && key != "":
@@ -158,7 +167,7 @@ func (b *bucket) open(key string) (*os.File, bucketObject, error) {
 	return f, o, err
 }
 
-// put stores an object, or a part of one, or a copy of another.
+// put stores an object, a part of one, or a copy of another object.
 func (b *bucket) put(w http.ResponseWriter, r *http.Request, key string, query url.Values, wait func()) error {
 	if id := query.Get("uploadId"); id != "" {
 		number, err := strconv.Atoi(query.Get("partNumber"))
@@ -197,8 +206,8 @@ func (b *bucket) put(w http.ResponseWriter, r *http.Request, key string, query u
 	}{ETag: o.tag, LastModified: o.modified})
 }
 
-// store stores an object under a key: if create, only if there is none, and unless
-// match is "" only instead of the one with that tag.
+// store stores an object. If create is set, the key must not exist. If match is not empty, the
+// existing object must have that tag.
 func (b *bucket) store(key string, content io.Reader, create bool, match string) (o bucketObject, err error) {
 	b.mu.Lock()
 	b.files++
@@ -227,11 +236,10 @@ func (b *bucket) store(key string, content io.Reader, create bool, match string)
 	return o, nil
 }
 
-// partKey is the key under which a part is kept. Keys of objects begin with no
-// slash.
+// partKey returns the key of a part. The keys of objects do not begin with a slash.
 func partKey(upload string, number int) string { return fmt.Sprintf("/%s/%05d", upload, number) }
 
-// complete makes an object of its parts.
+// complete assembles an object from its parts.
 func (b *bucket) complete(w http.ResponseWriter, key, upload string, wait func()) error {
 	var parts []io.Reader
 	for number := 1; ; number++ {

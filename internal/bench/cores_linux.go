@@ -9,15 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UseCores leaves this process, and those that it starts from now on, only so many of
-// its processors.
+// UseCores limits this process, and those it starts later, to n processors.
 func UseCores(n int) error {
 	var all, some unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return fmt.Errorf("which processors there are: %w", err)
+		return fmt.Errorf("read the available processors: %w", err)
 	}
 	if all.Count() < n {
-		return fmt.Errorf("this process may use %d processors, not %d", all.Count(), n)
+		return fmt.Errorf("only %d processors are available, not %d", all.Count(), n)
 	}
 	for cpu := 0; some.Count() < n; cpu++ {
 		if all.IsSet(cpu) {
@@ -25,8 +24,7 @@ func UseCores(n int) error {
 		}
 	}
 	runtime.GOMAXPROCS(n)
-	// A thread inherits the set of the one that starts it; so threads are looked for
-	// until there is no new one.
+	// A new thread inherits the set of its creator. Repeat until there are no new threads.
 	done := make(map[int]bool)
 	for before := -1; before < len(done); {
 		before = len(done)
@@ -40,7 +38,7 @@ func UseCores(n int) error {
 				continue
 			}
 			if err := unix.SchedSetaffinity(id, &some); err != nil && err != unix.ESRCH {
-				return fmt.Errorf("processors of thread %d: %w", id, err)
+				return fmt.Errorf("set the processors of thread %d: %w", id, err)
 			}
 			done[id] = true
 		}
@@ -48,7 +46,7 @@ func UseCores(n int) error {
 	return nil
 }
 
-// processors returns how many processors this process may use.
+// processors returns the number of processors that this process may use.
 func processors() int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

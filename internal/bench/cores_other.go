@@ -7,10 +7,10 @@ import (
 	"runtime"
 )
 
-// UseCores cannot be done here.
+// UseCores returns an error: only Linux supports it.
 func UseCores(int) error {
-	return errors.New("only Linux can limit a process to some of its processors")
+	return errors.New("limiting processors is only supported on Linux")
 }
 
-// processors returns how many processors this machine has.
+// processors returns the number of processors of this host.
 func processors() int { return runtime.NumCPU() }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// processMemory returns a figure of a process's memory in bytes, by its name on
-// Linux: VmRSS is what is resident, VmHWM the most that ever was. Elsewhere it
-// is 0.
+// processMemory returns a memory size of a process in bytes, by its field name in
+// /proc/PID/status: VmRSS is the resident memory, VmHWM its peak. It returns 0 if there is no
+// /proc.
 func processMemory(pid int, field string) (int64, error) {
 	name := fmt.Sprintf("/proc/%d/status", pid)
 	status, err := os.ReadFile(name)
@@ -29,7 +29,7 @@ func processMemory(pid int, field string) (int64, error) {
 	return kB << 10, nil
 }
 
-// percentile returns the least of the times that p percent are not above.
+// percentile returns the p-th percentile of times, by the nearest-rank method.
 func percentile(times []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[(len(sorted)*p+99)/100-1]

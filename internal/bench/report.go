@@ -23,8 +23,7 @@ func Workloads() []string {
 	return names
 }
 
-// Machine describes the machine of a measurement. Figures of two machines cannot be
-// compared.
+// Machine describes the host of a measurement. Do not compare figures of different hosts.
 type Machine struct {
 	Version     string `json:"version"`
 	Go          string `json:"go"`
@@ -35,12 +34,12 @@ type Machine struct {
 	Arch        string `json:"arch"`
 	Processors  int    `json:"processors"`
 	Data        string `json:"data"`
-	// FileSystem is what Data is on. A journal makes each fsync dearer.
+	// FileSystem is the file system of Data. A journal makes each fsync slower.
 	FileSystem string `json:"file_system"`
 }
 
-// NewMachine describes this machine. version is that of the binary; data is the
-// folder that is measured, "" for that of temporary files.
+// NewMachine describes this host. version is that of the binary. data is the directory to
+// measure; empty for the system's temporary directory.
 func NewMachine(data, version string) (*Machine, error) {
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
@@ -60,69 +59,70 @@ func (m *Machine) String() string {
 		m.Version, m.OS, m.Arch, m.Processors, m.SQLite, m.Driver, m.Synchronous, m.Data, m.FileSystem)
 }
 
-// Report is the result of [Run]. String returns it as a table.
+// Report is the result of [Run]. String formats it as a table.
 type Report struct {
 	Machine *Machine `json:"machine"`
-	Rounds  int      `json:"rounds"` // the figures are their medians
-	// Raw is the most requests a second that a bare client of net/http made
-	// to the receiver, with a delivery's header and body: what the machine can do. It
-	// is measured before and after each case.
+	Rounds  int      `json:"rounds"` // the figures are medians of the rounds
+	// Raw is the maximum rate of requests per second of a plain net/http client to the
+	// receiver, with the header and body of a delivery. It is measured before and after each
+	// case.
 	Raw     float64   `json:"raw_per_second"`
 	Results []*Result `json:"cases"`
 }
 
-// Result is the result of one workload. Its times are in milliseconds, from
-// before the request that published an event to its arrival at the receiver.
+// Result is the result of one workload. Times are in milliseconds, from before the publishing
+// request to the arrival at the receiver.
 type Result struct {
 	Case          string  `json:"case"`
 	About         string  `json:"about"`
 	Subscriptions int     `json:"subscriptions"`
 	Acknowledged  int     `json:"acknowledged"` // events
-	Delivered     int     `json:"delivered"`    // events, each counted for each of its subscriptions
-	Seconds       float64 `json:"seconds"`      // from the first request to the last arrival; of fan-out, each event apart
+	Delivered     int     `json:"delivered"`    // events times their subscriptions
+	Seconds       float64 `json:"seconds"`      // from the first request to the last arrival; in fan-out, the sum over the events
 
 	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
 	DeliveredPerSecond    float64 `json:"delivered_per_second"`
-	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond as a share of what was possible just before and after
-	// OfWithout is DeliveredPerSecond as a share of that of the same case without
-	// a replica, or acknowledged without it, when both were measured.
+	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond / Raw, as measured before and after the case
+	// OfWithout is DeliveredPerSecond relative to the same case without a replica, or without
+	// waiting for it, if both were measured.
 	OfWithout float64 `json:"of_without_replica,omitempty"`
 
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
 	Max float64 `json:"max_ms"`
-	// Publish is the median time of a request that publishes one event, and
-	// PublishToOne that to a single subscription; where there is fan-out alone.
+	// Publish is the median time to publish an event in fan-out, PublishToOne that with a
+	// single subscription.
 	Publish      float64 `json:"publish_ms,omitempty"`
 	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
 
-	// With a bucket: how long a request that published an event took, and an upload of
-	// changes as the bucket saw it; how many uploads there were while events were
-	// published, and what so many cost for a month without a pause, see uploadPrice.
+	// With a bucket: the time to publish an event, the time of an upload of changes at the
+	// bucket, the rate of uploads while events were published, and their price for a month at
+	// that rate (see uploadPrice).
 	PublishP50       float64 `json:"publish_p50_ms,omitempty"`
 	PublishP99       float64 `json:"publish_p99_ms,omitempty"`
 	Upload           float64 `json:"upload_p50_ms,omitempty"`
-	CopyAndUpload    float64 `json:"copy_and_upload_ms,omitempty"` // the mean, as the service sees it, with the copying of the log
+	CopyAndUpload    float64 `json:"copy_and_upload_ms,omitempty"` // mean, measured by the service, including copying the write-ahead log
 	UploadsPerSecond float64 `json:"uploads_per_second,omitempty"`
 	DollarsPerMonth  float64 `json:"uploads_dollars_per_month,omitempty"`
 
-	CPU        float64 `json:"cpu_us_per_event"`  // of the service, for each event delivered
-	Bytes      float64 `json:"bytes_per_event"`   // of the database, for each event delivered; 0 with a replica, which keeps the log
-	PeakMemory int64   `json:"peak_memory_bytes"` // resident, of the service; 0 where the system does not tell
+	CPU        float64 `json:"cpu_us_per_event"`  // of the service, per delivered event
+	Bytes      float64 `json:"bytes_per_event"`   // of the database, per delivered event; 0 with a replica, which keeps the write-ahead log
+	PeakMemory int64   `json:"peak_memory_bytes"` // resident memory of the service; 0 if unknown
 	IdleMemory int64   `json:"idle_memory_bytes"` // the same before the case
-	Commits    int     `json:"commits"`           // each is one fsync of the write-ahead log
-	Lost       int     `json:"lost"`              // events that were acknowledged and did not arrive
-	Duplicated int     `json:"duplicated"`        // that arrived more than once
+	Commits    int     `json:"commits"`           // each has one fsync of the write-ahead log
+	Lost       int     `json:"lost"`              // events that were acknowledged but did not arrive
+	Duplicated int     `json:"duplicated"`        // events that arrived more than once
 }
 
 func (r *Report) String() string {
 	var b strings.Builder
 	if r.Rounds > 1 {
-		fmt.Fprintf(&b, "medians of %d rounds, each figure by itself; memory is the most\n", r.Rounds)
+		fmt.Fprintf(&b, "each figure is the median of %d rounds; memory is the maximum\n", r.Rounds)
 	}
-	fmt.Fprintf(&b, "raw: %s requests/s of a bare net/http client to the same receiver\n\n", thousands(r.Raw))
+	fmt.Fprintf(&b, "raw: %s requests/s of a plain net/http client to the same receiver\n\n", thousands(r.Raw))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tB/event\tidle MB\tpeak MB\tcommits\tlost\ttwice\t")
+	fmt.Fprintln(w, "case\tacknowledged/s\tdelivered/s\tof raw\tp50 ms\tp99 ms\tmax ms\tCPU µs/event\tB/event\t"+
+		"idle MB\tpeak MB\tcommits\tlost\tduplicate\t")
 	for _, c := range r.Results {
 		bytes := func(n float64) string {
 			if n <= 0 {
@@ -136,28 +136,31 @@ func (r *Report) String() string {
 			}
 			return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%s\t%d\t%d\t\n", c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond),
-			c.OfRaw, c.P50, c.P99, c.Max, c.CPU, bytes(c.Bytes), memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.0f\t%s\t%s\t%s\t%s\t%d\t%d\t\n",
+			c.Case, thousands(c.AcknowledgedPerSecond), thousands(c.DeliveredPerSecond), c.OfRaw, c.P50, c.P99, c.Max, c.CPU,
+			bytes(c.Bytes), memory(c.IdleMemory), memory(c.PeakMemory), thousands(float64(c.Commits)), c.Lost, c.Duplicated)
 	}
 	w.Flush()
 	b.WriteByte('\n')
 	for _, c := range r.Results {
 		fmt.Fprintf(&b, "%s: %s", c.Case, c.About)
 		if c.OfWithout > 0 {
-			fmt.Fprintf(&b, "; %.2f of the rate without", c.OfWithout)
+			fmt.Fprintf(&b, "; %.2f of the rate without that", c.OfWithout)
 		}
 		if c.Publish > 0 {
 			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
 		}
 		if c.Upload > 0 {
-			fmt.Fprintf(&b, "; a request takes %.1f ms at p50 and %.1f at p99, an upload %.1f ms at the bucket and %.1f with the copying of the log; %.1f uploads a second, $%.0f a month at $5 a million", c.PublishP50, c.PublishP99, c.Upload, c.CopyAndUpload, c.UploadsPerSecond, c.DollarsPerMonth)
+			fmt.Fprintf(&b, "; requests take %.1f ms (p50), %.1f ms (p99); an upload takes %.1f ms at the bucket, "+
+				"%.1f ms with copying the log; %.1f uploads/s, $%.0f per month at $5 per million",
+				c.PublishP50, c.PublishP99, c.Upload, c.CopyAndUpload, c.UploadsPerSecond, c.DollarsPerMonth)
 		}
 		b.WriteByte('\n')
 	}
 	return b.String()
 }
 
-// thousands renders a number with a mark between each three digits.
+// thousands formats a number with thousands separators.
 func thousands(x float64) string {
 	s := fmt.Sprintf("%.0f", x)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -166,8 +169,8 @@ func thousands(x float64) string {
 	return s
 }
 
-// Run measures the workloads of cfg, each with a service and a data directory
-// of its own. With an error the report is of the rounds that were finished.
+// Run measures the workloads of cfg, each with a new service and data directory. On an error,
+// the report covers the completed rounds.
 func Run(ctx context.Context, cfg Config, machine *Machine) (*Report, error) {
 	b := &runner{Config: cfg}
 	for _, bc := range workloads {
@@ -179,7 +182,7 @@ func Run(ctx context.Context, cfg Config, machine *Machine) (*Report, error) {
 	if err != nil {
 		return &Report{Machine: machine}, err
 	}
-	defer sink.end()
+	defer sink.stop()
 	b.sink = sink
 	var rounds []*Report
 	for err == nil && len(rounds) < b.Rounds {
@@ -227,10 +230,9 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 	return nil
 }
 
-// medians tells of several rounds the median of each rate, share and time, each by
-// itself. Events and commits are those of the round whose rate is the median, or
-// the lower of two; memory is the most of all, and what was lost or came twice
-// the sum.
+// medians combines rounds. Each rate, share and time is the median of its own. Events and
+// commits are those of the round with the median rate, or the lower of two. Memory is the
+// maximum, lost and duplicate events the sum.
 func medians(rounds []*Report) *Report {
 	of := func(field func(*Report) float64) float64 {
 		var all []float64
@@ -278,13 +280,13 @@ func medians(rounds []*Report) *Report {
 	return y
 }
 
-// median returns the median of some values, which it sorts.
+// median returns the median of values, and sorts them.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
-// profileOf is the file for the profile of a case, "" for none.
+// profileOf returns the file for the profile of a case, "" for none.
 func (b *runner) profileOf(name string) string {
 	if b.CPUProfile == "" || len(b.workloads) == 1 {
 		return b.CPUProfile

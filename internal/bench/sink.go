@@ -14,27 +14,25 @@ import (
 	"time"
 )
 
-// sink is the receiver, a process of its own. It does no more than the measurement
-// needs, since it limits it: it reads a delivery and records when each of its
-// events arrived.
+// sink is the receiver, a child process. Its speed limits the measurement, so it only reads
+// deliveries and records the arrival time of each event.
 //
-//	POST /begin?events=N&subscriptions=M  forgets all that was
-//	POST /d/K        a delivery to subscription K
-//	GET  /wait?events=N&pings=M  answers when so many arrivals have been noted, or
-//	                 after a second; with how many events there are
-//	GET  /arrivals   the arrivals, 8 bytes each: nanoseconds since 1970, or 0
+//	POST /begin?events=N&subscriptions=M  resets everything
+//	POST /d/K        receives a delivery to subscription K
+//	GET  /wait?events=N, /wait?pings=N  responds after N arrivals, or after a second, with
+//	                 the number of arrivals
+//	GET  /arrivals   responds with the arrival times, 8 bytes each: Unix nanoseconds, or 0
 type sink struct {
-	// These two change with begin, before which the last service has ended.
+	// begin sets these two. By then the last service has stopped.
 	arrivals      []atomic.Int64
 	subscriptions int
 
-	arrived, pings, twice, strange atomic.Int64
-	waits                          atomic.Int64 // the arrival that somebody waits for
-	woken                          chan struct{}
+	arrived, pings, duplicates, unexpected atomic.Int64
+	awaited                                atomic.Int64 // number of arrivals that wakes wait
+	woken                                  chan struct{}
 }
 
-// RunSink runs the receiver on a free port of the loopback interface until ctx
-// ends. It writes its URL to w.
+// RunSink runs the receiver on a free loopback port until ctx ends. It writes its URL to w.
 func RunSink(ctx context.Context, w io.Writer) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -61,17 +59,17 @@ func (s *sink) begin(w http.ResponseWriter, r *http.Request) {
 	subscriptions, _ := strconv.Atoi(r.FormValue("subscriptions"))
 	s.arrivals = make([]atomic.Int64, events*subscriptions)
 	s.subscriptions = subscriptions
-	for _, n := range []*atomic.Int64{&s.arrived, &s.pings, &s.twice, &s.strange} {
+	for _, n := range []*atomic.Int64{&s.arrived, &s.pings, &s.duplicates, &s.unexpected} {
 		n.Store(0)
 	}
 }
 
 const (
-	numberField = `"content_id":` // holds the number of an event
+	numberField = `"content_id":` // has the number of an event
 	pingName    = `"name":"ping"`
 )
 
-// bodies are for the bytes of deliveries.
+// bodies has buffers for deliveries.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
@@ -84,29 +82,29 @@ func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
 	now, body := time.Now().UnixNano(), buffer.Bytes()
 	subscription, err := strconv.Atoi(r.PathValue("subscription"))
 	if err != nil {
-		s.strange.Add(1)
+		s.unexpected.Add(1)
 		return
 	}
-	any := false
+	found := false
 	for n := range eventNumbers(body) {
-		any = true
+		found = true
 		slot := n*s.subscriptions + subscription
 		if slot >= len(s.arrivals) {
-			s.strange.Add(1)
+			s.unexpected.Add(1)
 		} else if s.arrivals[slot].CompareAndSwap(0, now) {
-			s.note(&s.arrived)
+			s.count(&s.arrived)
 		} else {
-			s.twice.Add(1)
+			s.duplicates.Add(1)
 		}
 	}
-	if !any && bytes.Contains(body, []byte(pingName)) {
-		s.note(&s.pings)
+	if !found && bytes.Contains(body, []byte(pingName)) {
+		s.count(&s.pings)
 	}
 }
 
-// note counts an arrival, and wakes who waits for it.
-func (s *sink) note(n *atomic.Int64) {
-	if n.Add(1) == s.waits.Load() {
+// count counts an arrival and wakes wait if that is the awaited number.
+func (s *sink) count(n *atomic.Int64) {
+	if n.Add(1) == s.awaited.Load() {
 		select {
 		case s.woken <- struct{}{}:
 		default:
@@ -120,13 +118,13 @@ func (s *sink) wait(w http.ResponseWriter, r *http.Request) {
 		counted, field = &s.pings, "pings"
 	}
 	want, _ := strconv.ParseInt(r.FormValue(field), 10, 64)
-	s.waits.Store(want)
+	s.awaited.Store(want)
 	timer := time.NewTimer(time.Second)
 	defer timer.Stop()
 	for counted.Load() < want {
 		select {
 		case <-s.woken:
-			continue // it may have been for an earlier wait
+			continue // the wake-up may be for an earlier wait
 		case <-timer.C:
 		case <-r.Context().Done():
 		}
@@ -136,7 +134,7 @@ func (s *sink) wait(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *sink) list(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("X-Twice", strconv.FormatInt(s.twice.Load()+s.strange.Load(), 10))
+	w.Header().Set("X-Duplicates", strconv.FormatInt(s.duplicates.Load()+s.unexpected.Load(), 10))
 	all := make([]byte, 0, 8*len(s.arrivals))
 	for i := range s.arrivals {
 		all = binary.LittleEndian.AppendUint64(all, uint64(s.arrivals[i].Load()))

@@ -203,19 +203,19 @@ func commandWords(t *testing.T, manual []byte) string {
 	return strings.Join(words, "|")
 }
 
-// TestPackageScripts runs what the package does at its installation, with a
-// systemd that only writes down what it is asked: the first one starts nothing,
-// an upgrade restarts what runs, and is whole even when that fails.
+// TestPackageScripts runs the package's postinst with a fake systemctl that records its
+// calls. A new installation starts nothing. An upgrade restarts a running service, and
+// succeeds even if the restart fails.
 func TestPackageScripts(t *testing.T) {
-	for _, test := range []struct{ old, fails, asked, says string }{
-		{"", "", "daemon-reload", "look at /etc/service-webhooks/config.yml"},
+	for _, test := range []struct{ old, fails, calls, output string }{
+		{"", "", "daemon-reload", "edit /etc/service-webhooks/config.yml"},
 		{"1.0.0", "", "daemon-reload, try-restart service-webhooks.service", ""},
-		{"1.0.0", "try-restart", "daemon-reload, try-restart service-webhooks.service", "it does not start"},
+		{"1.0.0", "try-restart", "daemon-reload, try-restart service-webhooks.service", "the service failed to start"},
 	} {
 		dir := t.TempDir()
 		script := harness.Read(t, harness.Path("packaging/deb/postinst"))
 		script = bytes.ReplaceAll(script, []byte("/run/systemd/system"), []byte(dir))
-		stub := "#!/bin/sh\necho \"$*\" >>" + filepath.Join(dir, "asked") + "\n[ \"$1\" != \"" + test.fails + "\" ]\n"
+		stub := "#!/bin/sh\necho \"$*\" >>" + filepath.Join(dir, "calls") + "\n[ \"$1\" != \"" + test.fails + "\" ]\n"
 		for name, text := range map[string]string{"postinst": string(script), "systemctl": stub, "systemd-sysusers": "#!/bin/sh\n"} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 				t.Fatal(err)
@@ -224,12 +224,12 @@ func TestPackageScripts(t *testing.T) {
 		cmd := exec.Command("sh", filepath.Join(dir, "postinst"), "configure", test.old)
 		cmd.Env = []string{"PATH=" + dir}
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), test.says) {
-			t.Errorf("from version %q: %v: %s", test.old, err, out)
+		if err != nil || !strings.Contains(string(out), test.output) {
+			t.Errorf("from version %q: got %v, %s; want %q", test.old, err, out, test.output)
 		}
-		asked, err := os.ReadFile(filepath.Join(dir, "asked"))
-		if got := strings.Join(strings.Split(strings.TrimSpace(string(asked)), "\n"), ", "); err != nil || got != test.asked {
-			t.Errorf("from version %q systemd is asked to %s, want %s", test.old, got, test.asked)
+		calls, err := os.ReadFile(filepath.Join(dir, "calls"))
+		if got := strings.Join(strings.Split(strings.TrimSpace(string(calls)), "\n"), ", "); err != nil || got != test.calls {
+			t.Errorf("from version %q: got the systemctl calls %s, want %s", test.old, got, test.calls)
 		}
 	}
 }

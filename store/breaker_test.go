@@ -179,7 +179,7 @@ func TestProbeAfterClockJump(t *testing.T) {
 			t.Errorf("before the commit that records the jump: probe due in %s", time.Until(at))
 		}
 		publish(t, s, "p", "content_updated")
-		if _, told := watch.Take().Subscriptions[sub.ID]; !told {
+		if _, notified := watch.Take().Subscriptions[sub.ID]; !notified {
 			t.Error("the change of the probe's time was not announced")
 		}
 		if at := queue(t, s, sub.ID).NextProbe; !at.Equal(time.Now().Add(webhook.MinProbeWait)) {

@@ -73,7 +73,7 @@ func TestDictionariesAreBounded(t *testing.T) {
 			"WHERE v < 100) SELECT v, content FROM n, dictionaries")
 	}))
 	must(t, s.Close())
-	s = openWith(t, dir, "one that is not there yet")
+	s = openWith(t, dir, "a dictionary that is not stored yet")
 	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != maxDictionaries || s.dictionaries.current != maxDictionaries {
 		t.Errorf("%d dictionaries, current %d", n, s.dictionaries.current)
 	}

@@ -68,7 +68,7 @@ const adviceRestore = "Stop the service and restore the data directory from its 
 const adviceMissing = "Follow the error message: service serve does not start until this is resolved."
 
 // Examine checks the data that this process has open. It reads the database for at most the
-// given time, which should be a few seconds, since the WAL cannot be checkpointed meanwhile; 0
+// given time, which should be a few seconds, since no checkpoint can run during that; 0
 // skips that check.
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination

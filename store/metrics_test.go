@@ -166,7 +166,7 @@ func TestFirstWanted(t *testing.T) {
 		{"asked for until then", []Interest{{"content_deleted", 0, 3}}, 2, 5, 0},
 		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0,
 			5, 2},
-		{"up to one that is not", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
+		{"up to an event before it", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
 	} {
 		got, at, err := s.Queues().FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
 		if err != nil || got != test.want {

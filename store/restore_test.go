@@ -267,7 +267,7 @@ func TestMigrationSnapshots(t *testing.T) {
 	made := copies[slices.IndexFunc(copies, func(c string) bool { return c != filepath.Join(dir, older[1]) })]
 	c, err := Inspect(t.Context(), made, nil)
 	if err != nil || c.Schema != 1 || c.Events != 4 {
-		t.Errorf("%s holds %+v, %v, want what was there before", made, c, err)
+		t.Errorf("%s: got %+v, %v, want the content from before the migration", made, c, err)
 	}
 	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v, want mode 0600", info, err)

@@ -16,11 +16,11 @@ func insertProgram(id string) func(*tx) error {
 // lead holds leadership of the writer until release is called, so that writes submitted in
 // between share a commit.
 func lead(s *Store) (release func()) {
-	hold, held := make(chan struct{}), make(chan struct{})
-	op := s.writer.submit(func(*tx) error { close(held); <-hold; return nil }, true)
+	done, leading := make(chan struct{}), make(chan struct{})
+	op := s.writer.submit(func(*tx) error { close(leading); <-done; return nil }, true)
 	go s.writer.Wait(op)
-	<-held
-	return func() { close(hold) }
+	<-leading
+	return func() { close(done) }
 }
 
 // A failed write that is alone in its commit is rolled back without a savepoint.
@@ -45,18 +45,18 @@ func TestFailedCommitFailsAllWrites(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	publish(t, s, "p", "content_updated")
-	told := false
+	called := false
 	err := s.writer.do(func(t *tx) error {
-		t.AfterCommit(func() { told = true })
+		t.AfterCommit(func() { called = true })
 		t.setHead("p", head{seq: 41})
 		// A deferred foreign key is checked by COMMIT.
 		if err := t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
 			return err
 		}
-		return t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)")
+		return t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('unknown', 1)")
 	})
-	if err == nil || told {
-		t.Fatalf("got error %v, AfterCommit called %t; want an error and false", err, told)
+	if err == nil || called {
+		t.Fatalf("got error %v, AfterCommit called %t; want an error and false", err, called)
 	}
 	if e := publish(t, s, "p", "content_updated"); e[0].Seq != 2 {
 		t.Errorf("next seq: got %d, want 2", e[0].Seq)

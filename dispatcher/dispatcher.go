@@ -53,8 +53,8 @@ type Config struct {
 	BatchSize      int                  // maximum events per delivery; default 100
 	BatchWindow    time.Duration        // how long the first event for an idle subscription waits for more; default 0
 
-	// Destinations are the private addresses that subscriptions may target; none by
-	// default.
+	// Destinations are the addresses that subscriptions may target: the public
+	// internet and what the operator permits in addition.
 	Destinations webhook.Destinations
 	// Own lists the addresses that this service listens on. They are always
 	// blocked, even if Destinations permits them. An unspecified address (0.0.0.0,
@@ -192,11 +192,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	_, hold := d.store.Hold()
 	d.mu.Lock()
 	d.restoreHold = hold
-	for _, l := range queues {
-		q := &subscriptionQueue{Queue: l}
-		q.restoreRejected(l)
-		if l.Unusable != nil {
-			d.queues[l.SubscriptionID] = q
+	for _, stored := range queues {
+		q := &subscriptionQueue{Queue: stored}
+		q.restoreRejected(stored)
+		if stored.Unusable != nil {
+			d.queues[stored.SubscriptionID] = q
 			d.reschedule(q, phaseStale, time.Now())
 			continue
 		}

@@ -42,15 +42,15 @@ type pace struct {
 	nextAt      time.Time // time of the next request at this rate
 	pausedUntil time.Time // the receiver asked for a pause
 
-	backlogged      bool      // the last delivery left events waiting
-	rateChangedAt   time.Time // when the rate changed, or a raise proved too much
-	throttledAt     time.Time // time of the last 429 or 503
-	throttledInARow int       // 429s and 503s since the last success
-	cut             float64   // fraction by which the last 429 lowered the rate
-	raise           float64   // fraction of the next raise
-	raiseAfter      time.Duration
-	trialEnd        time.Time // zero for no trial
-	rateBeforeTrial float64   // the rate to restore if the trial fails
+	backlogged      bool          // the last delivery left events waiting
+	rateChangedAt   time.Time     // when the rate changed, or a raise proved too much
+	throttledAt     time.Time     // time of the last 429 or 503
+	throttledInARow int           // 429s and 503s since the last success
+	cut             float64       // fraction by which the last 429 lowered the rate
+	raise           float64       // fraction of the next raise
+	raiseAfter      time.Duration // how long the rate must be stable before the next raise
+	trialEnd        time.Time     // zero for no trial
+	rateBeforeTrial float64       // the rate to restore if the trial fails
 
 	// Successes in the current second and the one before.
 	secondStart            time.Time

@@ -1,4 +1,5 @@
-// Package client makes attempts. It is the only code that connects to subscribers.
+// Package client makes attempts: one attempt is one HTTP request for a delivery. It
+// is the only code that connects to subscribers.
 //
 // An attempt resolves the host, checks its addresses, connects, sends one signed
 // HTTP/1.1 request, reads the response, and redacts what is stored of it. The
@@ -31,7 +32,8 @@ type Config struct {
 	Timeout time.Duration // limit of one attempt, from before the DNS lookup to the end of the response
 	MaxIdle int           // maximum idle connections, to all hosts together
 
-	// Destinations are the private addresses that may be called.
+	// Destinations are the addresses that may be called: the public internet and
+	// what the operator permits in addition.
 	Destinations webhook.Destinations
 	// Own lists the addresses that the service listens on. They are always blocked,
 	// even if Destinations permits them. An unspecified address (0.0.0.0, ::)
@@ -42,8 +44,8 @@ type Config struct {
 	// RootCAs verify the servers' certificates; nil means the system's.
 	RootCAs *x509.CertPool
 	// MaySend is called immediately before bytes of a request are written. While it
-	// returns false, nothing is written and attempts are interrupted. nil means
-	// always true.
+	// returns false, because the service has lost its lease, nothing is written and
+	// attempts are interrupted. nil means always true.
 	MaySend func() bool
 	// Logger logs panics in attempts; nil discards them.
 	Logger *slog.Logger
@@ -99,6 +101,7 @@ func (c *Client) CloseIdle() { c.idle.close() }
 // the code panics, which is logged.
 func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt { return c.Prepare(r).Send(ctx) }
 
+// run makes the attempt and returns it with its result.
 func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	c, r := x.Client, x.request
 	a := webhook.Attempt{Number: r.Number, StartedAt: time.Now()}
@@ -112,7 +115,7 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 		a.ErrorFact = x.fact(a.Error, err)
 	} // otherwise the status determines the result
 	a.Duration = time.Since(a.StartedAt)
-	if a.Error == webhook.ErrorBlocked { // reveals nothing else
+	if a.Error == webhook.ErrorBlocked { // must not reveal how far it got
 		a.Phases = webhook.Phases{}
 	}
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)

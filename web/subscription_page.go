@@ -311,6 +311,7 @@ func quantileText(s *webhook.Stat, q float64) string {
 // responseCount counts one kind of response.
 type responseCount struct {
 	answer, meaning string
+	todo            string // what to do about it, "" for nothing
 	state           string // whose colour it has
 	filter, value   string // of the list of deliveries; "" where it is of several
 	n, of           int64
@@ -335,10 +336,12 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 		result := webhook.ResultRetryable
 		if status, err := strconv.Atoi(name); err == nil {
 			a.meaning, result = http.StatusText(status), webhook.Classify(status, webhook.ErrorNone)
+			a.todo = adviceOf(&webhook.Attempt{ResponseStatus: status}).todo
 			a.filter, a.value = "filter[response_status]", name
 		} else {
 			code := webhook.ErrorCode(name)
 			a.answer, a.meaning, result = errorName(code), code.Detail(), webhook.Classify(0, code)
+			a.todo = errorAdvice[code]
 			a.filter, a.value = "filter[error]", name
 		}
 		a.state = string(result)

@@ -17,7 +17,7 @@ func TestListParameters(t *testing.T) {
 	good := map[webhook.FilterKind]string{
 		webhook.FilterEvent: "content_updated", webhook.FilterID: i.event, webhook.FilterURL: "https://partner.example/hook",
 		webhook.FilterResponseStatus: "200,5xx", webhook.FilterTime: "2026-03-14",
-		webhook.FilterText: "partner", webhook.FilterLeast: "2",
+		webhook.FilterText: "partner", webhook.FilterAtLeast: "2",
 	}
 	lists := 0
 	for _, rt := range s.api.routes() {
@@ -34,7 +34,7 @@ func TestListParameters(t *testing.T) {
 			}
 			bad, code := "%00", "invalid_format"
 			switch f.Kind {
-			case webhook.FilterOneOf, webhook.FilterLeast:
+			case webhook.FilterOneOf, webhook.FilterAtLeast:
 				code = "invalid_value"
 			case webhook.FilterText:
 				bad = ""

@@ -112,9 +112,9 @@ func TestResponseCounts(t *testing.T) {
 		of          func(h *housekeeping) map[string]struct{}
 	}{
 		{webhook.ResultSuccess, 200, successesAtOnce, func(h *housekeeping) map[string]struct{} { return h.trim }},
-		{webhook.ResultSuccess, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody,
+		{webhook.ResultSuccess, webhook.MaxStoredBody, responsesAtOnce / webhook.MaxStoredBody,
 			func(h *housekeeping) map[string]struct{} { return h.trim }},
-		{webhook.ResultFailed, webhook.MaxKeptBody, responsesAtOnce / webhook.MaxKeptBody,
+		{webhook.ResultFailed, webhook.MaxStoredBody, responsesAtOnce / webhook.MaxStoredBody,
 			func(h *housekeeping) map[string]struct{} { return h.prune }},
 		{webhook.ResultRetryable, 0, 0, func(h *housekeeping) map[string]struct{} { return h.prune }},
 	} {

@@ -108,7 +108,7 @@ func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session
 	if s.writer.Failed() {
 		judged.SeenAt = now
 	}
-	return found, judged.Good(now), nil
+	return found, judged.Valid(now), nil
 }
 
 // List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.

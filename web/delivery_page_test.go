@@ -286,7 +286,7 @@ func TestRemovedResponse(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com")
-	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n", ResponseBody: []byte(strings.Repeat("r", webhook.MaxKeptBody))}
+	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n", ResponseBody: []byte(strings.Repeat("r", webhook.MaxStoredBody))}
 	c := l.claim(true)
 	l.end(c, answer)
 	path := "/deliveries/" + c.ID
@@ -329,7 +329,7 @@ func TestHostileDelivery(t *testing.T) {
 	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // no name that can be published; nobody asks for it
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
-	line := strings.Repeat("x", webhook.MaxKeptBody-20)
+	line := strings.Repeat("x", webhook.MaxStoredBody-20)
 	for _, body := range []string{hostileBytes, "\u202e" + line + "</code><script>alert(1)</script>", `{"` + "\u202e" + `</script><script>alert(1)</script>":"\u0000"}`, "\x00\x1b" + hostileBytes} {
 		a := answerOf500("X-\u202eName: "+strings.ToValidUTF8(hostile, "?")+"\nLocation: javascript:alert(1)\nX-Long: "+strings.Repeat("<b>", 5000)+"\n", body)
 		a.ResponseTruncated = true

@@ -193,7 +193,7 @@ type Session struct {
 	ExpiresAt time.Time // at the latest
 }
 
-// Good reports whether the session is still valid.
-func (s *Session) Good(now time.Time) bool {
+// Valid reports whether the session is still valid.
+func (s *Session) Valid(now time.Time) bool {
 	return now.Before(s.ExpiresAt) && now.Before(s.SeenAt.Add(SessionIdle))
 }

@@ -107,7 +107,7 @@ func TestPasswordHashStrictParsing(t *testing.T) {
 	}
 }
 
-func TestSessionGood(t *testing.T) {
+func TestSessionValid(t *testing.T) {
 	began := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		seen, now time.Duration // since the start
@@ -117,7 +117,7 @@ func TestSessionGood(t *testing.T) {
 		{11 * time.Hour, SessionLife - 1, true}, {11 * time.Hour, SessionLife, false}, {time.Hour, time.Hour, true},
 	} {
 		s := Session{CreatedAt: began, SeenAt: began.Add(tt.seen), ExpiresAt: began.Add(SessionLife)}
-		if got := s.Good(began.Add(tt.now)); got != tt.want {
+		if got := s.Valid(began.Add(tt.now)); got != tt.want {
 			t.Errorf("seen after %s, now %s: got %v, want %v", tt.seen, tt.now, got, tt.want)
 		}
 	}

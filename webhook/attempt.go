@@ -44,8 +44,8 @@ func ErrorCodes() []ErrorCode {
 // code, so it reveals nothing about the operator's network.
 func (c ErrorCode) Detail() string { return errorDetails[c] }
 
-// MaxKeptBody is how many bytes of a response body are stored for admins.
-const MaxKeptBody = 16 << 10
+// MaxStoredBody is how many bytes of a response body are stored for admins.
+const MaxStoredBody = 16 << 10
 
 // Attempt is one HTTP request made for a delivery, and its result.
 type Attempt struct {
@@ -66,7 +66,7 @@ type Attempt struct {
 	// Only for admins. If partners could read responses, every URL field could be
 	// used to look into a private network.
 	ResponseHeader    string // as received, one line each
-	ResponseBody      []byte // the first MaxKeptBody bytes
+	ResponseBody      []byte // the first MaxStoredBody bytes
 	ResponseTruncated bool   // the body was longer
 	ResponseRemoved   bool   // there was a response, but its headers and body are no longer stored
 

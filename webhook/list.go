@@ -41,7 +41,7 @@ type SortField struct {
 type Filter struct {
 	Name   string
 	Kind   FilterKind
-	Values []string // allowed values, for FilterOneOf and FilterLeast
+	Values []string // allowed values, for FilterOneOf and FilterAtLeast
 }
 
 // FilterKind is the kind of a filter's values. All filters except FilterTime take
@@ -56,7 +56,7 @@ const (
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
 	FilterTime                             // a time range, given by name.from and name.to
 	FilterText                             // text of at most maxFilterText bytes
-	FilterLeast                            // an integer in Values, matching greater or equal values; its name ends in .from
+	FilterAtLeast                            // an integer in Values, matching greater or equal values; its name ends in .from
 )
 
 // The lists of the API and of the admin UI. They are immutable.
@@ -124,7 +124,7 @@ var (
 			Filter{Name: "program_id", Kind: FilterText},
 			Filter{Name: "subscription_id", Kind: FilterID},
 			Filter{Name: "subscription_url", Kind: FilterText},
-			Filter{Name: "attempts_made.from", Kind: FilterLeast, Values: []string{"1", "2", "3", "4", "5"}},
+			Filter{Name: "attempts_made.from", Kind: FilterAtLeast, Values: []string{"1", "2", "3", "4", "5"}},
 			Filter{Name: "id", Kind: FilterID},
 			Filter{Name: "redelivery_of", Kind: FilterID},
 			Filter{Name: "replay_id", Kind: FilterID},
@@ -453,13 +453,13 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 		p.once(name, given, func(name, value string) { p.end(f, end, name, value) })
 		return true
 	}
-	if f.Kind == FilterLeast && (array || len(given) != 1 || p.query.Filters[f.Name] != nil) {
+	if f.Kind == FilterAtLeast && (array || len(given) != 1 || p.query.Filters[f.Name] != nil) {
 		p.fail(InvalidDuplicate, name, "is given more than once")
 		return true
 	}
 	for _, text := range given {
 		parts := []string{text}
-		if !array && f.Kind != FilterURL && f.Kind != FilterLeast {
+		if !array && f.Kind != FilterURL && f.Kind != FilterAtLeast {
 			parts = strings.Split(text, ",")
 		}
 		for _, part := range parts {
@@ -501,7 +501,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 		if !statusOrClass.MatchString(s) {
 			return "", InvalidFormat, "must be statuses from 100 to 999 such as 404, or classes from 1xx to 9xx"
 		}
-	case FilterLeast:
+	case FilterAtLeast:
 		if !slices.Contains(f.Values, s) {
 			return "", InvalidValue, "must be from " + f.Values[0] + " to " + f.Values[len(f.Values)-1]
 		}

@@ -21,7 +21,7 @@ const (
 	maxResponseHeader = 32 << 10
 	maxResponseLines  = 256
 	// maxDrained is how much of a body is read and dropped beyond
-	// webhook.MaxKeptBody, to reuse the connection. After a longer body the
+	// webhook.MaxStoredBody, to reuse the connection. After a longer body the
 	// connection is closed.
 	maxDrained = 64 << 10
 	// maxInterim is the maximum number of 1xx responses before the final one.
@@ -326,8 +326,8 @@ func (x *exchange) record(resp *http.Response) (ended bool, err error) {
 	buf := x.buffers.Get().(*[bufferSize]byte)
 	defer x.buffers.Put(buf)
 	var n, dropped int
-	for err == nil && len(a.ResponseBody) < webhook.MaxKeptBody {
-		n, err = resp.Body.Read(buf[:min(bufferSize, webhook.MaxKeptBody-len(a.ResponseBody))])
+	for err == nil && len(a.ResponseBody) < webhook.MaxStoredBody {
+		n, err = resp.Body.Read(buf[:min(bufferSize, webhook.MaxStoredBody-len(a.ResponseBody))])
 		a.ResponseBody = append(a.ResponseBody, buf[:n]...)
 	}
 	for err == nil && dropped < maxDrained {

@@ -215,7 +215,7 @@ func TestSendStatuses(t *testing.T) {
 
 // TestSendResponse checks what is stored of a response.
 func TestSendResponse(t *testing.T) {
-	full := strings.Repeat("y", webhook.MaxKeptBody)
+	full := strings.Repeat("y", webhook.MaxStoredBody)
 	for _, tt := range []struct {
 		name, answer string
 		want         webhook.Attempt

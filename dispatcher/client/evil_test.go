@@ -174,7 +174,7 @@ var evilReceivers = []evilReceiver{
 const testTimeout = 10 * time.Second
 
 // longestBody is what is stored of an endless body of x.
-var longestBody = strings.Repeat("x", webhook.MaxKeptBody)
+var longestBody = strings.Repeat("x", webhook.MaxStoredBody)
 
 // lines returns n short header lines with different names.
 func lines(n int) string {
@@ -219,7 +219,7 @@ func (tt *evilReceiver) check(t *testing.T, size int) {
 	if took := time.Since(started); took != tt.duration || a.Duration != took {
 		t.Errorf("the attempt took %v (recorded %v), want %v", took, a.Duration, tt.duration)
 	}
-	if tt.body != "" && string(a.ResponseBody) != tt.body || len(a.ResponseBody) > webhook.MaxKeptBody {
+	if tt.body != "" && string(a.ResponseBody) != tt.body || len(a.ResponseBody) > webhook.MaxStoredBody {
 		t.Errorf("got %d bytes of the body (%.20q), want %d (%.20q)", len(a.ResponseBody), a.ResponseBody, len(tt.body), tt.body)
 	}
 	if a.ResponseTruncated != tt.truncated {

@@ -50,8 +50,8 @@ func (r *Request) redact(a *webhook.Attempt) {
 		a.ResponseHeader = string(header)
 	}
 	if body := secrets.redact(a.ResponseBody, a.ResponseTruncated); body != nil {
-		if len(body) > webhook.MaxKeptBody { // redaction may have made it longer
-			body, a.ResponseTruncated = body[:webhook.MaxKeptBody], true
+		if len(body) > webhook.MaxStoredBody { // redaction may have made it longer
+			body, a.ResponseTruncated = body[:webhook.MaxStoredBody], true
 		}
 		a.ResponseBody = body
 	}

@@ -258,7 +258,7 @@ func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 		w.Write(page.Bytes())
 	case "/cut": // what is kept ends in the middle of the secret
 		secret := strings.TrimPrefix(got, "Bearer ")
-		w.Write(bytes.Repeat([]byte("."), webhook.MaxKeptBody-len(secret)+8))
+		w.Write(bytes.Repeat([]byte("."), webhook.MaxStoredBody-len(secret)+8))
 		w.Write([]byte(secret))
 		w.Write(page.Bytes())
 	case "/refused":

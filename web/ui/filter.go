@@ -99,7 +99,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 		}
 	case webhook.FilterResponseStatus:
 		p.Hint = "Such as 404 or 5xx, with commas"
-	case webhook.FilterLeast:
+	case webhook.FilterAtLeast:
 		p.Kind, p.Options = "select", []Option{{"", "Any"}}
 		for _, v := range fl.Values {
 			p.Options = append(p.Options, Option{v, v + " or more"})

@@ -125,13 +125,13 @@ func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string
 	}
 }
 
-// An id is beside another over the border of its halves.
-func TestBeside(t *testing.T) {
+// Adjacent ids may differ in both halves.
+func TestAdjacentID(t *testing.T) {
 	low, high := "00000000-0000-0001-ffff-ffffffffffff", "00000000-0000-0002-0000-000000000000"
-	if got := beside(low, false); got != high {
+	if got := adjacentID(low, false); got != high {
 		t.Errorf("after %s: got %s, want %s", low, got, high)
 	}
-	if got := beside(high, true); got != low {
+	if got := adjacentID(high, true); got != low {
 		t.Errorf("before %s: got %s, want %s", high, got, low)
 	}
 }

@@ -14,17 +14,25 @@ import (
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
 	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, max_per_second, resend_from, " +
-	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), (SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
+	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
+	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
-// CreateSubscription makes a subscription from fields that have passed their
-// rules, and queues the ping that the spec's 4.1 asks for. The signing secret
-// is returned for showing it once. At most limit subscriptions can exist in a
-// program; 0 is no limit. It hears of what is published from now on.
-func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields, limit int) (webhook.Subscription, webhook.SigningSecret, error) {
+const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight,
+		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second)
+	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)`
+
+// CreateSubscription creates a subscription from valid fields and queues its first ping. It
+// returns the signing secret, which is shown only once. The subscription receives events that are
+// published from now on. limit is the maximum number of subscriptions in the program, 0 for no
+// limit.
+func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields,
+	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	sub := webhook.Subscription{ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now}
+	sub := webhook.Subscription{
+		ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now,
+	}
 	apply(&sub, f)
 	secret := f.SigningSecret
 	if secret == nil {
@@ -42,7 +50,7 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
-	err = t.Exec("INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight, authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second) VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)",
+	err = t.Exec(insertSubscription,
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond))
 	if err != nil {
@@ -65,9 +73,8 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	return sub, secret, err
 }
 
-// limitSubscriptions refuses one more subscription than a program may have. It
-// looks at no more than limit of them, so that making the next does not cost
-// the more the more there are.
+// limitSubscriptions returns an error if the program has limit subscriptions or more. It counts
+// only up to limit, which bounds the cost of creating one.
 func (t *tx) limitSubscriptions(programID string, limit int) error {
 	const listed = "FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
 	var count int
@@ -84,7 +91,7 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 	}
 	return webhook.Invalid(webhook.Validation{
 		Code: webhook.InvalidTooMany, Parameter: "subscriptions",
-		Detail: fmt.Sprintf("the program has %d subscriptions, and may have %d; delete one first", count, limit),
+		Detail: fmt.Sprintf("the program has %d subscriptions; at most %d are allowed: delete one first", count, limit),
 	})
 }
 
@@ -98,14 +105,13 @@ func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.S
 
 const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
 
-// maxClosedInterests bounds what must be remembered of a subscription that is
-// changed again and again while its events wait.
+// maxClosedInterests is the maximum number of closed spans of a subscription, see moveInterests.
+// It bounds what repeated changes can store while events are waiting.
 const maxClosedInterests = 1000
 
-// UpdateSubscription changes the fields that are not nil; a request that changes
-// none leaves the record as it is, updated_at too. What was accepted
-// while the subscription asked for it is still owed afterwards; what a paused
-// one missed is not.
+// UpdateSubscription changes the fields that are not nil. If none of them differs, the record and
+// its updated_at do not change. Events that were accepted while the subscription wanted them are
+// still delivered afterwards. Events that were accepted while it was paused are not.
 func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)
@@ -115,7 +121,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	before := sub
 	apply(&sub, f)
 	if f.AuthorizationHeader == nil && reflect.DeepEqual(sub, before) {
-		return sub, nil // nobody's tag of the record is to become void over it
+		return sub, nil // keeps the revision, and so the ETag
 	}
 	if f.AuthorizationHeader != nil {
 		if err := w.setAuthorization(&sub, *f.AuthorizationHeader); err != nil {
@@ -129,7 +135,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
 	if sub.URL != before.URL || sub.Active && !before.Active {
-		// Another server, or a fresh start: what was known of it counts no more.
+		// A new server or a fresh start: the old failures no longer count.
 		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
 		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
 		if err := t.endIncident(id, webhook.IncidentChanged); err != nil {
@@ -139,8 +145,10 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 			return sub, err
 		}
 	}
-	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, max_per_second = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, orNull(sub.MaxPerSecond), sub.UpdatedAt.UnixMilli(), id)
+	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
+		"max_per_second = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight,
+		orNull(sub.MaxPerSecond), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
@@ -158,13 +166,14 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 		return sub, err
 	}
 	if closed > maxClosedInterests {
-		return sub, webhook.NewError(webhook.CodeConflict, "The subscription was changed too often while events waited for it; wait until they are delivered.")
+		return sub, webhook.NewError(webhook.CodeConflict,
+			"The subscription was changed too often while events were waiting for it. Wait until they are delivered.")
 	}
 	return sub, nil
 }
 
-// setAuthorization changes the authorization header of a subscription, nil for none.
-// Another credential is a reason to probe now.
+// setAuthorization sets the authorization header of a subscription, nil for none, and makes the
+// next probe due now, since the new credentials may work.
 func (w Write) setAuthorization(sub *webhook.Subscription, header *string) error {
 	s, t := w.s, w.t
 	var encrypted []byte
@@ -184,16 +193,15 @@ func (w Write) setAuthorization(sub *webhook.Subscription, header *string) error
 }
 
 const (
-	// SecretOverlap is how long a replaced signing secret signs beside the new one.
+	// SecretOverlap is how long a replaced signing secret still signs, in addition to the new one.
 	SecretOverlap = 24 * time.Hour
-	// maxOldSecrets bounds how many replaced secrets sign at a time: each makes
-	// the header of every delivery longer.
+	// maxOldSecrets is the maximum number of replaced secrets that still sign. Each adds a
+	// signature to the header of every delivery.
 	maxOldSecrets = 4
 )
 
-// SigningSecret returns the secret that signs now, for the answer that shows it
-// beside the one that replaces it. The error is a *webhook.Error when there is no
-// such subscription.
+// SigningSecret returns the current signing secret, to show it before a rotation. The error is a
+// *webhook.Error if there is no such subscription.
 func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error) {
 	if _, err := w.t.subscription(programID, id); err != nil {
 		return nil, err
@@ -206,9 +214,12 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 	return plain, err
 }
 
-// RotateSecret gives a subscription a new signing secret, returned for showing
-// it once. The old one signs too for SecretOverlap, until the time that is
-// returned.
+const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expires_at, secret)
+	SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret
+	FROM subscriptions s WHERE id = ? RETURNING expires_at`
+
+// RotateSecret replaces the signing secret of a subscription and returns the new one, which is
+// shown only once. The old one also signs until the returned time, for SecretOverlap.
 func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, until time.Time, err error) {
 	s, t := w.s, w.t
 	if sub, err = t.subscription(programID, id); err != nil {
@@ -224,26 +235,26 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		return sub, nil, until, err
 	}
 	if old >= maxOldSecrets {
-		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+" within 24 hours, and the old ones are still valid. Wait for the first to expire.")
+		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+
+			" within 24 hours, and the old ones are still valid. Wait for the first to expire.")
 	}
-	// Two rotations within a millisecond still have an expiry of their own.
+	// insertOldSecret gives each secret its own expiry, even after two rotations in a millisecond.
 	var expires sql.NullInt64
-	err = t.Scan("INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret FROM subscriptions s WHERE id = ? RETURNING expires_at",
-		[]any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
+	err = t.Scan(insertOldSecret, []any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
 	if err != nil {
 		return sub, nil, until, err
 	}
 	sub.UpdatedAt = now
 	sub.Revision++
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return sub, secret, s.clock.shown(expires), t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+	return sub, secret, s.clock.shown(expires), t.Exec(
+		"UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 }
 
-// DeleteSubscription removes a subscription and returns it as it was. Nothing
-// more is sent: what waited for an attempt has failed, and an attempt in flight
-// is the last. Its deliveries stay. What this write does not come to is ended by
-// [Store.Housekeep], and is shown as failed until then.
+// DeleteSubscription deletes a subscription and returns it as it was. Its waiting deliveries fail,
+// and an attempt in flight is the last. The records of its deliveries stay. If there are many
+// waiting deliveries, [Store.Housekeep] completes the rest; they are shown as failed immediately.
 func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)
@@ -253,8 +264,9 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.DeletedAt = now
 	sub.Revision++
-	// The secrets go with it: nothing will be signed or sent any more.
-	err = t.Exec("UPDATE subscriptions SET deleted_at = ?, updated_at = ?, active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?",
+	// Delete the secrets too, since nothing more is signed or sent.
+	err = t.Exec("UPDATE subscriptions SET deleted_at = ?, updated_at = ?, "+
+		"active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?",
 		now.UnixMilli(), now.UnixMilli(), id)
 	if err != nil {
 		return sub, err
@@ -274,7 +286,9 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	if err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'", now.UnixMilli(), id); err != nil {
+	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'",
+		now.UnixMilli(), id)
+	if err != nil {
 		return sub, err
 	}
 	t.AfterCommit(func() { s.watchers.probed(id, nil) })
@@ -329,7 +343,10 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 	return sub, json.Unmarshal([]byte(names), &sub.Events)
 }
 
-// openInterests asks for the events of these names that come after the head.
+// An interest is a span of the log in which a subscription wants the events with one name. A span
+// is open, without an end, while the subscription wants them.
+
+// openInterests opens a span after head for each name.
 func (t *tx) openInterests(id string, names []string, head int64) error {
 	for _, name := range names {
 		if err := t.Exec("INSERT INTO interests (subscription_id, name, after_seq) VALUES (?, ?, ?)", id, name, head); err != nil {
@@ -339,8 +356,11 @@ func (t *tx) openInterests(id string, names []string, head int64) error {
 	return nil
 }
 
-// moveInterests closes the spans of names that are no longer asked for, and
-// opens those of new ones, at the head of the log.
+const deleteEmptyInterest = `DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL
+	AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)`
+
+// moveInterests closes the spans of names that the subscription no longer wants at the head of the
+// log, and opens spans for new names there.
 func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	var had, has []string
 	if before.Active {
@@ -363,16 +383,18 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 		if slices.Contains(has, name) {
 			continue
 		}
-		// A span that holds no event is of no use, and spans must not add up.
-		if err := t.Exec("DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)", after.ID, name, after.ProgramID); err != nil {
+		// A span without events is deleted, so that spans do not accumulate.
+		if err := t.Exec(deleteEmptyInterest, after.ID, name, after.ProgramID); err != nil {
 			return err
 		}
-		if err := t.Exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name); err != nil {
+		err := t.Exec("UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name)
+		if err != nil {
 			return err
 		}
 	}
-	// What the cursor has passed is of no more use.
-	err = t.Exec("DELETE FROM interests WHERE subscription_id = ? AND until_seq <= (SELECT seq FROM cursors WHERE subscription_id = ?)", after.ID, after.ID)
+	// Spans that the cursor has passed are no longer needed.
+	err = t.Exec("DELETE FROM interests WHERE subscription_id = ? AND until_seq <= (SELECT seq FROM cursors WHERE subscription_id = ?)",
+		after.ID, after.ID)
 	if err != nil {
 		return err
 	}

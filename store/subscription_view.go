@@ -15,55 +15,61 @@ import (
 	"service/webhook"
 )
 
-// SubscriptionSummary is a subscription of any program, a deleted one too, and
-// how it is doing. It is a copy, for admins.
+// SubscriptionSummary is a subscription of any program and its state, for admins. It may be
+// deleted.
 type SubscriptionSummary struct {
 	webhook.Subscription
-	CreatedBy string // the id of a user, or [AdminUser] of an admin
+	CreatedBy string // id of a user, or [AdminUser] of an admin
 	Failures  webhook.Failures
 
-	// LastSuccess is when a delivery succeeded last, a ping too; zero when none is
-	// known of. When that was not among the last deliveries it is only known to
-	// the hour, whose beginning it is then.
+	// LastSuccess is the time of the last successful delivery or ping, or zero if none is known.
+	// If it is not among the last deliveries, only its hour is known, and LastSuccess is the
+	// beginning of that hour.
 	LastSuccess time.Time
 
-	WaitingEvents     int       // in the log, at most CountLimit
-	OldestEvent       time.Time // when the first of them was accepted; zero without one
-	WaitingDeliveries int       // with a time for their next attempt, at most CountLimit
+	WaitingEvents     int       // events in the log, at most CountLimit
+	OldestEvent       time.Time // when the first of them was accepted; zero without waiting events
+	WaitingDeliveries int       // deliveries with a next attempt, at most CountLimit
 
-	Lost       int64 // events that retention removed before they could be delivered
+	Lost       int64 // events that retention removed before they were delivered
 	LostLastAt time.Time
 }
 
-// AdminUser is how a record tells that an admin made it, whose address it
-// holds. No user id has a colon.
+// AdminUser returns the user of records that were created by an admin. User ids never contain a
+// colon.
 func AdminUser(email string) string { return "admin:" + email }
 
-// completedAmong is among how many of a subscription's last deliveries that
-// have ended the last success is looked for.
+// completedAmong is the number of completed deliveries of a subscription, newest first, among
+// which the last success is searched.
 const completedAmong = "100"
 
-// lastCompleted returns the query of those of a subscription.
+// lastCompleted returns the query of the last completed deliveries of a subscription.
 func lastCompleted(subscriptionID string) string {
-	return byCompletion.query("d.num, d.status, d.completed_at", subscriptionID, " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT "+completedAmong)
+	return byCompletion.query("d.num, d.status, d.completed_at", subscriptionID,
+		" AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT "+completedAmong)
 }
 
 var (
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
-		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at, x.max_per_second, x.resend_from, f.failing_reason, f.failing_since, f.next_probe_at,
+		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
+		x.max_per_second, x.resend_from, f.failing_reason, f.failing_since, f.next_probe_at,
 		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
-		(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
+		(SELECT count(*) FROM (
+			SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
 		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
 			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
-		(SELECT count(*) FROM (SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
+		(SELECT count(*) FROM (
+			SELECT 1 FROM deliveries d INDEXED BY deliveries_due
+			WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
 		coalesce(
 			(SELECT n.completed_at FROM (` + lastCompleted("x.id") + `) n WHERE n.status = 'success' LIMIT 1),
-			(SELECT max(t.at) FROM stats t WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
+			(SELECT max(t.at) FROM stats t
+				WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
 
 	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
 		LEFT JOIN failures f ON f.subscription_id = x.id LEFT JOIN losses l ON l.subscription_id = x.id`
 
-	// ?1 are ids, ?2 is CountLimit.
+	// ?1 is an array of ids, ?2 is CountLimit.
 	selectSummaries = "SELECT " + summaryColumns + " FROM json_each(?1) j " + summaryTables + " ORDER BY j.key"
 )
 
@@ -72,30 +78,32 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 	var count, rejected sql.NullInt64
 	var reason sql.NullString
 	u.Subscription, err = scanSubscription(func(dest ...any) error {
-		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt, &u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
+		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt,
+			&u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
 	})
 	u.Failures = webhook.Failures{
-		Count: int(count.Int64), Rejected: int(rejected.Int64), First: fromMillis(first), Since: fromMillis(since), Reason: webhook.FailingReason(reason.String),
+		Count: int(count.Int64), Rejected: int(rejected.Int64), First: fromMillis(first), Since: fromMillis(since),
+		Reason: webhook.FailingReason(reason.String),
 	}
 	u.Lost, u.LostLastAt = lost.Int64, fromMillis(lostAt)
 	u.OldestEvent, u.LastSuccess = fromMillis(oldest), fromMillis(success)
 	return u, err
 }
 
-// PageAll returns a page of the subscriptions of a program, or of all
-// programs when that is "", and the cursor of the next page, "" on the last,
-// for admins: of a query of webhook.AllSubscriptionList. It looks at a bounded
-// number of subscriptions: a page may be short or empty, and there is more all
-// the same when there is a cursor.
-func (s Subscriptions) PageAll(ctx context.Context, programID string, q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
+// PageAll returns a page of the subscriptions of a program, or of all programs if programID is "",
+// for a query of [webhook.AllSubscriptionList]. next is the cursor of the next page, "" on the last.
+// PageAll examines a bounded number of subscriptions, so a page may be short or even empty although
+// it has a cursor.
+func (s Subscriptions) PageAll(ctx context.Context, programID string,
+	q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
 	l := newSubscriptionWalk(s.core, programID, q)
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
 	if q.Cursor != "" {
-		place := make([]int64, 2)
-		if err := s.parseCursor(scope, q.Cursor, place); err != nil {
+		position := make([]int64, 2)
+		if err := s.parseCursor(scope, q.Cursor, position); err != nil {
 			return nil, "", err
 		}
-		l.at = idOf(place[0], place[1])
+		l.at = idOf(position[0], position[1])
 	}
 	err = s.view(ctx, func(v *view) error {
 		ids, last, more, err := l.walk(v)
@@ -115,25 +123,24 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string, q *webhook
 	return page, next, err
 }
 
-// Newer returns the cursor of the page before the one that a query
-// of webhook.AllSubscriptionList asks for by its cursor, "" when that is the
-// first: it walks the other way round, from the place of the cursor on, which is
-// on that page.
+// Newer returns the cursor of the page before the page at the cursor of a query of
+// [webhook.AllSubscriptionList], or "" if that page is the first. It walks in the opposite direction
+// from the cursor, which is the last position of the page before.
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
 	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
-	place := make([]int64, 2)
-	if err := s.parseCursor(scope, q.Cursor, place); err != nil {
+	position := make([]int64, 2)
+	if err := s.parseCursor(scope, q.Cursor, position); err != nil {
 		return "", err
 	}
 	descending := q.Sort[0].Descending
 	back := *q
 	back.Sort = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}
 	l := newSubscriptionWalk(s.core, programID, &back)
-	l.at = beside(idOf(place[0], place[1]), descending)
+	l.at = adjacentID(idOf(position[0], position[1]), descending)
 	err = s.view(ctx, func(v *view) error {
 		_, last, more, err := l.walk(v)
 		if err == nil && more {
-			high, low := numbersOf(beside(last, !descending))
+			high, low := numbersOf(adjacentID(last, !descending))
 			cursor = s.cursor(scope, []int64{high, low})
 		}
 		return err
@@ -141,8 +148,8 @@ func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.L
 	return cursor, err
 }
 
-// beside is the id before another in their order, or else the one after it.
-func beside(id string, before bool) string {
+// adjacentID returns the id directly before another one in the order of ids, or directly after it.
+func adjacentID(id string, before bool) string {
 	high, low := numbersOf(id)
 	h, l := uint64(high), uint64(low)
 	if before {
@@ -156,25 +163,25 @@ func beside(id string, before bool) string {
 	return idOf(int64(h), int64(l))
 }
 
-// subscriptionWalk finds the ids of one page. They rise in the order of
-// creation.
+// subscriptionWalk finds the ids of a page. Ids increase in the order of creation.
 type subscriptionWalk struct {
 	limits     listLimits
 	size       int
 	descending bool
-	at         string // the id after which the page begins
+	at         string // the page begins after this id
 	query      string
-	values     []any // of ?3, whose rows have none in common
-	args       []any // from ?4 on
+	values     []any // values of ?3; the query runs once for each, with disjoint results
+	args       []any // arguments from ?4 on
 }
 
-// The streams of subscriptions: ?1 is how many rows may be looked at, ?2 the id
-// that they begin after, ?3 the value of the index, from ?4 on the filters, of
-// which NULL is none.
+// Queries of a subscriptionWalk. ?1 is the maximum number of rows, ?2 the id after which they begin,
+// ?3 the value for the index. From ?4 on there are filters; NULL means no filter.
 const (
-	subscriptionsOfAll     = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s WHERE ?3 IS NULL"
-	subscriptionsByHealth  = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_by_health WHERE s.status = ?3 AND s.status <> 'healthy' AND s.deleted_at IS NULL"
-	subscriptionsByProgram = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?3"
+	subscriptionsOfAll    = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s WHERE ?3 IS NULL"
+	subscriptionsByHealth = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_by_health " +
+		"WHERE s.status = ?3 AND s.status <> 'healthy' AND s.deleted_at IS NULL"
+	subscriptionsByProgram = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_of_program " +
+		"WHERE s.program_id = ?3"
 
 	subscriptionsUp, subscriptionsDown = " AND s.id > ?2 ORDER BY s.id LIMIT ?1", " AND s.id < ?2 ORDER BY s.id DESC LIMIT ?1"
 
@@ -187,10 +194,12 @@ const (
 		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t WHERE instr(lower(s.url), t.value) > 0))
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 
-	// ?13 is when the last hour began, ?14 the subscriptions whose statistics are not
-	// all written yet and have failed attempts.
-	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
-		SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id AND t.span = 60000 AND t.at >= ?13 AND t.failed + t.retryable > 0))`
+	// ?13 is the beginning of the last hour, ?14 an array of the subscriptions with failed attempts
+	// in statistics that are not written yet.
+	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL
+		AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
+			SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id
+				AND t.span = 60000 AND t.at >= ?13 AND t.failed + t.retryable > 0))`
 )
 
 func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
@@ -213,11 +222,12 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 		w.args[len(w.args)-1] = jsonOf(s.stats.failedSince(lastHour))
 	}
 	if w.descending {
-		w.at = "~" // after all ids
+		w.at = "~" // greater than all ids
 	}
 	w.query, w.values = subscriptionsOfAll, []any{nil}
 	switch status := f["status"]; {
-	case status != nil && !slices.Contains(status, string(webhook.HealthHealthy)) && !slices.Contains(status, string(webhook.HealthDegraded)) && !slices.Contains(deleted, 1):
+	case status != nil && !slices.Contains(status, string(webhook.HealthHealthy)) &&
+		!slices.Contains(status, string(webhook.HealthDegraded)) && !slices.Contains(deleted, 1):
 		w.query, w.values = subscriptionsByHealth, nil
 		for _, one := range status {
 			w.values = append(w.values, one)
@@ -233,7 +243,7 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	return w
 }
 
-// compare is negative when a comes before b on a page.
+// compare returns a negative number if a comes before b on a page.
 func (w *subscriptionWalk) compare(a, b string) int {
 	if w.descending {
 		a, b = b, a
@@ -241,11 +251,11 @@ func (w *subscriptionWalk) compare(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// walk returns the ids of the page, and the one to go on from if there is more.
+// walk returns the ids of the page, and if there is more, the id after which the next page begins.
 func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
 	ids = []string{}
 	want := w.size + 1
-	looked, over := 0, w.limits.over(time.Now())
+	examined, over := 0, w.limits.over(time.Now())
 	budget := max(w.limits.scan/len(w.values), want)
 	for _, value := range w.values {
 		last, late := "", false
@@ -259,8 +269,8 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 				ids = append(ids, last)
 				matched++
 			}
-			looked++
-			if late = w.limits.late(looked, over); matched == want || late {
+			examined++
+			if late = w.limits.late(examined, over); matched == want || late {
 				return sqlite.ErrStop
 			}
 			return nil
@@ -268,7 +278,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 		if err != nil {
 			return nil, "", false, err
 		}
-		// What lies behind the first to leave off is not known of all.
+		// The queries are complete only up to the id at which the first of them stopped.
 		if (seen == budget || matched == want || late) && (!more || w.compare(last, at) < 0) {
 			at, more = last, true
 		}
@@ -284,8 +294,8 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 	return ids, at, more, nil
 }
 
-// numbersOf and idOf turn an id, which is a UUID, into two numbers and back:
-// places of a list are made of those.
+// numbersOf and idOf convert an id, which is a UUID, to two numbers and back, because cursors
+// consist of numbers.
 func numbersOf(id string) (high, low int64) {
 	b, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
 	if err != nil || len(b) != 16 {
@@ -301,12 +311,14 @@ func idOf(high, low int64) string {
 }
 
 const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t.retryable
-	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1 AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
+	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1
+		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
 	ORDER BY i.key, t.at`
 
-// Stats returns what [Store.Stats] does for each of the
-// subscriptions, by their ids, without answers and durations.
-func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration, from, to time.Time) (map[string][]webhook.Stat, error) {
+// Stats returns statistics like [Store.Stats] for each of the subscriptions, by id, without
+// response codes and durations.
+func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration,
+	from, to time.Time) (map[string][]webhook.Stat, error) {
 	pairs := make([][2]string, len(subs))
 	asked := make(map[string]bool, len(subs))
 	for i := range subs {
@@ -326,14 +338,15 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 		sum := &all[id][at]
 		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
 	}
-	// First what is in memory, see Stats.
+	// Memory first, see [Store.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
 		at := time.UnixMilli(key.at).UTC()
 		if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {
 			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
 		}
 	})
-	err = s.db.Each(ctx, selectStatCounts, []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+	args := []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
+	err = s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
 		var id string
 		var at int64
 		var stat webhook.Stat
@@ -347,13 +360,17 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 	return all, err
 }
 
-// maxDegraded is up to how many degraded subscriptions are counted.
+// maxDegraded is the maximum count of CountDegraded.
 const maxDegraded = 100
 
-// CountDegraded counts the degraded subscriptions of a program, of all when that is "".
-// More says that there may be more: it counts to 100, and looks at a bounded number.
+// CountDegraded counts the degraded subscriptions of a program, or of all programs if programID is
+// "", up to 100. more reports that there may be more, because it examines a bounded number of
+// subscriptions.
 func (s Subscriptions) CountDegraded(ctx context.Context, programID string) (n int, more bool, err error) {
-	q := webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxDegraded, Filters: map[string][]string{"status": {string(webhook.HealthDegraded)}}}
+	q := webhook.ListQuery{
+		Sort: webhook.AllSubscriptionList.Default, Size: maxDegraded,
+		Filters: map[string][]string{"status": {string(webhook.HealthDegraded)}},
+	}
 	err = s.view(ctx, func(v *view) error {
 		ids, _, beyond, err := newSubscriptionWalk(s.core, programID, &q).walk(v)
 		n, more = len(ids), beyond
@@ -362,18 +379,18 @@ func (s Subscriptions) CountDegraded(ctx context.Context, programID string) (n i
 	return n, more, err
 }
 
-// SubscriptionView is all that an admin sees of one subscription.
+// SubscriptionView is the data of an admin's page about a subscription.
 type SubscriptionView struct {
 	SubscriptionSummary
-	Success    DeliveryEnd // the last that is among the newest, LastSuccess otherwise
-	Failure    DeliveryEnd // the last attempt that was no success, among the newest and those that wait
-	OldSecrets []time.Time // when each replaced signing secret ends that still signs
+	Success    DeliveryEnd // last success among the newest deliveries; see also LastSuccess
+	Failure    DeliveryEnd // last failed attempt among the newest, waiting and failed deliveries
+	OldSecrets []time.Time // expiry of each replaced signing secret that still signs
 	Replays    []webhook.Replay
-	Recent     []webhook.Delivery // the newest first
+	Recent     []webhook.Delivery // newest first
 }
 
-// DeliveryEnd is an attempt of a delivery, without what was answered but for its
-// status. It is zero when there is none.
+// DeliveryEnd is an attempt of a delivery with the status of its response, but without the response.
+// It is zero if there is none.
 type DeliveryEnd struct {
 	DeliveryID string
 	Ping       bool
@@ -387,22 +404,27 @@ var (
 		CROSS JOIN deliveries d ON d.num = n.num LEFT JOIN attempts a ON a.delivery = d.num
 		WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL ORDER BY a.number DESC LIMIT 1`
 
-	// Among the newest, and the newest of those that wait or have failed.
+	// Among the newest deliveries, the newest waiting ones and the newest failed ones.
 	selectLastFailure = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
 		FROM (SELECT num FROM (` + byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `)
-			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
-			UNION SELECT num FROM (SELECT num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'failed' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)) n
+			UNION SELECT num FROM (
+				SELECT num FROM deliveries INDEXED BY deliveries_by_status
+				WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
+			UNION SELECT num FROM (
+				SELECT num FROM deliveries INDEXED BY deliveries_by_status
+				WHERE status = 'failed' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)) n
 		CROSS JOIN deliveries d ON d.num = n.num CROSS JOIN attempts a ON a.delivery = n.num
 		WHERE a.result <> 'success' ORDER BY a.started_at DESC, n.num DESC LIMIT 1`
 
 	selectOldSecrets     = "SELECT expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at"
 	selectRunningReplays = "SELECT " + replayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
-	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
-	selectNewestNums     = byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT ?2")
+	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
+		"WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
+	selectNewestNums = byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT ?2")
 )
 
-// View returns a subscription of any program by its id, a deleted
-// one too while it is kept, with its newest deliveries, at most recent.
+// View returns a subscription of any program by its id, with at most recent of its newest deliveries.
+// It may be deleted, until retention removes it.
 func (s Subscriptions) View(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		err := sql.ErrNoRows
@@ -460,7 +482,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 	return u, err
 }
 
-// deliveryEnd reads one row, the zero DeliveryEnd when there is none.
+// deliveryEnd reads the row of a query, or returns a zero DeliveryEnd if there is none.
 func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	var started, duration int64
 	var status sql.NullInt64
@@ -475,8 +497,8 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	return e, err
 }
 
-// Exists says whether there is a program of that id.
-func (s Programs) Exists(ctx context.Context, id string) (there bool, err error) {
-	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &there)
-	return there, err
+// Exists reports whether there is a program with an id.
+func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error) {
+	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists)
+	return exists, err
 }

@@ -21,15 +21,17 @@ type anySubscription struct {
 	active, deleted, lost           bool
 }
 
-// insertSubscription stores a random subscription of one of the programs.
-func insertSubscription(t *testing.T, s *Store, random *rand.Rand, url string, programs []string) anySubscription {
+// addSubscription stores a random subscription of one of the programs.
+func addSubscription(t *testing.T, s *Store, random *rand.Rand, url string, programs []string) anySubscription {
 	t.Helper()
 	m := anySubscription{
 		program: programs[random.IntN(2)], url: url, status: []string{"healthy", "healthy", "failing", "disabled"}[random.IntN(4)],
-		event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0, deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
+		event: []string{"content_published", "channel_updated"}[random.IntN(2)], active: random.IntN(2) == 0,
+		deleted: random.IntN(5) == 0, lost: random.IntN(4) == 0,
 	}
 	events := []string{m.event}
-	sub, _, err := s.Subscriptions().Create(t.Context(), m.program, "u", &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}, 0)
+	fields := &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}
+	sub, _, err := s.Subscriptions().Create(t.Context(), m.program, "u", fields, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +58,8 @@ func insertSubscription(t *testing.T, s *Store, random *rand.Rand, url string, p
 	return m
 }
 
-// The pages of the list are those of a plain model, whatever is asked for and
-// however little a page may look at; what comes later shifts nothing.
+// The pages of the list match a simple model, for each filter and however few subscriptions a page may
+// examine.
 func TestAllSubscriptions(t *testing.T) {
 	s := open(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -67,7 +69,7 @@ func TestAllSubscriptions(t *testing.T) {
 	}
 	var all []anySubscription
 	for i := range 120 {
-		all = append(all, insertSubscription(t, s, random, fmt.Sprintf("https://Host%d.example/in", i%7), programs))
+		all = append(all, addSubscription(t, s, random, fmt.Sprintf("https://Host%d.example/in", i%7), programs))
 	}
 	for _, tt := range []struct {
 		program, query string
@@ -75,16 +77,22 @@ func TestAllSubscriptions(t *testing.T) {
 	}{
 		{"", "", func(m anySubscription) bool { return !m.deleted }},
 		{"p", "", func(m anySubscription) bool { return !m.deleted && m.program == "p" }},
-		{"nobody", "", func(m anySubscription) bool { return false }},
+		{"missing", "", func(m anySubscription) bool { return false }},
 		{"", "filter[deleted]=true", func(m anySubscription) bool { return m.deleted }},
 		{"q", "filter[deleted]=true,false", func(m anySubscription) bool { return m.program == "q" }},
 		{"", "filter[status]=failing,disabled", func(m anySubscription) bool { return !m.deleted && m.status != "healthy" }},
-		{"", "filter[status]=failing,disabled&filter[losses]=true", func(m anySubscription) bool { return !m.deleted && m.status != "healthy" && m.lost }},
+		{"", "filter[status]=failing,disabled&filter[losses]=true", func(m anySubscription) bool {
+			return !m.deleted && m.status != "healthy" && m.lost
+		}},
 		{"p", "filter[status]=failing", func(m anySubscription) bool { return !m.deleted && m.status == "failing" && m.program == "p" }},
 		{"", "filter[status]=failing&filter[deleted]=true", func(m anySubscription) bool { return m.deleted && m.status == "failing" }},
-		{"", "filter[status]=healthy&filter[active]=false", func(m anySubscription) bool { return !m.deleted && m.status == "healthy" && !m.active }},
+		{"", "filter[status]=healthy&filter[active]=false", func(m anySubscription) bool {
+			return !m.deleted && m.status == "healthy" && !m.active
+		}},
 		{"", "filter[losses]=true", func(m anySubscription) bool { return !m.deleted && m.lost }},
-		{"", "filter[losses]=false&filter[event]=channel_updated", func(m anySubscription) bool { return !m.deleted && !m.lost && m.event == "channel_updated" }},
+		{"", "filter[losses]=false&filter[event]=channel_updated", func(m anySubscription) bool {
+			return !m.deleted && !m.lost && m.event == "channel_updated"
+		}},
 		{"", "filter[url]=hOST3.,host5.", func(m anySubscription) bool {
 			return !m.deleted && (strings.Contains(m.url, "Host3.") || strings.Contains(m.url, "Host5."))
 		}},
@@ -102,17 +110,19 @@ func TestAllSubscriptions(t *testing.T) {
 	}
 }
 
-// checkAllSubscriptions compares a list with the ids that it should have, however
-// little one of its pages looks at.
+// checkAllSubscriptions compares a list with the wanted ids, with few and with many examined subscriptions
+// per page.
 func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want []string) {
 	t.Helper()
 	for _, limit := range []int{7, 10_000} {
 		s.lists.scan = limit
-		got := readPages(t, raw, query(t, webhook.AllSubscriptionList, raw+"&page[size]=4"), 300, func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
+		page := func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
 			return s.Subscriptions().PageAll(ctx, programID, q)
-		}, func(u SubscriptionSummary) string { return u.ID })
+		}
+		got := readPages(t, raw, query(t, webhook.AllSubscriptionList, raw+"&page[size]=4"), 300, page,
+			func(u SubscriptionSummary) string { return u.ID })
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s %s, looking at %d a page (-want +got):\n%s", programID, raw, limit, diff)
+			t.Errorf("%s %s, examining %d per page (-want +got):\n%s", programID, raw, limit, diff)
 		}
 	}
 }
@@ -126,7 +136,7 @@ func TestAllSubscriptionsCursorOfAnotherList(t *testing.T) {
 	q := query(t, webhook.AllSubscriptionList, "page[size]=4")
 	_, next, err := s.Subscriptions().PageAll(t.Context(), "", q)
 	if err != nil || next == "" {
-		t.Fatalf("the first of two pages: next %q, %v", next, err)
+		t.Fatalf("first of two pages: got next %q, %v", next, err)
 	}
 	q.Cursor = next
 	_, _, err = s.Subscriptions().PageAll(t.Context(), "p", q)
@@ -141,55 +151,63 @@ func readView(t *testing.T, s *Store, id string) SubscriptionView {
 	return u
 }
 
-// answer records a response to an attempt, a second before it returns.
-func answer(t *testing.T, s *Store, c *Claim, status int) {
+// respondTo records a response to an attempt, and then sleeps for a second.
+func respondTo(t *testing.T, s *Store, c *Claim, status int) {
 	t.Helper()
-	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	a := webhook.Attempt{
+		Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond,
+		ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone),
+	}
 	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
 	must(t, err)
 	time.Sleep(time.Second)
 }
 
-// What is said of a subscription beside its record.
+// A view shows the state of a subscription after each step.
 func TestSubscriptionView(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
-		if u := readView(t, s, sub.ID); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" || u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
-			t.Errorf("of a new one: %+v", u)
+		if u := readView(t, s, sub.ID); !u.LastSuccess.IsZero() || u.Success.DeliveryID+u.Failure.DeliveryID != "" ||
+			u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
+			t.Errorf("new: got %+v", u)
 		}
 		ping, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
 		must(t, err)
-		answer(t, s, ping, 200)
-		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping || u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
-			t.Errorf("after a ping: %+v", u)
+		respondTo(t, s, ping, 200)
+		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping ||
+			u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
+			t.Errorf("after a ping: got %+v", u)
 		}
 		publish(t, s, "p", "content_updated")
 		bad := form(t, s, queue(t, s, sub.ID), 1)
-		answer(t, s, bad, 503)
+		respondTo(t, s, bad, 503)
 		publish(t, s, "p", "content_updated", "content_updated", "channel_updated")
 		u := readView(t, s, sub.ID)
-		if u.Failure.DeliveryID != bad.ID || u.Failure.Ping || u.Failures.Count != 1 || u.WaitingEvents != 2 || u.WaitingDeliveries != 1 || u.OldestEvent.IsZero() {
-			t.Errorf("after a failure: %+v", u)
+		if u.Failure.DeliveryID != bad.ID || u.Failure.Ping || u.Failures.Count != 1 || u.WaitingEvents != 2 ||
+			u.WaitingDeliveries != 1 || u.OldestEvent.IsZero() {
+			t.Errorf("after a failure: got %+v", u)
 		}
 		good := form(t, s, queue(t, s, sub.ID), 10)
-		answer(t, s, good, 204)
-		if u = readView(t, s, sub.ID); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID || u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
-			t.Errorf("after a success: %+v", u)
+		respondTo(t, s, good, 204)
+		if u = readView(t, s, sub.ID); u.Success.DeliveryID != good.ID || u.Success.Ping || u.Failure.DeliveryID != bad.ID ||
+			u.WaitingEvents != 0 || len(u.Recent) != 2 || u.Recent[0].ID != good.ID {
+			t.Errorf("after a success: got %+v", u)
 		}
 		now := time.Now()
-		stats, err := s.Subscriptions().Stats(t.Context(), []webhook.Subscription{u.Subscription}, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
+		subs := []webhook.Subscription{u.Subscription}
+		stats, err := s.Subscriptions().Stats(t.Context(), subs, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
 		must(t, err)
 		var sum webhook.Stat
 		for _, one := range stats[sub.ID] {
 			sum.Add(&one)
 		}
-		if sum.Success != 1 || sum.Retryable != 1 || sum.Failed != 0 { // pings aside
-			t.Errorf("its numbers are %+v", stats)
+		if sum.Success != 1 || sum.Retryable != 1 || sum.Failed != 0 { // pings are not counted
+			t.Errorf("got statistics %+v", stats)
 		}
 		_, err = s.Subscriptions().Delete(t.Context(), "p", sub.ID)
 		must(t, err)
 		if u = readView(t, s, sub.ID); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
-			t.Errorf("of a deleted one: %+v", u)
+			t.Errorf("deleted: got %+v", u)
 		}
 		_, err = s.Subscriptions().View(t.Context(), "none", 2)
 		wantCode(t, err, webhook.CodeNotFound)
@@ -200,13 +218,15 @@ func TestSubscriptionView(t *testing.T) {
 // after its statistics are written.
 func TestDegradedSubscriptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
-		failed, fine, paused := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+		failed := subscribe(t, s, "p", "content_updated")
+		fine := subscribe(t, s, "p", "content_updated")
+		paused := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
 		for _, of := range []struct {
 			sub    webhook.Subscription
 			status int
 		}{{failed, 503}, {fine, 204}, {paused, 503}} {
-			answer(t, s, form(t, s, queue(t, s, of.sub.ID), 1), of.status)
+			respondTo(t, s, form(t, s, queue(t, s, of.sub.ID), 1), of.status)
 		}
 		_, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: new(bool)})
 		must(t, err)
@@ -215,7 +235,7 @@ func TestDegradedSubscriptions(t *testing.T) {
 			checkAllSubscriptions(t, s, "p", "filter[status]=degraded", degraded)
 			n, more, err := s.Subscriptions().CountDegraded(t.Context(), "")
 			if err != nil || n != len(degraded) || more {
-				t.Errorf("%s: %d are degraded (more: %t, %v), want %d", when, n, more, err, len(degraded))
+				t.Errorf("%s: got %d degraded, more %t, %v, want %d", when, n, more, err, len(degraded))
 			}
 			var healthy []string
 			for _, id := range []string{paused.ID, fine.ID, failed.ID} {
@@ -236,18 +256,17 @@ func TestDegradedSubscriptions(t *testing.T) {
 	})
 }
 
-// When the last success is not among the newest deliveries, the statistics know
-// of it.
+// If the last success is not among the newest deliveries, it is taken from the statistics.
 func TestSubscriptionViewAfterManyFailures(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		now := time.Now()
 		for i := range 121 {
 			publish(t, s, "p", "content_updated")
-			answer(t, s, form(t, s, queue(t, s, sub.ID), 1), map[bool]int{true: 204, false: 404}[i == 0])
+			respondTo(t, s, form(t, s, queue(t, s, sub.ID), 1), map[bool]int{true: 204, false: 404}[i == 0])
 		}
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != "" || !u.LastSuccess.Equal(now.UTC().Truncate(time.Hour)) {
-			t.Errorf("after many failures: %+v, %s", u.Success, u.LastSuccess)
+			t.Errorf("after many failures: got %+v, %s", u.Success, u.LastSuccess)
 		}
 	})
 }
@@ -261,27 +280,33 @@ func TestSubscriptionViewOfOldSecrets(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if u := readView(t, s, sub.ID); len(u.OldSecrets) != 2 || !u.OldSecrets[0].Before(u.OldSecrets[1]) {
-			t.Errorf("the old secrets end at %v", u.OldSecrets)
+			t.Errorf("got expiries %v, want 2 in order", u.OldSecrets)
 		}
 		time.Sleep(SecretOverlap + time.Second)
 		if u := readView(t, s, sub.ID); u.OldSecrets != nil {
-			t.Errorf("the old secrets end at %v, long ago", u.OldSecrets)
+			t.Errorf("after their expiry: got %v, want none", u.OldSecrets)
 		}
 	})
 }
 
-// What is read of each subscription of a page is found by an index, and what is
-// scanned is bounded by itself.
+// Everything that is read for a subscription of a page is found by an index, or its scan is bounded.
 func TestSubscriptionPlans(t *testing.T) {
 	s := open(t)
 	for query, c := range map[string]struct {
 		args int
 		want []string
 	}{
-		selectSummaries: {2, []string{"deliveries_by_completion (subscription_id=?", "deliveries_due (subscription_id=?", "events_by_name (program_id=? AND name=? AND seq>? AND seq<?)",
-			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)", "SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY"}},
+		selectSummaries: {2, []string{
+			"deliveries_by_completion (subscription_id=?", "deliveries_due (subscription_id=?",
+			"events_by_name (program_id=? AND name=? AND seq>? AND seq<?)",
+			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)",
+			"SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY",
+		}},
 		selectLastSuccess: {1, []string{"deliveries_by_completion (subscription_id=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
-		selectLastFailure: {1, []string{"deliveries_by_subscription (subscription_id=?)", "deliveries_by_status (status=? AND subscription_id=?)", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
+		selectLastFailure: {1, []string{
+			"deliveries_by_subscription (subscription_id=?)", "deliveries_by_status (status=? AND subscription_id=?)",
+			"SEARCH a USING PRIMARY KEY (delivery=?)",
+		}},
 	} {
 		rows, err := s.db.Readers().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
 		if err != nil {
@@ -309,8 +334,8 @@ func TestSubscriptionPlans(t *testing.T) {
 	}
 }
 
-// What is written with a ping is not written without it.
-func TestPingAndMore(t *testing.T) {
+// If the function passed to Ping fails, the ping is not stored either.
+func TestPingWithFailingWrite(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
@@ -322,6 +347,6 @@ func TestPingAndMore(t *testing.T) {
 	}
 	u, err := s.Subscriptions().View(t.Context(), sub.ID, 10)
 	if err != nil || len(u.Recent) != 1 {
-		t.Errorf("there are %d pings, want the first alone: %v", len(u.Recent), err)
+		t.Errorf("got %d pings, %v, want only the first", len(u.Recent), err)
 	}
 }

@@ -395,7 +395,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	for range 3 {
 		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "An older one")
 	}
-	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "wait for the first to expire")
+	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "Wait for the first to expire")
 }
 
 // deletion deletes the subscription.

@@ -33,12 +33,13 @@ func (s *simulation) auditAll(end bool) {
 		}
 		formed := make(map[int]int)
 		for _, d := range stored {
+			if len(d.Events) == 0 {
+				s.violate(promiseLost, "subscription %d: retention removed the events of a delivery", h.index)
+				return
+			}
 			s.auditDelivery(h, &d, end)
-			for _, e := range d.Events {
-				if d.RedeliveryOf == "" && h.replayDeliveries[d.ID] == nil && e.Name != webhook.EventPing {
-					formed[s.events[e.ID]]++
-					h.inDelivery[s.events[e.ID]] = true
-				}
+			if d.RedeliveryOf == "" && h.replayDeliveries[d.ID] == nil {
+				s.countFormed(h, &d, formed)
 			}
 		}
 		for id := range h.byID {
@@ -51,6 +52,16 @@ func (s *simulation) auditAll(end bool) {
 		if end {
 			s.auditLosses(h)
 			s.auditReplays(h)
+		}
+	}
+}
+
+// countFormed counts the events of a delivery in formed.
+func (s *simulation) countFormed(h *modelSubscription, d *webhook.Delivery, formed map[int]int) {
+	for _, e := range d.Events {
+		if e.Name != webhook.EventPing {
+			formed[s.events[e.ID]]++
+			h.inDelivery[s.events[e.ID]] = true
 		}
 	}
 }

@@ -138,7 +138,8 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 
 // Page returns a page of a subscription's replays, of a query of
 // webhook.ReplayList, and the cursor of the next page, "" on the last.
-func (s Replays) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Replay, next string, err error) {
+func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
+	q *webhook.ListQuery) (page []webhook.Replay, next string, err error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
@@ -172,7 +173,8 @@ var selectReplays = map[bool]statement{
 	true:  listedReplays.with(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
 }
 
-var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription WHERE subscription_id = :subscription AND " +
+var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
+	"WHERE subscription_id = :subscription AND " +
 	allOf(isIn("status"), isWithin("created_at", "created_at")))
 
 const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"

@@ -238,7 +238,8 @@ func TestErrorFactsAreWithinTheQuota(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 		c := form(t, s, queue(t, s, sub.ID), 1)
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorConnect, ErrorFact: fact}
-		_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
+		step := webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}
+		_, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{})
 		must(t, err)
 		claims = append(claims, c)
 	}

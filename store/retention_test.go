@@ -435,7 +435,8 @@ func TestLossAlertsOnceADay(t *testing.T) {
 			t.Errorf("%d alerts in 55 hours of losses, want 3", n)
 		}
 		lost, err := s.Subscriptions().LostEvents(t.Context(), sub.ID)
-		if alerted := count(t, s, "SELECT json ->> 'lost_events' FROM alerts ORDER BY num DESC LIMIT 1"); err != nil || alerted < 80 || alerted > lost {
+		alerted := count(t, s, "SELECT json ->> 'lost_events' FROM alerts ORDER BY num DESC LIMIT 1")
+		if err != nil || alerted < 80 || alerted > lost {
 			t.Errorf("the last alert has %d lost events, want %d (%v)", alerted, lost, err)
 		}
 	})

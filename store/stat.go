@@ -11,19 +11,18 @@ import (
 	"service/webhook"
 )
 
-// The spans that statistics are kept in, and for how long the short one.
+// Statistics are kept per minute, for minutesFor, and per hour.
 const (
 	StatMinute = time.Minute
 	StatHour   = time.Hour
 	minutesFor = 48 * time.Hour
 )
 
-// At most statRows rows of statistics are written with a commit, and statRest passes
-// once all are written. What is not written yet is added from memory when statistics
-// are read. A crash loses it, which a chart hardly shows.
+// Statistics are a chore, written with other commits. Reads add what is not written yet from memory.
+// A crash loses that, which is hardly visible in a chart.
 const (
-	statRows = 16
-	statRest = 5 * time.Second
+	statRows = 16              // maximum number of rows with one commit
+	statRest = 5 * time.Second // pause after all are written
 )
 
 // LastHour returns the 60 minutes up to and including the minute of now.
@@ -32,19 +31,19 @@ func LastHour(now time.Time) (from, to time.Time) {
 	return to.Add(-time.Hour), to
 }
 
-// statKey names one row of the statistics.
+// statKey identifies a row of the statistics.
 type statKey struct {
 	programID, subscriptionID string
 	span                      time.Duration
-	at                        int64
+	at                        int64 // beginning of the span in Unix milliseconds
 }
 
-// stats counts what attempts come to until that is written.
+// stats are the statistics that are not written yet.
 type stats struct {
 	writeBehind[statKey, *webhook.Stat]
 }
 
-// count adds an attempt to everything it belongs to.
+// count adds an attempt to the statistics of its subscription, of its program and of all programs.
 func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,8 +62,8 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 	}
 }
 
-// failedSince returns the subscriptions with a failed attempt since a time that is not
-// written yet.
+// failedSince returns the ids of the subscriptions with a failed attempt since a time, according to
+// statistics that are not written yet.
 func (s *stats) failedSince(from time.Time) []string {
 	ids := []string{}
 	s.each(func(key statKey, stat *webhook.Stat) {
@@ -78,10 +77,13 @@ func (s *stats) failedSince(from time.Time) []string {
 const (
 	statColumns = "at, success, failed, retryable, answers, durations"
 	selectStat  = "SELECT " + statColumns + " FROM stats WHERE program_id = ? AND subscription_id = ? AND span = ? AND at = ?"
-	selectStats = "SELECT " + statColumns + " FROM stats WHERE program_id = ? AND subscription_id = ? AND span = ? AND at >= ? AND at < ? ORDER BY at"
-	writeStat   = `INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+	selectStats = "SELECT " + statColumns + " FROM stats " +
+		"WHERE program_id = ? AND subscription_id = ? AND span = ? AND at >= ? AND at < ? ORDER BY at"
+	writeStat = `INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 		ON CONFLICT DO UPDATE SET success = ?5, failed = ?6, retryable = ?7, answers = ?8, durations = ?9`
-	removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN (SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND at < ? ORDER BY at LIMIT ?)"
+	removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN " +
+		"(SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND at < ? ORDER BY at LIMIT ?)"
 )
 
 func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error) {
@@ -95,7 +97,7 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 	return s, errors.Join(json.Unmarshal(answers, &s.Answers), json.Unmarshal(durations, &s.Durations))
 }
 
-// writeStats adds some of what was counted to what is stored.
+// writeStats adds up to n rows of the statistics in memory to the stored ones.
 func (s *core) writeStats(t *tx, n int) error {
 	for key, stat := range s.stats.some(n) {
 		stored, err := scanStat(func(dest ...any) error {
@@ -113,7 +115,8 @@ func (s *core) writeStats(t *tx, n int) error {
 		if err != nil {
 			return err
 		}
-		err = t.Exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at, stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
+		err = t.Exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at,
+			stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
 		if err != nil {
 			return err
 		}
@@ -122,23 +125,26 @@ func (s *core) writeStats(t *tx, n int) error {
 	return nil
 }
 
-// Stats returns what attempts came to from one time to another, in spans of
-// StatMinute or StatHour, oldest first; a span in which there were none is left
-// out. An empty subscriptionID is all of the program, and an empty programID
-// all there is.
-func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration, from, to time.Time) ([]webhook.Stat, error) {
-	// First what is in memory: what is written in between is then there twice
-	// for a moment rather than missing, which a chart does not show.
+// Stats returns the statistics of attempts between two times, in spans of StatMinute or StatHour, oldest
+// first, without empty spans. If subscriptionID is "", they are of the whole program, and if programID is
+// "" too, of all programs.
+func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration,
+	from, to time.Time) ([]webhook.Stat, error) {
+	// Memory first: attempts that are written in between then count twice for a moment, instead of being
+	// missing.
 	var fresh []webhook.Stat
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		if at := time.UnixMilli(key.at).UTC(); key.programID == programID && key.subscriptionID == subscriptionID && key.span == span && !at.Before(from) && at.Before(to) {
+		at := time.UnixMilli(key.at).UTC()
+		wanted := key.programID == programID && key.subscriptionID == subscriptionID && key.span == span
+		if wanted && !at.Before(from) && at.Before(to) {
 			c := webhook.Stat{At: at, Span: span}
 			c.Add(stat)
 			fresh = append(fresh, c)
 		}
 	})
 	var all []webhook.Stat
-	err := s.db.Each(ctx, selectStats, []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}, func(scan func(...any) error) error {
+	args := []any{programID, subscriptionID, span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
+	err := s.db.Each(ctx, selectStats, args, func(scan func(...any) error) error {
 		stat, err := scanStat(scan, span)
 		all = append(all, stat)
 		return err

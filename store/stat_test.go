@@ -16,32 +16,32 @@ func totalStats(t *testing.T, s *Store, programID, subscriptionID string, span t
 	must(t, err)
 	for i := range all {
 		if i > 0 && !all[i].At.After(all[i-1].At) {
-			t.Errorf("the spans are not in order: %v after %v", all[i].At, all[i-1].At)
+			t.Errorf("got span %v after %v, want increasing order", all[i].At, all[i-1].At)
 		}
 		sum.Add(&all[i])
 	}
 	return sum, len(all)
 }
 
-// checkStats compares the statistics with what TestStats has sent.
+// checkStats compares the statistics with the attempts of TestStats.
 func checkStats(t *testing.T, s *Store, subscriptionID string) {
 	t.Helper()
 	for span, want := range map[time.Duration]int{StatMinute: 5, StatHour: 1} {
-		if got, spans := totalStats(t, s, "p", subscriptionID, span); got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != want {
-			t.Errorf("the subscription's %s: %+v in %d spans", span, got, spans)
+		got, spans := totalStats(t, s, "p", subscriptionID, span)
+		if got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != want {
+			t.Errorf("subscription, per %s: got %+v in %d spans, want %d spans", span, got, spans, want)
 		}
 		if got, _ := totalStats(t, s, "p", "", span); got.Total() != 60 || got.Failed != 30 {
-			t.Errorf("the program's %s: %+v", span, got)
+			t.Errorf("program, per %s: got %+v, want 60 with 30 failed", span, got)
 		}
 		if got, _ := totalStats(t, s, "", "", span); got.Total() != 61 {
-			t.Errorf("all, by the %s: %+v", span, got)
+			t.Errorf("all programs, per %s: got %+v, want 61", span, got)
 		}
 	}
 }
 
-// Attempts are counted by minute and by hour, for the subscription, the program
-// and all; what is not written yet counts as well, a restart keeps it, and
-// retention removes it.
+// Attempts are counted by minute and by hour, for the subscription, the program and all programs, including
+// those that are not written yet. A restart keeps the statistics, and retention removes old ones.
 func TestStats(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -67,21 +67,22 @@ func TestStats(t *testing.T) {
 		time.Sleep(49 * time.Hour)
 		sweepAt(t, again, time.Now().Add(-60*time.Hour))
 		if got, _ := totalStats(t, again, "", "", StatMinute); got.Total() != 0 {
-			t.Errorf("minutes are left after two days: %+v", got)
+			t.Errorf("after two days: got minutes %+v, want none", got)
 		}
 		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 61 {
-			t.Errorf("hours, after two days: %+v", got)
+			t.Errorf("after two days: got hours %+v", got)
 		}
 		sweepAt(t, again, time.Now())
 		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 0 {
-			t.Errorf("hours are left: %+v", got)
+			t.Errorf("got hours %+v, want none", got)
 		}
 	})
 }
 
 func BenchmarkCountStats(b *testing.B) {
 	var s stats
-	c, a := &Claim{ProgramID: "p", SubscriptionID: webhook.NewID()}, &webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, Duration: 7 * time.Millisecond}
+	c := &Claim{ProgramID: "p", SubscriptionID: webhook.NewID()}
+	a := &webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, Duration: 7 * time.Millisecond}
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -354,7 +354,7 @@ func TestLaterTerm(t *testing.T) {
 	other.settle()
 	r.current().superseded.Store(true) // as the check every termCheck finds
 	r.random(1)
-	r.await("failing for good", func(s Status) bool {
+	r.await("failing permanently", func(s Status) bool {
 		return s.State == StateFailing && s.Err == errTermEnded.Error() && r.current() == nil
 	})
 	if err := r.close(); !errors.Is(err, errTermEnded) {

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"service/test/harness"
+)
+
+// The commands of the walk-through in README.md work. serve and listen are replaced by an
+// instance and a receiver of the test, because README.md uses fixed ports.
+//
+// It needs bash, curl and jq (requirement walkthrough).
+func TestWalkThrough(t *testing.T) {
+	bash := harness.Tool(t, "walkthrough", "bash")
+	harness.Tool(t, "walkthrough", "curl")
+	harness.Tool(t, "walkthrough", "jq")
+	dir, binary := t.TempDir(), harness.Build(t)
+	in := harness.NewInstance(t, binary, filepath.Join(dir, "data"))
+	in.MustStart()
+	deliveries := make(chan string, 10)
+	receiver := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := harness.ReadBody(r)
+		deliveries <- string(body)
+	}))
+
+	_, section, ok := strings.Cut(string(harness.Read(t, harness.Path("README.md"))), "\n## Walk-through\n")
+	if !ok {
+		t.Fatal("README.md has no section Walk-through")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	var script strings.Builder
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
+		if !strings.HasPrefix(block[1], "./service serve") && !strings.HasPrefix(block[1], "./service listen") {
+			script.WriteString(block[1])
+		}
+	}
+	commands := script.String()
+	for from, to := range map[string]string{
+		"./service": binary, "https://127.0.0.1:8443": in.URL(), "http://127.0.0.1:9000": receiver,
+	} {
+		if !strings.Contains(commands, from) {
+			t.Errorf("the walk-through lacks %s", from)
+		}
+		commands = strings.ReplaceAll(commands, from, to)
+	}
+
+	cmd := exec.Command(bash, "-euo", "pipefail", "-c", commands)
+	cmd.Dir, cmd.Env = dir, harness.Environment()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, commands, out)
+	}
+	for _, want := range []string{`"name":"content_published"`, `"attempts": [`, `"response_status": 200`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("got\n%s\nwant %s in it", out, want)
+		}
+	}
+	for _, want := range []string{"ping", "content_published", "ping"} {
+		if got := harness.Receive(t, "a delivery", deliveries); !strings.Contains(got, `"name":"`+want+`"`) {
+			t.Errorf("got the delivery %s, want an event %s", got, want)
+		}
+	}
+}

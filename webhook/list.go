@@ -56,7 +56,7 @@ const (
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
 	FilterTime                             // a time range, given by name.from and name.to
 	FilterText                             // text of at most maxFilterText bytes
-	FilterAtLeast                            // an integer in Values, matching greater or equal values; its name ends in .from
+	FilterAtLeast                          // an integer in Values, matching greater or equal values; its name ends in .from
 )
 
 // The lists of the API and of the admin UI. They are immutable.

@@ -99,82 +99,112 @@ func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Val
 	if d.nodes[0].kind != jsontext.KindBeginObject {
 		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
 	}
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	p := subscriptionParser{d: &d, creating: creating}
 	for name, value := range d.members(0) {
-		kind := d.nodes[value].kind
-		text := func(parameter string) *string {
-			if kind != jsontext.KindString {
-				fail(InvalidType, parameter, "must be a string")
-				return nil
-			}
-			s := string(d.text(value))
-			return &s
-		}
-		boolean := func(parameter string) *bool {
-			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
-				fail(InvalidType, parameter, "must be true or false")
-				return nil
-			}
-			b := kind == jsontext.KindTrue
-			return &b
-		}
-		switch s := string(d.text(name)); s {
-		case "url":
-			f.URL = text(s)
-		case "events":
-			var faults []Validation
-			f.Events, faults = parseEventNames(&d, value)
-			v = append(v, faults...)
-		case "authorization_header":
-			switch kind {
-			case jsontext.KindNull:
-				f.AuthorizationHeader = new(*string)
-			case jsontext.KindString:
-				header := text(s)
-				f.AuthorizationHeader = &header
-			default:
-				fail(InvalidType, s, "must be a string, or null for none")
-			}
-		case "description":
-			f.Description = text(s)
-		case "active":
-			f.Active = boolean(s)
-		case "ordered":
-			f.Ordered = boolean(s)
-		case "max_in_flight":
-			n, fault := d.integer(value)
-			if fault != nil {
-				fault.Parameter = s
-				v = append(v, *fault)
-				break
-			}
-			// A number beyond int exceeds the limit, which Check reports.
-			m := int(max(min(n, math.MaxInt32), math.MinInt32))
-			f.MaxInFlight = &m
-		case "max_per_second":
-			if f.MaxPerSecond = parseMaxPerSecond(&d, value); f.MaxPerSecond == nil {
-				fail(InvalidType, s, "must be a number, or null for no limit")
-			}
-		case "signing_secret":
-			if !creating {
-				break
-			}
-			var err error
-			if secret := text(s); secret != nil {
-				if f.SigningSecret, err = ParseSigningSecret(*secret); err != nil {
-					fail(InvalidFormat, s, err.Error())
-				}
-			}
+		p.field(string(d.text(name)), value)
+	}
+	return p.fields, p.faults, nil
+}
+
+// subscriptionParser collects the fields of a request and what is wrong with them.
+type subscriptionParser struct {
+	d        *document
+	creating bool
+	fields   SubscriptionFields
+	faults   []Validation
+}
+
+func (p *subscriptionParser) fail(code, parameter, detail string) {
+	p.faults = append(p.faults, Validation{code, detail, parameter})
+}
+
+// field parses the value of a field.
+func (p *subscriptionParser) field(name string, value int32) {
+	f := &p.fields
+	switch name {
+	case "url":
+		f.URL = p.text(name, value)
+	case "events":
+		var faults []Validation
+		f.Events, faults = parseEventNames(p.d, value)
+		p.faults = append(p.faults, faults...)
+	case "authorization_header":
+		switch p.d.nodes[value].kind {
+		case jsontext.KindNull:
+			f.AuthorizationHeader = new(*string)
+		case jsontext.KindString:
+			header := p.text(name, value)
+			f.AuthorizationHeader = &header
 		default:
-			if creating || !slices.Contains(readOnlyFields, s) {
-				fail(InvalidUnknownField, join("", s), "is not a field of a subscription; it has: "+
-					"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, signing_secret")
-			} else if s == "id" {
-				f.ID = text(s)
-			}
+			p.fail(InvalidType, name, "must be a string, or null for none")
+		}
+	case "description":
+		f.Description = p.text(name, value)
+	case "active":
+		f.Active = p.boolean(name, value)
+	case "ordered":
+		f.Ordered = p.boolean(name, value)
+	case "max_in_flight":
+		f.MaxInFlight = p.integer(name, value)
+	case "max_per_second":
+		if f.MaxPerSecond = parseMaxPerSecond(p.d, value); f.MaxPerSecond == nil {
+			p.fail(InvalidType, name, "must be a number, or null for no limit")
+		}
+	case "signing_secret":
+		if p.creating {
+			p.signingSecret(name, value)
+		}
+	default:
+		if p.creating || !slices.Contains(readOnlyFields, name) {
+			p.fail(InvalidUnknownField, join("", name), "is not a field of a subscription; it has: "+
+				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, signing_secret")
+		} else if name == "id" {
+			f.ID = p.text(name, value)
 		}
 	}
-	return f, v, nil
+}
+
+func (p *subscriptionParser) text(name string, value int32) *string {
+	if !p.d.isString(value) {
+		p.fail(InvalidType, name, "must be a string")
+		return nil
+	}
+	s := string(p.d.text(value))
+	return &s
+}
+
+func (p *subscriptionParser) boolean(name string, value int32) *bool {
+	kind := p.d.nodes[value].kind
+	if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
+		p.fail(InvalidType, name, "must be true or false")
+		return nil
+	}
+	b := kind == jsontext.KindTrue
+	return &b
+}
+
+// integer returns an integer. A number beyond 32 bits becomes the nearest one
+// within, which exceeds the limit that Check reports.
+func (p *subscriptionParser) integer(name string, value int32) *int {
+	n, fault := p.d.integer(value)
+	if fault != nil {
+		fault.Parameter = name
+		p.faults = append(p.faults, *fault)
+		return nil
+	}
+	m := int(max(min(n, math.MaxInt32), math.MinInt32))
+	return &m
+}
+
+func (p *subscriptionParser) signingSecret(name string, value int32) {
+	secret := p.text(name, value)
+	if secret == nil {
+		return
+	}
+	var err error
+	if p.fields.SigningSecret, err = ParseSigningSecret(*secret); err != nil {
+		p.fail(InvalidFormat, name, err.Error())
+	}
 }
 
 // readOnlyFields are the fields of a record that an update may send back unchanged.

@@ -17,9 +17,9 @@ import (
 	"service/test/harness"
 )
 
-// TestAborted ends the service as the watchdog of systemd does, with the
-// environment of the unit: it must not end with a status after which the unit is
-// not restarted, which is how Go ends a crashed process by itself.
+// TestAborted sends SIGABRT, as systemd's watchdog does, with the environment of
+// the unit. The service must not exit with the status of a Go crash, which is one
+// after which the unit is not restarted.
 func TestAborted(t *testing.T) {
 	unit := harness.Read(t, harness.Path("packaging/service-webhooks.service"))
 	final := regexp.MustCompile(`(?m)^RestartPreventExitStatus=(.*)`).FindSubmatch(unit)
@@ -48,19 +48,19 @@ func TestAborted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_, readErr := l.Read(make([]byte, 4096)) // the service says that it is ready
+	_, readErr := l.Read(make([]byte, 4096)) // the service reports that it is ready
 	if err := cmd.Process.Signal(syscall.SIGABRT); err != nil {
 		t.Error(err)
 	}
 	err = cmd.Wait()
 	if readErr != nil {
-		t.Fatalf("it did not begin to serve: %v\n%s", readErr, &log)
+		t.Fatalf("the service did not start: %v\n%s", readErr, &log)
 	}
 	state, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || err == nil || state.Exited() && slices.Contains(strings.Fields(string(final[1])), strconv.Itoa(state.ExitStatus())) {
-		t.Errorf("aborted, it ended with %v, after which systemd does not restart it", err)
+		t.Errorf("after SIGABRT: got %v, after which systemd does not restart the service", err)
 	}
 	if !strings.Contains(log.String(), "goroutine ") {
-		t.Errorf("aborted, it did not write its stacks:\n%s", &log)
+		t.Errorf("after SIGABRT: the log has no goroutine stacks:\n%s", &log)
 	}
 }

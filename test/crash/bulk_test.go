@@ -21,8 +21,8 @@ type bulkRun struct {
 }
 
 // TestBulkRunKilled kills the service in the middle of a bulk run: the next process
-// goes on with it, and every delivery has one redelivery in the end. The run needs more
-// redeliveries than a subscription may have open, so it waits in between.
+// continues it, and every delivery has one redelivery at the end. The run needs more
+// redeliveries than a subscription may have open, so it has to wait in between.
 func TestBulkRunKilled(t *testing.T) {
 	harness.Long(t)
 	const failed, kills = 3000, 6
@@ -52,7 +52,7 @@ func TestBulkRunKilled(t *testing.T) {
 		fields["action"], fields["filter"] = "redeliver", map[string]any{"status": "failed"}
 		var answer struct{ Data bulkRun }
 		if code, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/bulk_runs", fields, &answer); err != nil || code > 299 {
-			t.Fatalf("begin a bulk run: status %d, %v", code, err)
+			t.Fatalf("start a bulk run: status %d, %v", code, err)
 		}
 		return answer.Data
 	}
@@ -68,7 +68,7 @@ func TestBulkRunKilled(t *testing.T) {
 	}
 	random, cut := rand.New(rand.NewPCG(18, 6)), 0
 	for range kills {
-		time.Sleep(time.Duration(random.IntN(int(harness.Scale(80 * time.Millisecond))))) // anywhere in it
+		time.Sleep(time.Duration(random.IntN(int(harness.Scale(80 * time.Millisecond))))) // at a random moment of the run
 		in.Kill(process)
 		process = in.MustStart()
 		if read().Status == "running" {
@@ -77,11 +77,11 @@ func TestBulkRunKilled(t *testing.T) {
 	}
 	harness.WaitFor(t, "the end of the run", func() bool { return read().Status == "done" })
 	if r := read(); r.Total != failed || r.Done != failed || len(r.Skipped) != 0 {
-		t.Errorf("the run ended as %+v, want %d done", r, failed)
+		t.Errorf("bulk run: got %+v, want %d done", r, failed)
 	}
-	t.Logf("%d of %d kills cut the run off", cut, kills)
+	t.Logf("%d of %d kills interrupted the run", cut, kills)
 	if cut == 0 {
-		t.Error("no kill cut the run off")
+		t.Error("no kill interrupted the run")
 	}
 	in.MustStop(process)
 	db := harness.OpenDatabase(t, in.Data)
@@ -89,6 +89,6 @@ func TestBulkRunKilled(t *testing.T) {
 	var all, distinct int
 	err := db.QueryRow("SELECT count(*), count(DISTINCT redelivery_of) FROM deliveries WHERE redelivery_of IS NOT NULL").Scan(&all, &distinct)
 	if err != nil || all != failed || distinct != failed {
-		t.Errorf("%d redeliveries of %d deliveries (%v), want %d, one of each", all, distinct, err, failed)
+		t.Errorf("got %d redeliveries of %d deliveries (%v), want one of each of %d", all, distinct, err, failed)
 	}
 }

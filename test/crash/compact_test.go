@@ -1,7 +1,6 @@
 package crash
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -13,8 +12,8 @@ import (
 	"service/test/harness"
 )
 
-// TestCompactKilled kills service compact in the middle of it: the database is as it
-// was, and the next call does it and removes what was left.
+// TestCompactKilled kills service compact while it runs: the database is unchanged, and
+// the next call compacts it and removes the unfinished file.
 func TestCompactKilled(t *testing.T) {
 	harness.Long(t)
 	const kills = 8
@@ -57,7 +56,7 @@ func TestCompactKilled(t *testing.T) {
 				return len(unfinished()) > 0
 			}
 		})
-		time.Sleep(time.Duration(random.IntN(int(harness.Scale(60 * time.Millisecond))))) // anywhere in it
+		time.Sleep(time.Duration(random.IntN(int(harness.Scale(60 * time.Millisecond))))) // at a random moment of the compaction
 		cmd.Process.Kill()
 		<-ended
 		if len(unfinished()) > 0 {
@@ -72,7 +71,7 @@ func TestCompactKilled(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, found := range append(harness.DatabaseDifferences(t, copied, data), unfinished()...) {
-		t.Error(fmt.Sprint("afterwards: ", found))
+		t.Error("after compacting: ", found)
 	}
 	in.MustStop(in.MustStart())
 }

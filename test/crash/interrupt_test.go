@@ -19,9 +19,9 @@ type request struct {
 	at   time.Time
 }
 
-// TestInterrupted kills the service in the middle of each attempt of one
-// delivery. Each time the delivery is sent again with the same id and bytes, and
-// after the fifth attempt it has failed.
+// TestInterrupted kills the service during each attempt of one delivery. Each time
+// the service sends the delivery again with the same id and bytes; after the fifth
+// attempt the delivery has failed.
 func TestInterrupted(t *testing.T) {
 	harness.Long(t)
 	arrived := make(chan request)
@@ -42,7 +42,7 @@ func TestInterrupted(t *testing.T) {
 	}))
 	t.Cleanup(func() { close(hold) })
 
-	// An attempt ends with its process only: the timeout is longer than the test.
+	// Only the end of the process ends an attempt: the timeout is longer than the test.
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--log-level", "warn")
 	token := in.Token("acme")
 	run := in.MustStart()
@@ -50,7 +50,7 @@ func TestInterrupted(t *testing.T) {
 	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
 
 	var first request
-	var slowest time.Duration // from when the service was ready
+	var slowest time.Duration // from the service being ready to the next attempt
 	for attempt := 1; attempt <= webhook.MaxAttempts; attempt++ {
 		r := harness.Receive(t, "an interrupted attempt to be made again", arrived)
 		if attempt == 1 {
@@ -64,12 +64,12 @@ func TestInterrupted(t *testing.T) {
 		in.Kill(run)
 		run = in.MustStart()
 	}
-	t.Logf("an interrupted attempt arrived again at most %s after the service was ready again", slowest.Round(time.Millisecond))
+	t.Logf("after each restart the next attempt arrived within %s", slowest.Round(time.Millisecond))
 	if slowest > chaos.ResumeWithin() {
-		t.Errorf("an interrupted attempt arrived again %s after the service was ready again, want at most %s", slowest, chaos.ResumeWithin())
+		t.Errorf("after the restart: got the next attempt within %s, want within %s", slowest, chaos.ResumeWithin())
 	}
 	checkExhausted(t, in, token, "/v2/webhooks/subscriptions/"+subscription+"/deliveries/"+first.id)
-	// It has failed already; a sixth attempt would have been made by the end.
+	// The delivery has failed; a sixth attempt would arrive before this restart ends.
 	in.MustStop(run)
 	select {
 	case r := <-arrived:
@@ -78,7 +78,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// checkExhausted holds that a delivery failed after five interrupted attempts.
+// checkExhausted checks that a delivery failed after five interrupted attempts.
 func checkExhausted(t *testing.T, in *harness.Instance, token, path string) {
 	t.Helper()
 	d, _, err := harness.Get[harness.Delivery](in, token, path)

@@ -18,19 +18,19 @@ const (
 	keyKills         = 8
 )
 
-// keyRotation is a service whose secret key is replaced, and a subscription
-// whose authorization header shows that the key opens the secrets.
+// keyRotation replaces the secret key of a service. The authorization header of a
+// subscription shows whether the service can still decrypt its secrets.
 type keyRotation struct {
 	t       *testing.T
 	in      *harness.Instance
-	file    string // of the secret key
+	file    string // path of the secret key
 	token   string
 	pinged  string // id of the subscription
 	headers chan string
 }
 
-// TestKeyKilled kills the process that replaces the key, the server or the
-// command, in the middle of it: the next start opens every secret and finishes
+// TestKeyKilled kills the process that replaces the key, which is the server or the
+// command, while it does so: the next start can decrypt every secret and completes
 // the rotation.
 func TestKeyKilled(t *testing.T) {
 	harness.Long(t)
@@ -38,7 +38,7 @@ func TestKeyKilled(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	both, before := 0, k.keys()[0]
 	for kill := range keyKills {
-		// In turn the server replaces the key, and the command by itself.
+		// Every other time no server runs, and the command itself replaces the key.
 		run := k.in.Last()
 		if serverRuns := kill%2 == 0; serverRuns {
 			if kill > 0 {
@@ -52,14 +52,14 @@ func TestKeyKilled(t *testing.T) {
 		if len(k.keys()) == 2 {
 			both++
 		}
-		run = k.in.MustStart() // only if every secret can be opened
+		run = k.in.MustStart() // the service starts only if it can decrypt every secret
 		if after := k.keys(); len(after) != 1 || after[0] == before {
-			t.Errorf("kill %d: the file has %d keys, or the one from before", kill, len(after))
+			t.Errorf("kill %d: got %d keys in the file, want only the new one", kill, len(after))
 		} else {
 			before = after[0]
 		}
 		if left, err := filepath.Glob(k.file + "?*"); err != nil || len(left) > 0 {
-			t.Errorf("kill %d: left behind %v, %v", kill, left, err)
+			t.Errorf("kill %d: got temporary files %v, %v; want none", kill, left, err)
 		}
 		k.ping()
 		if kill%2 == 1 {
@@ -68,7 +68,7 @@ func TestKeyKilled(t *testing.T) {
 	}
 	t.Logf("%d of %d kills left two keys in the file", both, keyKills)
 	if both == 0 {
-		t.Error("no kill came while the key was replaced: nothing was tested")
+		t.Error("no kill happened while the key was being replaced: the test checked nothing")
 	}
 }
 
@@ -138,6 +138,6 @@ func (k *keyRotation) ping() {
 	if status, err := k.in.Call(k.t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions/"+k.pinged+"/ping", nil, nil); err != nil || status != http.StatusOK {
 		k.t.Errorf("ping: status %d, %v", status, err)
 	} else if got := harness.Receive(k.t, "the ping", k.headers); got != "Bearer canary-0" {
-		k.t.Error("the receiver got another header")
+		k.t.Error("the receiver got a different authorization header")
 	}
 }

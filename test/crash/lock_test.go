@@ -10,9 +10,9 @@ import (
 	"service/test/harness"
 )
 
-// TestLockRemoved removes the lock file of a running service, and then its
-// socket too: a second service, and every command that needs the data directory
-// for itself, is refused all the same, and changes nothing.
+// TestLockRemoved removes the lock file of a running service, and then its socket
+// too: a second service, and every command that needs the data directory alone, still
+// fails and changes nothing.
 func TestLockRemoved(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--litestream", "off")
 	p := in.MustStart()
@@ -38,19 +38,19 @@ func TestLockRemoved(t *testing.T) {
 		{"backup", "create", backup + "2", "--data", in.Data, "--without-keys"},
 		{"doctor", "--data", in.Data},
 	} {
-		// Each finds the directory as the first did, without a lock file.
+		// No command may have created a lock file for the next.
 		out, err := in.Command(args...)
 		if err == nil || !strings.Contains(out, inUse) {
-			t.Errorf("service %s: %v, want %q\n%s", strings.Join(args, " "), err, inUse, out)
+			t.Errorf("service %s: got %v, want %q\n%s", strings.Join(args, " "), err, inUse, out)
 		}
 		if _, err := os.Stat(filepath.Join(in.Data, "lock")); err == nil {
-			t.Errorf("service %s has made a lock file", strings.Join(args, " "))
+			t.Errorf("service %s created a lock file", strings.Join(args, " "))
 		}
 	}
 	in.Publish(token, []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`))
 	in.MustStop(p)
 	if faults := harness.DatabaseFaults(t, in.Data); len(faults) > 0 {
-		t.Errorf("the database: %q", faults)
+		t.Errorf("database: got faults %q", faults)
 	}
 	in.MustStop(in.MustStart())
 }

@@ -10,10 +10,9 @@ import (
 	"service/test/harness"
 )
 
-// TestLogRemoved removes the write-ahead log of a service that was killed under
-// load, and with it the events that were acknowledged last: the service and the
-// commands say so instead of going on without them. A kill alone is never taken
-// for that.
+// TestLogRemoved removes the write-ahead log of a service that was killed under load,
+// and with it the last acknowledged events: the service and the commands report that
+// instead of continuing. A kill alone must not be mistaken for a missing log.
 func TestLogRemoved(t *testing.T) {
 	data := t.TempDir()
 	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", "off")
@@ -36,12 +35,12 @@ func TestLogRemoved(t *testing.T) {
 		}
 		in.Kill(p)
 		if info, err := os.Stat(log); err != nil || info.Size() == 0 {
-			t.Fatalf("there is no log: %v, %v", info, err)
+			t.Fatalf("got no write-ahead log: %v, %v", info, err)
 		}
 		p = in.MustStart()
 	}
 	if got := count(); got != published {
-		t.Fatalf("after kills there are %d events, want %d", got, published)
+		t.Fatalf("after the kills: got %d events, want %d", got, published)
 	}
 	in.Publish(token, []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`))
 	in.Kill(p)
@@ -53,7 +52,7 @@ func TestLogRemoved(t *testing.T) {
 		out, err := in.Command(args...)
 		for _, want := range []string{"commits are missing: " + database + " has ", fmt.Sprintf("remove %s-commits", database)} {
 			if err == nil || !strings.Contains(out, want) {
-				t.Errorf("service %s: %v, want %q\n%s", strings.Join(args, " "), err, want, out)
+				t.Errorf("service %s: got %v, want %q\n%s", strings.Join(args, " "), err, want, out)
 			}
 		}
 	}
@@ -62,9 +61,9 @@ func TestLogRemoved(t *testing.T) {
 	}
 	p = in.MustStart()
 	if got := count(); got != published+1 {
-		t.Errorf("with its log there are %d events, want %d", got, published+1)
+		t.Errorf("with the log restored: got %d events, want %d", got, published+1)
 	}
-	// The operator goes on without what is missing.
+	// The operator accepts the loss and continues without the missing events.
 	in.Kill(p)
 	if err := os.Remove(log); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package crash tests what is left of the service when its process ends: by
-// SIGKILL, by SIGTERM under load, and by the watchdog of systemd.
+// Package crash tests what the service keeps when its process ends: by SIGKILL, by
+// SIGTERM under load, and by systemd's watchdog.
 package crash
 
 import (

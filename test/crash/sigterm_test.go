@@ -17,11 +17,9 @@ import (
 
 var sigtermInFlight = flag.Int("sigterm.in-flight", 200, "how many attempts are in flight when TestSIGTERM sends SIGTERM; a multiple of 10, up to 400")
 
-// TestSIGTERM ends the service, as an operator does, with many attempts in
-// flight. Half of the servers answer after the shutdown has begun: those
-// attempts are recorded, and never made again. The other half never answer: they
-// are interrupted after the grace period, and made again once, by the next
-// start.
+// TestSIGTERM stops the service as an operator does, with many attempts in flight.
+// Half of the receivers respond during the shutdown: their attempts are recorded and
+// not repeated. The others never respond: the next process repeats each attempt once.
 func TestSIGTERM(t *testing.T) {
 	harness.Long(t)
 	grace := harness.Scale(2 * time.Second)
@@ -44,10 +42,10 @@ func TestSIGTERM(t *testing.T) {
 
 	took := s.shutDown(in, run)
 	if run.Status != harness.ExitOK {
-		t.Errorf("exit status %d, want %d\n%s", run.Status, harness.ExitOK, &run.Log)
+		t.Errorf("exit status: got %d, want %d\n%s", run.Status, harness.ExitOK, &run.Log)
 	}
 	if took < grace || took > 2*grace+harness.Scale(time.Second) {
-		t.Errorf("the service ended after %s, want about its grace period, %s", took, grace)
+		t.Errorf("shutdown: got %s, want about the grace period of %s", took, grace)
 	}
 	in.MustStart()
 	s.await(t, *sigtermInFlight/2)
@@ -57,17 +55,18 @@ func TestSIGTERM(t *testing.T) {
 		again += s.check(in, token, "/v2/webhooks/subscriptions/"+id+"/deliveries", kind)
 	}
 	if want := *sigtermInFlight / 2; again != want {
-		t.Errorf("%d deliveries arrived again, want the %d that were interrupted", again, want)
+		t.Errorf("got %d deliveries a second time, want the %d interrupted ones", again, want)
 	}
-	t.Logf("%d in flight at SIGTERM: ended after %s; %d recorded, %d made again", *sigtermInFlight, took.Round(time.Millisecond), *sigtermInFlight-again, again)
+	t.Logf("%d attempts in flight at SIGTERM: shutdown took %s; %d recorded, %d repeated",
+		*sigtermInFlight, took.Round(time.Millisecond), *sigtermInFlight-again, again)
 	in.MustStop(in.Last())
 }
 
-// lateServers are servers that answer late, /answering, or not at all, /silent.
-// They answer a delivery that arrives again at once.
+// lateServers are receivers that respond late, /answering, or never, /silent. They
+// respond at once to a delivery that arrives a second time.
 type lateServers struct {
 	arrived chan struct{}
-	answer  chan struct{} // closed: /answering answers
+	answer  chan struct{} // closed when /answering may respond
 	once    sync.Once
 
 	mu    sync.Mutex
@@ -96,7 +95,7 @@ func (s *lateServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// await waits until so many more attempts have arrived.
+// await waits until n more attempts have arrived.
 func (s *lateServers) await(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
@@ -104,8 +103,8 @@ func (s *lateServers) await(t *testing.T, n int) {
 	}
 }
 
-// shutDown sends SIGTERM, has /answering answer once the shutdown has begun, and
-// returns how long the process took to end.
+// shutDown sends SIGTERM, lets /answering respond once the shutdown has started, and
+// returns how long the process took to exit.
 func (s *lateServers) shutDown(in *harness.Instance, run *harness.Process) time.Duration {
 	in.TB.Helper()
 	api := in.URL()
@@ -114,7 +113,7 @@ func (s *lateServers) shutDown(in *harness.Instance, run *harness.Process) time.
 	if err := run.Signal(syscall.SIGTERM); err != nil {
 		in.TB.Fatal(err)
 	}
-	// The shutdown has begun when the listener is closed.
+	// The shutdown has started when the listener is closed.
 	harness.WaitFor(in.TB, "the listener to close", func() bool {
 		resp, err := in.Client.Get(api + "/healthz")
 		if err == nil {
@@ -127,14 +126,14 @@ func (s *lateServers) shutDown(in *harness.Instance, run *harness.Process) time.
 	return time.Since(began)
 }
 
-// check checks the deliveries of a subscription to a kind of server, and returns
-// how many arrived again.
+// check checks the deliveries to one kind of receiver, and returns how many arrived
+// a second time.
 func (s *lateServers) check(in *harness.Instance, token, path, kind string) (again int) {
 	t := in.TB
 	t.Helper()
 	deliveries := in.AwaitFinal(token, path)
 	if len(deliveries) != 5+1 {
-		t.Errorf("%d deliveries, want 5 and a ping", len(deliveries))
+		t.Errorf("got %d deliveries, want 5 and a ping", len(deliveries))
 	}
 	for _, d := range deliveries {
 		if d.Events[0].Name == webhook.EventPing {
@@ -157,7 +156,7 @@ func (s *lateServers) check(in *harness.Instance, token, path, kind string) (aga
 		s.mu.Unlock()
 		again += times - 1
 		if strings.Join(got, ", ") != want || times != len(one.Attempts) {
-			t.Errorf("a delivery to a server that is %s: got %d arrivals and the attempts %q, want %q", kind, times, got, want)
+			t.Errorf("a delivery to a receiver that is %s: got %d arrivals and the attempts %q, want %q", kind, times, got, want)
 		}
 	}
 	return again

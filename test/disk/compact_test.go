@@ -48,8 +48,7 @@ func TestCompactFullDisk(t *testing.T) {
 		}
 	}
 
-	// A write fails in the middle: the limit on file sizes does to the copy what a disk does that
-	// another program fills.
+	// A write fails halfway: the limit on file sizes acts as a disk that another program fills.
 	info, err := os.Stat(filepath.Join(data, "service.db"))
 	if err != nil {
 		t.Fatal(err)

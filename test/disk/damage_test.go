@@ -23,7 +23,7 @@ const page, frame = 4096, 24 + 4096 // bytes, of the database and of its log
 
 var junk = bytes.Repeat([]byte("junk"), page/4)
 
-// damages are what is done to the files of a service that is not running.
+// damages are ways to damage the database of a service that is not running.
 var damages = []struct {
 	name   string
 	damage func(database string) error
@@ -52,9 +52,8 @@ var damages = []struct {
 	}},
 }
 
-// TestDamage damages the database of a service that is not running, which must
-// refuse to start and leave every file as it is; and of one that runs, which
-// must end as soon as it notices.
+// TestDamage damages the database of a service. A service that is not running must
+// refuse to start and change no file; a running one must exit as soon as it notices.
 func TestDamage(t *testing.T) {
 	harness.Long(t)
 	seed := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "seed"), "--log-level", "warn", "--grace", "1s")
@@ -66,7 +65,7 @@ func TestDamage(t *testing.T) {
 	for range 20 {
 		publishLines(seed, token, 10)
 	}
-	seed.Kill(run) // so that there is a log, too
+	seed.Kill(run) // leaves a write-ahead log
 
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
@@ -90,10 +89,10 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// testNoticed damages the database of a service that runs, and has it notice.
+// testNoticed damages the database of a running service, and has the service read it.
 func testNoticed(t *testing.T, in *harness.Instance, notice func(*harness.Instance) (int, error)) {
 	in.MustStart()
-	in.MustStop(in.Last()) // the log is moved into the database
+	in.MustStop(in.Last()) // moves the log into the database
 	run := in.MustStart()
 	database := filepath.Join(in.Data, "service.db")
 	info, err := os.Stat(database)
@@ -111,17 +110,16 @@ func testNoticed(t *testing.T, in *harness.Instance, notice func(*harness.Instan
 		t.Errorf("got status %d, %v; want 503", status, err)
 	}
 	run.Wait(t)
-	t.Logf("ended after %s", time.Since(noticed).Round(time.Millisecond))
+	t.Logf("the service exited %s after the first failed read", time.Since(noticed).Round(time.Millisecond))
 	in.SetURL("")
 	wantDamageReported(t, run)
 	if diff := cmp.Diff(before, checksums(t, in.Data)); diff != "" {
-		t.Errorf("the damaged data was changed (-before +after):\n%s", diff)
+		t.Errorf("the service changed the damaged data (-before +after):\n%s", diff)
 	}
 	wantRefused(in)
 }
 
-// copyInstance returns an instance on a copy of the data of another one, whose
-// service does not run.
+// copyInstance returns an instance on a copy of another one's data, not started.
 func copyInstance(t *testing.T, of *harness.Instance) *harness.Instance {
 	t.Helper()
 	in := harness.NewInstance(t, of.Binary, filepath.Join(t.TempDir(), "data"), of.Flags...)
@@ -131,7 +129,7 @@ func copyInstance(t *testing.T, of *harness.Instance) *harness.Instance {
 	return in
 }
 
-// publishLines publishes so many events in one request.
+// publishLines publishes n events in one request.
 func publishLines(in *harness.Instance, token string, n int) {
 	in.TB.Helper()
 	var lines harness.NDJSON
@@ -141,8 +139,8 @@ func publishLines(in *harness.Instance, token string, n int) {
 	in.Publish(token, lines)
 }
 
-// wantRefused wants every command that opens the data to refuse it, to say what
-// to do, and to leave it as it is.
+// wantRefused checks that every command that opens the data fails, says what to do,
+// and changes nothing.
 func wantRefused(in *harness.Instance) {
 	in.TB.Helper()
 	before := checksums(in.TB, in.Data)
@@ -156,24 +154,24 @@ func wantRefused(in *harness.Instance) {
 	cmd := exec.Command(in.Binary, "token", "create", "--data", in.Data, "--program", "acme", "--user", "tester", "--scope", "events.read")
 	cmd.Env = harness.Environment()
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "damaged") {
-		in.TB.Errorf("token create with a damaged database: %v\n%s", err, out)
+		in.TB.Errorf("token create with a damaged database: got %v, want what to do\n%s", err, out)
 	}
 	if diff := cmp.Diff(before, checksums(in.TB, in.Data)); diff != "" {
-		in.TB.Errorf("the refused data was changed (-before +after):\n%s", diff)
+		in.TB.Errorf("a command that failed changed the data (-before +after):\n%s", diff)
 	}
 }
 
-// wantDamageReported wants a process to have ended with the error of a damaged
-// database.
+// wantDamageReported checks that a process exited with the error of a damaged database.
 func wantDamageReported(t testing.TB, run *harness.Process) {
 	t.Helper()
 	if log := run.Log.String(); run.Status != harness.ExitFailed || !strings.Contains(log, "service: the database is damaged: ") || !strings.Contains(log, "restore the data directory") {
-		t.Errorf("exit status %d, and\n%s\nwant %d, that the database is damaged, and what to do", run.Status, log, harness.ExitFailed)
+		t.Errorf("exit status: got %d, want %d; the log must say that the database is damaged and what to do:\n%s",
+			run.Status, harness.ExitFailed, log)
 	}
 }
 
-// checksums returns those of all files of a data directory but the lock, which
-// says who has it, and SQLite's index of the log, which it rebuilds.
+// checksums returns the checksums of the files of a data directory, except the lock,
+// which names its process, and SQLite's index of the log, which SQLite rebuilds.
 func checksums(t testing.TB, data string) map[string]string {
 	t.Helper()
 	sums := make(map[string]string)
@@ -191,7 +189,7 @@ func checksums(t testing.TB, data string) map[string]string {
 	return sums
 }
 
-// overwrite puts b into a file at a place.
+// overwrite writes b into a file at an offset.
 func overwrite(path string, at int64, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

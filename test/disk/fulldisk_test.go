@@ -27,20 +27,20 @@ import (
 var fullDisks = flag.Int("fulldisk.times", 3, "how often TestFullDisk lets the service's disk become full")
 
 const (
-	memoryDiskSize = 12 << 20 // at first, and what it is enlarged by
-	// recoverWithin is how soon after space has come back the service must
-	// accept events and deliver them.
+	memoryDiskSize = 12 << 20 // at the start, and how much enlarge adds
+	// recoverWithin is how soon the service must accept and deliver events again
+	// once the disk has space.
 	recoverWithin = 10 * time.Second
 )
 
-// TestFullDisk lets the disk become full while publishers publish and receivers
-// receive, kills the service on the full disk every other time, and then makes
-// space. While the disk is full, publishing is refused and everything can be
-// read; when it is not, the service recovers by itself. Until the first kill the
-// service refuses events because of --min-free-disk, until the second only when
-// it cannot write, and so on.
+// TestFullDisk fills the disk under load again and again, kills the service every other
+// time, and then makes space. On a full disk the service must refuse events and serve
+// reads; once there is space it must recover by itself.
 //
-// It needs to be allowed to mount a tmpfs (requirement tmpfs).
+// Until the first kill, the service refuses events because of --min-free-disk; until
+// the second, only when it cannot write; and so on.
+//
+// It must be allowed to mount a tmpfs (requirement tmpfs).
 func TestFullDisk(t *testing.T) {
 	harness.Long(t)
 	d, err := newMemoryDisk(t)
@@ -56,7 +56,7 @@ func TestFullDisk(t *testing.T) {
 	flags, minimum := in.Flags, true
 	var slowest time.Duration
 	for n := range *fullDisks {
-		<-time.After(500 * time.Millisecond) // of work with space
+		<-time.After(500 * time.Millisecond) // work while there is space
 		d.fill()
 		f.awaitFull()
 		f.check()
@@ -67,9 +67,9 @@ func TestFullDisk(t *testing.T) {
 			if !minimum {
 				in.Flags = append(slices.Clip(flags), "--min-free-disk", "0")
 			}
-			<-time.After(1100 * time.Millisecond) // a start after a pause has more to write than one at once
+			<-time.After(1100 * time.Millisecond) // a start after a pause writes more than an immediate one
 			if p := in.Start(); !in.AwaitServing(p) {
-				t.Fatalf("on a full disk the service ended at its start, with status %d:\n%s", p.Status, &p.Log)
+				t.Fatalf("on a full disk the service did not start: exit status %d\n%s", p.Status, &p.Log)
 			}
 			f.awaitFull()
 			f.check()
@@ -78,20 +78,20 @@ func TestFullDisk(t *testing.T) {
 		slowest = max(slowest, f.awaitSpace())
 	}
 	f.c.Settle(stop)
-	t.Logf("%d times full; %d requests were refused; events were accepted and delivered at most %s after there was space again", *fullDisks, f.c.Refused(), slowest.Round(time.Millisecond))
+	t.Logf("disk full %d times, %d requests refused, recovered within %s of space", *fullDisks, f.c.Refused(), slowest.Round(time.Millisecond))
 	f.c.Check()
 	f.c.Finish()
 }
 
-// fullDisk is a service on a disk that becomes full, and an admin's browser.
+// fullDisk is a service on a disk that fills up, and an admin's browser.
 type fullDisk struct {
 	t     *testing.T
 	c     *chaos.Chaos
 	admin *http.Client
 }
 
-// awaitFull waits until the service refuses to publish for lack of space, five
-// times in a row: what is small may still fit for a while.
+// awaitFull waits until the service refuses five events in a row for lack of space:
+// a small event may still fit for a while.
 func (f *fullDisk) awaitFull() {
 	f.t.Helper()
 	refused := 0
@@ -119,12 +119,12 @@ func (f *fullDisk) awaitSpace() time.Duration {
 	harness.WaitFor(f.t, "the delivery of the event", func() bool { return f.c.Delivered(id) })
 	took := time.Since(started)
 	if a := f.read("/readyz", nil); a.status != http.StatusOK || took > harness.Scale(recoverWithin) {
-		f.t.Errorf("after %s with space the service has not recovered: readyz answers %d %s", took, a.status, a.body)
+		f.t.Errorf("the service has not recovered %s after there was space: /readyz returned %d %s", took, a.status, a.body)
 	}
 	return took
 }
 
-// publish publishes a single event, keeps the ledger, and checks a refusal.
+// publish publishes one event, records it in the ledger, and checks the response.
 func (f *fullDisk) publish() (status int, id string) {
 	f.t.Helper()
 	p := f.c.Programs[0]
@@ -149,7 +149,8 @@ func (f *fullDisk) publish() (status int, id string) {
 	err = json.Unmarshal([]byte(a.body), &envelope)
 	after, _ := strconv.Atoi(a.header.Get("Retry-After"))
 	if a.status != http.StatusServiceUnavailable || err != nil || envelope.Error.Code != a.status || envelope.Error.Title == "" || envelope.Error.Detail == "" || after < 1 {
-		f.t.Errorf("publishing on a full disk: got %d, Retry-After %q, %s; want 503, a Retry-After and the envelope", a.status, a.header.Get("Retry-After"), a.body)
+		f.t.Errorf("publishing on a full disk: got %d, Retry-After %q, %s; want 503, a Retry-After and an error",
+			a.status, a.header.Get("Retry-After"), a.body)
 	}
 	return a.status, id
 }
@@ -164,10 +165,10 @@ func (f *fullDisk) newBrowser() *http.Client {
 	return &http.Client{Transport: f.c.Instance.Client.Transport, Timeout: f.c.Instance.Client.Timeout, Jar: jar}
 }
 
-// The admin of signIn.
+// The account of the admin.
 const adminEmail, adminPassword = "ana@example.com", "correct horse battery"
 
-// signIn creates an admin, and returns a browser that is signed in.
+// signIn creates an admin and returns a browser signed in as that admin.
 func (f *fullDisk) signIn() *http.Client {
 	f.t.Helper()
 	cmd := exec.Command(f.c.Instance.Binary, "admin", "create", "--email", adminEmail, "--data", f.c.Instance.Data)
@@ -177,12 +178,12 @@ func (f *fullDisk) signIn() *http.Client {
 	}
 	browser := f.newBrowser()
 	if a := f.enter(browser); a.status != http.StatusOK {
-		f.t.Fatalf("signing in: got %d\n%s", a.status, a.body)
+		f.t.Fatalf("signing in: got %d, want 200\n%s", a.status, a.body)
 	}
 	return browser
 }
 
-// enter sends the sign-in form, and follows its redirect.
+// enter submits the sign-in form and follows the redirect.
 func (f *fullDisk) enter(browser *http.Client) answer {
 	f.t.Helper()
 	form := url.Values{"email": {adminEmail}, "password": {adminPassword}}
@@ -194,9 +195,8 @@ func (f *fullDisk) enter(browser *http.Client) answer {
 	return f.do(browser, req)
 }
 
-// check checks what must hold while nothing can be stored: the service says so,
-// partners and admins can read everything, and nothing was sent that is not
-// stored.
+// check checks the service on a full disk: /readyz reports it, partners and admins can
+// read everything, and the service sent only what it stored.
 func (f *fullDisk) check() {
 	f.t.Helper()
 	p := f.c.Programs[0]
@@ -207,7 +207,7 @@ func (f *fullDisk) check() {
 	subscription := "/v2/webhooks/subscriptions/" + p.Subscriptions[chaos.Healthy]
 	for _, path := range []string{"/v2/events?page[size]=100", "/v2/event_types", "/v2/webhooks/subscriptions", subscription, subscription + "/deliveries", "/healthz", "/docs"} {
 		if a := f.read(path, partner); a.status != http.StatusOK {
-			f.t.Errorf("GET %s on a full disk: got %d %s", path, a.status, a.body)
+			f.t.Errorf("GET %s on a full disk: got %d, want 200\n%s", path, a.status, a.body)
 		}
 	}
 	f.checkPages(p)
@@ -216,8 +216,8 @@ func (f *fullDisk) check() {
 	}
 }
 
-// checkPages: an admin who is signed in can read everything; one who is not must
-// wait for space, or is let in.
+// checkPages checks that a signed-in admin can read everything. Signing in may fail
+// until there is space.
 func (f *fullDisk) checkPages(p *chaos.Program) {
 	f.t.Helper()
 	for path, want := range map[string]string{"/": p.ID, "/?filter[status]=success": ""} {
@@ -226,15 +226,15 @@ func (f *fullDisk) checkPages(p *chaos.Program) {
 			f.t.Fatal(err)
 		}
 		if a := f.do(f.admin, req); a.status != http.StatusOK || !strings.Contains(a.body, want) {
-			f.t.Errorf("the overview (%s) on a full disk: got %d\n%s", path, a.status, a.body)
+			f.t.Errorf("page %s on a full disk: got %d, want 200\n%s", path, a.status, a.body)
 		}
 	}
 	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Make room")) {
-		f.t.Errorf("signing in on a full disk: got %d, want 200, or 503 and why\n%s", a.status, a.body)
+		f.t.Errorf("signing in on a full disk: got %d, want 200, or 503 with the reason\n%s", a.status, a.body)
 	}
 }
 
-// answer is an HTTP answer with its whole body.
+// answer is an HTTP response with its whole body.
 type answer struct {
 	status int
 	header http.Header
@@ -267,7 +267,7 @@ func (f *fullDisk) read(path string, header http.Header) answer {
 	return f.do(f.c.Instance.Client, req)
 }
 
-// memoryDisk is a tmpfs of a size that can be changed.
+// memoryDisk is a tmpfs whose size can be changed.
 type memoryDisk struct {
 	t        testing.TB
 	mount    string
@@ -275,7 +275,7 @@ type memoryDisk struct {
 	ballasts int
 }
 
-// newMemoryDisk returns a tmpfs that is mounted until the test ends.
+// newMemoryDisk mounts a tmpfs until the test ends.
 func newMemoryDisk(t testing.TB) (*memoryDisk, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("only root can mount a file system")
@@ -292,7 +292,7 @@ func newMemoryDisk(t testing.TB) (*memoryDisk, error) {
 	return d, nil
 }
 
-// fill leaves no space at all.
+// fill shrinks the disk until no space is left.
 func (d *memoryDisk) fill() {
 	d.t.Helper()
 	d.ballasts++
@@ -311,7 +311,7 @@ func (d *memoryDisk) fill() {
 	}
 }
 
-// enlarge makes space.
+// enlarge adds space.
 func (d *memoryDisk) enlarge() {
 	d.t.Helper()
 	d.size += memoryDiskSize

@@ -18,8 +18,8 @@ import (
 
 var ioErrorRounds = flag.Int("ioerror.rounds", 6, "in how many processes of the service TestIOErrors makes system calls fail")
 
-// ioErrors are the ways in which writing to a disk fails. fsync fails without
-// having been done, and a write without having written anything.
+// ioErrors are the ways in which writing to a disk fails: an fsync fails without
+// syncing, a write without writing.
 var ioErrors = []struct{ calls, errno string }{
 	{"fsync,fdatasync", "EIO"},
 	{"pwrite64", "EIO"},
@@ -27,15 +27,12 @@ var ioErrors = []struct{ calls, errno string }{
 	{"fsync,fdatasync,pwrite64", "EIO"},
 }
 
-// ioErrorEvery is every how many calls of a thread one fails, in the order of
-// the rounds.
+// ioErrorEvery says, for each round, that one of how many calls of a thread fails.
 var ioErrorEvery = []int{7, 29, 2, 50, 11, 3, 101, 5, 17, 211}
 
-// TestIOErrors makes every Nth fsync and write of the service fail, for a range
-// of N, while publishers publish and receivers receive. Each process ends with
-// SIGTERM or SIGKILL, in turn; one may also end at its start, if a failing disk
-// leaves it no choice, and the next goes on. What was acknowledged is there in
-// the end, and what was sent is stored.
+// TestIOErrors makes every Nth fsync and write of the service fail, for a range of N,
+// under load, and ends each process with SIGTERM or SIGKILL. A process may also fail to
+// start. At the end every acknowledged event and everything sent must be stored.
 //
 // It needs strace (requirement strace).
 func TestIOErrors(t *testing.T) {
@@ -55,9 +52,9 @@ func TestIOErrors(t *testing.T) {
 	c.Instance.Wrapper = nil
 	c.Instance.MustStart()
 	c.Settle(stop)
-	t.Logf("%d calls failed; %d requests were refused; %d processes ended at their start", e.injected, c.Refused(), e.notServed)
+	t.Logf("%d calls failed, %d requests refused, %d processes did not start", e.injected, c.Refused(), e.notServed)
 	if e.injected == 0 || c.Refused() == 0 {
-		t.Errorf("%d calls failed, and %d requests were refused: nothing was tested", e.injected, c.Refused())
+		t.Errorf("%d calls failed, %d requests refused: the test checked nothing", e.injected, c.Refused())
 	}
 	c.Check()
 	c.Finish()
@@ -88,13 +85,13 @@ func (e *ioErrorRun) round(round int) {
 		select {
 		case <-time.After(time.Duration(800+e.c.Rand.IntN(800)) * time.Millisecond):
 		case <-p.Exited:
-			t.Fatalf("%s: the service ended by itself, with status %d:\n%s", what, p.Status, &p.Log)
+			t.Fatalf("%s: the service exited by itself with status %d:\n%s", what, p.Status, &p.Log)
 		}
 	}
 	orderly := round%2 == 0
 	if orderly {
 		in.SetURL("")
-		p.Signal(syscall.SIGTERM) // it may have ended already
+		p.Signal(syscall.SIGTERM) // it may have exited already
 		p.Wait(t)
 	} else {
 		in.Kill(p)
@@ -102,21 +99,20 @@ func (e *ioErrorRun) round(round int) {
 	if !served {
 		e.notServed++
 		if !bytes.Contains(p.Log.Bytes(), []byte("service: ")) {
-			t.Errorf("%s: the service ended at its start without an error message: %s", what, &p.Log)
+			t.Errorf("%s: the service did not start and logged no error: %s", what, &p.Log)
 		}
 	}
 	if orderly && p.Status != harness.ExitOK && p.Status != harness.ExitFailed || bytes.Contains(p.Log.Bytes(), []byte("panic")) {
-		t.Errorf("%s: exit status %d\n%s", what, p.Status, &p.Log)
+		t.Errorf("%s: got exit status %d\n%s", what, p.Status, &p.Log)
 	}
 	n := bytes.Count(harness.Read(t, log), []byte("(INJECTED)"))
 	if n == 0 {
-		t.Logf("%s: none failed", what)
+		t.Logf("%s: no call failed", what)
 	}
 	e.injected += n
 }
 
-// straceUnavailable says why strace cannot make system calls fail here, "" if
-// it can.
+// straceUnavailable returns why strace cannot make system calls fail here, or "".
 func straceUnavailable() string {
 	out, err := exec.Command("strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true").CombinedOutput()
 	if err != nil {

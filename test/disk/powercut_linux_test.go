@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// shutdownFS has the kernel stop a mounted file system at once, without
-// writing what it still holds in memory, not even its journal.
+// shutdownFS makes the kernel stop a mounted file system at once, without writing
+// what is only in memory, not even the journal.
 func shutdownFS(mount string) error {
 	const (
 		ioctlShutdown = 0x8004587d // EXT4_IOC_SHUTDOWN

@@ -20,12 +20,11 @@ import (
 
 var powerCuts = flag.Int("powercut.cuts", 10, "how often TestPowerCut cuts the power of the service's file system")
 
-// TestPowerCut cuts the power of the file system of the data directory at random
-// moments, while publishers publish and receivers receive. Its controls show that
-// a cut does lose what was not fsynced, and that the test would find out.
+// TestPowerCut cuts the power of the data directory's file system at random moments
+// under load. The subtests named "control" show that a cut does lose what was not
+// fsynced, and that the test would find it.
 //
-// It needs Linux, root, and to be allowed to mount a loop device (requirement
-// powercut).
+// It needs Linux, root and permission to mount a loop device (requirement powercut).
 func TestPowerCut(t *testing.T) {
 	harness.Long(t)
 	if why := diskUnavailable(t); why != "" {
@@ -37,10 +36,10 @@ func TestPowerCut(t *testing.T) {
 		careless := harness.Build(t,
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
-			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"})                                         // it could be refused at its start
+			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"})                                         // it could refuse to start
 		c := newPowerCuts(t, careless, 2)
 		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "that were acknowledged") }) {
-			t.Errorf("a service that does not fsync its commits lost nothing: got faults %q", faults)
+			t.Errorf("a service that does not fsync its commits: got faults %q, want lost events", faults)
 		}
 	})
 	t.Run("service", func(t *testing.T) {
@@ -50,7 +49,7 @@ func TestPowerCut(t *testing.T) {
 	})
 }
 
-// newPowerCuts runs the chaos on a disk of its own, with so many power cuts.
+// newPowerCuts runs the chaos on its own disk and cuts the power that many times.
 func newPowerCuts(t *testing.T, binary string, cuts int) *chaos.Chaos {
 	d := newDisk(t)
 	c := chaos.New(t, binary, filepath.Join(d.mount, "data"))
@@ -59,7 +58,7 @@ func newPowerCuts(t *testing.T, binary string, cuts int) *chaos.Chaos {
 		c.SetPower(false)
 		defer c.SetPower(true)
 		d.cut()
-		// For a moment the service is left with a disk that refuses everything.
+		// For a moment every call to the disk fails.
 		select {
 		case <-time.After(time.Duration(rng.IntN(50)) * time.Millisecond):
 		case <-p.Exited:
@@ -89,10 +88,10 @@ func testCutFiles(t *testing.T) {
 	d.cut()
 	d.restore()
 	if b, err := os.ReadFile(filepath.Join(d.mount, "synced")); string(b) != "written" {
-		t.Errorf("the file that was fsynced: got %q, %v", b, err)
+		t.Errorf("the fsynced file after a power cut: got %q, %v", b, err)
 	}
 	if b, err := os.ReadFile(filepath.Join(d.mount, "not synced")); string(b) == "written" {
-		t.Error("a file that was not fsynced has survived a power cut")
+		t.Error("a file that was not fsynced survived the power cut")
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
@@ -102,7 +101,7 @@ func testCutSQLite(t *testing.T) {
 	const rows = 100
 	d := newDisk(t)
 	open := func(name string) *sql.DB {
-		db, err := sql.Open("sqlite3", "file:"+filepath.Join(d.mount, name)) // the driver is the harness's
+		db, err := sql.Open("sqlite3", "file:"+filepath.Join(d.mount, name)) // the driver of the harness
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +124,7 @@ func testCutSQLite(t *testing.T) {
 	}
 	d.cut()
 	for _, db := range all {
-		db.Close() // there is no disk to write to
+		db.Close() // fails: the disk is cut off
 	}
 	d.restore()
 	for synchronous, want := range map[string]func(int) bool{
@@ -138,12 +137,12 @@ func testCutSQLite(t *testing.T) {
 		if err := errors.Join(err, db.Close()); err != nil {
 			t.Errorf("%s: %v", synchronous, err)
 		} else if !want(n) {
-			t.Errorf("synchronous = %s: %d of %d committed rows have survived a power cut", synchronous, n, rows)
+			t.Errorf("synchronous = %s: %d of %d committed rows survived the power cut", synchronous, n, rows)
 		}
 	}
 }
 
-// disk is an ext4 file system of its own, whose power can be cut.
+// disk is an ext4 file system whose power can be cut.
 type disk struct {
 	t            testing.TB
 	image, mount string
@@ -152,7 +151,7 @@ type disk struct {
 
 const diskSize = 96 << 20
 
-// diskUnavailable says why there can be no disk here, "" if there can.
+// diskUnavailable returns why no disk can be made here, or "".
 func diskUnavailable(t *testing.T) string {
 	if os.Geteuid() != 0 {
 		return "only root can mount a file system"
@@ -171,7 +170,7 @@ func diskUnavailable(t *testing.T) string {
 	return ""
 }
 
-// newDisk returns an empty disk, mounted until the test ends.
+// newDisk makes an empty disk and mounts it until the test ends.
 func newDisk(t testing.TB) *disk {
 	t.Helper()
 	d := &disk{t: t, image: filepath.Join(t.TempDir(), "image"), mount: t.TempDir()}
@@ -202,8 +201,8 @@ func (d *disk) attach() error {
 	return err
 }
 
-// detach unmounts the disk, and with it gives up its loop device. If a process
-// still uses it, that happens when the process ends.
+// detach unmounts the disk and releases its loop device, if a process still uses it
+// as soon as that process ends.
 func (d *disk) detach() {
 	if !d.mounted {
 		return
@@ -214,8 +213,7 @@ func (d *disk) detach() {
 	}
 }
 
-// cut drops everything that was not fsynced. From now on nothing can be read
-// or written.
+// cut drops everything that was not fsynced. After that nothing can be read or written.
 func (d *disk) cut() {
 	d.t.Helper()
 	if err := shutdownFS(d.mount); err != nil {
@@ -223,14 +221,14 @@ func (d *disk) cut() {
 	}
 }
 
-// restore brings the disk back as it is after the power has returned. No
-// process may have a file open on it.
+// restore mounts the disk again, as after a power cut. No process may have a file
+// open on it.
 func (d *disk) restore() {
 	d.t.Helper()
 	d.detach()
-	// A mount namespace that was created since still has the file system in it,
-	// shut down, and mounting the image again would give that one. Then the
-	// content of the disk goes on as another disk.
+	// A mount namespace that was created since then still has the file system, shut
+	// down, and mounting the image again would return that one. So the content of the
+	// disk moves to another image.
 	out, err := exec.Command("losetup", "--associated", d.image).CombinedOutput()
 	if err == nil && len(out) > 0 {
 		old, other := d.image, ".other"

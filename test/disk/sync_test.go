@@ -10,8 +10,9 @@ import (
 	"service/test/harness"
 )
 
-// What SQLite writes is synced without its times, which would cost a commit of the
-// file system's journal each. The directory is synced with its entries.
+// TestSyncCalls checks that the service syncs the database with fdatasync: fsync would
+// also write the file's times, with a commit of the file system's journal each time.
+// It must sync directories with fsync.
 //
 // It needs strace (requirement strace).
 func TestSyncCalls(t *testing.T) {
@@ -37,10 +38,10 @@ func TestSyncCalls(t *testing.T) {
 		return synced["fsync /service.db-wal"]+synced["fdatasync /service.db-wal"] >= events
 	})
 	if n := synced["fsync /service.db-wal"] + synced["fsync /service.db"]; n > 0 {
-		t.Errorf("%d fsyncs of the database, want fdatasyncs alone: %v", n, synced)
+		t.Errorf("got %d fsyncs of the database, want only fdatasyncs: %v", n, synced)
 	}
 	if synced["fsync "] == 0 || synced["fdatasync "] > 0 {
-		t.Errorf("the directory: got %v, want fsyncs alone", synced)
+		t.Errorf("directory: got %v, want only fsyncs", synced)
 	}
 	in.MustStop(in.Last())
 }

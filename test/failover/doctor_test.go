@@ -16,26 +16,26 @@ import (
 // doctorLimit is how long the doctor may take when something hangs.
 var doctorLimit = harness.Scale(10 * time.Second)
 
-// doctor runs the doctor, and checks what it says and how long it takes.
+// doctor runs service doctor and checks its output and how long it takes.
 func doctor(t *testing.T, in *harness.Instance, wantFail bool, args []string, wants ...string) {
 	t.Helper()
 	began := time.Now()
 	out, err := in.Command(slices.Concat([]string{"doctor"}, args)...)
 	if took := time.Since(began); took > doctorLimit {
-		t.Errorf("the doctor took %s, want at most %s", took, doctorLimit)
+		t.Errorf("doctor: got %s, want at most %s", took, doctorLimit)
 	}
 	if failed := err != nil; failed != wantFail {
-		t.Errorf("the doctor failed: %v, want %v\n%s", failed, wantFail, out)
+		t.Errorf("doctor failed: got %v, want %v\n%s", failed, wantFail, out)
 	}
 	for _, want := range wants {
 		if !strings.Contains(out, want) {
-			t.Errorf("the doctor does not say %q:\n%s", want, out)
+			t.Errorf("doctor: want %q in the output:\n%s", want, out)
 		}
 	}
 }
 
-// TestDoctorHang has the doctor ask a server that is stopped, and a bucket that
-// does not answer.
+// TestDoctorHang runs the doctor against a stopped server, and against a bucket that
+// does not respond.
 func TestDoctorHang(t *testing.T) {
 	t.Parallel()
 	binary := harness.Build(t)
@@ -65,8 +65,8 @@ func TestDoctorHang(t *testing.T) {
 		"OK    database: intact", "FAIL  replica: s3://", "FAIL  lease: read the lease: ")
 }
 
-// TestDoctorLease has the doctor look at a lease that cannot be taken, and at one
-// that can.
+// TestDoctorLease runs the doctor on a standby while its primary is running, and after
+// the primary was killed.
 func TestDoctorLease(t *testing.T) {
 	harness.Long(t)
 	t.Parallel()
@@ -85,7 +85,7 @@ func TestDoctorLease(t *testing.T) {
 	f.one.Kill(f.primary)
 	doctor(t, f.one, false, one, "OK    lease: available")
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
 	doctor(t, f.one, true, one, "FAIL  lease: another service has taken over since: "+host, "the data in "+f.one.Data+" is out of date")
 	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream", f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease.String(), "--attempt-timeout", "1s")

@@ -26,10 +26,9 @@ import (
 	"service/test/harness"
 )
 
-// TestFailOver has a standby follow a primary that is under load, and ends the
-// primary: by SIGKILL, by stopping its clock, as a machine does that is paused,
-// and in order. The standby serves soon after the lease has ended, with all but
-// what the primary accepted last; and of two only one ever sends.
+// TestFailOver stops a primary under load in three ways: it kills it, pauses it, or
+// shuts it down. Soon after the lease has expired the standby must serve, with all but
+// the last events. At no time may both send.
 func TestFailOver(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
@@ -46,7 +45,7 @@ func TestFailOver(t *testing.T) {
 		}},
 		{"stopped", func(t *testing.T, f *failOver) {
 			if status := f.one.Stop(f.primary); status != harness.ExitOK {
-				t.Errorf("the primary ended with status %d", status)
+				t.Errorf("primary: got exit status %d, want 0", status)
 			}
 		}},
 	} {
@@ -61,21 +60,21 @@ func TestFailOver(t *testing.T) {
 	}
 }
 
-// lease is how long a lease lasts: less than an attempt may take.
+// lease is the duration of a lease: less than an attempt may take.
 var lease = harness.Scale(6 * time.Second)
 
-// slowFiles is one whose upload the shutdown cuts off, and two that take longer than a
-// lease.
+// slowFiles is the number of slow uploads: one that the shutdown interrupts, and two
+// that together take longer than a lease.
 const slowFiles = 3
 
 // failOver is a primary, its standby, and a subscriber.
 type failOver struct {
 	t       *testing.T
 	bucket  string       // the URL of the S3 server
-	down    atomic.Bool  // which answers nothing
-	slow    atomic.Bool  // which takes two thirds of a lease for each of slowFiles
-	slowed  atomic.Int64 // requests that were slow
-	hang    atomic.Bool  // the subscriber does not answer
+	down    atomic.Bool  // the S3 server returns 503
+	slow    atomic.Bool  // the S3 server takes two thirds of a lease for each of slowFiles
+	slowed  atomic.Int64 // slow requests so far
+	hang    atomic.Bool  // the subscriber does not respond
 	one     *harness.Instance
 	two     *harness.Instance
 	primary *harness.Process
@@ -83,11 +82,11 @@ type failOver struct {
 	token   string
 
 	mu       sync.Mutex
-	acked    map[string]time.Time   // when an event was acknowledged, by its id
-	arrivals map[string][]time.Time // by delivery
-	hung     int                    // requests that were not answered
-	cut      []time.Time            // when those ended
-	events   map[string]bool        // that have arrived
+	acked    map[string]time.Time   // event id → when it was acknowledged
+	arrivals map[string][]time.Time // delivery id → when it arrived
+	hung     int                    // deliveries without a response
+	cut      []time.Time            // when those were interrupted
+	events   map[string]bool        // ids of the events that have arrived
 }
 
 func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
@@ -131,17 +130,29 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 	return f
 }
 
-// instance returns a service that is not started, with its replica in the bucket.
+// instance returns a service with its replica in the bucket, not started.
 func (f *failOver) instance(binary string, flags ...string) *harness.Instance {
 	data := filepath.Join(f.t.TempDir(), "data")
-	return harness.NewInstance(f.t, binary, data, append([]string{"--litestream", f.replica(data), "--lease", lease.String(), "--batch-size", "5", "--grace", "2s"}, flags...)...)
+	flags = append([]string{"--litestream", f.replica(data), "--lease", lease.String(), "--batch-size", "5", "--grace", "2s"}, flags...)
+	return harness.NewInstance(f.t, binary, data, flags...)
 }
 
-// replica returns a configuration file for a data directory, with its replica in
-// the bucket.
+// replica writes a Litestream configuration for a data directory with its replica in
+// the bucket, and returns its path.
 func (f *failOver) replica(data string) (name string) {
 	name = filepath.Join(f.t.TempDir(), "litestream.yml")
-	text := fmt.Sprintf("shutdown-sync-timeout: %s\ndbs:\n  - path: %s/service.db\n    monitor-interval: 100ms\n    replica:\n      type: s3\n      bucket: b\n      endpoint: %s\n      access-key-id: id\n      secret-access-key: secret\n      sync-interval: 200ms\n", 10*lease, data, f.bucket)
+	text := fmt.Sprintf(`shutdown-sync-timeout: %s
+dbs:
+  - path: %s/service.db
+    monitor-interval: 100ms
+    replica:
+      type: s3
+      bucket: b
+      endpoint: %s
+      access-key-id: id
+      secret-access-key: secret
+      sync-interval: 200ms
+`, 10*lease, data, f.bucket)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -194,9 +205,9 @@ func TestBucketOutage(t *testing.T) {
 	harness.WaitFor(t, "a whole lease after the outage", func() bool { accepts(); return time.Since(again) > lease })
 	select {
 	case base := <-f.standby.URL:
-		t.Fatalf("the standby serves at %s though the primary lives", base)
+		t.Fatalf("the standby serves at %s while the primary runs", base)
 	case <-f.standby.Exited:
-		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	default:
 	}
 	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
@@ -204,15 +215,15 @@ func TestBucketOutage(t *testing.T) {
 	for _, e := range events {
 		delete(missing, e.ID)
 	}
-	// The one that was refused because the lease ended while it was stored may be there.
+	// An event may be stored without being acknowledged, if the lease expired meanwhile.
 	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
-		t.Errorf("%d events are there, %v, without %d of the %d that were acknowledged", len(events), err, len(missing), len(f.acked))
+		t.Errorf("got %d events (%v), without %d of the %d acknowledged ones", len(events), err, len(missing), len(f.acked))
 	}
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
-		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+		t.Errorf("primary: got exit status %d, want 0:\n%s", status, &f.primary.Log)
 	}
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+		t.Fatalf("the standby exited with status %d:\n%s", f.standby.Status, &f.standby.Log)
 	}
 	f.checkLost(time.Now(), true)
 }
@@ -223,11 +234,11 @@ const (
 	adminPassword = "correct horse battery staple"
 )
 
-// observer is a header of requests to the bucket that an outage does not concern.
+// observer is a header of the test's requests to the bucket, which work in an outage.
 const observer = "X-Observer"
 
-// checkOutage checks the answers of a primary whose lease has ended because the
-// bucket does not answer.
+// checkOutage checks the responses of a primary whose lease expired because the bucket
+// does not respond.
 func (f *failOver) checkOutage() {
 	t := f.t
 	t.Helper()
@@ -261,39 +272,38 @@ func (f *failOver) checkOutage() {
 		}
 		after := resp.Header.Get("Retry-After")
 		if resp.StatusCode != test.want || (after != "") != (test.want == http.StatusServiceUnavailable) || !strings.Contains(string(body), test.text) {
-			t.Errorf("%s %s without the lease: %s, Retry-After %q, want %d\n%s", test.method, test.path, resp.Status, after, test.want, body)
+			t.Errorf("%s %s without the lease: got %s, Retry-After %q, want %d\n%s", test.method, test.path, resp.Status, after, test.want, body)
 		}
 	}
 }
 
-// checkSilence checks that the attempts in flight were cut off when the primary's
-// lease ended, and that none began after that.
+// checkSilence checks that the primary interrupted its attempts when its lease expired,
+// and started none after that.
 func (f *failOver) checkSilence() {
 	f.t.Helper()
 	ends := f.leaseEnd()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.cut) != f.hung {
-		f.t.Errorf("%d of %d attempts in flight were cut off", len(f.cut), f.hung)
+		f.t.Errorf("got %d interrupted attempts, want %d", len(f.cut), f.hung)
 	}
 	for _, at := range f.cut {
-		f.t.Logf("an attempt in flight was cut off %s before the end of the lease", ends.Sub(at).Round(time.Millisecond))
+		f.t.Logf("an attempt was interrupted %s before the lease expired", ends.Sub(at).Round(time.Millisecond))
 		if at.After(ends) {
-			f.t.Errorf("an attempt in flight was cut off %s after the end of the lease", at.Sub(ends))
+			f.t.Errorf("an attempt was interrupted %s after the lease expired", at.Sub(ends))
 		}
 	}
 	for id, times := range f.arrivals {
 		for _, at := range times {
 			if at.After(ends) {
-				f.t.Errorf("delivery %s arrived %s after the end of the lease", id, at.Sub(ends))
+				f.t.Errorf("delivery %s arrived %s after the lease expired", id, at.Sub(ends))
 			}
 		}
 	}
 }
 
-// TestSlowShutdown stops a primary whose last upload, of several files, takes longer
-// than the lease. It keeps the lease until the end of the upload, and releases it then:
-// the standby has everything.
+// TestSlowShutdown stops a primary whose last upload takes longer than the lease. The
+// primary must keep the lease until the upload is complete: the standby has everything.
 func TestSlowShutdown(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -304,26 +314,26 @@ func TestSlowShutdown(t *testing.T) {
 	f.publish(50 * time.Millisecond)
 	began := time.Now()
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
-		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+		t.Errorf("primary: got exit status %d, want 0:\n%s", status, &f.primary.Log)
 	}
 	if took := time.Since(began); took < lease {
-		t.Errorf("the shutdown took %s, which is less than a lease: this test tests nothing", took)
+		t.Errorf("the shutdown took %s, less than a lease: the test checked nothing", took)
 	}
 	f.slow.Store(false)
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+		t.Fatalf("the standby exited with status %d:\n%s", f.standby.Status, &f.standby.Log)
 	}
 	f.checkLost(time.Now(), true)
 }
 
-// TestRestart kills a primary and starts it again: it has its lease at once. A
+// TestRestart kills a primary and starts it again: it gets its lease back at once. A
 // service on a copy of its data directory does not get the lease.
 func TestRestart(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
 	f.publish(0)
 	if status := f.two.Stop(f.standby); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &f.standby.Log)
 	}
 	f.one.Kill(f.primary)
 	data := filepath.Join(t.TempDir(), "data")
@@ -333,28 +343,28 @@ func TestRestart(t *testing.T) {
 	started := time.Now()
 	f.primary = f.one.MustStart()
 	if took := time.Since(started); took > lease {
-		t.Errorf("the primary serves after %s, want it to have its lease at once", took)
+		t.Errorf("the primary served after %s, want at once, with its old lease", took)
 	}
 	out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease.String())
 	if err == nil || !strings.Contains(out, "another service holds the lease") && !strings.Contains(out, "has taken over since") {
-		t.Errorf("serve on a copy of the data: %v, want a refusal\n%s", err, out)
+		t.Errorf("serve on a copy of the data: got %v, want an error\n%s", err, out)
 	}
 	events, err := harness.Feed[struct{ ID string }](f.one, f.token, "/v2/events")
 	missing := maps.Clone(f.acked)
 	for _, e := range events {
 		delete(missing, e.ID)
 	}
-	// The one that was refused because the lease ended while it was stored may be there.
+	// An event may be stored without being acknowledged, if the lease expired meanwhile.
 	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
-		t.Errorf("%d events are there, %v, without %d of the %d that were acknowledged", len(events), err, len(missing), len(f.acked))
+		t.Errorf("got %d events (%v), without %d of the %d acknowledged ones", len(events), err, len(missing), len(f.acked))
 	}
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
-		t.Errorf("the primary ended with status %d:\n%s", status, &f.primary.Log)
+		t.Errorf("primary: got exit status %d, want 0:\n%s", status, &f.primary.Log)
 	}
 }
 
-// TestServeWithoutLease starts a second service, without --lease, on the replica
-// of a primary. It refuses, and says who holds the lease.
+// TestServeWithoutLease starts a second service, without --lease, on the replica of a
+// primary. It must fail and name the holder of the lease.
 func TestServeWithoutLease(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -363,29 +373,29 @@ func TestServeWithoutLease(t *testing.T) {
 	host, hostErr := os.Hostname()
 	out, err := f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
 	if err == nil || hostErr != nil || !strings.Contains(out, "another service holds the lease: "+host) {
-		t.Errorf("serve without --lease beside a primary: %v, want a refusal that names %s\n%s", err, host, out)
+		t.Errorf("serve without --lease while a primary runs: got %v, want an error that names %s\n%s", err, host, out)
 	}
 	f.publish(0)
-	// A primary that is gone is named too, and does not make it serve.
+	// The same after the primary was killed: its lease stays.
 	if status := f.two.Stop(f.standby); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &f.standby.Log)
 	}
 	f.one.Kill(f.primary)
 	out, err = f.one.Command("serve", "--data", other, "--listen", "127.0.0.1:0", "--litestream", replica)
 	if err == nil || !strings.Contains(out, "does not renew it: "+host) || !strings.Contains(out, "start this one with --lease") {
-		t.Errorf("serve without --lease after the end of a primary: %v, want a refusal that names %s\n%s", err, host, out)
+		t.Errorf("serve without --lease after the primary was killed: got %v, want an error that names %s\n%s", err, host, out)
 	}
 }
 
-// TestServeTakesOver starts a service on a restored copy after its primary was
-// killed, whose clock was a day ahead: it takes the lease over when it has seen it
-// unchanged for a whole period.
+// TestServeTakesOver starts a service in an empty directory after a primary was killed
+// whose clock was a day ahead. The service takes the lease over once it has seen it
+// unchanged for the duration of a lease, and then restores the database.
 func TestServeTakesOver(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
 	f.publish(0)
 	if status := f.two.Stop(f.standby); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &f.standby.Log)
 	}
 	key := harness.Read(t, filepath.Join(f.one.Data, "secret.key"))
 	f.one.Kill(f.primary)
@@ -399,19 +409,19 @@ func TestServeTakesOver(t *testing.T) {
 	}
 	p := three.MustStart()
 	if took := p.Ready.Sub(p.Started); took < lease {
-		t.Errorf("it serves after %s, want at least the %s of the lease", took, lease)
+		t.Errorf("served after %s, want at least the lease of %s", took, lease)
 	} else if took > harness.Scale(lease+6*time.Second) {
-		t.Errorf("it serves after %s, want at most the %s of the lease and 6 s", took, lease)
+		t.Errorf("served after %s, want at most the lease of %s and 6 s", took, lease)
 	}
 	three.MustStop(p)
 	log := p.Log.String()
 	watches, restores := strings.Index(log, "checking whether it renews the lease"), strings.Index(log, "restored the missing database from the replica")
 	if watches < 0 || restores < watches {
-		t.Errorf("it restored the database before it had the lease:\n%s", log)
+		t.Errorf("the service restored the database before it had the lease:\n%s", log)
 	}
 }
 
-// command returns a command of the service on an instance's data, with its flags.
+// command returns a command of the service with the data and flags of an instance.
 func (f *failOver) command(in *harness.Instance, name string, more ...string) *exec.Cmd {
 	cmd := exec.Command(in.Binary, append(in.Args(name), more...)...)
 	cmd.Env = harness.Environment()
@@ -447,7 +457,7 @@ func (f *failOver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// publish publishes to the primary for so long, and until the standby follows.
+// publish publishes to the primary for a time, and until the standby follows.
 func (f *failOver) publish(d time.Duration) {
 	f.t.Helper()
 	base := f.one.URL()
@@ -472,31 +482,32 @@ func (f *failOver) publish(d time.Duration) {
 
 var attemptLine = regexp.MustCompile(`msg=attempt .*delivery=(\S+) number=(\d+)`)
 
-// check waits for the standby to take over, and checks what it has and sends.
+// check waits until the standby has taken over, and checks what it has and sends.
 func (f *failOver) check(struck time.Time, orderly bool) {
 	t := f.t
 	t.Helper()
 	expires := f.leaseEnd()
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended with status %d:\n%s", f.standby.Status, &f.standby.Log)
+		t.Fatalf("the standby exited with status %d:\n%s", f.standby.Status, &f.standby.Log)
 	}
 	late := f.standby.Ready.Sub(expires)
 	if took, most := f.standby.Ready.Sub(struck), lease+harness.Scale(4*time.Second); took > most {
-		t.Errorf("the standby serves %s after the end of the primary, want at most %s", took, most)
+		t.Errorf("the standby served %s after the primary stopped, want at most %s", took, most)
 	}
 	if !orderly && late < 0 {
-		t.Errorf("the standby serves %s before the end of the lease", -late)
+		t.Errorf("the standby served %s before the lease expired", -late)
 	}
 	there := f.checkLost(struck, orderly)
-	t.Logf("the standby served %s after the end of the primary, %s after the end of the lease", f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
+	t.Logf("the standby served %s after the primary stopped, %s after the lease expired",
+		f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
 	if !orderly {
-		f.primary.Signal(syscall.SIGCONT) // a paused one goes on as if nothing had happened
+		f.primary.Signal(syscall.SIGCONT) // a paused primary continues unaware of the pause
 		f.primary.Wait(t)
 		if f.primary.Status == harness.ExitOK {
-			t.Errorf("the primary that lost its lease ended with status 0:\n%s", &f.primary.Log)
+			t.Errorf("a primary that lost its lease: got exit status 0:\n%s", &f.primary.Log)
 		}
 	}
-	harness.WaitFor(t, "the arrival of all events that are there", func() bool {
+	harness.WaitFor(t, "the standby to deliver all its events", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for id := range there {
@@ -507,18 +518,18 @@ func (f *failOver) check(struck time.Time, orderly bool) {
 		return true
 	})
 	if status := f.two.Stop(f.standby); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &f.standby.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &f.standby.Log)
 	}
 	f.checkSent()
-	// The old primary knows that it is old.
+	// The old primary must not start again.
 	out, err := f.command(f.one, "serve", "--log-level", "error").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("has taken over since")) {
-		t.Errorf("the old primary started again: %v\n%s", err, out)
+		t.Errorf("start of the old primary: got %v, want an error\n%s", err, out)
 	}
 }
 
-// checkLost returns the events that the standby has, and checks that those that
-// were lost were accepted at most 2 s before the primary was struck.
+// checkLost returns the events that the standby has. It checks that the lost ones were
+// accepted at most 2 s before the primary stopped.
 func (f *failOver) checkLost(struck time.Time, orderly bool) (there map[string]bool) {
 	t := f.t
 	t.Helper()
@@ -537,18 +548,18 @@ func (f *failOver) checkLost(struck time.Time, orderly bool) (there map[string]b
 			oldest = max(oldest, struck.Sub(at))
 		}
 	}
-	t.Logf("%d events acknowledged, %d of them lost, the first accepted %s before the end", len(f.acked), lost, oldest.Round(time.Millisecond))
+	t.Logf("%d events acknowledged, %d of them lost, the first accepted %s before the primary stopped",
+		len(f.acked), lost, oldest.Round(time.Millisecond))
 	if oldest > harness.Scale(2*time.Second) {
-		t.Errorf("an event is lost that was accepted %s before the end, want at most %s", oldest, harness.Scale(2*time.Second))
+		t.Errorf("a lost event was accepted %s before the primary stopped, want at most %s", oldest, harness.Scale(2*time.Second))
 	}
 	if orderly && lost > 0 {
-		t.Errorf("%d acknowledged events are lost though the primary was shut down in order", lost)
+		t.Errorf("an orderly shutdown lost %d acknowledged events", lost)
 	}
 	return there
 }
 
-// checkSent checks that the standby has sent everything that has arrived since it
-// serves.
+// checkSent checks that everything that arrived after the takeover is from the standby.
 func (f *failOver) checkSent() {
 	f.t.Helper()
 	sent := make(map[string]int)
@@ -565,13 +576,12 @@ func (f *failOver) checkSent() {
 			}
 		}
 		if n > sent[id] {
-			f.t.Errorf("delivery %s arrived %d times since the standby serves, which has sent it %d times", id, n, sent[id])
+			f.t.Errorf("delivery %s: got %d arrivals after the takeover, but the standby sent it %d times", id, n, sent[id])
 		}
 	}
 }
 
-// setLeaseEnd changes when the lease in the bucket expires, by the clock of its
-// holder.
+// setLeaseEnd changes when the lease in the bucket expires, by its holder's clock.
 func (f *failOver) setLeaseEnd(after time.Duration) {
 	f.t.Helper()
 	object := f.leaseObject()
@@ -604,7 +614,7 @@ func (f *failOver) leaseEnd() time.Time {
 	return expires
 }
 
-// openStream begins a request of the primary, for events that never come.
+// openStream starts a request to the primary that publishes one event and stays open.
 func (f *failOver) openStream() (io.Closer, error) {
 	body, events := io.Pipe()
 	req, err := http.NewRequest(http.MethodPost, f.one.URL()+"/v2/events", body)
@@ -646,17 +656,17 @@ func (f *failOver) leaseObject() (object map[string]any) {
 	return object
 }
 
-// A standby is promoted by hand when the primary has ended, and not before; and
-// has everything though it was killed itself, again and again, while it followed.
+// TestPromote promotes a standby. While the primary runs this must fail; afterwards the
+// standby has everything, though it was killed again and again while it followed.
 func TestPromote(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
 	f.publish(0)
 	for range 3 {
 		f.two.Kill(f.standby)
-		f.publish(200 * time.Millisecond) // while there is none
+		f.publish(200 * time.Millisecond) // while no standby runs
 		f.standby = f.two.Launch(f.command(f.two, "standby"))
-		f.publish(400 * time.Millisecond) // while it begins again
+		f.publish(400 * time.Millisecond) // while the standby starts again
 	}
 	promote := func() (string, error) {
 		return f.one.Command("promote", "--data", f.two.Data)
@@ -670,19 +680,19 @@ func TestPromote(t *testing.T) {
 		return !strings.Contains(out, "no standby runs")
 	})
 	if err == nil || !strings.Contains(out, "Waiting up to") || !strings.Contains(out, "renews it: stop it first") {
-		t.Errorf("beside a primary: %v, %s", err, out)
+		t.Errorf("promote while the primary runs: got %v, want an error\n%s", err, out)
 	}
 	if took := time.Since(asked); took > lease {
-		t.Errorf("beside a primary promote took %s, want at most a lease of %s", took, lease)
+		t.Errorf("promote while the primary runs: took %s, want at most a lease of %s", took, lease)
 	}
 	if out, err := f.one.Command("token", "list", "--data", f.two.Data); err == nil || !strings.Contains(out, "standby") {
-		t.Errorf("token list of a standby: %v, %s", err, out)
+		t.Errorf("token list on a standby: got %v, want an error that says so\n%s", err, out)
 	}
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
-		t.Errorf("the primary ended with status %d", status)
+		t.Errorf("primary: got exit status %d, want 0", status)
 	}
-	// Commands that open the data themselves, in the moment between the standby and
-	// the service, do not stop the takeover.
+	// Between the end of the standby and the start of the service, a command can open
+	// the data directory. That must not stop the takeover.
 	var commands sync.WaitGroup
 	serving := make(chan struct{})
 	for range 3 {
@@ -703,15 +713,15 @@ func TestPromote(t *testing.T) {
 		t.Fatalf("promote: %v, %s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
 	if events, err := harness.Feed[struct{ ID string }](f.two, f.token, "/v2/events"); err != nil || len(events) != len(f.acked) {
-		t.Errorf("it has %d events, %v, want %d", len(events), err, len(f.acked))
+		t.Errorf("the new primary has %d events (%v), want %d", len(events), err, len(f.acked))
 	}
 }
 
-// TestPromoteKilled promotes a standby after its primary was killed, whose clock
-// was a day ahead. The standby waits for the end of the lease, and says so.
+// TestPromoteKilled promotes a standby after a primary was killed whose clock was a day
+// ahead. The standby waits until the lease has expired, and says so.
 func TestPromoteKilled(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -723,13 +733,12 @@ func TestPromoteKilled(t *testing.T) {
 		t.Errorf("promote: %v\n%s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
 }
 
-// TestPromoteForce promotes a standby though its primary lives. The primary ends
-// at once when it sees that: it does not wait for its attempts and requests, and
-// writes nothing more into the bucket.
+// TestPromoteForce promotes a standby while its primary runs. As soon as the primary
+// notices, it must exit, without waiting for its attempts and requests.
 func TestPromoteForce(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t), "--grace", "5m")
@@ -752,18 +761,18 @@ func TestPromoteForce(t *testing.T) {
 		t.Errorf("promote --force: %v\n%s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {
-		t.Fatalf("the standby has ended:\n%s", &f.standby.Log)
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
 	if took := time.Since(asked); took > lease {
-		t.Errorf("it serves after %s, want it to wait for no lease of %s", took, lease)
+		t.Errorf("the standby served after %s, want less than a lease of %s", took, lease)
 	}
 	f.primary.Wait(t)
 	if took := f.primary.Ended.Sub(asked); took > lease {
-		t.Errorf("the old primary ended %s after it lost its lease, want at most a lease of %s", took, lease)
+		t.Errorf("the old primary exited %s after it lost its lease, want at most a lease of %s", took, lease)
 	}
 	f.hang.Store(false)
 	host, _ := os.Hostname()
 	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease: "+host) {
-		t.Errorf("the old primary ended with status %d, want %d and the name of the new one:\n%s", f.primary.Status, harness.ExitFailed, log)
+		t.Errorf("old primary: got exit status %d, want %d and the host of the new primary:\n%s", f.primary.Status, harness.ExitFailed, log)
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"service/test/harness"
 )
 
-// oldPrimary is a primary that was killed, and the new primary that has only what
-// the first had some time before.
+// oldPrimary is a primary that was killed, and the new primary, which lacks the last
+// events.
 type oldPrimary struct {
 	old, present *harness.Instance
 	token        string
-	revoked      string // id of a token that the old primary alone knows to be revoked
+	revoked      string // id of a token that was revoked on the old primary only
 }
 
 const contentPublished = `{"id":"%s","name":"content_published","version":"1","content_id":%d,"channel_ids":[1]}`
@@ -36,8 +36,8 @@ func publishNumbers(in *harness.Instance, token string, from, to int) {
 	in.Publish(token, harness.NDJSON(lines.String()))
 }
 
-// newOldPrimary returns an old primary with the events 0 to 50, of which the new
-// one has those up to 20.
+// newOldPrimary returns an old primary with the events 0 to 50, and a new primary with
+// those up to 20.
 func newOldPrimary(t *testing.T) *oldPrimary {
 	binary := harness.Build(t)
 	y := &oldPrimary{old: harness.NewInstance(t, binary, filepath.Join(t.TempDir(), "old"), "--litestream", "off")}
@@ -78,7 +78,7 @@ func newOldPrimary(t *testing.T) *oldPrimary {
 	return y
 }
 
-// revoke revokes the token with a name, and returns its id.
+// revoke revokes the token with the given name and returns its id.
 func revoke(t *testing.T, in *harness.Instance, name string) string {
 	t.Helper()
 	out, err := in.Command("token", "list", "--data", in.Data)
@@ -94,13 +94,13 @@ func revoke(t *testing.T, in *harness.Instance, name string) string {
 			return id
 		}
 	}
-	t.Fatalf("there is no token %s:\n%s", name, out)
+	t.Fatalf("got no token %s:\n%s", name, out)
 	return ""
 }
 
-// kill ages an event of the old primary beyond the retention of the new one, and
-// returns a copy of its data directory as a kill leaves it: most of what was
-// committed last is in the log alone.
+// kill makes an event of the old primary older than the retention of the new one. It
+// returns a copy of the data directory as after a kill: the last commits are only in
+// the write-ahead log.
 func (y *oldPrimary) kill(t *testing.T) string {
 	t.Helper()
 	db := harness.OpenDatabase(t, y.old.Data)
@@ -120,9 +120,9 @@ func (y *oldPrimary) kill(t *testing.T) string {
 	return from
 }
 
-// TestSalvage publishes on a new primary what only the data directory of the old
-// one has: under the same ids, in the same order, once. What cannot be published
-// is reported, and the old directory stays as it is.
+// TestSalvage publishes to a new primary the events that only the old data directory
+// has: with the same ids, in the same order, once. The command must report events that
+// cannot be published, and leave the old directory unchanged.
 func TestSalvage(t *testing.T) {
 	y := newOldPrimary(t)
 	from := y.kill(t)
@@ -131,7 +131,7 @@ func TestSalvage(t *testing.T) {
 		return y.present.Command(append([]string{"salvage", "--from", from, "--data", y.present.Data}, more...)...)
 	}
 	if out, err := salvage(); err == nil || !strings.Contains(out, "no server is running on") {
-		t.Errorf("without a server: %v\n%s", err, out)
+		t.Errorf("without a server: got %v, want an error\n%s", err, out)
 	}
 	p := y.present.MustStart()
 	before := fingerprint(t, from)
@@ -139,7 +139,7 @@ func TestSalvage(t *testing.T) {
 		t.Helper()
 		for _, want := range wants {
 			if !strings.Contains(out, want) {
-				t.Errorf("the output does not say %q:\n%s", want, out)
+				t.Errorf("want %q in the output:\n%s", want, out)
 			}
 		}
 	}
@@ -155,14 +155,14 @@ func TestSalvage(t *testing.T) {
 	}
 	out, err := salvage("--dry-run")
 	if err == nil {
-		t.Errorf("a dry run that found events that cannot be published succeeded:\n%s", out)
+		t.Errorf("a dry run that found unpublishable events: got success, want an error\n%s", out)
 	}
 	wants(out, append(left, "53 events compared: 31 missing, 30 would be published; 1 of them had reached a subscriber already")...)
 	if events := y.events(t); len(events) != 20 {
-		t.Fatalf("after a dry run there are %d events, want 20", len(events))
+		t.Fatalf("after a dry run: got %d events, want 20", len(events))
 	}
 	if out, err = salvage(); err == nil {
-		t.Errorf("the command succeeded though events are left:\n%s", out)
+		t.Errorf("events were not published: got success, want an error\n%s", out)
 	}
 	wants(out, append(left, "53 events compared: 31 missing, 30 published; 1 of them had reached a subscriber already")...)
 	var want []string
@@ -172,10 +172,10 @@ func TestSalvage(t *testing.T) {
 		}
 	}
 	if got := y.events(t); !slices.Equal(got, want) {
-		t.Errorf("the new primary has the events\n%v, want\n%v", got, want)
+		t.Errorf("events of the new primary: got\n%v, want\n%v", got, want)
 	}
 
-	// The program is created, and the event type added: the rest follows.
+	// With the program and the event type created, the rest can be published.
 	y.present.Token("lost")
 	y.present.MustStop(p)
 	if err := harness.Exec("cp", "-a", filepath.Join(from, "event_types"), y.present.Data); err != nil {
@@ -187,36 +187,35 @@ func TestSalvage(t *testing.T) {
 	}
 	wants(out, "53 events compared: 2 missing, 2 published")
 	if out, err = salvage(); err != nil {
-		t.Errorf("a repetition: %v\n%s", err, out)
+		t.Errorf("second run: %v\n%s", err, out)
 	}
 	wants(out, "53 events compared: none to publish")
 	if strings.Contains(out, "hidden") {
-		t.Errorf("the output has the query of a URL:\n%s", out)
+		t.Errorf("the output contains the query of a URL:\n%s", out)
 	}
 	if after := fingerprint(t, from); after != before {
-		t.Errorf("the old data was\n%s\nand is\n%s", before, after)
+		t.Errorf("salvage changed the old data: got\n%s\nwant\n%s", after, before)
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(from), "salvage-*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("got temporary files %v, %v; want none", left, err)
 	}
 }
 
-// TestSalvageInUse refuses the data directory of a service that runs, such as
-// that of the new primary itself.
+// TestSalvageInUse passes the data directory of a running service, which must fail.
 func TestSalvageInUse(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), "--litestream", "off")
 	in.MustStart()
 	out, err := in.Command("salvage", "--from", in.Data, "--data", in.Data)
 	if err == nil || !strings.Contains(out, "--from: the data directory is in use: ") {
-		t.Errorf("got %v, want a refusal\n%s", err, out)
+		t.Errorf("a directory in use: got %v, want an error\n%s", err, out)
 	}
 	out, err = in.Command("salvage", "--from", t.TempDir(), "--data", in.Data)
 	if err == nil || !strings.Contains(out, "--from: there is no data in ") {
-		t.Errorf("an empty folder: got %v, want a refusal\n%s", err, out)
+		t.Errorf("an empty directory: got %v, want an error\n%s", err, out)
 	}
 }
 
-// events returns the ids of the new primary's events, in the order of its log.
+// events returns the ids of the new primary's events, in the order of publication.
 func (y *oldPrimary) events(t *testing.T) (ids []string) {
 	t.Helper()
 	all, err := harness.Feed[struct{ ID string }](y.present, y.token, "/v2/events")
@@ -230,7 +229,7 @@ func (y *oldPrimary) events(t *testing.T) (ids []string) {
 	return ids
 }
 
-// fingerprint names the files of a directory with their modes and content.
+// fingerprint lists the files of a directory with their modes and content hashes.
 func fingerprint(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder

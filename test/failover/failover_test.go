@@ -215,7 +215,7 @@ func TestBucketOutage(t *testing.T) {
 	for _, e := range events {
 		delete(missing, e.ID)
 	}
-	// An event may be stored without being acknowledged, if the lease expired meanwhile.
+	// An event may be stored without being acknowledged, if the lease expires in between.
 	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
 		t.Errorf("got %d events (%v), without %d of the %d acknowledged ones", len(events), err, len(missing), len(f.acked))
 	}
@@ -354,7 +354,7 @@ func TestRestart(t *testing.T) {
 	for _, e := range events {
 		delete(missing, e.ID)
 	}
-	// An event may be stored without being acknowledged, if the lease expired meanwhile.
+	// An event may be stored without being acknowledged, if the lease expires in between.
 	if more := len(events) - len(f.acked); err != nil || len(missing) > 0 || more > 1 {
 		t.Errorf("got %d events (%v), without %d of the %d acknowledged ones", len(events), err, len(missing), len(f.acked))
 	}

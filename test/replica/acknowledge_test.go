@@ -19,12 +19,11 @@ import (
 	"service/test/harness"
 )
 
-// bucketLatency is how long a request to the bucket takes in these tests, beside the
-// work of the server.
+// bucketLatency is what these tests add to the duration of a request to the bucket.
 const bucketLatency = 20 * time.Millisecond
 
-// newAcknowledged returns a service, not started, that acknowledges what the bucket
-// has, and a proxy in front of the bucket.
+// newAcknowledged returns a service with --acknowledge replica, not started, and a
+// proxy in front of its bucket.
 func newAcknowledged(t *testing.T, flags ...string) (*harness.Instance, *harness.Gateway, *harness.Proxy) {
 	t.Helper()
 	gateway := harness.NewGateway(t)
@@ -47,7 +46,7 @@ func newAcknowledged(t *testing.T, flags ...string) (*harness.Instance, *harness
 	return harness.NewInstance(t, harness.Build(t), data, flags...), gateway, proxy
 }
 
-// uploads returns how many files of changes were uploaded.
+// uploads returns the number of uploaded files of changes (level 0).
 func uploads(p *harness.Proxy) (n int) {
 	for _, r := range p.Requests() {
 		if r.Method == http.MethodPut && strings.Contains(r.Path, "/0000/") {
@@ -57,9 +56,9 @@ func uploads(p *harness.Proxy) (n int) {
 	return n
 }
 
-// TestAcknowledge publishes to a service that acknowledges what the bucket has:
-// what is answered 2xx can be restored at that moment. While the bucket is cut off
-// the answer is 503, and the same request succeeds afterwards.
+// TestAcknowledge checks that a service with --acknowledge replica responds 2xx only
+// once an event can be restored from the bucket. While the bucket is unreachable it
+// responds 503; afterwards the same request succeeds.
 func TestAcknowledge(t *testing.T) {
 	harness.Long(t)
 	in, gateway, proxy := newAcknowledged(t, "--acknowledge-timeout", harness.Scale(time.Second).String())
@@ -88,17 +87,17 @@ func TestAcknowledge(t *testing.T) {
 		found = found || strings.Contains(row, id)
 	}
 	if !found {
-		t.Error("what was acknowledged cannot be restored")
+		t.Error("the restored data lacks an acknowledged event")
 	}
 
-	// The lines of a stream do not wait for an upload each.
+	// The lines of a stream share uploads.
 	const lines = 200
 	before := uploads(proxy)
 	read, write := io.Pipe()
 	go func() {
 		for range lines {
 			write.Write(append(event(uuid.NewString()), '\n'))
-			<-time.After(time.Millisecond) // a chunk of its own
+			<-time.After(time.Millisecond) // so that each line is a separate chunk
 		}
 		write.Close()
 	}()
@@ -115,35 +114,35 @@ func TestAcknowledge(t *testing.T) {
 	answer, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusCreated || !bytes.Contains(answer, fmt.Appendf(nil, `"accepted":%d`, lines)) {
-		t.Errorf("the stream: status %d: %s", resp.StatusCode, answer)
+		t.Errorf("stream: got status %d: %s", resp.StatusCode, answer)
 	}
 	if n := uploads(proxy) - before; n > lines/4 {
-		t.Errorf("%d lines of a stream made %d uploads", lines, n)
+		t.Errorf("%d lines of a stream: got %d uploads, want at most %d", lines, n, lines/4)
 	}
 
 	proxy.SetMode(harness.ProxyCut)
 	id = uuid.NewString()
 	for range 2 {
 		if status := publish(id); status != http.StatusServiceUnavailable {
-			t.Errorf("without the bucket: status %d", status)
+			t.Errorf("without the bucket: got status %d, want 503", status)
 		}
 	}
 	if out, err := in.Command("token", "create", "--data", in.Data, "--program", "acme", "--user", "u", "--scope", "events.read"); err == nil || !strings.Contains(out, "stored on this host") {
-		t.Errorf("token create without the bucket: %v\n%s", err, out)
+		t.Errorf("token create without the bucket: got %v, want an error\n%s", err, out)
 	}
 	proxy.SetMode(harness.ProxyForward)
 	harness.WaitFor(t, "the bucket to be used again", func() bool { return publish(id) == http.StatusCreated })
 	in.MustStop(run)
 
 	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil || !strings.Contains(out, "--acknowledge: replica needs a replica: set --litestream") {
-		t.Errorf("without a replica: %v\n%s", err, out)
+		t.Errorf("--acknowledge replica without a replica: got %v, want an error\n%s", err, out)
 	}
 }
 
 var acknowledgeKills = flag.Int("acknowledge.kills", 3, "how often TestAcknowledgeKilled kills the service and deletes its data")
 
-// TestAcknowledgeKilled kills the service under load, deletes its data, and restores
-// it from the bucket: nothing that was acknowledged is missing.
+// TestAcknowledgeKilled kills the service under load, deletes its data and restores it
+// from the bucket: every acknowledged event must be there.
 func TestAcknowledgeKilled(t *testing.T) {
 	harness.Long(t)
 	in, gateway, _ := newAcknowledged(t)
@@ -160,13 +159,13 @@ func TestAcknowledgeKilled(t *testing.T) {
 		}
 		before := len(l.acknowledged())
 		ctx, cancel := context.WithCancel(t.Context())
-		rest := l.load(ctx, in, token, 16)
+		wait := l.load(ctx, in, token, 16)
 		harness.WaitFor(t, "some acknowledgements", func() bool { return len(l.acknowledged()) > before+50 })
 		<-time.After(rand.N(300 * time.Millisecond))
 		killed := time.Now()
 		in.Kill(run)
 		cancel()
-		rest()
+		wait()
 
 		if err := os.RemoveAll(in.Data); err != nil {
 			t.Fatal(err)
@@ -175,7 +174,7 @@ func TestAcknowledgeKilled(t *testing.T) {
 			t.Fatalf("round %d: restore: %v\n%s", n, err, out)
 		}
 		behind, lost, kept := l.compare(t, copyDatabase(t, in.Data), killed)
-		t.Logf("round %d: %d acknowledged events are there, %d lost", n, kept, lost)
+		t.Logf("round %d: %d acknowledged events kept, %d lost", n, kept, lost)
 		if lost > 0 {
 			t.Fatalf("round %d: %d of %d acknowledged events are lost, the oldest acknowledged %s before the kill", n, lost, lost+kept, behind)
 		}

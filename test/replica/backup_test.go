@@ -26,16 +26,14 @@ const (
 	alertSecretFile = "alert.secret"
 )
 
-// TestBackup backs a service up while publishers publish, loses the service and
-// its data directory, and restores it: whatever was acknowledged before the
-// backup began is there, the token, the credentials and the signing secret are
-// as they were, pending deliveries are delivered, and no secret is in the
-// archive.
+// TestBackup backs up a service under load, deletes its data and restores it. Every
+// event acknowledged before the backup must be there, tokens and secrets must work, and
+// pending deliveries must be delivered. No secret may be in the archive.
 func TestBackup(t *testing.T) {
 	harness.Long(t)
 	b := newBackup(t)
 	base := b.in.URL()
-	b.server.down.Store(true) // what is published now is pending when the backup is made
+	b.server.down.Store(true) // deliveries of events published now are pending during the backup
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	pending := webhook.NewID()
 	if got := b.publish(t.Context(), base, pending, "traceparent", "00-"+trace+"-00f067aa0ba902b7-01"); got != http.StatusCreated {
@@ -43,7 +41,7 @@ func TestBackup(t *testing.T) {
 	}
 	want := append(b.create(base), pending)
 	if out := b.command("backup", "verify", b.file); !strings.Contains(out, "they open the secrets") {
-		t.Errorf("verify prints: %s", out)
+		t.Errorf("verify: got %s", out)
 	}
 	b.checkSecrets()
 
@@ -61,25 +59,25 @@ func TestBackup(t *testing.T) {
 	}
 	harness.WaitFor(t, "the pending event to arrive", func() bool { return b.server.arrived(pending) != nil })
 	if sent := webhook.ParseTrace(b.server.arrived(pending).header["Traceparent"]); sent.ID() != trace {
-		t.Errorf("it was sent in the trace %q, want %s", sent, trace)
+		t.Errorf("trace of the delivery: got %q, want %s", sent, trace)
 	}
 	later := webhook.NewID()
 	if got := b.publish(t.Context(), base, later); got != http.StatusCreated {
-		t.Fatalf("publish with the old token: status %d", got)
+		t.Fatalf("publish with the old token: got status %d, want 201", got)
 	}
 	harness.WaitFor(t, "a new event to arrive", func() bool { return b.server.arrived(later) != nil })
 	for _, id := range []string{pending, later} {
 		d := b.server.arrived(id)
 		if err := verifier.Verify(d.body, d.header); err != nil {
-			t.Errorf("the signature of what was sent after the restore: %v", err)
+			t.Errorf("signature of a delivery after the restore: %v", err)
 		}
 		if got := d.header.Get("Authorization"); got != b.authorization {
-			t.Error("what was sent after the restore has another Authorization header")
+			t.Error("a delivery after the restore has a different Authorization header")
 		}
 	}
 	for _, id := range want {
 		if status, err := b.in.Call(t.Context(), b.token, "GET", base+"/v2/events/"+id, nil, nil); err != nil || status != http.StatusOK {
-			t.Fatalf("of %d events that were acknowledged before the backup, %s is not there: status %d, %v", len(want), id, status, err)
+			t.Fatalf("of %d events acknowledged before the backup, %s is missing: status %d, %v", len(want), id, status, err)
 		}
 	}
 	b.in.MustStop(b.in.Last())
@@ -138,7 +136,7 @@ func (b *backup) command(args ...string) string {
 	return string(out)
 }
 
-// publish publishes an event and returns the status, 0 without an answer.
+// publish publishes an event and returns the status, or 0 without a response.
 func (b *backup) publish(ctx context.Context, base, id string, header ...string) int {
 	body := fmt.Sprintf(`{"id":%q,"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`, id)
 	req, err := http.NewRequestWithContext(ctx, "POST", base+"/v2/events", strings.NewReader(body))
@@ -160,8 +158,8 @@ func (b *backup) publish(ctx context.Context, base, id string, header ...string)
 	return resp.StatusCode
 }
 
-// create creates the archive while publishers publish, and returns the events
-// that were acknowledged before it was begun.
+// create creates the archive under load, and returns the events that were acknowledged
+// before that.
 func (b *backup) create(base string) (before []string) {
 	b.t.Helper()
 	var mu sync.Mutex
@@ -198,13 +196,13 @@ func (b *backup) create(base string) (before []string) {
 	cancel()
 	publishers.Wait()
 	if during.Load() == 0 {
-		b.t.Error("nothing was published while the backup was made")
+		b.t.Error("no event was published during the backup")
 	}
 	b.t.Logf("%d events were acknowledged before the backup and %d during it", len(before), during.Load())
 	return before
 }
 
-// checkSecrets holds that no secret is in the archive.
+// checkSecrets checks that no secret is in the archive.
 func (b *backup) checkSecrets() {
 	b.t.Helper()
 	text := harness.Read(b.t, b.file)
@@ -222,9 +220,8 @@ func (b *backup) checkSecrets() {
 	}
 }
 
-// backupServer is the subscriber. While it is down it does not answer: what it
-// is sent then is interrupted when the service is killed, and sent again by the
-// next start, whenever that is.
+// backupServer is the subscriber. While it is down it does not respond, so the end of
+// the service interrupts the attempts, and the next start makes them again.
 type backupServer struct {
 	down atomic.Bool
 
@@ -251,8 +248,7 @@ func (s *backupServer) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	s.got = append(s.got, received{r.Header, body})
 }
 
-// arrived returns the last delivery that contains a text, such as the id of an
-// event, nil for none.
+// arrived returns the last delivery that contains a text such as an event id, or nil.
 func (s *backupServer) arrived(text string) *received {
 	s.mu.Lock()
 	defer s.mu.Unlock()

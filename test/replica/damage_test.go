@@ -13,9 +13,9 @@ import (
 	"service/test/harness"
 )
 
-// TestDamagedBucket damages objects in a bucket, one at a time. The restore of the
-// newest state names the one that it would have used: it restores the same events
-// from others, or gives the command for the newest state that others make.
+// TestDamagedBucket damages objects in a bucket, one at a time. A restore must name the
+// damaged object if it needs it. It must restore the same events from other objects, or
+// print the command for the newest state that they contain.
 func TestDamagedBucket(t *testing.T) {
 	t.Parallel()
 	gateway := harness.NewGateway(t)
@@ -39,11 +39,11 @@ func TestDamagedBucket(t *testing.T) {
 	restore := func(args ...string) (out string, events int, err error) { return restoreEvents(in, config, args...) }
 	command := regexp.MustCompile(` restore --at (\S+?);`)
 	damages := map[string]func([]byte) []byte{
-		"flipped": func(b []byte) []byte { b = slices.Clone(b); b[len(b)/2] ^= 1; return b },
-		"cut off": func(b []byte) []byte { return b[:len(b)-7] },
-		"empty":   func([]byte) []byte { return nil },
+		"flipped":   func(b []byte) []byte { b = slices.Clone(b); b[len(b)/2] ^= 1; return b },
+		"truncated": func(b []byte) []byte { return b[:len(b)-7] },
+		"empty":     func([]byte) []byte { return nil },
 	}
-	// An object of level 0 has what was published between two looks at the log.
+	// An object of level 0 has the events of one monitor interval.
 	const perObject = 50
 	named := map[string]int{}
 	for _, level := range []string{"0000", "0001", "0002", "0009"} {
@@ -59,14 +59,14 @@ func TestDamagedBucket(t *testing.T) {
 			}
 			switch at := command.FindStringSubmatch(out); {
 			case err == nil && events != published:
-				t.Errorf("%s: %d of %d events were restored", what, events, published)
+				t.Errorf("%s: restored %d events, want %d", what, events, published)
 			case err == nil:
 			case at == nil || !strings.Contains(out, filepath.Base(path)):
-				t.Errorf("%s: the error does not name it, or gives no command: %s", what, out)
+				t.Errorf("%s: want an error that names it and a command: %s", what, out)
 			default:
 				out, events, err := restore("--at", at[1])
 				if err != nil || events < published-perObject {
-					t.Errorf("%s: %d of %d events were restored: %v, %s", what, events, published, err, out)
+					t.Errorf("%s: restored %d of %d events with the command: %v, %s", what, events, published, err, out)
 				}
 			}
 			overwrite(t, path, content)
@@ -74,11 +74,11 @@ func TestDamagedBucket(t *testing.T) {
 	}
 	t.Logf("restores that named the damaged object, by level: %v", named)
 	if len(named) < 2 {
-		t.Error("the damaged objects are not those of the newest state: this test shows nothing")
+		t.Error("hardly any restore used a damaged object: the test checked nothing")
 	}
 }
 
-// restoreEvents restores the replica, and counts the events in the result.
+// restoreEvents restores the replica and counts the restored events.
 func restoreEvents(in *harness.Instance, config string, args ...string) (out string, events int, err error) {
 	in.TB.Helper()
 	to := filepath.Join(in.TB.TempDir(), "restored")

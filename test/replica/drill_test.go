@@ -16,13 +16,12 @@ import (
 
 var replicaDrills = flag.Int("replica.drills", 2, "how often TestRestoreDrill loses the data directory and has it restored from S3")
 
-// mostBehind returns how far a restored copy may be behind what was acknowledged
-// when everything was killed.
+// mostBehind returns how far a restored copy may be behind after a kill.
 func mostBehind() time.Duration { return harness.Scale(2 * time.Second) }
 
-// TestRestoreDrill publishes to a service that is replicated to an S3 server,
-// kills both, deletes the data directory, and starts again: all but the last
-// seconds is there. A service that ends in order has lost nothing.
+// TestRestoreDrill publishes to a service with a replica on an S3 server, kills both,
+// deletes the data directory and restores it: only events of the last seconds may be
+// missing. After an orderly shutdown no event may be missing.
 func TestRestoreDrill(t *testing.T) {
 	harness.Long(t)
 	d := newDrill(t)
@@ -37,23 +36,23 @@ func TestRestoreDrill(t *testing.T) {
 	d.restoreByService()
 }
 
-// drill is a service whose data directory is lost again and again.
+// drill is a service whose data directory is deleted again and again.
 type drill struct {
 	t       *testing.T
 	gateway *harness.Gateway
 	data    string
-	config  string // Litestream's
+	config  string // path of the Litestream configuration
 	in      *harness.Instance
 	token   string
 
-	ledger *ledger         // of the last cycle: what an earlier one has lost stays lost
+	ledger *ledger         // only the last cycle: events lost in earlier ones stay lost
 	middle time.Time       // a moment of the last cycle
-	known  map[string]bool // what was acknowledged up to it
+	known  map[string]bool // events acknowledged up to middle
 }
 
 func newDrill(t *testing.T) *drill {
 	d := &drill{t: t, gateway: harness.NewGateway(t), data: t.TempDir(), ledger: &ledger{sent: make(map[string]bool)}}
-	t.Setenv("AWS_CA_BUNDLE", filepath.Join(t.TempDir(), "missing.pem")) // the client fails with it, and must not see it
+	t.Setenv("AWS_CA_BUNDLE", filepath.Join(t.TempDir(), "missing.pem")) // would break the S3 client: the service must not pass it on
 	key := filepath.Join(t.TempDir(), "secret.key")
 	if err := os.WriteFile(key, []byte(strings.Repeat("0f", 32)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -64,7 +63,7 @@ func newDrill(t *testing.T) *drill {
 	return d
 }
 
-// restore restores the replica into a new directory, whose path it returns.
+// restore restores the replica into a new directory and returns its path.
 func (d *drill) restore(args ...string) string {
 	d.t.Helper()
 	to := filepath.Join(d.t.TempDir(), "restored")
@@ -75,8 +74,8 @@ func (d *drill) restore(args ...string) string {
 	return to
 }
 
-// cycle starts the service, ends it under load, by SIGKILL or in order, deletes
-// its data, and returns how far a restored copy is behind.
+// cycle starts the service, kills it or shuts it down under load, deletes its data, and
+// returns how far a restored copy is behind.
 func (d *drill) cycle(n int, orderly bool) time.Duration {
 	t := d.t
 	t.Helper()
@@ -86,7 +85,7 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 	run := d.in.MustStart()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	rest := d.ledger.load(ctx, d.in, d.token, 4)
+	wait := d.ledger.load(ctx, d.in, d.token, 4)
 	<-time.After(mostBehind() + 500*time.Millisecond)
 	d.middle = time.Now()
 	d.known = d.ledger.acknowledged()
@@ -94,17 +93,17 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 	ended := time.Now()
 	if orderly {
 		if status := d.in.Stop(run); status != harness.ExitOK {
-			t.Errorf("exit status %d after SIGTERM under load, want %d", status, harness.ExitOK)
+			t.Errorf("SIGTERM under load: got exit status %d, want %d", status, harness.ExitOK)
 		}
 		if took := time.Since(ended); took > harness.Scale(10*time.Second) {
-			t.Errorf("the shutdown took %s", took)
+			t.Errorf("SIGTERM under load: the shutdown took %s", took)
 		}
 	} else {
 		d.in.Kill(run)
 		d.gateway.Kill()
 	}
 	cancel()
-	rest()
+	wait()
 	if err := os.RemoveAll(d.data); err != nil {
 		t.Fatal(err)
 	}
@@ -113,14 +112,15 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 	}
 	to := d.restore()
 	behind, lost, kept := d.ledger.compare(t, to, ended)
-	t.Logf("cycle %d, in order %v: %d acknowledged events of it are there, %d are lost, the oldest of them %s before the end", n, orderly, kept, lost, behind.Round(time.Millisecond))
+	t.Logf("cycle %d, orderly %v: %d acknowledged events kept, %d lost, the oldest of them acknowledged %s before the end",
+		n, orderly, kept, lost, behind.Round(time.Millisecond))
 	switch {
 	case orderly && lost > 0:
-		t.Errorf("%d acknowledged events were lost by an orderly shutdown", lost)
+		t.Errorf("an orderly shutdown lost %d acknowledged events", lost)
 	case behind > mostBehind():
-		t.Errorf("the copy is %s behind, want at most %s", behind, mostBehind())
+		t.Errorf("restored copy: got %s behind, want at most %s", behind, mostBehind())
 	case kept == 0:
-		t.Error("nothing was kept")
+		t.Error("restored copy: got no events")
 	}
 	for _, fault := range harness.DatabaseFaults(t, to) {
 		t.Errorf("the restored copy: %s", fault)
@@ -128,8 +128,8 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 	return behind
 }
 
-// restoreEarlier restores a point in time: what had been acknowledged up to the
-// second before is there, and nothing that was published after.
+// restoreEarlier restores a point in time: events acknowledged a second before must be
+// there, and no event that was published after.
 func (d *drill) restoreEarlier() {
 	t := d.t
 	t.Helper()
@@ -139,7 +139,7 @@ func (d *drill) restoreEarlier() {
 		if f := strings.Fields(row); f[0] == "event" {
 			there[f[3]] = true
 			if acked := d.ledger.acks[f[3]]; !acked.IsZero() && !d.known[f[3]] {
-				t.Fatalf("the state of %s has an event that was acknowledged at %s", at, acked)
+				t.Fatalf("the restored state of %s has an event acknowledged at %s", at, acked)
 			}
 		}
 	}
@@ -150,12 +150,12 @@ func (d *drill) restoreEarlier() {
 		}
 	}
 	if missing > 0 {
-		t.Errorf("the state of %s lacks %d events that were acknowledged more than %s before", at, missing, harness.Scale(time.Second))
+		t.Errorf("the restored state of %s lacks %d events acknowledged more than %s before", at, missing, harness.Scale(time.Second))
 	}
 }
 
-// restoreByLitestream restores the same by Litestream's own command, from the path
-// of the current term.
+// restoreByLitestream restores with the litestream command, from the path of the
+// current term.
 func (d *drill) restoreByLitestream() {
 	d.t.Helper()
 	database := filepath.Join(d.t.TempDir(), "service.db")
@@ -179,12 +179,12 @@ func (d *drill) restoreByLitestream() {
 		d.t.Fatalf("litestream restore: %v\n%s", err, out)
 	}
 	if behind, lost, _ := d.ledger.compare(d.t, filepath.Dir(database), time.Now()); lost > 0 {
-		d.t.Errorf("what Litestream's command restored lacks %d events (%s)", lost, behind)
+		d.t.Errorf("restored by litestream: %d events are missing (%s)", lost, behind)
 	}
 }
 
-// restoreByService starts the service on the empty directory, which restores
-// itself and holds deliveries.
+// restoreByService starts the service on the empty directory: it restores the database
+// and holds deliveries.
 func (d *drill) restoreByService() {
 	d.t.Helper()
 	run := d.in.MustStart()
@@ -194,6 +194,6 @@ func (d *drill) restoreByService() {
 	}
 	d.in.MustStop(run)
 	if _, lost, _ := d.ledger.compare(d.t, d.data, time.Now()); lost > 0 {
-		d.t.Errorf("the service that restored itself lacks %d events", lost)
+		d.t.Errorf("restored by service serve: %d events are missing", lost)
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"service/test/harness"
 )
 
-// TestReplicaHeld restores a service with a delivery that has not ended: only
-// pings are sent until the operator releases the deliveries.
-func TestReplicaHeld(t *testing.T) {
+// TestRestoreHold restores a service with a pending delivery: the service sends only
+// pings until the operator runs service release.
+func TestRestoreHold(t *testing.T) {
 	harness.Long(t)
-	// The receiver does not answer an event, so that the attempt is interrupted
-	// by the end of the service, and the delivery is due at its next start.
-	arrivals := make(chan string, 100) // the names of what arrives
+	// The receiver does not respond to an event, so the end of the service interrupts
+	// the attempt, and the delivery is due at the next start.
+	arrivals := make(chan string, 100) // "ping" or "event"
 	receiver := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		switch {
@@ -56,8 +56,8 @@ func TestReplicaHeld(t *testing.T) {
 	arrival("ping")
 	select {
 	case got := <-arrivals:
-		t.Errorf("a delivery that is held has arrived: %s", got)
-	case <-time.After(time.Second): // without the hold it is sent before the service is ready
+		t.Errorf("during the hold: got a delivery of %s", got)
+	case <-time.After(time.Second): // without the hold the event arrives before the service is ready
 	}
 	if out, err := in.Command("release", "--data", data); err != nil {
 		t.Fatalf("release: %v\n%s", err, out)
@@ -65,6 +65,6 @@ func TestReplicaHeld(t *testing.T) {
 	arrival("event")
 	in.MustStop(run)
 	if log := run.Log.String(); !strings.Contains(log, "1 delivery") && !strings.Contains(log, "deliveries=1") {
-		t.Errorf("the log does not say how many deliveries may be sent again:\n%s", log)
+		t.Errorf("log: want how many deliveries may be sent again:\n%s", log)
 	}
 }

@@ -12,9 +12,9 @@ import (
 
 var replicaKills = flag.Int("replica.kills", 5, "how often TestReplicaKilled kills the service while it is replicated")
 
-// TestReplicaKilled kills the service at random moments while it is replicated.
-// What was acknowledged is in the live file each time, and a copy that is
-// restored has no row that the live file does not have.
+// TestReplicaKilled kills the service at random moments while it uploads to a replica.
+// Every acknowledged event must be in the live database, and a restored copy may have
+// no row that the live database lacks.
 func TestReplicaKilled(t *testing.T) {
 	harness.Long(t)
 	data, replica := t.TempDir(), t.TempDir()
@@ -26,7 +26,7 @@ func TestReplicaKilled(t *testing.T) {
 		out, err := c.Instance.Command("restore", "--data", to, "--from", "file://"+replica)
 		if err != nil {
 			if strings.Contains(out, "the replica is empty") {
-				return // it was killed before
+				return // killed before the first upload
 			}
 			t.Fatalf("restore: %v\n%s", err, out)
 		}
@@ -34,7 +34,7 @@ func TestReplicaKilled(t *testing.T) {
 		for row := range harness.Rows(t, to) {
 			rows++
 			if !live[row] {
-				t.Errorf("the restored copy has a row that the live file does not have: %s", row)
+				t.Errorf("the restored copy has a row that the live database lacks: %s", row)
 			}
 		}
 		for _, fault := range harness.DatabaseFaults(t, to) {
@@ -44,8 +44,8 @@ func TestReplicaKilled(t *testing.T) {
 	})
 	c.Check()
 	c.Finish()
-	t.Logf("%d copies with %d rows in all were restored after %d kills", copies, rows, *replicaKills)
+	t.Logf("restored %d copies with %d rows in all after %d kills", copies, rows, *replicaKills)
 	if copies == 0 {
-		t.Error("there was never anything to restore")
+		t.Error("no replica had anything to restore: the test checked nothing")
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"service/test/harness"
 )
 
-// ledger is what publishers sent and what was acknowledged.
+// ledger records the events that publishers sent and that were acknowledged.
 type ledger struct {
 	mu   sync.Mutex
-	acks map[string]time.Time // by event id, when its acknowledgement had been read
+	acks map[string]time.Time // event id → when its acknowledgement arrived
 	sent map[string]bool
 }
 
-// load publishes single events, by so many publishers, until ctx ends.
-func (l *ledger) load(ctx context.Context, in *harness.Instance, token string, publishers int) (rest func()) {
+// load publishes single events with the given number of publishers until ctx ends.
+func (l *ledger) load(ctx context.Context, in *harness.Instance, token string, publishers int) (wait func()) {
 	var working sync.WaitGroup
 	for range publishers {
 		working.Go(func() {
@@ -47,7 +47,7 @@ func (l *ledger) load(ctx context.Context, in *harness.Instance, token string, p
 	return working.Wait
 }
 
-// acknowledged returns the events that were acknowledged so far.
+// acknowledged returns the events acknowledged so far.
 func (l *ledger) acknowledged() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,9 +58,9 @@ func (l *ledger) acknowledged() map[string]bool {
 	return all
 }
 
-// compare returns how far a database is behind the acknowledgements up to a
-// moment, and how many events it lacks and has. It reports events that were never
-// published.
+// compare compares a database with the acknowledgements. It returns how long before the
+// kill the oldest lost event was acknowledged, and the numbers of events lost and kept.
+// It reports events that were never published.
 func (l *ledger) compare(tb testing.TB, data string, killed time.Time) (behind time.Duration, lost, kept int) {
 	tb.Helper()
 	l.mu.Lock()

@@ -15,7 +15,7 @@ import (
 
 var replicaFlat = flag.Duration("replica.flat", 4*time.Second, "for how long TestReplicaFlatOut publishes as fast as it can")
 
-// TestReplicaFlatOut publishes as fast as it can: the log stays short.
+// TestReplicaFlatOut publishes as fast as it can: the write-ahead log must stay small.
 func TestReplicaFlatOut(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
@@ -28,13 +28,13 @@ func TestReplicaFlatOut(t *testing.T) {
 	n := publishFor(in, t.Context(), token, *replicaFlat)
 	t.Logf("%d events in %s; the log had at most %.1f MB", n, *replicaFlat, float64(most())/1e6)
 	if most() > 100e6 {
-		t.Errorf("the log had %d bytes", most())
+		t.Errorf("write-ahead log: got %d bytes", most())
 	}
 	in.MustStop(run)
 }
 
-// publishFor publishes batches by eight publishers for some time, and returns how
-// many events were acknowledged.
+// publishFor publishes batches with eight publishers for a time, and returns the number
+// of acknowledged events.
 func publishFor(in *harness.Instance, ctx context.Context, token string, d time.Duration) (events int64) {
 	in.TB.Helper()
 	base := in.URL()
@@ -64,8 +64,8 @@ func publishFor(in *harness.Instance, ctx context.Context, token string, d time.
 	return events
 }
 
-// BenchmarkReplica publishes as fast as it can, without a replica and with one, in turn,
-// and reports the ratio of the medians of both.
+// BenchmarkReplica publishes as fast as it can, alternately without and with a replica,
+// and reports the ratio of the two medians.
 func BenchmarkReplica(b *testing.B) {
 	binary := harness.Build(b)
 	data, replica := b.TempDir(), b.TempDir()

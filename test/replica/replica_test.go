@@ -11,8 +11,8 @@ import (
 	"service/test/harness"
 )
 
-// writeReplica writes a configuration in Litestream's format, and returns its
-// path. The lines are those of the replica.
+// writeReplica writes a Litestream configuration with the given lines under "replica:",
+// and returns its path.
 func writeReplica(tb testing.TB, data, interval string, lines ...string) string {
 	tb.Helper()
 	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: " + interval + "\n    replica:\n      sync-interval: " + interval + "\n"
@@ -26,8 +26,8 @@ func writeReplica(tb testing.TB, data, interval string, lines ...string) string 
 	return name
 }
 
-// copyDatabase copies the database of a data directory that no process has open,
-// with its log, so that looking at it changes nothing.
+// copyDatabase copies a database that no process has open, with its log. A test reads
+// the copy, so that the original does not change.
 func copyDatabase(tb testing.TB, data string) string {
 	tb.Helper()
 	to := tb.TempDir()
@@ -46,7 +46,7 @@ func copyDatabase(tb testing.TB, data string) string {
 	return to
 }
 
-// awaitReplica waits until /readyz shows the replica in a state and complete.
+// awaitReplica waits until /readyz reports the replica in a state and up to date.
 func awaitReplica(in *harness.Instance, state string) {
 	in.TB.Helper()
 	base := in.URL()

@@ -10,9 +10,9 @@ import (
 	"service/test/harness"
 )
 
-// TestRestartUploads restarts the service on a database of 64 MB, in order and
-// killed. Less than a hundredth of the database is uploaded each time, and the
-// replica has everything.
+// TestRestartUploads restarts the service on a large database, after shutdowns and
+// kills. Each time it must upload less than 1 % of the database, and at the end the
+// replica must be complete.
 func TestRestartUploads(t *testing.T) {
 	harness.Long(t)
 	const megabytes = 64
@@ -20,7 +20,7 @@ func TestRestartUploads(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "50ms", "path: "+replica), "--log-level", "warn")
 	token := in.Token("p")
 	in.MustStop(in.MustStart())
-	// Nobody else may write to the database: this has it copied whole.
+	// Another process writes to the database, so the service uploads all of it once.
 	db := harness.OpenDatabase(t, data)
 	_, err := db.Exec(fmt.Sprintf("CREATE TABLE ballast AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) SELECT randomblob(1000000) AS x FROM n", megabytes))
 	if err == nil {
@@ -30,8 +30,7 @@ func TestRestartUploads(t *testing.T) {
 		t.Fatal(err)
 	}
 	event := 0
-	// serve publishes some events, waits until they are in the replica, and publishes
-	// some that may not be.
+	// serve starts the service, publishes some events and waits for their upload.
 	serve := func() *harness.Process {
 		t.Helper()
 		p := in.MustStart()
@@ -45,7 +44,7 @@ func TestRestartUploads(t *testing.T) {
 	size := func() int64 { return folderSize(t, replica) }
 	in.MustStop(serve())
 	if whole := size(); whole < megabytes*1_000_000 {
-		t.Fatalf("the replica has %d bytes, want the whole database", whole)
+		t.Fatalf("replica: got %d bytes, want the whole database", whole)
 	}
 	for _, end := range []struct {
 		name string
@@ -55,10 +54,10 @@ func TestRestartUploads(t *testing.T) {
 	} {
 		before := size()
 		p := serve()
-		time.Sleep(50 * time.Millisecond) // a compaction, a copy or a snapshot may begin
+		time.Sleep(50 * time.Millisecond) // a compaction, a copy or a snapshot may start
 		end.end(p)
 		if uploaded := size() - before; uploaded > megabytes*10_000 {
-			t.Errorf("%s: %d bytes uploaded, want less than %d", end.name, uploaded, megabytes*10_000)
+			t.Errorf("%s: got %d bytes uploaded, want at most %d", end.name, uploaded, megabytes*10_000)
 		}
 	}
 	in.MustStop(serve())
@@ -76,11 +75,11 @@ func TestRestartUploads(t *testing.T) {
 		}
 	}
 	if len(live) < event {
-		t.Errorf("%d rows in the database, want at least the %d events", len(live), event)
+		t.Errorf("database: got %d rows, want at least the %d events", len(live), event)
 	}
 }
 
-// folderSize returns the size of the files in a directory.
+// folderSize returns the total size of the files in a directory.
 func folderSize(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

@@ -23,8 +23,8 @@ const (
 	eventTypesDir = "event_types" // of a data directory
 )
 
-// TestRestoreKilled kills a restore over other data at random moments. What opens
-// the data directory next finds all of the old data or all of the new.
+// TestRestoreKilled kills restores over existing data at random moments. The next
+// command must find either all of the old data or all of the new.
 func TestRestoreKilled(t *testing.T) {
 	harness.Long(t)
 	r := &killedRestore{t: t, binary: harness.Build(t), dir: t.TempDir()}
@@ -35,7 +35,7 @@ func TestRestoreKilled(t *testing.T) {
 	if err := os.WriteFile(r.key, harness.Read(t, filepath.Join(fresh, secretKeyFile)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The data are exchanged near the end of the time that a restore takes.
+	// A restore replaces the data near its end.
 	began := time.Now()
 	r.run(0, "restore", "--data", filepath.Join(r.dir, "whole"), "--from", r.file, "--secret-key-file", r.key)
 	took := time.Since(began)
@@ -55,10 +55,10 @@ func TestRestoreKilled(t *testing.T) {
 			replaced++
 		}
 	}
-	t.Logf("%d of %d restores were killed, %d took effect", kills, restoreKills, replaced)
+	t.Logf("killed %d of %d restores, %d took effect", kills, restoreKills, replaced)
 }
 
-// killedRestore restores one archive over other data.
+// killedRestore restores an archive over existing data.
 type killedRestore struct {
 	t      *testing.T
 	binary string
@@ -67,7 +67,7 @@ type killedRestore struct {
 	key    string // the file with the secret key of the archive's data
 }
 
-// newData creates a data directory with a program of a name and an event type.
+// newData creates a data directory with a program and an event type of the given name.
 func (r *killedRestore) newData(name string) (data string) {
 	t := r.t
 	t.Helper()
@@ -90,8 +90,8 @@ func (r *killedRestore) newData(name string) (data string) {
 	return data
 }
 
-// run runs the binary, kills it after a time unless that is 0, and returns
-// whether it was killed before it ended.
+// run runs the binary and kills it after a time, unless that is 0. It returns whether
+// the kill came before the exit.
 func (r *killedRestore) run(after time.Duration, args ...string) (killed bool) {
 	r.t.Helper()
 	cmd := exec.Command(r.binary, args...)
@@ -112,8 +112,7 @@ func (r *killedRestore) run(after time.Duration, args ...string) (killed bool) {
 	return err != nil
 }
 
-// check opens a data directory after a restore over it was killed, and returns
-// whose data it has.
+// check opens a data directory after a killed restore and returns whose data it has.
 func (r *killedRestore) check(data string) (whose string) {
 	t := r.t
 	t.Helper()
@@ -126,7 +125,7 @@ func (r *killedRestore) check(data string) (whose string) {
 	}
 	whose = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(types[0]), "from_"), ".json")
 	if !bytes.Equal(harness.Read(t, types[0]), eventType(whose)) {
-		t.Errorf("the event type of %s is not whole", whose)
+		t.Errorf("the event type of %s is incomplete", whose)
 	}
 	key := ""
 	if whose == "fresh" {
@@ -134,18 +133,18 @@ func (r *killedRestore) check(data string) (whose string) {
 	}
 	st, err := store.Open(t.Context(), store.Config{Dir: data, SecretKeyFile: key})
 	if err != nil {
-		t.Fatalf("after a restore that was killed: %v", err)
+		t.Fatalf("after a killed restore: %v", err)
 	}
 	tokens, err := st.Tokens().List(t.Context())
 	if err := errors.Join(err, st.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if len(tokens) != 1 || tokens[0].ProgramID != whose {
-		t.Errorf("the event types are those of %s, and the tokens %v", whose, tokens)
+		t.Errorf("the event types are those of %s, but got tokens %v", whose, tokens)
 	}
 	left, err := filepath.Glob(filepath.Join(data, "restore*"))
 	if err != nil || len(left) > 0 {
-		t.Errorf("left behind %v, %v", left, err)
+		t.Errorf("got temporary files %v, %v; want none", left, err)
 	}
 	return whose
 }

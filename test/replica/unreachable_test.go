@@ -11,9 +11,9 @@ import (
 	"service/test/harness"
 )
 
-// TestReplicaUnreachable starts the service with a replica that is not there, and
-// has another process open its database and close it: nothing is lost. When the
-// replica becomes reachable, it gets everything.
+// TestReplicaUnreachable starts the service while its replica is unreachable, and lets
+// another process open and close the database: no event may be lost. Once the replica
+// is reachable, it must become complete.
 func TestReplicaUnreachable(t *testing.T) {
 	harness.Long(t)
 	gateway := harness.NewGateway(t)
@@ -25,7 +25,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	run := in.MustStart()
 	l := &ledger{sent: make(map[string]bool), acks: make(map[string]time.Time)}
 	ctx, cancel := context.WithCancel(t.Context())
-	rest := l.load(ctx, in, token, 2)
+	wait := l.load(ctx, in, token, 2)
 	for range 4 {
 		before := len(l.acknowledged())
 		harness.WaitFor(t, "more acknowledged events", func() bool { return len(l.acknowledged()) > before+20 })
@@ -35,13 +35,13 @@ func TestReplicaUnreachable(t *testing.T) {
 	}
 	in.Kill(run)
 	cancel()
-	rest()
+	wait()
 	if _, lost, kept := l.compare(t, copyDatabase(t, data), time.Now()); lost > 0 || kept == 0 {
-		t.Errorf("%d acknowledged events are lost, %d are there", lost, kept)
+		t.Errorf("got %d acknowledged events lost and %d kept, want none lost", lost, kept)
 	}
 	info, err := os.Stat(filepath.Join(data, "service.db-wal"))
 	if err != nil || info.Size() > 100<<20 {
-		t.Errorf("the log has %d bytes (%v)", info.Size(), err)
+		t.Errorf("write-ahead log: got %d bytes (%v)", info.Size(), err)
 	}
 
 	run = in.MustStart()

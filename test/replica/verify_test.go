@@ -13,8 +13,8 @@ import (
 )
 
 // TestVerifiedReplica damages the snapshot of a replica while the service runs. The
-// service finds it by itself, replaces it, and says so; what is restored then is
-// whole.
+// service must find the damage, report it and replace the snapshot; a restore must
+// then be complete.
 func TestVerifiedReplica(t *testing.T) {
 	t.Parallel()
 	data, target := t.TempDir(), t.TempDir()
@@ -26,7 +26,7 @@ func TestVerifiedReplica(t *testing.T) {
 	awaitReplica(in, "running")
 	harness.WaitFor(t, "the replica to be verified", func() bool { return metric(t, in, "service_replica_verified_timestamp_seconds") > 0 })
 	if at := metric(t, in, "service_replica_damaged_timestamp_seconds"); at != 0 {
-		t.Errorf("a whole replica was found damaged at %f", at)
+		t.Errorf("intact replica: reported as damaged at %f", at)
 	}
 
 	snapshot := ""
@@ -37,7 +37,7 @@ func TestVerifiedReplica(t *testing.T) {
 		return err
 	})
 	if err != nil || snapshot == "" {
-		t.Fatalf("no snapshot: %v", err)
+		t.Fatalf("got no snapshot: %v", err)
 	}
 	content := slices.Clone(harness.Read(t, snapshot))
 	content[len(content)/2] ^= 1
@@ -48,11 +48,11 @@ func TestVerifiedReplica(t *testing.T) {
 	})
 	out, err := in.Command("doctor", "--data", data, "--litestream", config)
 	if !strings.Contains(out, "replica content") || !strings.Contains(out, filepath.Base(snapshot)) {
-		t.Errorf("the doctor does not name the damaged object: %v\n%s", err, out)
+		t.Errorf("doctor: got %v, want it to name the damaged object\n%s", err, out)
 	}
 	in.MustStop(run)
 	if out, events, err := restoreEvents(in, config); err != nil || events != 1 {
-		t.Errorf("%d events were restored, want 1: %v\n%s", events, err, out)
+		t.Errorf("restored events: got %d, want 1: %v\n%s", events, err, out)
 	}
 }
 
@@ -62,7 +62,7 @@ func metric(t *testing.T, in *harness.Instance, name string) float64 {
 	_, text := in.Scrape()
 	found := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindSubmatch(text)
 	if found == nil {
-		t.Fatalf("there is no metric %s", name)
+		t.Fatalf("got no metric %s", name)
 	}
 	value, err := strconv.ParseFloat(string(found[1]), 64)
 	if err != nil {

@@ -20,7 +20,7 @@ func (s *simulation) audit(end bool) {
 	})
 }
 
-// auditAll is audit without injected faults. Owns s.mu.
+// auditAll is audit without injected faults. The caller holds s.mu.
 func (s *simulation) auditAll(end bool) {
 	for _, h := range s.subs {
 		if h.settings.deleted {
@@ -99,7 +99,7 @@ func (s *simulation) auditEvents(h *modelSubscription, formed map[int]int, end b
 }
 
 // checkStatus compares the status of a delivery with the responses of its
-// subscriber. Owns s.mu.
+// subscriber. The caller holds s.mu.
 func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
 	var final []int
 	if m != nil {

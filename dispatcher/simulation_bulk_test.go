@@ -159,7 +159,7 @@ func (s *simulation) createBulkRun(b *bulkRun, run *store.NewBulkRun) {
 	}
 }
 
-// learnRuns reads which bulk runs have ended. Owns s.mu.
+// learnRuns reads which bulk runs have ended. The caller holds s.mu.
 func (s *simulation) learnRuns() {
 	for _, b := range s.changes.runs {
 		if b.openRequests > 0 {
@@ -179,7 +179,7 @@ func (s *simulation) learnRuns() {
 	}
 }
 
-// checkRuns checks the bulk runs that have ended. Owns s.mu.
+// checkRuns checks the bulk runs that have ended. The caller holds s.mu.
 func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	c := &s.changes
 	redelivered := make(map[string]int)
@@ -197,7 +197,8 @@ func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 	})
 }
 
-// checkBulkRedelivery checks a redelivery made by a bulk run. Owns s.mu.
+// checkBulkRedelivery checks a redelivery made by a bulk run. The caller holds
+// s.mu.
 func (s *simulation) checkBulkRedelivery(h *modelSubscription, d *webhook.Delivery) {
 	picked := slices.ContainsFunc(s.changes.runs, func(b *bulkRun) bool {
 		_, ok := b.matchedAfter[d.RedeliveryOf]
@@ -209,8 +210,8 @@ func (s *simulation) checkBulkRedelivery(h *modelSubscription, d *webhook.Delive
 	s.changes.redelivered[d.RedeliveryOf] = true
 }
 
-// checkRun checks that a bulk run has handled all deliveries of its plan. Owns
-// s.mu.
+// checkRun checks that a bulk run has handled all deliveries of its plan. The
+// caller holds s.mu.
 func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, redelivered map[string]int) {
 	for id, before := range b.matchedBefore {
 		now := stored[id]

@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// check compares the requests received with the promises. Owns s.mu.
+// check compares the requests received with the promises. The caller holds s.mu.
 func (s *simulation) check() {
 	now, recovered := time.Now(), s.faults.recovered()
 	slotFree := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
@@ -77,7 +77,7 @@ func (s *simulation) checkExpected(h *modelSubscription, now time.Time) {
 }
 
 // checkNewDeliveries checks the deliveries of a subscription that were received
-// since the last call. Owns s.mu.
+// since the last call. The caller holds s.mu.
 func (s *simulation) checkNewDeliveries(h *modelSubscription) {
 	for i, d := range h.received {
 		if d.checked {
@@ -154,7 +154,7 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	}
 }
 
-// checkRepeat checks that a delivery may be sent again now. Owns s.mu.
+// checkRepeat checks that a delivery may be sent again now. The caller holds s.mu.
 func (s *simulation) checkRepeat(h *modelSubscription, d *modelDelivery, now time.Time) {
 	last := d.last()
 	lost := last.generation != s.generation && !last.settled || last.interrupted // a crash may have lost its result

@@ -25,7 +25,7 @@ func (s *simulation) jump(by time.Duration) {
 }
 
 // committed notes that the store has made a commit since the last jump, which
-// shifted its deadlines. Owns s.mu.
+// shifted its deadlines. The caller holds s.mu.
 func (s *simulation) committed() {
 	if _, may := s.faults.active(); !may {
 		s.jumpUnsaved = false
@@ -34,7 +34,7 @@ func (s *simulation) committed() {
 
 // forgetJump permits waiting attempts at any time after a restart, if the store
 // could not notice a jump before it: to the next start it is as if that time had
-// passed. Owns s.mu.
+// passed. The caller holds s.mu.
 func (s *simulation) forgetJump() {
 	s.jumpedForwardAt = time.Time{}
 	if !s.jumpUnsaved {

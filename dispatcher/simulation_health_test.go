@@ -21,7 +21,8 @@ type recovery struct {
 // hasBreaker reports whether the plan has a circuit breaker.
 func (p *plan) hasBreaker() bool { return p.FailingAfter > 0 || p.RejectingAfter > 0 }
 
-// observeHealth records which subscriptions are failing or disabled. Owns s.mu.
+// observeHealth records which subscriptions are failing or disabled. The caller
+// holds s.mu.
 func (s *simulation) observeHealth(recovered bool) {
 	if !s.plan.hasBreaker() {
 		return
@@ -50,8 +51,8 @@ func (s *simulation) observeHealth(recovered bool) {
 	}
 }
 
-// isFailing reports whether the dispatcher considers a subscription failing. Owns
-// s.mu.
+// isFailing reports whether the dispatcher considers a subscription failing. The
+// caller holds s.mu.
 func (s *simulation) isFailing(h *modelSubscription) bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -61,7 +62,7 @@ func (s *simulation) isFailing(h *modelSubscription) bool {
 
 // checkRecovery checks a received attempt of a failing or recovering subscription.
 // While it is failing it has one slot and each attempt is a probe; then its slots
-// double with each success. Owns s.mu.
+// double with each success. The caller holds s.mu.
 func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
 	rec := &h.recovery
 	if rec.failingSince.IsZero() {
@@ -128,8 +129,8 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	r.probe = false
 }
 
-// checkProbes checks that a failing subscription that has a slot is probed. Owns
-// s.mu.
+// checkProbes checks that a failing subscription that has a slot is probed. The
+// caller holds s.mu.
 func (s *simulation) checkProbes(h *modelSubscription, now time.Time) {
 	rec := &h.recovery
 	if rec.failingSince.IsZero() || rec.successes > 0 || !slices.ContainsFunc(h.expected, func(o *expectedEvent) bool {

@@ -8,7 +8,7 @@ import (
 )
 
 // auditIncidents compares the stored incidents of a subscription with its status
-// and its deliveries. Owns s.mu.
+// and its deliveries. The caller holds s.mu.
 func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webhook.Delivery) {
 	sub, err := s.d.store.Subscriptions().Get(context.Background(), h.program, h.id)
 	if err != nil {

@@ -100,7 +100,8 @@ func (s *simulation) loseLease(cut, renew time.Duration) {
 	})
 }
 
-// checkCut checks that no attempt continues without the lease. Owns s.mu.
+// checkCut checks that no attempt continues without the lease. The caller holds
+// s.mu.
 func (s *simulation) checkCut() {
 	if !s.plan.Lease || s.lease.context().Err() == nil {
 		return

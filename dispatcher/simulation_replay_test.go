@@ -61,7 +61,8 @@ func (s *simulation) replay(h *modelSubscription, n int) {
 	}
 }
 
-// expectReplay returns what a replay that is created now must send. Owns s.mu.
+// expectReplay returns what a replay that is created now must send. The caller
+// holds s.mu.
 func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
 	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool),
 		deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
@@ -150,8 +151,8 @@ func (s *simulation) cancelReplay(h *modelSubscription) {
 	}
 }
 
-// learnReplays reads what the running replays have formed since the last call. Owns
-// s.mu.
+// learnReplays reads what the running replays have formed since the last call. The
+// caller holds s.mu.
 func (s *simulation) learnReplays() {
 	for _, h := range s.subs {
 		if h.settings.deleted {
@@ -205,7 +206,7 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 	}
 }
 
-// checkReplayed checks a delivery that a replay has formed. Owns s.mu.
+// checkReplayed checks a delivery that a replay has formed. The caller holds s.mu.
 func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webhook.Delivery) {
 	retentionRan := !r.removedBefore.Equal(s.changes.removedBefore)
 	for _, e := range d.Events {
@@ -220,8 +221,8 @@ func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webh
 	}
 }
 
-// checkReplayDone checks that a completed replay has sent all required events. Owns
-// s.mu.
+// checkReplayDone checks that a completed replay has sent all required events. The
+// caller holds s.mu.
 func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
 	var since map[int]bool // events in deliveries formed by something else since
 	for _, event := range r.required {
@@ -238,7 +239,7 @@ func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
 }
 
 // formedSince returns the events in deliveries that were formed after a replay was
-// created. Owns s.mu.
+// created. The caller holds s.mu.
 func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]bool {
 	since := make(map[int]bool)
 	stored, err := s.deliveries(h)
@@ -260,7 +261,7 @@ func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]b
 	return since
 }
 
-// auditReplays checks that every replay has ended. Owns s.mu.
+// auditReplays checks that every replay has ended. The caller holds s.mu.
 func (s *simulation) auditReplays(h *modelSubscription) {
 	if i := slices.IndexFunc(h.replays, func(r *modelReplay) bool { return !r.ended }); i >= 0 {
 		s.violate(promiseReplay, "subscription %d: a replay is still running", h.index)

@@ -53,7 +53,7 @@ func (s *simulation) open() {
 }
 
 // noteCrashLosses records for which deliveries an attempt was counted that no
-// server received. Owns s.mu.
+// server received. The caller holds s.mu.
 func (s *simulation) noteCrashLosses() {
 	for _, h := range s.subs {
 		if h.id == "" {
@@ -73,7 +73,7 @@ func (s *simulation) noteCrashLosses() {
 	}
 }
 
-// nextGeneration resets what a restart forgets. Owns s.mu.
+// nextGeneration resets what a restart forgets. The caller holds s.mu.
 func (s *simulation) nextGeneration() {
 	s.generation++
 	s.startedAt = time.Now()

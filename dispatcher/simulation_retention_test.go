@@ -150,7 +150,7 @@ func (s *simulation) learn() {
 	})
 }
 
-// learnDelivery updates the model for a stored delivery. Owns s.mu.
+// learnDelivery updates the model for a stored delivery. The caller holds s.mu.
 func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 	if _, known := h.redeliveries[d.ID]; d.RedeliveryOf != "" && !known {
 		h.redeliveries[d.ID] = time.Now()
@@ -180,7 +180,7 @@ func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 }
 
 // learnRemoved updates the model for deliveries and events that retention may have
-// removed. Owns s.mu.
+// removed. The caller holds s.mu.
 func (s *simulation) learnRemoved(h *modelSubscription, stored map[string]webhook.Delivery) {
 	for id, m := range h.byID {
 		if _, ok := stored[id]; !ok && !m.removed {
@@ -194,7 +194,8 @@ func (s *simulation) learnRemoved(h *modelSubscription, stored map[string]webhoo
 	}
 }
 
-// learnGone updates the model for a delivery that is no longer stored. Owns s.mu.
+// learnGone updates the model for a delivery that is no longer stored. The caller
+// holds s.mu.
 func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 	last, edge := m.last(), s.changes.removedBefore
 	early := !last.arrivedWall.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
@@ -222,8 +223,8 @@ func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 }
 
 // mayEnd reports whether a delivery with these final responses may have been
-// cancelled or expired: no attempt was in flight, and it was not completed. Owns
-// s.mu.
+// cancelled or expired: no attempt was in flight, and it was not completed. The
+// caller holds s.mu.
 func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 	if m == nil {
 		return true
@@ -234,7 +235,7 @@ func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 }
 
 // auditLosses checks that each wanted event that is in no delivery is counted as
-// lost. Owns s.mu.
+// lost. The caller holds s.mu.
 func (s *simulation) auditLosses(h *modelSubscription) {
 	least, most := int64(0), int64(0)
 	for _, want := range h.expected {

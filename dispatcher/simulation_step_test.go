@@ -42,7 +42,7 @@ func (s *simulation) change(h *modelSubscription, edit func(*settings), do func(
 }
 
 // unexpected reports whether an error is neither an injected fault nor caused by a
-// kill, and records it as a violation. Owns s.mu.
+// kill, and records it as a violation. The caller holds s.mu.
 func (s *simulation) unexpected(err error) bool {
 	if err == nil || s.down || s.injected(err) {
 		return false

@@ -59,15 +59,15 @@ func (p *pool) put(c *conn) {
 }
 
 // takeOldest removes and returns the oldest connection. The pool must not be empty.
-// Owns p.mu.
+// The caller holds p.mu.
 func (p *pool) takeOldest() *conn {
 	c := p.oldest
 	p.unlink(c, slices.Delete(p.conns[c.origin], 0, 1))
 	return c
 }
 
-// unlink removes a connection from the pool; stay are the others of its origin.
-// Owns p.mu.
+// unlink removes a connection from the pool; stay are the others of its origin. The
+// caller holds p.mu.
 func (p *pool) unlink(c *conn, stay []*conn) {
 	if p.count--; len(stay) > 0 {
 		p.conns[c.origin] = stay
@@ -87,7 +87,7 @@ func (p *pool) unlink(c *conn, stay []*conn) {
 	c.older, c.newer = nil, nil
 }
 
-// schedule calls expire after in. Owns p.mu.
+// schedule calls expire after in. The caller holds p.mu.
 func (p *pool) schedule(in time.Duration) {
 	if p.timer == nil {
 		p.timer = time.AfterFunc(in, p.expire)

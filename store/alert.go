@@ -10,9 +10,8 @@ import (
 	"service/webhook"
 )
 
-// alert remembers, in the write that brings it about, what the operator must
-// hear of; logs it once that is on disk; and has it sent if alerts are. It belongs to
-// the incident with this num, 0 for none.
+// alert stores an alert in the write that causes it, logs it after the commit, and queues it
+// for sending. incident is the num of its incident, 0 for none.
 func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
 	json, err := a.JSON()
@@ -46,7 +45,8 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 			s.watchers.notify(func(c *Changes) { c.Alerts = true })
 		}
 	})
-	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
+		"created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
 		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), orNull(incident))
 	if err != nil {
 		return err
@@ -58,35 +58,39 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	return t.queueSends(num, a)
 }
 
-// AlertClaim is an alert whose next attempt has been counted, durably, and must
-// now be made and recorded.
+// AlertClaim is an alert whose next attempt has been counted durably, and must now be made and
+// recorded.
 type AlertClaim struct {
 	ID             string
-	Channel        *webhook.AlertChannel // nil: that of --alert-url
+	Channel        *webhook.AlertChannel // nil for --alert-url
 	ProgramID      string
 	SubscriptionID string
 	Number         int // of the attempt
 	JSON           []byte
 
-	send int64 // its num among those of channels, 0 for that of --alert-url
+	send int64 // num in alert_sends, 0 for --alert-url
 }
 
 const (
 	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
-		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5 ORDER BY next_attempt_at, num LIMIT 1)
+		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
+		ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING id, program_id, subscription_id, attempts_made, json`
 	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
-		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5 ORDER BY next_attempt_at, num LIMIT 1)
+		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
+		ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING num, alert, channel_id, attempts_made, json`
-	// The last attempt was cut off by the end of the process.
-	endAlerts       = "UPDATE alerts SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? AND next_attempt_at IS NOT NULL AND attempts_made = 5"
-	endSends        = "UPDATE alert_sends SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? AND next_attempt_at IS NOT NULL AND attempts_made = 5"
+	// The last attempt was interrupted by the end of the process.
+	endAlerts = "UPDATE alerts SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
+		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
+	endSends = "UPDATE alert_sends SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
+		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
 	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL"
 	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL"
 )
 
-// next returns when the next alert is due, by the wait clock; NULL for none. Alerts to
-// --alert-url are left alone without it.
+// next returns when the next alert is due, in wait clock time, NULL for none. Alerts to
+// --alert-url count only if that is configured.
 func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sql.NullInt64, error) {
 	var alert, send sql.NullInt64
 	if s.sendAlerts {
@@ -101,11 +105,10 @@ func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sq
 	return alert, err
 }
 
-// Claim counts the next attempt of the alert that has been due the
-// longest, and returns the claim on it, nil when none is due; and when the next
-// one will be due, by the process's time, zero for none. An attempt that is not
-// recorded within lease counts as cut off, and the alert is due again. It writes
-// nothing when none is due.
+// Claim counts the next attempt of the alert that has been due the longest, and returns its
+// claim, nil if none is due, and when the next one is due, monotonic, zero for none. An attempt
+// that is not recorded within lease counts as interrupted, and the alert is due again. If none
+// is due, Claim writes nothing.
 func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, time.Time, error) {
 	next, err := s.next(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
 	if err != nil || !next.Valid || next.Int64 > s.clock.wait(s.clock.now()) {
@@ -139,7 +142,7 @@ func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, ti
 	return &c, s.clock.process(next), nil
 }
 
-// claimSend claims the alert to a channel that has been due the longest, if there is one.
+// claimSend claims the alert for a channel that has been due the longest, if there is one.
 func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 	if err := t.Exec(endSends, due); err != nil {
 		return err
@@ -152,9 +155,10 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 	} else if err != nil {
 		return err
 	}
-	c.ID = webhook.NewID() // of a test, which has no other
+	c.ID = webhook.NewID() // a test alert has no stored id
 	if alert.Valid {
-		err := t.Scan("SELECT id, program_id, subscription_id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.JSON)
+		err := t.Scan("SELECT id, program_id, subscription_id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.ProgramID,
+			&c.SubscriptionID, &c.JSON)
 		if err != nil {
 			return err
 		}
@@ -164,11 +168,12 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 	return err
 }
 
-// Record stores what an attempt came to, and where its alert stands since.
+// Record stores the result of an attempt, and the resulting state of its alert.
 func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) error {
 	return s.writer.do(func(t *tx) error {
 		if c.send == 0 {
-			return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status), s.clock.stored(step.NextAttemptAt), c.ID)
+			return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status),
+				s.clock.stored(step.NextAttemptAt), c.ID)
 		}
 		status, code := outcome(a)
 		return t.Exec("UPDATE alert_sends SET status = ?, next_attempt_at = ?, response_status = ?, error = ?, attempted_at = ? WHERE num = ?",
@@ -176,5 +181,5 @@ func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) err
 	})
 }
 
-// Count is how many alerts of a name there have been since Open.
+// Count returns how many alerts with a name there have been since Open.
 func (s Alerts) Count(name webhook.AlertName) int64 { return s.alerts[name].Load() }

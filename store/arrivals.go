@@ -7,19 +7,19 @@ import (
 	"service/webhook"
 )
 
-// maxArrived is up to how many new rows of a list are counted.
+// maxArrived bounds the count of new rows in a list.
 const maxArrived = 1_000
 
-// Arrived says how many rows of a list were stored after a mark.
+// Arrived counts the rows of a list that were stored after a mark.
 type Arrived struct {
-	Mark  string // of the newest row of all, whatever the filters; it is the mark to go on from
-	Count int    // that the filters let through
+	Mark  string // the mark of the newest row, regardless of the filters, for the next call
+	Count int    // rows that match the filters
 	More  bool   // counting stopped early: there may be more
 }
 
-// Arrived counts the events of a program, or of all when that is "", that were stored
-// after a mark, which an earlier call returned for the same program; "" only returns the
-// mark. It looks at a bounded number of rows. So do the methods of the same name below.
+// Arrived counts the events of a program, "" for all, that were stored after a mark, which an
+// earlier call returned for the same program; "" only returns the mark. It reads a bounded
+// number of rows, as do the other methods of this name.
 func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQuery, mark string) (Arrived, error) {
 	query := *q
 	query.Size = maxArrived
@@ -57,8 +57,7 @@ func (s Deliveries) Arrived(ctx context.Context, q *webhook.ListQuery, mark stri
 	return f.arrived(ctx, mark, selectNewestNum, nil)
 }
 
-// arrived counts the rows whose key is greater than a mark. Newest selects the greatest
-// key of all.
+// arrived counts the rows with a key greater than a mark. newest selects the greatest key.
 func (f *feed) arrived(ctx context.Context, mark, newest string, args []any) (a Arrived, err error) {
 	err = f.s.view(ctx, func(v *view) error {
 		var key int64
@@ -68,7 +67,7 @@ func (f *feed) arrived(ctx context.Context, mark, newest string, args []any) (a 
 		a.Mark = strconv.FormatInt(key, 10)
 		after, err := strconv.ParseInt(mark, 10, 64)
 		if err != nil || after < 0 || after >= key {
-			return nil // the first call, or a mark that is none
+			return nil // the first call, or an invalid mark
 		}
 		keys, _, more, err := f.walk(v, order{}, position{key: after})
 		a.Count, a.More = len(keys), more

@@ -13,40 +13,40 @@ import (
 )
 
 const (
-	// maxBulkRuns is how many bulk runs of a program, or of all programs, can run at a time.
+	// maxBulkRuns is the maximum number of running bulk runs per program, and of those for all
+	// programs.
 	maxBulkRuns = 4
-	// bulkPage is how many deliveries one read of a bulk run looks for.
+	// bulkPage is how many deliveries one read of a bulk run returns.
 	bulkPage = 500
 )
 
-// BulkPlan says what a bulk run would do now.
+// BulkPlan is what a bulk run would do now.
 type BulkPlan struct {
 	Matched   int                      // deliveries that match
-	Done      int                      // of those: it would be done to
-	Skipped   map[webhook.BulkSkip]int // the others, by reason
-	Succeeded int                      // of those it would be done to: that were delivered already
-	Newest    int64                    // the num of the newest delivery that was looked at
-	Complete  bool                     // all were looked at; the oldest are first
-	Share     float64                  // of the deliveries that were looked at, 1 when complete
-	From, To  time.Time                // when the oldest and the newest that match were created, as far as looked at
+	Done      int                      // of Matched: those that would be processed
+	Skipped   map[webhook.BulkSkip]int // of Matched: the others, by reason
+	Succeeded int                      // of Done: those already delivered
+	Newest    int64                    // the num of the newest delivery examined
+	Complete  bool                     // all deliveries were examined, oldest first
+	Share     float64                  // share of the deliveries examined, 1 when complete
+	From, To  time.Time                // when the oldest and the newest match examined were created
 }
 
-// NewBulkRun is a bulk run to begin.
+// NewBulkRun is a bulk run to create.
 type NewBulkRun struct {
-	ID        string // a run is created once
-	ProgramID string // that it is limited to, as its query is; "" for none
+	ID        string // makes creation idempotent
+	ProgramID string // the program that it and its query are limited to; "" for all
 	Action    webhook.BulkAction
-	Query     *webhook.ListQuery // of webhook.AllDeliveryList; its page does not count
-	Newest    int64              // the num of the newest delivery that it may take, 0 for the newest of all
-	Audit     webhook.AuditEntry // who begins it; without an admin nothing is recorded
+	Query     *webhook.ListQuery // of webhook.AllDeliveryList; its page is ignored
+	Newest    int64              // the num of the newest delivery to include, 0 for the newest of all
+	Audit     webhook.AuditEntry // who creates it; without an admin nothing is recorded
 }
 
-// ErrBegun says that a run with this id was begun before, perhaps by an earlier
-// process. Nothing was done.
-var ErrBegun = errors.New("store: the run was begun before")
+// ErrBegun reports that a run with this id has been created before. Nothing was done.
+var ErrBegun = errors.New("store: the bulk run already exists")
 
-// The outcome of a bulk run for a delivery d of a subscription s: ” when it is done,
-// or else the reason that it is not.
+// The outcome of a bulk run for a delivery d of a subscription s: the empty string if it is
+// processed, else the reason for skipping it.
 const (
 	redeliverOutcome = `CASE
 		WHEN d.ping IS NOT NULL THEN 'ping'
@@ -66,22 +66,28 @@ const (
 	selectRedeliver = "SELECT d.num, " + redeliverOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 	selectCancel    = "SELECT d.num, " + cancelOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 
-	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, redelivery_of, created_at)
-		SELECT i.value ->> 1, d.subscription_id, (SELECT num FROM subscriptions WHERE id = d.subscription_id), d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
+	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at,
+		seqs, redelivery_of, created_at)
+		SELECT i.value ->> 1, d.subscription_id, (SELECT num FROM subscriptions
+		WHERE id = d.subscription_id), d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 ORDER BY i.key`
-	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
-	linkBulkRun      = "INSERT INTO bulk_run_deliveries (run, delivery) SELECT ?, num FROM deliveries WHERE num > ?"
+	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d " +
+		"CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
+	linkBulkRun = "INSERT INTO bulk_run_deliveries (run, delivery) SELECT ?, num FROM deliveries WHERE num > ?"
 
 	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL, completed_at = ?2
 		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING id, subscription_id, ping IS NOT NULL`
 
 	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
 
-	bulkRunColumns    = "num, id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
-	selectBulkRun     = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
-	selectBulkRuns    = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 ORDER BY created_at DESC, id DESC LIMIT ?2"
+	bulkRunColumns = "num, id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, " +
+		"created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
+	selectBulkRun  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
+	selectBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 " +
+		"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	selectBulkRunsOf  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"
-	selectBulkResults = "SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
+	selectBulkResults = "SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery " +
+		"WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
 )
 
 func bulkOutcomes(a webhook.BulkAction) (count, find string) {
@@ -91,15 +97,15 @@ func bulkOutcomes(a webhook.BulkAction) (count, find string) {
 	return countRedeliver, selectRedeliver
 }
 
-// storedBulkRun is a bulk run with how far it has come.
+// storedBulkRun is a bulk run with its progress.
 type storedBulkRun struct {
 	webhook.BulkRun
 	num     int64
-	after   int64 // the num up to which all deliveries were gone through, but for those of the waits
+	after   int64 // all deliveries up to this num are processed, except those of waiting subscriptions
 	address string
 }
 
-// bulkQuery is the part of a query that a bulk run is stored with.
+// bulkQuery is the stored part of a bulk run's query.
 type bulkQuery struct {
 	Filters map[string][]string          `json:"filters,omitempty"`
 	Ranges  map[string]webhook.TimeRange `json:"ranges,omitempty"`
@@ -109,7 +115,8 @@ func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	var query, skipped string
 	var total, completed sql.NullInt64
 	var created int64
-	err = scan(&r.num, &r.ID, &r.ProgramID, &r.Action, &query, &r.Newest, &r.after, &r.Status, &r.Stopped, &total, &r.Done, &skipped, &r.Admin, &r.address, &created, &completed, &r.Waiting)
+	err = scan(&r.num, &r.ID, &r.ProgramID, &r.Action, &query, &r.Newest, &r.after, &r.Status, &r.Stopped, &total, &r.Done, &skipped,
+		&r.Admin, &r.address, &created, &completed, &r.Waiting)
 	if err != nil {
 		return r, err
 	}
@@ -120,15 +127,17 @@ func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), fromMillis(completed)
 	var q bulkQuery
 	err = errors.Join(json.Unmarshal([]byte(query), &q), json.Unmarshal([]byte(skipped), &r.Skipped))
-	r.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: q.Filters, Ranges: q.Ranges, Size: webhook.DefaultPageSize, Number: 1}
+	r.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: q.Filters, Ranges: q.Ranges, Size: webhook.DefaultPageSize,
+		Number: 1}
 	return r, err
 }
 
-// Plan says what a bulk run would do to the deliveries that a query of
-// webhook.AllDeliveryList lets through, whatever its page, up to a num; 0 is that of
-// the newest delivery. It stops when ctx ends, or after a time unless that is 0: the
-// plan is not complete then. Progress, unless it is nil, is called in between.
-func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.ListQuery, newest int64, limit time.Duration, progress func(BulkPlan)) (BulkPlan, error) {
+// Plan returns what a bulk run would do to the deliveries that match a query of
+// webhook.AllDeliveryList, regardless of its page, up to the num newest; 0 for the newest of
+// all. It stops when ctx ends, or after limit unless that is 0, with an incomplete plan. It
+// calls progress, unless nil, in between.
+func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.ListQuery, newest int64, limit time.Duration,
+	progress func(BulkPlan)) (BulkPlan, error) {
 	count, _ := bulkOutcomes(a)
 	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int), Newest: newest}
 	if newest == 0 {
@@ -173,7 +182,7 @@ func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.Lis
 	return p, err
 }
 
-// createdAt returns when a delivery was created, the zero time for one that is gone.
+// createdAt returns when a delivery was created, the zero time if it was removed.
 func (s BulkRuns) createdAt(ctx context.Context, num int64) (time.Time, error) {
 	var at int64
 	if err := s.db.Scan(ctx, selectCreated, []any{num}, &at); err != nil {
@@ -213,9 +222,9 @@ func (s BulkRuns) countOutcomes(ctx context.Context, p *BulkPlan, count string, 
 	return err
 }
 
-// bulkPage returns the nums of what a query lets through behind one num and up to
-// another, in their order, and how far that goes. more says that it ended early. Each
-// of its reads is short.
+// bulkPage returns the nums of the deliveries that match a query, after one num and up to
+// another, in ascending order, and how far it read. more reports that it stopped early. Each
+// read is short.
 func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto int64) (nums []int64, at int64, more bool, err error) {
 	query := *q
 	query.Size = bulkPage
@@ -236,8 +245,8 @@ func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto i
 	return nums, at, more, err
 }
 
-// Count returns how many deliveries a query of webhook.AllDeliveryList lets through. It
-// stops after a time unless that is 0: there are more then.
+// Count returns how many deliveries match a query of webhook.AllDeliveryList. It stops after
+// limit unless that is 0; more reports that it did.
 func (s BulkRuns) Count(ctx context.Context, q *webhook.ListQuery, limit time.Duration) (n int, more bool, err error) {
 	var newest int64
 	if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
@@ -246,7 +255,7 @@ func (s BulkRuns) Count(ctx context.Context, q *webhook.ListQuery, limit time.Du
 	return s.countMatching(ctx, q, newest, limit)
 }
 
-// countMatching is the same up to a num.
+// countMatching is Count for deliveries up to a num.
 func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int64, limit time.Duration) (n int, more bool, err error) {
 	began := time.Now()
 	for at := int64(0); ; {
@@ -260,8 +269,7 @@ func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int
 	}
 }
 
-// CreateBulkRun begins a bulk run. The error is [ErrBegun] when the id was used
-// before.
+// CreateBulkRun creates a bulk run. The error is [ErrBegun] if its id exists.
 func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	s, t := w.s, w.t
 	var begun bool
@@ -276,7 +284,8 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 		return webhook.BulkRun{}, err
 	}
 	if running >= maxBulkRuns {
-		return webhook.BulkRun{}, webhook.NewError(webhook.CodeConflict, webhook.Count(running, "bulk run")+" are running, which is the most there can be. Wait for one to end, or cancel it.")
+		return webhook.BulkRun{}, webhook.NewError(webhook.CodeConflict,
+			webhook.Count(running, "bulk run")+" are running, the maximum. Wait for one to finish, or cancel one.")
 	}
 	newest := n.Newest
 	if newest == 0 {
@@ -288,7 +297,8 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	if err != nil {
 		return webhook.BulkRun{}, err
 	}
-	err = t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
+	err = t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, "+
+		"admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
 		n.ID, n.ProgramID, string(n.Action), string(query), newest, n.Audit.Admin, n.Audit.Address, s.clock.now().UnixMilli())
 	if err != nil {
 		return webhook.BulkRun{}, err
@@ -302,18 +312,19 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	if selection == "" {
 		selection = "everything"
 	}
-	return r.BulkRun, w.auditBulkRun(&r, "Begun: deliveries picked by "+selection)
+	return r.BulkRun, w.auditBulkRun(&r, "Created: deliveries selected by "+selection)
 }
 
-// auditBulkRun records what became of a bulk run that an admin began.
+// auditBulkRun records an action on a bulk run that an admin created.
 func (w Write) auditBulkRun(r *storedBulkRun, detail string) error {
 	if r.Admin == "" {
 		return nil
 	}
-	return w.Audit(webhook.AuditEntry{Admin: r.Admin, Address: r.address, Action: r.Action.Audited(), ProgramID: r.ProgramID, SubjectID: webhook.BulkRunSubject(r.ID), Detail: detail})
+	return w.Audit(webhook.AuditEntry{Admin: r.Admin, Address: r.address, Action: r.Action.Audited(), ProgramID: r.ProgramID,
+		SubjectID: webhook.BulkRunSubject(r.ID), Detail: detail})
 }
 
-// Get returns a bulk run: of a program, or of any when that is "".
+// Get returns a bulk run of a program, "" for any.
 func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRun, error) {
 	r, err := scanBulkRun(func(dest ...any) error { return s.db.Scan(ctx, selectBulkRun, []any{id}, dest...) })
 	if err == nil && programID != "" && r.ProgramID != programID {
@@ -335,12 +346,13 @@ func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRu
 	return r.BulkRun, err
 }
 
-// bulkRunsOfProgram walks along all bulk runs, which are few.
-var bulkRunsOfProgram = along("n.num", "n.num", allOf(isIn("n.program_id"), isIn("n.status"), isIn("n.action")), "FROM bulk_runs n WHERE TRUE")
+// bulkRunsOfProgram reads all bulk runs, which are few.
+var bulkRunsOfProgram = along("n.num", "n.num", allOf(isIn("n.program_id"), isIn("n.status"), isIn("n.action")),
+	"FROM bulk_runs n WHERE TRUE")
 
-// Page returns a page of the bulk runs of a program, of a query of webhook.BulkRunList, without
-// their results, and the cursor of the next page, "" on the last. It reads a bounded number of
-// runs: a page with a cursor may be short or empty.
+// Page returns a page of the bulk runs of a program, without their results, and the cursor of
+// the next page, "" on the last. It reads a bounded number of runs, so a page with a cursor may
+// be short or empty.
 func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQuery) (all []webhook.BulkRun, next string, err error) {
 	b := bindsOf(q)
 	b["program_id"] = jsonOf([]string{programID})
@@ -363,8 +375,8 @@ func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQue
 	return all, next, err
 }
 
-// Recent returns the newest bulk runs of a program, or of all when that is "", newest
-// first and without their results.
+// Recent returns the newest bulk runs of a program, "" for all, newest first and without their
+// results.
 func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all []webhook.BulkRun, err error) {
 	err = s.db.Each(ctx, selectBulkRuns, []any{programID, limit}, func(scan func(...any) error) error {
 		r, err := scanBulkRun(scan)
@@ -374,8 +386,8 @@ func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all 
 	return all, err
 }
 
-// Check returns the error of a query that no list can be read by, such as a part of a
-// URL that too many subscriptions have.
+// Check returns the error of a query that cannot be run, for example because too many
+// subscriptions match a part of a URL.
 func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	query := *q
 	query.Size, query.Cursor = 1, ""
@@ -383,8 +395,8 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	return err
 }
 
-// CancelBulkRun ends a bulk run of a program, or of any when that is "". What it has
-// done stays done. A run that has ended is a conflict.
+// CancelBulkRun stops a bulk run of a program, "" for any. What it has done is not undone. The
+// error is a *webhook.Error with CodeConflict if the run has ended.
 func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
 		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
@@ -406,8 +418,8 @@ func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) 
 	return r.BulkRun, err
 }
 
-// endBulkRun ends a bulk run. By is the admin who did;
-// when it is "" the audit names the admin who began the run.
+// endBulkRun ends a bulk run. by is the admin who ended it; if it is "", the audit log names
+// the admin who created the run.
 func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, by string) error {
 	total := any(r.Processed())
 	if status != webhook.BulkDone {
@@ -430,9 +442,9 @@ func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, 
 	return w.auditBulkRun(r, bulkEnd(r, status, stopped))
 }
 
-// bulkEnd says in words how a bulk run ended.
+// bulkEnd describes how a bulk run ended.
 func bulkEnd(r *storedBulkRun, status webhook.BulkStatus, stopped string) string {
-	text := "Ended: "
+	text := "Completed: "
 	if status == webhook.BulkCancelled {
 		text = "Cancelled: "
 	}
@@ -443,8 +455,8 @@ func bulkEnd(r *storedBulkRun, status webhook.BulkStatus, stopped string) string
 	return text
 }
 
-// redeliverAll queues new deliveries with the events of old ones, in their order, for
-// a bulk run.
+// redeliverAll queues new deliveries with the events of existing ones, in their order, for a
+// bulk run.
 func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	now, err := t.now()
 	if err != nil {
@@ -472,7 +484,7 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	return t.Exec(linkRedeliveries, before)
 }
 
-// cancel ends deliveries that wait for an attempt, and returns how many did.
+// cancel cancels pending deliveries, and returns how many.
 func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	now, err := t.now()
 	if err != nil {
@@ -503,8 +515,8 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 		for _, id := range pings {
 			s.watchers.dropped(id)
 		}
-		// Its next time was that of what is cancelled, and an ordered queue waits
-		// for it: a claim finds out what is due instead.
+		// The queue's next due time was that of a cancelled delivery, and an ordered
+		// queue waits for it: the next claim updates it.
 		for id := range queues {
 			s.watchers.queued(id)
 		}
@@ -515,9 +527,8 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 
 const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id IN (?, ?) AND subscription_id = ?"
 
-// Cancel ends a delivery that waits for an attempt: it has failed, as
-// cancelled, and nothing more is sent of it. One that is at its end or being
-// sent just now is refused as a conflict.
+// Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent. The error
+// is a *webhook.Error with CodeConflict if it has completed or is in flight.
 func (w Write) Cancel(programID, subscriptionID, id string) error {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return err

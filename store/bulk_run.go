@@ -11,23 +11,22 @@ import (
 	"service/webhook"
 )
 
-// bulkPause is the least time between two looks for room while bulk runs wait for it.
+// bulkPause is the minimum interval between two attempts to continue while all bulk runs wait.
 const bulkPause = 250 * time.Millisecond
 
-// errBulkEnded says that a bulk run was cancelled during a step.
+// errBulkEnded reports that a bulk run was cancelled during a step.
 var errBulkEnded = errors.New("store: the bulk run has ended")
 
-// Run works on the bulk runs that there are until ctx ends, in small steps that leave
-// the writer to others for most of the time. A run that an earlier process has begun
-// goes on where that one was: each step is one transaction with how far the run has
-// come.
+// Run works on the bulk runs until ctx ends, in small steps that leave the writer free most of
+// the time. Each step is one transaction that includes the run's progress, so a run that an
+// earlier process started continues where that stopped.
 func (s BulkRuns) Run(ctx context.Context) error {
 	s.housekeep(ctx, s.housekeeping.bulk, s.workBulkRuns)
 	return nil
 }
 
-// workBulkRuns works on all running bulk runs in turns, until there is none. When all of them
-// wait for redeliveries to end, it sleeps until a delivery changes.
+// workBulkRuns works on all running bulk runs in turn, until there are none. While all of them
+// wait for redeliveries to complete, it sleeps until a delivery changes.
 func (s *core) workBulkRuns(ctx context.Context) error {
 	work := &sweep{s: s, ctx: ctx, step: firstSweep}
 	var changes *Watcher // open while all runs wait
@@ -50,7 +49,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			var refused *webhook.Error
 			switch {
 			case errors.As(err, &refused):
-				// Its deliveries cannot be found any more, whenever it is tried.
+				// Its query can no longer be run, so retrying is useless.
 				err = s.write(ctx, func(w Write) error {
 					return w.endBulkRun(&runs[i], webhook.BulkCancelled, refused.Error(), "")
 				})
@@ -67,7 +66,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			continue
 		}
 		if changes == nil {
-			changes = s.watch(true) // before another turn, which sees what changed until now
+			changes = s.watch(true) // before another turn, which sees the changes until now
 			continue
 		}
 		if err := s.awaitRoom(ctx, changes); err != nil {
@@ -76,8 +75,8 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 	}
 }
 
-// awaitRoom returns when a bulk run that waits may continue: after a delivery has changed or
-// a run was created or cancelled, but at the earliest after bulkPause.
+// awaitRoom waits until a waiting bulk run may continue: until a delivery has changed or a run
+// was created or cancelled, and at least bulkPause.
 func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 	select {
 	case <-changes.C:
@@ -119,16 +118,16 @@ const (
 	deleteBulkWait = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"
 )
 
-// bulkWork is a turn of a bulk run. The run goes through all deliveries in their
-// order. A subscription that has as many open redeliveries as it may is left behind,
-// and gone through by itself once it has room.
+// bulkWork is one turn of a bulk run. A run processes all deliveries in ascending order. It
+// sets aside subscriptions that have reached their limit of open redeliveries, and continues
+// with them when they have room.
 type bulkWork struct {
 	*sweep
 	run   *storedBulkRun
-	waits map[string]int64 // by the subscription that was left behind, how far the run has come with it
+	waits map[string]int64 // the run's progress in subscriptions that were set aside
 }
 
-// turn does the next part of a run, and reports whether there was something to do.
+// turn does the next part of a run, and reports whether there was anything to do.
 func (b *bulkWork) turn() (worked bool, err error) {
 	b.waits = make(map[string]int64)
 	err = b.s.db.Each(b.ctx, selectBulkWaits, []any{b.run.num}, func(scan func(...any) error) error {
@@ -167,16 +166,17 @@ func (b *bulkWork) turn() (worked bool, err error) {
 	return worked, nil
 }
 
-// finish ends a run that has gone through all.
+// finish completes a run that has processed everything.
 func (b *bulkWork) finish() error {
 	err := b.s.write(b.ctx, func(w Write) error { return w.endBulkRun(b.run, webhook.BulkDone, "", "") })
 	if err == nil {
-		b.s.logger.Info("bulk run ended", "bulk_run_id", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped", b.run.Processed()-b.run.Done, "longest_step", b.longest)
+		b.s.logger.Info("bulk run completed", "bulk_run_id", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
+			b.run.Processed()-b.run.Done, "longest_step", b.longest)
 	}
 	return err
 }
 
-// count finds out how many deliveries match, so that the run can say how much is left.
+// count counts the matching deliveries, so that the run can report its progress.
 func (b *bulkWork) count() error {
 	total, _, err := b.s.countMatching(b.ctx, &b.run.Query, b.run.Newest, 0)
 	if err != nil {
@@ -187,8 +187,7 @@ func (b *bulkWork) count() error {
 	})
 }
 
-// advance goes through the next deliveries: all, or those of one subscription that
-// was left behind.
+// advance processes the next deliveries: of all subscriptions, or of one that was set aside.
 func (b *bulkWork) advance(subscription string) error {
 	query, after := b.run.Query, b.run.after
 	if subscription != "" {
@@ -209,7 +208,7 @@ func (b *bulkWork) advance(subscription string) error {
 		if len(nums) > 0 {
 			step.after = some[len(some)-1]
 		}
-		var did bulkDid
+		var did bulkResult
 		err := b.write(func(t *tx) (err error) {
 			did, err = b.do(t, &step)
 			return err
@@ -233,30 +232,30 @@ func (b *bulkWork) advance(subscription string) error {
 	return nil
 }
 
-// bulkStep is what one transaction of a bulk run goes through.
+// bulkStep is the input of one transaction of a bulk run.
 type bulkStep struct {
-	subscription string // "" when it is of all
+	subscription string // "" for all
 	nums         []int64
-	after        int64 // how far the run has come afterwards
+	after        int64 // progress after the step
 }
 
-// bulkDid is what came of a step.
-type bulkDid struct {
+// bulkResult is the result of a step.
+type bulkResult struct {
 	done    int
-	skipped map[webhook.BulkSkip]int // by the whole run
-	left    []bulkLeft               // subscriptions that it left behind
-	full    bool                     // the subscription of the step has no more room
+	skipped map[webhook.BulkSkip]int // of the whole run
+	left    []bulkLeft               // subscriptions that it set aside
+	full    bool                     // the subscription of the step has reached its limit
 	after   int64
 }
 
-// bulkLeft is a subscription that is left behind, and how far the run has come with it.
+// bulkLeft is a subscription that was set aside, with the run's progress in it.
 type bulkLeft struct {
 	subscription string
 	after        int64
 }
 
-// do does one step. It may be called twice, so it changes nothing in memory.
-func (b *bulkWork) do(t *tx, step *bulkStep) (did bulkDid, err error) {
+// do performs one step. It may be called twice, so it changes nothing in memory.
+func (b *bulkWork) do(t *tx, step *bulkStep) (did bulkResult, err error) {
 	var status webhook.BulkStatus
 	if err := t.Scan("SELECT status FROM bulk_runs WHERE id = ?", []any{b.run.ID}, &status); err != nil {
 		return did, err
@@ -281,16 +280,16 @@ func (b *bulkWork) do(t *tx, step *bulkStep) (did bulkDid, err error) {
 	return did, b.move(t, step, &did)
 }
 
-// bulkFound is a delivery of a step, and why nothing is done with it, if so.
+// bulkFound is a delivery of a step, with the reason for skipping it, if any.
 type bulkFound struct {
 	num          int64
 	skip         webhook.BulkSkip
 	subscription string
 }
 
-// choose returns the deliveries of a step that something is done with, and counts the
-// others. The first one that a subscription has no room for leaves it behind.
-func (b *bulkWork) choose(t *tx, step *bulkStep, did *bulkDid) (chosen []bulkFound, err error) {
+// choose returns the deliveries of a step to process, and counts the others. It sets a
+// subscription aside at the first delivery that exceeds its limit.
+func (b *bulkWork) choose(t *tx, step *bulkStep, did *bulkResult) (chosen []bulkFound, err error) {
 	if len(step.nums) == 0 {
 		return nil, nil
 	}
@@ -336,13 +335,13 @@ func (b *bulkWork) choose(t *tx, step *bulkStep, did *bulkDid) (chosen []bulkFou
 	return chosen, err
 }
 
-// room returns how many deliveries a run may do now of a subscription, at most most.
-func (b *bulkWork) room(t *tx, subscriptionID string, most int) (int, error) {
+// room returns how many deliveries of a subscription a run may process now, at most limit.
+func (b *bulkWork) room(t *tx, subscriptionID string, limit int) (int, error) {
 	if b.run.Action != webhook.BulkRedeliver {
-		return most, nil
+		return limit, nil
 	}
 	open, err := t.openRedeliveries(subscriptionID, b.s.quotas.redeliveries)
-	return min(b.s.quotas.redeliveries-open, most), err
+	return min(b.s.quotas.redeliveries-open, limit), err
 }
 
 // apply redelivers or cancels deliveries.
@@ -367,8 +366,8 @@ func (b *bulkWork) apply(t *tx, chosen []bulkFound) error {
 	return t.Exec(countBulkRun, b.run.num, jsonOf(nums))
 }
 
-// move stores how far a step has brought the run.
-func (b *bulkWork) move(t *tx, step *bulkStep, did *bulkDid) error {
+// move stores the progress of the run after a step.
+func (b *bulkWork) move(t *tx, step *bulkStep, did *bulkResult) error {
 	after := did.after
 	if step.subscription != "" {
 		after = b.run.after

@@ -17,8 +17,8 @@ func anAdmin() webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: "ada@example.com", Address: "192.0.2.1"}
 }
 
-// beginBulk begins a bulk run.
-func beginBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) (r webhook.BulkRun, err error) {
+// createBulk creates a bulk run.
+func createBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) (r webhook.BulkRun, err error) {
 	t.Helper()
 	n := &NewBulkRun{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Newest: newest, Audit: anAdmin()}
 	err = s.Write(t.Context(), func(w Write) error {
@@ -28,10 +28,10 @@ func beginBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, new
 	return r, err
 }
 
-// runBulk begins a bulk run, and works until it has ended.
+// runBulk creates a bulk run, and works until it has ended.
 func runBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) webhook.BulkRun {
 	t.Helper()
-	if _, err := beginBulk(t, s, a, id, raw, newest); err != nil {
+	if _, err := createBulk(t, s, a, id, raw, newest); err != nil {
 		t.Fatal(err)
 	}
 	must(t, s.workBulkRuns(t.Context()))
@@ -52,12 +52,13 @@ func planBulk(t *testing.T, s *Store, a webhook.BulkAction, raw string) BulkPlan
 	return p
 }
 
-// A bulk redelivery does what its plan says, once, to what can be redelivered,
-// in the order of what it was, and is in the audit.
+// A bulk redelivery redelivers exactly what its plan says, once, in the original order, and is
+// in the audit log.
 func TestBulkRedelivery(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	good, paused, gone := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
+	good, paused, gone := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"),
+		subscribe(t, s, "p", "content_updated")
 	const each = 5
 	var first *Claim
 	for range each {
@@ -70,7 +71,7 @@ func TestBulkRedelivery(t *testing.T) {
 		deliver(t, s, gone.ID, webhook.StatusFailed)
 	}
 	publish(t, s, "p", "content_updated")
-	form(t, s, queue(t, s, good.ID), 1) // is in flight
+	form(t, s, queue(t, s, good.ID), 1) // in flight
 	off := false
 	if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
@@ -87,8 +88,9 @@ func TestBulkRedelivery(t *testing.T) {
 		webhook.SkipSubscriptionPaused: each, webhook.SkipSubscriptionDeleted: each,
 	}
 	plan := planBulk(t, s, webhook.BulkRedeliver, "page[size]=1&sort=created_at")
-	if plan.Done != each-1 || plan.Matched != 3*each+5 || !plan.Complete || plan.From.IsZero() || plan.To.Before(plan.From) || !maps.Equal(plan.Skipped, want) {
-		t.Fatalf("plan: %+v, want %d and %v", plan, each-1, want)
+	if plan.Done != each-1 || plan.Matched != 3*each+5 || !plan.Complete || plan.From.IsZero() || plan.To.Before(plan.From) ||
+		!maps.Equal(plan.Skipped, want) {
+		t.Fatalf("plan: got %+v, want %d and %v", plan, each-1, want)
 	}
 
 	watcher := s.Watch()
@@ -96,40 +98,44 @@ func TestBulkRedelivery(t *testing.T) {
 	id := webhook.NewID()
 	before := count(t, s, "SELECT max(num) FROM deliveries")
 	got := runBulk(t, s, webhook.BulkRedeliver, id, "", plan.Newest)
-	if got.Status != webhook.BulkDone || got.Done != each-1 || got.Total != plan.Matched || !maps.Equal(got.Skipped, want) || got.Results[webhook.StatusPending] != each-1 {
-		t.Fatalf("run: %+v", got)
+	if got.Status != webhook.BulkDone || got.Done != each-1 || got.Total != plan.Matched || !maps.Equal(got.Skipped, want) ||
+		got.Results[webhook.StatusPending] != each-1 {
+		t.Fatalf("run: got %+v", got)
 	}
 	if _, ok := watcher.Take().Queued[good.ID]; !ok {
-		t.Error("the dispatcher was not told")
+		t.Error("the dispatcher was not notified")
 	}
 	checkRedeliveries(t, s, before, each-1)
 	page, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[bulk_run_id]="+id))
 	if err != nil || len(page) != each-1 {
-		t.Errorf("the deliveries of the run: %d (%v), want %d", len(page), err, each-1)
+		t.Errorf("got %d deliveries of the run (%v), want %d", len(page), err, each-1)
 	}
 
-	// The same form again, and another one for the same.
-	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "", 0); !errors.Is(err, ErrBegun) {
-		t.Errorf("the same run again: %v", err)
+	// The same run again, then another run with the same filters.
+	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "", 0); !errors.Is(err, ErrBegun) {
+		t.Errorf("same run again: got %v", err)
 	}
 	again := runBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "", 0)
 	if again.Done != 0 || again.Skipped[webhook.SkipRedelivered] != each {
-		t.Errorf("another run: %+v", again)
+		t.Errorf("another run: got %+v", again)
 	}
 	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[subject_id]="+webhook.BulkRunSubject(id)))
-	if err != nil || len(entries) != 2 || entries[0].Detail != "Ended: 4 deliveries done, 16 deliveries skipped" || entries[1].Admin != "ada@example.com" {
-		t.Errorf("audit: %+v (%v)", entries, err)
+	if err != nil || len(entries) != 2 || entries[0].Detail != "Completed: 4 deliveries done, 16 deliveries skipped" ||
+		entries[1].Admin != "ada@example.com" {
+		t.Errorf("audit: got %+v (%v)", entries, err)
 	}
 }
 
-// checkRedeliveries compares the redeliveries after a num with what they redeliver,
-// in order.
+// checkRedeliveries compares the redeliveries after a num with the original deliveries, in
+// order.
 func checkRedeliveries(t *testing.T, s *Store, after int64, want int) {
 	t.Helper()
 	var last int64
 	links := 0
-	err := s.db.Each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending' AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
-		FROM deliveries r JOIN deliveries o ON o.id = r.redelivery_of WHERE r.num > ? ORDER BY r.num`, []any{after}, func(scan func(...any) error) error {
+	err := s.db.Each(t.Context(), `SELECT o.num, r.seqs = o.seqs AND r.status = 'pending'
+		AND r.next_attempt_at IS NOT NULL, (SELECT count(*) FROM delivery_events x WHERE x.delivery = r.num)
+		FROM deliveries r JOIN deliveries o ON o.id = r.redelivery_of WHERE r.num > ?
+		ORDER BY r.num`, []any{after}, func(scan func(...any) error) error {
 		var num int64
 		var right bool
 		var linked int
@@ -137,7 +143,7 @@ func checkRedeliveries(t *testing.T, s *Store, after int64, want int) {
 			return err
 		}
 		if num <= last || !right || linked != 1 {
-			t.Errorf("redelivery of %d after that of %d: right %v, %d events", num, last, right, linked)
+			t.Errorf("redelivery of %d after that of %d: correct %v, %d events", num, last, right, linked)
 		}
 		last = num
 		links++
@@ -148,8 +154,8 @@ func checkRedeliveries(t *testing.T, s *Store, after int64, want int) {
 	}
 }
 
-// What waits is cancelled, what is being sent or at its end is not; whoever
-// waits for a ping hears of it, and the dispatcher too.
+// Pending deliveries are cancelled; completed ones and those in flight are not. Requests that
+// wait for a ping and the dispatcher are notified.
 func TestBulkCancel(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
@@ -162,7 +168,8 @@ func TestBulkCancel(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	retried := form(t, s, queue(t, s, sub.ID), 1)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
-	if _, err := s.Queues().Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)},
+		webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	publish(t, s, "p", "content_updated")
@@ -177,7 +184,7 @@ func TestBulkCancel(t *testing.T) {
 		_, _, err := s.Subscriptions().Ping(ctx, "p", sub.ID)
 		pinged <- err
 	}()
-	<-deliveries.C // it is queued
+	<-deliveries.C // queued
 	deliveries.Take()
 	watcher := s.Watch()
 	defer watcher.Close()
@@ -189,27 +196,28 @@ func TestBulkCancel(t *testing.T) {
 	}
 	wantCode(t, <-pinged, webhook.CodeConflict)
 	if _, ok := watcher.Take().Queued[sub.ID]; !ok {
-		t.Error("the dispatcher was not told")
+		t.Error("the dispatcher was not notified")
 	}
 	if _, ok := deliveries.Take().Deliveries[retried.num]; !ok {
-		t.Error("those who watch deliveries were not told")
+		t.Error("the watchers of deliveries were not notified")
 	}
 	d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, retried.ID)
-	if err != nil || d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureCancelled || !d.NextAttemptAt.IsZero() || d.CompletedAt.IsZero() {
+	if err != nil || d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureCancelled || !d.NextAttemptAt.IsZero() ||
+		d.CompletedAt.IsZero() {
 		t.Errorf("got %+v (%v)", d, err)
 	}
 	if l := queue(t, s, sub.ID); !l.NextDue.IsZero() || !l.NextPing.IsZero() {
-		t.Errorf("something is due: %v, %v", l.NextDue, l.NextPing)
+		t.Errorf("got NextDue %v, NextPing %v; want none", l.NextDue, l.NextPing)
 	}
 	wantMetrics(t, registry, `service_deliveries_ended_total{failure_reason="cancelled",status="failed"} 2`)
 
-	for id, code := range map[string]webhook.Code{flying.ID: webhook.CodeConflict, retried.ID: webhook.CodeConflict, webhook.NewID(): webhook.CodeNotFound} {
+	for id, code := range map[string]webhook.Code{flying.ID: webhook.CodeConflict, retried.ID: webhook.CodeConflict,
+		webhook.NewID(): webhook.CodeNotFound} {
 		wantCode(t, s.Write(t.Context(), func(w Write) error { return w.Cancel("p", sub.ID, id) }), code)
 	}
 }
 
-// A run that is cut off after any of its steps goes on where it was in the next
-// process, and does nothing twice.
+// A run interrupted after any step continues in the next process, and does nothing twice.
 func TestBulkRunGoesOn(t *testing.T) {
 	const all = 3 * firstSweep
 	for steps := 1; steps <= 4; steps++ {
@@ -224,7 +232,7 @@ func TestBulkRunGoesOn(t *testing.T) {
 			}
 			before := count(t, s, "SELECT max(num) FROM deliveries")
 			id := webhook.NewID()
-			if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+			if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
 				t.Fatal(err)
 			}
 			ctx, stop := context.WithCancel(t.Context())
@@ -235,21 +243,21 @@ func TestBulkRunGoesOn(t *testing.T) {
 				}
 			}
 			if err := s.workBulkRuns(ctx); !errors.Is(err, context.Canceled) && steps < 3 {
-				t.Errorf("it was cut off with %v", err)
+				t.Errorf("interrupted with %v", err)
 			}
 			must(t, s.Close())
 
 			s = openDir(t, dir)
 			must(t, s.workBulkRuns(t.Context()))
 			if r := bulkRun(t, s, id); r.Status != webhook.BulkDone || r.Done != all || len(r.Skipped) != 0 || r.Total != all {
-				t.Errorf("it ended as %+v, want %d done", r, all)
+				t.Errorf("completed: got %+v, want %d done", r, all)
 			}
 			checkRedeliveries(t, s, before, all)
 		})
 	}
 }
 
-// A plan and its run look at the same deliveries, whatever comes in between.
+// A plan and its run cover the same deliveries, even if others are stored in between.
 func TestBulkIsOfOneMoment(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -258,17 +266,17 @@ func TestBulkIsOfOneMoment(t *testing.T) {
 	deliver(t, s, sub.ID, webhook.StatusFailed)
 	plan := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed")
 	if plan.Done != 1 || plan.From.IsZero() || !plan.From.Equal(plan.To) {
-		t.Fatalf("plan: %+v", plan)
+		t.Fatalf("plan: got %+v", plan)
 	}
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
 	if got := runBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "filter[status]=failed", plan.Newest); got.Total != 1 || got.Done != 1 {
-		t.Errorf("got %+v, want the one of the plan", got)
+		t.Errorf("got %+v, want that of the plan", got)
 	}
 }
 
-// A subscription that has as many open redeliveries as it may is left behind, and the
-// run goes on with the others, and with it once it has room.
+// A subscription at its limit of open redeliveries is set aside. The run continues with the
+// others, and with that one once it has room.
 func TestBulkRunWaitsForRoom(t *testing.T) {
 	s := open(t)
 	s.quotas.redeliveries = 3
@@ -285,7 +293,7 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 		deliverAll(t, s, free.ID)
 	}
 	id := webhook.NewID()
-	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0); err != nil {
+	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -297,18 +305,18 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRedelivered] == each && r.Status == webhook.BulkRunning
 	})
 	if p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed&filter[subscription_id]="+full.ID); p.Done != each-3 {
-		t.Errorf("%d are left to do, want %d", p.Done, each-3)
+		t.Errorf("%d left to process, want %d", p.Done, each-3)
 	}
 	deliverAll(t, s, full.ID)
 	eventually(t, "the end of the run", func() bool { return bulkRun(t, s, id).Status == webhook.BulkDone })
 	if r := bulkRun(t, s, id); r.Done != each || r.Waiting != 0 || r.Total != 2*each || r.Processed() != 2*each {
-		t.Errorf("it ended as %+v", r)
+		t.Errorf("completed: got %+v", r)
 	}
 	stop()
 	must(t, <-worked)
 }
 
-// A run that waits for room does not poll: it looks again when a delivery has changed.
+// A waiting run does not poll: it checks again when a delivery has changed.
 func TestBulkRunIsWoken(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		s.quotas.redeliveries = 1
@@ -322,32 +330,32 @@ func TestBulkRunIsWoken(t *testing.T) {
 		worked := make(chan error, 1)
 		go func() { worked <- s.BulkRuns().Run(ctx) }()
 		id := webhook.NewID()
-		if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+		if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
 			t.Fatal(err)
 		}
 		for done := 1; done <= each; done++ {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if r := bulkRun(t, s, id); r.Done != done || (done < each) != (r.Waiting == 1) {
-				t.Fatalf("with room for %d the run is %+v", done, r)
+				t.Fatalf("with room for %d: got %+v", done, r)
 			}
 			turns := s.housekeeping.bulkTurns.Load()
 			time.Sleep(time.Hour)
 			synctest.Wait()
 			if more := s.housekeeping.bulkTurns.Load() - turns; more != 0 {
-				t.Errorf("it looked for room %d times while nothing changed", more)
+				t.Errorf("the run checked %d times without a change", more)
 			}
 			deliverAll(t, s, sub.ID)
 		}
 		if r := bulkRun(t, s, id); r.Status != webhook.BulkDone {
-			t.Errorf("it ended as %+v", r)
+			t.Errorf("completed: got %+v", r)
 		}
 		stop()
 		must(t, <-worked)
 	})
 }
 
-// A list of bulk runs has those of one program, newest first, page by page.
+// A list of bulk runs contains those of one program, newest first, page by page.
 func TestBulkRunPages(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -359,7 +367,8 @@ func TestBulkRunPages(t *testing.T) {
 			action = webhook.BulkRedeliver
 		}
 		err := s.Write(t.Context(), func(w Write) error {
-			_, err := w.CreateBulkRun(&NewBulkRun{ID: id, ProgramID: []string{"p", "q"}[i%2], Action: action, Query: query(t, webhook.AllDeliveryList, "")})
+			_, err := w.CreateBulkRun(&NewBulkRun{ID: id, ProgramID: []string{"p", "q"}[i%2], Action: action,
+				Query: query(t, webhook.AllDeliveryList, "")})
 			return err
 		})
 		must(t, err)
@@ -382,17 +391,17 @@ func TestBulkRunPages(t *testing.T) {
 		t.Errorf("got %v and %v, want %v", first, second, want)
 	}
 	if got, _ := list("sort=created_at&filter[status]=running"); !slices.Equal(got, []string{want[2], want[1], want[0]}) {
-		t.Errorf("the oldest first: %v", got)
+		t.Errorf("oldest first: got %v", got)
 	}
 	if got, _ := list("filter[action]=redeliver"); !slices.Equal(got, want[1:2]) {
-		t.Errorf("redeliveries: %v", got)
+		t.Errorf("redeliveries: got %v", got)
 	}
 	if got, _ := list("filter[status]=done"); got != nil {
-		t.Errorf("ended: %v", got)
+		t.Errorf("completed: got %v", got)
 	}
 }
 
-// deliverAll ends the redeliveries of a subscription with success.
+// deliverAll completes the redeliveries of a subscription successfully.
 func deliverAll(t *testing.T, s *Store, id string) {
 	t.Helper()
 	for {
@@ -410,13 +419,12 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("did not come: %s", what)
+			t.Fatalf("timed out waiting: %s", what)
 		}
 	}
 }
 
-// A run that is cancelled does nothing more, and says how far it came; only a
-// number of runs can be there at a time.
+// A cancelled run stops and reports its progress. The number of running runs is bounded.
 func TestBulkRunCancelled(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -426,7 +434,7 @@ func TestBulkRunCancelled(t *testing.T) {
 		deliver(t, s, sub.ID, webhook.StatusFailed)
 	}
 	id := webhook.NewID()
-	if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
+	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
 		t.Fatal(err)
 	}
 	cancel := func(program string) error {
@@ -435,7 +443,7 @@ func TestBulkRunCancelled(t *testing.T) {
 			return err
 		})
 	}
-	wantCode(t, cancel("p"), webhook.CodeNotFound) // it is of all programs
+	wantCode(t, cancel("p"), webhook.CodeNotFound) // the run is for all programs
 	steps := 0
 	s.afterStep = func() {
 		if steps++; steps == 1 {
@@ -444,17 +452,19 @@ func TestBulkRunCancelled(t *testing.T) {
 	}
 	must(t, s.workBulkRuns(t.Context()))
 	if r := bulkRun(t, s, id); r.Status != webhook.BulkCancelled || r.Done != firstSweep || r.Total != 2*firstSweep || r.CompletedAt.IsZero() {
-		t.Errorf("it is %+v, want %d done", r, firstSweep)
+		t.Errorf("got %+v, want %d done", r, firstSweep)
 	}
 	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL"); n != firstSweep {
-		t.Errorf("%d were redelivered, want that it ends with %d done", n, firstSweep)
+		t.Errorf("%d were redelivered, want %d done", n, firstSweep)
 	}
 	wantCode(t, cancel(""), webhook.CodeConflict)
-	if n := count(t, s, "SELECT count(*) FROM audit WHERE subject_id = ? AND admin = 'bob@example.com' AND detail LIKE 'Cancelled: 8 deliveries done%'", webhook.BulkRunSubject(id)); n != 1 {
+	if n := count(t, s,
+		"SELECT count(*) FROM audit WHERE subject_id = ? AND admin = 'bob@example.com' AND detail LIKE 'Cancelled: 8 deliveries done%'",
+		webhook.BulkRunSubject(id)); n != 1 {
 		t.Error("the cancellation is not in the audit")
 	}
 	for i := range maxBulkRuns + 1 {
-		_, err := beginBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "", 0)
+		_, err := createBulk(t, s, webhook.BulkRedeliver, webhook.NewID(), "", 0)
 		if i < maxBulkRuns {
 			must(t, err)
 		} else {
@@ -462,6 +472,6 @@ func TestBulkRunCancelled(t *testing.T) {
 		}
 	}
 	if runs, err := s.BulkRuns().Recent(t.Context(), "", 3); err != nil || len(runs) != 3 || runs[0].Status != webhook.BulkRunning {
-		t.Errorf("recent runs: %+v (%v)", runs, err)
+		t.Errorf("Recent: got %+v (%v)", runs, err)
 	}
 }

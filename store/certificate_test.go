@@ -30,10 +30,10 @@ func TestCertificateFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Store(ctx, "a/two", []byte("replaced")); err != nil {
+	if err := c.Store(ctx, "a/two", []byte("next")); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := c.Load(ctx, "a/two"); err != nil || string(b) != "replaced" {
+	if b, err := c.Load(ctx, "a/two"); err != nil || string(b) != "next" {
 		t.Errorf("got %q, %v; want the last content", b, err)
 	}
 	if _, err := c.Load(ctx, "a/b"); !errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// channelTarget is what of a channel is encrypted.
+// channelTarget is the encrypted part of a channel.
 type channelTarget struct {
 	URL    string   `json:"url,omitzero"`
 	To     []string `json:"to,omitzero"`
@@ -22,7 +22,7 @@ const (
 	selectChannel  = "SELECT " + channelColumns + " FROM alert_channels WHERE id = ?"
 )
 
-// channelPlace is what a channel's target is encrypted for.
+// channelPlace returns the associated data of a channel's encrypted target.
 func channelPlace(id string) string { return "alert channel " + id }
 
 func (s *core) scanChannel(scan func(...any) error) (c webhook.AlertChannel, err error) {
@@ -39,7 +39,7 @@ func (s *core) scanChannel(scan func(...any) error) (c webhook.AlertChannel, err
 	}
 	var t channelTarget
 	if err := json.Unmarshal(plain, &t); err != nil {
-		return c, fmt.Errorf("store: target of alert channel %s is not valid", c.ID) // no error may quote it
+		return c, fmt.Errorf("store: target of alert channel %s is not valid", c.ID) // the error of Unmarshal may quote it
 	}
 	c.URL, c.To, c.Secret = t.URL, t.To, t.Secret
 	return c, json.Unmarshal([]byte(alerts), &c.Alerts)
@@ -50,8 +50,8 @@ func (s *core) encryptTarget(c *webhook.AlertChannel) ([]byte, error) {
 	return s.keys.Encrypt(plain, channelPlace(c.ID)), err
 }
 
-// Channels returns the channels that alerts are sent to, in the order of their
-// creation. Their URLs and secrets are there: show none of them.
+// Channels returns the alert channels in the order of creation, including their URLs and
+// secrets, which must not be shown.
 func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err error) {
 	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, func(scan func(...any) error) error {
 		c, err := s.scanChannel(scan)
@@ -61,21 +61,22 @@ func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err e
 	return all, err
 }
 
-// Channel returns one channel.
+// Channel returns an alert channel.
 func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, error) {
 	c, err := s.scanChannel(func(dest ...any) error { return s.db.Scan(ctx, selectChannel, []any{id}, dest...) })
 	return c, notFound(err, "alert channel")
 }
 
-// CreateChannel stores a channel that has passed its rules, with a new id and, for a
-// webhook, a new signing secret, which is returned for showing it once.
+// CreateChannel stores a valid channel with a new id. A webhook gets a new signing secret,
+// which is returned to be shown once.
 func (w Write) CreateChannel(c webhook.AlertChannel) (webhook.AlertChannel, error) {
 	var n int
 	if err := w.t.Scan("SELECT count(*) FROM alert_channels", nil, &n); err != nil {
 		return c, err
 	}
 	if n >= webhook.MaxChannels {
-		return c, webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "channels", Detail: fmt.Sprintf("there are %d, and there may be %d; delete one first", n, webhook.MaxChannels)})
+		return c, webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "channels",
+			Detail: fmt.Sprintf("there are %d, the maximum is %d; delete one first", n, webhook.MaxChannels)})
 	}
 	c.ID, c.Secret = webhook.NewID(), nil
 	if c.Kind == webhook.ChannelWebhook {
@@ -99,14 +100,14 @@ func (w Write) storeChannel(c *webhook.AlertChannel) error {
 		c.ID, string(c.Kind), c.Name, target, string(alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
 
-// Channel returns one channel as it is in this write.
+// Channel returns an alert channel as of this write.
 func (w Write) Channel(id string) (webhook.AlertChannel, error) {
 	c, err := w.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
 	return c, notFound(err, "alert channel")
 }
 
-// UpdateChannel stores a channel that was read with [Write.Channel], but for its kind
-// and its secret, which stay.
+// UpdateChannel stores a channel that was read with [Write.Channel], except its kind and
+// secret, which do not change.
 func (w Write) UpdateChannel(c webhook.AlertChannel) error {
 	before, err := w.Channel(c.ID)
 	if err != nil {
@@ -116,7 +117,7 @@ func (w Write) UpdateChannel(c webhook.AlertChannel) error {
 	return w.storeChannel(&c)
 }
 
-// DeleteChannel removes a channel with what is on its way there.
+// DeleteChannel removes a channel with its pending alerts.
 func (w Write) DeleteChannel(id string) error {
 	n, err := w.t.Affected("DELETE FROM alert_channels WHERE id = ?", id)
 	if err != nil {
@@ -128,7 +129,7 @@ func (w Write) DeleteChannel(id string) error {
 	return w.t.Exec("DELETE FROM alert_sends WHERE channel_id = ?", id)
 }
 
-// TestChannel has a test alert sent to a channel.
+// TestChannel queues a test alert for a channel.
 func (w Write) TestChannel(id string) error {
 	if _, err := w.Channel(id); err != nil {
 		return err
@@ -139,11 +140,12 @@ func (w Write) TestChannel(id string) error {
 		return err
 	}
 	w.t.alertQueued()
-	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at) VALUES (?, ?, ?, 'pending', 0, ?, ?)",
+	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at) "+
+		"VALUES (?, ?, ?, 'pending', 0, ?, ?)",
 		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli())
 }
 
-// alertQueued tells the dispatcher, after the commit, that there is an alert to send.
+// alertQueued notifies the dispatcher, after the commit, of an alert to send.
 func (t *tx) alertQueued() {
 	t.AfterCommit(func() { t.w.watchers.notify(func(c *Changes) { c.Alerts = true }) })
 }
@@ -151,7 +153,7 @@ func (t *tx) alertQueued() {
 const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at)
 	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
 
-// queueSends has an alert sent to the channels that want it.
+// queueSends queues an alert for the channels that want it.
 func (t *tx) queueSends(alert int64, a *webhook.Alert) error {
 	n, err := t.Affected(insertSends, alert, string(a.Name), t.w.clock.wait(a.At), a.At.UnixMilli())
 	if n > 0 {
@@ -160,7 +162,7 @@ func (t *tx) queueSends(alert int64, a *webhook.Alert) error {
 	return err
 }
 
-// AlertSend is an alert on its way to a channel, or what came of that.
+// AlertSend is the sending of an alert to a channel.
 type AlertSend struct {
 	ChannelID      string
 	Name           webhook.AlertName
@@ -169,14 +171,15 @@ type AlertSend struct {
 	NextAttemptAt  time.Time
 	ResponseStatus int
 	Error          webhook.ErrorCode
-	AttemptedAt    time.Time // when the last attempt ended; zero for none
+	AttemptedAt    time.Time // when the last attempt completed; zero for none
 	CreatedAt      time.Time
 }
 
-const selectSends = `SELECT channel_id, name, status, attempts_made, next_attempt_at, coalesce(response_status, 0), coalesce(error, ''), attempted_at, created_at
+const selectSends = `SELECT channel_id, name, status, attempts_made, next_attempt_at, coalesce(response_status, 0), coalesce(error, ''),
+	attempted_at, created_at
 	FROM alert_sends WHERE channel_id = ? ORDER BY num DESC LIMIT ?`
 
-// Sends returns the newest alerts that were sent to a channel, or are on their way.
+// Sends returns the newest alerts that were or will be sent to a channel.
 func (s Alerts) Sends(ctx context.Context, channelID string, limit int) (all []AlertSend, err error) {
 	err = s.db.Each(ctx, selectSends, []any{channelID, limit}, func(scan func(...any) error) error {
 		var a AlertSend

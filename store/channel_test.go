@@ -23,8 +23,8 @@ func createChannel(t *testing.T, s *Store, c webhook.AlertChannel) webhook.Alert
 	return c
 }
 
-// An alert goes to the channels that want it, each tried again by itself, and to none
-// that was paused or does not want it. A test goes to its channel alone.
+// An alert is sent to the active channels that want it, each with its own retries. A test alert
+// is sent only to its channel.
 func TestAlertsToChannels(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -38,33 +38,35 @@ func TestAlertsToChannels(t *testing.T) {
 		sent := make(map[string]*AlertClaim)
 		for c := dueAlert(t, s); c != nil; c = dueAlert(t, s) {
 			if c.Channel == nil || c.Number != 1 || c.SubscriptionID != sub.ID || !bytes.Contains(c.JSON, []byte("subscription_failing")) {
-				t.Fatalf("a claim is %+v", c)
+				t.Fatalf("claim: got %+v", c)
 			}
 			sent[c.Channel.ID] = c
 		}
-		if len(sent) != 2 || sent[all.ID] == nil || sent[mail.ID] == nil || sent[all.ID].Channel.URL != all.URL || !slices.Equal(sent[mail.ID].Channel.To, mail.To) {
-			t.Fatalf("it was sent to %v", sent)
+		if len(sent) != 2 || sent[all.ID] == nil || sent[mail.ID] == nil || sent[all.ID].Channel.URL != all.URL ||
+			!slices.Equal(sent[mail.ID].Channel.To, mail.To) {
+			t.Fatalf("sent to %v", sent)
 		}
 		good := webhook.Attempt{ResponseStatus: 200, Result: webhook.ResultSuccess}
 		must(t, s.Alerts().Record(sent[all.ID], &good, webhook.Step{Status: webhook.StatusSuccess}))
 		bad := webhook.Attempt{Error: webhook.ErrorConnect, Result: webhook.ResultRetryable}
 		must(t, s.Alerts().Record(sent[mail.ID], &bad, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}))
 		if c, next, err := s.Alerts().Claim(t.Context(), time.Minute); c != nil || err != nil || !next.Equal(time.Now().Add(time.Hour)) {
-			t.Errorf("then %+v is due, the next %s, %v", c, next, err)
+			t.Errorf("next claim: got %+v, next at %s, %v", c, next, err)
 		}
 		last, err := s.Alerts().Last(t.Context(), 10)
 		if err != nil || len(last) != 1 || last[0].Status != webhook.StatusSuccess {
-			t.Errorf("the last alerts are %+v, %v", last, err)
+			t.Errorf("last alerts: got %+v, %v", last, err)
 		}
 		sends, err := s.Alerts().Sends(t.Context(), mail.ID, 10)
-		if err != nil || len(sends) != 1 || sends[0].Status != webhook.StatusRetryable || sends[0].Error != webhook.ErrorConnect || sends[0].AttemptsMade != 1 || sends[0].AttemptedAt.IsZero() {
-			t.Errorf("to the channel were sent %+v, %v", sends, err)
+		if err != nil || len(sends) != 1 || sends[0].Status != webhook.StatusRetryable || sends[0].Error != webhook.ErrorConnect ||
+			sends[0].AttemptsMade != 1 || sends[0].AttemptedAt.IsZero() {
+			t.Errorf("sends of the channel: got %+v, %v", sends, err)
 		}
 		testAndDelete(t, s, all.ID, mail.ID)
 	})
 }
 
-// dueAlert claims the next alert that is due, nil for none.
+// dueAlert claims the next due alert, nil for none.
 func dueAlert(t *testing.T, s *Store) *AlertClaim {
 	t.Helper()
 	c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
@@ -72,29 +74,29 @@ func dueAlert(t *testing.T, s *Store) *AlertClaim {
 	return c
 }
 
-// testAndDelete tests a channel and deletes another, which has an alert to be tried
-// again. Only the test is due then, and retention removes both.
+// testAndDelete tests a channel and deletes another with a pending alert. Then only the test is
+// due, and retention removes both.
 func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) error { return w.TestChannel(tested) })
 	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
-		t.Errorf("the test is %+v", c)
+		t.Errorf("test alert: got %+v", c)
 	}
 	mustWrite(t, s, func(w Write) error { return w.DeleteChannel(deleted) })
 	time.Sleep(2 * time.Hour)
-	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested { // the test, which was cut off
-		t.Errorf("after its channel was deleted %+v is due", c)
+	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested { // the interrupted test
+		t.Errorf("after the channel was deleted: got %+v", c)
 	}
 	_, err := s.Alerts().Channel(t.Context(), deleted)
 	wantCode(t, err, webhook.CodeNotFound)
 	time.Sleep(time.Hour)
 	sweepAt(t, s, time.Now())
 	if sends, err := s.Alerts().Sends(t.Context(), tested, 10); err != nil || len(sends) != 0 {
-		t.Errorf("retention leaves %+v, %v", sends, err)
+		t.Errorf("after retention: got %+v, %v", sends, err)
 	}
 }
 
-// A channel that was interrupted five times has failed.
+// An alert that was interrupted five times has failed.
 func TestAlertSendIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		c := createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
@@ -110,13 +112,13 @@ func TestAlertSendIsBounded(t *testing.T) {
 		}
 		sends, err := s.Alerts().Sends(t.Context(), c.ID, 1)
 		if err != nil || n != webhook.MaxAttempts || sends[0].Status != webhook.StatusFailed {
-			t.Errorf("%d attempts, %+v, %v", n, sends, err)
+			t.Errorf("got %d attempts, %+v, %v", n, sends, err)
 		}
 	})
 }
 
-// A channel is changed but for its kind and its secret, and nothing of it is stored in
-// plain text. A rotation of the key re-encrypts it.
+// A change keeps the kind and secret of a channel. Its URL and secret are encrypted, and a key
+// rotation re-encrypts them.
 func TestChannelsAreEncrypted(t *testing.T) {
 	s := open(t)
 	hook := createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
@@ -125,28 +127,30 @@ func TestChannelsAreEncrypted(t *testing.T) {
 		t.Error("a webhook has no signing secret")
 	}
 	changed := hook
-	changed.Name, changed.URL, changed.Kind, changed.Secret, changed.Active = "other", "https://hooks.example/canary/2", webhook.ChannelSlack, nil, false
+	changed.Name, changed.URL, changed.Kind, changed.Secret, changed.Active = "other", "https://hooks.example/canary/2",
+		webhook.ChannelSlack, nil, false
 	mustWrite(t, s, func(w Write) error { return w.UpdateChannel(changed) })
 	got, err := s.Alerts().Channel(t.Context(), hook.ID)
 	must(t, err)
-	if got.Name != "other" || got.URL != changed.URL || got.Kind != webhook.ChannelWebhook || !bytes.Equal(got.Secret, hook.Secret) || got.Active || got.Target() != "https://hooks.example/…" {
-		t.Errorf("it is %+v", got)
+	if got.Name != "other" || got.URL != changed.URL || got.Kind != webhook.ChannelWebhook || !bytes.Equal(got.Secret, hook.Secret) ||
+		got.Active || got.Target() != "https://hooks.example/…" {
+		t.Errorf("got %+v", got)
 	}
 	err = s.db.Each(t.Context(), "SELECT target FROM alert_channels", nil, func(scan func(...any) error) error {
 		var target []byte
 		err := scan(&target)
 		if bytes.Contains(target, []byte("canary")) {
-			t.Errorf("%q is stored", target)
+			t.Errorf("%q is stored unencrypted", target)
 		}
 		return err
 	})
 	must(t, err)
 	r, err := s.RotateKey(t.Context())
 	if err != nil || r.AlertChannels != 2 {
-		t.Errorf("the rotation came to %+v, %v", r, err)
+		t.Errorf("rotation: got %+v, %v", r, err)
 	}
 	if all, err := s.Alerts().Channels(t.Context()); err != nil || len(all) != 2 || all[0].URL != changed.URL {
-		t.Errorf("after it there are %+v, %v", all, err)
+		t.Errorf("after the rotation: got %+v, %v", all, err)
 	}
 	for n := 2; n < webhook.MaxChannels; n++ {
 		createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))

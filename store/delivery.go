@@ -9,22 +9,23 @@ import (
 	"service/webhook"
 )
 
-// deliveryColumns end with the events' ids and names, an array of pairs in the
-// order of the delivery, and when the subscription was deleted that the delivery
-// waits for an attempt of.
+// deliveryColumns end with the ids and names of the events, an array of pairs in their
+// order, and, for a pending delivery, when its subscription was deleted.
 const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
 	d.redelivery_of, d.created_at, d.completed_at, d.ping,
-	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = s.value),
+	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e
+	ON e.program_id = d.program_id AND e.seq = s.value),
 	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
 
-// Get returns one delivery of a subscription with its attempts.
+// Get returns a delivery of a subscription with its attempts.
 func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return webhook.Delivery{}, err
 	}
 	var num int64
 	d, num, err := s.scanDelivery(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?", []any{shortID(id), id, subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?",
+			[]any{shortID(id), id, subscriptionID}, dest...)
 	})
 	if err != nil {
 		return d, notFound(err, "delivery")
@@ -33,8 +34,8 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 	return d, err
 }
 
-// scanDelivery reads a row of deliveryColumns. What still waits for an attempt of a
-// subscription that was deleted has failed, though the store has yet to come to it.
+// scanDelivery reads a row of deliveryColumns. A pending delivery of a deleted subscription
+// counts as failed, even before housekeeping ends it.
 func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
 	var reason, redelivery, refs sql.NullString
 	var next, completed, deleted sql.NullInt64
@@ -49,7 +50,8 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 	d.RedeliveryOf = longID(redelivery.String)
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid {
-		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, fromMillis(deleted)
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
+			fromMillis(deleted)
 	}
 	if ping != nil {
 		var ref webhook.EventRef
@@ -70,22 +72,25 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 	return d, num, nil
 }
 
-// Ping queues a ping to a subscription and returns when its first attempt has
-// ended, with the delivery and that attempt; or with ctx's error when that
-// comes first, in which case the ping goes on without us. What is to be written
-// with it, or not at all, is done by also.
-func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+// Ping queues a ping to a subscription, waits until its first attempt completes, and returns
+// the delivery with that attempt. If ctx ends first, it returns ctx's error, and the ping
+// continues. The functions also run in the same write.
+func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID string,
+	also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	return s.sendOwn(ctx, programID, subscriptionID, nil, also)
 }
 
-// Test is Ping with a test event in the place of the ping: see [webhook.Catalog.TestEvent].
-// It is sent to this subscription alone, whatever it asks for, and is not in the log.
-func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID string, event webhook.Event, also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+// Test is Ping with a test event instead of a ping, see [webhook.Catalog.TestEvent]. It is sent
+// only to this subscription, whatever that asks for, and is not in the log.
+func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID string, event webhook.Event,
+	also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	return s.sendOwn(ctx, programID, subscriptionID, &event, also)
 }
 
-// sendOwn queues a delivery with an event of its own, nil for a ping, and waits as Ping does.
-func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event, also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
+// sendOwn queues a delivery with an event outside of the log, nil for a ping, and waits like
+// Ping.
+func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event,
+	also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	if err := ctx.Err(); err != nil {
 		return webhook.Subscription{}, webhook.Delivery{}, err
 	}
@@ -115,9 +120,9 @@ func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID st
 	case a, sent := <-result:
 		if !sent {
 			if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
-				return sub, d, err // it was deleted while we waited
+				return sub, d, err // deleted while waiting
 			}
-			return sub, d, webhook.NewError(webhook.CodeConflict, "It was cancelled before it was sent.")
+			return sub, d, webhook.NewError(webhook.CodeConflict, "The delivery was cancelled before it was sent.")
 		}
 		d.Attempts = []webhook.Attempt{a}
 		return sub, d, nil
@@ -132,12 +137,12 @@ type ProbeResult struct {
 	Attempt    webhook.Attempt
 }
 
-// Probe has the next probe of a failing subscription made now, and returns when its
-// first attempt has ended; or with ctx's error when that comes first, in which case
-// the probe goes on without us. That attempt is a ping if the subscription is
-// rejecting, or if nothing waits for it. What is to be written with it, or not at
-// all, is done by also.
-func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string, also ...func(Write) error) (webhook.Subscription, ProbeResult, error) {
+// Probe makes the next probe of a failing subscription due now, and waits until its first
+// attempt completes. That is a ping if the subscription is rejecting, or if nothing waits for
+// it. If ctx ends first, it returns ctx's error, and the probe continues. The functions also
+// run in the same write.
+func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string,
+	also ...func(Write) error) (webhook.Subscription, ProbeResult, error) {
 	var sub webhook.Subscription
 	if err := ctx.Err(); err != nil {
 		return sub, ProbeResult{}, err
@@ -177,23 +182,23 @@ func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID stri
 		return sub, ProbeResult{}, ctx.Err()
 	}
 	if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
-		return sub, ProbeResult{}, err // it was deleted while we waited
+		return sub, ProbeResult{}, err // deleted while waiting
 	}
 	return sub, ProbeResult{}, webhook.NewError(webhook.CodeConflict, "The probe was cancelled before it was sent.")
 }
 
-// selectWaits says whether anything waits for a subscription: a delivery, an event
-// or a replay.
+// selectWaits reports whether a delivery, an event or a replay waits for a subscription.
 const selectWaits = `SELECT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NULL)
 	OR EXISTS (SELECT 1 FROM replays WHERE subscription_id = ?1 AND status = 'running')
-	OR EXISTS (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ?1)`
+	OR EXISTS (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id CROSS JOIN interests i
+	ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ?1)`
 
-// probeNow has the next probe of a failing subscription made now: with a ping if it
-// is rejecting. If nothing waits that a probe could send, it queues a ping.
+// probeNow makes the next probe of a failing subscription due: a ping if the subscription is
+// rejecting. If nothing waits that a probe could send, it queues a ping.
 func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
 	switch {
 	case sub.Status != webhook.HealthFailing:
-		return webhook.NewError(webhook.CodeConflict, "The subscription is not failing, so there is nothing to probe; ping it instead.")
+		return webhook.NewError(webhook.CodeConflict, "The subscription is not failing, so there is nothing to probe. Ping it instead.")
 	case !sub.Active:
 		return notActive()
 	}
@@ -207,30 +212,33 @@ func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
 		}
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
-	return t.Exec("UPDATE failures SET next_probe_at = ?, pinged = pinged AND failing_reason <> 'rejecting' WHERE subscription_id = ?", s.clock.now().UnixMilli(), sub.ID)
+	return t.Exec("UPDATE failures SET next_probe_at = ?, pinged = pinged AND failing_reason <> 'rejecting' WHERE subscription_id = ?",
+		s.clock.now().UnixMilli(), sub.ID)
 }
 
-// maxOpenPings bounds the pings of one subscription that wait for an attempt.
+// maxOpenPings is the maximum number of pending pings of a subscription.
 const maxOpenPings = 100
 
-// queuePing stores a ping that the dispatcher will find due.
+// queuePing stores a ping that is due immediately.
 func (s *core) queuePing(t *tx, sub *webhook.Subscription, id string) (webhook.Delivery, error) {
 	return s.queueOwn(t, sub, id, nil)
 }
 
-// queueOwn stores a delivery with an event of its own that the dispatcher will find due:
-// a ping when event is nil, else a test.
+// queueOwn stores a delivery with an event outside of the log that is due immediately: a ping
+// if event is nil, else a test.
 func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webhook.Event) (webhook.Delivery, error) {
 	now, err := t.now()
 	if err != nil {
 		return webhook.Delivery{}, err
 	}
 	var open int
-	if err := t.Scan("SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL AND ping IS NOT NULL LIMIT ?)", []any{sub.ID, maxOpenPings}, &open); err != nil {
+	if err := t.Scan("SELECT count(*) FROM (SELECT 1 FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL "+
+		"AND ping IS NOT NULL LIMIT ?)", []any{sub.ID, maxOpenPings}, &open); err != nil {
 		return webhook.Delivery{}, err
 	}
 	if open >= maxOpenPings {
-		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, webhook.Count(open, "ping")+" of the subscription have not succeeded and will be tried again; wait for them to end.")
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict,
+			webhook.Count(open, "ping")+" of the subscription are pending, the maximum. Wait for them to complete.")
 	}
 	at := s.clock.now().UTC().Truncate(time.Millisecond)
 	if event == nil {
@@ -244,12 +252,13 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	}
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
-	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, ping, created_at) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 0, ?4, ?5, ?6)",
+	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
+		"ping, created_at) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 0, ?4, ?5, ?6)",
 		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now)
 }
 
-// Redeliver queues a new delivery with the events of an old one, whatever came
-// of that, linked to it.
+// Redeliver queues a new delivery with the events of an existing one, whatever its status,
+// linked to it.
 func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
 	s, t := w.s, w.t
 	again := webhook.NewID()
@@ -263,8 +272,10 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	}
 	var num int64
 	var seqs sql.NullString
-	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, redelivery_of, created_at)
-		SELECT ?1, subscription_id, (SELECT num FROM subscriptions WHERE id = ?4), program_id, 'pending', 0, ?5, seqs, ping, id, ?2 FROM deliveries WHERE id IN (?3, ?6) AND subscription_id = ?4
+	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
+		ping, redelivery_of, created_at)
+		SELECT ?1, subscription_id, (SELECT num FROM subscriptions WHERE id = ?4), program_id, 'pending', 0, ?5, seqs, ping, id, ?2
+		FROM deliveries WHERE id IN (?3, ?6) AND subscription_id = ?4
 		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), id}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
@@ -276,7 +287,8 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	if open, err := t.openRedeliveries(subscriptionID, quota+1); err != nil {
 		return webhook.Delivery{}, err
 	} else if open > quota {
-		return webhook.Delivery{}, webhook.NewError(webhook.CodeRateLimited, webhook.Count(quota, "redelivery")+" of the subscription have not ended, which is as many as it may have. Try again when some of them have ended.")
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeRateLimited,
+			webhook.Count(quota, "redelivery")+" of the subscription are open, the maximum. Try again when some of them have completed.")
 	}
 	t.deliveryChanged(num)
 	t.AfterCommit(func() { s.watchers.queued(subscriptionID) })
@@ -291,7 +303,7 @@ func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery
 	return d, err
 }
 
-// notActive refuses what would send events to a subscription that is paused.
+// notActive returns the error for a request that would send events to a paused subscription.
 func notActive() *webhook.Error {
 	return webhook.NewError(webhook.CodeConflict, "The subscription is not active, so only pings and tests are sent to it. Activate it first.")
 }

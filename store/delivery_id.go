@@ -8,12 +8,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// The id of a delivery is stored in 22 characters in place of 36, whose order is the
-// same: it is in each row and in an index. Deliveries of before schema 13 have it as it
-// is shown.
+// idEncoding encodes delivery ids in 22 characters instead of 36, with the same order, since
+// every row and an index contain one. Deliveries from before schema 13 have the long form.
 var idEncoding = base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)
 
-// shortID returns the short form of an id; what is no UUID has none, and is returned.
+// shortID returns the short form of an id. It returns anything else than a UUID unchanged.
 func shortID(id string) string {
 	u, err := uuid.Parse(id)
 	if err != nil || u.String() != id {
@@ -22,7 +21,7 @@ func shortID(id string) string {
 	return idEncoding.EncodeToString(u[:])
 }
 
-// longID returns the id of a stored one.
+// longID returns the long form of a stored id.
 func longID(stored string) string {
 	var u uuid.UUID
 	if len(stored) != idEncoding.EncodedLen(len(u)) {
@@ -42,8 +41,8 @@ func storedIDs(ids []string) (both []string) {
 	return both
 }
 
-// idRange returns the short forms of the first and the last id that begins with a
-// prefix; if there is none, what no id lies between.
+// idRange returns the short forms of the lowest and highest id with a prefix, or an empty range
+// if there can be none.
 func idRange(prefix string) (first, last string) {
 	const lowest, highest = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 	n := min(len(prefix), len(lowest))
@@ -64,14 +63,14 @@ func (id *deliveryID) Scan(v any) error {
 	case []byte:
 		*id = deliveryID(longID(string(v)))
 	default:
-		return fmt.Errorf("store: %T is no id of a delivery", v)
+		return fmt.Errorf("store: cannot scan a delivery id from %T", v)
 	}
 	return nil
 }
 
-// idPlace returns an id as the place of a cursor, and idAt the id of a place.
+// idPlace returns an id as a cursor position; idAt is the reverse.
 func idPlace(id string) []int64 {
-	u, _ := uuid.Parse(id) // what is no UUID is before all others
+	u, _ := uuid.Parse(id) // anything else than a UUID sorts first
 	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
 }
 

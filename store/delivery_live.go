@@ -6,21 +6,19 @@ import (
 	"service/webhook"
 )
 
-// Arrivals are the deliveries that were stored after a num and that a query lets
-// through.
+// Arrivals are the deliveries that were stored after a num and match a query.
 type Arrivals struct {
-	Newest int64 // the num of the newest delivery of all, whatever the query
-	Count  int   // how many arrived
+	Newest int64 // the num of the newest delivery, regardless of the query
+	Count  int   // number of arrivals
 	More   bool  // counting stopped early: there are more
 	Rows   []webhook.Delivery
 	Nums   []int64 // of Rows
 }
 
-// Arrivals returns what arrived after a num for a query of webhook.AllDeliveryList,
-// whatever its page. Rows are read, newest first, only if there are at most so many
-// arrivals; otherwise they are counted, which costs the same for any number of them
-// when the query has no filter, and is bounded like a page when it has.
-func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, most int) (a Arrivals, err error) {
+// Arrivals returns what arrived after a num for a query of webhook.AllDeliveryList, regardless
+// of its page. It reads rows, newest first, only if there are at most limit arrivals; otherwise
+// it counts them, at a constant cost without filters, and bounded like a page with filters.
+func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, limit int) (a Arrivals, err error) {
 	query := *q
 	query.Size = s.lists.scan
 	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
@@ -32,7 +30,7 @@ func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after in
 			a.Newest = max(a.Newest, after)
 			return err
 		}
-		if all := a.Newest - after; len(q.Filters) == 0 && len(q.Ranges) == 0 && all > int64(most) {
+		if all := a.Newest - after; len(q.Filters) == 0 && len(q.Ranges) == 0 && all > int64(limit) {
 			a.Count = int(all)
 			return nil
 		}
@@ -40,7 +38,7 @@ func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after in
 		o := order{keyDescending: true}
 		nums, _, more, err := f.walk(v, o, o.start(0))
 		a.Count, a.More = len(nums), more
-		if err != nil || more || len(nums) > most {
+		if err != nil || more || len(nums) > limit {
 			return err
 		}
 		a.Rows, a.Nums, err = v.deliveries(nums)
@@ -49,12 +47,12 @@ func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after in
 	return a, err
 }
 
-// UpTo returns the newest deliveries up to a num that a query of
-// webhook.AllDeliveryList lets through, newest first and at most so many, with
-// their nums.
-func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64, most int) (page []webhook.Delivery, nums []int64, err error) {
+// UpTo returns the newest deliveries up to a num that match a query of webhook.AllDeliveryList,
+// newest first and at most limit, with their nums.
+func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64,
+	limit int) (page []webhook.Delivery, nums []int64, err error) {
 	query := *q
-	query.Size = most
+	query.Size = limit
 	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return nil, nil, err
@@ -72,8 +70,8 @@ func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64, m
 	return page, nums, err
 }
 
-// At returns the deliveries of any program with these nums, in their order, and
-// the num of each. Those that are gone are left out.
+// At returns the deliveries of any program with these nums, in their order, and their nums.
+// Removed ones are omitted.
 func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Delivery, found []int64, err error) {
 	err = s.view(ctx, func(v *view) error {
 		all, found, err = v.deliveries(nums)
@@ -84,8 +82,8 @@ func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Deliver
 
 const selectNumOf = "SELECT num FROM deliveries WHERE id IN (?, ?)"
 
-// Behind returns the cursor of the page of a query of webhook.AllDeliveryList that
-// begins behind a delivery.
+// Behind returns the cursor of the page of a query of webhook.AllDeliveryList that begins after
+// a delivery.
 func (s Deliveries) Behind(ctx context.Context, q *webhook.ListQuery, id string) (string, error) {
 	var num int64
 	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id), id}, &num); err != nil {

@@ -10,52 +10,53 @@ import (
 	"service/webhook"
 )
 
-// DeliveryView is all that there is to see of one delivery, for admins.
+// DeliveryView is a delivery with everything that belongs to it.
 type DeliveryView struct {
 	webhook.Delivery                      // with its attempts
-	Subscription     webhook.Subscription // a deleted one too
-	Place            int64                // as Changes name it
+	Subscription     webhook.Subscription // possibly deleted
+	Num              int64                // the num in Changes
 
-	ClaimedAt  time.Time     // when the attempt under way was counted; zero when none is
-	Own        bool          // it has an event of its own, which is not in the log: a ping or a test
-	ReplayID   string        // of the replay that formed it, "" for none
-	Trace      webhook.Trace // of the first of its events that has one
-	EventJSON  [][]byte      // in the order of Events; nil when retention has removed one of them
-	Redelivery []Again       // the deliveries that have its events again, the oldest first: at most manyAgain
+	ClaimedAt  time.Time     // when the attempt in flight was counted; zero if there is none
+	Own        bool          // its event is not in the log: a ping or a test
+	ReplayID   string        // the replay that created it, "" for none
+	Trace      webhook.Trace // of the first event that has one
+	EventJSON  [][]byte      // in the order of Events; nil if retention removed one of them
+	Redelivery []Again       // its redeliveries, oldest first, at most maxRedeliveries
 }
 
-// Again is a redelivery of a delivery.
+// Again is a redelivery.
 type Again struct {
 	ID        string
 	Status    webhook.Status
 	CreatedAt time.Time
 }
 
-// manyAgain is how many redeliveries of a delivery are read.
-const manyAgain = 20
+// maxRedeliveries is how many redeliveries of a delivery are read.
+const maxRedeliveries = 20
 
 const (
 	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id IN (?, ?)"
 
 	selectAnySubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ?"
 
-	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
+	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
+		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
 )
 
-// View returns one delivery of any program with all that belongs to it.
+// View returns a delivery of any program with everything that belongs to it.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var claimed sql.NullInt64
 		var replay, seqs sql.NullString
 		var ping []byte
-		d.Delivery, d.Place, err = s.scanDelivery(func(dest ...any) error {
+		d.Delivery, d.Num, err = s.scanDelivery(func(dest ...any) error {
 			return v.Scan(selectDeliveryView, []any{shortID(id), id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err != nil {
 			return notFound(err, "delivery")
 		}
 		d.ClaimedAt, d.ReplayID = fromMillis(claimed), replay.String
-		if d.Attempts, err = attemptsOf(v.Each, d.Place); err != nil {
+		if d.Attempts, err = attemptsOf(v.Each, d.Num); err != nil {
 			return err
 		}
 		d.Subscription, err = scanSubscription(func(dest ...any) error {
@@ -77,7 +78,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		return v.Each(selectAgain, []any{d.Place, manyAgain}, func(scan func(...any) error) error {
+		return v.Each(selectAgain, []any{d.Num, maxRedeliveries}, func(scan func(...any) error) error {
 			var a Again
 			var created int64
 			err := scan((*deliveryID)(&a.ID), &a.Status, &created)

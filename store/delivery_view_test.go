@@ -20,12 +20,17 @@ func TestDeliveryView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.ClaimedAt.IsZero() || d.Subscription.ID != sub.ID || len(d.EventJSON) != 2 || string(d.EventJSON[1]) != string(events[1].JSON) || d.Redelivery != nil {
-		t.Errorf("under way: got %+v", d)
+	if d.ClaimedAt.IsZero() || d.Subscription.ID != sub.ID || len(d.EventJSON) != 2 || string(d.EventJSON[1]) != string(events[1].JSON) ||
+		d.Redelivery != nil {
+		t.Errorf("in flight: got %+v", d)
 	}
-	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed, ResponseStatus: 404,
-		ResponseHeader: "A: b\n", ResponseBody: []byte("gone"), ResponseTruncated: true, Phases: webhook.Phases{DNS: 1 * time.Millisecond, Connect: 2 * time.Millisecond, TLS: 3 * time.Millisecond, FirstByte: 4 * time.Microsecond}}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{}); err != nil {
+	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed,
+		ResponseStatus: 404,
+		ResponseHeader: "A: b\n", ResponseBody: []byte("gone"), ResponseTruncated: true,
+		Phases: webhook.Phases{DNS: 1 * time.Millisecond, Connect: 2 * time.Millisecond, TLS: 3 * time.Millisecond,
+			FirstByte: 4 * time.Microsecond}}
+	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected},
+		webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	var again []string
@@ -46,7 +51,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("attempts (-want +got):\n%s", diff)
 	}
 	if !d.ClaimedAt.IsZero() || d.Subscription.DeletedAt.IsZero() {
-		t.Errorf("at its end: got %+v", d)
+		t.Errorf("completed: got %+v", d)
 	}
 	var got []string
 	for _, r := range d.Redelivery {
@@ -56,9 +61,9 @@ func TestDeliveryView(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(again, got); diff != "" {
-		t.Errorf("redelivered as (-want +got):\n%s", diff)
+		t.Errorf("redeliveries (-want +got):\n%s", diff)
 	}
-	// Its events are gone before it is.
+	// Its events can be removed before the delivery.
 	if err := s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }); err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +74,11 @@ func TestDeliveryView(t *testing.T) {
 	_, err = s.Deliveries().View(t.Context(), webhook.NewID())
 	wantMistake(t, err, webhook.CodeNotFound)
 	if strings.Contains(err.Error(), "sql") {
-		t.Errorf("the error is %v", err)
+		t.Errorf("the error exposes SQL: %v", err)
 	}
 }
 
-// The fact behind an error is stored with its attempt, and is not part of a response.
+// The detail of an error is stored with its attempt, not as part of a response.
 func TestErrorFactIsStored(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -82,7 +87,8 @@ func TestErrorFactIsStored(t *testing.T) {
 	c := form(t, s, queue(t, s, sub.ID), 100)
 	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed,
 		Error: webhook.ErrorConnect, ErrorFact: "connection refused", ResponseBody: []byte{}}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureAttemptsExhausted}, webhook.HealthPolicy{}); err != nil {
+	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureAttemptsExhausted},
+		webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := s.Deliveries().View(t.Context(), c.ID)

@@ -9,18 +9,17 @@ import (
 	"service/webhook"
 )
 
-// EventResult says what became of an event: how many subscriptions are in each state,
-// each by its newest delivery.
+// EventResult counts the subscriptions of an event by state, each by its newest delivery.
 type EventResult struct {
 	Delivered int
 	Failed    int
 	Retrying  int
 	Sending   int
-	Waiting   int  // that asked for it and have not come to it
-	More      bool // there may be more of each: counting has a bound
+	Waiting   int  // asked for it and have not reached it
+	More      bool // the counts are lower bounds
 }
 
-// Total is how many subscriptions there are.
+// Total returns the number of subscriptions.
 func (r *EventResult) Total() int {
 	return r.Delivered + r.Failed + r.Retrying + r.Sending + r.Waiting
 }
@@ -28,7 +27,7 @@ func (r *EventResult) Total() int {
 // The bounds of EventResult.
 const (
 	resultDeliveries    = 100   // of one event
-	resultSubscriptions = 2_000 // of a program, among which those that wait are found
+	resultSubscriptions = 2_000 // of a program
 	resultSpans         = 5_000
 )
 
@@ -39,7 +38,8 @@ const (
 		(SELECT count(*) FROM (SELECT 1 FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1 LIMIT ?2)),
 		(SELECT json_group_array(n.status) FROM (
 			SELECT iif(d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL, 'failed', d.status) AS status, max(d.num)
-			FROM (SELECT x.delivery FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1 ORDER BY x.delivery DESC LIMIT ?2) l
+			FROM (SELECT x.delivery FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1
+			ORDER BY x.delivery DESC LIMIT ?2) l
 			CROSS JOIN deliveries d ON d.num = l.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id GROUP BY d.subscription_id) n)
 		FROM json_each(?1) i`
 
@@ -48,37 +48,40 @@ const (
 	// The first kind of row is what a subscription has yet to come to, the second what it
 	// accepted in deliveries that were removed.
 	selectEventSpans = `SELECT p.value ->> 0, i.name, max(i.after_seq, c.seq), i.until_seq, 0
-		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program ON s.program_id = p.value ->> 0 AND s.deleted_at IS NULL
+		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program ON s.program_id = p.value ->> 0
+		AND s.deleted_at IS NULL
 		CROSS JOIN cursors c ON c.subscription_id = s.id AND c.seq < p.value ->> 2
-		CROSS JOIN interests i ON i.subscription_id = s.id AND i.after_seq < p.value ->> 2 AND (i.until_seq IS NULL OR i.until_seq >= p.value ->> 1)
+		CROSS JOIN interests i ON i.subscription_id = s.id AND i.after_seq < p.value ->> 2
+		AND (i.until_seq IS NULL OR i.until_seq >= p.value ->> 1)
 		WHERE ` + fewSubscriptions + `
 		UNION ALL SELECT p.value ->> 0, r.name, r.first_seq - 1, r.last_seq, 1
 		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_of_program ON s.program_id = p.value ->> 0
 		CROSS JOIN delivered r ON r.subscription_id = s.id AND r.first_seq <= p.value ->> 2 AND r.last_seq >= p.value ->> 1
 		WHERE ` + fewSubscriptions + ` LIMIT ?3`
 
-	fewSubscriptions = `(SELECT count(*) FROM (SELECT 1 FROM subscriptions z INDEXED BY subscriptions_of_program WHERE z.program_id = p.value ->> 0 LIMIT ?2 + 1)) <= ?2`
+	fewSubscriptions = `(SELECT count(*) FROM (SELECT 1 FROM subscriptions z INDEXED BY subscriptions_of_program
+		WHERE z.program_id = p.value ->> 0 LIMIT ?2 + 1)) <= ?2`
 
 	// ?1 are programs, ?2 is how many subscriptions one may have.
 	selectManySubscriptions = `SELECT p.value ->> 0 FROM json_each(?1) p WHERE NOT ` + fewSubscriptions
 )
 
-// eventSpan is a part of a log that a subscription waits for, or has accepted: the events
-// of a name behind one place up to another.
+// eventSpan is a range of events of one name that a subscription waits for or has accepted:
+// after one seq, up to another.
 type eventSpan struct {
 	name     string
 	after    int64
-	until    sql.NullInt64 // open when it is not valid
+	until    sql.NullInt64 // NULL if the range is open
 	accepted bool
 }
 
-// Results returns what became of events, in their order, by a fixed number of queries.
+// Results returns the results of events, in their order, with a fixed number of queries.
 func (s Events) Results(ctx context.Context, events []webhook.Event) ([]EventResult, error) {
 	results := make([]EventResult, len(events))
 	if len(events) == 0 {
 		return results, nil
 	}
-	var places [][]any // programs and places
+	var places [][]any // programs and seqs
 	spans := make(map[string][2]int64)
 	for i := range events {
 		e := &events[i]
@@ -111,7 +114,7 @@ func (s Events) Results(ctx context.Context, events []webhook.Event) ([]EventRes
 	return results, err
 }
 
-// count adds the states of deliveries, which are a JSON array.
+// count adds the statuses of deliveries, a JSON array.
 func (r *EventResult) count(states []byte) error {
 	var all []webhook.Status
 	if err := json.Unmarshal(states, &all); err != nil {
@@ -132,8 +135,8 @@ func (r *EventResult) count(states []byte) error {
 	return nil
 }
 
-// addSpans adds the subscriptions without a delivery: those that have yet to come to an
-// event, and those whose deliveries were removed.
+// addSpans counts the subscriptions without a delivery: those that have not reached an event,
+// and those whose deliveries were removed.
 func (v *view) addSpans(results []EventResult, events []webhook.Event, programs any) error {
 	all := make(map[string][]eventSpan)
 	n := 0

@@ -175,7 +175,8 @@ func TestEventResults(t *testing.T) {
 	if _, err := s.Subscriptions().Delete(t.Context(), "p", subs[2].ID); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil || got[0] != (EventResult{Delivered: 1, Failed: 2, Sending: 1, Waiting: 1}) {
+	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
+		got[0] != (EventResult{Delivered: 1, Failed: 2, Sending: 1, Waiting: 1}) {
 		t.Errorf("after a subscription was deleted: %+v, %v", got, err)
 	}
 
@@ -186,7 +187,8 @@ func TestEventResults(t *testing.T) {
 	} {
 		must(t, s.Write(t.Context(), func(w Write) error { return w.t.Exec(statement) }))
 	}
-	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil || got[0] != (EventResult{Delivered: 1, Failed: 2, Sending: 1, Waiting: 1}) {
+	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
+		got[0] != (EventResult{Delivered: 1, Failed: 2, Sending: 1, Waiting: 1}) {
 		t.Errorf("after deliveries were removed: %+v, %v", got, err)
 	}
 }

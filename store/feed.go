@@ -71,7 +71,7 @@ func (f *feed) page(v *view) (keys []int64, next string, err error) {
 func (f *feed) start(o order) (from position, err error) {
 	switch {
 	case f.byCompletion() && f.q.Cursor != "":
-		return f.completionPlace(o)
+		return f.completionPosition(o)
 	case f.byCompletion():
 		return f.firstCompletion(o), nil
 	case f.q.Cursor == "":
@@ -100,7 +100,7 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 			return nil, from, false, err
 		}
 	}
-	w := walker{view: v, feed: f, order: o, deadline: f.s.lists.over(time.Now())}
+	w := walker{view: v, feed: f, order: o, deadline: f.s.lists.deadline(time.Now())}
 	w.begin(streams, from)
 	last := from // the last row that matched
 	for at = from; ; {

@@ -10,17 +10,17 @@ import (
 	"service/webhook"
 )
 
-// incident is the part of a subscription's open incident that failed attempts change. It is
-// stored in the row of its failures, which each of them writes anyway.
+// incident is the part of an open incident that failed attempts change. It is stored in the row
+// of the subscription's failures, which these attempts write anyway.
 type incident struct {
-	num        int64 // 0: none is open
+	num        int64 // 0 if none is open
 	failed     int64 // deliveries that failed permanently since it opened
-	failedFrom int64 // when the oldest event of those was accepted, in Unix milliseconds; 0 if not known
-	quietAt    int64 // when it is closed if no other fails, by the wait clock; 0 if none failed
+	failedFrom int64 // when the oldest event of these was accepted, in Unix milliseconds; 0 if unknown
+	quietAt    int64 // when it closes unless another delivery fails, in wait clock time; 0 if none failed
 	probeLog   string
 
-	// Of the last attempt that failed, which may be before an incident opens:
-	lastAt       int64 // when it ended, in Unix milliseconds; 0 if not known
+	// The last failed attempt, possibly from before the incident opened:
+	lastAt       int64 // when it completed, in Unix milliseconds; 0 if unknown
 	lastStatus   int64
 	lastError    string
 	lastDelivery int64
@@ -37,7 +37,7 @@ type probeEntry struct {
 	Delivery int64             `json:"delivery"`
 }
 
-// note records an attempt that ended now, which may be a ping.
+// note records a completed attempt, which may be a ping.
 func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	if a.Error == webhook.ErrorInterrupted || c.Ping && !c.Probe {
 		return nil
@@ -77,13 +77,14 @@ const (
 )
 
 var (
-	// Among the deliveries that ended last.
-	lastSuccess = "(SELECT y.completed_at FROM (" + byCompletion.query("d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping", "x.id", " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT 500") +
+	// The last success among the deliveries that completed most recently.
+	lastSuccess = "(SELECT y.completed_at FROM (" + byCompletion.query("d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping",
+		"x.id", " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT 500") +
 		") y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
 	selectSuccessBefore = "SELECT " + lastSuccess + " FROM subscriptions x WHERE x.id = ?"
 )
 
-// openIncident stores a new incident whose first failure was at first, and sets in.num.
+// openIncident stores a new incident with the time of its first failure, and sets in.num.
 func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) error {
 	var last int64
 	if err := t.Scan(selectIncidentTime, nil, &last); err != nil {
@@ -106,8 +107,8 @@ func (t *tx) openIncident(in *incident, programID, subscriptionID string, first 
 	return nil
 }
 
-// closeIncident closes an incident of a subscription whose failures were f, if one is
-// open. The caller stores the failures without it.
+// closeIncident closes the open incident of a subscription with the failures f, if there is
+// one. The caller stores the failures without it.
 func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.IncidentEnd) error {
 	if in.num == 0 {
 		return nil
@@ -117,8 +118,8 @@ func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.Inciden
 		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes, orNull(in.probeLog), in.num)
 }
 
-// endIncident closes the incident of a subscription that was changed or deleted, if
-// one is open.
+// endIncident closes the open incident of a subscription that was changed or deleted, if there
+// is one.
 func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
 	f, in, err := t.failures(subscriptionID)
 	if err != nil {
@@ -127,8 +128,8 @@ func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
 	return t.closeIncident(&in, &f, by)
 }
 
-// incidentsChanged tells watchers, after the commit, that an incident was opened or
-// closed; and housekeeping, which closes those that are quiet.
+// incidentsChanged notifies watchers, after the commit, that an incident was opened or closed,
+// and housekeeping, which closes quiet incidents.
 func (t *tx) incidentsChanged() {
 	t.AfterCommit(func() {
 		t.w.watchers.notify(func(c *Changes) { c.Incidents = true })
@@ -138,9 +139,9 @@ func (t *tx) incidentsChanged() {
 	})
 }
 
-// noteEnded counts n deliveries of a subscription that failed permanently without a result
-// of an attempt: interrupted by the end of the process, or expired. Accepted is when the
-// oldest of their events was accepted, zero if unknown.
+// noteEnded counts n deliveries of a subscription that failed permanently without the result of
+// an attempt: interrupted by the end of the process, or expired. accepted is when the oldest of
+// their events was accepted, zero if unknown.
 func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.Time) error {
 	f, in, err := t.failures(subscriptionID)
 	if err != nil {
@@ -165,13 +166,13 @@ func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.
 	return t.setFailures(subscriptionID, f, in)
 }
 
-// selectQuiet finds the open incidents that close when no delivery fails, with the
-// time at which they do. Only subscriptions that fail have a row.
+// selectQuiet returns the open incidents of subscriptions that are not failing, and when they
+// close. Only subscriptions with failures have a row.
 const selectQuiet = "SELECT subscription_id, quiet_at FROM failures WHERE incident IS NOT NULL AND failing_since IS NULL"
 
-// closeQuiet closes each incident whose subscription is not failing once no delivery has
-// failed permanently for [webhook.IncidentQuiet]. It returns when the next one is due, by
-// the process's time; zero for none.
+// closeQuiet closes the incidents of subscriptions that are not failing after no delivery has
+// failed permanently for [webhook.IncidentQuiet]. It returns when the next one is due,
+// monotonic, zero for none.
 func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 	var due []string
 	now := time.Now()
@@ -179,7 +180,7 @@ func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 		var id string
 		var quiet sql.NullInt64
 		err := scan(&id, &quiet)
-		// One without a time was opened by a circuit breaker that is closed since.
+		// Without a time: opened by a circuit breaker that has closed since.
 		switch at := s.clock.process(quiet); {
 		case !at.After(now):
 			due = append(due, id)
@@ -196,7 +197,7 @@ func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 		errs = append(errs, s.writer.doRepeatable(func(t *tx) error {
 			f, in, err := t.failures(id)
 			if err != nil || in.num == 0 || !f.Since.IsZero() || in.quietAt > s.clock.wait(s.clock.now()) {
-				return err // it has changed since
+				return err // changed since
 			}
 			if err := t.closeIncident(&in, &f, webhook.IncidentIsQuiet); err != nil {
 				return err

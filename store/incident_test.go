@@ -19,8 +19,8 @@ type incidentWorld struct {
 	policy webhook.HealthPolicy
 }
 
-// inIncident runs a test with a subscription of a store that keeps house. Its circuit
-// breaker opens with the third rejection, or with the third retryable attempt.
+// inIncident runs a test with a subscription of a store with housekeeping. The circuit breaker
+// opens at the third rejection or the third retryable attempt.
 func inIncident(t *testing.T, test func(*testing.T, *incidentWorld)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, s *Store) {
@@ -33,8 +33,8 @@ func inIncident(t *testing.T, test func(*testing.T, *incidentWorld)) {
 	})
 }
 
-// attempt publishes an event and records an attempt with a response status, 0 for a
-// timeout, of the number-th attempt of a delivery.
+// attempt publishes an event and records its number-th attempt with a response status, 0 for a
+// timeout.
 func (w *incidentWorld) attempt(number, status int) *Claim {
 	w.Helper()
 	publish(w.T, w.s, "p", "content_updated")
@@ -54,7 +54,7 @@ func (w *incidentWorld) record(c *Claim, number, status int) {
 	must(w.T, err)
 }
 
-// all returns every incident, the oldest first.
+// all returns all incidents, oldest first.
 func (w *incidentWorld) all() []webhook.Incident {
 	w.Helper()
 	q, invalid := webhook.IncidentList.Parse(url.Values{"sort": {"opened_at"}})
@@ -87,8 +87,8 @@ func (w *incidentWorld) want(closed ...webhook.IncidentEnd) []webhook.Incident {
 	return all
 }
 
-// An incident opens with the first delivery that fails for good, takes in the circuit
-// breaker, and closes with it.
+// An incident opens with the first delivery that fails permanently, before the circuit breaker
+// opens, and closes with the breaker.
 func TestIncidentOfARejectingSubscription(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.attempt(1, 200)
@@ -98,8 +98,9 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		w.attempt(1, 401)
 		first := time.Now()
 		i := w.want("")[0]
-		if i.FailingReason != "" || i.Failed != 1 || !i.FirstFailure.Equal(first) || !i.LastSuccess.Equal(succeeded) || i.ResponseStatus != 401 || i.DeliveryID == "" {
-			t.Errorf("after one rejection it is %+v", i)
+		if i.FailingReason != "" || i.Failed != 1 || !i.FirstFailure.Equal(first) || !i.LastSuccess.Equal(succeeded) ||
+			i.ResponseStatus != 401 || i.DeliveryID == "" {
+			t.Errorf("after one rejection: got %+v", i)
 		}
 		time.Sleep(time.Minute)
 		w.attempt(1, 403)
@@ -107,10 +108,11 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		publish(t, w.s, "p", "content_updated", "content_updated")
 		i = w.want("")[0]
 		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || !i.FirstFailure.Equal(first) || !i.LastFailure.Equal(time.Now()) ||
-			i.ResponseStatus != 404 || i.DeliveryID != last.ID || i.WaitingEvents != 2 || !i.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) || !i.FailedFrom.Equal(first) {
-			t.Errorf("failing, it is %+v", i)
+			i.ResponseStatus != 404 || i.DeliveryID != last.ID || i.WaitingEvents != 2 ||
+			!i.NextProbe.Equal(time.Now().Add(webhook.MinProbeWait)) || !i.FailedFrom.Equal(first) {
+			t.Errorf("failing: got %+v", i)
 		}
-		time.Sleep(2 * webhook.IncidentQuiet) // the circuit breaker holds it open
+		time.Sleep(2 * webhook.IncidentQuiet) // an open circuit breaker keeps it open
 		w.want("")
 		ping, _, err := w.s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, w.s, w.sub.ID), Kind: CreditPing, Probe: true})
 		must(t, err)
@@ -119,8 +121,9 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
 		w.record(c, 1, 200)
 		i = w.want(webhook.IncidentRecovered)[0]
-		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || i.Probes != 1 || i.WaitingEvents != 0 || !i.ClosedAt.Equal(time.Now()) || i.DeliveryID != ping.ID || !i.LastSuccess.Equal(succeeded) {
-			t.Errorf("closed, it is %+v", i)
+		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || i.Probes != 1 || i.WaitingEvents != 0 ||
+			!i.ClosedAt.Equal(time.Now()) || i.DeliveryID != ping.ID || !i.LastSuccess.Equal(succeeded) {
+			t.Errorf("closed: got %+v", i)
 		}
 		_, err = w.s.Replays().Create(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
 		must(t, err)
@@ -131,19 +134,19 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 			kinds = append(kinds, e.Kind)
 		}
 		if want := []webhook.IncidentEntryKind{"opened", "alert", "probe", "alert", "probe", "closed", "resent"}; !slices.Equal(kinds, want) {
-			// The probe that succeeded, the alert and the end are of one moment.
-			t.Errorf("its timeline has %q, want %q", kinds, want)
+			// The successful probe, the alert and the end have the same time.
+			t.Errorf("timeline: got %q, want %q", kinds, want)
 		}
 		for _, e := range i.Timeline {
 			if e.Probe != nil && e.Probe.DeliveryID == "" || e.Alert == webhook.AlertRecovered && !e.At.Equal(i.ClosedAt) {
-				t.Errorf("an entry is %+v", e)
+				t.Errorf("unexpected entry %+v", e)
 			}
 		}
 	})
 }
 
-// An incident of an unreachable subscription opens with the circuit breaker, before
-// anything has failed permanently. Its first failure is the first of those attempts.
+// An incident of an unreachable subscription opens with the circuit breaker, before anything
+// has failed permanently. Its first failure is the first of those attempts.
 func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.attempt(1, 503)
@@ -153,14 +156,15 @@ func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
 		time.Sleep(webhook.FailingOver)
 		w.attempt(1, 0)
 		i := w.want("")[0]
-		if i.FailingReason != webhook.FailingUnreachable || i.Failed != 0 || !i.FirstFailure.Equal(first) || i.Error != webhook.ErrorTimeout || i.WaitingEvents != 3 {
-			t.Errorf("it is %+v", i)
+		if i.FailingReason != webhook.FailingUnreachable || i.Failed != 0 || !i.FirstFailure.Equal(first) || i.Error != webhook.ErrorTimeout ||
+			i.WaitingEvents != 3 {
+			t.Errorf("got %+v", i)
 		}
 	})
 }
 
-// Without the circuit breaker an incident closes when nothing has failed permanently for
-// an hour, whatever succeeded meanwhile, and not before.
+// Without an open circuit breaker, an incident closes when nothing has failed permanently for
+// an hour, regardless of successes, and not before.
 func TestIncidentCloses(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.attempt(5, 500)
@@ -169,7 +173,7 @@ func TestIncidentCloses(t *testing.T) {
 			w.attempt(1, 200)
 			w.attempt(1, 404)
 			if i := w.want("")[0]; i.FailingReason != "" || !i.LastSuccess.Equal(time.Now()) {
-				t.Errorf("it is %+v", i)
+				t.Errorf("got %+v", i)
 			}
 		}
 		w.attempt(1, 200)
@@ -177,17 +181,17 @@ func TestIncidentCloses(t *testing.T) {
 		w.want("")
 		time.Sleep(2 * time.Second)
 		if i := w.want(webhook.IncidentIsQuiet)[0]; i.Failed != 6 || i.ResponseStatus != 404 {
-			t.Errorf("it is %+v", i)
+			t.Errorf("got %+v", i)
 		}
 		w.attempt(1, 410)
 		if i := w.want(webhook.IncidentIsQuiet, "")[1]; i.Failed != 1 {
-			t.Errorf("the next is %+v", i)
+			t.Errorf("next incident: got %+v", i)
 		}
 	})
 }
 
-// Another URL, an activation and a deletion close an incident; so does retention
-// remove it, once it is closed.
+// Another URL, an activation and a deletion close an incident. Retention removes closed
+// incidents.
 func TestIncidentEndsWithItsSubscription(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		fail := func() { w.attempt(1, 404) }
@@ -209,7 +213,8 @@ func TestIncidentEndsWithItsSubscription(t *testing.T) {
 	})
 }
 
-// A last attempt that the end of the process cut off has failed permanently.
+// A delivery whose last attempt was interrupted by the end of the process has failed
+// permanently.
 func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		publish(t, w.s, "p", "content_updated")
@@ -220,15 +225,15 @@ func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 			t.Fatalf("recovered %d, %v", n, err)
 		}
 		if i := w.want("")[0]; i.Failed != 1 {
-			t.Errorf("it is %+v", i)
+			t.Errorf("got %+v", i)
 		}
 		time.Sleep(webhook.IncidentQuiet + housekeepingPause)
 		w.want(webhook.IncidentIsQuiet)
 	})
 }
 
-// A delivery that expires has failed permanently: it opens an incident, or is counted in
-// the open one. A ping or a subscription that was deleted is not.
+// An expired delivery has failed permanently: it opens an incident or counts in the open one.
+// Pings and deliveries of deleted subscriptions do not.
 func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		other := subscribe(t, w.s, "p", "content_updated")
@@ -248,8 +253,9 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 		deliver(t, w.s, w.sub.ID, webhook.StatusSuccess) // the newest delivery is not removed
 		swept, err := w.s.sweep(t.Context(), edge, edge)
 		must(t, err)
-		if i := w.want("")[0]; i.Failed != 2 || i.FailingReason != "" || !i.FailedFrom.Equal(accepted.UTC().Truncate(time.Millisecond)) || swept.swept.Expired < 2 {
-			t.Errorf("it is %+v, after %+v", i, swept.swept)
+		if i := w.want("")[0]; i.Failed != 2 || i.FailingReason != "" || !i.FailedFrom.Equal(accepted.UTC().Truncate(time.Millisecond)) ||
+			swept.swept.Expired < 2 {
+			t.Errorf("got %+v, after sweep %+v", i, swept.swept)
 		}
 		publish(t, w.s, "p", "content_updated")
 		w.record(form(t, w.s, queue(t, w.s, w.sub.ID), 1), 1, 500)
@@ -260,12 +266,12 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 		_, err = w.s.sweep(t.Context(), edge, edge)
 		must(t, err)
 		if i := w.want("")[0]; i.Failed != 3 {
-			t.Errorf("it is %+v", i)
+			t.Errorf("got %+v", i)
 		}
 	})
 }
 
-// The timeline names what was resent: by whom, how many deliveries, with which outcome.
+// The timeline contains what was resent: by whom, how many deliveries, and their results.
 func TestTimelineOfResending(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		for range 2 {
@@ -276,7 +282,8 @@ func TestTimelineOfResending(t *testing.T) {
 		time.Sleep(time.Second)
 		deliverAll(t, w.s, w.sub.ID)
 		must(t, w.s.Write(t.Context(), func(sw Write) error {
-			plan, err := w.s.Replays().Plan(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
+			plan, err := w.s.Replays().Plan(t.Context(), "p", w.sub.ID,
+				&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
 			if err != nil {
 				return err
 			}
@@ -284,7 +291,8 @@ func TestTimelineOfResending(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return sw.Audit(webhook.AuditEntry{Admin: "grace@example.com", Action: webhook.ActionSubscriptionReplay, ProgramID: "p", SubjectID: w.sub.ID, Detail: "all; replay " + r.ID})
+			return sw.Audit(webhook.AuditEntry{Admin: "grace@example.com", Action: webhook.ActionSubscriptionReplay, ProgramID: "p",
+				SubjectID: w.sub.ID, Detail: "all; replay " + r.ID})
 		}))
 		i, err := w.s.Incidents().Get(t.Context(), "p", w.want("")[0].ID)
 		must(t, err)
@@ -295,25 +303,25 @@ func TestTimelineOfResending(t *testing.T) {
 			}
 		}
 		if len(resent) != 2 {
-			t.Fatalf("the timeline is %+v", i.Timeline)
+			t.Fatalf("timeline: got %+v", i.Timeline)
 		}
-		if r := resent[0]; r.BulkRunID != run.ID || r.Admin != "ada@example.com" || r.Running || r.Deliveries != 2 || r.Results[webhook.StatusSuccess] != 2 {
-			t.Errorf("the bulk run is %+v", r)
+		if r := resent[0]; r.BulkRunID != run.ID || r.Admin != "ada@example.com" || r.Running || r.Deliveries != 2 ||
+			r.Results[webhook.StatusSuccess] != 2 {
+			t.Errorf("bulk run: got %+v", r)
 		}
 		if r := resent[1]; r.ReplayID == "" || r.Admin != "grace@example.com" || !r.Running || r.Deliveries != 0 {
-			t.Errorf("the replay is %+v", r)
+			t.Errorf("replay: got %+v", r)
 		}
 		newest, err := w.s.Incidents().Newest(t.Context(), w.sub.ID)
 		if err != nil || newest.ID != i.ID || newest.Failed != 2 {
-			t.Errorf("the newest incident is %+v, %v", newest, err)
+			t.Errorf("newest incident: got %+v, %v", newest, err)
 		}
 		_, err = w.s.Incidents().Newest(t.Context(), webhook.NewID())
 		wantCode(t, err, webhook.CodeNotFound)
 	})
 }
 
-// An incident costs nothing beyond what a failed attempt writes anyway, and a success
-// writes nothing of it.
+// An incident adds no writes to a failed attempt, and a success writes nothing about it.
 func TestStatementsOfAnIncident(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.policy = webhook.HealthPolicy{}
@@ -337,13 +345,13 @@ func TestStatementsOfAnIncident(t *testing.T) {
 		recovering := count(200)
 		then := count(200)
 		if opening != failing+1 || again != failing || then != success || recovering != success+1 {
-			t.Errorf("a success changes %d rows, the failure that opens %d, the next %d and %d, the success after them %d, the next %d",
+			t.Errorf("rows changed: success %d, failure that opens %d, next failures %d and %d, next successes %d and %d",
 				success, opening, failing, again, recovering, then)
 		}
 	})
 }
 
-// What is listed can be selected, and each page follows the last.
+// Incidents can be filtered, and pages follow each other.
 func TestIncidentList(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		program(t, w.s, "q")
@@ -395,8 +403,7 @@ func TestIncidentList(t *testing.T) {
 	})
 }
 
-// listed returns the subscriptions of the incidents of a list, by their places, page by
-// page.
+// listed returns the subscriptions of the incidents in a list, by index, page by page.
 func (w *incidentWorld) listed(program string, list *webhook.List, values url.Values, subs []webhook.Subscription) (got []int) {
 	w.Helper()
 	for {
@@ -416,7 +423,7 @@ func (w *incidentWorld) listed(program string, list *webhook.List, values url.Va
 	}
 }
 
-// The open incidents come with the worst first.
+// Open returns the most severe incident first.
 func TestOpenIncidents(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.policy.RejectingAfter = 2
@@ -442,8 +449,9 @@ func TestOpenIncidents(t *testing.T) {
 		for _, i := range all {
 			got = append(got, i.SubscriptionID)
 		}
-		if want := []string{two.ID, three.ID, one.ID}; !slices.Equal(got, want) || all[0].WaitingEvents != 2 || all[1].WaitingEvents != 1 || all[1].Failed != 3 || all[2].Description != other {
-			t.Errorf("they are %+v", all)
+		if want := []string{two.ID, three.ID, one.ID}; !slices.Equal(got, want) || all[0].WaitingEvents != 2 || all[1].WaitingEvents != 1 ||
+			all[1].Failed != 3 || all[2].Description != other {
+			t.Errorf("got %+v", all)
 		}
 	})
 }
@@ -457,7 +465,8 @@ func TestIncidentPlans(t *testing.T) {
 	}{
 		{incidentsAll.down.text, len(incidentsAll.down.names), "SEARCH n USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
 		{incidentsByProgram.down.text, len(incidentsByProgram.down.names), "incidents_by_program (program_id=? AND num>? AND num<?)"},
-		{incidentsBySubscription.up.text, len(incidentsBySubscription.up.names), "incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
+		{incidentsBySubscription.up.text, len(incidentsBySubscription.up.names),
+			"incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
 		{incidentsUnresolved.down.text, len(incidentsUnresolved.down.names), "incidents_unresolved"},
 		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
 		{selectIncidents, 2, "deliveries_by_completion (subscription_id=?"},

@@ -12,16 +12,15 @@ import (
 	"service/webhook"
 )
 
-// The waiting events of an incident are counted up to MaxWaiting in a list, and up to
-// MaxWaitingOfOne of an incident that is read singly: that number stands for as many or
+// Bounds of an incident's count of waiting events; a count at its bound means that many or
 // more.
 const (
-	MaxWaiting      = 10_000
-	MaxWaitingOfOne = 1_000_000
+	MaxWaiting      = 10_000    // in a list
+	MaxWaitingOfOne = 1_000_000 // in [Incidents.Get]
 )
 
-// What changes while an incident is open is in f, the failures of its subscription x,
-// and in n once it is closed. ?2 is how far waiting events are counted.
+// While an incident is open, what changes is in f, the failures of its subscription x; once
+// it is closed, it is in n. ?2 bounds the count of waiting events.
 var (
 	incidentColumns = `n.num, n.id, n.program_id, n.subscription_id, coalesce(x.url, ''), coalesce(x.description, ''), coalesce(x.status, ''),
 		n.opened_at, n.closed_at, coalesce(n.closed_by, ''), coalesce(f.failing_reason, n.failing_reason, ''), n.first_at,
@@ -42,13 +41,15 @@ var (
 		LEFT JOIN failures f ON f.subscription_id = n.subscription_id AND f.incident = n.num ORDER BY j.key`
 
 	selectIncidentNum = "SELECT num FROM incidents WHERE id = ? AND (program_id = ? OR ? = '')"
-	// The worst first, as far as that is known without counting what waits.
-	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f ON f.subscription_id = n.subscription_id
+	// Most severe first, as far as known without counting waiting events.
+	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f
+		ON f.subscription_id = n.subscription_id
 		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
-	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL AND (program_id = ?1 OR ?1 = '')"
+	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL " +
+		"AND (program_id = ?1 OR ?1 = '')"
 )
 
-// scanIncident reads a row of incidentColumns, with its num and its log of probes.
+// scanIncident reads a row of incidentColumns, with the num and the log of probes.
 func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []probeEntry, err error) {
 	var opened, first int64
 	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
@@ -60,7 +61,8 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 		return i, num, nil, err
 	}
 	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), fromMillis(closed), time.UnixMilli(first).UTC()
-	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = fromMillis(success), fromMillis(lastAt), fromMillis(failedFrom), fromMillis(oldest)
+	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = fromMillis(success), fromMillis(lastAt), fromMillis(failedFrom),
+		fromMillis(oldest)
 	if i.Health == webhook.HealthFailing {
 		i.NextProbe = fromMillis(probe)
 	}
@@ -72,15 +74,14 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 	return i, num, log, nil
 }
 
-// CountOpen returns how many incidents of a program, or of all when that is "", are
-// open.
+// CountOpen returns the number of open incidents of a program, "" for all.
 func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err error) {
 	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID}, &n)
 }
 
-// Open returns the open incidents of a program, or of all when that is "", the most
-// severe first, at most limit: those whose circuit breaker is open, then those that
-// concern the most events, then the oldest. Waiting events are counted up to waiting.
+// Open returns the open incidents of a program, "" for all, at most limit, the most severe
+// first: those with an open circuit breaker, then those with the most events, then the oldest.
+// Waiting events are counted up to waiting.
 func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
@@ -108,7 +109,7 @@ func (s Incidents) Open(ctx context.Context, programID string, limit, waiting in
 	return all, err
 }
 
-// incidents returns incidents by their nums.
+// incidents returns incidents by num.
 func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err error) {
 	if len(nums) == 0 {
 		return nil, nil
@@ -121,8 +122,8 @@ func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err
 	return all, err
 }
 
-// Get returns an incident of a program, or of any when that is "", with its
-// timeline. Its waiting events are counted up to MaxWaitingOfOne.
+// Get returns an incident of a program, "" for any, with its timeline. It counts waiting events
+// up to MaxWaitingOfOne.
 func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var num int64
@@ -142,10 +143,11 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 	return i, err
 }
 
-const selectNewestIncident = "SELECT num FROM incidents INDEXED BY incidents_by_subscription WHERE subscription_id = ? ORDER BY num DESC LIMIT 1"
+const selectNewestIncident = "SELECT num FROM incidents INDEXED BY incidents_by_subscription WHERE subscription_id = ? " +
+	"ORDER BY num DESC LIMIT 1"
 
-// Newest returns the newest incident of a subscription, without its timeline. Its waiting
-// events are counted up to MaxWaiting.
+// Newest returns the newest incident of a subscription, without its timeline. It counts waiting
+// events up to MaxWaiting.
 func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var num int64
@@ -162,10 +164,12 @@ func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook
 }
 
 const (
-	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? ORDER BY a.num LIMIT 100"
+	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? " +
+		"ORDER BY a.num LIMIT 100"
 	// Of an alert a that is sent to channels: success if any has it.
 	alertStatus = `iif(a.status = 'success', a.status, coalesce(
-		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success' WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END
+		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success'
+			WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END
 			FROM alert_sends s WHERE s.alert = a.num), a.status))`
 	selectIncidentReplays = "SELECT " + replayColumns + ` FROM replays INDEXED BY replays_by_subscription
 		WHERE subscription_id = ? AND only_which <> 'missed' AND created_at >= ? AND from_at <= ? LIMIT 100`
@@ -203,11 +207,13 @@ const (
 	selectIncidentRuns = `SELECT r.num, r.id, r.program_id, r.status, r.admin, r.created_at, r.done, x.done
 		FROM bulk_run_subscriptions x CROSS JOIN bulk_runs r ON r.num = x.run
 		WHERE x.subscription_id = ?1 AND r.created_at >= ?2
-		AND r.created_at < coalesce((SELECT n.opened_at FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = ?1 AND n.num > ?3 ORDER BY n.num LIMIT 1), 1 << 62)
+		AND r.created_at < coalesce((SELECT n.opened_at FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = ?1
+		AND n.num > ?3 ORDER BY n.num LIMIT 1), 1 << 62)
 		ORDER BY x.run LIMIT 100`
 	selectRunResults = `SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery
 		WHERE x.run = ? AND d.subscription_id = ? GROUP BY 1`
-	selectReplayResults = "SELECT d.status, count(*) FROM deliveries d INDEXED BY deliveries_by_replay WHERE d.replay_id = ? AND d.replay_id IS NOT NULL GROUP BY 1"
+	selectReplayResults = "SELECT d.status, count(*) FROM deliveries d INDEXED BY deliveries_by_replay WHERE d.replay_id = ? " +
+		"AND d.replay_id IS NOT NULL GROUP BY 1"
 	// The audit log names who started a replay by its detail.
 	selectReplayAdmin = `SELECT a.admin FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = ?1 AND a.action = 'subscription.replay'
 		AND a.detail LIKE '%; replay ' || ?2 ORDER BY a.num DESC LIMIT 1`
@@ -236,13 +242,14 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 		sources = append(sources, source{query, args})
 		i.Timeline = append(i.Timeline, webhook.IncidentEntry{At: at, Kind: webhook.IncidentEntryResent, Resent: &r})
 	}
-	err := v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()}, func(scan func(...any) error) error {
-		r, err := scanReplay(scan)
-		add(r.CreatedAt, webhook.IncidentResend{
-			ReplayID: r.ID, Deliveries: r.Deliveries, Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
-		}, r.Deliveries, selectReplayResults, r.ID)
-		return err
-	})
+	err := v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()},
+		func(scan func(...any) error) error {
+			r, err := scanReplay(scan)
+			add(r.CreatedAt, webhook.IncidentResend{
+				ReplayID: r.ID, Deliveries: r.Deliveries, Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
+			}, r.Deliveries, selectReplayResults, r.ID)
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -301,11 +308,10 @@ func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
 	return err
 }
 
-// Page returns a page of the incidents of a program, of a query of
-// webhook.IncidentList, and the cursor of the next page, "" on the last. With "" it
-// returns those of all programs, of a query of webhook.AllIncidentList. It looks at a
-// bounded number of incidents: a page may be short or empty, and there is more all
-// the same when there is a cursor.
+// Page returns a page of the incidents of a program, for a query of webhook.IncidentList, and
+// the cursor of the next page, "" on the last. With program "" it returns those of all
+// programs, for a query of webhook.AllIncidentList. It reads a bounded number of incidents, so
+// a page may be short or empty although more follow.
 func (s Incidents) Page(ctx context.Context, programID string, q *webhook.ListQuery) (all []webhook.Incident, next string, err error) {
 	f, err := s.feed(ctx, programID, q)
 	if err != nil {
@@ -322,8 +328,8 @@ func (s Incidents) Page(ctx context.Context, programID string, q *webhook.ListQu
 	return all, next, err
 }
 
-// Newer returns the cursor of the page before the one that a query asks for by its
-// cursor, "" when that is the first.
+// Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
+// first.
 func (s Incidents) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
 	f, err := s.feed(ctx, programID, q)
 	if err != nil {
@@ -332,7 +338,7 @@ func (s Incidents) Newer(ctx context.Context, programID string, q *webhook.ListQ
 	return f.newer(ctx)
 }
 
-// feed is where the incidents of a query are found.
+// feed returns the feed of incidents that match q.
 func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["opened_at"], s.before)
 	if err != nil {
@@ -344,7 +350,8 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 		list, programs = webhook.IncidentList, []string{programID}
 		b["program_id"] = jsonOf(programs)
 	}
-	f := &feed{s: s.core, q: q, binds: b, low: low, high: high, scope: cursorScope{"incidents", programID, "", list.Selection(q)}, budget: s.lists.scan}
+	f := &feed{s: s.core, q: q, binds: b, low: low, high: high, scope: cursorScope{"incidents", programID, "", list.Selection(q)},
+		budget: s.lists.scan}
 	each := func(a *access, values []string) {
 		for _, value := range values {
 			f.streams = append(f.streams, stream{access: a, binds: binds{"value": value}})
@@ -366,17 +373,21 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 var (
 	incidentMatches = allOf(isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"), isWithin("closed_at", "n.closed_at"),
 		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
-		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f WHERE f.subscription_id = n.subscription_id AND f.incident = n.num)) IN (SELECT value FROM json_each(:failing_reason))")
-	incidentsAll            = along("n.num", "n.num", incidentMatches, "FROM incidents n WHERE TRUE")
-	incidentsUnresolved     = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_unresolved WHERE n.closed_at IS NULL")
-	incidentsByProgram      = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_by_program WHERE n.program_id = :value")
-	incidentsBySubscription = along("n.num", "n.num", incidentMatches, "FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = :value")
+		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f "+
+			"WHERE f.subscription_id = n.subscription_id AND f.incident = n.num)) IN (SELECT value FROM json_each(:failing_reason))")
+	incidentsAll        = along("n.num", "n.num", incidentMatches, "FROM incidents n WHERE TRUE")
+	incidentsUnresolved = along("n.num", "n.num", incidentMatches,
+		"FROM incidents n INDEXED BY incidents_unresolved WHERE n.closed_at IS NULL")
+	incidentsByProgram = along("n.num", "n.num", incidentMatches,
+		"FROM incidents n INDEXED BY incidents_by_program WHERE n.program_id = :value")
+	incidentsBySubscription = along("n.num", "n.num", incidentMatches,
+		"FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = :value")
 )
 
 const selectIncidentFrom = "SELECT num, opened_at FROM incidents WHERE num >= ? ORDER BY num LIMIT 1"
 
-// before returns the greatest num of an incident that was opened before a time, 0
-// when there is none.
+// before returns the highest num of an incident that was opened before a time, 0 if there is
+// none.
 func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
 	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
 }
@@ -384,15 +395,15 @@ func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
 const countWaiting = `SELECT count(*) FROM (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id
 	CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ? LIMIT ?)`
 
-// WaitingEvents counts the events in the log that wait for subscriptions, up to most of
-// them all together.
-func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []string, most int) (total int, err error) {
+// WaitingEvents counts the events in the log that wait for subscriptions, at most limit in
+// total.
+func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []string, limit int) (total int, err error) {
 	for _, id := range subscriptionIDs {
 		var n int
-		if err := s.db.Scan(ctx, countWaiting, []any{id, most - total}, &n); err != nil {
+		if err := s.db.Scan(ctx, countWaiting, []any{id, limit - total}, &n); err != nil {
 			return total, err
 		}
-		if total += n; total >= most {
+		if total += n; total >= limit {
 			break
 		}
 	}

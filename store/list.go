@@ -14,47 +14,45 @@ import (
 	"service/webhook"
 )
 
-// listLimits bound what a page of a feed costs, however many rows there are: it
-// either knows its rows by an index, or walks along the list's order and leaves
-// off after so many rows, or so long, with a cursor, having found what it found.
+// listLimits bound the cost of a page of a feed, regardless of the number of rows. A page finds
+// its rows by an index, or walks along the order of the list and stops with a cursor after so
+// many rows or so much time.
 type listLimits struct {
-	set        int           // rows that a page picks out by the index of a filter, to put them in order itself
-	scan       int           // rows that a page looks at while it walks along the list's order
-	costlyScan int           // the same where judging a row looks into events
-	time       time.Duration // after that a walk leaves off that has looked at leastScan rows; 0 is no limit
+	set        int           // rows that a page reads by the index of a filter and sorts
+	scan       int           // rows that a page reads in the order of the list
+	costlyScan int           // the same if the filters need the events of each row
+	time       time.Duration // a walk stops after this time and minScan rows; 0 for no limit
 }
 
-// leastScan is how many rows a walk looks at however long it takes: what is
-// asked for without a filter is a whole page.
-const leastScan = 500
+// minScan is how many rows a walk reads regardless of the time, so that a page without filters
+// is always full.
+const minScan = 500
 
-// defaultListLimits are those of every store but in tests. A row takes about a
-// microsecond when it lies beside the one before, ten when it has to be read,
-// and a hundred when it is a delivery of a hundred events to be looked into.
+// defaultListLimits are the production values. Reading a row takes about 1 µs if it is next to
+// the previous one, 10 µs if it must be looked up, and 100 µs for a delivery of a hundred
+// events that must be read.
 var defaultListLimits = listLimits{set: 2500, scan: 10_000, costlyScan: 5000, time: 15 * time.Millisecond}
 
-// over returns when the time of a walk that begins now is over.
-func (l *listLimits) over(now time.Time) time.Time { return now.Add(l.time) }
+// deadline returns when a walk that begins now must stop.
+func (l *listLimits) deadline(now time.Time) time.Time { return now.Add(l.time) }
 
-// late says whether a walk that has looked at so many rows is to leave off since
-// its time is over.
-func (l *listLimits) late(looked int, over time.Time) bool {
-	return l.time > 0 && looked >= leastScan && time.Now().After(over)
+// late reports whether a walk must stop because its time is up.
+func (l *listLimits) late(looked int, deadline time.Time) bool {
+	return l.time > 0 && looked >= minScan && time.Now().After(deadline)
 }
 
-// statement is the text of a query whose parameters have names, such as :status.
+// statement is a query with named parameters, such as :status.
 type statement struct {
 	text  string
 	names []string // of ?1, ?2 and so on
 }
 
-// binds are the values of parameters by their names. A name that is missing is
-// NULL, which a condition of a list takes for no filter.
+// binds are the values of parameters by name. A missing name is NULL, which means no filter.
 type binds map[string]any
 
 var parameterName = regexp.MustCompile(`:[a-z_]+`)
 
-// with returns the statement continued by a text.
+// with returns the statement with text appended.
 func (s statement) with(text string) statement {
 	s.names = slices.Clone(s.names)
 	s.text += parameterName.ReplaceAllStringFunc(text, func(name string) string {
@@ -68,8 +66,8 @@ func (s statement) with(text string) statement {
 	return s
 }
 
-// args returns the arguments of the statement in their order. A name that several
-// layers bind has the value of the first.
+// args returns the arguments of the statement. If several layers have a name, the first one
+// wins.
 func (s statement) args(layers ...binds) []any {
 	args := make([]any, len(s.names))
 	for i, name := range s.names {
@@ -83,29 +81,29 @@ func (s statement) args(layers ...binds) []any {
 	return args
 }
 
-// allOf joins conditions into one.
+// allOf combines conditions with AND.
 func allOf(conditions ...string) string {
 	return "(" + strings.Join(conditions, ")\n\t\tAND (") + ")"
 }
 
-// truthOf returns the expression of a condition, which stops at the first part
-// that decides it: a condition alone evaluates all its parts.
+// truthOf returns the expression of a condition that SQLite stops evaluating at the first part
+// that decides it.
 func truthOf(condition string) string { return "iif(" + condition + ", 1, 0)" }
 
-// isIn is the condition of a filter by a column, whose values are an array bound
-// to the column's name.
+// isIn is the condition of a filter by a column, whose values are an array bound to the
+// column's name.
 func isIn(column string) string {
 	name := column[strings.LastIndexByte(column, '.')+1:]
 	return ":" + name + " IS NULL OR " + column + " IN (SELECT value FROM json_each(:" + name + "))"
 }
 
-// isWithin is the condition of a filter by a span of time.
+// isWithin is the condition of a filter by a time range.
 func isWithin(name, column string) string {
-	return "(:" + name + "_from IS NULL OR " + column + " >= :" + name + "_from) AND (:" + name + "_to IS NULL OR " + column + " < :" + name + "_to)"
+	return "(:" + name + "_from IS NULL OR " + column + " >= :" + name + "_from)" +
+		" AND (:" + name + "_to IS NULL OR " + column + " < :" + name + "_to)"
 }
 
-// bindsOf binds the filters of a query to their names, and both ends of each
-// span of time.
+// bindsOf binds the filters of a query to their names, and both ends of each time range.
 func bindsOf(q *webhook.ListQuery) binds {
 	b := make(binds, 16)
 	for name, values := range q.Filters {
@@ -117,20 +115,19 @@ func bindsOf(q *webhook.ListQuery) binds {
 	return b
 }
 
-// jsonOf renders the values of a filter as an array to bind; nil is NULL: no
-// filter.
+// jsonOf binds values as a JSON array; nil is NULL, which means no filter.
 func jsonOf[T any](values []T) any {
 	if values == nil {
 		return nil
 	}
 	b, err := json.Marshal(values)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // cannot happen for strings and numbers
 	}
 	return string(b)
 }
 
-// truths turns the words of a filter into what SQLite has for them.
+// truths converts the words of a boolean filter to SQLite's values.
 func truths(words []string) (all []int) {
 	for _, word := range words {
 		all = append(all, map[string]int{"false": 0, "true": 1}[word])
@@ -138,7 +135,7 @@ func truths(words []string) (all []int) {
 	return all
 }
 
-// column reads a query of one column.
+// column returns the results of a query with one column.
 func column[T any](v *view, s statement, layers ...binds) (all []T, err error) {
 	err = v.Each(s.text, s.args(layers...), func(scan func(...any) error) error {
 		var one T
@@ -149,14 +146,14 @@ func column[T any](v *view, s statement, layers ...binds) (all []T, err error) {
 	return all, err
 }
 
-// position is where a row stands in a list: by a value that is sorted by first, 0
-// of every row when there is none, and then by a key, such as num or seq.
+// position is the position of a row in a list: the value that is sorted by first, 0 if there is
+// none, and then a key such as num or seq.
 type position struct{ at, key int64 }
 
-// order is an order of positions: whether the value descends, and the key.
+// order is an order of positions: whether the value descends, and whether the key does.
 type order struct{ descending, keyDescending bool }
 
-// start returns the position before all others of a value.
+// start returns the position before all others with a value.
 func (o order) start(at int64) position {
 	if o.keyDescending {
 		return position{at, math.MaxInt64}
@@ -171,7 +168,7 @@ func (o order) compare(a, b position) int {
 	return down(o.keyDescending, cmp.Compare(a.key, b.key))
 }
 
-// down turns a comparison round if the order descends.
+// down reverses a comparison if the order descends.
 func down(descending bool, c int) int {
 	if descending {
 		return -c
@@ -179,24 +176,25 @@ func down(descending bool, c int) int {
 	return c
 }
 
-// access is a way to rows by an index, upwards and downwards by their key: its
-// statements select the key, and whether the filters let the row through.
+// access reads rows through an index in ascending or descending order of a key. Its statements
+// select the key, and whether the row matches the filters.
 type access struct {
 	up, down statement
-	valued   bool // they also select the value that is sorted by first
+	valued   bool // the statements also select the value that is sorted by first
 }
 
-// along returns the access of the rows of a FROM with its WHERE, whose key lies
-// between :low and :high, both exclusive. The index is in the order of a column
-// that rises with the key.
+// along returns the access to the rows of a FROM and WHERE clause whose key is between :low and
+// :high, both exclusive. The index is ordered by a column that rises with the key.
 func along(key, order, matches, from string) *access {
-	s := statement{}.with("SELECT " + key + ", " + truthOf(matches) + " " + from + " AND " + key + " > :low AND " + key + " < :high ORDER BY " + order)
+	s := statement{}.with("SELECT " + key + ", " + truthOf(matches) + " " + from +
+		" AND " + key + " > :low AND " + key + " < :high ORDER BY " + order)
 	return &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")}
 }
 
-// between turns a span of time into the span of a key along which time never
-// falls. Both bounds are exclusive.
-func (s *core) between(ctx context.Context, r webhook.TimeRange, before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
+// between converts a time range to a range of a key along which time never decreases. Both
+// bounds are exclusive.
+func (s *core) between(ctx context.Context, r webhook.TimeRange,
+	before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
 	high = math.MaxInt64
 	if !r.From.IsZero() {
 		if low, err = before(ctx, r.From); err != nil {
@@ -210,12 +208,11 @@ func (s *core) between(ctx context.Context, r webhook.TimeRange, before func(con
 	return low, high, err
 }
 
-// lastBefore returns the greatest key of a row whose time lies before another, the
-// lower end when there is none. Ends selects a key below and one above all rows,
-// and from the key and the time of the first row from a key on: what is old may be
-// gone.
+// lastBefore returns the highest key of a row with an earlier time, the lower end if there is
+// none. ends selects a key below and one above all rows; from selects the key and the time of
+// the first row from a key on, since old rows may have been removed.
 func (s *core) lastBefore(ctx context.Context, ends, from string, at time.Time) (int64, error) {
-	var low, high int64 // before at, and not
+	var low, high int64 // before at; not before at
 	err := s.db.Scan(ctx, ends, nil, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
@@ -229,9 +226,9 @@ func (s *core) lastBefore(ctx context.Context, ends, from string, at time.Time) 
 	return low, err
 }
 
-// Page returns a page of a program's subscriptions, and how many the
-// filters let through in all.
-func (s Subscriptions) Page(ctx context.Context, programID string, q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
+// Page returns a page of a program's subscriptions, and how many match the filters.
+func (s Subscriptions) Page(ctx context.Context, programID string,
+	q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
 	b := bindsOf(q)
 	b["program"], b["active"], b["size"], b["offset"] = programID, jsonOf(truths(q.Filters["active"])), q.Size, (q.Number-1)*q.Size
 	err = s.view(ctx, func(v *view) error {
@@ -256,8 +253,8 @@ var (
 	selectSubscriptions = statement{}.with("SELECT " + subscriptionColumns + listedSubscriptions)
 )
 
-// orderedSubscriptions returns the query of a page in an order; ids, which rise
-// in the order of creation, break the last ties.
+// orderedSubscriptions returns the query of a page in an order. Ids, which rise in the order of
+// creation, are the last criterion.
 func orderedSubscriptions(order []webhook.SortField) statement {
 	var terms []string
 	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
@@ -269,9 +266,9 @@ func orderedSubscriptions(order []webhook.SortField) statement {
 	return selectSubscriptions.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
 
-// Page returns a page of a program's log, and the cursor of the next page,
-// "" on the last. A page that filters looks at a bounded number of events: it
-// may be short or empty, and there is more all the same when there is a cursor.
+// Page returns a page of a program's log, and the cursor of the next page, "" on the last. A
+// page with filters reads a bounded number of events, so it may be short or empty although more
+// follow.
 func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	f, err := s.feed(ctx, programID, q)
 	if err != nil {
@@ -291,9 +288,8 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	return events, next, err
 }
 
-// Newer returns the cursor of the page before the one that a query of the
-// log of a program, or of all programs when that is "", asks for by its cursor;
-// "" when that is the first.
+// Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
+// first. programID is "" for all programs.
 func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
 	f, err := s.feedAll(ctx, q)
 	if programID != "" {
@@ -305,7 +301,7 @@ func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuer
 	return f.newer(ctx)
 }
 
-// feed is where the places of a program's log are found.
+// feed returns the feed of a program's events that match q.
 func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.seqBefore(ctx, programID, at)
@@ -313,7 +309,8 @@ func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)}, budget: q.Size + 1}
+	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"events", programID, "", webhook.EventList.Selection(q)},
+		budget: q.Size + 1}
 	f.binds = bindsOfEvents(q)
 	f.binds["program"] = programID
 	switch names := q.Filters["name"]; {
@@ -338,9 +335,8 @@ func bindsOfEvents(q *webhook.ListQuery) binds {
 	return b
 }
 
-// The timestamp of an event stands at a fixed place of its JSON, another one if that
-// is compressed, and is UTC with Z or +00:00; without that, timestamps are in the order
-// of their text.
+// The timestamp of an event is at a fixed offset of its JSON, a different one if that is
+// compressed. It is UTC with Z or +00:00; without that suffix, timestamps sort as text.
 const (
 	eventStamp = "replace(rtrim(substr(" + stampFrom + ", 1, instr(" + stampFrom + ", '\"') - 1), 'Z'), '+00:00', '')"
 	stampFrom  = "CAST(substr(e.json, iif(substr(e.json, 1, 1) = x'7b', 59, 2), 40) AS TEXT)"
@@ -349,16 +345,19 @@ const (
 var (
 	eventMatches = allOf(isIn("e.name"), isWithin("timestamp", eventStamp))
 	eventsBySeq  = along("e.seq", "e.seq", eventMatches, "FROM events e INDEXED BY events_by_seq WHERE e.program_id = :program")
-	eventsByName = along("e.seq", "e.seq", eventMatches, "FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value")
-	eventsByID   = along("e.seq", "e.seq", eventMatches, "FROM events e INDEXED BY events_by_id WHERE e.program_id = :program AND e.id IN (SELECT value FROM json_each(:id))")
+	eventsByName = along("e.seq", "e.seq", eventMatches,
+		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value")
+	eventsByID = along("e.seq", "e.seq", eventMatches,
+		"FROM events e INDEXED BY events_by_id WHERE e.program_id = :program AND e.id IN (SELECT value FROM json_each(:id))")
 )
 
-const selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?2) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key"
+const selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?2) i " +
+	"CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key"
 
-// stampOf renders a time as eventStamp compares them; zero is NULL.
+// stampOf formats a time for comparison with eventStamp; the zero time is NULL.
 func stampOf(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
-	return t.UTC().Format("2006-01-02T15:04:05.999999999") // 9: no zeros at the end
+	return t.UTC().Format("2006-01-02T15:04:05.999999999") // 9s omit trailing zeros
 }

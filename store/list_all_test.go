@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// anyDelivery is a row of the list over all programs as a plain model has it.
+// anyDelivery is a row of the list over all programs in a simple model.
 type anyDelivery struct {
 	modelDelivery
 	program, subscription, url, original, replay, run string
@@ -22,7 +22,7 @@ type anyDelivery struct {
 	events                                            []string // ids
 }
 
-func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
+func (m *anyDelivery) matchesAll(q *webhook.ListQuery) bool {
 	in := func(name, value string) bool {
 		return q.Filters[name] == nil || slices.Contains(q.Filters[name], value)
 	}
@@ -34,29 +34,30 @@ func (m *anyDelivery) letsAll(q *webhook.ListQuery) bool {
 	if parts := q.Filters["subscription_url"]; parts != nil && !slices.ContainsFunc(parts, named) {
 		return false
 	}
-	return m.lets(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
+	return m.matches(q) && in("program_id", m.program) && in("subscription_id", m.subscription) && in("id", m.id) &&
 		(q.Filters["event_id"] == nil || slices.ContainsFunc(m.events, func(id string) bool { return in("event_id", id) })) &&
-		in("failure_reason", m.reason) && in("redelivery_of", m.original) && in("replay_id", m.replay) && in("bulk_run_id", m.run) && m.made >= least
+		in("failure_reason", m.reason) && in("redelivery_of", m.original) && in("replay_id", m.replay) && in("bulk_run_id", m.run) &&
+		m.made >= least
 }
 
-// allDeliveries is a store with random deliveries of two programs, and the plain
-// model of them.
+// allDeliveries is a store with random deliveries of two programs, and a simple model of them.
 type allDeliveries struct {
 	t       *testing.T
 	s       *Store
 	random  *rand.Rand
-	subs    []webhook.Subscription       // the last is deleted
-	seqs    map[string]map[string]int64  // of the one event of each program and name
-	ids     map[string]map[string]string // the same
-	replays []string                     // and bulk runs
+	subs    []webhook.Subscription       // the last one is deleted
+	seqs    map[string]map[string]int64  // seqs of the single event of each program and name
+	ids     map[string]map[string]string // their ids
+	replays []string                     // replays and bulk runs
 	model   []*anyDelivery               // newest first
 }
 
 func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 	s := open(t)
-	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64), ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
+	d := &allDeliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 5)), seqs: make(map[string]map[string]int64),
+		ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
 	for _, id := range d.replays {
-		if _, err := beginBulk(t, s, webhook.BulkRedeliver, id, "", 0); err != nil {
+		if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,7 +74,8 @@ func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 		for i := range d.subs {
 			sub := &d.subs[i]
 			sub.URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", sub.ProgramID, i, i%2)
-			err := tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", sub.URL, i == len(d.subs)-1, sub.ID)
+			err := tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", sub.URL,
+				i == len(d.subs)-1, sub.ID)
 			if err != nil {
 				return err
 			}
@@ -90,8 +92,7 @@ func newAllDeliveries(t *testing.T, seed uint64) *allDeliveries {
 	return d
 }
 
-// insert stores the next delivery, of a random subscription and in a random
-// state.
+// insert stores the next delivery, of a random subscription and in a random state.
 func (d *allDeliveries) insert(i int) {
 	r := d.random
 	sub := d.subs[r.IntN(len(d.subs))]
@@ -112,7 +113,7 @@ func (d *allDeliveries) insert(i int) {
 		seq = jsonOf(seqs)
 	}
 	state := r.IntN(10)
-	if sub.ID == d.subs[len(d.subs)-1].ID { // it is deleted: nothing of it waits
+	if sub.ID == d.subs[len(d.subs)-1].ID { // deleted: nothing is pending
 		state = r.IntN(6)
 	}
 	switch state {
@@ -135,8 +136,11 @@ func (d *allDeliveries) insert(i int) {
 	}
 	d.model = append(d.model, m)
 	err := d.s.writer.do(func(tx *tx) error {
-		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq, blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
+		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, "+
+			"next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) "+
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
+			blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {
 			err = tx.linkEvents(m.program, m.num, seq.(string))
 		}
@@ -182,11 +186,10 @@ func (d *allDeliveries) randomQuery() string {
 	return raw
 }
 
-// matching returns the ids of the deliveries that a query lets through, newest
-// first.
+// matching returns the ids of the deliveries that match a query, newest first.
 func (d *allDeliveries) matching(q *webhook.ListQuery, after int64) (ids []string) {
 	for _, m := range d.model {
-		if m.num > after && m.letsAll(q) {
+		if m.num > after && m.matchesAll(q) {
 			ids = append(ids, m.id)
 		}
 	}
@@ -214,49 +217,49 @@ func (d *allDeliveries) checkPages(name string, q *webhook.ListQuery) {
 	}
 	got = readPages(d.t, name, q, 5*len(d.model), ofProgram, func(d webhook.Delivery) string { return d.ID })
 	if !slices.Equal(got, want) {
-		d.t.Fatalf("%s, of the program p:\ngot  %s\nwant %s", name, strings.Join(got, " "), strings.Join(want, " "))
+		d.t.Fatalf("%s, program p:\ngot  %s\nwant %s", name, strings.Join(got, " "), strings.Join(want, " "))
 	}
 }
 
-// checkAfter reads what is new behind a place. The nums of the model are not dense, by
-// which arrivals are counted where there is no filter.
+// checkAfter reads what is newer than a num. The nums of the model are not dense, but without
+// filters arrivals are counted by num.
 func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
 	after, fresh := d.any().num, 0
 	a, err := d.s.Deliveries().Arrivals(d.t.Context(), q, after, 5)
 	if err != nil || a.Newest != d.model[0].num {
-		d.t.Fatalf("%s: newest %d (%v)", name, a.Newest, err)
+		d.t.Fatalf("%s: got newest %d (%v)", name, a.Newest, err)
 	}
 	want := d.matching(q, after)
 	if fresh = len(want); len(q.Filters)+len(q.Ranges) == 0 && a.Newest-after > 5 {
 		fresh = int(a.Newest - after)
 	}
 	if a.Count > fresh || a.Count < fresh && !a.More {
-		d.t.Fatalf("%s after %d: %d arrived, want %d (more: %v)", name, after, a.Count, fresh, a.More)
+		d.t.Fatalf("%s after %d: got %d arrivals, want %d (more: %v)", name, after, a.Count, fresh, a.More)
 	}
 	if shown := a.Rows != nil; shown != (!a.More && a.Count > 0 && a.Count <= 5) {
-		d.t.Fatalf("%s after %d: the rows of %d are read: %v (more: %v)", name, after, a.Count, shown, a.More)
+		d.t.Fatalf("%s after %d: rows of %d arrivals read: %v (more: %v)", name, after, a.Count, shown, a.More)
 	}
 	for i, got := range a.Rows {
 		if got.ID != want[i] || d.idOf(a.Nums[i]) != got.ID {
-			d.t.Fatalf("%s after %d: row %d is %s, want of %v", name, after, i, got.ID, want)
+			d.t.Fatalf("%s after %d: row %d: got %s, want one of %v", name, after, i, got.ID, want)
 		}
 	}
 	page, nums, err := d.s.Deliveries().UpTo(d.t.Context(), q, after, 5)
 	older := d.matching(q, 0)[len(want):]
 	for i, got := range page {
 		if got.ID != older[i] || d.idOf(nums[i]) != got.ID {
-			d.t.Fatalf("%s up to %d: row %d is %s, want of %v", name, after, i, got.ID, older)
+			d.t.Fatalf("%s up to %d: row %d: got %s, want one of %v", name, after, i, got.ID, older)
 		}
 	}
 	if err != nil || len(page) > 5 {
-		d.t.Fatalf("%s up to %d: %d rows (%v)", name, after, len(page), err)
+		d.t.Fatalf("%s up to %d: got %d rows (%v)", name, after, len(page), err)
 	}
 }
 
 // idOf returns the id of the delivery with a num.
 func (d *allDeliveries) idOf(num int64) string { return d.model[len(d.model)-1-int(num-3)/2].id }
 
-// checkPicked has a bulk run go through all that matches, page by page.
+// checkPicked reads all matches with bulkPage.
 func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 	var picked []string
 	for at, more := int64(0), true; more; {
@@ -264,7 +267,7 @@ func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 		var err error
 		before := at
 		if nums, at, more, err = d.s.bulkPage(d.t.Context(), q, at, d.model[0].num); err != nil || more && at <= before {
-			d.t.Fatalf("%s: from %d to %d (%v)", name, before, at, err)
+			d.t.Fatalf("%s: read from %d to %d (%v)", name, before, at, err)
 		}
 		for _, num := range nums {
 			picked = append(picked, d.idOf(num))
@@ -272,13 +275,14 @@ func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 	}
 	want := d.matching(q, 0)
 	if slices.Reverse(want); !slices.Equal(picked, want) {
-		d.t.Fatalf("%s:\npicked %v\nwant   %v", name, picked, want)
+		d.t.Fatalf("%s:\ngot  %v\nwant %v", name, picked, want)
 	}
 }
 
-// readPages reads a list to its end, at most so many pages, and returns what id
-// returns of each row. The query's cursor is "" again then.
-func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int, page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {
+// readPages reads a list to its end, at most limit pages, and returns the id of each row.
+// Afterwards the query's cursor is "".
+func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
+	page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {
 	t.Helper()
 	for pages := 0; ; pages++ {
 		rows, next, err := page(t.Context(), q)
@@ -294,15 +298,16 @@ func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
 	}
 }
 
-// Random lists over all programs against a plain model, with limits so small
-// that every path is taken.
+// Random lists over all programs match a simple model, with limits so small that every path is
+// taken.
 func TestAllDeliveriesAgainstAModel(t *testing.T) {
-	for seed, limits := range []listLimits{{set: 4, scan: 6, costlyScan: 3}, {set: 1000, scan: 100, costlyScan: 100}, {set: 20, scan: 20, costlyScan: 20}} {
+	for seed, limits := range []listLimits{{set: 4, scan: 6, costlyScan: 3}, {set: 1000, scan: 100, costlyScan: 100},
+		{set: 20, scan: 20, costlyScan: 20}} {
 		d := newAllDeliveries(t, uint64(seed))
 		d.s.lists = limits
 		for walk := range 150 {
 			raw := d.randomQuery()
-			if walk < 4 { // few of the one kind, in a set, beside many of the others, by an index
+			if walk < 4 { // few of one kind, read as a set, with many of the others, read by an index
 				raw = fmt.Sprintf("filter[status]=pending,failed,retryable&filter[attempts_made.from]=%d&page[size]=%d", 3+walk%2, 5+20*(walk/2))
 			}
 			name := fmt.Sprintf("seed %d, walk %d, %s", seed, walk, raw)
@@ -314,8 +319,8 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 	}
 }
 
-// Subscriptions that have too many streams together are read by the index of all,
-// and by that alone: each delivery is listed once.
+// If the streams of subscriptions are too many, only the index of all deliveries is read, and
+// each delivery is listed once.
 func TestDeliveriesOfTooManyStreams(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -335,12 +340,12 @@ func TestDeliveriesOfTooManyStreams(t *testing.T) {
 	q := query(t, webhook.AllDeliveryList, "filter[program_id]=p&filter[response_status]=4xx")
 	got := readPages(t, "4xx", q, len(want), s.Deliveries().PageAll, func(d webhook.Delivery) string { return d.ID })
 	if !slices.Equal(got, want) {
-		t.Errorf("got %d deliveries, want %d, each once", len(got), len(want))
+		t.Errorf("got %d deliveries, want %d", len(got), len(want))
 	}
 }
 
-// What names more subscriptions by a part of their URLs than are looked for is
-// refused, and not answered with some of them; a program narrows it.
+// A part of a URL that matches too many subscriptions is refused, rather than returning some of
+// them. A filter by program helps.
 func TestDeliveriesByTooManyURLs(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -377,11 +382,11 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 	more(0, maxNamed-2)
 	list("filter[subscription_url]=partner", "")
 	more(maxNamed-2, maxNamed-1)
-	list("filter[subscription_url]=partner", "more than 1000 subscriptions; give more of the URL")
+	list("filter[subscription_url]=partner", "matches more than 1000 subscriptions; use a longer part")
 	list("filter[subscription_url]=partner&filter[program_id]=q", "")
 	list("filter[subscription_url]=partner&filter[subscription_id]="+first.ID, "")
 	list("filter[subscription_url]=nowhere", "")
 	more(maxNamed-1, namedAmong)
-	list("filter[subscription_url]=nowhere", "among more than 10000 subscriptions; choose a program")
+	list("filter[subscription_url]=nowhere", "cannot be searched in more than 10000 subscriptions")
 	list("filter[subscription_url]=nowhere&filter[program_id]=q", "")
 }

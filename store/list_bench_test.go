@@ -12,8 +12,8 @@ import (
 
 var listRows = flag.Int("list.rows", 0, "deliveries in the largest list of BenchmarkList; 0: 1,000,000, or 10,000 with -short")
 
-// BenchmarkList is the time of one page, by the number of deliveries in the
-// list. It must not grow with them:
+// BenchmarkList measures one page, by the number of deliveries in the list, on which the time
+// must not depend:
 //
 //	go test ./store -run '^$' -bench List
 func BenchmarkList(b *testing.B) {
@@ -36,8 +36,8 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// benchmarkOne reads the deliveries of one subscription. half is a time in the
-// middle of rows.
+// benchmarkOne reads the deliveries of one subscription. half is a time in the middle of the
+// rows.
 func benchmarkOne(b *testing.B, s *Store, subscriptionID string, rows int, half string) {
 	for _, page := range []struct{ name, raw string }{
 		{"first", ""},
@@ -149,7 +149,7 @@ func benchmarkEvents(b *testing.B, s *Store, half string) {
 	}
 }
 
-// benchmarkPage measures read, which returns how many rows it has found.
+// benchmarkPage measures read, which returns the number of rows found.
 func benchmarkPage(b *testing.B, read func() (int, error)) {
 	found := 0
 	for b.Loop() {
@@ -162,10 +162,10 @@ func benchmarkPage(b *testing.B, read func() (int, error)) {
 	b.ReportMetric(float64(found), "found")
 }
 
-// manyDeliveries fills a store with deliveries of one event each, one every
-// 10 ms: of 100 two were answered 500 and are failed; of 20,000 one was
-// answered 404, one had a TLS error, one will be tried again, one was answered
-// 202 and one carries a rare event. A tenth is of another subscription.
+// manyDeliveries fills a store with deliveries of one event each, one every 10 ms. Of 100, two
+// have status 500 and failed; of 20,000, one has status 404, one a TLS error, one will be
+// retried, one has status 202 and one carries a rare event. A tenth belongs to another
+// subscription.
 func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 	s := open(b)
 	program(b, s, "p")
@@ -181,13 +181,16 @@ func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 			}{
 				{numbers + `INSERT INTO events (program_id, seq, id, name, received_at, json)
 					SELECT 'p', i, printf('0198f6a2-7c1e-7d4b-9a41-%012x', i), iif(i % 20000 = 7, 'channel_created', 'content_updated'), ?3 + 10 * i,
-						CAST(printf('{"id":"0198f6a2-7c1e-7d4b-9a41-%012x","timestamp":"2026-01-02T03:04:05.000Z","name":"content_updated","version":"1","content_id":%d}', i, i) AS BLOB) FROM n`, 3},
-				{numbers + `INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, created_at, completed_at)
+						CAST(printf('{"id":"0198f6a2-7c1e-7d4b-9a41-%012x","timestamp":"2026-01-02T03:04:05.000Z",' ||
+			'"name":"content_updated","version":"1","content_id":%d}', i, i) AS BLOB) FROM n`, 3},
+				{numbers + `INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at,
+					response_status, error, seqs, created_at, completed_at)
 					SELECT 10 + i, printf('0198f6a3-7c1e-7d4b-9a41-%012x', i), iif(i % 10 = 9, ?5, ?4), 'p',
 						CASE WHEN i % 20000 = 1 THEN 'retryable' WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'failed' ELSE 'success' END,
 						CASE WHEN i % 20000 = 1 THEN NULL WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'rejected' END,
 						1, iif(i % 20000 = 1, ?3 + 10 * i, NULL),
-						CASE WHEN i % 20000 = 1 THEN 503 WHEN i % 20000 = 2 THEN 404 WHEN i % 20000 = 3 THEN NULL WHEN i % 20000 = 4 THEN 202 WHEN i % 100 IN (50, 51) THEN 500 ELSE 200 END,
+						CASE WHEN i % 20000 = 1 THEN 503 WHEN i % 20000 = 2 THEN 404 WHEN i % 20000 = 3 THEN NULL
+			WHEN i % 20000 = 4 THEN 202 WHEN i % 100 IN (50, 51) THEN 500 ELSE 200 END,
 						iif(i % 20000 = 3, 'tls', NULL), '[' || i || ']', ?3 + 10 * i, iif(i % 20000 = 1, NULL, ?3 + 10 * i + i % 97) FROM n`, 5},
 				{numbers + "INSERT INTO delivery_events (program_id, seq, delivery) SELECT 'p', i, 10 + i FROM n", 2},
 			} {

@@ -13,52 +13,58 @@ import (
 )
 
 const (
-	// listSubscriptions bounds the subscriptions that a page reads one by one,
-	// and listPrograms the programs whose events it looks for by name.
+	// listSubscriptions bounds the subscriptions that a page reads individually, and
+	// listPrograms the programs in which it looks up events.
 	listSubscriptions = 100
 	listPrograms      = 1000
 
-	// maxNamed is how many subscriptions a part of their URLs may name, and
-	// namedAmong how many of a program, or of all, are looked at for it.
+	// maxNamed bounds the subscriptions that match a part of their URL, and namedAmong
+	// those that are searched.
 	maxNamed   = 1000
 	namedAmong = 10_000
 )
 
-// The conditions of the filters of deliveries. A range of created_at is one of
-// num, along which it never falls.
+// The conditions of the filters of deliveries. A range of created_at is a range of num, with
+// which it never decreases.
 var (
-	deliveryMatches = allOf(":status IS NULL OR iif("+overtaken+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
+	deliveryMatches = allOf(":status IS NULL OR iif("+ofDeleted+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
 		isIn("d.response_status"), isIn("d.error"), isWithin("completed_at", "d.completed_at"),
-		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+overtaken,
+		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+ofDeleted,
 		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
-			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value WHERE e.name IN (SELECT value FROM json_each(:event)))`,
+			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value
+			WHERE e.name IN (SELECT value FROM json_each(:event)))`,
 		":event_id IS NULL OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value"+
 			" WHERE e.id IN (SELECT value FROM json_each(:event_id)))",
-		":failure_reason IS NULL OR iif("+overtaken+", 'subscription_deleted', d.failure_reason) IN (SELECT value FROM json_each(:failure_reason))",
+		":failure_reason IS NULL OR iif("+ofDeleted+", 'subscription_deleted', d.failure_reason) IN (SELECT value "+
+			"FROM json_each(:failure_reason))",
 		isIn("d.program_id"), isIn("d.subscription_id"), ":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"),
-		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
+		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
+			"WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
 
-	deliveriesOfSet = statement{}.with("SELECT d.num, coalesce(d.completed_at, :open) FROM json_each(:nums) i CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
+	deliveriesOfSet = statement{}.with("SELECT d.num, coalesce(d.completed_at, :open) FROM json_each(:nums) i " +
+		"CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
 )
 
-// overtaken is the condition of what waits for an attempt of a deleted
-// subscription: it has failed.
-const overtaken = "(d.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions z WHERE z.id = d.subscription_id AND z.deleted_at IS NOT NULL))"
+// ofDeleted is the condition of pending deliveries of a deleted subscription, which count as
+// failed.
+const ofDeleted = "(d.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions z WHERE z.id = d.subscription_id " +
+	"AND z.deleted_at IS NOT NULL))"
 
 const withinNums = " AND d.num > :low AND d.num < :high"
 
-// deliveryAccess is a way to deliveries by an index.
+// deliveryAccess reads deliveries through an index.
 type deliveryAccess struct {
-	*access           // in the order of num; nil when the index has another one
-	set     statement // the nums of at most :limit rows, in no order
-	next    statement // the least response status above :value that there is
+	*access           // in the order of num; nil if the index has another order
+	set     statement // the nums of at most :limit rows, unordered
+	next    statement // the lowest existing response status above :value
 }
 
-// orderedBy returns the access by an index that is in the order of num.
+// orderedBy returns the access through an index in the order of num.
 func orderedBy(index, where string) *deliveryAccess {
 	from := "FROM deliveries d " + index + " WHERE " + where
-	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, from), set: statement{}.with("SELECT d.num " + from + withinNums + " LIMIT :limit")}
+	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, from),
+		set: statement{}.with("SELECT d.num " + from + withinNums + " LIMIT :limit")}
 }
 
 // ofOne returns the access to all deliveries of one subscription.
@@ -76,44 +82,50 @@ func ofBulkRun() *deliveryAccess {
 		"FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = :value)")}
 }
 
-// ofEvent returns the access to the deliveries of an event, whose program and place
-// in the log are :value, an array.
+// ofEvent returns the access to the deliveries of an event. :value is an array of its program
+// and seq.
 func ofEvent() *deliveryAccess {
-	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 AND x.seq = :value ->> 1"
+	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 " +
+		"AND x.seq = :value ->> 1"
 	return &deliveryAccess{
 		access: along("x.delivery", "x.delivery", deliveryMatches, from),
 		set:    statement{}.with("SELECT x.delivery " + from + " LIMIT :limit"),
 	}
 }
 
-// byResponse returns the access by an index whose column before num is
-// response_status.
+// byResponse returns the access through an index with response_status before num.
 func byResponse(index, where string) *deliveryAccess {
 	const exceptions = " AND d.response_status NOT BETWEEN 200 AND 299"
 	a := orderedBy(index, where+"d.response_status = :value"+exceptions)
-	a.next = statement{}.with("SELECT coalesce(min(d.response_status), 1000) FROM deliveries d " + index + " WHERE " + where + "d.response_status > :value" + exceptions)
+	a.next = statement{}.with("SELECT coalesce(min(d.response_status), 1000) " +
+		"FROM deliveries d " + index + " WHERE " + where + "d.response_status > :value" + exceptions)
 	return a
 }
 
-// setOf returns the access by an index that has another order.
+// setOf returns the access through an index with another order.
 func setOf(from string) *deliveryAccess {
 	return &deliveryAccess{set: statement{}.with("SELECT " + from + " LIMIT :limit")}
 }
 
 var (
-	// Of one subscription.
-	deliveriesOfOne      = ofOne()
-	deliveriesByStatus   = orderedBy("INDEXED BY deliveries_by_status", "d.status = :value AND d.status <> 'success' AND d.subscription_id = :subscription")
+	// For one subscription.
+	deliveriesOfOne    = ofOne()
+	deliveriesByStatus = orderedBy("INDEXED BY deliveries_by_status",
+		"d.status = :value AND d.status <> 'success' AND d.subscription_id = :subscription")
 	deliveriesByResponse = byResponse("INDEXED BY deliveries_by_response", "d.subscription_id = :subscription AND ")
-	deliveriesByError    = orderedBy("INDEXED BY deliveries_by_error", "d.subscription_id = :subscription AND d.error = :value AND d.error IS NOT NULL")
-	deliveriesPings      = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
-	deliveriesDue        = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription AND next_attempt_at IS NOT NULL" +
-		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesOfEvent = ofEvent() // of all subscriptions as well
+	deliveriesByError    = orderedBy("INDEXED BY deliveries_by_error",
+		"d.subscription_id = :subscription AND d.error = :value AND d.error IS NOT NULL")
+	deliveriesPings = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
+	deliveriesDue   = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription " +
+		"AND next_attempt_at IS NOT NULL" +
+		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
+		"AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
+	deliveriesOfEvent = ofEvent() // also for all subscriptions
 	deliveriesWithin  = &deliveryAccess{set: statement{}.with(byCompletion.query("d.num", ":subscription", " AND d.completed_at IS NOT NULL"+
-		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)", " LIMIT :limit"))}
+		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)",
+		" LIMIT :limit"))}
 
-	// Of all subscriptions.
+	// For all subscriptions.
 	deliveriesOfAll = orderedBy("", "TRUE")
 	allByTrouble    = orderedBy("INDEXED BY deliveries_by_trouble", "d.status = :value AND d.status IN ('failed', 'retryable')")
 	allByResponse   = byResponse("INDEXED BY deliveries_by_answer", "")
@@ -126,29 +138,31 @@ var (
 	allPending      = setOf("num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'")
 	allPings        = setOf("num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL")
 	allDue          = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id > '' AND next_attempt_at IS NOT NULL")
-	allByEvent      = setOf("x.delivery FROM json_each(:programs) p CROSS JOIN json_each(:event) n CROSS JOIN events e INDEXED BY events_by_name ON e.program_id = p.value AND e.name = n.value" +
+	allByEvent      = setOf("x.delivery FROM json_each(:programs) p CROSS JOIN json_each(:event) n " +
+		"CROSS JOIN events e INDEXED BY events_by_name ON e.program_id = p.value AND e.name = n.value" +
 		" CROSS JOIN delivery_events x ON x.program_id = e.program_id AND x.seq = e.seq")
 )
 
-// has says whether an access has a parameter.
+// has reports whether an access has a parameter.
 func (a *deliveryAccess) has(parameter string) bool { return slices.Contains(a.set.names, parameter) }
 
-// lookup is an access, and the values that its index is searched for one by one.
+// lookup is an access with the values to look up in its index.
 type lookup struct {
 	*deliveryAccess
-	values []string // nil when it has no :value
+	values []string // nil if it has no :value
 }
 
-// choice is one way to the rows of a page: sets, which are read whole, and what
-// is walked along besides. When the sets have more than a few rows together, or
-// the walks are too many, the next choice is taken instead.
+// choice is one way to find the rows of a page: sets, which are read completely and sorted, and
+// walks along an order. If the sets have too many rows, or there are too many walks, the next
+// choice is tried.
 type choice struct {
 	sets, walks []lookup
-	settled     string // the filter that all these rows meet
+	settled     string // the filter that all these rows match
 }
 
-// choose returns the ways to the rows of a query, the best first; the last is
-// taken whatever it costs. The list is of so many subscriptions, 0 for all.
+// choose returns the ways to find the rows of a query, best first. The last one is taken
+// whatever it costs. subscriptions is the number of subscriptions that the list is limited to,
+// 0 for all.
 func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
@@ -181,8 +195,8 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	return choices
 }
 
-// alongCompletion returns the lookups in the order of completed_at: of what is
-// completed, and, unless the filters exclude it, of what is not.
+// alongCompletion returns the lookups in the order of completed_at: of completed deliveries,
+// and, unless the filters exclude them, of the others.
 func alongCompletion(q *webhook.ListQuery) []lookup {
 	walks := []lookup{{deliveriesCompleted[q.Sort[0].Descending], nil}}
 	if q.Ranges["completed_at"] != (webhook.TimeRange{}) {
@@ -241,7 +255,7 @@ func chooseOfAll(q *webhook.ListQuery) []choice {
 	rare := exceptions(q, allByError, allByResponse, allByTrouble)
 	pending := string(webhook.StatusPending)
 	if rare != nil && rare[0].deliveryAccess == allByTrouble && slices.Contains(rare[0].values, pending) {
-		// Pending ones have no index in the order of num: they are few, or a walk finds them.
+		// Pending deliveries have no index in the order of num: they are few, or a walk finds them.
 		others := slices.DeleteFunc(slices.Clone(rare[0].values), func(s string) bool { return s == pending })
 		return []choice{{sets: []lookup{{allPending, nil}}, walks: []lookup{{allByTrouble, others}}}, all}
 	}
@@ -253,7 +267,7 @@ func chooseOfAll(q *webhook.ListQuery) []choice {
 	return []choice{all}
 }
 
-// exceptions returns the lookups by what is exceptional, the rarest first.
+// exceptions returns the lookups by exceptional values, rarest first.
 func exceptions(q *webhook.ListQuery, errors, responses, statuses *deliveryAccess) (rare []lookup) {
 	if values := q.Filters["error"]; values != nil {
 		rare = append(rare, lookup{errors, values})
@@ -269,7 +283,7 @@ func exceptions(q *webhook.ListQuery, errors, responses, statuses *deliveryAcces
 	return rare
 }
 
-// responsesOf returns the HTTP statuses that a query asks for, classes in full.
+// responsesOf returns the HTTP statuses in the filter of a query, with classes expanded.
 func responsesOf(q *webhook.ListQuery) (statuses []string) {
 	for _, word := range q.Filters["response_status"] {
 		if class, ok := strings.CutSuffix(word, "xx"); ok {
@@ -284,24 +298,26 @@ func responsesOf(q *webhook.ListQuery) (statuses []string) {
 	return slices.Compact(statuses)
 }
 
-// notCompleted stands for the completed_at of a delivery that is not completed:
-// those come last, in both directions.
+// notCompleted stands for the completed_at of deliveries that are not completed. They come last
+// in both directions.
 const notCompleted = math.MaxInt64
 
 // deliveryList finds the rows of a page.
 type deliveryList struct {
 	*view
 	f             *feed
-	subscriptions []string // that the list is of, nil for all
-	programs      []string // the same
-	events        []string // the program and the place in the log of each event of the filter event_id
+	subscriptions []string // the subscriptions of the list, nil for all
+	programs      []string // the programs of the list, nil for all
+	events        []string // program and seq of each event of the filter event_id
 }
 
-// deliveryFeed returns the list of the deliveries of one subscription, or of all
-// when that is "", as a feed in the order of num.
-func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (*feed, error) {
+// deliveryFeed returns the deliveries of one subscription, "" for all, as a feed in the order
+// of num.
+func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List,
+	q *webhook.ListQuery) (*feed, error) {
 	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
-	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high, budget: s.lists.scan}
+	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high,
+		budget: s.lists.scan}
 	if q.Filters["event"] != nil || q.Filters["event_id"] != nil {
 		f.budget = s.lists.costlyScan
 	}
@@ -349,22 +365,22 @@ func (l *deliveryList) streams() ([]stream, error) {
 	return nil, nil
 }
 
-// take returns the streams of a choice, unless they or their rows are too many
-// and the choice is not the last.
+// take returns the streams of a choice. It returns false if they or their rows are too many and
+// the choice is not the last.
 func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, err error) {
-	limit, most := min(l.s.lists.set, l.f.budget), listSubscriptions
+	maxRows, maxStreams := min(l.s.lists.set, l.f.budget), listSubscriptions
 	if last {
-		limit, most = math.MaxInt32, math.MaxInt
+		maxRows, maxStreams = math.MaxInt32, math.MaxInt
 	}
 	if c.sets != nil {
-		rows, ok, err := l.set(c, limit)
+		rows, ok, err := l.set(c, maxRows)
 		if err != nil || !ok {
 			return nil, false, err
 		}
 		streams = append(streams, stream{rows: rows})
 	}
 	for _, walk := range c.walks {
-		all, err := l.bindsOf(walk, most)
+		all, err := l.bindsOf(walk, maxStreams)
 		if err != nil {
 			return nil, false, err
 		}
@@ -373,11 +389,11 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 			streams = append(streams, stream{access: walk.access, binds: b})
 		}
 	}
-	return streams, len(streams) <= most, nil
+	return streams, len(streams) <= maxStreams, nil
 }
 
-// set returns the rows of a choice's sets that the filters let through, unless
-// the sets have more than limit rows.
+// set returns the matching rows of a choice's sets. It returns false if the sets have more than
+// limit rows.
 func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error) {
 	nums := []int64{}
 	for _, of := range c.sets {
@@ -402,7 +418,7 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 	slices.Sort(nums)
 	b := binds{"nums": jsonOf(slices.Compact(nums)), "open": int64(notCompleted), c.settled: nil}
 	if !slices.ContainsFunc(c.sets, func(of lookup) bool { return !of.has("subscription") }) {
-		b["subscription_id"] = nil // they are all of these
+		b["subscription_id"] = nil // the sets select it already
 	}
 	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b, l.f.binds), func(scan func(...any) error) error {
 		r := row{ok: true}
@@ -416,9 +432,8 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 	return rows, true, err
 }
 
-// bindsOf returns the binds of a lookup for each subscription and value. It leaves
-// off after so many.
-func (l *deliveryList) bindsOf(of lookup, most int) (all []binds, err error) {
+// bindsOf returns the binds of a lookup for each subscription and value. It stops above limit.
+func (l *deliveryList) bindsOf(of lookup, limit int) (all []binds, err error) {
 	ids, each := []string{""}, of.has("subscription")
 	if each {
 		ids = l.subscriptions
@@ -435,15 +450,15 @@ func (l *deliveryList) bindsOf(of lookup, most int) (all []binds, err error) {
 			}
 			all = append(all, b)
 		}
-		if len(all) > most {
+		if len(all) > limit {
 			break
 		}
 	}
 	return all, nil
 }
 
-// valuesOf returns the values that a lookup searches for, of many response
-// statuses those that there are; one of no meaning when it has none.
+// valuesOf returns the values of a lookup; of many response statuses only those that exist. If
+// the lookup has no values, it returns one empty string.
 func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []string, err error) {
 	switch {
 	case of.deliveryAccess == deliveriesOfEvent:
@@ -465,14 +480,17 @@ func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []stri
 }
 
 var (
-	selectProgramSubscriptions = statement{}.with("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program WHERE program_id = :program ORDER BY id LIMIT :limit")
-	selectEventPlaces          = statement{}.with("SELECT json_array(e.program_id, e.seq) FROM json_each(:programs) p CROSS JOIN json_each(:event_id) i" +
+	selectProgramSubscriptions = statement{}.with("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program " +
+		"WHERE program_id = :program ORDER BY id LIMIT :limit")
+	selectEventPlaces = statement{}.with("SELECT json_array(e.program_id, e.seq) FROM json_each(:programs) p " +
+		"CROSS JOIN json_each(:event_id) i" +
 		" CROSS JOIN events e INDEXED BY events_by_id ON e.program_id = p.value AND e.id = i.value")
-	selectSubscriptionPrograms = statement{}.with("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i CROSS JOIN subscriptions s ON s.id = i.value")
+	selectSubscriptionPrograms = statement{}.with("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i " +
+		"CROSS JOIN subscriptions s ON s.id = i.value")
 )
 
-// narrow finds out of which subscriptions and programs the list is, as far as
-// its filters say so and those are few.
+// narrow determines the subscriptions and programs of the list, if its filters limit them to
+// few.
 func (l *deliveryList) narrow() (err error) {
 	f := l.f.q.Filters
 	ids := l.subscriptions
@@ -498,7 +516,7 @@ func (l *deliveryList) narrow() (err error) {
 		l.programs = f["program_id"]
 	case l.subscriptions != nil:
 		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.f.binds)
-		l.programs = append([]string{}, l.programs...) // not nil, which is all
+		l.programs = append([]string{}, l.programs...) // nil would mean all
 	default:
 		l.programs, err = l.allPrograms()
 	}
@@ -508,14 +526,14 @@ func (l *deliveryList) narrow() (err error) {
 	if l.programs == nil {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidTooMany, Parameter: "filter[event_id]",
-			Detail: "cannot be looked up in more than " + webhook.Count(listPrograms, "program") + "; give filter[program_id] too",
+			Detail: "cannot be looked up in more than " + webhook.Count(listPrograms, "program") + "; add filter[program_id]",
 		})
 	}
 	l.events, err = column[string](l.view, selectEventPlaces, l.f.binds)
 	return err
 }
 
-// ofPrograms returns the subscriptions that programs ever had, nil for more than
+// ofPrograms returns all subscriptions of programs, including deleted ones, nil for more than
 // listSubscriptions.
 func (l *deliveryList) ofPrograms(programs []string) ([]string, error) {
 	ids := []string{}
@@ -537,9 +555,8 @@ func (v *view) allPrograms() ([]string, error) {
 	return append([]string{}, ids...), nil
 }
 
-// named returns the subscriptions that are meant by parts of their URLs. The
-// error is one of the caller when they are too many to be looked for: a list of
-// only some of them would hide the others.
+// named returns the subscriptions whose URL contains one of the texts. If there are too many to
+// find all, the error is a *webhook.Error, since a partial result would hide the others.
 func (l *deliveryList) named(texts []string) ([]string, error) {
 	programs, given := l.f.q.Filters["program_id"], l.f.q.Filters["subscription_id"]
 	if programs == nil {
@@ -547,9 +564,10 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 	}
 	ids, looked := []string{}, 0
 	for _, program := range programs {
-		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed, Filters: map[string][]string{
-			"url": texts, "deleted": {"false", "true"},
-		}})
+		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed,
+			Filters: map[string][]string{
+				"url": texts, "deleted": {"false", "true"},
+			}})
 		err := l.Each(w.query, append([]any{namedAmong + 1 - looked, w.at, w.values[0]}, w.args...), func(scan func(...any) error) error {
 			var id string
 			var ok bool
@@ -557,13 +575,15 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 				return err
 			}
 			if looked++; looked > namedAmong {
-				return unnamed("cannot be looked for among more than " + webhook.Count(namedAmong, "subscription") + "; choose a program, or give filter[subscription_id]")
+				return tooManyNamed("cannot be searched in more than " + webhook.Count(namedAmong,
+					"subscription") + "; add filter[program_id] or filter[subscription_id]")
 			}
 			if ok && (given == nil || slices.Contains(given, id)) {
 				ids = append(ids, id)
 			}
 			if len(ids) > maxNamed {
-				return unnamed("is in the URLs of more than " + webhook.Count(maxNamed, "subscription") + "; give more of the URL, or choose a program")
+				return tooManyNamed("matches more than " + webhook.Count(maxNamed,
+					"subscription") + "; use a longer part of the URL, or add filter[program_id]")
 			}
 			return nil
 		})
@@ -574,25 +594,26 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 	return ids, nil
 }
 
-func unnamed(detail string) error {
+func tooManyNamed(detail string) error {
 	return webhook.Invalid(webhook.Validation{Code: webhook.InvalidTooMany, Parameter: "filter[subscription_url]", Detail: detail})
 }
 
-// Page returns a page of a subscription's deliveries, and the cursor of the next
-// page, "" on the last. A page that filters looks at a bounded number of
-// deliveries: it may be short or empty, and there is more all the same when there
-// is a cursor. In the order of completed_at, those that are not completed come
-// last; one that is completed between two pages may be on both or on neither.
-func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+// Page returns a page of a subscription's deliveries, and the cursor of the next page, "" on
+// the last. A page with filters reads a bounded number of deliveries, so it may be short or
+// empty although more follow. Sorted by completed_at, deliveries that are not completed come
+// last; one that completes between two pages may be on both or on neither.
+func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string,
+	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
 	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)
 }
 
-// PageProgram is [Deliveries.Page] over all subscriptions of a program: of a query
-// of webhook.ProgramDeliveryList.
-func (s Deliveries) PageProgram(ctx context.Context, programID string, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+// PageProgram is [Deliveries.Page] over all subscriptions of a program, for a query of
+// webhook.ProgramDeliveryList.
+func (s Deliveries) PageProgram(ctx context.Context, programID string,
+	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	own := *q
 	own.Filters = maps.Clone(q.Filters)
 	if own.Filters == nil {
@@ -602,14 +623,14 @@ func (s Deliveries) PageProgram(ctx context.Context, programID string, q *webhoo
 	return s.list(ctx, programID, "", webhook.ProgramDeliveryList, &own)
 }
 
-// PageAll is [Deliveries.Page] over all programs, for admins: of a query of
-// webhook.AllDeliveryList.
+// PageAll is [Deliveries.Page] over all programs, for a query of webhook.AllDeliveryList.
 func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	return s.list(ctx, "", "", webhook.AllDeliveryList, q)
 }
 
-// list lists those of one subscription, or of all when that is "".
-func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, list *webhook.List, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
+// list returns a page of the deliveries of one subscription, "" for all.
+func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, list *webhook.List,
+	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	f, err := s.deliveryFeed(ctx, programID, subscriptionID, list, q)
 	if err != nil {
 		return nil, "", err
@@ -625,8 +646,8 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 	return page, next, err
 }
 
-// deliveriesCompleted are the accesses in the order of completed_at, by whether
-// that descends. They begin behind :at and :num.
+// deliveriesCompleted are the accesses in the order of completed_at, by whether that descends.
+// They begin after :at and :num.
 var deliveriesCompleted = map[bool]*deliveryAccess{
 	false: completedBehind(
 		" AND (d.completed_at, d.num) > (:at, :num) AND d.completed_at < :latest", " ORDER BY 3, 1",
@@ -644,9 +665,8 @@ func completedBehind(up, upOrder, down, downOrder string) *deliveryAccess {
 	return &deliveryAccess{access: &access{query(up, upOrder), query(down, downOrder), true}, set: deliveriesWithin.set}
 }
 
-// completedBetween returns where the completed deliveries of a query begin and
-// end, as far as its spans of time say so: nothing is completed before it is
-// created.
+// completedBetween returns bounds of completed_at from the time ranges of a query; nothing is
+// completed before it is created.
 func completedBetween(q *webhook.ListQuery) (earliest, latest int64) {
 	completed, created := q.Ranges["completed_at"], q.Ranges["created_at"]
 	earliest, latest = max(0, completed.From.UnixMilli(), created.From.UnixMilli()), notCompleted-1
@@ -656,7 +676,7 @@ func completedBetween(q *webhook.ListQuery) (earliest, latest int64) {
 	return earliest, latest
 }
 
-// firstCompletion returns the position before all of a list by completed_at.
+// firstCompletion returns the position before all others in a list by completed_at.
 func (f *feed) firstCompletion(o order) position {
 	earliest, latest := completedBetween(f.q)
 	if o.descending {
@@ -665,15 +685,15 @@ func (f *feed) firstCompletion(o order) position {
 	return o.start(earliest)
 }
 
-// completionPlace reads a cursor of a list by completed_at.
-func (f *feed) completionPlace(o order) (position, error) {
-	place := make([]int64, 2)
-	err := f.s.parseCursor(f.scope, f.q.Cursor, place)
+// completionPosition decodes the cursor of a list by completed_at.
+func (f *feed) completionPosition(o order) (position, error) {
+	at := make([]int64, 2)
+	err := f.s.parseCursor(f.scope, f.q.Cursor, at)
 	if err == nil {
-		return position{place[0], place[1]}, nil
+		return position{at[0], at[1]}, nil
 	}
-	// Those of before API 2.4.1 have a part, a completed_at, a num, and a num among
-	// what is not completed. The second part follows the first if that descends.
+	// Cursors from before API 2.4.1 have a part, a completed_at, a num, and a num among
+	// deliveries that are not completed. The second part follows the first if that descends.
 	old := make([]int64, 5)
 	if f.s.parseCursor(f.scope, f.q.Cursor, old) != nil {
 		return position{}, err
@@ -684,8 +704,8 @@ func (f *feed) completionPlace(o order) (position, error) {
 	return position{old[1], old[2]}, nil
 }
 
-// numBefore returns the greatest num of a delivery that was created before a
-// time, 0 when there is none.
+// numBefore returns the highest num of a delivery that was created before a time, 0 if there is
+// none.
 func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
 	return s.lastBefore(ctx, selectNumEnds, selectFromNum, at)
 }
@@ -697,13 +717,13 @@ const (
 	selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value ORDER BY i.key"
 )
 
-// Newest returns the num of the newest delivery there is, 0 for none.
+// Newest returns the num of the newest delivery, 0 if there is none.
 func (s Deliveries) Newest(ctx context.Context) (num int64, err error) {
 	return num, s.db.Scan(ctx, selectNewestNum, nil, &num)
 }
 
-// Newer returns the cursor of the page before the one that a query of
-// webhook.AllDeliveryList asks for by its cursor, "" when that is the first.
+// Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
+// first.
 func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
 	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, q)
 	if err != nil {
@@ -712,8 +732,8 @@ func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor str
 	return f.newer(ctx)
 }
 
-// deliveries returns the deliveries with these nums, in their order, and the num of
-// each. Those that are gone are left out.
+// deliveries returns the deliveries with these nums, in their order, and their nums. Removed
+// ones are omitted.
 func (v *view) deliveries(nums []int64) (all []webhook.Delivery, found []int64, err error) {
 	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
 		d, num, err := v.s.scanDelivery(scan)

@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// query reads the parameters of a list.
+// query parses the parameters of a list.
 func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
 	values, err := url.ParseQuery(raw)
@@ -30,13 +30,14 @@ func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	return &q
 }
 
-// A cursor is void in every list but the one that it was made for.
+// A cursor is valid only in the list that it was made for.
 func TestCursorsAreBound(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
 	program(t, s, "p")
 	program(t, s, "q")
-	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"), subscribe(t, s, "q", "content_updated")}
+	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"),
+		subscribe(t, s, "q", "content_updated")}
 	for _, sub := range subs {
 		for range 2 {
 			must(t, s.writer.do(func(tx *tx) error { _, err := s.queuePing(tx, &sub, webhook.NewID()); return err }))
@@ -73,15 +74,16 @@ func TestCursorsAreBound(t *testing.T) {
 		for _, used := range lists {
 			_, err := list(used.of, used.raw, cursor)
 			if used == made && err != nil {
-				t.Errorf("%v: its own cursor: %v", made, err)
+				t.Errorf("%v: own cursor: got %v", made, err)
 			} else if used != made {
 				wantCode(t, err, webhook.CodeInvalid)
 			}
 		}
 		if _, err := list(made.of, strings.Replace(made.raw, "=1", "=2", 1), cursor); err != nil {
-			t.Errorf("%v: its own cursor, for a page of another size: %v", made, err)
+			t.Errorf("%v: own cursor with another page size: got %v", made, err)
 		}
-		for _, forged := range []string{"x", cursor[:len(cursor)-1], cursor + "A", "A" + cursor[1:], cursor + "=", "\n" + cursor, strings.Repeat("A", len(cursor))} {
+		for _, forged := range []string{"x", cursor[:len(cursor)-1], cursor + "A", "A" + cursor[1:], cursor + "=", "\n" + cursor,
+			strings.Repeat("A", len(cursor))} {
 			if forged != cursor {
 				_, err := list(made.of, made.raw, forged)
 				wantCode(t, err, webhook.CodeInvalid)
@@ -90,8 +92,7 @@ func TestCursorsAreBound(t *testing.T) {
 	}
 }
 
-// modelDelivery is a row of deliveries as a plain model has it. Its times are
-// Unix milliseconds; 0 is NULL.
+// modelDelivery is a delivery in a simple model. Its times are Unix milliseconds; 0 is NULL.
 type modelDelivery struct {
 	num                      int64
 	id, status, code         string
@@ -100,8 +101,8 @@ type modelDelivery struct {
 	created, completed, next int64
 }
 
-// deliveries is a store with the deliveries of two subscriptions, and the model
-// of the first one's.
+// deliveries is a store with the deliveries of two subscriptions, and a model of those of the
+// first.
 type deliveries struct {
 	t       *testing.T
 	s       *Store
@@ -112,7 +113,7 @@ type deliveries struct {
 	now     int64
 	num     int64
 	model   []*modelDelivery
-	foreign []int64 // nums of the other's
+	foreign []int64 // nums of the other subscription's deliveries
 }
 
 var modelNames = []string{"content_updated", "content_deleted", "channel_created"}
@@ -123,10 +124,10 @@ func newDeliveries(t *testing.T, seed uint64) *deliveries {
 	d := &deliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 1)), seqs: make(map[string][]int64), now: date("2026-03-14")}
 	d.mine, d.other = subscribe(t, s, "p", modelNames...), subscribe(t, s, "p", modelNames...)
 	for range 12 {
-		name := modelNames[min(d.random.IntN(8)/3, 2)] // the last is rare
+		name := modelNames[min(d.random.IntN(8)/3, 2)] // the last name is rare
 		d.seqs[name] = append(d.seqs[name], publish(t, s, "p", name)[0].Seq)
 	}
-	d.exec("DELETE FROM deliveries") // the pings of their creation
+	d.exec("DELETE FROM deliveries") // the pings of the new subscriptions
 	return d
 }
 
@@ -153,10 +154,10 @@ func null[T comparable](v T) any {
 	return v
 }
 
-// arrive adds a delivery, of the other subscription now and then.
+// arrive adds a delivery, sometimes of the other subscription.
 func (d *deliveries) arrive() {
 	d.now += int64(d.random.IntN(2))
-	d.num += 1 + int64(d.random.IntN(8)/7) // what is old leaves gaps
+	d.num += 1 + int64(d.random.IntN(8)/7) // with gaps, as retention leaves
 	m := &modelDelivery{num: d.num, id: webhook.NewID(), status: "pending", created: d.now, next: d.now + int64(d.random.IntN(5))}
 	sub := d.mine
 	var ping, seqs any
@@ -181,7 +182,8 @@ func (d *deliveries) arrive() {
 	} else {
 		d.model = append(d.model, m)
 	}
-	d.exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at) VALUES (?, ?, ?, 'p', 'pending', 0, ?, ?, ?, ?)",
+	d.exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at) "+
+		"VALUES (?, ?, ?, 'p', 'pending', 0, ?, ?, ?, ?)",
 		m.num, m.id, sub.ID, m.next, seqs, blob(bytesOf(ping)), m.created)
 	if seqs != nil {
 		if err := d.s.writer.do(func(t *tx) error { return t.linkEvents("p", m.num, seqs.(string)) }); err != nil {
@@ -195,8 +197,7 @@ func bytesOf(v any) []byte {
 	return b
 }
 
-// attempt moves a delivery that is not completed: it is completed, or will be
-// tried again.
+// attempt completes a delivery, or makes it due for a retry.
 func (d *deliveries) attempt() {
 	var open []*modelDelivery
 	for _, m := range d.model {
@@ -222,12 +223,13 @@ func (d *deliveries) attempt() {
 	default:
 		m.status, m.next = "retryable", d.now+int64(d.random.IntN(5))
 	}
-	d.exec("UPDATE deliveries SET status = ?, failure_reason = ?, attempts_made = 1, next_attempt_at = ?, completed_at = ?, response_status = ?, error = ? WHERE num = ?",
+	d.exec("UPDATE deliveries SET status = ?, failure_reason = ?, attempts_made = 1, next_attempt_at = ?, completed_at = ?, "+
+		"response_status = ?, error = ? WHERE num = ?",
 		m.status, reason, null(m.next), null(m.completed), null(m.response), null(m.code), m.num)
 }
 
-// lets says whether a query's filters let a delivery through.
-func (m *modelDelivery) lets(q *webhook.ListQuery) bool {
+// matches reports whether a delivery matches a query.
+func (m *modelDelivery) matches(q *webhook.ListQuery) bool {
 	any := func(name string, match func(string) bool) bool {
 		values := q.Filters[name]
 		return values == nil || slices.ContainsFunc(values, match)
@@ -245,7 +247,7 @@ func (m *modelDelivery) lets(q *webhook.ListQuery) bool {
 		within("created_at", m.created) && within("completed_at", m.completed) && within("next_attempt_at", m.next)
 }
 
-// sorted compares two deliveries as a query sorts them.
+// sorted compares two deliveries in the order of a query.
 func sorted(q *webhook.ListQuery) func(a, b *modelDelivery) int {
 	down := func(descending bool, c int) int {
 		if descending {
@@ -270,11 +272,12 @@ func sorted(q *webhook.ListQuery) func(a, b *modelDelivery) int {
 	}
 }
 
-// randomQuery asks for something that a model of a few dozen rows has.
+// randomQuery returns a query that matches rows of a small model.
 func (d *deliveries) randomQuery() string {
 	r := d.random
 	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7))
-	raw += []string{"", "&sort=created_at", "&sort=-created_at,completed_at", "&sort=completed_at", "&sort=-completed_at", "&sort=completed_at,-created_at", "&sort=-completed_at,created_at"}[r.IntN(7)]
+	raw += []string{"", "&sort=created_at", "&sort=-created_at,completed_at", "&sort=completed_at", "&sort=-completed_at",
+		"&sort=completed_at,-created_at", "&sort=-completed_at,created_at"}[r.IntN(7)]
 	pick := func(name string, values ...string) {
 		if r.IntN(5) == 0 {
 			raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
@@ -295,9 +298,9 @@ func (d *deliveries) randomQuery() string {
 	return raw
 }
 
-// Random lists, read while rows arrive and change, against a plain model: what
-// does not change is read once, in order; nothing is read twice. Without changes
-// the pages joined are what the filters let through, in order.
+// Random lists, read while rows are added and changed, match a simple model: unchanged rows are
+// read once and in order, and none is read twice. Without changes the pages contain exactly the
+// matches, in order.
 func TestDeliveriesAgainstAModel(t *testing.T) {
 	walks := 60
 	if testing.Short() {
@@ -325,13 +328,12 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 	}
 }
 
-// walk reads a list to its end. When moving, rows arrive and change between
-// two pages.
+// walk reads a list to its end. If moving, rows are added and changed between pages.
 func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
-	always := make(map[string]bool)     // let through from the first page on, at one place
-	completed := make(map[string]int64) // at the first page
+	always := make(map[string]bool)     // matched since the first page, at the same position
+	completed := make(map[string]int64) // as of the first page
 	for _, m := range d.model {
-		always[m.id], completed[m.id] = m.lets(q), m.completed
+		always[m.id], completed[m.id] = m.matches(q), m.completed
 	}
 	var read []*modelDelivery
 	seen := make(map[string]bool)
@@ -345,7 +347,7 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 			m := byID[got.ID]
 			d.checkRow(fmt.Sprintf("%s: page %d", name, pages), &got, m, q)
 			if seen[got.ID] {
-				d.t.Fatalf("%s: page %d has %+v again", name, pages, *m)
+				d.t.Fatalf("%s: page %d repeats %+v", name, pages, *m)
 			}
 			seen[got.ID] = true
 			read = append(read, m)
@@ -359,14 +361,14 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 			byID := d.byID()
 			for id := range always {
 				moved := q.Sort[0].Name == "completed_at" && byID[id].completed != completed[id]
-				always[id] = always[id] && byID[id].lets(q) && !moved
+				always[id] = always[id] && byID[id].matches(q) && !moved
 			}
 		}
 	}
 	q.Cursor = ""
 	for id, should := range always {
 		if should && !seen[id] {
-			d.t.Fatalf("%s: %+v was left out", name, *d.byID()[id])
+			d.t.Fatalf("%s: %+v is missing", name, *d.byID()[id])
 		}
 	}
 	d.checkOrder(name, q, read, moving)
@@ -380,40 +382,40 @@ func (d *deliveries) byID() map[string]*modelDelivery {
 	return byID
 }
 
-// checkRow compares a row with the model of it, nil when that has none.
+// checkRow compares a row with the model, nil if it has none.
 func (d *deliveries) checkRow(name string, got *webhook.Delivery, m *modelDelivery, q *webhook.ListQuery) {
 	switch {
 	case m == nil:
-		d.t.Fatalf("%s has a delivery that is not in the list", name)
-	case !m.lets(q):
-		d.t.Fatalf("%s has %+v, which the filters do not let through", name, *m)
+		d.t.Fatalf("%s: unexpected delivery", name)
+	case !m.matches(q):
+		d.t.Fatalf("%s: %+v does not match the filters", name, *m)
 	case string(got.Status) != m.status || len(got.Events) != len(m.names):
 		d.t.Fatalf("%s: got %+v, want %+v", name, got, *m)
 	}
 }
 
-// move has rows arrive and change after a number of pages.
+// move adds and changes rows after a number of pages.
 func (d *deliveries) move(pages int) {
-	d.now++ // nothing more is completed in the millisecond that was read
+	d.now++ // nothing else completes in the millisecond that was read
 	for range d.random.IntN(4) {
-		if pages < 8 { // what arrives at the end of an order must not keep it from ending
+		if pages < 8 { // so that a list with new rows at its end still ends
 			d.arrive()
 		}
-		if pages >= 8 || d.random.IntN(4) == 0 { // leave some for the end, where those stand that are not completed
+		if pages >= 8 || d.random.IntN(4) == 0 { // keep some incomplete, which come last
 			d.attempt()
 		}
 	}
 }
 
-// checkOrder compares the rows that were read with the model, which has all of
-// them unless it was moving.
+// checkOrder compares the rows that were read with the model. Unless moving, all must have been
+// read.
 func (d *deliveries) checkOrder(name string, q *webhook.ListQuery, read []*modelDelivery, moving bool) {
 	if moving && q.Sort[0].Name == "completed_at" {
-		return // an order that changes
+		return // the order may have changed
 	}
 	want := slices.Clone(read)
 	if !moving {
-		want = slices.DeleteFunc(slices.Clone(d.model), func(m *modelDelivery) bool { return !m.lets(q) })
+		want = slices.DeleteFunc(slices.Clone(d.model), func(m *modelDelivery) bool { return !m.matches(q) })
 	}
 	slices.SortFunc(want, sorted(q))
 	for i := range want {
@@ -423,25 +425,25 @@ func (d *deliveries) checkOrder(name string, q *webhook.ListQuery, read []*model
 	}
 }
 
-// modelEvent is a row of a log as a plain model has it.
+// modelEvent is an event in a simple model.
 type modelEvent struct {
 	id, name        string
 	received, stamp time.Time
 }
 
-func (m *modelEvent) lets(q *webhook.ListQuery) bool {
+func (m *modelEvent) matches(q *webhook.ListQuery) bool {
 	names, ids := q.Filters["name"], q.Filters["id"]
 	return (names == nil || slices.Contains(names, m.name)) && (ids == nil || slices.Contains(ids, m.id)) &&
 		within(q, "received_at", m.received) && within(q, "timestamp", m.stamp)
 }
 
-// within says whether a time lies in the span of a query, if it has one.
+// within reports whether a time is in a range of a query, if it has one.
 func within(q *webhook.ListQuery, name string, at time.Time) bool {
 	r := q.Ranges[name]
 	return (r.From.IsZero() || !at.Before(r.From)) && (r.To.IsZero() || at.Before(r.To))
 }
 
-// modelLog is a log with random events, and the plain model of it.
+// modelLog is a log with random events, and a simple model of it.
 type modelLog struct {
 	t      *testing.T
 	s      *Store
@@ -456,7 +458,8 @@ func (l *modelLog) arrive() {
 	l.now = l.now.Add(time.Duration(r.IntN(2)) * time.Millisecond)
 	e := event(modelNames[r.IntN(len(modelNames))])
 	stamp := l.now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
-	text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
+	text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00",
+		"2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
 	stamp, err := time.Parse(time.RFC3339Nano, text)
 	must(l.t, err)
 	e.ReceivedAt = l.now
@@ -485,8 +488,7 @@ func (l *modelLog) randomQuery() string {
 	return raw
 }
 
-// walk reads the log to its end. When moving, events arrive after the first
-// pages.
+// walk reads the log to its end. If moving, events are published after the first pages.
 func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
 	start, pages := len(l.model), 0
 	got := readPages(l.t, name, q, 20*start, func(ctx context.Context, q *webhook.ListQuery) ([]webhook.Event, string, error) {
@@ -498,25 +500,25 @@ func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
 	}, func(e webhook.Event) string { return e.ID })
 	seen := l.model
 	if q.Sort[0].Descending {
-		seen = seen[:start] // the others are newer than the first page
+		seen = seen[:start] // the others are newer
 	}
 	var want []string
 	for i := range seen {
-		if seen[i].lets(q) {
+		if seen[i].matches(q) {
 			want = append(want, seen[i].id)
 		}
 	}
 	if q.Sort[0].Descending {
 		slices.Reverse(want)
 	} else if missing := len(want) - len(got); missing > 0 && missing <= len(l.model)-start {
-		want = want[:len(got)] // the others arrived behind the last page
+		want = want[:len(got)] // the others were published after the last page
 	}
 	if !slices.Equal(got, want) {
 		l.t.Fatalf("%s: got %d events %v, want %d %v", name, len(got), got, len(want), want)
 	}
 }
 
-// Random lists of events against a plain model, while events arrive.
+// Random lists of events match a simple model, while events are published.
 func TestEventsAgainstAModel(t *testing.T) {
 	s := open(t)
 	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
@@ -531,8 +533,8 @@ func TestEventsAgainstAModel(t *testing.T) {
 	}
 }
 
-// randomSubscriptions stores subscriptions of two programs, and returns the
-// plain model of the list of p.
+// randomSubscriptions stores subscriptions of two programs, and returns a simple model of those
+// of p.
 func randomSubscriptions(t *testing.T, s *Store, r *rand.Rand) (model []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
@@ -561,8 +563,7 @@ func randomSubscriptions(t *testing.T, s *Store, r *rand.Rand) (model []webhook.
 	return model
 }
 
-// subscriptionKeys compare subscriptions by the fields that a list can be sorted
-// by.
+// subscriptionKeys compare subscriptions by the sort fields of the list.
 func subscriptionKeys() map[string]func(a, b *webhook.Subscription) int {
 	return map[string]func(a, b *webhook.Subscription) int{
 		"created_at": func(a, b *webhook.Subscription) int { return a.CreatedAt.Compare(b.CreatedAt) },
@@ -600,7 +601,7 @@ func randomSubscriptionQuery(r *rand.Rand, model []webhook.Subscription) url.Val
 	return values
 }
 
-// listed returns the subscriptions that a query lets through, in its order.
+// listed returns the subscriptions that match a query, in its order.
 func listed(model []webhook.Subscription, q *webhook.ListQuery) []webhook.Subscription {
 	in := func(name string, values ...string) bool {
 		return q.Filters[name] == nil || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(q.Filters[name], v) })
@@ -624,7 +625,7 @@ func listed(model []webhook.Subscription, q *webhook.ListQuery) []webhook.Subscr
 	return all
 }
 
-// Random lists of subscriptions against a plain model.
+// Random lists of subscriptions match a simple model.
 func TestSubscriptionsAgainstAModel(t *testing.T) {
 	s := open(t)
 	r := rand.New(rand.NewPCG(3, 3))
@@ -643,13 +644,13 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 			t.Fatalf("%s: got %d of %d, want %d of %d", values.Encode(), len(got), gotTotal, len(want), total)
 		}
 	}
-	if _, total, err := s.Subscriptions().Page(t.Context(), "p", query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
-		t.Errorf("the last page there can be: total %d (%v), want %d", total, err, len(model))
+	if _, total, err := s.Subscriptions().Page(t.Context(), "p",
+		query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
+		t.Errorf("last possible page: total %d (%v), want %d", total, err, len(model))
 	}
 }
 
-// A cursor of the form that lists by completed_at had before API 2.4.1 leads to
-// what it did.
+// Cursors of lists by completed_at from before API 2.4.1 still work.
 func TestOldCursorsByCompletion(t *testing.T) {
 	d := newDeliveries(t, 11)
 	for i := range 30 {
@@ -683,7 +684,7 @@ func TestOldCursorsByCompletion(t *testing.T) {
 		if descending {
 			up = 0
 		}
-		last := 0 // of the completed ones
+		last := 0 // index of the last completed delivery
 		for i, m := range all {
 			if m.completed != 0 {
 				check([]int64{up, m.completed, m.num, start, latest}, all[i+1:])
@@ -692,13 +693,13 @@ func TestOldCursorsByCompletion(t *testing.T) {
 				check([]int64{1, all[last].completed, all[last].num, m.num, latest}, all[i+1:])
 			}
 		}
-		if descending { // between the completed ones and the others
+		if descending { // between completed and other deliveries
 			check([]int64{1, latest, math.MaxInt64 - start, start, latest}, all[last+1:])
 		}
 	}
 }
 
-// describe renders how the rows of a list are found.
+// describe formats how the rows of a list are found.
 func describe(choices []choice) string {
 	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (TRUE)`)
 	lookups := func(all []lookup) string {
@@ -741,13 +742,16 @@ func TestChoose(t *testing.T) {
 		{one, "filter[event]=a&filter[status]=failed", "few of events_by_name; along deliveries_by_status failed"},
 		{one, "filter[created_at.from]=2026-01-01", "along deliveries_of_subscription"},
 		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_completed; along deliveries_of_subscription"},
-		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a", "few of deliveries_due; few of events_by_name; along deliveries_of_subscription"},
+		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a",
+			"few of deliveries_due; few of events_by_name; along deliveries_of_subscription"},
 		{one, "sort=completed_at", "along deliveries_completed + deliveries_by_status pending retryable"},
 		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along deliveries_completed"},
 		{one, "sort=completed_at&filter[status]=success,pending", "along deliveries_completed + deliveries_by_status pending"},
 		{one, "sort=-completed_at&filter[status]=failed&filter[error]=tls&filter[created_at.to]=2026-01-01",
-			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_of_subscription; along deliveries_completed + deliveries_by_status"},
-		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01", "few of deliveries_due; few of events_by_name; along deliveries_completed + deliveries_by_status pending retryable"},
+			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_of_subscription; along " +
+				"deliveries_completed + deliveries_by_status"},
+		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01",
+			"few of deliveries_due; few of events_by_name; along deliveries_completed + deliveries_by_status pending retryable"},
 		{some, "", "along deliveries_of_subscription; along TRUE"},
 		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
 		{all, "", "along TRUE"},
@@ -762,8 +766,10 @@ func TestChoose(t *testing.T) {
 		{all, "filter[event]=ping", "few of deliveries_pings; along TRUE"},
 		{all, "filter[event]=a", "few of events_by_name; along TRUE"},
 		{all, "filter[next_attempt_at.from]=2026-01-01", "few of deliveries_due; along TRUE"},
-		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed", "along sqlite_autoindex_deliveries_1 -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
-		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_original -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed",
+			"along sqlite_autoindex_deliveries_1 -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
+		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001",
+			"along deliveries_by_original -OYqcrkTUJiPFF-------F 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 	} {
 		list := webhook.AllDeliveryList
@@ -776,9 +782,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Every query of a list finds its rows by the index that it is meant to, reads
-// them in their order, and sorts nothing but what is bounded: a page, a set, the
-// rows of one millisecond, the subscriptions of one program.
+// Every query of a list finds its rows by the intended index, in order, and sorts only bounded
+// sets: a page, a set, the rows of one millisecond, or the subscriptions of one program.
 func TestListPlans(t *testing.T) {
 	s := open(t)
 	known := knownParameters()
@@ -796,7 +801,8 @@ func TestListPlans(t *testing.T) {
 		{deliveriesOfOne.down, bySub, none},
 		{deliveriesByStatus.up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
 		{deliveriesByStatus.down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByResponse.down, "SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
+		{deliveriesByResponse.down,
+			"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
 		{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
 		{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
 		{deliveriesCompleted[false].up, byCompletion, none},
@@ -807,11 +813,13 @@ func TestListPlans(t *testing.T) {
 		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
 		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)", none},
 		{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByResponse.set, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
+		{deliveriesByResponse.set,
+			"SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
 		{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
 		{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
 		{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", none},
-		{deliveriesDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
+		{deliveriesDue.set,
+			"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
 
 		{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
 		{allByTrouble.up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
@@ -841,24 +849,27 @@ func TestListPlans(t *testing.T) {
 		{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", none},
 		{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", none},
 
-		{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
-		{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", "ORDER BY"},
+		{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+			none},
+		{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+			"ORDER BY"},
 		{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
 	} {
 		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
 		for _, name := range tt.query.names {
 			if !known[name] {
-				t.Errorf("%s: nothing binds the parameter %q", tt.query.text, name)
+				t.Errorf("%s: the parameter %q is never bound", tt.query.text, name)
 			}
 		}
 	}
 }
 
-// knownParameters returns the names of parameters that are bound. Another name
-// would be NULL, which is no filter.
+// knownParameters returns the names of parameters that are bound. Any other name would be NULL,
+// which means no filter.
 func knownParameters() map[string]bool {
 	known := make(map[string]bool)
-	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest size offset attempts_made") {
+	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest " +
+		"size offset attempts_made") {
 		known[name] = true
 	}
 	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.AuditList, webhook.SubscriptionList} {
@@ -869,7 +880,7 @@ func knownParameters() map[string]bool {
 	return known
 }
 
-// The same for the queries whose parameters have no names.
+// The same for queries with numbered parameters.
 func TestPlainListPlans(t *testing.T) {
 	s := open(t)
 	const none = ""
@@ -890,7 +901,7 @@ func TestPlainListPlans(t *testing.T) {
 	}
 }
 
-// plain returns the statement of a query whose parameters have numbers, or none.
+// plain returns the statement of a query with numbered parameters or none.
 func plain(query string) statement {
 	n := strings.Count(query, "?")
 	for strings.Contains(query, "?1") && !strings.Contains(query, fmt.Sprint("?", n)) {
@@ -899,18 +910,18 @@ func plain(query string) statement {
 	return statement{query, make([]string, n)}
 }
 
-// checkListPlan compares how a query finds its rows, and what it sorts, "" for
-// nothing, with how it should.
+// checkListPlan compares how a query finds its rows, and what it sorts ("" for nothing), with
+// the expected plan.
 func checkListPlan(t *testing.T, s *Store, query statement, search, sorting string) {
 	t.Helper()
 	var plan []string
-	outer, sorts, halves := -1, "", map[int]bool{0: true} // halves are the queries of both indexes of a deliveryIndex
+	outer, sorts, halves := -1, "", map[int]bool{0: true} // halves: the queries of both indexes of a deliveryIndex
 	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.text, query.args(nil), func(scan func(...any) error) error {
 		var id, parent, unused int
 		var detail string
 		err := scan(&id, &parent, &unused, &detail)
 		plan = append(plan, detail)
-		// Of the query itself, not of what it asks of each row.
+		// Only of the query itself, not of subqueries for each row.
 		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && halves[parent] {
 			sorts = what
 		}
@@ -926,25 +937,26 @@ func checkListPlan(t *testing.T, s *Store, query statement, search, sorting stri
 		t.Errorf("%s: %v", query.text, err)
 		return
 	}
-	// The events of a delivery are found one by one, not in the whole log.
+	// The events of a delivery are looked up, not scanned.
 	wholeLog := slices.ContainsFunc(plan, func(step string) bool {
 		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
 	})
-	old := strings.NewReplacer("COVERING INDEX deliveries_of_subscription (subscription=", "INDEX deliveries_by_subscription (subscription_id=",
+	old := strings.NewReplacer("COVERING INDEX deliveries_of_subscription (subscription=",
+		"INDEX deliveries_by_subscription (subscription_id=",
 		"INDEX deliveries_of_subscription (subscription=", "INDEX deliveries_by_subscription (subscription_id=",
 		"COVERING INDEX deliveries_completed (subscription=", "INDEX deliveries_by_completion (subscription_id=",
 		"INDEX deliveries_completed (subscription=", "INDEX deliveries_by_completion (subscription_id=").Replace(search)
 	if outer < 0 || plan[outer] != search || !slices.Contains(plan, old) || sorts != sorting || scansATable(plan) || wholeLog {
-		t.Errorf("%s\n\t%s\nwant %s, and sorting %q", query.text, strings.Join(plan, "\n\t"), search, sorting)
+		t.Errorf("%s\n\t%s\nwant %s, sorting %q", query.text, strings.Join(plan, "\n\t"), search, sorting)
 	}
 }
 
-// The admins' list goes over all programs, with the filters and the cursors of
-// a subscription's; a cursor of the one is void in the other.
+// The list over all programs has the filters and cursors of a subscription's list, but its
+// cursors are not valid there.
 func TestAllDeliveries(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
-	var want []string // of failed ones, oldest first
+	var want []string // failed ones, oldest first
 	var sub webhook.Subscription
 	for _, id := range []string{"p", "q"} {
 		program(t, s, id)
@@ -986,18 +998,19 @@ func TestAllDeliveries(t *testing.T) {
 	}
 }
 
-// A page that filters leaves off when its time is over, not before it has looked
-// at enough for a page without filters; what comes after it goes on from there.
+// A page with filters stops when its time is up, but not before it has read enough for a page
+// without filters. The next page continues.
 func TestListsEndInTime(t *testing.T) {
 	s := open(t)
-	const entries = 3 * leastScan
+	const entries = 3 * minScan
 	err := s.Write(t.Context(), func(w Write) error {
 		for i := range entries {
 			subject := "other"
 			if i == 0 || i == entries/2 {
 				subject = "this"
 			}
-			if err := w.Audit(webhook.AuditEntry{Admin: "ada@example.com", Action: webhook.ActionTokenRevoke, SubjectID: "x", ProgramID: subject}); err != nil {
+			if err := w.Audit(webhook.AuditEntry{Admin: "ada@example.com", Action: webhook.ActionTokenRevoke, SubjectID: "x",
+				ProgramID: subject}); err != nil {
 				return err
 			}
 		}
@@ -1019,10 +1032,10 @@ func TestListsEndInTime(t *testing.T) {
 			found += len(page)
 		}
 		if found != 2 || pages < want || want == 1 && pages > 1 {
-			t.Errorf("with %s: %d entries on %d pages, want 2 on %d", limit, found, pages, want)
+			t.Errorf("limit %s: got %d entries on %d pages, want 2 on %d", limit, found, pages, want)
 		}
 		if page, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "page[size]=100")); err != nil || len(page) != 100 {
-			t.Errorf("with %s: a page without filters has %d entries (%v), want 100", limit, len(page), err)
+			t.Errorf("limit %s: page without filters: got %d entries (%v), want 100", limit, len(page), err)
 		}
 	}
 }

@@ -136,8 +136,8 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 	return r.Replay, notFound(err, "replay")
 }
 
-// Page returns a page of a subscription's replays, of a query of
-// webhook.ReplayList, and the cursor of the next page, "" on the last.
+// Page returns a page of a subscription's replays, for a query of webhook.ReplayList, and the
+// cursor of the next page, "" on the last.
 func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	q *webhook.ListQuery) (page []webhook.Replay, next string, err error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {

@@ -431,7 +431,7 @@ func TestCloseReportsMissingChanges(t *testing.T) {
 func TestReplicaOfAnotherDatabase(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(context.Background(), Config{Dir: dir, Replica: fileReplica(t, t.TempDir(), t.TempDir())})
-	if err == nil || !strings.Contains(err.Error(), "the path under dbs must name it") {
+	if err == nil || !strings.Contains(err.Error(), "set path under dbs") {
 		t.Errorf("got %v", err)
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) > 1 {

@@ -295,7 +295,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	}
 	err := again(c)
 	wantCode(t, err, webhook.CodeRateLimited)
-	if !strings.HasPrefix(err.Error(), "3 redeliveries of the subscription have not ended") {
+	if !strings.HasPrefix(err.Error(), "3 redeliveries of the subscription are open") {
 		t.Errorf("got %q", err)
 	}
 	_, err = s.Deliveries().Redeliver(t.Context(), "p", sub.ID, webhook.NewID())

@@ -255,7 +255,7 @@ func (w *subscriptionWalk) compare(a, b string) int {
 func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
 	ids = []string{}
 	want := w.size + 1
-	examined, over := 0, w.limits.over(time.Now())
+	examined, over := 0, w.limits.deadline(time.Now())
 	budget := max(w.limits.scan/len(w.values), want)
 	for _, value := range w.values {
 		last, late := "", false

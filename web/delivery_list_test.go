@@ -216,7 +216,7 @@ func TestBulkOverPages(t *testing.T) {
 	v.ended(w, run).want(t, 200, "40 deliveries resent.")
 	v.do("GET", run).has(t, "40 pending")
 	v.do("GET", "/bulk-runs").want(t, 200, `href="`+run+`"`)
-	v.do("GET", "/audit").want(t, 200, "Ended: 40 deliveries done, 0 deliveries skipped")
+	v.do("GET", "/audit").want(t, 200, "Completed: 40 deliveries done, 0 deliveries skipped")
 	v.do("GET", "/audit").want(t, 200, `href="`+run+`"`)
 	pending := func() int { return len(v.do("GET", "/deliveries?filter[status]=pending&page[size]=100").listed()) }
 	if got := pending(); got != failed+1 { // and the ping
@@ -671,7 +671,7 @@ func TestTooManyURLs(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	const query, refused = "filter[subscription_url]=a.example", "is in the URLs of more than 1000 subscriptions"
+	const query, refused = "filter[subscription_url]=a.example", "matches more than 1000 subscriptions"
 	for _, path := range []string{"/deliveries?", "/deliveries/redeliver?", "/deliveries/export?format=csv&"} {
 		v.do("GET", path+query).want(t, 400, refused)
 	}

@@ -117,7 +117,7 @@ func (h *deliveryPages) stream(r *request) (response, error) {
 		// An event may be one of many changes that are not named.
 		concerns := func() bool {
 			all := watcher.Take().Deliveries
-			_, named := all[d.Place]
+			_, named := all[d.Num]
 			_, unnamed := all[0]
 			return named || unnamed || len(all) >= store.MaxChanged
 		}

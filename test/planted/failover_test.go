@@ -62,7 +62,7 @@ var raceBugs = []testBug{
 	{bug{name: "a bulk run repeats deliveries after kill -9", edits: []edit{
 		{"store/bulk_run.go", "step.after = some[len(some)-1]", "step.after = after"},
 		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},
-	}}, "TestBulkRunGoesOn", "it ended as", "store"},
+	}}, "TestBulkRunGoesOn", "completed: got", "store"},
 	{bug{name: "a bulk run goes on after it was cancelled", edits: []edit{
 		{"store/bulk_run.go", "if status != webhook.BulkRunning {", "if status == \"\" {"},
 	}}, "TestBulkRunCancelled", "8 done", "store"},

@@ -50,7 +50,7 @@ type testBug struct {
 type edit struct{ file, from, to string }
 
 // maxPlans is in how many plans a planted bug must be found. Most take a dozen;
-// those that depend on the scheduler took up to 700.
+// one that depends on the scheduler took up to 1,200.
 const maxPlans = "12000"
 
 // TestBugsApply fails when the code has changed so that a bug can no longer be

@@ -21,12 +21,12 @@ type ownTerm struct {
 	term     term // as it began or was continued
 	complete atomic.Bool
 	client   *termClient
-	// sent is the newest transaction in the replica. The local files continue it.
+	// sent is the newest transaction in the replica that the local files continue.
 	sent ltx.TXID
 	// snapshot is set while the term needs a snapshot of the whole database before
 	// anything else.
 	snapshot bool
-	wal      walState // when the session began
+	wal      walState // state of the WAL when the session began
 }
 
 // acquireTerm continues the term that this data directory wrote last, or begins a new
@@ -104,7 +104,7 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	if err != nil {
 		return record{}, err
 	}
-	wrote := last.Own
+	wrote := last.Own // by this directory or by the one it was copied from
 	last.Own = last.Own && here.inode != 0 && last.dirID() == here
 	if found.Snapshot && !found.Complete {
 		if last.Own {

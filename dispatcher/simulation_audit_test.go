@@ -22,11 +22,11 @@ func (s *simulation) audit(end bool) {
 
 // auditAll is audit without injected faults. The caller holds s.mu.
 func (s *simulation) auditAll(end bool) {
-	for _, h := range s.subs {
-		if h.settings.deleted {
+	for _, sub := range s.subs {
+		if sub.settings.deleted {
 			continue
 		}
-		stored, err := s.deliveries(h)
+		stored, err := s.deliveries(sub)
 		if err != nil {
 			s.violate(promiseOperates, "%v", err)
 			return
@@ -34,73 +34,73 @@ func (s *simulation) auditAll(end bool) {
 		formed := make(map[int]int)
 		for _, d := range stored {
 			if len(d.Events) == 0 {
-				s.violate(promiseLost, "subscription %d: retention removed the events of a delivery", h.index)
+				s.violate(promiseLost, "subscription %d: retention removed the events of a delivery", sub.index)
 				return
 			}
-			s.auditDelivery(h, &d, end)
-			if d.RedeliveryOf == "" && h.replayDeliveries[d.ID] == nil {
-				s.countFormed(h, &d, formed)
+			s.auditDelivery(sub, &d, end)
+			if d.RedeliveryOf == "" && sub.replayDeliveries[d.ID] == nil {
+				s.countFormed(sub, &d, formed)
 			}
 		}
-		for id := range h.byID {
-			if _, ok := stored[id]; !ok && !h.byID[id].ended {
-				s.violate(promiseCounted, "subscription %d: a delivery was sent but is not stored", h.index)
+		for id := range sub.byID {
+			if _, ok := stored[id]; !ok && !sub.byID[id].ended {
+				s.violate(promiseCounted, "subscription %d: a delivery was sent but is not stored", sub.index)
 			}
 		}
-		s.auditEvents(h, formed, end)
-		s.auditIncidents(h, stored)
+		s.auditEvents(sub, formed, end)
+		s.auditIncidents(sub, stored)
 		if end {
-			s.auditLosses(h)
-			s.auditReplays(h)
+			s.auditLosses(sub)
+			s.auditReplays(sub)
 		}
 	}
 }
 
 // countFormed counts the events of a delivery in formed.
-func (s *simulation) countFormed(h *modelSubscription, d *webhook.Delivery, formed map[int]int) {
+func (s *simulation) countFormed(sub *modelSubscription, d *webhook.Delivery, formed map[int]int) {
 	for _, e := range d.Events {
 		if e.Name != webhook.EventPing {
 			formed[s.events[e.ID]]++
-			h.inDelivery[s.events[e.ID]] = true
+			sub.inDelivery[s.events[e.ID]] = true
 		}
 	}
 }
 
 // auditDelivery compares a stored delivery with its attempts.
-func (s *simulation) auditDelivery(h *modelSubscription, d *webhook.Delivery, end bool) {
-	m := h.byID[d.ID]
+func (s *simulation) auditDelivery(sub *modelSubscription, d *webhook.Delivery, end bool) {
+	m := sub.byID[d.ID]
 	if m != nil && len(m.attempts) > d.AttemptsMade {
-		s.violate(promiseCounted, "subscription %d: %d attempts were made, %d counted", h.index, len(m.attempts), d.AttemptsMade)
+		s.violate(promiseCounted, "subscription %d: %d attempts were made, %d counted", sub.index, len(m.attempts), d.AttemptsMade)
 	}
 	if end && !d.Status.Final() {
-		s.violate(promiseEnds, "subscription %d: a delivery is %s in the end", h.index, d.Status)
+		s.violate(promiseEnds, "subscription %d: a delivery is %s in the end", sub.index, d.Status)
 	}
 	if m != nil && !s.crashed && (end || s.dial == 0) && len(m.attempts) < d.AttemptsMade {
-		s.violate(promiseKept, "subscription %d: %d attempts were counted, %d made", h.index, d.AttemptsMade, len(m.attempts))
+		s.violate(promiseKept, "subscription %d: %d attempts were counted, %d made", sub.index, d.AttemptsMade, len(m.attempts))
 	}
-	s.checkStatus(h, m, d)
+	s.checkStatus(sub, m, d)
 }
 
 // auditEvents checks the number of deliveries that each event is in.
-func (s *simulation) auditEvents(h *modelSubscription, formed map[int]int, end bool) {
-	for _, want := range h.expected {
+func (s *simulation) auditEvents(sub *modelSubscription, formed map[int]int, end bool) {
+	for _, want := range sub.expected {
 		n := formed[want.event]
-		if n > 1 && !h.unknownReplay {
-			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries, want 1", h.index, want.event, n)
+		if n > 1 && !sub.unknownReplay {
+			s.violate(promiseOnce, "subscription %d: event %d is in %d deliveries, want 1", sub.index, want.event, n)
 		}
-		if end && n == 0 && !want.uncertain && !want.mayBeRemoved && !h.inDelivery[want.event] {
-			s.violate(promiseKept, "subscription %d: event %d is in no delivery", h.index, want.event)
+		if end && n == 0 && !want.uncertain && !want.mayBeRemoved && !sub.inDelivery[want.event] {
+			s.violate(promiseKept, "subscription %d: event %d is in no delivery", sub.index, want.event)
 		}
 		delete(formed, want.event)
 	}
-	if len(formed) > 0 && !h.unknownReplay {
-		s.violate(promiseOwed, "subscription %d: got unwanted events %v", h.index, slices.Sorted(maps.Keys(formed)))
+	if len(formed) > 0 && !sub.unknownReplay {
+		s.violate(promiseOwed, "subscription %d: got unwanted events %v", sub.index, slices.Sorted(maps.Keys(formed)))
 	}
 }
 
 // checkStatus compares the status of a delivery with the responses of its
 // subscriber. The caller holds s.mu.
-func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
+func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
 	var final []int
 	if m != nil {
 		for _, r := range m.attempts {
@@ -132,11 +132,11 @@ func (s *simulation) checkStatus(h *modelSubscription, m *modelDelivery, d *webh
 	}
 	if !ok || len(final) > 1 && !s.crashed {
 		s.violate(promiseEnds, "subscription %d: a delivery is %s %s after %d attempts and the final responses %v",
-			h.index, d.Status, d.FailureReason, d.AttemptsMade, final)
+			sub.index, d.Status, d.FailureReason, d.AttemptsMade, final)
 	}
 }
 
-func (s *simulation) deliveries(h *modelSubscription) (map[string]webhook.Delivery, error) {
+func (s *simulation) deliveries(sub *modelSubscription) (map[string]webhook.Delivery, error) {
 	all := make(map[string]webhook.Delivery)
 	values := url.Values{"page[size]": {"100"}}
 	for {
@@ -144,7 +144,7 @@ func (s *simulation) deliveries(h *modelSubscription) (map[string]webhook.Delive
 		if invalid != nil {
 			return nil, invalid
 		}
-		page, next, err := s.d.store.Deliveries().Page(context.Background(), h.program, h.id, &query)
+		page, next, err := s.d.store.Deliveries().Page(context.Background(), sub.program, sub.id, &query)
 		if err != nil {
 			return nil, err
 		}

@@ -41,26 +41,26 @@ func (s *simulation) workBulkRuns() {
 }
 
 // cancel cancels one delivery of a subscription.
-func (s *simulation) cancel(h *modelSubscription, n int) {
+func (s *simulation) cancel(sub *modelSubscription, n int) {
 	s.mu.Lock()
-	if len(h.received) == 0 {
+	if len(sub.received) == 0 {
 		s.mu.Unlock()
 		return
 	}
-	id := h.received[n%len(h.received)].id
+	id := sub.received[n%len(sub.received)].id
 	s.changes.cancellable[id], s.changes.dirty = true, true
 	s.mu.Unlock()
-	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Cancel(h.program, h.id, id) }))
+	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Cancel(sub.program, sub.id, id) }))
 }
 
 // bulk plans a bulk run, publishes an event, and creates the run with two requests
 // from the same form, for some n also from a second form.
-func (s *simulation) bulk(h *modelSubscription, n int) {
-	if h.id == "" {
+func (s *simulation) bulk(sub *modelSubscription, n int) {
+	if sub.id == "" {
 		return // the subscription could not be created
 	}
 	b := &bulkRun{action: webhook.BulkCancel, at: time.Now(), openRequests: 2}
-	values := url.Values{"filter[subscription_id]": {h.id}}
+	values := url.Values{"filter[subscription_id]": {sub.id}}
 	if n&1 != 0 {
 		b.action = webhook.BulkRedeliver
 		if n&4 != 0 {
@@ -69,7 +69,7 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 	}
 	if n&2 != 0 {
 		values.Del("filter[subscription_id]")
-		values.Set("filter[program_id]", h.program)
+		values.Set("filter[program_id]", sub.program)
 	}
 	query, invalid := webhook.AllDeliveryList.Parse(values)
 	if invalid != nil {
@@ -79,9 +79,9 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 	var plan store.BulkPlan
 	var err error
 	for _, do := range []func(){
-		func() { b.matchedBefore, err = s.matching(h, n) },
+		func() { b.matchedBefore, err = s.matching(sub, n) },
 		func() { plan, err = s.d.store.BulkRuns().Plan(context.Background(), b.action, &query, 0, 0, nil) },
-		func() { b.matchedAfter, err = s.matching(h, n) },
+		func() { b.matchedAfter, err = s.matching(sub, n) },
 	} {
 		if do(); err != nil {
 			s.allowRefusal(err)
@@ -91,7 +91,7 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 	if plan.Newest == 0 {
 		return // 0 would stand for the newest at the creation
 	}
-	s.publish(h.program, n)
+	s.publish(sub.program, n)
 	run := store.NewBulkRun{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest,
 		Audit: webhook.AuditEntry{Admin: "a@example.com"}}
 	if n&4 != 0 { // another admin creates the same run
@@ -103,13 +103,13 @@ func (s *simulation) bulk(h *modelSubscription, n int) {
 }
 
 // matching returns the deliveries of the subscription, or of its program.
-func (s *simulation) matching(h *modelSubscription, n int) (picks map[string]webhook.Delivery, err error) {
+func (s *simulation) matching(sub *modelSubscription, n int) (picks map[string]webhook.Delivery, err error) {
 	picks = make(map[string]webhook.Delivery)
 	s.faults.without(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, other := range s.subs {
-			if other.settings.deleted || other != h && (n&2 == 0 || other.program != h.program) {
+			if other.settings.deleted || other != sub && (n&2 == 0 || other.program != sub.program) {
 				continue
 			}
 			var all map[string]webhook.Delivery
@@ -199,13 +199,13 @@ func (s *simulation) checkRuns(stored map[string]*webhook.Delivery) {
 
 // checkBulkRedelivery checks a redelivery made by a bulk run. The caller holds
 // s.mu.
-func (s *simulation) checkBulkRedelivery(h *modelSubscription, d *webhook.Delivery) {
+func (s *simulation) checkBulkRedelivery(sub *modelSubscription, d *webhook.Delivery) {
 	picked := slices.ContainsFunc(s.changes.runs, func(b *bulkRun) bool {
 		_, ok := b.matchedAfter[d.RedeliveryOf]
 		return ok && b.action == webhook.BulkRedeliver
 	})
 	if !picked || s.changes.redelivered[d.RedeliveryOf] {
-		s.violate(promiseBulk, "subscription %d: a delivery was redelivered twice, or does not match the plan", h.index)
+		s.violate(promiseBulk, "subscription %d: a delivery was redelivered twice, or does not match the plan", sub.index)
 	}
 	s.changes.redelivered[d.RedeliveryOf] = true
 }
@@ -218,25 +218,26 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 		if now == nil {
 			continue
 		}
-		switch h := s.modelOf(now.SubscriptionID); {
+		switch sub := s.modelOf(now.SubscriptionID); {
 		case b.action == webhook.BulkCancel:
 			if !now.Status.Final() && !before.NextAttemptAt.IsZero() && !now.NextAttemptAt.IsZero() && now.AttemptsMade == before.AttemptsMade {
-				s.violate(promiseBulk, "subscription %d: a waiting delivery was not cancelled", h.index)
+				s.violate(promiseBulk, "subscription %d: a waiting delivery was not cancelled", sub.index)
 			}
-		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && h.settings.active && h.changedAt.Before(b.at):
+		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && sub.settings.active &&
+			sub.changedAt.Before(b.at):
 			if redelivered[id] == 0 {
-				s.violate(promiseBulk, "subscription %d: a failed delivery was not redelivered", h.index)
+				s.violate(promiseBulk, "subscription %d: a failed delivery was not redelivered", sub.index)
 			}
 		}
 	}
 }
 
 func (s *simulation) modelOf(id string) *modelSubscription {
-	return s.subs[slices.IndexFunc(s.subs, func(h *modelSubscription) bool { return h.id == id })]
+	return s.subs[slices.IndexFunc(s.subs, func(sub *modelSubscription) bool { return sub.id == id })]
 }
 
 // isRedelivery reports whether a delivery is a redelivery.
-func (h *modelSubscription) isRedelivery(d *modelDelivery) bool {
-	_, ok := h.redeliveries[d.id]
+func (sub *modelSubscription) isRedelivery(d *modelDelivery) bool {
+	_, ok := sub.redeliveries[d.id]
 	return ok
 }

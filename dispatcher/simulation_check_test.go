@@ -11,28 +11,28 @@ import (
 func (s *simulation) check() {
 	now, recovered := time.Now(), s.faults.recovered()
 	slotFree := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
-	for _, h := range s.subs {
-		s.checkNewDeliveries(h)
-		t := &h.settings
-		if !recovered || s.dial > 0 || t.deleted || !now.After(h.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
+	for _, sub := range s.subs {
+		s.checkNewDeliveries(sub)
+		t := &sub.settings
+		if !recovered || s.dial > 0 || t.deleted || !now.After(sub.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
 			continue
 		}
-		open := s.inFlight(h, false)
-		waits := s.checkLate(h, now, t.active && open == 0 && slotFree && !h.failing && !h.throttled)
-		if !t.active || h.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || h.successesNeeded > 0) {
+		open := s.inFlight(sub, false)
+		waits := s.checkLate(sub, now, t.active && open == 0 && slotFree && !sub.failing && !sub.throttled)
+		if !t.active || sub.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
 			continue
 		}
-		if open == 0 && !s.uncertain && !h.failing {
-			s.checkRedeliveries(h, now)
+		if open == 0 && !s.uncertain && !sub.failing {
+			s.checkRedeliveries(sub, now)
 		}
 		if open == 0 {
-			s.checkProbes(h, now)
+			s.checkProbes(sub, now)
 		}
-		if t.ordered && waits || open >= s.limit(t) || !h.noFailures && s.plan.hasBreaker() {
+		if t.ordered && waits || open >= s.limit(t) || !sub.noFailures && s.plan.hasBreaker() {
 			continue
 		}
 		if !s.uncertain {
-			s.checkExpected(h, now)
+			s.checkExpected(sub, now)
 		}
 	}
 }
@@ -42,8 +42,8 @@ const slack = time.Second
 
 // checkLate checks that no delivery is overdue; free says whether a slot is free
 // for one. It reports whether a delivery is waiting, excluding pings.
-func (s *simulation) checkLate(h *modelSubscription, now time.Time, free bool) (waits bool) {
-	for _, d := range h.received {
+func (s *simulation) checkLate(sub *modelSubscription, now time.Time, free bool) (waits bool) {
+	for _, d := range sub.received {
 		last := d.last()
 		if !d.unfinished() || d.uncertain || d.anyTime || last.endedAt.IsZero() && last.generation == s.generation {
 			waits = waits || !d.ping && d.unfinished()
@@ -51,75 +51,75 @@ func (s *simulation) checkLate(h *modelSubscription, now time.Time, free bool) (
 		}
 		waits = waits || !d.ping
 		if due := d.due(s.plan, s.startedAt, s.leaseRenewedAt); (d.ping || free) && now.After(due.Add(slack)) {
-			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and now it is %s", h.index, sinceStart(due), sinceStart(now))
+			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and now it is %s", sub.index, sinceStart(due), sinceStart(now))
 		}
 	}
 	return waits
 }
 
 // checkRedeliveries checks that every redelivery was sent.
-func (s *simulation) checkRedeliveries(h *modelSubscription, now time.Time) {
-	for id, at := range h.redeliveries {
-		if h.byID[id] == nil && !s.changes.ended[id] && now.After(at.Add(slack)) {
-			s.violate(promiseServed, "subscription %d: a redelivery requested at %s was not sent by %s", h.index, sinceStart(at), sinceStart(now))
+func (s *simulation) checkRedeliveries(sub *modelSubscription, now time.Time) {
+	for id, at := range sub.redeliveries {
+		if sub.byID[id] == nil && !s.changes.ended[id] && now.After(at.Add(slack)) {
+			s.violate(promiseServed, "subscription %d: a redelivery requested at %s was not sent by %s", sub.index, sinceStart(at), sinceStart(now))
 		}
 	}
 }
 
 // checkExpected checks that every wanted event was sent.
-func (s *simulation) checkExpected(h *modelSubscription, now time.Time) {
-	for _, want := range h.expected {
+func (s *simulation) checkExpected(sub *modelSubscription, now time.Time) {
+	for _, want := range sub.expected {
 		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(s.plan.Window+slack)) {
 			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s",
-				h.index, want.event, sinceStart(want.at), sinceStart(now))
+				sub.index, want.event, sinceStart(want.at), sinceStart(now))
 		}
 	}
 }
 
 // checkNewDeliveries checks the deliveries of a subscription that were received
 // since the last call. The caller holds s.mu.
-func (s *simulation) checkNewDeliveries(h *modelSubscription) {
-	for i, d := range h.received {
+func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
+	for i, d := range sub.received {
 		if d.checked {
 			continue
 		}
 		d.checked = true
-		if h.isRedelivery(d) || d.ping || h.unknownReplay || h.replayDeliveries[d.id] != nil {
+		if sub.isRedelivery(d) || d.ping || sub.unknownReplay || sub.replayDeliveries[d.id] != nil {
 			continue
 		}
-		if h.settings.deleted && (len(h.replays) > 0 || s.changes.bulkCreated) {
+		if sub.settings.deleted && (len(sub.replays) > 0 || s.changes.bulkCreated) {
 			continue // whether a replay or bulk run formed it cannot be read any more
 		}
-		s.checkEvents(h, i, d)
-		wasUnordered := slices.ContainsFunc(h.previous, func(t settings) bool { return !t.ordered })
-		if h.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
+		s.checkEvents(sub, i, d)
+		wasUnordered := slices.ContainsFunc(sub.previous, func(t settings) bool { return !t.ordered })
+		if sub.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
 			// The delivery of a deleted subscription may have expired, which cannot be read.
-			mayHaveExpired := h.settings.deleted && o.attempts[0].arrivedWall.Add(-slack).Before(s.changes.removedBefore)
-			return !h.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
+			mayHaveExpired := sub.settings.deleted && o.attempts[0].arrivedWall.Add(-slack).Before(s.changes.removedBefore)
+			return !sub.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
 		}) {
-			s.violate(promiseOrdered, "subscription %d: a delivery came before the previous one was completed", h.index)
+			s.violate(promiseOrdered, "subscription %d: a delivery came before the previous one was completed", sub.index)
 		}
 	}
 }
 
 // checkEvents checks the events of the i-th delivery: each is wanted, in order, and
 // in no earlier delivery.
-func (s *simulation) checkEvents(h *modelSubscription, i int, d *modelDelivery) {
+func (s *simulation) checkEvents(sub *modelSubscription, i int, d *modelDelivery) {
 	var newest int64 // 0 while unknown
 	for _, e := range d.events {
 		if e >= 0 {
 			seq := s.published[e]
 			if seq != 0 && seq <= newest {
-				s.violate(promiseOrdered, "subscription %d: seq %d comes after seq %d", h.index, seq, newest)
+				s.violate(promiseOrdered, "subscription %d: seq %d comes after seq %d", sub.index, seq, newest)
 			}
 			newest = seq
 		}
-		if e < 0 || !slices.ContainsFunc(h.expected, func(o *expectedEvent) bool { return o.event == e }) {
-			s.violate(promiseOwed, "subscription %d got the unwanted event %d", h.index, e)
+		if e < 0 || !slices.ContainsFunc(sub.expected, func(o *expectedEvent) bool { return o.event == e }) {
+			s.violate(promiseOwed, "subscription %d got the unwanted event %d", sub.index, e)
 		}
-		for _, other := range h.received[:i] {
-			if !h.isRedelivery(other) && h.replayDeliveries[other.id] == nil && !other.ping && slices.Contains(other.events, e) {
-				s.violate(promiseOnce, "subscription %d got event %d in two deliveries", h.index, e)
+		for _, other := range sub.received[:i] {
+			if !sub.isRedelivery(other) && sub.replayDeliveries[other.id] == nil && !other.ping && slices.Contains(other.events, e) {
+				s.violate(promiseOnce, "subscription %d got event %d in two deliveries", sub.index, e)
 			}
 		}
 	}
@@ -128,26 +128,26 @@ func (s *simulation) checkEvents(h *modelSubscription, i int, d *modelDelivery) 
 // checkSettings checks that a received delivery agrees with the subscription's
 // settings, or with previous settings that the dispatcher may still use.
 func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
-	h := at.owner
+	sub := at.owner
 	agreed := func(ok func(*settings) bool) bool {
-		for i := range h.previous {
-			if ok(&h.previous[i]) {
+		for i := range sub.previous {
+			if ok(&sub.previous[i]) {
 				return true
 			}
 		}
-		return ok(&h.settings)
+		return ok(&sub.settings)
 	}
 	if !agreed(func(t *settings) bool { return !t.deleted }) {
-		s.violate(promiseDeleted, "subscription %d", h.index)
+		s.violate(promiseDeleted, "subscription %d", sub.index)
 	} else if !agreed(func(t *settings) bool { return d.ping || t.active }) {
-		s.violate(promisePaused, "subscription %d", h.index)
+		s.violate(promisePaused, "subscription %d", sub.index)
 	}
 	if !agreed(func(t *settings) bool { return t.endpoint == at.n }) {
-		s.violate(promiseURL, "subscription %d", h.index)
+		s.violate(promiseURL, "subscription %d", sub.index)
 	}
-	open := s.inFlight(h, d.ping)
+	open := s.inFlight(sub, d.ping)
 	if !agreed(func(t *settings) bool { return open <= s.limit(t) || d.ping && open <= maxPingsPerQueue }) {
-		s.violate(promiseSlots, "subscription %d has %d in flight", h.index, open)
+		s.violate(promiseSlots, "subscription %d has %d in flight", sub.index, open)
 	}
 	if n := s.inFlight(nil, false); n > s.plan.Connections {
 		s.violate(promiseSlots, "%d are in flight in total", n)
@@ -155,20 +155,20 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 }
 
 // checkRepeat checks that a delivery may be sent again now. The caller holds s.mu.
-func (s *simulation) checkRepeat(h *modelSubscription, d *modelDelivery, now time.Time) {
+func (s *simulation) checkRepeat(sub *modelSubscription, d *modelDelivery, now time.Time) {
 	last := d.last()
 	lost := last.generation != s.generation && !last.settled || last.interrupted // a crash may have lost its result
 	loose := d.anyTime
 	d.anyTime = false
 	switch {
 	case d.ended:
-		s.violate(promiseFinal, "subscription %d: sent again after it was completed", h.index)
+		s.violate(promiseFinal, "subscription %d: sent again after it was completed", sub.index)
 	case lost || loose && !last.final():
 	case last.final():
-		s.violate(promiseFinal, "subscription %d: sent again after status %d", h.index, last.status)
+		s.violate(promiseFinal, "subscription %d: sent again after status %d", sub.index, last.status)
 	case last.endedAt.IsZero() && now.Sub(last.arrivedAt) < attemptTimeout:
-		s.violate(promiseEarly, "subscription %d: sent again while an attempt is in flight", h.index)
-	case s.plan.hasBreaker() && (d.ping || h.failing || s.isFailing(h)): // a probe may send it ahead of schedule
+		s.violate(promiseEarly, "subscription %d: sent again while an attempt is in flight", sub.index)
+	case s.plan.hasBreaker() && (d.ping || sub.failing || s.isFailing(sub)): // a probe may send it ahead of schedule
 	case len(d.attempts) < webhook.MaxAttempts:
 		ended := last.endedAt
 		if ended.IsZero() {
@@ -176,7 +176,7 @@ func (s *simulation) checkRepeat(h *modelSubscription, d *modelDelivery, now tim
 		}
 		wait := time.Duration(float64(s.plan.policy().Waits[len(d.attempts)-1]) * (1 - s.plan.Jitter))
 		if due := ended.Add(max(wait, last.retryAfter)); due.Sub(now) > time.Millisecond { // stored in milliseconds
-			s.violate(promiseEarly, "subscription %d: attempt %d at %s, due at %s", h.index, len(d.attempts)+1, sinceStart(now), sinceStart(due))
+			s.violate(promiseEarly, "subscription %d: attempt %d at %s, due at %s", sub.index, len(d.attempts)+1, sinceStart(now), sinceStart(due))
 		}
 	}
 }

@@ -41,13 +41,13 @@ func (s *simulation) forgetJump() {
 		return
 	}
 	s.jumpUnsaved = false
-	for _, h := range s.subs {
-		for _, d := range h.received {
+	for _, sub := range s.subs {
+		for _, d := range sub.received {
 			d.anyTime = d.anyTime || d.unfinished()
 		}
-		for id := range h.redeliveries {
-			if h.byID[id] == nil {
-				h.redeliveries[id] = time.Now().Add(1000 * time.Hour)
+		for id := range sub.redeliveries {
+			if sub.byID[id] == nil {
+				sub.redeliveries[id] = time.Now().Add(1000 * time.Hour)
 			}
 		}
 	}

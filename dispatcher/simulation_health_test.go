@@ -29,22 +29,23 @@ func (s *simulation) observeHealth(recovered bool) {
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	for _, h := range s.subs {
-		q := s.d.queues[h.id]
+	for _, sub := range s.subs {
+		q := s.d.queues[sub.id]
 		if q == nil || q.Queue.ProgramID == "" {
 			continue
 		}
-		if h.failing = q.Failing; h.failing && recovered && q.current() && (h.recovery.failingSince.IsZero() || h.recovery.successes > 0) {
-			h.recovery = recovery{failingSince: time.Now()}
+		if sub.failing = q.Failing; sub.failing && recovered && q.current() &&
+			(sub.recovery.failingSince.IsZero() || sub.recovery.successes > 0) {
+			sub.recovery = recovery{failingSince: time.Now()}
 		}
-		if h.failing && recovered && q.current() && h.last.status == 200 && h.last.endedAt.Before(time.Now()) &&
-			h.last.generation == s.generation && h.last.settled {
-			s.violate(promiseCloses, "subscription %d", h.index)
+		if sub.failing && recovered && q.current() && sub.last.status == 200 && sub.last.endedAt.Before(time.Now()) &&
+			sub.last.generation == s.generation && sub.last.settled {
+			s.violate(promiseCloses, "subscription %d", sub.index)
 		}
-		if q.Status == webhook.HealthDisabled && h.settings.active && q.current() {
-			h.previous = append(h.previous, h.settings)
-			h.settings.active = false
-			for _, want := range h.expected { // it is unknown whether before or after it was disabled
+		if q.Status == webhook.HealthDisabled && sub.settings.active && q.current() {
+			sub.previous = append(sub.previous, sub.settings)
+			sub.settings.active = false
+			for _, want := range sub.expected { // it is unknown whether before or after it was disabled
 				want.uncertain = want.uncertain || !want.at.Before(s.lastSettled)
 			}
 		}
@@ -53,26 +54,26 @@ func (s *simulation) observeHealth(recovered bool) {
 
 // isFailing reports whether the dispatcher considers a subscription failing. The
 // caller holds s.mu.
-func (s *simulation) isFailing(h *modelSubscription) bool {
+func (s *simulation) isFailing(sub *modelSubscription) bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	q := s.d.queues[h.id]
+	q := s.d.queues[sub.id]
 	return q != nil && q.Failing
 }
 
 // checkRecovery checks a received attempt of a failing or recovering subscription.
 // While it is failing it has one slot and each attempt is a probe; then its slots
 // double with each success. The caller holds s.mu.
-func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
-	rec := &h.recovery
+func (s *simulation) checkRecovery(sub *modelSubscription, r *modelAttempt) {
+	rec := &sub.recovery
 	if rec.failingSince.IsZero() {
 		return
 	}
 	if rec.arrivedAt = r.arrivedAt; r.delivery.ping {
 		return
 	}
-	if n := s.inFlight(h, false); rec.successes < 5 && n > 1<<rec.successes {
-		s.violate(promiseRamp, "subscription %d has %d in flight after %d successes", h.index, n, rec.successes)
+	if n := s.inFlight(sub, false); rec.successes < 5 && n > 1<<rec.successes {
+		s.violate(promiseRamp, "subscription %d has %d in flight after %d successes", sub.index, n, rec.successes)
 	}
 	if rec.successes > 0 || r.delivery.uncertain {
 		return
@@ -84,33 +85,33 @@ func (s *simulation) checkRecovery(h *modelSubscription, r *modelAttempt) {
 		wait = min(webhook.MinProbeWait<<rec.probes, wait)
 	}
 	if due := rec.probedAt.Add(wait); rec.probes > 0 && due.Sub(r.arrivedAt) > time.Millisecond && !pinged {
-		s.violate(promiseProbes, "subscription %d: a probe came at %s, due at %s", h.index, sinceStart(r.arrivedAt), sinceStart(due))
+		s.violate(promiseProbes, "subscription %d: a probe came at %s, due at %s", sub.index, sinceStart(r.arrivedAt), sinceStart(due))
 	}
 	if rec.rejected && !pinged {
 		s.violate(promiseRejected, "subscription %d: a delivery came at %s without a successful ping since %s",
-			h.index, sinceStart(r.arrivedAt), sinceStart(rec.probedAt))
+			sub.index, sinceStart(r.arrivedAt), sinceStart(rec.probedAt))
 	}
 	switch {
-	case len(r.delivery.attempts) == 1 && len(r.delivery.events) > 1 && !h.isRedelivery(r.delivery) && len(s.changes.runs) == 0:
-		s.violate(promiseSpared, "subscription %d: a probe sent %d events", h.index, len(r.delivery.events))
+	case len(r.delivery.attempts) == 1 && len(r.delivery.events) > 1 && !sub.isRedelivery(r.delivery) && len(s.changes.runs) == 0:
+		s.violate(promiseSpared, "subscription %d: a probe sent %d events", sub.index, len(r.delivery.events))
 	case len(r.delivery.attempts) == webhook.MaxAttempts && !pinged && !rec.rejected:
-		s.violate(promiseSpared, "subscription %d: a probe used the last attempt of a delivery", h.index)
+		s.violate(promiseSpared, "subscription %d: a probe used the last attempt of a delivery", sub.index)
 	}
 }
 
 // endRecovery updates the model at the end of an attempt.
 func (s *simulation) endRecovery(r *modelAttempt) {
-	h := r.subscription
+	sub := r.subscription
 	if !r.delivery.ping {
-		h.last = r
+		sub.last = r
 		switch {
 		case r.status == 200:
-			h.successesNeeded = max(h.successesNeeded-1, 0)
+			sub.successesNeeded = max(sub.successesNeeded-1, 0)
 		case r.final():
-			h.successesNeeded = 4
+			sub.successesNeeded = 4
 		}
 	}
-	rec := &h.recovery
+	rec := &sub.recovery
 	switch {
 	case rec.failingSince.IsZero():
 	case r.delivery.ping:
@@ -131,9 +132,9 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 
 // checkProbes checks that a failing subscription that has a slot is probed. The
 // caller holds s.mu.
-func (s *simulation) checkProbes(h *modelSubscription, now time.Time) {
-	rec := &h.recovery
-	if rec.failingSince.IsZero() || rec.successes > 0 || !slices.ContainsFunc(h.expected, func(o *expectedEvent) bool {
+func (s *simulation) checkProbes(sub *modelSubscription, now time.Time) {
+	rec := &sub.recovery
+	if rec.failingSince.IsZero() || rec.successes > 0 || !slices.ContainsFunc(sub.expected, func(o *expectedEvent) bool {
 		return !o.arrived && !o.uncertain && !o.mayBeRemoved && now.After(o.at.Add(s.plan.Window+slack))
 	}) {
 		return
@@ -142,19 +143,19 @@ func (s *simulation) checkProbes(h *modelSubscription, now time.Time) {
 	if rec.arrivedAt.After(last) {
 		last = rec.arrivedAt
 	}
-	if !h.throttled && now.After(last.Add(webhook.MaxProbeWait+attemptTimeout+s.plan.Window+slack)) {
-		s.violate(promiseProbes, "subscription %d was last probed at %s, and now it is %s", h.index, sinceStart(last), sinceStart(now))
+	if !sub.throttled && now.After(last.Add(webhook.MaxProbeWait+attemptTimeout+s.plan.Window+slack)) {
+		s.violate(promiseProbes, "subscription %d was last probed at %s, and now it is %s", sub.index, sinceStart(last), sinceStart(now))
 	}
 }
 
 // recoverSlowly makes a subscription's server fail until the subscription is
 // failing, publishes a backlog, and makes the server respond slowly. For some n it
 // rejects.
-func (s *simulation) recoverSlowly(h *modelSubscription, n int) {
+func (s *simulation) recoverSlowly(sub *modelSubscription, n int) {
 	set := func(m mode) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		h.endpoints[h.settings.endpoint].mode = m
+		sub.endpoints[sub.settings.endpoint].mode = m
 	}
 	if !s.plan.hasBreaker() {
 		set(modeSlow)
@@ -162,12 +163,12 @@ func (s *simulation) recoverSlowly(h *modelSubscription, n int) {
 	}
 	set([]mode{modeBusy, modeRefuse, modeBusy, modeReject}[n%4])
 	for range 3 {
-		s.publish(h.program, n)
+		s.publish(sub.program, n)
 		s.settle()
 		s.sleep(webhook.FailingOver)
 	}
 	for range 4 {
-		s.publish(h.program, n)
+		s.publish(sub.program, n)
 	}
 	s.settle()
 	set(modeSlow)

@@ -9,13 +9,13 @@ import (
 
 // auditIncidents compares the stored incidents of a subscription with its status
 // and its deliveries. The caller holds s.mu.
-func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webhook.Delivery) {
-	sub, err := s.d.store.Subscriptions().Get(context.Background(), h.program, h.id)
+func (s *simulation) auditIncidents(sub *modelSubscription, stored map[string]webhook.Delivery) {
+	current, err := s.d.store.Subscriptions().Get(context.Background(), sub.program, sub.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 		return
 	}
-	all, err := s.incidents(h)
+	all, err := s.incidents(sub)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 		return
@@ -28,13 +28,13 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 			open = append(open, i)
 		}
 	}
-	switch failing := sub.Status != webhook.HealthHealthy; {
+	switch failing := current.Status != webhook.HealthHealthy; {
 	case len(open) > 1:
-		s.violate(promiseIncident, "subscription %d has %d open incidents, want at most 1", h.index, len(open))
+		s.violate(promiseIncident, "subscription %d has %d open incidents, want at most 1", sub.index, len(open))
 	case failing && (len(open) == 0 || open[0].FailingReason == ""):
-		s.violate(promiseIncident, "subscription %d is %s and has no open incident", h.index, sub.Status)
+		s.violate(promiseIncident, "subscription %d is %s and has no open incident", sub.index, current.Status)
 	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
-		s.violate(promiseIncident, "subscription %d is healthy and has an incident open after its recovery", h.index)
+		s.violate(promiseIncident, "subscription %d is healthy and has an incident open after its recovery", sub.index)
 	}
 	counted, expired := failed, int64(0)
 	for _, d := range stored {
@@ -50,23 +50,23 @@ func (s *simulation) auditIncidents(h *modelSubscription, stored map[string]webh
 	}
 	// Retention removes deliveries and incidents of different ages.
 	if failed != 0 && s.changes.removedBefore.IsZero() {
-		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", h.index, failed)
+		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", sub.index, failed)
 	}
 	// An incident is kept as long as what expired during it, unless the clock was set.
 	if !s.jumped && counted < expired {
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired",
-			h.index, counted, expired)
+			sub.index, counted, expired)
 	}
 }
 
-func (s *simulation) incidents(h *modelSubscription) (all []webhook.Incident, err error) {
-	values := url.Values{"page[size]": {"100"}, "filter[subscription_id]": {h.id}}
+func (s *simulation) incidents(sub *modelSubscription) (all []webhook.Incident, err error) {
+	values := url.Values{"page[size]": {"100"}, "filter[subscription_id]": {sub.id}}
 	for {
 		query, invalid := webhook.IncidentList.Parse(values)
 		if invalid != nil {
 			return nil, invalid
 		}
-		page, next, err := s.d.store.Incidents().Page(context.Background(), h.program, &query)
+		page, next, err := s.d.store.Incidents().Page(context.Background(), sub.program, &query)
 		if err != nil {
 			return nil, err
 		}

@@ -105,11 +105,11 @@ func (d *modelDelivery) unfinished() bool {
 }
 
 // inFlight returns how many attempts are in flight: only pings, or excluding pings.
-// h limits it to one subscription; nil means all.
-func (s *simulation) inFlight(h *modelSubscription, ping bool) (n int) {
+// sub limits it to one subscription; nil means all.
+func (s *simulation) inFlight(sub *modelSubscription, ping bool) (n int) {
 	now := time.Now()
 	for _, r := range s.unsettled {
-		if (h == nil || r.subscription == h) && r.delivery.ping == ping && r.endedAt.IsZero() && r.generation == s.generation &&
+		if (sub == nil || r.subscription == sub) && r.delivery.ping == ping && r.endedAt.IsZero() && r.generation == s.generation &&
 			!r.interrupted && now.Sub(r.arrivedAt) < attemptTimeout {
 			n++
 		}

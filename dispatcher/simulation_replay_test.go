@@ -26,7 +26,7 @@ type modelReplay struct {
 
 // replay creates a replay of the last hour, of everything, or of the events
 // received between two events in the log.
-func (s *simulation) replay(h *modelSubscription, n int) {
+func (s *simulation) replay(sub *modelSubscription, n int) {
 	f := &webhook.ReplayFields{From: s.wall().Add(-time.Hour).Truncate(time.Millisecond),
 		Only: []webhook.ReplayOnly{webhook.ReplayAll, webhook.ReplayMissed, webhook.ReplayFailed}[n%3]}
 	if n >= 3 {
@@ -44,29 +44,29 @@ func (s *simulation) replay(h *modelSubscription, n int) {
 	s.faults.without(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		r, err = s.expectReplay(h, f)
+		r, err = s.expectReplay(sub, f)
 	})
 	if s.allowRefusal(err); err != nil {
 		return
 	}
-	created, err := s.d.store.Replays().Create(context.Background(), h.program, h.id, f)
+	created, err := s.d.store.Replays().Create(context.Background(), sub.program, sub.id, f)
 	s.allowRefusal(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch r.id = created.ID; {
 	case err == nil:
-		h.replays = append(h.replays, r)
+		sub.replays = append(sub.replays, r)
 	case s.down:
-		h.unknownReplay = true // the replay may have been created
+		sub.unknownReplay = true // the replay may have been created
 	}
 }
 
 // expectReplay returns what a replay that is created now must send. The caller
 // holds s.mu.
-func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
+func (s *simulation) expectReplay(sub *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
 	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool),
 		deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
-	stored, err := s.deliveries(h)
+	stored, err := s.deliveries(sub)
 	if err != nil {
 		return nil, err
 	}
@@ -87,23 +87,23 @@ func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields)
 			in[event]++
 		}
 	}
-	s.learnRemoved(h, stored)
-	gone := h.removedEvents()
+	s.learnRemoved(sub, stored)
+	gone := sub.removedEvents()
 	want := make(map[int]bool)
-	for _, o := range h.expected {
+	for _, o := range sub.expected {
 		want[o.event] = true
 	}
 	for i, e := range s.log {
-		if e.program != h.program || h.settings.names&(1<<e.name) == 0 || !e.within(f) {
+		if e.program != sub.program || sub.settings.names&(1<<e.name) == 0 || !e.within(f) {
 			continue
 		}
 		may, must := true, !want[i] || in[i] > 0
 		switch f.Only {
 		case webhook.ReplayMissed:
-			may = in[i] == 0 && !h.accepted[i]
+			may = in[i] == 0 && !sub.accepted[i]
 			must = !want[i] && in[i] == 0 && !gone[i]
 		case webhook.ReplayFailed:
-			may = succeeded[i] == 0 && !h.accepted[i]
+			may = succeeded[i] == 0 && !sub.accepted[i]
 			must = in[i] > 0 && in[i] == failed[i] && !gone[i]
 		}
 		if may {
@@ -117,9 +117,9 @@ func (s *simulation) expectReplay(h *modelSubscription, f *webhook.ReplayFields)
 }
 
 // removedEvents returns the events of deliveries that retention has removed.
-func (h *modelSubscription) removedEvents() map[int]bool {
+func (sub *modelSubscription) removedEvents() map[int]bool {
 	gone := make(map[int]bool)
-	for _, m := range h.byID {
+	for _, m := range sub.byID {
 		for _, event := range m.events {
 			gone[event] = gone[event] || m.removed
 		}
@@ -133,10 +133,10 @@ func (e *loggedEvent) within(f *webhook.ReplayFields) bool {
 }
 
 // cancelReplay cancels the newest replay of a subscription that may be running.
-func (s *simulation) cancelReplay(h *modelSubscription) {
+func (s *simulation) cancelReplay(sub *modelSubscription) {
 	s.mu.Lock()
 	var r *modelReplay
-	for _, other := range h.replays {
+	for _, other := range sub.replays {
 		if !other.ended {
 			r = other
 		}
@@ -145,7 +145,7 @@ func (s *simulation) cancelReplay(h *modelSubscription) {
 	if r == nil {
 		return
 	}
-	is, err := s.d.store.Replays().Cancel(context.Background(), h.program, h.id, r.id)
+	is, err := s.d.store.Replays().Cancel(context.Background(), sub.program, sub.id, r.id)
 	if s.allowRefusal(err); err == nil && is.Status == webhook.ReplayCancelled {
 		r.sentAtCancel = is.EventsSent
 	}
@@ -154,20 +154,20 @@ func (s *simulation) cancelReplay(h *modelSubscription) {
 // learnReplays reads what the running replays have formed since the last call. The
 // caller holds s.mu.
 func (s *simulation) learnReplays() {
-	for _, h := range s.subs {
-		if h.settings.deleted {
+	for _, sub := range s.subs {
+		if sub.settings.deleted {
 			continue
 		}
-		for _, r := range h.replays {
+		for _, r := range sub.replays {
 			if !r.ended {
-				s.learnReplay(h, r)
+				s.learnReplay(sub, r)
 			}
 		}
 	}
 }
 
-func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
-	values := url.Values{"filter[replay_id]": {r.id}, "filter[subscription_id]": {h.id}, "page[size]": {"100"}, "sort": {"created_at"}}
+func (s *simulation) learnReplay(sub *modelSubscription, r *modelReplay) {
+	values := url.Values{"filter[replay_id]": {r.id}, "filter[subscription_id]": {sub.id}, "page[size]": {"100"}, "sort": {"created_at"}}
 	for {
 		query, invalid := webhook.AllDeliveryList.Parse(values)
 		if invalid != nil {
@@ -181,8 +181,8 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 		}
 		for _, d := range page {
 			if !r.deliveries[d.ID] && d.RedeliveryOf == "" {
-				r.deliveries[d.ID], h.replayDeliveries[d.ID] = true, r
-				s.checkReplayed(h, r, &d)
+				r.deliveries[d.ID], sub.replayDeliveries[d.ID] = true, r
+				s.checkReplayed(sub, r, &d)
 			}
 		}
 		if next == "" {
@@ -190,7 +190,7 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 		}
 		values.Set("page[cursor]", next)
 	}
-	is, err := s.d.store.Replays().Get(context.Background(), h.program, h.id, r.id)
+	is, err := s.d.store.Replays().Get(context.Background(), sub.program, sub.id, r.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 		return
@@ -198,23 +198,23 @@ func (s *simulation) learnReplay(h *modelSubscription, r *modelReplay) {
 	switch r.ended = is.Status != webhook.ReplayRunning; {
 	case is.EventsSent != int64(len(r.sent)) || r.sentAtCancel >= 0 && is.EventsSent != r.sentAtCancel:
 		s.violate(promiseReplay, "subscription %d: a replay sent %d events, counted %d, and had counted %d when it was cancelled",
-			h.index, len(r.sent), is.EventsSent, r.sentAtCancel)
+			sub.index, len(r.sent), is.EventsSent, r.sentAtCancel)
 	case is.Status == webhook.ReplayDone:
-		s.checkReplayDone(h, r)
+		s.checkReplayDone(sub, r)
 	case is.Status == webhook.ReplayCancelled && r.sentAtCancel < 0 && s.faults.recovered() && !s.crashed:
-		s.violate(promiseReplay, "subscription %d: a replay was cancelled", h.index)
+		s.violate(promiseReplay, "subscription %d: a replay was cancelled", sub.index)
 	}
 }
 
 // checkReplayed checks a delivery that a replay has formed. The caller holds s.mu.
-func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webhook.Delivery) {
+func (s *simulation) checkReplayed(sub *modelSubscription, r *modelReplay, d *webhook.Delivery) {
 	retentionRan := !r.removedBefore.Equal(s.changes.removedBefore)
 	for _, e := range d.Events {
 		event := s.events[e.ID]
 		seq := s.published[event]
 		if r.sent[event] || seq != 0 && seq <= r.lastSeq || !r.allowed[event] && !retentionRan {
 			s.violate(promiseReplay, "subscription %d: a replay of %s sent event %d with seq %d after seq %d",
-				h.index, r.only, event, seq, r.lastSeq)
+				sub.index, r.only, event, seq, r.lastSeq)
 		}
 		r.sent[event] = true
 		r.lastSeq = max(r.lastSeq, seq)
@@ -223,26 +223,27 @@ func (s *simulation) checkReplayed(h *modelSubscription, r *modelReplay, d *webh
 
 // checkReplayDone checks that a completed replay has sent all required events. The
 // caller holds s.mu.
-func (s *simulation) checkReplayDone(h *modelSubscription, r *modelReplay) {
+func (s *simulation) checkReplayDone(sub *modelSubscription, r *modelReplay) {
 	var since map[int]bool // events in deliveries formed by something else since
 	for _, event := range r.required {
 		if r.sent[event] || s.log[event].received.Before(s.changes.removedBefore) {
 			continue
 		}
 		if r.only != webhook.ReplayAll && since == nil {
-			since = s.formedSince(h, r)
+			since = s.formedSince(sub, r)
 		}
 		if !since[event] {
-			s.violate(promiseReplay, "subscription %d: a replay of %s did not send event %d with seq %d", h.index, r.only, event, s.published[event])
+			s.violate(promiseReplay, "subscription %d: a replay of %s did not send event %d with seq %d",
+				sub.index, r.only, event, s.published[event])
 		}
 	}
 }
 
 // formedSince returns the events in deliveries that were formed after a replay was
 // created. The caller holds s.mu.
-func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]bool {
+func (s *simulation) formedSince(sub *modelSubscription, r *modelReplay) map[int]bool {
 	since := make(map[int]bool)
-	stored, err := s.deliveries(h)
+	stored, err := s.deliveries(sub)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 	}
@@ -253,7 +254,7 @@ func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]b
 			}
 		}
 	}
-	for id, m := range h.byID { // removed since
+	for id, m := range sub.byID { // removed since
 		for _, event := range m.events {
 			since[event] = since[event] || !r.deliveriesBefore[id]
 		}
@@ -262,8 +263,8 @@ func (s *simulation) formedSince(h *modelSubscription, r *modelReplay) map[int]b
 }
 
 // auditReplays checks that every replay has ended. The caller holds s.mu.
-func (s *simulation) auditReplays(h *modelSubscription) {
-	if i := slices.IndexFunc(h.replays, func(r *modelReplay) bool { return !r.ended }); i >= 0 {
-		s.violate(promiseReplay, "subscription %d: a replay is still running", h.index)
+func (s *simulation) auditReplays(sub *modelSubscription) {
+	if i := slices.IndexFunc(sub.replays, func(r *modelReplay) bool { return !r.ended }); i >= 0 {
+		s.violate(promiseReplay, "subscription %d: a replay is still running", sub.index)
 	}
 }

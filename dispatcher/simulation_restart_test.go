@@ -55,17 +55,17 @@ func (s *simulation) open() {
 // noteCrashLosses records for which deliveries an attempt was counted that no
 // server received. The caller holds s.mu.
 func (s *simulation) noteCrashLosses() {
-	for _, h := range s.subs {
-		if h.id == "" {
+	for _, sub := range s.subs {
+		if sub.id == "" {
 			continue // the service was killed before it returned the id
 		}
-		stored, err := s.deliveries(h)
-		if err != nil && !h.settings.deleted {
+		stored, err := s.deliveries(sub)
+		if err != nil && !sub.settings.deleted {
 			s.violate(promiseOperates, "%v", err)
 		}
 		for id, d := range stored {
-			if m := h.byID[id]; m == nil {
-				h.lostArrivals[id] = h.lostArrivals[id] || d.AttemptsMade > 0
+			if m := sub.byID[id]; m == nil {
+				sub.lostArrivals[id] = sub.lostArrivals[id] || d.AttemptsMade > 0
 			} else if d.AttemptsMade > len(m.attempts) {
 				m.uncertain, s.uncertain = true, true
 			}
@@ -80,16 +80,16 @@ func (s *simulation) nextGeneration() {
 	s.down = false
 	s.unsettled = nil
 	s.forgetJump()
-	for _, h := range s.subs {
-		h.recovery, h.throttled, h.pausedUntil = recovery{}, false, time.Time{}
+	for _, sub := range s.subs {
+		sub.recovery, sub.throttled, sub.pausedUntil = recovery{}, false, time.Time{}
 	}
 	select {
 	case <-s.killed:
 	default:
 	}
 	if s.uncertain {
-		for _, h := range s.subs {
-			for _, d := range h.received {
+		for _, sub := range s.subs {
+			for _, d := range sub.received {
 				d.uncertain = d.uncertain || d.unfinished()
 			}
 		}

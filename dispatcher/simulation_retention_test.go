@@ -58,14 +58,14 @@ func (c *externalChanges) end() {
 
 // retain runs retention once, with a period given by n. For some n the subscription
 // first lags for that long, or the clock jumps.
-func (s *simulation) retain(h *modelSubscription, n int) {
+func (s *simulation) retain(sub *modelSubscription, n int) {
 	keep := simulatedRetention(n)
 	if n >= 4 {
 		s.mu.Lock()
-		h.endpoints[h.settings.endpoint].mode = modeHang
+		sub.endpoints[sub.settings.endpoint].mode = modeHang
 		s.mu.Unlock()
 		for range 3 {
-			s.publish(h.program, n)
+			s.publish(sub.program, n)
 		}
 		s.settle()
 		s.sleep(keep.All)
@@ -110,10 +110,10 @@ func (s *simulation) retain(h *modelSubscription, n int) {
 		s.changes.pending--
 		s.changes.dirty = true
 	}()
-	if keep.Delivered > 0 && !h.settings.deleted {
+	if keep.Delivered > 0 && !sub.settings.deleted {
 		s.learn() // the deliveries about to be removed
 		s.sleep(pause + 2*time.Millisecond)
-		s.replay(h, 4+n/2%2) // of all missed, or all failed events
+		s.replay(sub, 4+n/2%2) // of all missed, or all failed events
 	}
 }
 
@@ -131,40 +131,40 @@ func (s *simulation) learn() {
 		s.learnRuns()
 		c.dirty = c.pending > 0
 		stored := make(map[string]*webhook.Delivery)
-		for _, h := range s.subs {
-			if h.settings.deleted || h.id == "" {
+		for _, sub := range s.subs {
+			if sub.settings.deleted || sub.id == "" {
 				continue
 			}
-			all, err := s.deliveries(h)
+			all, err := s.deliveries(sub)
 			if err != nil {
 				s.violate(promiseOperates, "%v", err)
 				return
 			}
 			for id, d := range all {
 				stored[id] = &d
-				s.learnDelivery(h, &d)
+				s.learnDelivery(sub, &d)
 			}
-			s.learnRemoved(h, all)
+			s.learnRemoved(sub, all)
 		}
 		s.checkRuns(stored)
 	})
 }
 
 // learnDelivery updates the model for a stored delivery. The caller holds s.mu.
-func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
-	if _, known := h.redeliveries[d.ID]; d.RedeliveryOf != "" && !known {
-		h.redeliveries[d.ID] = time.Now()
-		s.checkBulkRedelivery(h, d)
+func (s *simulation) learnDelivery(sub *modelSubscription, d *webhook.Delivery) {
+	if _, known := sub.redeliveries[d.ID]; d.RedeliveryOf != "" && !known {
+		sub.redeliveries[d.ID] = time.Now()
+		s.checkBulkRedelivery(sub, d)
 	}
 	ended := d.FailureReason == webhook.FailureExpired || d.FailureReason == webhook.FailureCancelled
 	if ended {
 		s.changes.ended[d.ID] = true
-		if m := h.byID[d.ID]; m != nil {
-			s.checkStatus(h, m, d)
+		if m := sub.byID[d.ID]; m != nil {
+			s.checkStatus(sub, m, d)
 			m.ended = true
 		}
 	}
-	if d.RedeliveryOf != "" || h.replayDeliveries[d.ID] != nil {
+	if d.RedeliveryOf != "" || sub.replayDeliveries[d.ID] != nil {
 		return
 	}
 	for _, e := range d.Events {
@@ -172,8 +172,8 @@ func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 			continue
 		}
 		event := s.events[e.ID]
-		h.inDelivery[event] = true
-		for _, want := range h.expected {
+		sub.inDelivery[event] = true
+		for _, want := range sub.expected {
 			want.arrived = want.arrived || ended && want.event == event
 		}
 	}
@@ -181,13 +181,13 @@ func (s *simulation) learnDelivery(h *modelSubscription, d *webhook.Delivery) {
 
 // learnRemoved updates the model for deliveries and events that retention may have
 // removed. The caller holds s.mu.
-func (s *simulation) learnRemoved(h *modelSubscription, stored map[string]webhook.Delivery) {
-	for id, m := range h.byID {
+func (s *simulation) learnRemoved(sub *modelSubscription, stored map[string]webhook.Delivery) {
+	for id, m := range sub.byID {
 		if _, ok := stored[id]; !ok && !m.removed {
-			s.learnGone(h, m)
+			s.learnGone(sub, m)
 		}
 	}
-	for _, want := range h.expected {
+	for _, want := range sub.expected {
 		if received := s.log[want.event].received; received.Before(s.changes.removedBefore) && (!received.IsZero() || want.uncertain) {
 			want.mayBeRemoved = true
 		}
@@ -196,7 +196,7 @@ func (s *simulation) learnRemoved(h *modelSubscription, stored map[string]webhoo
 
 // learnGone updates the model for a delivery that is no longer stored. The caller
 // holds s.mu.
-func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
+func (s *simulation) learnGone(sub *modelSubscription, m *modelDelivery) {
 	last, edge := m.last(), s.changes.removedBefore
 	early := !last.arrivedWall.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
 	switch {
@@ -207,17 +207,17 @@ func (s *simulation) learnGone(h *modelSubscription, m *modelDelivery) {
 	}
 	if m.unfinished() && !s.crashed || !last.arrivedWall.Before(edge) {
 		s.violate(promiseCounted, "subscription %d: retention removed a delivery sent at %s by the wall clock, want only older than %s",
-			h.index, sinceStart(last.arrivedWall), sinceStart(edge))
+			sub.index, sinceStart(last.arrivedWall), sinceStart(edge))
 	}
 	m.ended, m.removed = true, true
 	if !early {
 		return
 	}
-	_, copied := h.redeliveries[m.id]
+	_, copied := sub.redeliveries[m.id]
 	for _, event := range m.events {
-		h.accepted[event] = true
-		if !copied && h.replayDeliveries[m.id] == nil {
-			h.inDelivery[event] = true
+		sub.accepted[event] = true
+		if !copied && sub.replayDeliveries[m.id] == nil {
+			sub.inDelivery[event] = true
 		}
 	}
 }
@@ -236,10 +236,10 @@ func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 
 // auditLosses checks that each wanted event that is in no delivery is counted as
 // lost. The caller holds s.mu.
-func (s *simulation) auditLosses(h *modelSubscription) {
+func (s *simulation) auditLosses(sub *modelSubscription) {
 	least, most := int64(0), int64(0)
-	for _, want := range h.expected {
-		if h.inDelivery[want.event] || !want.mayBeRemoved {
+	for _, want := range sub.expected {
+		if sub.inDelivery[want.event] || !want.mayBeRemoved {
 			continue
 		}
 		most++
@@ -247,10 +247,10 @@ func (s *simulation) auditLosses(h *modelSubscription) {
 			least++
 		}
 	}
-	lost, err := s.d.store.Subscriptions().LostEvents(context.Background(), h.id)
+	lost, err := s.d.store.Subscriptions().LostEvents(context.Background(), sub.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 	} else if lost < least || lost > most {
-		s.violate(promiseLost, "subscription %d: got %d lost events, want %d to %d: those in no delivery", h.index, lost, least, most)
+		s.violate(promiseLost, "subscription %d: got %d lost events, want %d to %d: those in no delivery", sub.index, lost, least, most)
 	}
 }

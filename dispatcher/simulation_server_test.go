@@ -85,36 +85,36 @@ func (s *simulation) ended(r *modelAttempt, status int) {
 func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, h := time.Now(), at.owner
+	now, sub := time.Now(), at.owner
 	// See webhook.AppendBody, which is tested to produce this JSON.
 	const before = len(`{"delivery_id":"`)
 	id := string(body[before : before+idLength])
-	d := h.byID[id]
+	d := sub.byID[id]
 	if d == nil {
-		d = s.newModelDelivery(h, id, body)
-		h.byID[id] = d
-		h.received = append(h.received, d)
+		d = s.newModelDelivery(sub, id, body)
+		sub.byID[id] = d
+		sub.received = append(sub.received, d)
 	} else {
-		s.checkRepeat(h, d, now)
+		s.checkRepeat(sub, d, now)
 		if sha256.Sum256(body) != d.bodyHash {
-			s.violate(promiseBytes, "subscription %d", h.index)
+			s.violate(promiseBytes, "subscription %d", sub.index)
 		}
 	}
-	r := &modelAttempt{delivery: d, subscription: h, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation}
+	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation}
 	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)
 	if len(d.attempts) > webhook.MaxAttempts {
-		s.violate(promiseFive, "subscription %d: a delivery was sent %d times", h.index, len(d.attempts))
+		s.violate(promiseFive, "subscription %d: a delivery was sent %d times", sub.index, len(d.attempts))
 	}
 
 	s.checkSettings(at, d)
-	s.checkRecovery(h, r)
-	if !d.ping && h.pausedUntil.Sub(now) > time.Millisecond {
+	s.checkRecovery(sub, r)
+	if !d.ping && sub.pausedUntil.Sub(now) > time.Millisecond {
 		s.violate(promisePause, "subscription %d: paused until %s, but a delivery came at %s",
-			h.index, sinceStart(h.pausedUntil), sinceStart(now))
+			sub.index, sinceStart(sub.pausedUntil), sinceStart(now))
 	}
 	if s.lease.forbidsSending() {
-		s.violate(promiseLease, "subscription %d: an attempt was sent", h.index)
+		s.violate(promiseLease, "subscription %d: an attempt was sent", sub.index)
 	}
 	if s.crashOnArrival && !d.ping {
 		s.crashOnArrival, s.uncertain, s.down = false, true, true
@@ -141,8 +141,8 @@ const idLength = 36
 
 // newModelDelivery returns the model of a delivery that was received for the first
 // time.
-func (s *simulation) newModelDelivery(h *modelSubscription, id string, body []byte) *modelDelivery {
-	d := &modelDelivery{id: id, bodyHash: sha256.Sum256(body), uncertain: h.lostArrivals[id],
+func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []byte) *modelDelivery {
+	d := &modelDelivery{id: id, bodyHash: sha256.Sum256(body), uncertain: sub.lostArrivals[id],
 		ping: strings.Contains(string(body), `"name":"ping"`)}
 	for _, part := range strings.Split(string(body), `{"id":"`)[1:] {
 		e, known := s.events[part[:idLength]]
@@ -150,12 +150,12 @@ func (s *simulation) newModelDelivery(h *modelSubscription, id string, body []by
 			e = -1
 		}
 		d.events = append(d.events, e)
-		for _, want := range h.expected {
+		for _, want := range sub.expected {
 			want.arrived = want.arrived || want.event == e
 		}
 	}
-	for _, other := range h.received {
-		if !h.isRedelivery(other) && !other.ping && other.unfinished() {
+	for _, other := range sub.received {
+		if !sub.isRedelivery(other) && !other.ping && other.unfinished() {
 			d.unfinishedBefore = append(d.unfinishedBefore, other)
 		}
 	}

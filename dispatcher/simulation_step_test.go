@@ -18,24 +18,24 @@ import (
 
 // change changes a subscription's settings, first in the model. The previous
 // settings are valid too until the dispatcher is idle.
-func (s *simulation) change(h *modelSubscription, edit func(*settings), do func() error) {
+func (s *simulation) change(sub *modelSubscription, edit func(*settings), do func() error) {
 	s.mu.Lock()
-	before, clean := h.settings, h.noFailures
-	h.previous = append(h.previous, before)
-	edit(&h.settings)
-	if h.settings.active && !before.active || h.settings.endpoint != before.endpoint {
-		h.noFailures = true
+	before, clean := sub.settings, sub.noFailures
+	sub.previous = append(sub.previous, before)
+	edit(&sub.settings)
+	if sub.settings.active && !before.active || sub.settings.endpoint != before.endpoint {
+		sub.noFailures = true
 	}
-	h.changedAt = time.Now()
-	h.recovery, h.pausedUntil = recovery{}, time.Time{}
+	sub.changedAt = time.Now()
+	sub.recovery, sub.pausedUntil = recovery{}, time.Time{}
 	s.mu.Unlock()
 	if err := do(); err != nil {
 		s.mu.Lock()
 		if !s.unexpected(err) {
 			if s.down {
-				h.previous = append(h.previous, h.settings)
+				sub.previous = append(sub.previous, sub.settings)
 			}
-			h.settings, h.noFailures = before, h.noFailures && clean
+			sub.settings, sub.noFailures = before, sub.noFailures && clean
 		}
 		s.mu.Unlock()
 	}
@@ -51,24 +51,24 @@ func (s *simulation) unexpected(err error) bool {
 	return true
 }
 
-func (s *simulation) update(h *modelSubscription, edit func(*settings), f *webhook.SubscriptionFields) {
-	s.change(h, edit, func() error {
-		_, err := s.d.store.Subscriptions().Update(context.Background(), h.program, h.id, f)
+func (s *simulation) update(sub *modelSubscription, edit func(*settings), f *webhook.SubscriptionFields) {
+	s.change(sub, edit, func() error {
+		_, err := s.d.store.Subscriptions().Update(context.Background(), sub.program, sub.id, f)
 		return err
 	})
 }
 
 func (s *simulation) create(ordered bool, m mode) {
-	h := &modelSubscription{
+	sub := &modelSubscription{
 		index: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs],
 		settings: settings{active: true, ordered: ordered, names: 3}, changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
 		inDelivery: make(map[int]bool), accepted: make(map[int]bool), replayDeliveries: make(map[string]*modelReplay),
 		redeliveries: make(map[string]time.Time), lostArrivals: make(map[string]bool), byID: make(map[string]*modelDelivery),
 	}
-	for n := range h.endpoints {
-		addr := netip.AddrFrom4([4]byte{10, 0, byte(h.index), byte(n)})
-		at := &endpoint{owner: h, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
-		h.endpoints[n] = at
+	for n := range sub.endpoints {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(sub.index), byte(n)})
+		at := &endpoint{owner: sub, n: n, mode: m, subscriber: subscriber{url: "http://" + addr.String() + "/hook", conns: make(chan net.Conn)}}
+		sub.endpoints[n] = at
 		s.testbed.mu.Lock()
 		s.testbed.subscribers[addr] = &at.subscriber
 		s.testbed.mu.Unlock()
@@ -79,25 +79,25 @@ func (s *simulation) create(ordered bool, m mode) {
 		}()
 	}
 	s.mu.Lock()
-	s.subs = append(s.subs, h)
+	s.subs = append(s.subs, sub)
 	s.mu.Unlock()
-	names := namesOf(h.settings.names)
-	sub, _, err := s.d.store.Subscriptions().Create(context.Background(), h.program, "u",
-		&webhook.SubscriptionFields{URL: &h.endpoints[0].url, Events: &names, Ordered: &ordered}, 0)
+	names := namesOf(sub.settings.names)
+	stored, _, err := s.d.store.Subscriptions().Create(context.Background(), sub.program, "u",
+		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered}, 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.id = sub.ID; err != nil {
+	if sub.id = stored.ID; err != nil {
 		s.unexpected(err)
-		h.settings.deleted = true // its creation was not acknowledged
-		h.previous = append(h.previous, settings{active: true, names: 3})
+		sub.settings.deleted = true // its creation was not acknowledged
+		sub.previous = append(sub.previous, settings{active: true, names: 3})
 	}
 }
 
 func (s *simulation) do(st *step) {
-	h := s.subs[st.Subscription%len(s.subs)]
+	sub := s.subs[st.Subscription%len(s.subs)]
 	switch st.Do {
 	case doPublish:
-		s.publish(h.program, st.N)
+		s.publish(sub.program, st.N)
 		return
 	case doPublishConcurrently:
 		var publishers sync.WaitGroup
@@ -108,7 +108,7 @@ func (s *simulation) do(st *step) {
 		return
 	case doBehave:
 		s.mu.Lock()
-		h.endpoints[h.settings.endpoint].mode = st.Mode
+		sub.endpoints[sub.settings.endpoint].mode = st.Mode
 		s.mu.Unlock()
 		return
 	case doCreate:
@@ -138,7 +138,7 @@ func (s *simulation) do(st *step) {
 		s.faults.arm(false, st.N, false)
 		return
 	case doRecover:
-		s.recoverSlowly(h, st.N)
+		s.recoverSlowly(sub, st.N)
 		return
 	case doLoseLease:
 		s.loseLease(time.Duration(st.N)*125*time.Millisecond, time.Duration(st.Subscription)*5*time.Second+600*time.Millisecond)
@@ -150,60 +150,60 @@ func (s *simulation) do(st *step) {
 		s.jump(simulatedJumps[st.N])
 		return
 	case doRetention:
-		s.retain(h, st.N)
+		s.retain(sub, st.N)
 		return
 	case doBulk:
-		s.bulk(h, st.N)
+		s.bulk(sub, st.N)
 		return
 	}
 	if s.plan.DisableAfter > 0 {
 		s.settle() // so that the model knows whether it was disabled
 	}
-	if !h.settings.deleted {
-		s.doTo(h, st)
+	if !sub.settings.deleted {
+		s.doTo(sub, st)
 	}
 }
 
 // doTo applies a step to a subscription.
-func (s *simulation) doTo(h *modelSubscription, st *step) {
+func (s *simulation) doTo(sub *modelSubscription, st *step) {
 	ctx := context.Background()
 	on, off := true, false
 	switch st.Do {
 	case doPause:
-		s.update(h, func(t *settings) { t.active = false }, &webhook.SubscriptionFields{Active: &off})
+		s.update(sub, func(t *settings) { t.active = false }, &webhook.SubscriptionFields{Active: &off})
 	case doResume:
-		s.update(h, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
+		s.update(sub, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
 	case doChangeURL:
-		to := 1 - h.settings.endpoint
-		s.update(h, func(t *settings) { t.endpoint = to }, &webhook.SubscriptionFields{URL: &h.endpoints[to].url})
+		to := 1 - sub.settings.endpoint
+		s.update(sub, func(t *settings) { t.endpoint = to }, &webhook.SubscriptionFields{URL: &sub.endpoints[to].url})
 	case doChangeNames:
 		bits := max(1, st.N)
 		names := namesOf(bits)
-		s.update(h, func(t *settings) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
+		s.update(sub, func(t *settings) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
 	case doOrdered:
-		ordered := !h.settings.ordered
-		s.update(h, func(t *settings) { t.ordered = ordered }, &webhook.SubscriptionFields{Ordered: &ordered})
+		ordered := !sub.settings.ordered
+		s.update(sub, func(t *settings) { t.ordered = ordered }, &webhook.SubscriptionFields{Ordered: &ordered})
 	case doSlots:
 		slots := st.N % 4
-		s.update(h, func(t *settings) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
+		s.update(sub, func(t *settings) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
 	case doDelete:
-		s.change(h, func(t *settings) { t.deleted = true }, func() error {
-			_, err := s.d.store.Subscriptions().Delete(ctx, h.program, h.id)
+		s.change(sub, func(t *settings) { t.deleted = true }, func() error {
+			_, err := s.d.store.Subscriptions().Delete(ctx, sub.program, sub.id)
 			return err
 		})
 	case doRotate:
-		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, h.program, h.id)
+		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, sub.program, sub.id)
 		s.allowRefusal(err)
 	case doPing:
-		s.ping(h, st.NoWait)
+		s.ping(sub, st.NoWait)
 	case doRedeliver:
-		s.redeliver(h, st.N)
+		s.redeliver(sub, st.N)
 	case doReplay:
-		s.replay(h, st.N)
+		s.replay(sub, st.N)
 	case doCancelReplay:
-		s.cancelReplay(h)
+		s.cancelReplay(sub)
 	case doCancel:
-		s.cancel(h, st.N)
+		s.cancel(sub, st.N)
 	}
 }
 
@@ -232,10 +232,10 @@ func (s *simulation) publish(program string, n int) {
 		s.log = append(s.log, loggedEvent{program: program, name: which})
 		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(),
 			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
-		for _, h := range s.subs {
-			if h.program == program && !h.settings.deleted && h.settings.active && h.settings.names&(1<<which) != 0 {
+		for _, sub := range s.subs {
+			if sub.program == program && !sub.settings.deleted && sub.settings.active && sub.settings.names&(1<<which) != 0 {
 				d := &expectedEvent{event: place, at: time.Now()}
-				h.expected = append(h.expected, d)
+				sub.expected = append(sub.expected, d)
 				fresh = append(fresh, d)
 			}
 		}
@@ -254,9 +254,9 @@ func (s *simulation) publish(program string, n int) {
 	}
 	s.unexpected(err)
 	stored := !s.injected(err) || s.down // as far as can be known
-	for _, h := range s.subs {
+	for _, sub := range s.subs {
 		if !stored { // then it must not be sent
-			h.expected = slices.DeleteFunc(h.expected, func(d *expectedEvent) bool { return slices.Contains(fresh, d) })
+			sub.expected = slices.DeleteFunc(sub.expected, func(d *expectedEvent) bool { return slices.Contains(fresh, d) })
 		}
 	}
 	for _, d := range fresh {
@@ -264,8 +264,8 @@ func (s *simulation) publish(program string, n int) {
 	}
 }
 
-func (s *simulation) pings(h *modelSubscription) (n int) {
-	for _, d := range h.received {
+func (s *simulation) pings(sub *modelSubscription) (n int) {
+	for _, d := range sub.received {
 		if d.ping {
 			n++
 		}
@@ -273,14 +273,14 @@ func (s *simulation) pings(h *modelSubscription) (n int) {
 	return n
 }
 
-func (s *simulation) ping(h *modelSubscription, noWait bool) {
+func (s *simulation) ping(sub *modelSubscription, noWait bool) {
 	s.mu.Lock()
-	before, gen := s.pings(h), s.generation
+	before, gen := s.pings(sub), s.generation
 	s.mu.Unlock()
 	go func(st *store.Store) { // a crash may leave it without a response
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		st.Subscriptions().Ping(ctx, h.program, h.id)
+		st.Subscriptions().Ping(ctx, sub.program, sub.id)
 	}(s.d.store)
 	if noWait {
 		return
@@ -289,24 +289,24 @@ func (s *simulation) ping(h *modelSubscription, noWait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, may := s.faults.active()
-	if !may && s.faults.recovered() && s.dial == 0 && !s.down && s.generation == gen && s.inFlight(h, true) < maxPingsPerQueue &&
-		s.pings(h) == before {
-		s.violate(promisePing, "subscription %d got no ping", h.index)
+	if !may && s.faults.recovered() && s.dial == 0 && !s.down && s.generation == gen && s.inFlight(sub, true) < maxPingsPerQueue &&
+		s.pings(sub) == before {
+		s.violate(promisePing, "subscription %d got no ping", sub.index)
 	}
 }
 
-func (s *simulation) redeliver(h *modelSubscription, n int) {
+func (s *simulation) redeliver(sub *modelSubscription, n int) {
 	s.mu.Lock()
-	if len(h.received) == 0 {
+	if len(sub.received) == 0 {
 		s.mu.Unlock()
 		return
 	}
-	id := h.received[n%len(h.received)].id
+	id := sub.received[n%len(sub.received)].id
 	s.mu.Unlock()
-	d, err := s.d.store.Deliveries().Redeliver(context.Background(), h.program, h.id, id)
+	d, err := s.d.store.Deliveries().Redeliver(context.Background(), sub.program, sub.id, id)
 	if s.allowRefusal(err); err == nil {
 		s.mu.Lock()
-		h.redeliveries[d.ID] = time.Now()
+		sub.redeliveries[d.ID] = time.Now()
 		s.mu.Unlock()
 	}
 }

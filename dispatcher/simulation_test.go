@@ -227,18 +227,18 @@ func (s *simulation) settle() {
 	}
 	for _, r := range s.unsettled {
 		r.settled = !r.endedAt.IsZero() && s.faults.recovered()
-		if h := r.subscription; r.settled && h.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted &&
-			r.arrivedAt.After(h.changedAt) {
-			h.pausedUntil = r.endedAt.Add(r.retryAfter)
+		if sub := r.subscription; r.settled && sub.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted &&
+			r.arrivedAt.After(sub.changedAt) {
+			sub.pausedUntil = r.endedAt.Add(r.retryAfter)
 		}
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *modelAttempt) bool { return r.settled })
 	s.observeHealth(s.faults.recovered())
 	s.checkCut()
 	s.check()
-	for _, h := range s.subs {
-		if s.dial == 0 || time.Since(h.changedAt) > s.dial { // else an attempt may be connecting
-			h.previous = h.previous[:0]
+	for _, sub := range s.subs {
+		if s.dial == 0 || time.Since(sub.changedAt) > s.dial { // else an attempt may be connecting
+			sub.previous = sub.previous[:0]
 		}
 	}
 	s.lastSettled = time.Now()
@@ -257,8 +257,8 @@ func (s *simulation) end() {
 	}
 	s.mu.Lock()
 	s.crashOnArrival = false
-	for _, h := range s.subs {
-		for _, at := range h.endpoints {
+	for _, sub := range s.subs {
+		for _, at := range sub.endpoints {
 			at.mode = modeOK
 		}
 	}
@@ -268,9 +268,9 @@ func (s *simulation) end() {
 		s.settle()
 	}
 	on := true
-	for _, h := range s.subs {
-		if !h.settings.deleted {
-			s.update(h, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
+	for _, sub := range s.subs {
+		if !sub.settings.deleted {
+			s.update(sub, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
 		}
 	}
 	s.sleep(24 * time.Hour)

@@ -554,7 +554,11 @@ func TestNewRows(t *testing.T) {
 		page.want(t, 200, want)
 		part := page.link(t, `id="new-rows" data-part="([^"]+)"`)
 		v.do("GET", part).want(t, 200, want)
-		shown := v.do("GET", page.link(t, `<a class="choice" href="([^"]+)">`+want))
+		to := page.link(t, `<a class="choice" href="([^"]+)">`+want)
+		if got := v.do("GET", part).link(t, `<a class="choice" href="([^"]+)">`+want); got != to || !strings.Contains(to, "page[size]=1") {
+			t.Errorf("%s: the first page is at %s, and later at %s", c.path, to, got)
+		}
+		shown := v.do("GET", to)
 		shown.hasNot(t, " new · Show")
 		third := page.link(t, `rel="next" href="([^"]+)"`)
 		v.do("GET", third).want(t, 200, want)

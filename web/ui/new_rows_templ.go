@@ -21,7 +21,14 @@ const NewRowsPath = "/arrivals"
 
 // NewRows returns a count of new rows since v.Since.
 func (v *Listing) NewRows(count int, more bool) *NewRows {
-	return &NewRows{v.Selection(v.Path+NewRowsPath, SinceParameter, v.Since), v.newest(), count, more}
+	q := v.Query
+	q.Cursor, q.Number = "", 1
+	values := v.List.Values(&q)
+	values.Set(SinceParameter, v.Since)
+	if p := v.Values.Get(ProgramParameter); p != "" {
+		values.Set(ProgramParameter, p)
+	}
+	return &NewRows{Address(v.Path+NewRowsPath, values), v.newest(), count, more}
 }
 
 func (n *NewRows) text() string {
@@ -61,7 +68,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.ResolveAttributeValue(n.part)
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 29, Col: 39}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 36, Col: 39}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ_7745c5c3_Var2)
 		if templ_7745c5c3_Err != nil {
@@ -79,7 +86,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 			var templ_7745c5c3_Var3 templ.SafeURL
 			templ_7745c5c3_Var3, templ_7745c5c3_Err = templ.JoinURLErrs(templ.SafeURL(n.first))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 31, Col: 50}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 38, Col: 50}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var3))
 			if templ_7745c5c3_Err != nil {
@@ -92,7 +99,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 			var templ_7745c5c3_Var4 string
 			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(n.text() + " · Show")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 31, Col: 76}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 38, Col: 76}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var4))
 			if templ_7745c5c3_Err != nil {

@@ -86,8 +86,8 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	return r, err
 }
 
-// begin prepares a query that returns rows and records that it runs.
-func (t *Tx) begin(query string) (*sql.Stmt, error) {
+// startQuery returns the prepared statement of a query with result rows, and records that it runs.
+func (t *Tx) startQuery(query string) (*sql.Stmt, error) {
 	s, err := t.query(query)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (t *Tx) begin(query string) (*sql.Stmt, error) {
 // Scan reads the first row of a query into dest, or returns sql.ErrNoRows. The query
 // must be a constant. It may write, with a RETURNING clause.
 func (t *Tx) Scan(query string, args []any, dest ...any) error {
-	s, err := t.begin(query)
+	s, err := t.startQuery(query)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (t *Tx) noteWrite(wrote bool) {
 // Each calls row for every row of a query until row returns an error. The query must
 // be a constant.
 func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) error) error {
-	s, err := t.begin(query)
+	s, err := t.startQuery(query)
 	if err != nil {
 		return err
 	}

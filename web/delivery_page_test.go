@@ -201,7 +201,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.do("GET", path)
 	p.want(t, 200, "nothing more is sent of it")
 	p.has(t, "An admin cancelled it", "Already completed.", "Cancelled after 3 attempts")
-	v.send(path+"/cancel").want(t, 409, "nothing to cancel")
+	v.send(path+"/cancel").want(t, 409, "already ended")
 
 	// Redeliver, which leads to the new one; each links to the other.
 	v.do("GET", path+"/redeliver").want(t, 200, "will be resent to")

@@ -54,7 +54,7 @@ func TestCatalogMatchesSpec(t *testing.T) {
 	for _, e := range c.Types() {
 		names = append(names, e.Name)
 		if !strings.HasPrefix(e.Description, "Emitted when ") || e.Title == "" {
-			t.Errorf("%s: title %q, description %q", e.Name, e.Title, e.Description)
+			t.Errorf("%s: got title %q and description %q, want both", e.Name, e.Title, e.Description)
 		}
 		if got, ok := c.Type(e.Name); !ok || got != e || !c.Has(e.Name) {
 			t.Errorf("Type(%s) did not find the event type", e.Name)
@@ -480,16 +480,16 @@ func TestNewCatalog(t *testing.T) {
 	}
 
 	bad := map[string][]schemaFile{
-		"not JSON":                      {{"a.json", []byte(`{`)}},
-		"no such keyword value":         {{"a.json", []byte(`{"type":"integre"}`)}},
-		"no title":                      {{"a.json", []byte(`{"description":"D","examples":[{}]}`)}},
-		"no example":                    {{"a.json", []byte(`{"title":"T","description":"D"}`)}},
-		"a name that is none":           {{"A.json", []byte(`{}`)}},
-		"another suffix":                {{"a.yaml", []byte(`{}`)}},
-		"a reference to a file":         {{"a.json", []byte(`{"$ref":"file:///etc/passwd"}`)}},
-		"a reference to a page":         {{"a.json", []byte(`{"$ref":"http://127.0.0.1/"}`)}},
-		"an example that does not pass": schema(`"size":{"type":"integer"}},` + example),
-		"two of one name":               append(schema(`"a":true},`+example), schema(`"a":true},`+example)...),
+		"not JSON":              {{"a.json", []byte(`{`)}},
+		"no such keyword value": {{"a.json", []byte(`{"type":"integre"}`)}},
+		"no title":              {{"a.json", []byte(`{"description":"D","examples":[{}]}`)}},
+		"no example":            {{"a.json", []byte(`{"title":"T","description":"D"}`)}},
+		"invalid file name":     {{"A.json", []byte(`{}`)}},
+		"another suffix":        {{"a.yaml", []byte(`{}`)}},
+		"reference to a file":   {{"a.json", []byte(`{"$ref":"file:///etc/passwd"}`)}},
+		"reference to a URL":    {{"a.json", []byte(`{"$ref":"http://127.0.0.1/"}`)}},
+		"invalid example":       schema(`"size":{"type":"integer"}},` + example),
+		"duplicate name":        append(schema(`"a":true},`+example), schema(`"a":true},`+example)...),
 	}
 	for name, files := range bad {
 		if _, err := newCatalog(files); err == nil {

@@ -62,11 +62,11 @@ func TestAlertText(t *testing.T) {
 	for _, want := range []string{"Subscription: https://hooks.example/in (s-1)", "Failing since: 1970-01-01T00:01:00.000Z",
 		"Last response: 503", "https://service.example/subscriptions/s-1"} {
 		if !strings.Contains(body, want) {
-			t.Errorf("lacks %q:\n%s", want, body)
+			t.Errorf("want %q in the text, got:\n%s", want, body)
 		}
 	}
 	if text.Subject != "Partner <X> & Co is failing" || strings.Contains(body, "secret") || strings.ContainsAny(text.Subject, "\r\n") {
-		t.Errorf("the subject is %q:\n%s", text.Subject, body)
+		t.Errorf("got subject %q:\n%s", text.Subject, body)
 	}
 	slack, err := text.SlackBody()
 	if err != nil || strings.Contains(string(slack), "<X>") || !strings.Contains(string(slack), `"text":"*Partner`) {

@@ -68,13 +68,13 @@ func TestTransitions(t *testing.T) {
 			}
 			// What the schema checks.
 			if final := step.Status.Final(); final == (step.Status == StatusRetryable) {
-				t.Errorf("%v, attempt %d: %s.Final() = %v", w, number, step.Status, final)
+				t.Errorf("%v, attempt %d: got %s.Final() = %t", w, number, step.Status, final)
 			}
 			if (step.FailureReason != FailureNone) != (step.Status == StatusFailed) {
-				t.Errorf("%v, attempt %d: %s with failure reason %q", w, number, step.Status, step.FailureReason)
+				t.Errorf("%v, attempt %d: got %s with failure reason %q", w, number, step.Status, step.FailureReason)
 			}
 			if step.NextAttemptAt.IsZero() != step.Status.Final() {
-				t.Errorf("%v, attempt %d: %s, next at %v", w, number, step.Status, step.NextAttemptAt)
+				t.Errorf("%v, attempt %d: got %s with next attempt at %v", w, number, step.Status, step.NextAttemptAt)
 			}
 		}
 	}

@@ -365,7 +365,7 @@ func checkRoundTrip(t *testing.T, c *Catalog, e *Event) {
 	}
 	again, err := c.NewEvent(e.JSON, "", testNow.Add(time.Hour))
 	if err != nil || !again.TimestampGiven || again.ID != e.ID || again.Timestamp != e.Timestamp || !bytes.Equal(again.JSON, e.JSON) {
-		t.Fatalf("read again it is another: %v\n%s\n%s", err, e.JSON, again.JSON)
+		t.Fatalf("got another event from its own JSON: %v\n%s\n%s", err, e.JSON, again.JSON)
 	}
 	if !SameEvent(e, e) || !SameEvent(e, &again) || !SameEvent(&again, e) {
 		t.Fatalf("SameEvent = false for the same event: %s", e.JSON)

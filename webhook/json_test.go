@@ -164,6 +164,6 @@ func TestInvalidIsBounded(t *testing.T) {
 		t.Errorf("got %d, %q", len(err.Validations), err.Detail)
 	}
 	if invalid(nil) != nil {
-		t.Error("nothing invalid is an error")
+		t.Error("invalid(nil): got an error, want nil")
 	}
 }

@@ -17,7 +17,7 @@ func TestTokenSecret(t *testing.T) {
 	if hash, ok := HashTokenSecret(secret); !ok || hash != sha256.Sum256([]byte(secret)) {
 		t.Errorf("new secret: got hash %x, %t", hash, ok)
 	}
-	// Whatever is mistyped is told from an unknown secret.
+	// A mistyped secret is detected without a lookup.
 	for i := range len(secret) {
 		for _, c := range []byte("0Zz_ \x00") {
 			wrong := []byte(secret)

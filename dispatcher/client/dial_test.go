@@ -304,9 +304,9 @@ func TestDestinations(t *testing.T) {
 		tried++
 		s := New(&Config{AllowHTTP: true, Timeout: testTimeout})
 		s.dialer.resolver = resolver
-		var dialled []netip.AddrPort
+		var dialed []netip.AddrPort
 		s.dialer.connect = func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
-			dialled = append(dialled, to)
+			dialed = append(dialed, to)
 			return nil, errors.New("not connected")
 		}
 		a := s.Send(t.Context(), testRequest(l.url, 10))
@@ -315,8 +315,8 @@ func TestDestinations(t *testing.T) {
 		if status, err := strconv.Atoi(l.verdict); err == nil && status > 0 {
 			want, dials = webhook.ErrorConnect, true
 		}
-		if a.Error != want || (len(dialled) > 0) != dials {
-			t.Errorf("%s: got error %q, dialed %v; want %s", l.url, a.Error, dialled, l.verdict)
+		if a.Error != want || (len(dialed) > 0) != dials {
+			t.Errorf("%s: got error %q, dialed %v; want %s", l.url, a.Error, dialed, l.verdict)
 		}
 	}
 	if tried < 250 {

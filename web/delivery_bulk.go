@@ -42,7 +42,7 @@ var (
 	bulkRedeliver = &bulkVerb{
 		action: webhook.BulkRedeliver, path: "/deliveries/redeliver", title: "Resend", button: "Resend",
 		will: "will be resent.", was: "resent",
-		means: "Each becomes a new delivery of the same events, linked to the old one, with its own ID and five attempts. Receivers recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
+		means: "Each becomes a new delivery of the same events, linked to the original, with its own ID and five attempts. Receivers recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
 	}
 	bulkCancel = &bulkVerb{
 		action: webhook.BulkCancel, path: "/deliveries/cancel", title: "Cancel", button: "Cancel", danger: true,

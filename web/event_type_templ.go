@@ -286,7 +286,7 @@ func eventTypesPage(f ui.Frame, e *eventTypeRecords) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table(g.name, ui.Column{Name: "Event type", Class: "w-type"}, ui.Column{Name: "When"}, ui.Column{Name: "Subscriptions", Class: "w-answer"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var8), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table(g.name, ui.Column{Name: "Event type", Class: "w-type"}, ui.Column{Name: "Description"}, ui.Column{Name: "Subscriptions", Class: "w-answer"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var8), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

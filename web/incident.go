@@ -274,7 +274,7 @@ func alertTitle(name webhook.AlertName) string {
 	return label
 }
 
-// alertSending says what came of sending an alert.
+// alertSending describes the result of sending an alert.
 func alertSending(s webhook.Status) string {
 	switch s {
 	case store.AlertUnsent:

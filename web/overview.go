@@ -56,7 +56,7 @@ func overviewURL(program string, values url.Values) string {
 	return ui.Address("/", values)
 }
 
-// statusLinks are the choices of a status beside the query that is shown.
+// statusLinks are the links to the deliveries of each status.
 func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	shown := q.Filters["status"]
 	links := []filterLink{{"All", ui.InProgram("/", program), len(shown) == 0}}

@@ -24,21 +24,20 @@ const (
 	maxOnce  = 1024
 )
 
-// once returns what a form holds that works once, in the session that asked for
-// it: its answer shows a secret, and a browser that loads that again sends the
-// form again.
+// issueOnce returns a code that lets the session submit a form once. The response shows a
+// secret, and reloading it submits the form again.
 func (h *subscriptionPages) issueOnce(r *request) string { return h.formCodes.issue(r.session.ID) }
 
-// useOnce says whether a form is sent for the first time.
+// useOnce reports whether a form is submitted for the first time.
 func (h *subscriptionPages) useOnce(r *request, code string) bool {
 	of, good := h.formCodes.use(code)
 	return good && of == r.session.ID
 }
 
-// sentBefore is what is said to a form that works once and was sent before.
-const sentBefore = "This form was sent before, or is too old: nothing was done now. Look at what there is; if it was not done then, send the form again."
+// sentBefore is the error of a form that was submitted before.
+const sentBefore = "This form was submitted before, or has expired. Nothing was changed now. Check whether the first one worked, or submit the form again."
 
-// entryOf is what the audit is told of an action on a subscription.
+// entryOf is the audit entry of an action on a subscription.
 func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
 	_, _, whole := ui.Endpoint(s.URL)
 	if detail != "" {
@@ -69,7 +68,7 @@ func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, 
 	return response{location: subscriptionPath(subscriptionID) + "?ping=" + url.QueryEscape(d.ID) + "#ping"}, nil
 }
 
-// test sends the example of an event type to this subscription alone.
+// test sends the example of an event type to this subscription only.
 func (h *subscriptionPages) test(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -91,8 +90,7 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	return showSent(u.ID, &d, err)
 }
 
-// probe has the next probe of a failing subscription made now, and shows what came
-// of it.
+// probe sends the next probe of a failing subscription now, and shows the result.
 func (h *subscriptionPages) probe(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -120,12 +118,12 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 
 func (h *subscriptionPages) pause(r *request) (response, error) {
 	return h.setActive(r, false, webhook.ActionSubscriptionPause,
-		"It is paused: only pings are sent to it. What is published meanwhile is not delivered, and can be replayed when it is resumed.")
+		"Subscription paused. Only pings and tests are sent. New events are not delivered; replay the missed events after you resume it.")
 }
 
 func (h *subscriptionPages) resume(r *request) (response, error) {
 	return h.setActive(r, true, webhook.ActionSubscriptionResume,
-		"It is active again: what is published from now on is delivered. What was published while it was paused can be replayed as missed.")
+		"Subscription resumed. New events are delivered. You can replay the events that it missed.")
 }
 
 func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Action, done string) (response, error) {
@@ -136,7 +134,7 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 	err = h.store.Write(r.Context(), func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
 		if err != nil || before.Active == active {
-			return err // a second press has nothing to do, and nothing to tell
+			return err // submitted twice
 		}
 		s, err := sw.UpdateSubscription(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active})
 		if err != nil {
@@ -150,7 +148,7 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
 }
 
-// confirmRotate shows what will happen.
+// confirmRotate shows the effects of a rotation.
 func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -163,7 +161,7 @@ func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, 
 	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
-// rotateSecret shows the new secret and the one before it, in this answer alone.
+// rotateSecret shows the new secret and the previous one in this response only.
 func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -202,8 +200,8 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 type newSecret struct {
 	subscription *webhook.Subscription
 	secret       webhook.SigningSecret
-	before       webhook.SigningSecret // which it replaces, and which signs too until the last of old; nil of a new subscription
-	old          []time.Time           // when each of those before it ends; none of a new subscription
+	before       webhook.SigningSecret // the previous secret, which also signs until the last of old; nil for a new subscription
+	old          []time.Time           // when each older secret expires
 }
 
 // replayForm is the form of a replay, and what it would send.
@@ -215,13 +213,13 @@ type replayForm struct {
 	counted      bool
 	fields       webhook.ReplayFields
 	events       int64
-	deliveries   int64  // at the least
+	deliveries   int64  // at least
 	late         bool   // it could not be counted in time
 	refused      string // why it cannot be done, "" when it can
 	curl         string
 }
 
-// replayBody is the body of a request to the API that asks for the same.
+// body is the body of the same request to the API.
 func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	asked := struct {
 		From   string `json:"from,omitempty"`
@@ -257,7 +255,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 	return p
 }
 
-// newReplay shows the form, and once it is filled in what it would send.
+// newReplay shows the form and, once it is filled in, the counts.
 func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -286,7 +284,7 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	return response{page: replayPage(h.frame(r, "Replay"), p), status: status}, nil
 }
 
-// createReplay begins a replay.
+// createReplay starts a replay.
 func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -296,7 +294,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	form["from"] = []string{form.Get("from")} // whatever is missing is a fault of the form
+	form["from"] = []string{form.Get("from")} // required
 	p := h.readReplay(r, u, form)
 	if p.faults != nil || p.refused != "" {
 		return response{page: replayPage(h.frame(r, "Replay"), p), status: http.StatusUnprocessableEntity}, nil
@@ -321,7 +319,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The replay has begun. It goes on by itself, after a restart of the service too."}}, nil
+	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Replay started. It runs in the background, also after a restart of the service."}}, nil
 }
 
 func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
@@ -346,23 +344,23 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	done := ui.Note{Kind: ui.NoteSuccess, Text: "The replay is cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it had formed go on."}
+	done := ui.Note{Kind: ui.NoteSuccess, Text: "Replay cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it created continue."}
 	if replay.Deliveries == 0 {
-		done.Text = "The replay is cancelled. It had formed no delivery."
+		done.Text = "Replay cancelled. It created no deliveries."
 	}
 	if replay.Status == webhook.ReplayDone {
-		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay had come to its end already."}
+		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay has already ended."}
 	}
 	return response{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
 }
 
-// confirmDelete shows what will happen.
+// confirmDelete shows the effects of a deletion.
 func (h *subscriptionPages) confirmDelete(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: deletePage(h.frame(r, "Delete the subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
+	return response{page: deletePage(h.frame(r, "Delete subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
 func (h *subscriptionPages) delete(r *request) (response, error) {
@@ -380,7 +378,7 @@ func (h *subscriptionPages) delete(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The subscription is deleted. Nothing more is sent to it."}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Subscription deleted. It receives nothing more."}}, nil
 }
 
 // parseTime reads a time as the clock renders it; zero for what is none.

@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// ofSubscription says which subscription a page is about, and leads back to it.
+// ofSubscription links to the subscription of a page.
 func ofSubscription(s *webhook.Subscription) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -202,32 +202,32 @@ func rotatePage(f ui.Frame, s *store.SubscriptionView, once, refused, curl strin
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p>A new signing secret is made, and shown to you once, beside the present one. From then on every attempt is signed with both:</p><ul><li>the <strong>new</strong> secret, until it is replaced itself;</li><li>the <strong>present</strong> one, for another ")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p>A new signing secret is created and shown once, with the current one. From then on both sign every attempt:</p><ul><li>the <strong>new</strong> secret, until you rotate it;</li><li>the <strong>current</strong> secret, for another ")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var11 string
 				templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs(strconv.Itoa(int(store.SecretOverlap.Hours())))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 34, Col: 102}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 34, Col: 105}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var11))
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, " hours, so that the partner has time to change it.</li>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, " hours, while the partner changes it.</li>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				for _, ends := range s.OldSecrets {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<li>an <strong>older</strong> one that signs still, until ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "<li>an <strong>older</strong> secret, until ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var12 string
 					templ_7745c5c3_Var12, templ_7745c5c3_Err = templ.JoinStringErrs(" ")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 37, Col: 65}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 37, Col: 51}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var12))
 					if templ_7745c5c3_Err != nil {
@@ -332,7 +332,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 19, "<p><strong>This is shown once.</strong> Copy it now: it is not kept anywhere that you could look it up, and is not shown again when the page is loaded again. Whoever has it can make deliveries that look like ours.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 19, "<p><strong>Copy it now:</strong> it won't be shown again. Anyone who has it can forge deliveries.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -347,12 +347,12 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if n.before == nil {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 21, "The secret")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 21, "Signing secret")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "The new secret")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "New signing secret")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -370,14 +370,14 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if n.before != nil {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 25, "<section aria-labelledby=\"before-name\"><h2 id=\"before-name\">The one before <span class=\"quiet\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 25, "<section aria-labelledby=\"before-name\"><h2 id=\"before-name\">Previous signing secret <span class=\"quiet\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var16 string
-				templ_7745c5c3_Var16, templ_7745c5c3_Err = templ.JoinStringErrs("signs too until ")
+				templ_7745c5c3_Var16, templ_7745c5c3_Err = templ.JoinStringErrs("also signs until ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 71, Col: 26}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 71, Col: 27}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var16))
 				if templ_7745c5c3_Err != nil {
@@ -418,7 +418,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if len(n.old) > 1 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, "<section aria-labelledby=\"old\"><h2 id=\"old\">Older secrets that sign too</h2>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, "<section aria-labelledby=\"old\"><h2 id=\"old\">Older active secrets</h2>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -448,9 +448,9 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 							}
 							ctx = templ.InitializeContext(ctx)
 							var templ_7745c5c3_Var20 string
-							templ_7745c5c3_Var20, templ_7745c5c3_Err = templ.JoinStringErrs("Ends ")
+							templ_7745c5c3_Var20, templ_7745c5c3_Err = templ.JoinStringErrs("Expires ")
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 86, Col: 16}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 86, Col: 19}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var20))
 							if templ_7745c5c3_Err != nil {
@@ -479,7 +479,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Detail("An older one").Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Detail("Older secret").Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -495,7 +495,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">What to do with it</h2><ul class=\"steps\"><li>Give it to the partner over a channel that nobody else reads.</li><li>The receiver verifies each delivery with it: any library of Standard Webhooks takes it as it is.</li><li>Lost? Rotate the secret: it cannot be shown again.</li></ul></section><p class=\"actions\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">Next steps</h2><ul class=\"steps\"><li>Give it to the partner over a private channel.</li><li>The receiver verifies each delivery with it: any Standard Webhooks library accepts it.</li><li>Lost? Rotate the secret: it cannot be shown again.</li></ul></section><p class=\"actions\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -531,7 +531,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "\">To the subscription</a>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "\">Go to the subscription</a>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -673,7 +673,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <p class=\"lead\">Sends events of the log again, in new deliveries. First it is counted what would be sent; nothing is sent before you say so.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <p class=\"lead\">Resends events of the log in new deliveries. First they are counted; nothing is sent before you confirm.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -743,9 +743,9 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 				only       webhook.ReplayOnly
 				name, says string
 			}{
-				{webhook.ReplayFailed, "What failed", "Events whose every delivery to this subscription has failed for good."},
-				{webhook.ReplayMissed, "What was missed", "Events that are in no delivery of this subscription: published while it was paused, or before it asked for them."},
-				{webhook.ReplayAll, "Everything", "What was delivered before, too: the partner gets those events twice."},
+				{webhook.ReplayFailed, "Failed events", "Events whose deliveries to this subscription have all failed permanently."},
+				{webhook.ReplayMissed, "Missed events", "Events without a delivery to this subscription: published while it was paused, or before it subscribed to them."},
+				{webhook.ReplayAll, "All events", "Delivered events too: the partner receives them twice."},
 			} {
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 50, "<label><input type=\"radio\" name=\"only\" value=\"")
 				if templ_7745c5c3_Err != nil {
@@ -854,17 +854,17 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if p.counted {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 61, "<section aria-labelledby=\"count\"><h2 id=\"count\">What would be sent</h2>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 61, "<section aria-labelledby=\"count\"><h2 id=\"count\">To be sent</h2>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				if p.late {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 62, "<p role=\"status\">It is more than could be counted in a few seconds.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 62, "<p role=\"status\">There are more than could be counted in a few seconds.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 				} else if p.events == 0 {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 63, "<p role=\"status\"><strong>Nothing.</strong> No event of this time is to be sent again.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 63, "<p role=\"status\"><strong>Nothing.</strong> No event of this period matches.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -887,9 +887,9 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var40 string
-					templ_7745c5c3_Var40, templ_7745c5c3_Err = templ.JoinStringErrs(" in at least " + deliveriesOf(int(p.deliveries)) + ". Each goes the way of any delivery: up to " + strconv.Itoa(webhook.MaxAttempts) + " attempts, beside what is published meanwhile.")
+					templ_7745c5c3_Var40, templ_7745c5c3_Err = templ.JoinStringErrs(" in at least " + deliveriesOf(int(p.deliveries)) + ". Each gets up to " + strconv.Itoa(webhook.MaxAttempts) + " attempts. New events are delivered at the same time.")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 168, Col: 248}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 168, Col: 230}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var40))
 					if templ_7745c5c3_Err != nil {
@@ -1001,12 +1001,12 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 	})
 }
 
-// fieldTime is a time as a browser's field takes it; what is no time is left out.
+// fieldTime is a time as the value of a datetime-local input, "" if it is invalid.
 func (p *replayForm) fieldTime(c ui.Clock, typed string) string {
 	return c.FieldValue(parseTime(c.WithZone(typed)))
 }
 
-// deletePage names what a deletion gives up.
+// deletePage lists what a deletion loses.
 func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1068,7 +1068,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 78, "<p><strong>This cannot be taken back.</strong> Nothing more is sent to it, and:</p><ul>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 78, "<p><strong>You cannot undo this.</strong> The subscription receives nothing more, and:</p><ul>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1097,7 +1097,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 					}
 				}
 				if s.WaitingEvents == 0 {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 82, "<li>No event waits in the log for it.</li>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 82, "<li>No event waits.</li>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1115,14 +1115,14 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 84, "</strong> in the log for it, the oldest since ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 84, "</strong>, the oldest accepted ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var51 string
 					templ_7745c5c3_Var51, templ_7745c5c3_Err = templ.JoinStringErrs(" ")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 212, Col: 126}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 212, Col: 111}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var51))
 					if templ_7745c5c3_Err != nil {
@@ -1143,9 +1143,9 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var52 string
-					templ_7745c5c3_Var52, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.Count(n, "replay") + " of it ends.")
+					templ_7745c5c3_Var52, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.Count(n, "running replay") + " will be cancelled.")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 218, Col: 54}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 218, Col: 69}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var52))
 					if templ_7745c5c3_Err != nil {
@@ -1156,19 +1156,19 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 						return templ_7745c5c3_Err
 					}
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 88, "<li>Its signing secrets and its authorization header are removed.</li><li>Its deliveries and their attempts can be read until they are older than the retention.</li></ul>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 88, "<li>Its signing secrets and its authorization header are removed.</li><li>Its deliveries and attempts stay readable until the retention removes them.</li></ul>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 				if s.Active {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 89, "<p>To stop deliveries for a while, pause it instead.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 89, "<p>To stop deliveries temporarily, pause it instead.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Confirm(ui.Confirmation{Action: subscriptionPath(s.ID) + "/delete", Button: "Delete the subscription", Danger: true, CancelTo: subscriptionPath(s.ID)}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var48), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Confirm(ui.Confirmation{Action: subscriptionPath(s.ID) + "/delete", Button: "Delete subscription", Danger: true, CancelTo: subscriptionPath(s.ID)}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var48), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// subscriptionForm is the form that makes a subscription, or changes one.
+// subscriptionForm is the form that creates or edits a subscription.
 type subscriptionForm struct {
 	editing  *store.SubscriptionView // nil for a new one
 	programs []string                // to choose from; typed when there are manyPrograms
@@ -33,7 +33,7 @@ type subscriptionForm struct {
 	authorization                                        string
 
 	errors  []ui.FieldError
-	changed []string // what was changed by somebody else meanwhile
+	changed []string // what another admin changed since the form was opened
 	preview *pingPreview
 	curl    string
 
@@ -80,7 +80,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 	return groups
 }
 
-// readSubscriptionForm takes what was filled in.
+// readSubscriptionForm reads the form.
 func readSubscriptionForm(form url.Values) *subscriptionForm {
 	return &subscriptionForm{
 		once: form.Get("once"), was: form.Get("was"),
@@ -129,7 +129,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	return f
 }
 
-// fillForm adds what the page of a form needs beside what was filled in.
+// fillForm adds the choices of the form.
 func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	p.groups = groupsOf(h.cfg.Rules.Catalog, p.events)
 	if p.editing == nil {
@@ -159,8 +159,7 @@ func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status in
 	return response{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
 }
 
-// create makes a subscription, and shows its signing secret in this
-// answer alone.
+// create creates a subscription and shows its signing secret in this response only.
 func (h *subscriptionPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -179,7 +178,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	} else if p.program == "" {
 		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "is required"})
 	} else if !there {
-		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "is none that there is"})
+		p.errors = append(p.errors, ui.FieldError{ID: "for-program", Label: "Program", Text: "does not exist"})
 	}
 	if p.errors == nil && !h.useOnce(r, p.once) {
 		p.errors = []ui.FieldError{{Text: sentBefore}}
@@ -294,7 +293,7 @@ func editionOf(s *webhook.Subscription) string {
 }
 
 // errStale refuses a form that was made of an older record.
-var errStale = errors.New("web: the record was changed meanwhile")
+var errStale = errors.New("web: the record was changed by another request")
 
 func (h *subscriptionPages) update(r *request) (response, error) {
 	u, err := h.findExisting(r)
@@ -334,7 +333,7 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "It is saved."}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
 }
 
 // renderStale shows the form again, as it was filled in, and what the record has
@@ -362,7 +361,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		}
 	}
 	if p.changed == nil {
-		p.changed = []string{"Nothing but an authorization header, which was set or removed"}
+		p.changed = []string{"Only the authorization header, which was set or removed"}
 	}
 	return h.renderEdit(r, p, http.StatusConflict)
 }

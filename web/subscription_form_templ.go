@@ -252,7 +252,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "ordered", Name: "ordered", Label: "In the order of the events", Hint: "One delivery at a time: the next waits until the last has succeeded, or failed for good."}, p.ordered).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "ordered", Name: "ordered", Label: "In the order of the events", Hint: "One delivery at a time: the next waits until the previous one has succeeded or failed permanently."}, p.ordered).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

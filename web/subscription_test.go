@@ -106,7 +106,7 @@ func TestCreateSubscription(t *testing.T) {
 	const authorization = "Bearer canary-of-a-partner"
 	wrong := v.send("/subscriptions/new", "once", once, "for_program", "nobody", "url", "http://10.0.0.1/x", "authorization", authorization, "max_in_flight", "many", "description", "Kept <b>")
 	wrong.want(t, 422, "Nothing was saved.")
-	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "is none that there is", `href="#url"`, `href="#events"`)
+	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "does not exist", `href="#url"`, `href="#events"`)
 	wrong.hasNot(t, authorization)
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
 	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")
@@ -117,7 +117,7 @@ func TestCreateSubscription(t *testing.T) {
 
 	good := []string{"once", once, "for_program", "acme", "url", "https://partner.example/in?key=canary-of-a-url", "events", "content_published", "authorization", authorization, "active", "true", "description", hostileBytes}
 	made := v.send("/subscriptions/new", good...)
-	made.want(t, 200, "This is shown once")
+	made.want(t, 200, "Copy it now:")
 	made.inert(t)
 	if got := made.Header.Get("Cache-Control"); got != "no-store" || made.Header.Get("ETag") != "" || made.Uncompressed || !form.Uncompressed {
 		t.Errorf("the page with the secret may be kept, or is compressed: %q", got)
@@ -134,14 +134,14 @@ func TestCreateSubscription(t *testing.T) {
 
 	// The browser loads the page again: it sends the form again.
 	again := v.send("/subscriptions/new", good...)
-	again.want(t, 422, "This form was sent before")
+	again.want(t, 422, "This form was submitted before")
 	again.hasNot(t, secret, "whsec_", authorization)
 	if n := len(listSubscriptions(t, w, "")); n != 1 {
 		t.Errorf("there are %d subscriptions, want 1", n)
 	}
 	stranger := visit(t, w)
 	stranger.signIn(w)
-	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "This form was sent before")
+	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "This form was submitted before")
 
 	one := v.do("GET", subscriptionPath(subs[0].ID))
 	one.want(t, 200, "Details")
@@ -201,7 +201,7 @@ func TestEditSubscription(t *testing.T) {
 	}
 	edit(was, "url", "http://x").want(t, 422, "must begin with https://")
 	edit(was, "description", "mine").want(t, 303, "")
-	v.do("GET", path).want(t, 200, "It is saved.")
+	v.do("GET", path).want(t, 200, "Saved.")
 
 	// What the service or another admin changes beside the form is no reason to
 	// refuse it.
@@ -351,11 +351,11 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	v.send(path+"/replay", "only", "missed", "to", "").want(t, 422, "is required")
 	v.send(path+"/replay", "only", counted.hidden(t, "only"), "from", counted.hidden(t, "from"), "to", counted.hidden(t, "to")).want(t, 303, "")
 	running := v.do("GET", path)
-	running.want(t, 200, "The replay has begun")
+	running.want(t, 200, "Replay started")
 	running.apart(t).inert(t)
 	cancel := running.link(t, `action="([^"]+/cancel)"`)
 	v.send(cancel).want(t, 303, "")
-	v.do("GET", path).want(t, 200, "The replay is cancelled")
+	v.do("GET", path).want(t, 200, "Replay cancelled")
 	v.send(cancel).want(t, 303, "")
 }
 
@@ -367,7 +367,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	ask.want(t, 200, "for another 24 hours")
 	once := ask.hidden(t, "once")
 	rotated := v.send(path+"/rotate-secret", "once", once)
-	rotated.want(t, 200, "The one before")
+	rotated.want(t, 200, "Previous signing secret")
 	rotated.apart(t).inert(t)
 	// Both are shown: the one that was, and the one that is.
 	queue, err := w.store.Queues().Get(t.Context(), l.sub.ID)
@@ -379,7 +379,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 		t.Errorf("%d secrets sign, and %q are shown", len(queue.Secrets), shown)
 	}
 	if len(queue.Expiry) == 1 {
-		rotated.has(t, `signs too until <time datetime="`+webhook.FormatTime(queue.Expiry[0])+`"`)
+		rotated.has(t, `also signs until <time datetime="`+webhook.FormatTime(queue.Expiry[0])+`"`)
 	} else {
 		t.Errorf("%d old secrets end", len(queue.Expiry))
 	}
@@ -388,12 +388,12 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 		t.Errorf("no secret, or one that may be kept: %s", rotated.Header.Get("Cache-Control"))
 	}
 	again := v.send(path+"/rotate-secret", "once", once)
-	again.want(t, 409, "This form was sent before")
+	again.want(t, 409, "This form was submitted before")
 	again.hasNot(t, "whsec_")
 	v.do("GET", path).apart(t).has(t, "1 old secret, which also signs and expires")
 	v.do("GET", path+"/rotate-secret").apart(t).has(t, "<strong>older</strong>")
 	for range 3 {
-		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "An older one")
+		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "Older secret")
 	}
 	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "Wait for the first to expire")
 }

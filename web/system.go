@@ -24,8 +24,7 @@ type Certificate struct {
 	Fault   string    // why not, with Failing
 }
 
-// Setting is one of the flags that the service runs with; a secret is masked by
-// whoever tells it.
+// Setting is one of the flags that the service runs with; secrets are already masked.
 type Setting struct {
 	Name, Value string
 	Source      string // where the value comes from: "default", or in words
@@ -141,7 +140,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 	return b.String()
 }
 
-// releaseHold sends what is held after a restore.
+// releaseHold resumes deliveries after a restore.
 func (h *systemPages) releaseHold(r *request) (response, error) {
 	err := h.store.Write(r.Context(), func(sw store.Write) error {
 		if err := sw.Release(); err != nil {
@@ -152,5 +151,5 @@ func (h *systemPages) releaseHold(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The deliveries that were held are being sent."}}, nil
+	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Deliveries resumed."}}, nil
 }

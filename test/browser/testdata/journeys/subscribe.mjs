@@ -83,7 +83,7 @@ const preview = await page.locator("#preview").innerText();
 check(preview.includes("POST /hooks?secret=query-of-the-partner HTTP/1.1") && preview.includes(new URL(url).host) && preview.includes('"ping"'), `the first ping, got ${preview}`);
 await page.fill("#authorization", "Bearer of-the-partner");
 await page.click("button.primary");
-await page.getByText("This is shown once.").waitFor();
+await page.getByText("Copy it now:").waitFor();
 const secret = await page.locator("#secret").textContent();
 check(/^whsec_[A-Za-z0-9+/=]{32,}$/.test(secret), "a secret");
 check(await page.locator("button[aria-label='Copy the secret']").isVisible() === script, "a button that copies it, where it can");
@@ -135,9 +135,9 @@ check(!(await page.content()).includes("Bearer of-the-partner") && !(await page.
 // Rotated, the new one is shown once; loading that again does not rotate again.
 await visit(page, `${subscription}/rotate-secret`);
 await page.getByRole("button", { name: "Rotate secret" }).click();
-await page.getByText("This is shown once.").waitFor();
+await page.getByText("Copy it now:").waitFor();
 const second = await page.locator("#secret").textContent();
-check(second !== secret && (await main()).includes("The one before"), "a new secret, and the end of the old one");
+check(second !== secret && (await main()).includes("Previous signing secret"), "a new secret, and the end of the old one");
 page.once("dialog", (dialog) => dialog.accept());
 await page.reload();
 check(await page.locator("#secret").count() === 0 && !(await page.content()).includes(second), "loaded again it shows no secret");

@@ -92,6 +92,7 @@ const href = async (page, path, selector) => {
 const { page, context } = first;
 const one = {
   subscription: await href(page, "/subscriptions?filter[url]=teams", "main [data-row] a[href^='/subscriptions/']"),
+  failing: await href(page, "/subscriptions?filter[status]=failing", "main [data-row] a[href^='/subscriptions/']"),
   retried: await href(page, "/deliveries?filter[status]=success&filter[attempts_made.from]=2", "main [data-row] a[href^='/deliveries/']"),
   failed: await href(page, "/deliveries?filter[status]=failed", "main [data-row] a[href^='/deliveries/']"),
   event: await href(page, "/events", "main [data-row] a[href^='/events/']"),
@@ -100,7 +101,7 @@ const one = {
   token: await href(page, "/tokens", "main [data-row] a[href^='/tokens/']"),
 };
 const pages = {
-  overview: "/", incidents: "/incidents", incident: one.incident, subscriptions: "/subscriptions", subscription: one.subscription, "subscription-new": "/subscriptions/new",
+  overview: "/", incidents: "/incidents", incident: one.incident, subscriptions: "/subscriptions", subscription: one.subscription, "subscription-failing": one.failing, "subscription-new": "/subscriptions/new",
   "subscription-edit": `${one.subscription}/edit`, "subscription-rotate": `${one.subscription}/rotate-secret`, "subscription-replay": `${one.subscription}/replay`,
   "subscription-delete": `${one.subscription}/delete`, deliveries: "/deliveries", delivery: one.retried, "delivery-failed": one.failed,
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: one.event, publish: "/events/publish", "event-types": "/event-types", "event-type": one.type,

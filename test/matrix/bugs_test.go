@@ -14,8 +14,8 @@ import (
 	"service/test/harness"
 )
 
-// TestMatrixFindsBugs runs cells of the matrix with a binary that has a bug: they
-// fail.
+// TestMatrixFindsBugs runs cells of the matrix with a binary that has a bug: each cell
+// must fail.
 func TestMatrixFindsBugs(t *testing.T) {
 	harness.Long(t)
 	if !*full {
@@ -23,13 +23,13 @@ func TestMatrixFindsBugs(t *testing.T) {
 	}
 	for _, bug := range []struct {
 		name, cell string
-		fails      string // what the cell says
+		fails      string // part of the cell's failure message
 		mutations  []harness.Mutation
 	}{
 		{"any process continues the lease of its data directory", "cloned data directory", "the clone serves", []harness.Mutation{
 			{File: "store/replica/leasekeep.go", Old: "ours && last.sameDir(now) && last.ended()", New: "ours && (last.sameDir(now) || !last.ended())"},
 		}},
-		{"a lease ends when it expires by the standby's clock", "clock \\+1 h standby", "though the primary lives", []harness.Mutation{
+		{"a lease ends when it expires by the standby's clock", "clock \\+1 h standby", "while the primary was running", []harness.Mutation{
 			{File: "store/replica/leasewatch.go", Old: "asked-w.since >= period)", New: "asked-w.since >= period || time.Now().After(state.Expires))"},
 		}},
 		{"a lease is renewed whatever is in the bucket", "SIGSTOP and SIGCONT", "the service did not end", []harness.Mutation{
@@ -52,7 +52,7 @@ func TestMatrixFindsBugs(t *testing.T) {
 			out, err := run.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || !strings.Contains(string(out), bug.fails) {
-				t.Errorf("the cell %q: %v, want a failure that says %q\n%s", bug.cell, err, bug.fails, out)
+				t.Errorf("cell %q: got %v, want a failure that says %q\n%s", bug.cell, err, bug.fails, out)
 			}
 		})
 	}

@@ -19,16 +19,16 @@ import (
 	"service/test/harness"
 )
 
-// machine is a data directory with its own way to the bucket and its own clocks.
+// machine is a data directory with a proxy to the bucket and its own clocks.
 type machine struct {
 	name    string
 	dir     string // the working directory of its processes
 	in      *harness.Instance
 	proxy   *harness.Proxy
 	clock   *harness.Clock
-	config  string // Litestream's
+	config  string // path of the Litestream configuration
 	process *harness.Process
-	shift   time.Duration // of its wall clock
+	shift   time.Duration // how far its wall clock is off
 }
 
 // setClock sets the wall clock of a machine.
@@ -37,7 +37,7 @@ func (m *machine) setClock(shift time.Duration) {
 	m.clock.Set(shift, 0)
 }
 
-// checkClock checks that the process has the time that the test gave it.
+// checkClock checks that the process uses the time that the test set.
 func (c *cell) checkClock(m *machine) {
 	c.t.Helper()
 	resp, err := m.in.Client.Get(m.in.URL() + "/healthz")
@@ -47,15 +47,15 @@ func (c *cell) checkClock(m *machine) {
 	resp.Body.Close()
 	date, err := http.ParseTime(resp.Header.Get("Date"))
 	if wrong := date.Sub(time.Now().Add(m.shift)).Abs(); err != nil || wrong > harness.Scale(10*time.Second) {
-		c.t.Errorf("the clock of the %s is %s from what it was set to, %v", m.name, wrong, err)
+		c.t.Errorf("clock of the %s: got %s off what the test set, %v", m.name, wrong, err)
 	}
 }
 
-// cell is a primary, its standby and a subscriber, which a fault strikes.
+// cell is a primary, its standby and a subscriber, to which one fault happens.
 type cell struct {
 	t       *testing.T
 	fault   *fault
-	ack     string // --acknowledge; "" for a binary without it
+	ack     string // value of --acknowledge; "" for a binary without the flag
 	binary  string
 	gateway *harness.Gateway
 	path    string // of the replica in the bucket
@@ -69,9 +69,9 @@ type cell struct {
 	ctx      context.Context // ends with the load
 	cancel   context.CancelFunc
 
-	struck    time.Time // when the fault began
-	killed    time.Time // when the primary was killed after it survived the fault, or zero
-	recovered time.Time // when the cause of the fault was gone, or zero
+	struck    time.Time // when the fault started
+	killed    time.Time // when the test killed the primary that survived the fault, or zero
+	recovered time.Time // when the fault ended, or zero
 	result    *result
 }
 
@@ -90,7 +90,7 @@ func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell
 	c.token = c.one.in.Token("p")
 	c.start(c.one, "serve", c.leaseFlags()...)
 	if !c.one.in.AwaitReady(c.one.process) {
-		t.Fatalf("the primary has ended:\n%s", &c.one.process.Log)
+		t.Fatalf("the primary exited:\n%s", &c.one.process.Log)
 	}
 	c.one.in.Subscribe(c.token, harness.Subscription{URL: c.receiver.url, Events: harness.Events("content_updated")})
 	c.copyKey(c.one, c.two)
@@ -108,7 +108,7 @@ func (c *cell) stopLoad() {
 	c.working.Wait()
 }
 
-// machine returns a machine that runs nothing yet.
+// machine returns a machine on which no process runs yet.
 func (c *cell) machine(name string) *machine {
 	m := &machine{name: name, dir: c.t.TempDir(), proxy: harness.NewProxy(c.t, c.gateway.Address)}
 	data := filepath.Join(m.dir, "data")
@@ -118,15 +118,14 @@ func (c *cell) machine(name string) *machine {
 	m.config = c.litestream(m.dir, data, m.proxy.Address)
 	m.in = harness.NewInstance(c.t, c.binary, data, "--litestream", m.config, "--batch-size", "5", "--grace", "2s",
 		"--retry-schedule", "100ms,200ms,400ms,800ms", "--log-level", "warn")
-	// A publisher waits for as long as the service takes: what it was told after a
-	// minute counts, too.
+	// Without a timeout, so that even a late acknowledgement counts.
 	m.in.Client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 	return m
 }
 
-// litestream writes a configuration for a data directory. Uploads are as often as
-// by default. Compactions, snapshots and deletions are so frequent that each
-// happens in a short test, unless the database is large.
+// litestream writes a configuration for a data directory. The upload interval is the
+// default. Compactions, snapshots and deletions happen often enough that a short test
+// sees each, unless the database is large.
 func (c *cell) litestream(dir, data, address string) (name string) {
 	c.t.Helper()
 	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n"
@@ -151,8 +150,8 @@ func (c *cell) leaseFlags() []string {
 	return flags
 }
 
-// start starts a command of the service on a machine. Publishers find it as soon
-// as it serves.
+// start starts a command of the service on a machine. Publishers use it as soon as it
+// serves.
 func (c *cell) start(m *machine, command string, flags ...string) {
 	c.t.Helper()
 	cmd := exec.Command(c.binary, append(m.in.Args(command), flags...)...)
@@ -172,7 +171,7 @@ func (c *cell) start(m *machine, command string, flags ...string) {
 	}
 }
 
-// copyKey gives a machine the key of another.
+// copyKey copies the secret key of one machine to another.
 func (c *cell) copyKey(from, to *machine) {
 	c.t.Helper()
 	key := harness.Read(c.t, filepath.Join(from.in.Data, "secret.key"))
@@ -185,8 +184,8 @@ func (c *cell) copyKey(from, to *machine) {
 	}
 }
 
-// warmUp waits until the standby follows and the replica has files of every kind
-// that a compaction makes.
+// warmUp waits until the standby follows and the replica has files of every
+// compaction level.
 func (c *cell) warmUp() {
 	c.t.Helper()
 	c.await("the standby to follow", func() bool { return c.position() != "" })
@@ -197,7 +196,7 @@ func (c *cell) warmUp() {
 	})
 }
 
-// run strikes and checks.
+// run causes the fault and checks the result.
 func (c *cell) run() {
 	c.warmUp()
 	c.struck = time.Now()
@@ -211,8 +210,8 @@ func (c *cell) run() {
 	c.settle()
 }
 
-// survive checks that the primary still serves and the standby does not, and
-// kills the primary.
+// survive checks that the primary still serves and the standby does not, and then kills
+// the primary.
 func (c *cell) survive() {
 	c.t.Helper()
 	now := time.Now()
@@ -226,23 +225,24 @@ func (c *cell) survive() {
 	c.awaitTakeover(c.killed)
 }
 
-// checkNoTakeover fails the test if the standby serves or a machine has ended.
+// checkNoTakeover fails the test if the standby serves or a process has exited.
 func (c *cell) checkNoTakeover() {
 	c.t.Helper()
 	writes := c.leases.all()
 	if len(writes) > 0 && writes[len(writes)-1].Owner != writes[0].Owner {
-		c.t.Fatalf("another service took the lease %s after the fault though the primary lives", writes[len(writes)-1].at.Sub(c.struck).Round(time.Millisecond))
+		after := writes[len(writes)-1].at.Sub(c.struck).Round(time.Millisecond)
+		c.t.Fatalf("another service took the lease %s after the fault while the primary was running", after)
 	}
 	for _, m := range []*machine{c.one, c.two} {
 		select {
 		case <-m.process.Exited:
-			c.t.Fatalf("the %s has ended with status %d:\n%s", m.name, m.process.Status, &m.process.Log)
+			c.t.Fatalf("the %s exited with status %d:\n%s", m.name, m.process.Status, &m.process.Log)
 		default:
 		}
 	}
 }
 
-// hold waits while nothing may happen.
+// hold waits and checks that nothing happens.
 func (c *cell) hold(d time.Duration) {
 	c.t.Helper()
 	began := time.Now()
@@ -252,8 +252,8 @@ func (c *cell) hold(d time.Duration) {
 	})
 }
 
-// awaitTakeover waits until the standby has accepted an event, and checks how
-// long it took since the primary was gone.
+// awaitTakeover waits until the standby has accepted an event, and checks how long
+// after the fault that was.
 func (c *cell) awaitTakeover(gone time.Time) {
 	c.t.Helper()
 	most := lease() + harness.Scale(4*time.Second)
@@ -266,7 +266,7 @@ func (c *cell) awaitTakeover(gone time.Time) {
 	c.await("the standby to accept an event", func() bool {
 		select {
 		case <-c.two.process.Exited:
-			c.t.Fatalf("the standby has ended with status %d:\n%s", c.two.process.Status, &c.two.process.Log)
+			c.t.Fatalf("the standby exited with status %d:\n%s", c.two.process.Status, &c.two.process.Log)
 		default:
 		}
 		var ok bool
@@ -276,7 +276,7 @@ func (c *cell) awaitTakeover(gone time.Time) {
 	c.result.takeover = first.at.Sub(gone)
 	c.checkClock(c.two)
 	if c.result.takeover > most {
-		c.t.Errorf("the standby accepted its first event after %s, want at most %s", c.result.takeover.Round(time.Millisecond), most)
+		c.t.Errorf("first event accepted by the standby: got %s after the fault, want at most %s", c.result.takeover.Round(time.Millisecond), most)
 	}
 }
 
@@ -287,18 +287,19 @@ func (c *cell) logReplica() {
 	out, err := exec.Command("find", filepath.Join(c.gateway.Dir, "bucket", c.path), "-type", "f", "-printf", "%T+ %P\n").Output()
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	slices.Sort(lines)
-	c.t.Logf("the copy of the standby is at %q; the replica, %v:\n%s", c.position(), err, strings.Join(lines[max(0, len(lines)-40):], "\n"))
+	lines = lines[max(0, len(lines)-40):]
+	c.t.Logf("position of the standby's copy: %q; objects of the replica (%v):\n%s", c.position(), err, strings.Join(lines, "\n"))
 }
 
-// awaitDeposed waits until the old primary, which lives again, has noticed that
-// it is not the primary any more and has ended.
+// awaitDeposed waits until the old primary, which runs again, has noticed that it lost
+// its lease, and exits.
 func (c *cell) awaitDeposed() {
 	c.t.Helper()
 	c.recovered = time.Now()
 	c.one.process.Wait(c.t)
 	c.one.in.SetURL("")
 	if c.one.process.Status == harness.ExitOK {
-		c.t.Errorf("the old primary ended with status 0:\n%s", &c.one.process.Log)
+		c.t.Errorf("old primary: got exit status 0:\n%s", &c.one.process.Log)
 	}
 }
 
@@ -310,8 +311,8 @@ func (c *cell) signal(s syscall.Signal) {
 	}
 }
 
-// clone copies the data of the running primary, as a snapshot of its machine has
-// them, and returns a machine with the copy.
+// clone returns a machine with a copy of the running primary's data, as after cloning a
+// virtual machine.
 func (c *cell) clone(name string) *machine {
 	c.t.Helper()
 	m := c.machine(name)
@@ -324,8 +325,8 @@ func (c *cell) clone(name string) *machine {
 	return m
 }
 
-// mustRefuse starts a service beside the primary, which must end by itself and
-// say that another one holds the lease.
+// mustRefuse starts a service while the primary runs. It must exit and report that
+// another service holds the lease.
 func (c *cell) mustRefuse(m *machine, flags ...string) {
 	c.t.Helper()
 	c.start(m, "serve", flags...)
@@ -334,10 +335,10 @@ func (c *cell) mustRefuse(m *machine, flags ...string) {
 	case base := <-m.process.URL:
 		c.t.Fatalf("the %s serves at %s", m.name, base)
 	case <-time.After(harness.Timeout()):
-		c.t.Fatalf("the %s neither serves nor ends", m.name)
+		c.t.Fatalf("the %s neither serves nor exits", m.name)
 	}
 	if log := m.process.Log.String(); m.process.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease") {
-		c.t.Errorf("the %s ended with status %d, want a refusal that names the lease:\n%s", m.name, m.process.Status, log)
+		c.t.Errorf("%s: got exit status %d, want an error about the lease:\n%s", m.name, m.process.Status, log)
 	}
 }
 
@@ -345,13 +346,13 @@ func (c *cell) mustRefuse(m *machine, flags ...string) {
 type result struct {
 	name, ack   string
 	failed      bool
-	takeover    time.Duration // since the primary was gone
+	takeover    time.Duration // from the fault to the first event accepted by the standby
 	acked, lost int
-	oldest      time.Duration // how long before the end the first lost event was acknowledged
+	oldest      time.Duration // how long before the fault the first lost event was acknowledged
 	repeated    int           // events that both machines sent
-	late        int           // requests that arrived within the tolerance after the end of a lease
-	lateAcks    int           // acknowledgements after the end of a lease of events that were sent under it
-	unknown     int           // requests whose sender could not be found out
+	late        int           // deliveries that arrived within the tolerance after a lease expired
+	lateAcks    int           // acknowledgements after a lease expired, of events sent before
+	unknown     int           // deliveries from an unknown sender
 }
 
 const tableHead = "| fault | acknowledge | result | takeover | acknowledged | lost | first lost before the end | sent by both | late requests | late acknowledgements | requests of unknown senders |\n|---|---|---|---|---|---|---|---|---|---|---|"

@@ -14,18 +14,18 @@ import (
 	"service/test/harness"
 )
 
-// Tolerances, each for a machine of ordinary speed.
+// Tolerances.
 const (
-	// uploadBound is how long an acknowledged event may be missing from a bucket
-	// that can be reached: sync-interval, and the times of the copy and the upload.
+	// uploadBound is how long an acknowledged event may be missing from a reachable
+	// bucket: the sync interval and the duration of an upload.
 	uploadBound = 1500 * time.Millisecond
-	// clockTolerance is between the moment when a process wrote to a connection and
-	// the one at which the test reads its clock.
+	// clockTolerance is how long after a process wrote to a connection the test may
+	// read its clock.
 	clockTolerance = 250 * time.Millisecond
 )
 
-// settle ends the load, lets the machine that serves send what it has, ends it in
-// order, restores the replica, and checks everything.
+// settle ends the load, waits until the serving machine has delivered everything, shuts
+// it down, restores the replica, and checks everything.
 func (c *cell) settle() {
 	t := c.t
 	t.Helper()
@@ -37,7 +37,7 @@ func (c *cell) settle() {
 	c.stopLoad()
 	there := c.awaitDelivered()
 	if status := c.two.in.Stop(c.two.process); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &c.two.process.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &c.two.process.Log)
 	}
 	c.checkRestore()
 	c.checkLost(there)
@@ -47,8 +47,8 @@ func (c *cell) settle() {
 	c.checkRepeated()
 }
 
-// awaitDelivered waits until every event that the serving database has has
-// arrived, and returns them.
+// awaitDelivered waits until every event in the serving database has arrived, and
+// returns these events.
 func (c *cell) awaitDelivered() map[string]bool {
 	c.t.Helper()
 	there := make(map[string]bool)
@@ -66,8 +66,8 @@ func (c *cell) awaitDelivered() map[string]bool {
 	return there
 }
 
-// checkRestore restores the replica, and compares it with the database of the
-// machine that served last.
+// checkRestore restores the replica and compares it with the database of the machine
+// that served last.
 func (c *cell) checkRestore() {
 	t := c.t
 	t.Helper()
@@ -84,18 +84,18 @@ func (c *cell) checkRestore() {
 		t.Errorf("the database that served: %s", fault)
 	}
 	differences := slices.DeleteFunc(harness.DatabaseDifferences(t, c.two.in.Data, to), func(d string) bool {
-		return strings.Contains(d, "settings 'restored',") // that it was restored, and from where
+		return strings.Contains(d, "settings 'restored',") // the record of the restore
 	})
 	if n := len(differences); n > 0 {
 		t.Errorf("the restored database differs from the one that served, %d times: %s", n, strings.Join(differences[:min(n, 5)], "\n"))
 	}
 }
 
-// checkLost checks what the database that served last lacks.
+// checkLost checks which events the database that served last lacks.
 func (c *cell) checkLost(there map[string]bool) {
 	t := c.t
 	t.Helper()
-	end := c.killed // what the primary acknowledged within uploadBound before it may be lost
+	end := c.killed // events acknowledged within uploadBound before end may be lost
 	if c.fault.deposes {
 		end = c.struck
 	}
@@ -109,19 +109,19 @@ func (c *cell) checkLost(there map[string]bool) {
 		worst = max(worst, end.Sub(a.at))
 		switch {
 		case c.ack == "replica":
-			t.Errorf("event %s is lost, which the %s acknowledged %s before the end", a.id, a.machine, end.Sub(a.at).Round(time.Millisecond))
+			t.Errorf("lost event %s, which the %s acknowledged %s before the end", a.id, a.machine, end.Sub(a.at).Round(time.Millisecond))
 		case a.machine != c.one.name:
-			t.Errorf("event %s is lost, which the %s acknowledged after its takeover", a.id, a.machine)
+			t.Errorf("lost event %s, which the %s acknowledged after its takeover", a.id, a.machine)
 		}
 	}
 	c.result.oldest = worst
 	if worst > harness.Scale(uploadBound) {
-		t.Errorf("an event is lost that was acknowledged %s before the end, want at most %s", worst.Round(time.Millisecond), harness.Scale(uploadBound))
+		t.Errorf("a lost event was acknowledged %s before the end, want at most %s", worst.Round(time.Millisecond), harness.Scale(uploadBound))
 	}
 }
 
-// overrun returns for how long the lease of a machine had ended at a moment; 0
-// when it had not.
+// overrun returns how long before a moment the lease of a machine had expired, or 0 if
+// it had not.
 func (c *cell) overrun(writes []leaseWrite, owners map[string]string, machine string, at time.Time) time.Duration {
 	ended := time.Time{}
 	for _, w := range writes {
@@ -149,26 +149,26 @@ func (c *cell) tenures() ([]leaseWrite, map[string]string) {
 	return writes, tenures(writes, c.one.name, c.two.name)
 }
 
-// checkLeases checks that nobody took a lease before it had ended, and nobody
-// but the two machines did.
+// checkLeases checks that only the two machines took the lease, and that neither took
+// it before it had expired.
 func (c *cell) checkLeases() {
 	c.t.Helper()
 	writes, owners := c.tenures()
 	for i, w := range writes {
 		if owners[w.Owner] == "" {
-			c.t.Errorf("a third owner, %s, took the lease", w.Owner)
+			c.t.Errorf("the lease was taken by a third owner: %s", w.Owner)
 		}
 		if i == 0 || w.Owner == writes[i-1].Owner || writes[i-1].Released {
 			continue
 		}
 		if early := lease() - w.at.Sub(writes[i-1].at); early > 50*time.Millisecond {
-			c.t.Errorf("the %s took the lease %s before its end", owners[w.Owner], early)
+			c.t.Errorf("the %s took the lease %s before it expired", owners[w.Owner], early)
 		}
 	}
 }
 
-// checkArrivals checks that each request that arrived was sent under a lease, and
-// each event accepted under one.
+// checkArrivals checks that the machines sent requests and accepted events only while
+// they had the lease.
 func (c *cell) checkArrivals() {
 	c.t.Helper()
 	writes, owners := c.tenures()
@@ -190,15 +190,15 @@ func (c *cell) checkArrivals() {
 		switch {
 		case over <= harness.Scale(clockTolerance):
 		case a.sent.Before(a.at.Add(-over)):
-			c.result.lateAcks++ // committed before the process was stopped, answered when it went on
+			c.result.lateAcks++ // committed before the process was paused, acknowledged when it continued
 		default:
 			c.t.Errorf("the %s acknowledged an event %s after the end of its lease", a.machine, over.Round(time.Millisecond))
 		}
 	}
 }
 
-// checkWrites checks that no machine tried to change the bucket without a lease,
-// except by the lease itself.
+// checkWrites checks that no machine without the lease tried to change anything in the
+// bucket but the lease itself.
 func (c *cell) checkWrites() {
 	c.t.Helper()
 	writes, owners := c.tenures()
@@ -217,15 +217,15 @@ func (c *cell) checkWrites() {
 	}
 }
 
-// checkRepeated checks that the new primary repeats nothing but what the old one
-// sent after its last upload, and that no delivery is sent too often.
+// checkRepeated checks that the new primary repeats only what the old one sent after
+// its last upload, and that no delivery arrives too often.
 func (c *cell) checkRepeated() {
 	c.t.Helper()
 	end := c.killed
 	if c.fault.deposes {
 		end = c.struck
 	}
-	first := make(map[string]time.Time) // when the primary sent an event last
+	first := make(map[string]time.Time) // event id → when the primary last sent it
 	times := make(map[string]int)
 	for _, a := range c.receiver.all() {
 		times[a.delivery]++
@@ -245,14 +245,14 @@ func (c *cell) checkRepeated() {
 			}
 			both[id] = true
 			if before := end.Sub(at); before > harness.Scale(uploadBound) {
-				c.t.Errorf("event %s was sent again though the primary had sent it %s before its end", id, before.Round(time.Millisecond))
+				c.t.Errorf("event %s was repeated, which the primary had sent %s before the end", id, before.Round(time.Millisecond))
 			}
 		}
 	}
 	c.result.repeated = len(both)
 	for delivery, n := range times {
 		if n > 10 {
-			c.t.Errorf("delivery %s arrived %d times", delivery, n)
+			c.t.Errorf("delivery %s: got %d arrivals", delivery, n)
 		}
 	}
 }
@@ -268,9 +268,9 @@ func TestTablesDiffer(t *testing.T) {
 		}
 	}
 	if d := harness.DatabaseDifferences(t, a, a); len(d) > 0 {
-		t.Errorf("a database differs from itself: %q", d)
+		t.Errorf("a database and itself: got differences %q", d)
 	}
 	if d := harness.DatabaseDifferences(t, a, b); len(d) != 2 || !strings.Contains(d[0], "other") {
-		t.Errorf("found %q, want a row of other in each", d)
+		t.Errorf("got differences %q, want a row of other in each", d)
 	}
 }

@@ -19,19 +19,19 @@ import (
 // fault is a row of the matrix.
 type fault struct {
 	name string
-	// deposes says that the standby takes over because of the fault. Otherwise the
-	// primary must survive it, and is killed afterwards.
+	// deposes means that the standby takes over because of the fault. Otherwise the
+	// primary must survive it, and the test kills it afterwards.
 	deposes bool
-	clocks  bool // needs machines with clocks of their own
+	clocks  bool // needs machines with their own clocks
 	large   bool // the database is large
-	// outage says that the bucket cannot be reached by the primary, so that what is
-	// acknowledged in the rest of its lease may be lost with --acknowledge local.
+	// outage means that the primary cannot reach the bucket. With --acknowledge local,
+	// events that it acknowledges in the rest of its lease may be lost.
 	outage bool
-	// strike strikes, and waits until everything has gone as it must.
+	// strike causes the fault and waits until the machines have reacted.
 	strike func(*cell)
 }
 
-// pause is for how long a process is stopped: for several leases.
+// pause is how long a process is stopped: several leases.
 func pause() time.Duration {
 	if *full {
 		return max(60*time.Second, 3*lease())
@@ -39,7 +39,7 @@ func pause() time.Duration {
 	return 2*lease() + 2*time.Second
 }
 
-// outage is for how long the bucket is away.
+// outage is how long the bucket is unreachable.
 func outage() time.Duration { return 2 * lease() }
 
 func faults() []*fault {
@@ -66,16 +66,16 @@ func faults() []*fault {
 			c.one.proxy.SetMode(harness.ProxyForward)
 			c.awaitDeposed()
 		}},
-		{name: "bucket away for the primary", deposes: true, outage: true, strike: func(c *cell) {
+		{name: "bucket unreachable for the primary", deposes: true, outage: true, strike: func(c *cell) {
 			c.one.proxy.SetMode(harness.ProxyCut)
 			c.awaitTakeover(c.struck)
 			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
 			c.one.proxy.SetMode(harness.ProxyForward)
 			c.awaitDeposed()
 		}},
-		{name: "bucket away for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyCut) }},
+		{name: "bucket unreachable for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyCut) }},
 		{name: "bucket hangs for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyHang) }},
-		{name: "bucket away for the standby", strike: func(c *cell) {
+		{name: "bucket unreachable for the standby", strike: func(c *cell) {
 			c.two.proxy.SetMode(harness.ProxyCut)
 			c.hold(outage())
 			copied := c.position()
@@ -106,7 +106,7 @@ func faults() []*fault {
 	return append(all, clockFaults()...)
 }
 
-// clockFaults are clocks that jump while everything runs.
+// clockFaults are clocks that jump while both machines run.
 func clockFaults() (all []*fault) {
 	for _, by := range []struct {
 		name  string
@@ -133,8 +133,8 @@ func clockFaults() (all []*fault) {
 	return all
 }
 
-// outageOfBoth takes the bucket away from both machines for longer than the
-// lease. The primary stops accepting, and goes on when the bucket is back.
+// outageOfBoth makes the bucket unreachable for both machines for longer than a lease.
+// The primary must stop accepting events, and continue when the bucket is back.
 func (c *cell) outageOfBoth(mode harness.ProxyMode) {
 	c.one.proxy.SetMode(mode)
 	c.two.proxy.SetMode(mode)
@@ -150,7 +150,7 @@ func (c *cell) outageOfBoth(mode harness.ProxyMode) {
 	c.hold(lease() + 2*time.Second)
 }
 
-// position returns the position of the standby's copy, "" for none.
+// position returns the position of the standby's copy, or "".
 func (c *cell) position() string {
 	txid, _ := os.ReadFile(filepath.Join(c.two.in.Data, "standby", "service.db-txid"))
 	return string(txid)
@@ -169,8 +169,8 @@ func (c *cell) await(what string, condition func() bool) {
 	}
 }
 
-// checkSteady checks that the primary accepted events all the time since the
-// fault: nothing that it can see has happened.
+// checkSteady checks that the primary accepted events without a gap since the fault,
+// which must not affect it.
 func (c *cell) checkSteady() {
 	c.t.Helper()
 	most := harness.Scale(2 * time.Second)
@@ -180,17 +180,17 @@ func (c *cell) checkSteady() {
 			continue
 		}
 		if gap := a.at.Sub(last); gap > most {
-			c.t.Errorf("the primary accepted nothing for %s, beginning %s after the fault", gap.Round(time.Millisecond), last.Sub(c.struck).Round(time.Millisecond))
+			after := last.Sub(c.struck).Round(time.Millisecond)
+			c.t.Errorf("the primary accepted no event for %s, from %s after the fault", gap.Round(time.Millisecond), after)
 		}
 		last = a.at
 	}
 	if gap := time.Since(last); gap > most {
-		c.t.Errorf("the primary has accepted nothing for %s", gap.Round(time.Millisecond))
+		c.t.Errorf("the primary accepted no event for %s", gap.Round(time.Millisecond))
 	}
 }
 
-// modes returns the values of --acknowledge. A binary that does not know the flag
-// acknowledges what is on its disk.
+// modes returns the values of --acknowledge, or "" for a binary without that flag.
 func modes(t *testing.T) []string {
 	t.Helper()
 	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"))
@@ -199,14 +199,14 @@ func modes(t *testing.T) []string {
 		t.Fatalf("serve --help: %v\n%s", err, help)
 	}
 	if !strings.Contains(help, "--acknowledge") {
-		t.Log("NOT TESTED: --acknowledge replica: this binary does not know the flag")
+		t.Log("NOT TESTED: --acknowledge replica: this binary does not have the flag")
 		return []string{""}
 	}
 	return []string{"local", "replica"}
 }
 
-// TestMatrix strikes with every fault in every mode of acknowledgement, and logs
-// a table of the results.
+// TestMatrix tests every fault with each value of --acknowledge, and logs a table of
+// the results.
 func TestMatrix(t *testing.T) {
 	harness.Long(t)
 	g := harness.NewGateway(t)

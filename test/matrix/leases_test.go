@@ -12,13 +12,12 @@ import (
 
 // leaseWrite is a version of the lease object.
 type leaseWrite struct {
-	at       time.Time // when it was written, by the S3 server
+	at       time.Time // when the S3 server wrote it
 	Owner    string    `json:"owner"`
 	Released bool      `json:"released"`
 }
 
-// leaseLog records the versions of a lease object in the folder of the S3
-// server.
+// leaseLog records the versions of a lease object in the S3 server's directory.
 type leaseLog struct {
 	file string
 
@@ -80,8 +79,8 @@ func (l *leaseLog) all() []leaseWrite {
 	return append([]leaseWrite(nil), l.writes...)
 }
 
-// tenures returns the machine of each owner: those of the machines acquire the
-// lease in this order.
+// tenures returns the machine of each owner. The machines acquire the lease in the
+// given order.
 func tenures(writes []leaseWrite, machines ...string) map[string]string {
 	owners := make(map[string]string)
 	for _, w := range writes {

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	publishers = 2 // of each machine
+	publishers = 2 // for each machine
 	pace       = 50 * time.Millisecond
 )
 
-// ack is an acknowledgement that a publisher has read.
+// ack is an acknowledgement that a publisher received.
 type ack struct {
 	id      string
-	sent    time.Time // when the publisher began to send the event
+	sent    time.Time // when the publisher started to send the event
 	at      time.Time
 	machine string
 }
 
-// load is what publishers sent, and what was acknowledged.
+// load records what publishers sent and what the machines acknowledged.
 type load struct {
 	mu      sync.Mutex
 	acks    []ack
@@ -32,8 +32,7 @@ type load struct {
 	refused map[string]int // by machine
 }
 
-// publish publishes single events to a machine until ctx ends, whatever it
-// answers.
+// publish publishes single events to a machine until ctx ends, even after errors.
 func (l *load) publish(ctx context.Context, m *machine, token string) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()

@@ -1,15 +1,13 @@
 //go:build linux
 
-// Package matrix strikes a primary and its standby with every fault of a list,
-// under load and in each mode of acknowledgement, and then checks the promises of
-// a failover: nothing acknowledged is lost beyond the bound, an old primary sends
-// nothing and changes nothing in the bucket, and the replica can be restored and
-// equals the database that serves.
+// Package matrix tests a primary and its standby under load with every fault of a list
+// and each value of --acknowledge. After each fault it checks that no more acknowledged
+// events were lost than documented, that the old primary sends nothing and does not
+// change the bucket, and that the replica equals the serving database.
 //
-// The S3 server is a real one. Each machine reaches it through a proxy of its
-// own, and has clocks of its own where a fault needs them. A machine is known to
-// the subscriber by the process at the other end of its connection, so these
-// tests need Linux.
+// The S3 server is a real one. Each machine reaches it through its own proxy, and has
+// its own clocks if a fault needs them. The subscriber finds out which machine sent a
+// request by the process at the other end of the connection, so the tests need Linux.
 package matrix
 
 import (
@@ -26,12 +24,12 @@ var (
 	repeat    = flag.Int("matrix.repeat", 1, "how often each cell of the matrix runs")
 )
 
-// lease is how long a lease lasts.
+// lease is the duration of a lease.
 func lease() time.Duration { return harness.Scale(*leaseFlag) }
 
 func TestMain(m *testing.M) {
-	// The cells mostly wait: two processors are half busy with seven. A flag on the
-	// command line has precedence.
+	// The cells mostly wait: seven in parallel use half of two processors. A flag on
+	// the command line takes precedence.
 	if err := flag.Set("test.parallel", "7"); err != nil {
 		panic(err)
 	}

@@ -24,12 +24,12 @@ import (
 // arrival is a request that reached the receiver.
 type arrival struct {
 	at       time.Time
-	sender   string // the name of the machine, "" when its process had ended already
+	sender   string // name of the machine, or "" if its process had exited already
 	delivery string
 	events   []string
 }
 
-// receiver is a subscriber that answers 200 at once.
+// receiver is a subscriber that responds 200 at once.
 type receiver struct {
 	url string
 
@@ -65,14 +65,14 @@ func newReceiver(t *testing.T) *receiver {
 
 type senderKey struct{}
 
-// know says that a process is that of a machine.
+// know records that a process belongs to a machine.
 func (r *receiver) know(pid int, machine string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.senders[pid] = machine
 }
 
-// sender returns the machine at the other end of a connection, "" for unknown.
+// sender returns the machine at the other end of a connection, or "".
 func (r *receiver) sender(c net.Conn) string {
 	inode, err := socketInode(c.RemoteAddr().(*net.TCPAddr), c.LocalAddr().(*net.TCPAddr))
 	if err != nil {
@@ -83,7 +83,7 @@ func (r *receiver) sender(c net.Conn) string {
 	r.mu.Unlock()
 	want := "socket:[" + inode + "]"
 	for pid, machine := range senders {
-		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // none when it has ended
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid)) // none after the process exited
 		for _, fd := range fds {
 			if to, err := os.Readlink(fd); err == nil && to == want {
 				return machine
@@ -93,9 +93,9 @@ func (r *receiver) sender(c net.Conn) string {
 	return ""
 }
 
-// socketInode returns the inode of the socket on this machine that is bound to
-// local and connected to remote, by the kernel's socket diagnosis: /proc/net/tcp
-// lists every socket, which takes too long for each connection.
+// socketInode returns the inode of the socket on this host that is bound to local and
+// connected to remote. It uses the kernel's socket diagnosis, because /proc/net/tcp
+// lists every socket, which takes too long.
 func socketInode(local, remote *net.TCPAddr) (string, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {

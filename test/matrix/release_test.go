@@ -12,9 +12,8 @@ import (
 	"service/test/harness"
 )
 
-// TestReleaseHasNoFaults checks that a binary that was built without the tag
-// faults has no clocks that can be set, and that the check finds them in one that
-// has.
+// TestReleaseHasNoFaults checks that a binary built without the tag faults has no code
+// to set its clocks, and that the check finds that code in a binary built with the tag.
 func TestReleaseHasNoFaults(t *testing.T) {
 	harness.Long(t)
 	hooks := func(binary string) (found []string) {
@@ -42,9 +41,9 @@ func TestReleaseHasNoFaults(t *testing.T) {
 		return found
 	}
 	if found := hooks(harness.Build(t)); len(found) > 0 {
-		t.Errorf("%s: %q", filepath.Base(harness.Build(t)), found)
+		t.Errorf("%s: found %q, want no fault code", filepath.Base(harness.Build(t)), found)
 	}
 	if found := hooks(harness.BuildFaulty(t)); len(found) != 4 {
-		t.Errorf("a binary with the tag: found %q, want the tag, two symbols and the name of the file", found)
+		t.Errorf("binary with the tag: found %q, want the tag, two symbols and the name of the file", found)
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 var largeFlag = flag.Int64("matrix.large", 2048, "the size of the database of TestLargeTakeover in MiB")
 
-// largeEvent is the size of an event that fills a database.
+// largeEvent is the size of the events that fill a database.
 const largeEvent = 200 << 10
 
-// TestLargeTakeover kills a primary whose database is large, and measures the time
-// until its standby has accepted an event.
+// TestLargeTakeover kills a primary with a large database, and measures the time until
+// the standby has accepted an event.
 func TestLargeTakeover(t *testing.T) {
 	harness.Long(t)
 	if !*full {
@@ -41,14 +41,13 @@ func TestLargeTakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d MiB: the first event was accepted %s after the end of the primary", info.Size()>>20, c.result.takeover.Round(time.Millisecond))
+	t.Logf("%d MiB: the standby accepted its first event %s after the kill", info.Size()>>20, c.result.takeover.Round(time.Millisecond))
 	if status := c.two.in.Stop(c.two.process); status != harness.ExitOK {
-		t.Errorf("the standby ended with status %d:\n%s", status, &c.two.process.Log)
+		t.Errorf("standby: got exit status %d, want 0:\n%s", status, &c.two.process.Log)
 	}
 }
 
-// fill publishes large events to which nobody subscribes until the database has a
-// size.
+// fill publishes large events without a subscriber until the database has a size.
 func (c *cell) fill(size int64) {
 	c.t.Helper()
 	text := make([]byte, largeEvent/2)

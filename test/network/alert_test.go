@@ -21,7 +21,7 @@ type alertRun struct {
 	*testing.T
 	in       *harness.Instance
 	browser  *http.Client
-	password string // of the admin, and of the mail server
+	password string // for the admin and for the mail server
 }
 
 func newAlertRun(t *testing.T, flags ...string) *alertRun {
@@ -60,7 +60,8 @@ func (r *alertRun) start() *harness.Process {
 	return p
 }
 
-// page requests a page, by a form if fields are given, and follows redirects.
+// page requests a page, submits the fields as a form if there are any, and follows
+// redirects.
 func (r *alertRun) page(method, path string, fields ...string) string {
 	r.Helper()
 	form := make(url.Values)
@@ -94,7 +95,7 @@ func (r *alertRun) create(fields ...string) string {
 	page := r.page("POST", "/alerts/new", append(fields, "alert", "subscription_failing")...)
 	path := channelLink.FindString(page)
 	if path == "" {
-		r.Fatalf("no channel was created:\n%s", page)
+		r.Fatalf("got no channel:\n%s", page)
 	}
 	return path
 }
@@ -106,13 +107,13 @@ func (r *alertRun) test(path, want string) {
 	page := ""
 	for end := time.Now().Add(harness.Timeout()); !strings.Contains(page, want); time.Sleep(20 * time.Millisecond) {
 		if page = r.page("GET", path); time.Now().After(end) {
-			r.Fatalf("%s does not show %q:\n%s", path, want, page)
+			r.Fatalf("page %s: want %q in it:\n%s", path, want, page)
 		}
 	}
 }
 
-// An alert reaches a mailbox over STARTTLS and over implicit TLS. After a wrong password the
-// page of the channel says what is wrong.
+// TestAlertsByEmail sends alerts to a mail server over STARTTLS and over implicit TLS.
+// After a wrong password the channel's page must show the reason.
 func TestAlertsByEmail(t *testing.T) {
 	const password = "mail-password-7f31"
 	for name, addr := range map[string]string{"STARTTLS": "127.0.0.1:0", "implicit TLS": "127.0.0.9:465"} {
@@ -132,7 +133,7 @@ func TestAlertsByEmail(t *testing.T) {
 				t.Errorf("exit status %d", status)
 			}
 			if strings.Contains(p.Log.String(), "wrong password") {
-				t.Error("the log has the reply of the mail server")
+				t.Error("the log contains the mail server's reply")
 			}
 			r.in.Flags = append(good, "--smtp-password-file", r.passwordFile(password))
 			r.start()
@@ -145,8 +146,8 @@ func TestAlertsByEmail(t *testing.T) {
 	}
 }
 
-// A Slack-compatible webhook is called through the egress guard: an address that is not
-// allowed is refused when the channel is created, and when an alert is sent.
+// TestAlertsToSlack checks that alerts to a Slack-compatible webhook cannot reach
+// forbidden addresses, neither when a channel is created nor when an alert is sent.
 func TestAlertsToSlack(t *testing.T) {
 	got := make(chan string, 10)
 	server := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -169,6 +170,6 @@ func TestAlertsToSlack(t *testing.T) {
 	r.test(private, "address not allowed")
 	page := r.page("POST", "/alerts/new", "name", "Metadata", "kind", "slack", "url", "http://169.254.169.254/", "alert", "subscription_failing")
 	if !strings.Contains(page, "leads to an address that deliveries may not be sent to") {
-		t.Errorf("the form accepts the address:\n%s", page)
+		t.Errorf("a forbidden address: got no error in the form:\n%s", page)
 	}
 }

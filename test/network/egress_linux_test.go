@@ -36,28 +36,29 @@ import (
 	"service/webhook"
 )
 
-// networkBinary tells TestInNetwork that it is in a network of its own, and which
-// binary it tests there.
+// networkBinary is the environment variable that names the binary under test. It is
+// set only inside the network namespace of TestEgress.
 const networkBinary = "SERVICE_TEST_NETWORK_BINARY"
 
 // caFile is the name of the file with the certificates that the service trusts.
 const caFile = "ca.pem"
 
-// TestEgress runs TestInNetwork in a network namespace, where this machine has
-// public addresses, everything else leads nowhere, and a firewall counts what
-// the service sends and to whom. The namespace ends with the process.
+// TestEgress runs TestInNetwork in a network namespace in which this machine has
+// public addresses and no other machine exists. A firewall counts the packets that the
+// service sends to each kind of address.
 func TestEgress(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
 	if os.Geteuid() != 0 {
-		harness.Unavailable(t, "netns", "only root can have a network of its own")
+		harness.Unavailable(t, "netns", "only root can create a network namespace")
 	}
 	for _, tool := range []string{"ip", "nft", "mount", "setpriv"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			harness.Unavailable(t, "netns", err)
 		}
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestInNetwork$", "-test.timeout="+harness.Scale(5*time.Minute).String(), fmt.Sprintf("-test.v=%v", testing.Verbose()))
+	cmd := exec.Command(os.Args[0], "-test.run=^TestInNetwork$", "-test.timeout="+harness.Scale(5*time.Minute).String(),
+		fmt.Sprintf("-test.v=%v", testing.Verbose()))
 	cmd.Env = append(os.Environ(), networkBinary+"="+binary)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
@@ -66,7 +67,7 @@ func TestEgress(t *testing.T) {
 	case errors.Is(err, syscall.EPERM):
 		harness.Unavailable(t, "netns", err)
 	case errors.As(err, &exit), err == nil && !bytes.Contains(out, []byte("PASS")):
-		t.Errorf("in a network of its own: %v\n%s", err, out)
+		t.Errorf("in a network namespace: %v\n%s", err, out)
 	case err != nil:
 		t.Fatal(err)
 	default:
@@ -74,39 +75,38 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestInNetwork tries dispatcher/client/testdata/destinations.txt: every URL is
-// subscribed, and pinged twice, has an event published to it, a delivery sent
-// again, and the log replayed, by the built binary, with real name servers,
-// sockets and certificates.
+// TestInNetwork tries every URL of dispatcher/client/testdata/destinations.txt with the
+// built binary, a name server, sockets and certificates. It sends to each URL in every
+// way: two pings, an event, a redelivery and a replay.
 func TestInNetwork(t *testing.T) {
 	binary := os.Getenv(networkBinary)
 	if binary == "" {
-		t.Skip("runs within TestEgress, which gives it a network of its own")
+		t.Skip("runs only inside TestEgress, which creates a network namespace for it")
 	}
 	n := newNetwork(t, readDestinations(t))
 	n.binary = binary
-	t.Run("public alone", n.testPublic)
-	t.Run("all named", n.testAllNamed)
+	t.Run("only public addresses", n.testPublic)
+	t.Run("every address allowed", n.testAllowed)
 }
 
-// serviceGroup is the group that the service runs as, by which the firewall
-// knows what it sends.
+// serviceGroup is the group id of the service, by which the firewall recognizes its
+// packets.
 const serviceGroup = 4711
 
 // network is the inside of a network namespace.
 type network struct {
 	*destinations
 	binary string
-	good   []netip.Addr // where receivers may be called
-	caDir  string       // of the receivers' certificates
+	good   []netip.Addr // addresses to which the service may send
+	caDir  string       // directory of the receivers' CA certificate
 
 	mu     sync.Mutex
-	turns  map[string]int // questions so far, by kind and name
-	hits   map[string]int // requests at receivers, by their address
-	strays []string       // requests to receivers on addresses that are not good
+	turns  map[string]int // DNS queries so far, by type and name
+	hits   map[string]int // requests by receiver address
+	strays []string       // requests to forbidden addresses
 }
 
-// goodAddrs are the literal addresses in the URLs that are delivered to.
+// goodAddrs returns the literal addresses in the URLs to which the service may send.
 func (d *destinations) goodAddrs() []netip.Addr {
 	var good []netip.Addr
 	host := regexp.MustCompile(`^(?i:https?)://\[?([0-9a-f.:]*?)\]?(:\d+)?(/.*)?$`)
@@ -120,12 +120,12 @@ func (d *destinations) goodAddrs() []netip.Addr {
 	return good
 }
 
-// newNetwork sets up the namespace that the process is in: addresses, routes,
-// firewall, files, name server and receivers.
+// newNetwork sets up the namespace of this process: addresses, routes, firewall, files,
+// name server and receivers.
 func newNetwork(t *testing.T, d *destinations) *network {
 	n := &network{destinations: d, good: d.goodAddrs(), caDir: t.TempDir(), turns: make(map[string]int), hits: make(map[string]int)}
 	if len(n.good) < 30 {
-		t.Fatalf("only %d good addresses were found in the list", len(n.good))
+		t.Fatalf("got only %d good addresses from the list", len(n.good))
 	}
 
 	run := func(stdin string, command ...string) {
@@ -148,7 +148,7 @@ func newNetwork(t *testing.T, d *destinations) *network {
 		}
 		run("", "mount", "--bind", file, path)
 	}
-	// Every packet has a way out, to a wire that nobody listens on.
+	// The default route leads to an interface without another end.
 	setup := "link set lo up\nlink add eth0 type veth peer name eth1\nlink set eth0 arp off up\nlink set eth1 arp off up\n"
 	var good4, good6 []string
 	for _, a := range n.good {
@@ -198,11 +198,11 @@ func newNetwork(t *testing.T, d *destinations) *network {
 	return n
 }
 
-// counted are the packets that the firewall has counted.
-type counted struct{ good, forbidden, own int }
+// counters are numbers of packets that the firewall has counted.
+type counters struct{ good, forbidden, own int }
 
-// count reads the firewall's counters, and to whom the forbidden packets went.
-func (n *network) count(t *testing.T) (c counted, seen string) {
+// count returns the firewall's counters, and the addresses of the forbidden packets.
+func (n *network) count(t *testing.T) (c counters, seen string) {
 	t.Helper()
 	out, err := exec.Command("nft", "list", "table", "inet", "egress").Output()
 	if err != nil {
@@ -223,7 +223,7 @@ func (n *network) count(t *testing.T) (c counted, seen string) {
 	return c, seen
 }
 
-// serveNames is the name server, over UDP and TCP, until the test ends.
+// serveNames runs the name server, over UDP and TCP, until the test ends.
 func (n *network) serveNames(t *testing.T) {
 	udp, err := net.ListenPacket("udp", "127.0.0.1:53")
 	if err != nil {
@@ -264,8 +264,7 @@ func (n *network) serveNames(t *testing.T) {
 	t.Cleanup(func() { close(closed); udp.Close(); tcp.Close(); serving.Wait() })
 }
 
-// answerStream answers one question over TCP. It returns false if the question
-// has no answer.
+// answerStream answers one query over TCP. It returns false if there is no answer.
 func (n *network) answerStream(t *testing.T, c net.Conn) bool {
 	var size [2]byte
 	if _, err := io.ReadFull(c, size[:]); err != nil {
@@ -283,7 +282,7 @@ func (n *network) answerStream(t *testing.T, c net.Conn) bool {
 	return true
 }
 
-// answer returns the answer to a question, nil for none.
+// answer returns the answer to a query, or nil.
 func (n *network) answer(t *testing.T, question []byte, tcp bool) []byte {
 	var q dnsmessage.Message
 	if err := q.Unpack(question); err != nil {
@@ -307,7 +306,7 @@ func (n *network) answer(t *testing.T, question []byte, tcp bool) []byte {
 			}
 		}
 	}
-	for range 8 { // aliases may lead in a circle
+	for range 8 { // aliases may form a loop
 		turn := n.turn(name, kind, tcp)
 		if turn == nil {
 			break
@@ -345,7 +344,7 @@ func (n *network) answer(t *testing.T, question []byte, tcp bool) []byte {
 	return packet
 }
 
-// turn is what is said of a name now; nil when there is no such name.
+// turn returns the next answer for a name, or nil if there is no such name.
 func (n *network) turn(name dnsmessage.Name, kind dnsmessage.Type, tcp bool) *dnsTurn {
 	turns := n.zone[strings.TrimSuffix(strings.ToLower(name.String()), ".")]
 	if len(turns) == 0 {
@@ -361,8 +360,8 @@ func (n *network) turn(name dnsmessage.Name, kind dnsmessage.Type, tcp bool) *dn
 	return turn
 }
 
-// certificate makes the certificate of the good addresses, which the service is
-// told to trust.
+// certificate makes the certificate of the good addresses and configures the service
+// to trust it.
 func (n *network) certificate(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -388,8 +387,8 @@ func (n *network) certificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// serveReceivers serves every address of this machine, the forbidden ones too:
-// what arrives there is noted. Each request has a connection of its own.
+// serveReceivers serves on every address of this machine, and records the requests that
+// arrive at forbidden ones. It closes the connection after each request.
 func (n *network) serveReceivers(t *testing.T) {
 	certificate := n.certificate(t)
 	server := &http.Server{Handler: http.HandlerFunc(n.receive), ErrorLog: log.New(io.Discard, "", 0)}
@@ -427,12 +426,12 @@ func (n *network) receive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// start starts the service as its own group, and waits until it is ready.
+// start starts the service in its own group and waits until it is ready.
 func (n *network) start(t *testing.T, flags ...string) *harness.Instance {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), "data")
 	in := harness.NewInstance(t, n.binary, data)
-	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // its CA is yet to be made
+	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // its CA does not exist yet
 	cmd := exec.Command("setpriv", append([]string{"--regid", strconv.Itoa(serviceGroup), "--clear-groups", n.binary, "serve", "--data", data,
 		"--allow-http", "--rate-limit", "0", "--max-subscriptions", "0", "--failing-after", "0", "--rejecting-after", "0", "--log-level", "warn",
 		"--attempt-timeout", attemptTime.String(), "--retry-schedule", "200ms,1h,1h,1h", "--retry-jitter", "0"}, flags...)...)
@@ -442,24 +441,23 @@ func (n *network) start(t *testing.T, flags ...string) *harness.Instance {
 	}
 	r := in.Launch(cmd)
 	t.Cleanup(func() {
-		if t.Failed() { // then the log shows what it was doing
+		if t.Failed() {
 			r.Signal(syscall.SIGQUIT)
 			<-r.Exited
 		}
 	})
 	if !in.AwaitReady(r) {
-		t.Fatalf("the service ended at its start, with status %d:\n%s", r.Status, &r.Log)
+		t.Fatalf("the service did not start: exit status %d\n%s", r.Status, &r.Log)
 	}
 	return in
 }
 
-// attemptTime is time enough for what answers, also while others wait for a
-// silent name server, and short for what does not. It is shorter than what a
-// name server is given, even on a slow machine: else an attempt ends with an
-// error of the name server in place of its timeout.
+// attemptTime is the attempt timeout: enough for receivers that respond, even while
+// other attempts wait for a silent name server. It is shorter than the timeout of a DNS
+// query, so that an attempt ends with a timeout and not with a DNS error.
 var attemptTime = harness.Scale(1500 * time.Millisecond)
 
-// sent is a delivery, as far as it tells where it went.
+// sent has the fields of a delivery that show where it went.
 type sent struct {
 	ID        string
 	Status    webhook.Status
@@ -475,8 +473,8 @@ type sent struct {
 	}
 }
 
-// settled waits until a subscription has so many deliveries, each of which has
-// ended or waits an hour, and returns them, newest first.
+// settled waits until a subscription has count deliveries, each of which has ended or
+// is due in an hour, and returns them, newest first.
 func (n *network) settled(t *testing.T, in *harness.Instance, token, id string, count int) ([]sent, error) {
 	path := "/v2/webhooks/subscriptions/" + id + "/deliveries"
 	tick := time.NewTicker(100 * time.Millisecond) // 16 of these run at once
@@ -499,27 +497,27 @@ func (n *network) settled(t *testing.T, in *harness.Instance, token, id string, 
 			return list, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("%d deliveries, not all at rest, in time; want %d", len(list), count)
+			return nil, fmt.Errorf("timed out: got %d deliveries, some of them active; want %d", len(list), count)
 		}
 	}
 }
 
-// publicRun subscribes every URL of the list at a service for which no private
-// network is named.
+// publicRun subscribes every URL of the list at a service that may only send to public
+// addresses.
 type publicRun struct {
 	*network
 	t     *testing.T
 	in    *harness.Instance
 	token string
-	ids   []string // of subscriptions, by case; "" for those that were refused
-	pings []string // a delivery of each
+	ids   []string // subscription id of each case; "" if the service refused it
+	pings []string // id of one delivery of each case
 
-	made    int            // attempts
-	blocked map[string]int // what is said of blocked attempts
-	slowest time.Duration  // of the blocked attempts
+	made    int            // number of attempts
+	blocked map[string]int // error texts of blocked attempts
+	slowest time.Duration  // duration of the slowest blocked attempt
 }
 
-// testPublic: with nothing named, the public internet is reached and nothing else.
+// testPublic checks that by default the service sends only to public addresses.
 func (n *network) testPublic(t *testing.T) {
 	in := n.start(t, "--listen", "127.0.0.1:0", "--tls", "off")
 	r := &publicRun{
@@ -527,14 +525,14 @@ func (n *network) testPublic(t *testing.T) {
 		ids: make([]string, len(n.cases)), pings: make([]string, len(n.cases)), blocked: make(map[string]int),
 	}
 	r.each(r.subscribe)
-	// An event, a ping again, and a span of the log.
+	// An event, a redelivered ping, and a replay.
 	before := time.Now()
 	in.Publish(r.token, map[string]any{"name": "channel_updated", "version": "1", "channel_id": 7})
 	r.each(func(i int, c *destinationCase) error { return r.deliver(i, c, before) })
 	r.check()
 }
 
-// each calls do for every case, 16 at a time.
+// each calls do for every case, 16 in parallel.
 func (r *publicRun) each(do func(int, *destinationCase) error) {
 	r.t.Helper()
 	var g errgroup.Group
@@ -552,7 +550,7 @@ func (r *publicRun) each(do func(int, *destinationCase) error) {
 	}
 }
 
-// call calls the API, and wants a status.
+// call calls the API and checks the status.
 func (r *publicRun) call(method, path string, body any, want int) error {
 	if status, err := r.in.Call(r.t.Context(), r.token, method, r.in.URL()+path, body, nil); err != nil || status != want {
 		return fmt.Errorf("%s %s: status %d, %w", method, path, status, err)
@@ -586,8 +584,8 @@ func (r *publicRun) subscribe(i int, c *destinationCase) error {
 	return err
 }
 
-// deliver has a ping sent again and the log replayed, and checks what all
-// attempts of a subscription came to.
+// deliver redelivers a ping, replays the log, and checks the results of all attempts
+// of a subscription.
 func (r *publicRun) deliver(i int, c *destinationCase, since time.Time) error {
 	id := r.ids[i]
 	if id == "" {
@@ -611,42 +609,42 @@ func (r *publicRun) deliver(i int, c *destinationCase, since time.Time) error {
 	r.made += len(got)
 	for j, g := range got {
 		if want := c.attempts[min(j, len(c.attempts)-1)]; g != want {
-			r.t.Errorf("%s: attempts came to %s, want %s", c, strings.Join(got, ","), strings.Join(c.attempts, ","))
+			r.t.Errorf("%s: got results %s, want %s", c, strings.Join(got, ","), strings.Join(c.attempts, ","))
 			break
 		}
 	}
 	return nil
 }
 
-// check checks what the firewall has seen, and the receivers.
+// check checks what the firewall and the receivers have seen.
 func (r *publicRun) check() {
 	r.t.Helper()
 	packets, seen := r.count(r.t)
 	if packets.forbidden != 0 {
-		r.t.Errorf("%d packets went to forbidden addresses: %s", packets.forbidden, seen)
+		r.t.Errorf("got %d packets to forbidden addresses, want none: %s", packets.forbidden, seen)
 	}
 	if packets.good == 0 {
-		r.t.Error("the firewall has seen no connection to a good address")
+		r.t.Error("got no connection to a good address")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.strays {
-		r.t.Errorf("a receiver inside was called: %s", s)
+		r.t.Errorf("got a request to a forbidden address: %s", s)
 	}
 	for _, a := range r.good {
 		if r.hits[a.String()] == 0 {
-			r.t.Errorf("%s was not called", a)
+			r.t.Errorf("got no request to %s", a)
 		}
 	}
 	if len(r.blocked) != 1 {
-		r.t.Errorf("blocked destinations are told apart by what is said of them: %v", r.blocked)
+		r.t.Errorf("blocked destinations: got different error texts: %v", r.blocked)
 	}
 	r.t.Logf("%d URLs, %d attempts (%v blocked, the slowest in %v); %d SYNs to good addresses, %d packets to forbidden ones",
 		len(r.cases), r.made, r.blocked, r.slowest, packets.good, packets.forbidden)
 }
 
-// outcomes renders what the attempts of deliveries came to, in their order. It
-// counts what is said of the blocked ones, and finds the slowest of them.
+// outcomes returns the results of the attempts of deliveries, in their order. It counts
+// the error texts of blocked attempts and finds the slowest of these.
 func outcomes(list []sent, blocked map[string]int, slowest *time.Duration) []string {
 	type attempt struct {
 		at time.Time
@@ -674,10 +672,10 @@ func outcomes(list []sent, blocked map[string]int, slowest *time.Duration) []str
 	return is
 }
 
-// testAllNamed is the control, in which the operator has named every address:
-// now the firewall does see packets. Only the service's own listener is still
-// refused, on whatever address it would be reached.
-func (n *network) testAllNamed(t *testing.T) {
+// testAllowed is the control: when the operator allows every address, the firewall does
+// see packets. Only the service's own listener is still refused, on each of its
+// addresses.
+func (n *network) testAllowed(t *testing.T) {
 	before, _ := n.count(t)
 	in := n.start(t, "--listen", "[::]:8443", "--allow-destination", "0.0.0.0/0", "--allow-destination", "::/0")
 	token := in.Token("acme")
@@ -715,7 +713,7 @@ func (n *network) testAllNamed(t *testing.T) {
 		{"http://127.0.0.1/", "200"},
 		{"http://[::1]:8080/", "200"},
 		{"http://bad.test/", "200"},
-		{"http://10.0.0.1/", "timeout"}, // nobody is there
+		{"http://10.0.0.1/", "timeout"}, // no machine has this address
 		{"http://169.254.169.254/", "timeout"},
 		{"http://[fd00:ec2::254]/", "timeout"},
 		{"https://93.184.216.34:8443/", "blocked"},
@@ -731,7 +729,7 @@ func (n *network) testAllNamed(t *testing.T) {
 	} {
 		g.Go(func() error {
 			if got := outcome(tt.url); got != tt.want {
-				t.Errorf("%s came to %s, want %s", tt.url, got, tt.want)
+				t.Errorf("%s: got %s, want %s", tt.url, got, tt.want)
 			}
 			return nil
 		})
@@ -739,10 +737,11 @@ func (n *network) testAllNamed(t *testing.T) {
 	g.Wait()
 	after, seen := n.count(t)
 	if after.forbidden <= before.forbidden || !strings.Contains(seen, "169.254.169.254") {
-		t.Errorf("the firewall counts %d packets to forbidden addresses before and %d after: it would see none", before.forbidden, after.forbidden)
+		t.Errorf("packets to forbidden addresses: got %d before and %d after, want more after: the firewall sees none",
+			before.forbidden, after.forbidden)
 	}
 	if after.own != 0 {
-		t.Errorf("%d connections to the service's own listener were begun", after.own)
+		t.Errorf("got %d connections to the service's own listener, want none", after.own)
 	}
 	t.Logf("%d packets to addresses that are forbidden by default: %s", after.forbidden-before.forbidden, seen)
 }

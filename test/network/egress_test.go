@@ -11,28 +11,28 @@ import (
 	"service/test/harness"
 )
 
-// destinations is dispatcher/client/testdata/destinations.txt, where its form is told.
+// destinations is dispatcher/client/testdata/destinations.txt, which explains its format.
 type destinations struct {
 	cases []destinationCase
-	zone  map[string][]dnsTurn // by name, without a final dot
+	zone  map[string][]dnsTurn // by name without a final dot
 }
 
 type destinationCase struct {
 	line     int
 	url      string
 	refused  bool
-	attempts []string // what they come to; the last one for all that follow
+	attempts []string // expected results; the last one also for all later attempts
 }
 
 func (c *destinationCase) String() string { return fmt.Sprintf("line %d, %s", c.line, c.url) }
 
-// dnsTurn is what a name server says of a name at one time.
+// dnsTurn is one answer of the name server for a name.
 type dnsTurn struct {
 	silent, fails, cut bool
 	addrs              []netip.Addr
 	alone              []netip.Addr // records under another name
 	alias              string
-	then               *dnsTurn // over TCP, when cut
+	then               *dnsTurn // answer over TCP if cut
 }
 
 func readDestinations(t testing.TB) *destinations {
@@ -59,7 +59,7 @@ func readDestinations(t testing.TB) *destinations {
 		case len(words) == 2:
 			d.cases = append(d.cases, destinationCase{n, words[1], words[0] == "refused", strings.Split(words[0], ",")})
 		default:
-			t.Fatalf("line %d is not of the form that is told at the top", n)
+			t.Fatalf("line %d: not in the format that the top of the file explains", n)
 		}
 	}
 	if err := lines.Err(); err != nil {

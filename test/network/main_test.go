@@ -1,5 +1,5 @@
-// Package network tests the service in network namespaces: which addresses it
-// connects to, and what unreachable ones do to the rest.
+// Package network tests in network namespaces which addresses the service connects to,
+// and how unreachable receivers affect the others.
 package network
 
 import (

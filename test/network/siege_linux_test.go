@@ -25,45 +25,41 @@ import (
 
 var (
 	siegeTime          = flag.Duration("siege.time", 20*time.Second, "how long TestSiege besieges the service")
-	siegeSubscriptions = flag.Int("siege.subscriptions", 100, "how many subscriptions of TestSiege swallow packets")
+	siegeSubscriptions = flag.Int("siege.subscriptions", 100, "number of unreachable subscriptions in TestSiege")
 	siegeTimeout       = flag.String("siege.timeout", "6s", "the service's --attempt-timeout in TestSiege")
-	siegeAnswer        = flag.Duration("siege.answer", 30*time.Millisecond, "how long the healthy subscription of TestSiege takes to answer")
-	siegeBinary        = flag.String("siege.binary", "", "the built service; TestSiege gives it to itself inside a network namespace")
+	siegeAnswer        = flag.Duration("siege.answer", 30*time.Millisecond, "how long the healthy receiver of TestSiege takes to respond")
+	siegeBinary        = flag.String("siege.binary", "", "path of the built binary; TestSiege sets it when it runs itself in a network namespace")
 )
 
 const (
-	siegeDeliveries = 50              // to each subscription that swallows them
-	siegeRate       = 100             // events a second for the healthy subscription
-	siegeAlone      = 5 * time.Second // of the healthy subscription, for comparison
+	siegeDeliveries = 50              // for each unreachable subscription
+	siegeRate       = 100             // events per second for the healthy subscription
+	siegeAlone      = 5 * time.Second // without unreachable subscriptions, for comparison
 
-	siegeCores = 0.5 // The promise is one; a machine that is busy with other things would not give it more.
+	siegeCores = 0.5 // docs promise one core
 
-	// Each of 512 attempts may need some tens of KiB; what is allowed here
-	// beyond that is the garbage collector's.
+	// Each of 512 attempts may need some tens of KiB; the rest is garbage that Go has
+	// not collected yet.
 	siegeMemory = 64 << 20
-	// From the middle of the siege on nothing may grow any more, but what a
-	// collection more or less makes of it.
+	// In the second half of the siege memory may only vary with the garbage collection.
 	siegeGrowth = 24 << 20
 
-	siegeLate = time.Second // that an attempt may be recorded after its timeout
+	siegeLate = time.Second // how late an attempt's timeout may be recorded
 
-	// A machine that is busy with other things at the wrong moment may be
-	// forgiven. A subscription that starves does so each time, and for seconds.
+	// A busy machine may fail the test once. A subscription that starves fails it
+	// every time.
 	siegeTries = 3
 
 	siegeNetwork = "10.66.0.0/16"
 	siegeRules   = `table ip siege {
-		counter swallowed { }
-		chain input { type filter hook input priority 0; ip daddr ` + siegeNetwork + ` counter name swallowed drop; }
+		counter dropped { }
+		chain input { type filter hook input priority 0; ip daddr ` + siegeNetwork + ` counter name dropped drop; }
 	}`
 )
 
-// TestSiege shows that subscriptions whose addresses swallow every packet harm
-// nobody else: beside them a healthy one gets its events about as soon as
-// alone, from the first moment on, when nobody is known to be failing yet. The
-// attempt's timeout is short, so that in little time the slots are lost and
-// won many times. The whole first minute and more, as an operator would have
-// it by default:
+// TestSiege checks that many subscriptions to unreachable addresses do not slow down a
+// healthy one, not even at the start, before the service knows that they fail. A short
+// attempt timeout lets the attempts time out many times. With the default timeout:
 //
 //	go test ./test/network -run Siege -v -siege.time 90s -siege.timeout 10s
 //
@@ -74,13 +70,12 @@ func TestSiege(t *testing.T) {
 		siege(t)
 		return
 	}
-	inNamespace(t, siegeTries, "-siege.binary", harness.Build(t), "-siege.time", siegeTime.String(), "-siege.timeout", *siegeTimeout, "-siege.answer", siegeAnswer.String(),
-		"-siege.subscriptions", fmt.Sprint(*siegeSubscriptions))
+	inNamespace(t, siegeTries, "-siege.binary", harness.Build(t), "-siege.time", siegeTime.String(), "-siege.timeout", *siegeTimeout,
+		"-siege.answer", siegeAnswer.String(), "-siege.subscriptions", fmt.Sprint(*siegeSubscriptions))
 }
 
-// inNamespace runs the test that calls it a second time, with these flags
-// beside, in a process whose network is its own: an empty one, that ends with
-// the process. If it fails there it is tried again, so many times in all.
+// inNamespace runs the calling test again with additional flags, in a process with an
+// empty network namespace. If the test fails there, it runs again, up to tries times.
 func inNamespace(t *testing.T, tries int, flags ...string) {
 	t.Helper()
 	for _, tool := range []string{"ip", "nft"} {
@@ -121,21 +116,21 @@ func inNamespace(t *testing.T, tries int, flags ...string) {
 	}
 }
 
-// siegeRun is a healthy subscription beside many whose packets are dropped.
+// siegeRun has one healthy subscription and many whose packets are dropped.
 type siegeRun struct {
 	t         *testing.T
 	in        *harness.Instance
 	token     string
-	besieger  string // id of one of the subscriptions that swallow packets
+	besieger  string // id of one of the unreachable subscriptions
 	trip      *harness.Trip
 	port      int
 	pings     atomic.Int64
-	pinged    chan struct{} // closed with the last first ping
-	leaked    atomic.Int64  // deliveries that reached an address that swallows packets
-	subscribe int           // how many subscriptions there are
+	pinged    chan struct{} // closed when each subscription has got a ping
+	leaked    atomic.Int64  // deliveries that reached an unreachable address
+	subscribe int           // number of subscriptions
 }
 
-// siege is TestSiege inside of the namespace.
+// siege is the part of TestSiege that runs in the namespace.
 func siege(t *testing.T) {
 	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"route", "add", "local", siegeNetwork, "dev", "lo"}} {
 		if err := harness.Exec("ip", args...); err != nil {
@@ -162,25 +157,28 @@ func siege(t *testing.T) {
 	select {
 	case <-s.trip.Arrived:
 	case <-time.After(harness.Scale(10 * time.Second)):
-		t.Errorf("%d of %d events have not arrived at the healthy subscription %s after the last was published", s.trip.Left(), len(s.trip.Sent), harness.Scale(10*time.Second))
+		t.Errorf("healthy subscription: %d of %d events did not arrive within %s of the last publication",
+			s.trip.Left(), len(s.trip.Sent), harness.Scale(10*time.Second))
 	}
 	s.checkTimes(alone)
-	t.Logf("%.3f of a core; resident memory %.1f MB before, %.1f MB half way, %.1f MB at the end", cores, harness.Megabytes(before), harness.Megabytes(half), harness.Megabytes(after))
+	t.Logf("%.3f of a core; resident memory %.1f MB before, %.1f MB halfway, %.1f MB at the end",
+		cores, harness.Megabytes(before), harness.Megabytes(half), harness.Megabytes(after))
 	if cores >= siegeCores {
 		t.Errorf("the service used %.2f of a core, want less than %.1f", cores, siegeCores)
 	}
 	if after-before > siegeMemory {
-		t.Errorf("resident memory rose from %.1f MB to %.1f MB, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), siegeMemory>>20)
+		t.Errorf("resident memory: got %.1f MB before, %.1f MB after, want at most %d MB more",
+			harness.Megabytes(before), harness.Megabytes(after), siegeMemory>>20)
 	}
 	if after-half > siegeGrowth {
-		t.Errorf("resident memory rose from %.1f MB half way to %.1f MB at the end, want it flat", harness.Megabytes(half), harness.Megabytes(after))
+		t.Errorf("resident memory: got %.1f MB halfway, %.1f MB at the end, want no growth", harness.Megabytes(half), harness.Megabytes(after))
 	}
 	s.checkBesiegers()
 }
 
-// start starts the service and creates the subscriptions. One server is behind
-// all addresses. Until the siege begins it answers there as well, so that what
-// comes then is the work of the packet filter alone.
+// start starts the service and creates the subscriptions. One server listens on all
+// addresses, and before the siege it responds on each. Only the packet filter makes
+// the addresses unreachable.
 func (s *siegeRun) start() {
 	t := s.t
 	t.Helper()
@@ -236,7 +234,7 @@ func (s *siegeRun) publish(from, to int) {
 	defer tick.Stop()
 	for n := from; n < to; n++ {
 		<-tick.C
-		s.trip.Sent[n] = time.Now() // it does not wait for the one before
+		s.trip.Sent[n] = time.Now() // without waiting for the event before
 		working.Go(func() {
 			status, err := s.in.Call(s.t.Context(), s.token, "POST", base+"/v2/events", harness.AppendEvent(nil, n), nil)
 			if err != nil || status != http.StatusCreated {
@@ -246,8 +244,8 @@ func (s *siegeRun) publish(from, to int) {
 	}
 }
 
-// lay has the packet filter drop all packets to the besiegers' addresses, and
-// publishes events for these.
+// lay makes the packet filter drop all packets to the besiegers' addresses, and
+// publishes events for them.
 func (s *siegeRun) lay() {
 	s.t.Helper()
 	rules := exec.Command("nft", "-f", "-")
@@ -262,8 +260,8 @@ func (s *siegeRun) lay() {
 	s.in.Publish(s.token, lines)
 }
 
-// checkTimes compares how long events took to the healthy subscription alone and
-// during the siege.
+// checkTimes compares the delivery times of the healthy subscription before and during
+// the siege.
 func (s *siegeRun) checkTimes(alone int) {
 	times := s.trip.Times(time.Now())
 	timeout, err := time.ParseDuration(*siegeTimeout)
@@ -271,17 +269,18 @@ func (s *siegeRun) checkTimes(alone int) {
 		s.t.Fatal(err)
 	}
 	p99Alone, p99 := harness.Percentile(times[:alone], 99), harness.Percentile(times[alone:], 99)
-	s.t.Logf("alone p50 %s, p99 %s, worst %s; beside %d that swallow packets p50 %s, p99 %s, worst %s",
+	s.t.Logf("alone p50 %s, p99 %s, worst %s; with %d unreachable subscriptions p50 %s, p99 %s, worst %s",
 		harness.Percentile(times[:alone], 50), p99Alone, slices.Max(times[:alone]), *siegeSubscriptions, harness.Percentile(times[alone:], 50), p99, slices.Max(times[alone:]))
-	// An event that waits for a slot of a hanging attempt waits until its timeout.
-	// Commits on a busy disk take seconds as well, with and without a siege.
+	// An event that had to wait for a hanging attempt would take the whole timeout.
+	// Commits on a busy disk can take seconds too, also without a siege.
 	if p99 > p99Alone+timeout/2 {
-		s.t.Errorf("from publishing to arrival: p99 %s alone, %s beside %d subscriptions that hang; want at most %s more", p99Alone, p99, *siegeSubscriptions, timeout/2)
+		s.t.Errorf("p99 from publication to arrival: got %s alone, %s with %d unreachable subscriptions; want at most %s more",
+			p99Alone, p99, *siegeSubscriptions, timeout/2)
 	}
 }
 
-// checkBesiegers checks that the besiegers' attempts timed out, and that there
-// were any.
+// checkBesiegers checks that there were attempts to the besiegers and that they timed
+// out.
 func (s *siegeRun) checkBesiegers() {
 	t := s.t
 	attempts, err := besiegerAttempts(s.in, s.token, s.besieger)
@@ -296,28 +295,27 @@ func (s *siegeRun) checkBesiegers() {
 	for _, a := range attempts {
 		took := time.Duration(a.DurationMS) * time.Millisecond
 		if a.Error.Code != webhook.ErrorTimeout || took < timeout || took > timeout+late {
-			t.Errorf("an attempt at an address that swallows packets came to %q after %s, want %q after %s", a.Error.Code, took, webhook.ErrorTimeout, timeout)
+			t.Errorf("attempt to an unreachable address: got %q after %s, want %q after %s", a.Error.Code, took, webhook.ErrorTimeout, timeout)
 		}
 	}
-	// Without these the rest would say nothing.
+	// Without these checks the test might have checked nothing.
 	if *siegeTime > timeout+late && len(attempts) == 0 {
-		t.Error("no attempt at an address that swallows packets has ended")
+		t.Error("got no finished attempt to an unreachable address")
 	}
 	if n := s.leaked.Load(); n > 0 {
-		t.Errorf("%d deliveries reached addresses that swallow packets", n)
+		t.Errorf("got %d deliveries to unreachable addresses, want none", n)
 	}
-	swallowed, err := swallowedPackets()
+	dropped, err := droppedPackets()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := *siegeSubscriptions; swallowed < want {
-		t.Errorf("%d packets were swallowed, want at least %d: one for each subscription", swallowed, want)
+	if want := *siegeSubscriptions; dropped < want {
+		t.Errorf("dropped packets: got %d, want at least %d, one for each subscription", dropped, want)
 	}
-	t.Logf("%d packets swallowed", swallowed)
+	t.Logf("%d packets dropped", dropped)
 }
 
-// besiegerAttempts returns the attempts of a subscription's deliveries that
-// have ended, pings aside.
+// besiegerAttempts returns the finished attempts of a subscription, except pings.
 func besiegerAttempts(in *harness.Instance, token, subscription string) (all []harness.Attempt, err error) {
 	path := "/v2/webhooks/subscriptions/" + subscription + "/deliveries"
 	deliveries, err := harness.Feed[harness.Delivery](in, token, path)
@@ -330,9 +328,9 @@ func besiegerAttempts(in *harness.Instance, token, subscription string) (all []h
 	return all, err
 }
 
-// swallowedPackets asks the packet filter of the namespace.
-func swallowedPackets() (int, error) {
-	out, err := exec.Command("nft", "-j", "list", "counter", "ip", "siege", "swallowed").Output()
+// droppedPackets returns how many packets the packet filter has dropped.
+func droppedPackets() (int, error) {
+	out, err := exec.Command("nft", "-j", "list", "counter", "ip", "siege", "dropped").Output()
 	if err != nil {
 		return 0, err
 	}

@@ -15,26 +15,25 @@ import (
 var backlogEvents = flag.Int("backlog.events", 50_000, "how many events TestBacklog lets wait behind a dead subscriber")
 
 const (
-	backlogWarm   = 100_000          // events that fill the tail and the caches, as they are most of the time
-	backlogRounds = 20               // of publishing, with and without a subscriber in turn
-	backlogMemory = 56 << 20         // that resident memory may rise by, whatever waits: the garbage of the moment, which a busy service lets grow to 40 MB
-	backlogStart  = 2 * time.Second  // from the start of the process until it is ready
-	backlogSlower = 2.0              // publishing may take so many times as long with a dead subscriber; what was measured is logged
-	backlogLog    = 64 << 20         // that the database's write-ahead log may take
-	backlogDrain  = 10 * time.Minute // that all of it may take to arrive
+	backlogWarm   = 100_000          // events published before, to fill the tail and the caches
+	backlogRounds = 20               // alternately with and without subscribers
+	backlogMemory = 56 << 20         // limit for the growth of resident memory; up to 40 MB of it is garbage
+	backlogStart  = 2 * time.Second  // limit from the start of the process until it is ready
+	backlogSlower = 2.0              // limit for how many times as long publishing may take with hanging subscribers
+	backlogLog    = 64 << 20         // limit for the size of the write-ahead log
+	backlogDrain  = 10 * time.Minute // limit for the delivery of the backlog
 )
 
-// TestBacklog lets events wait behind two subscribers that are dead, one of
-// them ordered: memory stays flat, publishing as fast as without, the service
-// starts in no time, killed or not, and when the subscribers are back all
-// arrives, nothing twice, in order for the one that wants it so. In full:
+// TestBacklog publishes events for two subscribers that hang, one of them ordered.
+// Memory, publishing and restarts must not suffer from the backlog. When the
+// subscribers work again, every event must arrive once, and in order if ordered. In full:
 //
 //	go test ./test/load -run Backlog -v -backlog.events 1000000 -timeout 30m
 func TestBacklog(t *testing.T) {
 	harness.Long(t)
 	var ordered, unordered backlogSubscriber
 	ordered.ordered = true
-	back := make(chan struct{}) // closed: the subscribers live
+	back := make(chan struct{}) // closed when the subscribers work again
 	working := sync.OnceFunc(func() { close(back) })
 	t.Cleanup(working)
 	var all sync.WaitGroup
@@ -44,7 +43,7 @@ func TestBacklog(t *testing.T) {
 		s.first = all.Done
 	}
 
-	// An attempt that hangs lasts longer than the test: each of the slots is lost until the end of the process.
+	// A hanging attempt lasts longer than the test: it uses its slot until the process ends.
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--attempt-timeout", "5m", "--grace", "500ms", "--log-level", "warn", "--retry-schedule", "1s,1s,1s,1s")
 	free, owed := in.Token("free"), in.Token("owed")
 	run := in.MustStart()
@@ -67,25 +66,27 @@ func TestBacklog(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(harness.Scale(backlogDrain)):
-		t.Errorf("%d and %d of %d events have not arrived %s after the subscribers were back", ordered.missing(), unordered.missing(), *backlogEvents, backlogDrain)
+		t.Errorf("%d and %d of %d events did not arrive within %s of the subscribers working again",
+			ordered.missing(), unordered.missing(), *backlogEvents, backlogDrain)
 	}
 	after := harness.ResidentMemory(t, run.PID())
-	t.Logf("the backlog flowed at %.0f events/s to the ordered subscriber, %.0f events/s to the other; resident memory %.1f MB before, %.1f MB after",
+	t.Logf("delivered %.0f events/s to the ordered subscriber, %.0f events/s to the other; resident memory %.1f MB before, %.1f MB after",
 		ordered.rate(began), unordered.rate(began), harness.Megabytes(before), harness.Megabytes(after))
 	if after-before > backlogMemory {
-		t.Errorf("resident memory rose from %.1f MB to %.1f MB while the backlog flowed, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), backlogMemory>>20)
+		t.Errorf("resident memory: got %.1f MB before, %.1f MB after delivering the backlog, want at most %d MB more",
+			harness.Megabytes(before), harness.Megabytes(after), backlogMemory>>20)
 	}
 	most := logSize()
-	t.Logf("the write-ahead log took up to %.1f MB", harness.Megabytes(most))
+	t.Logf("the write-ahead log had up to %.1f MB", harness.Megabytes(most))
 	if most > backlogLog {
-		t.Errorf("the write-ahead log grew to %.1f MB, want at most %d MB", harness.Megabytes(most), backlogLog>>20)
+		t.Errorf("write-ahead log: got %.1f MB, want at most %d MB", harness.Megabytes(most), backlogLog>>20)
 	}
 	ordered.check(t, "ordered")
 	unordered.check(t, "other")
 }
 
-// publishBacklog publishes the events that wait, in rounds, and as many of a
-// program without subscriptions, and compares the times. Memory must stay flat.
+// publishBacklog publishes the backlog in rounds, alternating with as many events of a
+// program without subscriptions, and compares the times. Memory must not grow.
 func publishBacklog(t *testing.T, in *harness.Instance, run *harness.Process, free, owed string) {
 	t.Helper()
 	chunk := *backlogEvents / backlogRounds
@@ -116,26 +117,27 @@ func publishBacklog(t *testing.T, in *harness.Instance, run *harness.Process, fr
 	}
 	after := harness.ResidentMemory(t, run.PID())
 	rate := func(took time.Duration) float64 { return float64(chunk) / took.Seconds() }
-	t.Logf("%d events wait: published at %.0f/s without a subscriber and %.0f/s with the dead ones (medians); resident memory %.1f MB before, %.1f MB after",
+	t.Logf("published %d events, %.0f/s without subscribers and %.0f/s with hanging ones (medians); resident memory %.1f MB before, %.1f MB after",
 		*backlogEvents, rate(harness.Median(without)), rate(harness.Median(with)), harness.Megabytes(before), harness.Megabytes(after))
 	if slower := float64(harness.Median(with)) / float64(harness.Median(without)); slower > backlogSlower {
-		t.Errorf("publishing took %.2f times as long with dead subscribers, want at most %.1f times", slower, backlogSlower)
+		t.Errorf("publishing with hanging subscribers: got %.2f times the time, want at most %.1f", slower, backlogSlower)
 	}
 	if after-before > backlogMemory {
-		t.Errorf("resident memory rose from %.1f MB to %.1f MB with %d events that wait, want at most %d MB more", harness.Megabytes(before), harness.Megabytes(after), *backlogEvents, backlogMemory>>20)
+		t.Errorf("resident memory: got %.1f MB before, %.1f MB with a backlog of %d events, want at most %d MB more",
+			harness.Megabytes(before), harness.Megabytes(after), *backlogEvents, backlogMemory>>20)
 	}
 }
 
-// restartWithBacklog starts the service after it was killed, and after it was
-// stopped, and checks how long that takes.
+// restartWithBacklog starts the service after a kill and after a shutdown, and checks
+// how long each start takes.
 func restartWithBacklog(t *testing.T, in *harness.Instance) (run *harness.Process) {
 	t.Helper()
 	for _, end := range []string{"SIGKILL", "SIGTERM"} {
 		run = in.MustStart()
 		took := run.Ready.Sub(run.Started)
-		t.Logf("after %s it was ready %s after its start", end, took.Round(time.Millisecond))
+		t.Logf("start after %s: ready after %s", end, took.Round(time.Millisecond))
 		if took > harness.Scale(backlogStart) {
-			t.Errorf("after %s it was ready %s after its start, want at most %s", end, took, harness.Scale(backlogStart))
+			t.Errorf("start after %s: got ready after %s, want at most %s", end, took, harness.Scale(backlogStart))
 		}
 		if end == "SIGKILL" {
 			in.MustStop(run)
@@ -144,14 +146,14 @@ func restartWithBacklog(t *testing.T, in *harness.Instance) (run *harness.Proces
 	return run
 }
 
-// backlogSubscriber hangs until it is back, and counts what it has taken then.
+// backlogSubscriber hangs until back is closed, and then counts the events.
 type backlogSubscriber struct {
 	back    chan struct{}
 	first   func() // called when an event arrives for the first time
 	ordered bool
 
 	mu           sync.Mutex
-	arrived      []uint8 // how often, by the event's number
+	arrived      []uint8 // how often each event arrived, by its number
 	count        int
 	last         time.Time // when the last arrived
 	newest       int       // number of the newest event, if it is ordered
@@ -169,7 +171,7 @@ func (s *backlogSubscriber) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Context().Err() != nil {
-		return // the service was killed while it waited
+		return // the service was killed during the request
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +195,7 @@ func (s *backlogSubscriber) check(t *testing.T, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.twice > 0 || s.early > 0 {
-		t.Errorf("the %s subscriber: %d events arrived twice, %d before an older one; want none", name, s.twice, s.early)
+		t.Errorf("%s subscriber: got %d events twice, %d before an older one; want none", name, s.twice, s.early)
 	}
 }
 

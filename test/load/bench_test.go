@@ -14,8 +14,8 @@ import (
 	"service/test/harness"
 )
 
-// TestBench runs `service bench`: every case has figures, and nothing is lost or
-// arrives twice.
+// TestBench runs service bench: every case must have results, and every event must
+// arrive once.
 func TestBench(t *testing.T) {
 	harness.Long(t)
 	dir := t.TempDir()
@@ -40,19 +40,19 @@ func TestBench(t *testing.T) {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
 		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated" || r.Case == "bucket-acknowledged") {
-			t.Errorf("%s: %.2f of the rate without a replica, which was measured of natural and bucket alone", r.Case, r.OfWithout)
+			t.Errorf("%s: got %.2f of the rate without a replica, want that only for natural-replicated and bucket-acknowledged", r.Case, r.OfWithout)
 		}
 		if strings.HasSuffix(r.Case, "-acknowledged") && (r.PublishP50 < r.Upload || r.PublishP99 < r.PublishP50 || r.Upload < 20 || r.UploadsPerSecond <= 0 || r.DollarsPerMonth <= 0) {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 10 {
-		t.Errorf("in the folder of the data are %q, %v; want a profile for each case alone", left, err)
+		t.Errorf("data directory: got %q, %v; want only a profile for each case", left, err)
 	}
 }
 
-// TestBenchInterrupted interrupts a measurement of several rounds: it reports the
-// rounds that were finished, and fails.
+// TestBenchInterrupted interrupts service bench during its second round: it must report
+// the finished rounds and fail.
 func TestBenchInterrupted(t *testing.T) {
 	harness.Long(t)
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func TestBenchInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	rounds := make(map[string]bool) // by the folder of its data
+	rounds := make(map[string]bool) // by data directory
 	harness.WaitFor(t, "the second round", func() bool {
 		folders, err := filepath.Glob(filepath.Join(dir, "*"))
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"service/test/harness"
 )
 
-// subscriptionRecord is what the API says of a subscription's health.
+// subscriptionRecord has the health of a subscription in the API.
 type subscriptionRecord struct {
 	Data struct {
 		Status        string
@@ -20,7 +20,7 @@ type subscriptionRecord struct {
 	}
 }
 
-// rejecting is a receiver that rejects all, pings too, while it is broken.
+// rejecting is a receiver that rejects everything, even pings, while it is broken.
 type rejecting struct {
 	broken atomic.Bool
 
@@ -51,9 +51,9 @@ func (r *rejecting) count(of *[]int) int {
 	return len(*of)
 }
 
-// TestBreaker: a receiver rejects all, pings too, while events are published, and
-// the service is killed meanwhile. No more than five events fail; the others arrive
-// in order once the receiver is well, and a replay brings those that failed.
+// TestBreaker publishes events while a receiver rejects everything, and kills the
+// service. At most five events may fail. When the receiver works again, the others must
+// arrive in order, and a replay must deliver the failed ones.
 func TestBreaker(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	r := &rejecting{}
@@ -76,7 +76,7 @@ func TestBreaker(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(harness.Timeout()); !ok(); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: not within %s", what, harness.Timeout())
+				t.Fatalf("timed out after %s waiting for %s", harness.Timeout(), what)
 			}
 		}
 	}
@@ -90,35 +90,35 @@ func TestBreaker(t *testing.T) {
 	arrived := func() int { return r.count(&r.accepted) }
 	since := time.Now()
 	publish(10)
-	await("the first events arrive", func() bool { return arrived() == 10 })
+	await("the first events", func() bool { return arrived() == 10 })
 
 	r.broken.Store(true)
 	publish(1)
-	await("the first is rejected", func() bool { return r.count(&r.rejected) > 0 })
+	await("the first rejection", func() bool { return r.count(&r.rejected) > 0 })
 	publish(50)
-	await("it is failing", func() bool { return record().Data.Status == "failing" })
+	await("the subscription to be failing", func() bool { return record().Data.Status == "failing" })
 	if is := record().Data; is.Status != "failing" || is.FailingReason != "rejecting" || is.NextProbeAt.IsZero() {
-		t.Fatalf("it is %+v", is)
+		t.Fatalf("subscription: got %+v, want failing because it is rejecting", is)
 	}
 	<-alerts
 	in.Kill(killed)
 	in.MustStart()
 	if is := record().Data; is.Status != "failing" || is.FailingReason != "rejecting" {
-		t.Errorf("after kill -9 it is %+v", is)
+		t.Errorf("subscription after kill -9: got %+v, want failing because it is rejecting", is)
 	}
 	r.broken.Store(false)
-	await("it recovers", func() bool { return record().Data.Status == "healthy" })
+	await("the subscription to recover", func() bool { return record().Data.Status == "healthy" })
 	<-alerts
 	r.mu.Lock()
 	failed := slices.Clone(r.rejected)
 	r.mu.Unlock()
 	if len(failed) > 5 {
-		t.Errorf("%d events failed, want at most 5", len(failed))
+		t.Errorf("got %d failed events, want at most 5", len(failed))
 	}
-	await("the others arrive", func() bool { return arrived() >= published-len(failed) })
+	await("the other events", func() bool { return arrived() >= published-len(failed) })
 	r.mu.Lock()
 	if !slices.IsSorted(r.accepted) || len(r.accepted) != published-len(failed) {
-		t.Errorf("%d events arrived of %d, of which %d failed, or not in order", len(r.accepted), published, len(failed))
+		t.Errorf("got %d of %d events, want all but the %d failed ones, in order", len(r.accepted), published, len(failed))
 	}
 	r.mu.Unlock()
 
@@ -126,5 +126,5 @@ func TestBreaker(t *testing.T) {
 	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+id+"/replays", body, nil); err != nil || status != http.StatusAccepted {
 		t.Fatalf("replay: status %d, %v", status, err)
 	}
-	await("what failed arrives", func() bool { return arrived() == published })
+	await("the failed events", func() bool { return arrived() == published })
 }

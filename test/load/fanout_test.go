@@ -20,17 +20,16 @@ import (
 var fanOutSubscriptions = flag.Int("fanout.subscriptions", 1000, "how many subscriptions TestFanOut makes")
 
 const (
-	fanOutRounds = 11 // of publishing one event to one subscription, and one to all
+	fanOutRounds = 11 // each publishes one event to one subscription, and one to all
 
-	// Publishing may take so many times as long with all the subscriptions,
-	// and the machine may be busy with other things; what was measured is logged.
+	// Publishing to all subscriptions may take this many times as long, because the
+	// machine may be busy. The test logs what it measured.
 	fanOutSlower = 3.0
 	fanOutBusy   = 20 * time.Millisecond
 )
 
-// TestFanOut publishes events that very many subscriptions ask for: each of
-// them gets each event, once, and publishing takes no longer than with one.
-// In full:
+// TestFanOut publishes events for very many subscriptions: each must get each event
+// once, and publishing must take no longer than for one subscription. In full:
 //
 //	go test ./test/load -run FanOut -v -fanout.subscriptions 10000
 func TestFanOut(t *testing.T) {
@@ -51,7 +50,7 @@ func TestFanOut(t *testing.T) {
 	var published, arrived [2][]time.Duration // with one subscription, with many
 	for round := range fanOutRounds {
 		for side, token := range []string{f.one, f.many} {
-			f.rest()
+			f.flush()
 			p, a := f.publish(token, round, []int{1, *fanOutSubscriptions}[side])
 			published[side], arrived[side] = append(published[side], p), append(arrived[side], a)
 		}
@@ -60,15 +59,20 @@ func TestFanOut(t *testing.T) {
 	f.in.Kill(run)
 	f.check(t)
 	run = f.in.MustStart()
-	t.Logf("%d subscriptions: made in %s, pinged after %s; publishing takes %s with one subscription, %s with all (medians; worst %s and %s), until the last arrival %s and %s; resident memory %.1f MB; ready %s after a start",
-		*fanOutSubscriptions, made.Round(time.Millisecond), pinged.Round(time.Millisecond), harness.Median(published[0]), harness.Median(published[1]), slices.Max(published[0]), slices.Max(published[1]),
-		harness.Median(arrived[0]), harness.Median(arrived[1]), harness.Megabytes(memory), run.Ready.Sub(run.Started).Round(time.Millisecond))
+	t.Logf("%d subscriptions: created in %s, pinged after %s; resident memory %.1f MB; restart took %s",
+		*fanOutSubscriptions, made.Round(time.Millisecond), pinged.Round(time.Millisecond), harness.Megabytes(memory),
+		run.Ready.Sub(run.Started).Round(time.Millisecond))
+	for i, to := range []string{"one subscription", "all"} {
+		t.Logf("publishing to %s: median %s, worst %s; until the last arrival: median %s",
+			to, harness.Median(published[i]), slices.Max(published[i]), harness.Median(arrived[i]))
+	}
 	if got, want := harness.Median(published[1]), time.Duration(fanOutSlower*float64(harness.Median(published[0])))+harness.Scale(fanOutBusy); got > want {
-		t.Errorf("publishing takes %s with %d subscriptions and %s with one, want less than %s", got, *fanOutSubscriptions, harness.Median(published[0]), want)
+		t.Errorf("publishing to %d subscriptions: got %s, want less than %s (one subscription: %s)",
+			*fanOutSubscriptions, got, want, harness.Median(published[0]))
 	}
 }
 
-// subscribe creates the subscriptions, the first of a program of its own.
+// subscribe creates the subscriptions. The first belongs to a separate program.
 func (f *fanOut) subscribe(receiver string) {
 	t := f.in.TB
 	t.Helper()
@@ -96,16 +100,16 @@ func (f *fanOut) subscribe(receiver string) {
 	}
 }
 
-// rest waits until what came before is recorded: writes are made in turn.
-func (f *fanOut) rest() {
+// flush waits until all earlier writes are committed: a new one is committed last.
+func (f *fanOut) flush() {
 	f.in.TB.Helper()
 	for range 20 {
 		f.in.Publish(f.quiet, harness.AppendEvent(nil, 0))
 	}
 }
 
-// publish publishes an event, and returns how long that took, and how long it
-// took to arrive at all subscriptions.
+// publish publishes an event, and returns how long publishing took and how long until
+// the event had arrived at all subscriptions.
 func (f *fanOut) publish(token string, round, subscriptions int) (published, arrived time.Duration) {
 	f.in.TB.Helper()
 	f.left.Store(int64(subscriptions))
@@ -133,11 +137,11 @@ type fanOut struct {
 	in               *harness.Instance
 	one, many, quiet string // tokens
 
-	got    [][fanOutRounds]atomic.Int32 // by the number of the subscription and of the event
-	pings  atomic.Int64                 // that have not arrived
-	pinged chan struct{}                // closed with the last
-	left   atomic.Int64                 // deliveries of this round
-	all    chan struct{}                // receives with the last
+	got    [][fanOutRounds]atomic.Int32 // number of arrivals by subscription and event
+	pings  atomic.Int64                 // pings that have not arrived
+	pinged chan struct{}                // closed after the last ping
+	left   atomic.Int64                 // deliveries of this round that have not arrived
+	all    chan struct{}                // gets a value after the last delivery of a round
 }
 
 func (f *fanOut) ServeHTTP(_ http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Package load tests the service with many subscriptions, with a long backlog,
-// and by its own benchmark.
+// Package load tests the service with many subscriptions and a long backlog, and runs
+// its benchmark.
 package load
 
 import (

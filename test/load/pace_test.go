@@ -10,8 +10,8 @@ import (
 	"service/test/harness"
 )
 
-// limited is a receiver that takes ten deliveries a second, ten at once if it has
-// had a rest, and responds 429 to the others.
+// limited is a receiver that accepts ten deliveries per second, in bursts of up to ten,
+// and responds 429 to the others.
 type limited struct {
 	mu                 sync.Mutex
 	tokens             float64
@@ -38,7 +38,7 @@ func (r *limited) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.accepted = append(r.accepted, now)
 }
 
-// since returns how many deliveries were accepted and rejected since a time.
+// since returns the numbers of deliveries accepted and rejected since a time.
 func (r *limited) since(at time.Time) (accepted, rejected int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,9 +49,9 @@ func (r *limited) since(at time.Time) (accepted, rejected int) {
 	return count(r.accepted), count(r.rejected)
 }
 
-// TestPace: 50 events a second are published to a receiver that takes ten, one by
-// one. After ten seconds at least nine a second arrive, and at most one in a hundred
-// fails. A machine that stands still for a moment has another two chances.
+// TestPace publishes 50 events per second to a receiver that accepts ten. After ten
+// seconds at least nine per second must arrive, and at most one in a hundred attempts
+// may be rejected. A busy machine gets two more chances.
 func TestPace(t *testing.T) {
 	harness.Long(t)
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--batch-size", "1")
@@ -63,7 +63,7 @@ func TestPace(t *testing.T) {
 	const window = 30 * time.Second
 	published := 0
 	publishUntil := func(end time.Time) {
-		// Ten at a time, since the publisher is not what is tested.
+		// Ten events per request, so that the publisher is not the bottleneck.
 		for next := time.Now(); next.Before(end); next = next.Add(200 * time.Millisecond) {
 			time.Sleep(time.Until(next))
 			body := []byte(`{"events":[`)
@@ -84,12 +84,12 @@ func TestPace(t *testing.T) {
 		start := time.Now()
 		publishUntil(start.Add(window))
 		accepted, rejected := r.since(start)
-		t.Logf("%d deliveries were accepted within %s, %d rejected", accepted, time.Since(start).Round(time.Millisecond), rejected)
+		t.Logf("%d deliveries accepted within %s, %d rejected", accepted, time.Since(start).Round(time.Millisecond), rejected)
 		if accepted >= least && rejected*100 <= accepted+rejected {
 			return
 		}
 		if chance == 2 {
-			t.Errorf("want %d accepted at least, and one in a hundred rejected at most", least)
+			t.Errorf("got %d accepted and %d rejected, want at least %d accepted and at most one in a hundred rejected", accepted, rejected, least)
 		}
 	}
 }

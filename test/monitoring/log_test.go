@@ -15,9 +15,9 @@ import (
 
 const logTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
 
-// TestLog drives a service with hostile text wherever text can be given, and
-// reads its log: a line for each request and for each attempt, with their fields,
-// none of which is forged or contains text of a client.
+// TestLog sends hostile text to a service wherever it accepts text, and reads the log.
+// It must have one line for each request and each attempt with the right fields, and
+// no text of a client.
 func TestLog(t *testing.T) {
 	harness.Long(t)
 	for _, format := range []string{"text", "json"} {
@@ -53,16 +53,16 @@ func testLog(t *testing.T, format string) {
 	})
 	in.MustStop(p)
 	if bytes.Contains(p.Log.Bytes(), []byte("planted")) {
-		t.Errorf("text of clients is in the log:\n%s", &p.Log)
+		t.Errorf("the log contains text of a client:\n%s", &p.Log)
 	}
 	if bytes.Contains(p.Log.Bytes(), []byte(token)) {
-		t.Error("the token is in the log")
+		t.Error("the log contains the token")
 	}
 	checkLog(t, format, p.Log.Bytes(), requests)
 }
 
-// sendHostile sends a request with a text in its path and headers, as bytes, since
-// no client would. It reports whether the request was HTTP, and so is in the log.
+// sendHostile sends a request with a text in its path and headers that an HTTP client
+// would refuse to send. It reports whether the service understood and so logged it.
 func sendHostile(t *testing.T, base, token, path, text string) bool {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -81,7 +81,7 @@ func sendHostile(t *testing.T, base, token, path, text string) bool {
 	return bytes.Contains(answer, []byte("X-Request-Id"))
 }
 
-// publishTraced publishes an event in a trace.
+// publishTraced publishes an event with a trace id.
 func publishTraced(t *testing.T, in *harness.Instance, token string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", in.URL()+"/v2/events", bytes.NewReader(harness.AppendEvent(nil, 1)))
@@ -117,7 +117,7 @@ func checkLog(t *testing.T, format string, log []byte, requests int) {
 			attempts++
 			want = []string{"result", "duration", "response_status", "program", "subscription", "delivery", "number", "events", "ping", "status", "next_attempt_at", "first_byte"}
 			if fields["ping"] == "false" {
-				want = append(want, "trace") // the connection may be the ping's
+				want = append(want, "trace") // the connection may be that of the ping
 				traced++
 			} else {
 				want = append(want, "connect")
@@ -125,11 +125,11 @@ func checkLog(t *testing.T, format string, log []byte, requests int) {
 		}
 		for _, name := range want {
 			if fields[name] == "" {
-				t.Errorf("the line lacks %s: %v", name, fields)
+				t.Errorf("log line: got no field %s: %v", name, fields)
 			}
 		}
 	}
 	if seen != requests || attempts != 2 || traced != 1 {
-		t.Errorf("%d lines of requests, want %d; %d of attempts, %d of an event, want 2 and 1\n%s", seen, requests, attempts, traced, log)
+		t.Errorf("log lines: got %d requests, %d attempts and %d with the trace; want %d, 2 and 1\n%s", seen, attempts, traced, requests, log)
 	}
 }

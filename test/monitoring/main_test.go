@@ -1,5 +1,4 @@
-// Package monitoring tests what an operator sees of the service: metrics, alert
-// rules, the dashboard and the log.
+// Package monitoring tests the metrics, the alert rules, the dashboard and the log.
 package monitoring
 
 import (

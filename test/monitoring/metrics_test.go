@@ -20,13 +20,13 @@ import (
 	"service/test/harness"
 )
 
-// TestMetrics runs the built binary and looks at what it says of itself: the
-// figures move as they should, the names are those of testdata/metrics.txt,
-// which docs/metrics.md explains, and nothing in them is a partner's choice.
+// TestMetrics runs the built binary and reads its metrics. Their values must be right,
+// their names must be those of testdata/metrics.txt, which docs/metrics.md explains,
+// and they must not contain text of a partner.
 func TestMetrics(t *testing.T) {
 	harness.Long(t)
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--rejecting-after", "0", "--tls", "auto")
-	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // of a local CA that is made at the start
+	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // the service creates its local CA at the start
 	token := in.Token("acme")
 	in.MustStart()
 	const events = 5
@@ -53,7 +53,7 @@ func TestMetrics(t *testing.T) {
 		fmt.Sprintf(`service_attempts_total{answer="5xx",result="retryable"} %d`, each),
 		fmt.Sprintf(`service_attempt_duration_seconds_count{result="success"} %d`, each),
 		fmt.Sprintf(`service_delivery_lag_seconds_count %d`, 3*events),
-		fmt.Sprintf(`service_delivery_time_seconds_count %d`, events), // those that are delivered
+		fmt.Sprintf(`service_delivery_time_seconds_count %d`, events), // delivered events
 		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="",status="success"} %d`, each),
 		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="rejected",status="failed"} %d`, each),
 		fmt.Sprintf(`service_deliveries_waiting %d`, each),
@@ -70,7 +70,7 @@ func TestMetrics(t *testing.T) {
 	lacking := func(line string) bool { return !bytes.Contains(text, []byte(line+"\n")) }
 	t.Cleanup(func() {
 		for _, line := range slices.DeleteFunc(want, func(line string) bool { return !lacking(line) }) {
-			t.Errorf("the metrics lack %s in\n%s", line, text)
+			t.Errorf("metrics: want %s in\n%s", line, text)
 		}
 	})
 	harness.WaitFor(t, "the metrics to be complete", func() bool {
@@ -82,21 +82,22 @@ func TestMetrics(t *testing.T) {
 	})
 	for answer, n := range received {
 		if n.Load() != int64(each) {
-			t.Errorf("the subscriber that answers %d got %d deliveries, want %d", answer, n.Load(), each)
+			t.Errorf("subscriber that responds %d: got %d deliveries, want %d", answer, n.Load(), each)
 		}
 	}
 	if status, answer := in.Scrape("X-Forwarded-For", "203.0.113.7"); status != http.StatusUnauthorized || bytes.Contains(answer, []byte("service_store_up")) {
-		t.Errorf("a request that a proxy forwards is answered %d: %s", status, answer)
+		t.Errorf("request forwarded by a proxy: got %d: %s", status, answer)
 	}
 	for _, secret := range append(ids, "planted", "127.0.0.1", token, in.Data) {
 		if bytes.Contains(text, []byte(secret)) {
-			t.Errorf("the metrics show %s", secret)
+			t.Errorf("the metrics contain %s", secret)
 		}
 	}
 	checkMetricNames(t, text)
 }
 
-// checkMetricNames holds what a run showed against the lists.
+// checkMetricNames compares the metrics of a run with testdata/metrics.txt and
+// docs/metrics.md.
 func checkMetricNames(t *testing.T, text []byte) {
 	t.Helper()
 	problems, err := promlint.New(bytes.NewReader(text)).Lint()
@@ -106,7 +107,7 @@ func checkMetricNames(t *testing.T, text []byte) {
 	families := readFamilies(t, text)
 	for _, name := range []string{"go_goroutines", "process_resident_memory_bytes"} {
 		if _, ok := families[name]; !ok {
-			t.Errorf("there is no %s", name)
+			t.Errorf("got no metric %s", name)
 		}
 	}
 	const list = "testdata/metrics.txt"
@@ -121,13 +122,14 @@ func checkMetricNames(t *testing.T, text []byte) {
 		}
 	}
 	if got.String() != string(golden) {
-		t.Errorf("%s (-want +got; whoever relies on a name must hear of its change):\n%s", list, gocmp.Diff(strings.Split(string(golden), "\n"), strings.Split(got.String(), "\n")))
+		t.Errorf("%s (-want +got; a change of a name belongs in CHANGELOG.md):\n%s",
+			list, gocmp.Diff(strings.Split(string(golden), "\n"), strings.Split(got.String(), "\n")))
 	}
 	checkDocumented(t, families, strings.Count(string(golden), "\n"))
 }
 
-// checkDocumented compares the metrics of a run with the tables of
-// docs/metrics.md, which must explain a number of them.
+// checkDocumented compares the metrics of a run with the tables of docs/metrics.md,
+// which must explain want of them.
 func checkDocumented(t *testing.T, families map[string]family, want int) {
 	t.Helper()
 	explained := harness.Read(t, harness.Path("docs/metrics.md"))
@@ -141,7 +143,7 @@ func checkDocumented(t *testing.T, families map[string]family, want int) {
 		name, _, _ = strings.Cut(name, "`")
 		f, ok := families["service_"+name]
 		if !ok {
-			t.Errorf("docs/metrics.md explains service_%s, which there is not", name)
+			t.Errorf("docs/metrics.md explains service_%s, which does not exist", name)
 			continue
 		}
 		labels := []string{"none"}
@@ -154,17 +156,17 @@ func checkDocumented(t *testing.T, families map[string]family, want int) {
 		}
 	}
 	if documented != want {
-		t.Errorf("docs/metrics.md explains %d metrics of %d", documented, want)
+		t.Errorf("docs/metrics.md: got %d metrics explained, want %d", documented, want)
 	}
 }
 
-// family is what the metrics of one name have in common.
+// family has what metrics of the same name share.
 type family struct {
 	kind, help string
 	labels     []string // sorted
 }
 
-// readFamilies reads metrics in the text format, by their names.
+// readFamilies reads metrics in the text format and returns them by name.
 func readFamilies(t *testing.T, text []byte) map[string]family {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)

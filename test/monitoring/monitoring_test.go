@@ -18,11 +18,11 @@ import (
 	"service/test/harness"
 )
 
-// dir is the folder of the alert rules and the dashboard.
+// dir is the directory of the alert rules and the dashboard.
 const dir = "packaging/monitoring"
 
-// shownMetrics are the labels of every metric that /metrics shows, by the names
-// that expressions use; [TestMetrics] holds the list against a run.
+// shownMetrics returns the labels of every metric by the names that expressions use,
+// from testdata/metrics.txt.
 func shownMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	list, err := os.ReadFile("testdata/metrics.txt")
@@ -65,10 +65,10 @@ var promqlWords = []string{
 	"absent", "and", "avg", "by", "histogram_quantile", "increase", "max", "min", "on", "or", "predict_linear", "rate", "sum", "time",
 }
 
-// expressionFaults says which names and labels of an expression there are not.
-// It returns the labels that its metrics have.
+// expressionFaults returns the names and labels in an expression that do not exist, and
+// the labels of its metrics.
 func expressionFaults(expr string, shown map[string][]string) (faults, labels []string) {
-	labels = []string{"instance", "job"} // Prometheus's own
+	labels = []string{"instance", "job"} // Prometheus adds these
 	bare := window.ReplaceAllString(inQuotes.ReplaceAllString(expr, `""`), "")
 	for _, m := range selector.FindAllStringSubmatch(bare, -1) {
 		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
@@ -102,8 +102,8 @@ func expressionFaults(expr string, shown map[string][]string) (faults, labels []
 	return faults, labels
 }
 
-// TestMonitoring checks that every name and label in the alert rules and in the
-// dashboard is one that /metrics shows, and that every rule has a test.
+// TestMonitoring checks that every metric and label in the alert rules and the dashboard
+// exists, and that every rule has a test.
 func TestMonitoring(t *testing.T) {
 	e := &expressions{t: t, shown: shownMetrics(t)}
 	for _, wrong := range []string{
@@ -111,25 +111,25 @@ func TestMonitoring(t *testing.T) {
 		`sum by (le) (service_wal_bytes)`, "foo(service_store_up)",
 	} {
 		if faults, _ := expressionFaults(wrong, e.shown); len(faults) == 0 {
-			t.Errorf("nothing is found wrong with %s", wrong)
+			t.Errorf("%s: got no fault", wrong)
 		}
 	}
 	e.checkRules()
 	e.checkDashboard()
 	if len(e.all) < 40 {
-		t.Errorf("only %d expressions were read", len(e.all))
+		t.Errorf("got only %d expressions", len(e.all))
 	}
 	t.Run("promtool", func(t *testing.T) { testPromtool(t, e.all) })
 }
 
-// expressions are the expressions of the alert rules and of the dashboard.
+// expressions collects the expressions of the alert rules and the dashboard.
 type expressions struct {
 	t     *testing.T
 	shown map[string][]string
 	all   []string
 }
 
-// check checks an expression, and the labels that a text about its result names.
+// check checks an expression, and the labels in a text about its result.
 func (e *expressions) check(where, expr, text string) {
 	e.t.Helper()
 	e.all = append(e.all, expr)
@@ -163,18 +163,17 @@ func (e *expressions) checkRules() {
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if !fires[r.Alert] || !rests[r.Alert] {
-				e.t.Errorf("the rules' test does not show both that %s fires and that it does not", r.Alert)
+				e.t.Errorf("%s: the rules' test must have a case in which it fires and one in which it does not", r.Alert)
 			}
 			e.check(r.Alert, r.Expr, strings.Join(slices.Collect(maps.Values(r.Annotations)), "\n"))
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
-				e.t.Errorf("%s lacks a severity or a summary", r.Alert)
+				e.t.Errorf("%s: got no severity or no summary", r.Alert)
 			}
 		}
 	}
 }
 
-// testedRules returns the alerts that the rules' test has fire, and those that it
-// has not fire.
+// testedRules returns the alerts that fire in the rules' test, and those that do not.
 func testedRules(t *testing.T) (fires, rests map[string]bool) {
 	t.Helper()
 	var tested struct {
@@ -234,13 +233,13 @@ func (e *expressions) checkDashboard() {
 		}
 		m := fromLabel.FindStringSubmatch(v.Query)
 		if m == nil || e.shown[m[1]] == nil || m[2] != "instance" && !slices.Contains(e.shown[m[1]], m[2]) {
-			e.t.Errorf("the values of %s are those of a metric or label that does not exist: %s", v.Name, v.Query)
+			e.t.Errorf("variable %s: its metric or label does not exist: %s", v.Name, v.Query)
 		}
 	}
 }
 
-// testPromtool has Prometheus's own tool read the rules and their test, and every
-// expression of the dashboard.
+// testPromtool runs promtool on the rules, their test, and every expression of the
+// dashboard.
 func testPromtool(t *testing.T, expressions []string) {
 	promtool := harness.Tool(t, "promtool", "promtool")
 	var rules struct {

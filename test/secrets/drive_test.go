@@ -19,11 +19,11 @@ import (
 	"service/webhook"
 )
 
-// list is the path of the subscriptions.
+// list is the API path of the subscriptions.
 const list = "/v2/webhooks/subscriptions"
 
-// drive plants the canaries, drives the whole surface of the service, and returns
-// where canaries were found.
+// drive plants the canaries, uses every part of the service, and returns where it
+// found canaries.
 func (c *canaryRun) drive() []string {
 	c.server = harness.Listen(c.t, http.HandlerFunc(c.receiver))
 	alertKey := harness.RandomHex(24)
@@ -41,7 +41,7 @@ func (c *canaryRun) drive() []string {
 	c.deliver()
 	c.rotate()
 	c.visitPages()
-	return c.lookAtTheEnd(first)
+	return c.searchAtEnd(first)
 }
 
 // readAlertSecret plants the secret that alerts are signed with.
@@ -55,8 +55,8 @@ func (c *canaryRun) readAlertSecret() {
 	c.plant("alert secret", secret, secret[:40], raw)
 }
 
-// createTokens creates a token by the command line, one that is revoked, and
-// invents one that was never created.
+// createTokens creates a token and one that is revoked, and invents one that was never
+// created.
 func (c *canaryRun) createTokens() {
 	c.t.Helper()
 	data := c.in.Data
@@ -85,8 +85,8 @@ func (c *canaryRun) header(name string) string {
 	return h
 }
 
-// capture plants the signing secret in an answer, and returns the subscription's
-// id and the secret.
+// capture plants the signing secret in a response, and returns the subscription's id
+// and the secret.
 func (c *canaryRun) capture(name string, answer []byte) (id, secret string) {
 	c.t.Helper()
 	var a struct {
@@ -103,16 +103,16 @@ func (c *canaryRun) capture(name string, answer []byte) (id, secret string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// Its base64 may have a slash, which escapes change.
+	// The base64 text may have a slash, which escaping changes.
 	c.plant("signing_secret: "+name, a.Data.SigningSecret, text[:40], raw)
 	return a.Data.ID, a.Data.SigningSecret
 }
 
-// ok is the path of the subscription to the receiver that answers 200.
+// ok is the path of the subscription whose receiver responds 200.
 func (c *canaryRun) ok() string { return list + "/" + c.ids["/ok"] }
 
-// createSubscriptions creates a subscription for each kind of answer, each with a
-// header of its own.
+// createSubscriptions creates a subscription for each kind of response, each with a
+// different header.
 func (c *canaryRun) createSubscriptions() {
 	c.t.Helper()
 	c.ids = make(map[string]string)
@@ -128,7 +128,7 @@ func (c *canaryRun) createSubscriptions() {
 		if again, same := c.do(c.in.Client, "POST", list, body, key, "signing_secret"); again != status || !bytes.Equal(same, answer) {
 			c.t.Fatalf("create again: status %d: %s", again, same)
 		}
-		if path == "/ok" { // which alone knows it
+		if path == "/ok" {
 			c.echo(secret)
 			c.api(200, "POST", c.ok()+"/ping", nil)
 			c.echo()
@@ -138,14 +138,14 @@ func (c *canaryRun) createSubscriptions() {
 	c.api(200, "GET", c.ok(), nil)
 }
 
-// echo sets what receivers answer with, besides the header they got.
+// echo sets what receivers respond with, in addition to the header they got.
 func (c *canaryRun) echo(secrets ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.echoed = secrets
 }
 
-// sendMistakes sends requests that are wrong and contain secrets.
+// sendMistakes sends invalid requests that contain secrets.
 func (c *canaryRun) sendMistakes() {
 	c.t.Helper()
 	event := harness.Events("content_updated")
@@ -185,7 +185,7 @@ func (c *canaryRun) askWrongPaths() {
 	}
 }
 
-// sendWrongTokens sends tokens that are not valid, or not where they belong.
+// sendWrongTokens sends invalid tokens, and tokens in wrong places.
 func (c *canaryRun) sendWrongTokens() {
 	c.t.Helper()
 	for _, authorization := range []string{
@@ -203,8 +203,7 @@ func (c *canaryRun) publish() {
 	c.api(201, "POST", "/v2/events", map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
 }
 
-// deliver publishes, pings, redelivers and replays, and reads all that the API
-// has.
+// deliver publishes, pings, redelivers and replays, and reads everything from the API.
 func (c *canaryRun) deliver() {
 	c.t.Helper()
 	began := time.Now().UTC()
@@ -247,7 +246,7 @@ func (c *canaryRun) rotate() {
 	c.settle(c.ok() + "/deliveries")
 }
 
-// visitPages makes the first admin, signs in and out with wrong passwords, and
+// visitPages creates the first admin, signs in and out, also with wrong passwords, and
 // visits every page of the admin UI.
 func (c *canaryRun) visitPages() {
 	c.t.Helper()
@@ -287,7 +286,7 @@ func (c *canaryRun) visitPages() {
 	for _, cookie := range cookies {
 		c.plant("session", cookie.Value, cookie.Value, nil)
 	}
-	c.do(browser, "POST", path, fields("password", password, "again", password), form, "setup code") // it was good once
+	c.do(browser, "POST", path, fields("password", password, "again", password), form, "setup code") // the link was valid once
 	c.do(browser, "POST", "/account/password", fields("current", wrong, "password", password, "again", password), form)
 	c.do(browser, "POST", "/account/password", fields("current", password, "password", wrong, "again", password), form)
 	for _, pair := range [][2]string{{"ana@example.com", wrong}, {"bo@example.com", password}, {wrong + "@example.com", password}} {
@@ -340,7 +339,7 @@ func (c *canaryRun) createChannels(browser *http.Client) {
 		_, page := c.do(browser, "POST", "/alerts/new", values.Encode(), form, "the secret of a channel")
 		secret := regexp.MustCompile(`whsec_([A-Za-z0-9+/]{43}=)`).FindSubmatch(page)
 		if (secret != nil) != (kind == "webhook") {
-			c.t.Fatalf("a channel of kind %s: %.300s", kind, page)
+			c.t.Fatalf("create a channel of kind %s: %.300s", kind, page)
 		}
 		path := string(regexp.MustCompile(`/alerts/[0-9a-f-]{36}`).Find(page))
 		if secret != nil {
@@ -357,7 +356,7 @@ func (c *canaryRun) createChannels(browser *http.Client) {
 				return
 			}
 			if time.Now().After(end) {
-				c.t.Fatalf("no result of a channel of kind %s: %.3000s", kind, page)
+				c.t.Fatalf("channel of kind %s: got no result: %.3000s", kind, page)
 			}
 		}
 	}
@@ -366,16 +365,16 @@ func (c *canaryRun) createChannels(browser *http.Client) {
 	create("email", "to", "ana@operator.example")
 }
 
-// lookAtTheEnd looks through what there is while the service runs, after it was
-// killed, after its next run has ended, and through a backup.
-func (c *canaryRun) lookAtTheEnd(first *harness.Process) []string {
+// searchAtEnd searches the data directory while the service runs, after a kill and after
+// a shutdown, and searches the log and a backup.
+func (c *canaryRun) searchAtEnd(first *harness.Process) []string {
 	c.t.Helper()
 	data := c.in.Data
-	c.lookThrough("the running service's", data)
+	c.searchDir("the running service's", data)
 	c.publish()
 	c.in.Kill(first)
-	c.lookThrough("after kill -9,", data)
-	c.look("the log as text", first.Log.Bytes())
+	c.searchDir("after kill -9,", data)
+	c.search("the log as text", first.Log.Bytes())
 	c.in.Flags = append(c.in.Flags, "--log-format", "json")
 	second := c.in.MustStart()
 	c.base = c.in.URL()
@@ -388,8 +387,8 @@ func (c *canaryRun) lookAtTheEnd(first *harness.Process) []string {
 	if status := c.in.Stop(second); status != harness.ExitOK {
 		c.t.Errorf("exit status %d:\n%s", status, &second.Log)
 	}
-	c.look("the log as JSON", second.Log.Bytes())
-	c.lookThrough("after the end,", data)
+	c.search("the log as JSON", second.Log.Bytes())
+	c.searchDir("after the end,", data)
 	backup := filepath.Join(c.t.TempDir(), "backup.db")
 	db := harness.OpenDatabase(c.t, data)
 	if _, err := db.Exec("VACUUM INTO ?", backup); err != nil {
@@ -402,11 +401,11 @@ func (c *canaryRun) lookAtTheEnd(first *harness.Process) []string {
 	if err := db.Close(); err != nil {
 		c.t.Fatal(err)
 	}
-	c.look("the backup service.db", harness.Read(c.t, backup))
+	c.search("the backup service.db", harness.Read(c.t, backup))
 	c.command(harness.ExitFailed, "", "token", "list", "--data", data) // without the key
 	if err := os.WriteFile(c.key, []byte(c.newKey+"0"), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	c.command(harness.ExitFailed, "", "token", "list", "--data", data, "--secret-key-file", c.key) // with one that is none
+	c.command(harness.ExitFailed, "", "token", "list", "--data", data, "--secret-key-file", c.key) // with an invalid key
 	return c.end(kept, first.Log.Len(), second.Log.Len())
 }

@@ -1,4 +1,4 @@
-// Package secrets tests that no secret is found where it must not be.
+// Package secrets tests that the service does not leak secrets.
 package secrets
 
 import (

@@ -26,11 +26,9 @@ import (
 	"service/webhook"
 )
 
-// TestCanary plants secrets wherever a secret can be given, drives the whole
-// surface of the service with them, with mistakes too, and looks for them in
-// all that the service leaves behind: the files of its data directory, while it
-// runs, after kill -9 and after an orderly end; a backup; its log, at its most
-// talkative; every answer. Its control shows that a leak is found.
+// TestCanary gives the service a secret wherever it accepts one, uses every part of it,
+// and searches for these secrets in the data directory, a backup, the log and every
+// response. The subtests named "control" show that it finds a leak.
 func TestCanary(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
@@ -41,7 +39,7 @@ func TestCanary(t *testing.T) {
 		if !slices.ContainsFunc(faults, func(f string) bool {
 			return strings.Contains(f, "authorization_header") && strings.Contains(f, "service.db")
 		}) {
-			t.Errorf("a service that keeps what receivers echo does not: got faults %q", faults)
+			t.Errorf("a service without redaction: got faults %q, want the authorization header in service.db", faults)
 		}
 	})
 	t.Run("service", func(t *testing.T) {
@@ -56,7 +54,7 @@ func testScanner(t *testing.T) {
 	c := harness.NewCanary("it", secret, secret[len(secret)-24:], []byte("\x00\xff0123456789abcdef"))
 	for spelling, b := range c.Spellings {
 		if c.Find(slices.Concat([]byte("before"), b, []byte("after"))) == "" {
-			t.Errorf("%s is not found", spelling)
+			t.Errorf("spelling %s: not found", spelling)
 		}
 	}
 	inJSON, err := json.Marshal(map[string]string{"a": secret})
@@ -65,18 +63,18 @@ func testScanner(t *testing.T) {
 	}
 	for _, b := range [][]byte{inJSON, []byte(base64.StdEncoding.EncodeToString(inJSON)), []byte(url.Values{"q": {secret}}.Encode()), []byte(hex.EncodeToString([]byte(secret)))} {
 		if c.Find(b) == "" {
-			t.Errorf("it is not found in %s", b)
+			t.Errorf("not found in %s", b)
 		}
 	}
 	if got := c.Find([]byte("Bearer é and much else")); got != "" {
-		t.Errorf("it is found (%s) where it is not", got)
+		t.Errorf("text without the secret: got %s, want none", got)
 	}
 }
 
-// alertSecretFile is the file of a data directory with the secret of alerts.
+// alertSecretFile is the file with the secret that signs alerts.
 const alertSecretFile = "alert.secret"
 
-// canaryRun drives a service with canaries.
+// canaryRun is a service with canaries: secrets that must not appear anywhere.
 type canaryRun struct {
 	t      *testing.T
 	in     *harness.Instance
@@ -85,15 +83,15 @@ type canaryRun struct {
 	server string // the base URL of the receivers
 
 	token, revoked, unknown string            // tokens
-	ids                     map[string]string // of subscriptions, by the path of their receiver
+	ids                     map[string]string // subscription ids by the path of the receiver
 	newKey                  string            // the secret key after its rotation
 
 	mu       sync.Mutex
 	canaries []harness.Canary
-	echoed   []string // what receivers answer with
+	echoed   []string // what receivers respond with
 	seen     []string // the Authorization headers that receivers got
 	faults   []string
-	looked   int // how many texts were looked through
+	searched int // number of searched texts
 }
 
 func newCanaryRun(t *testing.T, binary string) *canaryRun {
@@ -106,19 +104,19 @@ func newCanaryRun(t *testing.T, binary string) *canaryRun {
 	return c
 }
 
-// plant adds a canary, which receivers echo from now on.
+// plant adds a canary, which receivers then echo.
 func (c *canaryRun) plant(name, secret, core string, raw []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.canaries = append(c.canaries, harness.NewCanary(name, secret, core, raw))
 }
 
-// look looks for every canary, but those whose names begin with one of given:
-// the answer that hands a secret out holds it.
-func (c *canaryRun) look(where string, in []byte, given ...string) {
+// search searches a text for every canary except those whose names start with one of
+// given: the response that returns a new secret contains it.
+func (c *canaryRun) search(where string, in []byte, given ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.looked++
+	c.searched++
 	for i := range c.canaries {
 		k := &c.canaries[i]
 		if slices.ContainsFunc(given, func(name string) bool { return strings.HasPrefix(k.Name, name) }) {
@@ -130,8 +128,8 @@ func (c *canaryRun) look(where string, in []byte, given ...string) {
 	}
 }
 
-// lookThrough looks through every file of a folder.
-func (c *canaryRun) lookThrough(what, dir string) {
+// searchDir searches every file in a directory.
+func (c *canaryRun) searchDir(what, dir string) {
 	c.t.Helper()
 	files := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -144,18 +142,18 @@ func (c *canaryRun) lookThrough(what, dir string) {
 		}
 		files++
 		given := []string{}
-		if d.Name() == alertSecretFile { // this is where it is kept
+		if d.Name() == alertSecretFile { // may contain its canary
 			given = append(given, "alert secret")
 		}
-		c.look(what+" "+d.Name(), b, given...)
+		c.search(what+" "+d.Name(), b, given...)
 		return nil
 	})
 	if err != nil || files < 2 {
-		c.t.Fatalf("%s: looked through %d files: %v", what, files, err)
+		c.t.Fatalf("%s: searched %d files: %v", what, files, err)
 	}
 }
 
-// do makes a request, looks through the answer, and returns its status and body.
+// do makes a request, searches the response, and returns its status and body.
 func (c *canaryRun) do(client *http.Client, method, path string, body any, header http.Header, given ...string) (int, []byte) {
 	c.t.Helper()
 	var b []byte
@@ -192,7 +190,7 @@ func (c *canaryRun) do(client *http.Client, method, path string, body any, heade
 	var all bytes.Buffer
 	resp.Header.Write(&all)
 	all.Write(answer)
-	c.look(fmt.Sprintf("the answer %d to %s %.40s", resp.StatusCode, method, path), all.Bytes(), given...)
+	c.search(fmt.Sprintf("the answer %d to %s %.40s", resp.StatusCode, method, path), all.Bytes(), given...)
 	return resp.StatusCode, answer
 }
 
@@ -206,7 +204,7 @@ func (c *canaryRun) api(want int, method, path string, body any, given ...string
 	return answer
 }
 
-// command runs a command and looks through what it prints.
+// command runs a command and searches its output.
 func (c *canaryRun) command(want int, given string, args ...string) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Timeout())
@@ -221,15 +219,15 @@ func (c *canaryRun) command(want int, given string, args ...string) string {
 	}
 	where := "what " + strings.Join(args[:2], " ") + " prints"
 	if given == "" {
-		c.look(where, out.Bytes())
+		c.search(where, out.Bytes())
 	} else {
-		c.look(where, out.Bytes(), given)
+		c.search(where, out.Bytes(), given)
 	}
-	c.look(where+" on stderr", errs.Bytes())
+	c.search(where+" on stderr", errs.Bytes())
 	return strings.TrimSpace(out.String())
 }
 
-// receiver echoes all it knows, in many ways.
+// receiver echoes all canaries, in many ways.
 func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 	got := r.Header.Get("Authorization")
 	c.mu.Lock()
@@ -256,7 +254,7 @@ func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/ok":
 		w.Write(page.Bytes())
-	case "/cut": // what is kept ends in the middle of the secret
+	case "/cut": // the stored part of the response ends inside the secret
 		secret := strings.TrimPrefix(got, "Bearer ")
 		w.Write(bytes.Repeat([]byte("."), webhook.MaxStoredBody-len(secret)+8))
 		w.Write([]byte(secret))
@@ -273,7 +271,7 @@ func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "100000")
 		w.WriteHeader(http.StatusInternalServerError)
 		w.Write(page.Bytes())
-	case "/status": // an answer that is none
+	case "/status": // an invalid response
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			panic(err)
@@ -283,7 +281,7 @@ func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// end makes sure that there was something to find.
+// end checks that there was enough to search, and returns the faults.
 func (c *canaryRun) end(redacted int, logs ...int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,16 +291,16 @@ func (c *canaryRun) end(redacted int, logs ...int) []string {
 			c.t.Errorf("no receiver got the header of /%s", name)
 		}
 	}
-	c.t.Logf("%d canaries, %d texts looked through, %d requests to receivers, %d answers redacted, logs of %v bytes", len(c.canaries), c.looked, len(c.seen), redacted, logs)
-	if len(c.canaries) < 40 || c.looked < 150 || len(c.seen) < 20 || slices.Min(logs) < 500 {
-		c.t.Error("the test has lost its point")
+	c.t.Logf("%d canaries, %d texts searched, %d requests to receivers, %d responses redacted, logs of %v bytes",
+		len(c.canaries), c.searched, len(c.seen), redacted, logs)
+	if len(c.canaries) < 40 || c.searched < 150 || len(c.seen) < 20 || slices.Min(logs) < 500 {
+		c.t.Error("too few canaries, texts or requests: the test checked too little")
 	}
 	slices.Sort(c.faults)
 	return slices.Compact(c.faults)
 }
 
-// settle waits until every delivery of a list has come to its end, and reads
-// each.
+// settle waits until every delivery of a list has ended, and reads each.
 func (c *canaryRun) settle(path string) {
 	c.t.Helper()
 	deadline := time.After(harness.Timeout())
@@ -328,7 +326,7 @@ func (c *canaryRun) settle(path string) {
 	}
 }
 
-// browse reads every page that links lead to.
+// browse follows all links and reads every page.
 func (c *canaryRun) browse(browser *http.Client) {
 	c.t.Helper()
 	links := regexp.MustCompile(`(?:href|src|action|hx-get)="(/[^"]*)"`)

@@ -55,6 +55,7 @@ func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.Pass
 	return s.admin(ctx, selectAdminByID, id)
 }
 
+// admin reads one admin by a query with one parameter.
 func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
@@ -140,6 +141,7 @@ func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
 	return a, err
 }
 
+// scanAdmin reads a row of adminColumns and one more column.
 func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
 	var created int64
 	var signedIn sql.NullInt64

@@ -86,6 +86,7 @@ func storedHeader(a *webhook.Attempt) string {
 	return a.ResponseHeader
 }
 
+// insertAttempt stores an attempt in a row of its own.
 func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
 	status, code := outcome(a)
 	body := a.ResponseBody

@@ -90,6 +90,7 @@ const (
 		"WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
 )
 
+// bulkOutcomes returns the queries that count and list the outcomes of an action.
 func bulkOutcomes(a webhook.BulkAction) (count, find string) {
 	if a == webhook.BulkCancel {
 		return countCancel, selectCancel
@@ -111,6 +112,7 @@ type bulkQuery struct {
 	Ranges  map[string]webhook.TimeRange `json:"ranges,omitempty"`
 }
 
+// scanBulkRun reads a row of bulkRunColumns.
 func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	var query, skipped string
 	var total, completed sql.NullInt64

@@ -97,6 +97,7 @@ func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 	return nil
 }
 
+// runningBulkRuns returns the running bulk runs, oldest first.
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
 	err = s.db.Each(ctx, selectRunningBulkRuns, nil, func(scan func(...any) error) error {
 		r, err := scanBulkRun(scan)

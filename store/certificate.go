@@ -70,6 +70,7 @@ func (c *Certificates) use(ctx context.Context) error {
 	return nil
 }
 
+// done ends a method that began with use.
 func (c *Certificates) done() { c.using.RUnlock() }
 
 // Close waits for running methods and makes all later calls fail.
@@ -79,6 +80,8 @@ func (c *Certificates) Close() {
 	c.closed = true
 }
 
+// certificatePlace returns the associated data of a file's encrypted content, so that it cannot
+// be moved to another path.
 func certificatePlace(path string) string { return "certificate file " + path }
 
 // Store creates or replaces a file.

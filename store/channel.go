@@ -25,6 +25,7 @@ const (
 // channelPlace returns the associated data of a channel's encrypted target.
 func channelPlace(id string) string { return "alert channel " + id }
 
+// scanChannel reads a row of channelColumns, and decrypts the target.
 func (s *core) scanChannel(scan func(...any) error) (c webhook.AlertChannel, err error) {
 	var target []byte
 	var alerts string
@@ -86,6 +87,7 @@ func (w Write) CreateChannel(c webhook.AlertChannel) (webhook.AlertChannel, erro
 	return c, w.storeChannel(&c)
 }
 
+// storeChannel inserts or replaces a channel, and sets its UpdatedAt.
 func (w Write) storeChannel(c *webhook.AlertChannel) error {
 	target, err := w.s.encryptTarget(c)
 	if err != nil {

@@ -44,6 +44,7 @@ type clockBase struct {
 	offset time.Duration // wall clock minus wait clock, in whole milliseconds, as stored
 }
 
+// newClock returns a clock that reads now, or time.Now if that is nil.
 func newClock(now func() time.Time) *clock {
 	c := &clock{now: now, fake: now != nil, start: time.Now()}
 	if now == nil {
@@ -57,6 +58,7 @@ func newClock(now func() time.Time) *clock {
 // it has not.
 func (c *clock) jump() time.Duration { return c.jumpFrom(c.base.Load()) }
 
+// jumpFrom returns how far the wall clock is from where base expects it, 0 below clockJump.
 func (c *clock) jumpFrom(base *clockBase) time.Duration {
 	d := c.now().Round(0).Sub(base.wall) - time.Since(c.start)
 	if d.Abs() < clockJump {
@@ -130,7 +132,7 @@ func (s *core) recordClock(t *tx) error {
 	c := s.clock
 	jump, now := c.jump(), time.Now()
 	if jump != 0 {
-		if err := s.moveWaits(t, jump); err != nil {
+		if err := s.shiftDeadlines(t, jump); err != nil {
 			return err
 		}
 	}
@@ -212,8 +214,8 @@ const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_sinc
 // waitOffset is the setting with wall clock minus wait clock, in milliseconds.
 const waitOffset = "wait_offset"
 
-// moveWaits shifts all stored deadlines by a jump of the wall clock.
-func (s *core) moveWaits(t *tx, jump time.Duration) error {
+// shiftDeadlines shifts all stored deadlines by a jump of the wall clock.
+func (s *core) shiftDeadlines(t *tx, jump time.Duration) error {
 	to := s.clock.base.Load().moved(jump)
 	t.AfterCommit(func() { s.clock.base.Store(to) })
 	return s.storeJump(t, to.offset, jump)

@@ -135,6 +135,7 @@ func openCommits(path string, scan func(query string, dest ...any) error, logger
 	return c, nil
 }
 
+// write writes the count to the file in place.
 func (c *commitCount) write() {
 	c.record = commitsRecord(c.record, c.last)
 	if _, err := c.file.WriteAt(c.record, 0); err != nil {

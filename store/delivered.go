@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// removalOfThese removes the deliveries in a JSON array of nums.
-var removalOfThese = newRemoval("num IN (SELECT value FROM json_each(?1))")
+// removalByNum removes the deliveries in a JSON array of nums.
+var removalByNum = newRemoval("num IN (SELECT value FROM json_each(?1))")
 
 // deliveredAtOnce is how many rows one query reads while looking for successful deliveries to
 // remove. The rows include deliveries that stay, for example failures.
@@ -105,7 +105,7 @@ func (w *sweep) findDelivered(after int64) (nums []int64, to, settled int64, err
 	return nums, to, settled, err
 }
 
-// accepted is an event that was brought by a delivery.
+// accepted is an event that a subscription accepted in a delivery.
 type accepted struct {
 	program, subscription, name string
 	seq                         int64
@@ -114,9 +114,8 @@ type accepted struct {
 // acceptedRange is a range of delivered events of one name, with no undelivered event of that
 // name in between.
 type acceptedRange struct {
-	// accepted is an event that was delivered.
-	accepted // the first
-	last     int64
+	accepted       // the first event
+	last     int64 // seq of the last event
 }
 
 // removeDelivered removes successful deliveries, with everything that belongs to them, in
@@ -140,7 +139,7 @@ func (w *sweep) removeDelivered(nums []int64) error {
 					return err
 				}
 			}
-			removed, err = t.removeDeliveries(&removalOfThese, string(list))
+			removed, err = t.removeDeliveries(&removalByNum, string(list))
 			return err
 		})
 		if err != nil {

@@ -74,9 +74,9 @@ func idPlace(id string) []int64 {
 	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
 }
 
-func idAt(place []int64) string {
+func idAt(position []int64) string {
 	var u uuid.UUID
-	binary.BigEndian.PutUint64(u[:8], uint64(place[0]))
-	binary.BigEndian.PutUint64(u[8:], uint64(place[1]))
+	binary.BigEndian.PutUint64(u[:8], uint64(position[0]))
+	binary.BigEndian.PutUint64(u[8:], uint64(position[1]))
 	return u.String()
 }

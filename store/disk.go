@@ -99,11 +99,13 @@ func (s *core) room(t *tx) error {
 	return s.rejectLongWAL()
 }
 
+// errLowDisk returns the error of a publish while the disk is nearly full.
 func errLowDisk() *webhook.Error {
 	return webhook.NewError(webhook.CodeUnavailable,
 		"The disk of the service is nearly full. Events are rejected until the operator frees space. Try again later.")
 }
 
+// scanNow reads a row through a reader, outside of any request.
 func (s *core) scanNow(query string, args []any, dest ...any) error {
 	return s.db.Scan(context.Background(), query, args, dest...)
 }

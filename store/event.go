@@ -156,6 +156,7 @@ type carried struct {
 	oldest int64         // when the first event was accepted, in Unix milliseconds
 }
 
+// add appends the next event, in the order of the log.
 func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 	if len(c.bodies) == 0 {
 		c.oldest = received

@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	// ?1 are programs and places in their logs, ?2 how many deliveries are read of each.
+	// ?1 are programs and seqs, ?2 is how many deliveries are read for each.
 	// A scheduled delivery of a deleted subscription has failed, see scanDelivery.
 	selectEventResults = `SELECT i.key,
 		(SELECT count(*) FROM (SELECT 1 FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1 LIMIT ?2)),
@@ -43,10 +43,10 @@ const (
 			CROSS JOIN deliveries d ON d.num = l.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id GROUP BY d.subscription_id) n)
 		FROM json_each(?1) i`
 
-	// ?1 are programs, each with the first and the last place in its log that is of
-	// interest, ?2 is how many subscriptions one may have, ?3 how many rows are read.
-	// The first kind of row is what a subscription has yet to come to, the second what it
-	// accepted in deliveries that were removed.
+	// ?1 are programs, each with a first and a last seq; ?2 is the maximum number of
+	// subscriptions of a program, ?3 that of rows. The first SELECT returns the ranges that
+	// a subscription has yet to reach, the second those that it accepted in deliveries that
+	// were removed.
 	selectEventSpans = `SELECT p.value ->> 0, i.name, max(i.after_seq, c.seq), i.until_seq, 0
 		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program ON s.program_id = p.value ->> 0
 		AND s.deleted_at IS NULL
@@ -62,7 +62,7 @@ const (
 	fewSubscriptions = `(SELECT count(*) FROM (SELECT 1 FROM subscriptions z INDEXED BY subscriptions_of_program
 		WHERE z.program_id = p.value ->> 0 LIMIT ?2 + 1)) <= ?2`
 
-	// ?1 are programs, ?2 is how many subscriptions one may have.
+	// ?1 are programs, ?2 is the maximum number of subscriptions of a program.
 	selectManySubscriptions = `SELECT p.value ->> 0 FROM json_each(?1) p WHERE NOT ` + fewSubscriptions
 )
 

@@ -257,6 +257,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 	return e, err
 }
 
+// scanEventDelivery reads a row of selectEventDeliveries.
 func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
 	var reason, redelivery, replay, code sql.NullString
 	var next, completed, status, deleted sql.NullInt64

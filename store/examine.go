@@ -40,10 +40,12 @@ type Finding struct {
 // examination collects findings.
 type examination []Finding
 
+// ok adds a finding without advice.
 func (x *examination) ok(check, format string, args ...any) {
 	*x = append(*x, Finding{check, LevelOK, fmt.Sprintf(format, args...), ""})
 }
 
+// add adds a finding with a level and advice.
 func (x *examination) add(level Level, check, advice, format string, args ...any) {
 	*x = append(*x, Finding{check, level, fmt.Sprintf(format, args...), advice})
 }
@@ -362,6 +364,7 @@ func (x *examination) library() {
 	x.ok(checkSQLite, "%s (%s)", v, DriverName)
 }
 
+// newEnough reports whether a version of SQLite is at least minSQLite.
 func newEnough(version string) bool {
 	var v [3]int
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2]); err != nil {

@@ -188,6 +188,8 @@ func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	return f, in, nil
 }
 
+// setFailures stores the failures of a subscription and its incident. If there are neither, it
+// removes the row, so that healthy subscriptions have none.
 func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 	if f.InARow() == 0 {
 		if in.num == 0 {

@@ -50,6 +50,7 @@ const (
 		WHERE s.active = 1 AND s.deleted_at IS NULL LIMIT ?)`
 )
 
+// newHold returns a hold that is not in effect.
 func newHold() *hold {
 	h := &hold{released: make(chan struct{})}
 	close(h.released)
@@ -133,11 +134,13 @@ func (w Write) Release() error {
 	return w.release()
 }
 
+// release ends the hold, also for the next start. It succeeds if there is none.
 func (w Write) release() error {
 	w.t.AfterCommit(w.s.hold.end)
 	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
 }
 
+// end ends the hold in memory; further calls have no effect.
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -39,6 +39,7 @@ func newHousekeeping() housekeeping {
 	}
 }
 
+// wake puts an element into a channel of capacity 1 unless it has one.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -78,6 +78,7 @@ const (
 	selectExpired  = "SELECT rowid FROM idempotency_keys WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
 )
 
+// responsePlace returns the associated data of a stored response.
 func responsePlace(k *webhook.IdempotencyKey) string {
 	return "answer of " + k.TokenID + " " + k.Key
 }

@@ -289,6 +289,7 @@ func (v *view) results(query string, args []any) (map[webhook.Status]int64, erro
 	})
 }
 
+// timelineProbes adds the last probes to the timeline of an incident.
 func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
 	nums, ids := make([]int64, len(log)), make(map[int64]string, len(log))
 	for n, p := range log {

@@ -161,6 +161,8 @@ func (o order) start(at int64) position {
 	return position{at, 0}
 }
 
+// compare returns a negative number if a precedes b. Deliveries that are not completed come
+// last in both directions.
 func (o order) compare(a, b position) int {
 	if a.at != b.at {
 		return down(o.descending && a.at != notCompleted && b.at != notCompleted, cmp.Compare(a.at, b.at))

@@ -657,6 +657,8 @@ var deliveriesCompleted = map[bool]*deliveryAccess{
 		" AND (d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :earliest", " ORDER BY 3 DESC, 1 DESC"),
 }
 
+// completedBehind returns an access in the order of completed_at, from the condition and the
+// order of its ascending and descending queries.
 func completedBehind(up, upOrder, down, downOrder string) *deliveryAccess {
 	query := func(where, order string) statement {
 		columns := "d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) + ", d.completed_at"

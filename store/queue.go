@@ -154,6 +154,8 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 	return q, q.Unusable
 }
 
+// scanQueue reads a row of queueColumns. If a secret cannot be decrypted, it returns the queue
+// with the error, so that the caller knows which subscription is unusable.
 func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
 	var authorization, secret []byte
@@ -208,6 +210,7 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 	return s.fillOldSecrets(ctx, queues, which, args)
 }
 
+// fillInterests reads the interests of the queues.
 func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
 	return s.db.Each(ctx,
 		"SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args,
@@ -482,6 +485,8 @@ func (f *Forming) Submit() {
 	}
 }
 
+// newForming forms the next delivery of a queue, and moves the queue's cursor in memory. Only
+// store moves it in the database.
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
 		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies,
@@ -599,6 +604,7 @@ func (f *Forming) Wait() (*Claim, error) {
 	return f.claim, nil
 }
 
+// appendSeqs returns seqs as a JSON array, without the allocations of json.Marshal.
 func appendSeqs(dst []byte, seqs []int64) string {
 	dst = append(dst, '[')
 	for i, seq := range seqs {
@@ -684,6 +690,7 @@ func (s Queues) queueProbe(t *tx, q *Queue) error {
 	return err
 }
 
+// claimedEvents returns the events of a delivery by its column seqs.
 func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
 	var list []int64
 	if err := json.Unmarshal([]byte(seqs), &list); err != nil {

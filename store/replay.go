@@ -85,6 +85,8 @@ func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f 
 	return events, (events + int64(size) - 1) / int64(size), err
 }
 
+// newReplay determines the range of the log that a replay covers. The subscription must be
+// active.
 func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
 	sub, err := Subscriptions(s).Get(ctx, programID, subscriptionID)
 	if err != nil {
@@ -204,6 +206,7 @@ func (w Write) Replay(programID, subscriptionID, id string) (webhook.Replay, err
 	return r.Replay, notFound(err, "replay")
 }
 
+// scanReplay reads a row of replayColumns.
 func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 	var from, to, created int64
 	var completed sql.NullInt64

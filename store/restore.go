@@ -145,6 +145,7 @@ func FinishRestore(dir string, logger *slog.Logger) error {
 	return errors.Join(finishRestore(dir, logger), lock.Close())
 }
 
+// isRestoring reports whether a restore was interrupted while it exchanged files.
 func isRestoring(dir string) bool {
 	for _, name := range []string{movingOut, movingIn} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {

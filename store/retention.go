@@ -210,8 +210,8 @@ func newRemoval(which string) removal {
 	}
 }
 
-// removalOfAged removes the deliveries in a range that completed before a time.
-var removalOfAged = newRemoval("num > ?1 AND num <= ?2 AND completed_at < ?3")
+// removalByAge removes the deliveries in a range that completed before a time.
+var removalByAge = newRemoval("num > ?1 AND num <= ?2 AND completed_at < ?3")
 
 // removeDeliveries removes deliveries, and returns their number.
 func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
@@ -276,7 +276,7 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
 		return swept, err
 	}
-	swept.Deliveries, err = t.removeDeliveries(&removalOfAged, after, to, w.edge)
+	swept.Deliveries, err = t.removeDeliveries(&removalByAge, after, to, w.edge)
 	return swept, err
 }
 
@@ -368,6 +368,7 @@ func (w *sweep) events() error {
 	return err
 }
 
+// eventsOf removes the oldest events of one program, and alerts about losses.
 func (w *sweep) eventsOf(programID string) error {
 	until, err := w.s.seqBefore(w.ctx, programID, time.UnixMilli(w.edge))
 	if err != nil {
@@ -387,6 +388,8 @@ func (w *sweep) eventsOf(programID string) error {
 	return err
 }
 
+// eventsUpTo removes the events of a program up to a seq in steps, after skipping the cursors
+// before it. It adds the losses to lost, by subscription.
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after

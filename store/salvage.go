@@ -212,6 +212,7 @@ func (s *Store) Records(ctx context.Context) ([]Record, error) {
 	})
 }
 
+// records runs the queries of all kinds of records with each.
 func records(each func(query string, row func(scan func(...any) error) error) error) ([]Record, error) {
 	var all []Record
 	for _, kind := range [...]struct{ name, query string }{

@@ -158,6 +158,7 @@ func (w Write) EndSessions(adminID, except string) (ended int, err error) {
 	return ended, err
 }
 
+// scanSession reads a row of sessionColumns.
 func scanSession(scan func(...any) error) (s webhook.Session, err error) {
 	var created, seen, expires int64
 	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Address, &s.Agent, &created, &seen, &expires)

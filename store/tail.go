@@ -28,6 +28,7 @@ type programTail struct {
 	events []tailEvent
 }
 
+// tailEvent is the part of an event that deliveries need.
 type tailEvent struct {
 	id, name string
 	received int64 // Unix milliseconds
@@ -65,6 +66,8 @@ func (t *tail) add(events []webhook.Event) {
 	}
 }
 
+// dropOldest removes the oldest event. It compacts a slice only when more than half of it is
+// unused, so its amortized cost is constant.
 func (t *tail) dropOldest() {
 	program := t.order[t.oldest]
 	t.oldest++

@@ -190,6 +190,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	return token, nil
 }
 
+// scanToken reads a row of tokenColumns.
 func scanToken(scan func(...any) error) (t webhook.Token, err error) {
 	var scopes string
 	var created int64
@@ -212,6 +213,7 @@ type tokenCache struct {
 
 const tokenCacheSize = 4096
 
+// get returns a cached token, nil if there is none, and the current generation for put.
 func (c *tokenCache) get(hash [sha256.Size]byte) (*webhook.Token, int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -231,6 +233,7 @@ func (c *tokenCache) put(hash [sha256.Size]byte, t *webhook.Token, generation in
 	c.tokens[hash] = t
 }
 
+// clear empties the cache after a change of any token.
 func (c *tokenCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -164,6 +164,7 @@ func (t *tx) head(programID string) (head, error) {
 	return h, nil
 }
 
+// setHead caches the new end of a log. If the write fails, undoWrite drops it.
 func (t *tx) setHead(programID string, h head) {
 	t.touched = append(t.touched, programID)
 	t.w.heads[programID] = h

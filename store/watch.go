@@ -94,6 +94,7 @@ func (w *Watcher) Take() Changes {
 	return c
 }
 
+// notify applies change to the watchers of everything but deliveries, and wakes them.
 func (ws *watchers) notify(change func(*Changes)) { ws.notifyKind(false, change) }
 
 // notifyKind applies change to the watchers of deliveries, or to the others.

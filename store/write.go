@@ -21,6 +21,7 @@ type Write struct {
 // checked only before the write begins, so that the outcome is never unknown.
 func (s *Store) Write(ctx context.Context, fn func(Write) error) error { return s.write(ctx, fn) }
 
+// write is [Store.Write] for the handles.
 func (s *core) write(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -41,6 +41,8 @@ const (
 	bulkRunPath       = bulkRunsPath + "/:id"
 )
 
+func listed(l *webhook.List) queryRules { return queryRules{list: l} }
+
 // routes returns every route of the API. HEAD works wherever GET does.
 func (a *API) routes() []route {
 	const (
@@ -68,38 +70,29 @@ func (a *API) routes() []route {
 		none  = queryRules{}
 		free  = queryRules{ignored: true}
 		bySub = subscriptions.find
-
-		subscriptionList = queryRules{list: webhook.SubscriptionList}
-		deliveryList     = queryRules{list: webhook.DeliveryList}
-		eventList        = queryRules{list: webhook.EventList}
-		incidentList     = queryRules{list: webhook.IncidentList}
-		replayList       = queryRules{list: webhook.ReplayList}
-		programList      = queryRules{list: webhook.ProgramDeliveryList}
-		eventDeliveries  = queryRules{list: webhook.EventDeliveryList}
-		bulkRunList      = queryRules{list: webhook.BulkRunList}
 	)
 	all := []route{
 		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false, nil},
-		{"GET", subscriptionsPath, webhooksRead, nil, subscriptionList, subscriptions.list, false, nil},
+		{"GET", subscriptionsPath, webhooksRead, nil, listed(webhook.SubscriptionList), subscriptions.list, false, nil},
 		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false, nil},
 		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false, nil},
 		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false, nil},
-		{"GET", deliveriesPath, webhooksRead, bySub, deliveryList, deliveries.list, false, nil},
+		{"GET", deliveriesPath, webhooksRead, bySub, listed(webhook.DeliveryList), deliveries.list, false, nil},
 		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
 		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false, nil},
-		{"GET", replaysPath, webhooksRead, bySub, replayList, replays.list, false, nil},
+		{"GET", replaysPath, webhooksRead, bySub, listed(webhook.ReplayList), replays.list, false, nil},
 		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
 		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
-		{"GET", "/v2/incidents", webhooksRead, nil, incidentList, incidents.list, false, nil},
+		{"GET", "/v2/incidents", webhooksRead, nil, listed(webhook.IncidentList), incidents.list, false, nil},
 		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
 		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false, nil},
-		{"GET", bulkRunsPath, webhooksWrite, nil, bulkRunList, bulkRuns.list, false, nil},
+		{"GET", bulkRunsPath, webhooksWrite, nil, listed(webhook.BulkRunList), bulkRuns.list, false, nil},
 		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
 		{"POST", "/v2/events", eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
-		{"GET", "/v2/events", eventsRead, nil, eventList, events.list, false, nil},
+		{"GET", "/v2/events", eventsRead, nil, listed(webhook.EventList), events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
-		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, eventDeliveries, deliveries.listOfEvent, false, nil},
-		{"GET", "/v2/deliveries", webhooksRead, nil, programList, deliveries.listOfProgram, false, nil},
+		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, listed(webhook.EventDeliveryList), deliveries.listOfEvent, false, nil},
+		{"GET", "/v2/deliveries", webhooksRead, nil, listed(webhook.ProgramDeliveryList), deliveries.listOfProgram, false, nil},
 		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false, nil},
 		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
 		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false, nil},
@@ -110,16 +103,30 @@ func (a *API) routes() []route {
 		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
 		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.needsNoToken
 	}
-	// Actions on a record accept POST and PUT (spec, section 4.4).
+	return append(all, a.actionRoutes()...)
+}
+
+// actionRoutes are the actions on a record, which accept POST and PUT (spec, section 4.4).
+func (a *API) actionRoutes() (all []route) {
+	const write = webhook.ScopeWebhooksWrite
+	var (
+		subscriptions = subscriptionHandlers{a}
+		deliveries    = deliveryHandlers{a}
+		replays       = replayHandlers{a}
+		bulkRuns      = bulkRunHandlers{a}
+
+		none  = queryRules{}
+		bySub = subscriptions.find
+	)
 	for _, action := range []route{
-		{"POST", subscriptionPath + "/ping", webhooksWrite, bySub, none, subscriptions.ping, false, nil},
-		{"POST", subscriptionPath + "/test", webhooksWrite, bySub, none, subscriptions.test, false, nil},
-		{"POST", subscriptionPath + "/probe", webhooksWrite, bySub, none, subscriptions.probe, false, nil},
-		{"POST", subscriptionPath + "/rotate_secret", webhooksWrite, bySub, none, a.idempotent(subscriptions.rotateSecret), false, nil},
-		{"POST", deliveryPath + "/redeliver", webhooksWrite, deliveries.find, none, a.idempotent(deliveries.redeliver), false, nil},
-		{"POST", deliveryPath + "/cancel", webhooksWrite, deliveries.find, none, deliveries.cancel, false, nil},
-		{"POST", replayPath + "/cancel", webhooksWrite, replays.find, none, replays.cancel, false, nil},
-		{"POST", bulkRunPath + "/cancel", webhooksWrite, bulkRuns.find, none, bulkRuns.cancel, false, nil},
+		{"POST", subscriptionPath + "/ping", write, bySub, none, subscriptions.ping, false, nil},
+		{"POST", subscriptionPath + "/test", write, bySub, none, subscriptions.test, false, nil},
+		{"POST", subscriptionPath + "/probe", write, bySub, none, subscriptions.probe, false, nil},
+		{"POST", subscriptionPath + "/rotate_secret", write, bySub, none, a.idempotent(subscriptions.rotateSecret), false, nil},
+		{"POST", deliveryPath + "/redeliver", write, deliveries.find, none, a.idempotent(deliveries.redeliver), false, nil},
+		{"POST", deliveryPath + "/cancel", write, deliveries.find, none, deliveries.cancel, false, nil},
+		{"POST", replayPath + "/cancel", write, replays.find, none, replays.cancel, false, nil},
+		{"POST", bulkRunPath + "/cancel", write, bulkRuns.find, none, bulkRuns.cancel, false, nil},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

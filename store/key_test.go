@@ -369,14 +369,20 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	subs := f.subs
-	for range 2 {
+	// A read that stalls for several rotations may find its key gone, so each reader reads
+	// between two of them.
+	reads := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	for _, read := range reads {
 		all.Go(func() {
-			for ctx.Err() == nil {
-				for _, sub := range subs {
-					if l, err := s.Queues().Get(t.Context(), sub.ID); err != nil || l.Authorization != f.header {
-						t.Errorf("queue: %v", err)
-						return
-					}
+			defer close(read)
+			for i := 0; ctx.Err() == nil; i++ {
+				if l, err := s.Queues().Get(t.Context(), subs[i%len(subs)].ID); err != nil || l.Authorization != f.header {
+					t.Errorf("queue: %v", err)
+					return
+				}
+				select {
+				case read <- struct{}{}:
+				default:
 				}
 			}
 		})
@@ -403,6 +409,8 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 		if _, err := s.RotateKey(t.Context()); err != nil {
 			t.Error(err)
 		}
+		<-reads[0]
+		<-reads[1]
 	}
 	stop()
 	all.Wait()

@@ -166,7 +166,7 @@ func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook
 const (
 	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? " +
 		"ORDER BY a.num LIMIT 100"
-	// Of an alert a that is sent to channels: success if any has it.
+	// The status of an alert a over all its channels: success if one has received it.
 	alertStatus = `iif(a.status = 'success', a.status, coalesce(
 		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success'
 			WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END

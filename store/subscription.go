@@ -105,7 +105,7 @@ func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.S
 
 const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
 
-// maxClosedInterests is the maximum number of closed spans of a subscription, see moveInterests.
+// maxClosedInterests is the maximum number of closed ranges of a subscription, see moveInterests.
 // It bounds what repeated changes can store while events are waiting.
 const maxClosedInterests = 1000
 
@@ -343,10 +343,10 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 	return sub, json.Unmarshal([]byte(names), &sub.Events)
 }
 
-// An interest is a span of the log in which a subscription wants the events with one name. A span
+// An interest is a range of the log in which a subscription wants the events with one name. A range
 // is open, without an end, while the subscription wants them.
 
-// openInterests opens a span after head for each name.
+// openInterests opens a range after head for each name.
 func (t *tx) openInterests(id string, names []string, head int64) error {
 	for _, name := range names {
 		if err := t.Exec("INSERT INTO interests (subscription_id, name, after_seq) VALUES (?, ?, ?)", id, name, head); err != nil {
@@ -359,8 +359,8 @@ func (t *tx) openInterests(id string, names []string, head int64) error {
 const deleteEmptyInterest = `DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL
 	AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)`
 
-// moveInterests closes the spans of names that the subscription no longer wants at the head of the
-// log, and opens spans for new names there.
+// moveInterests closes the ranges of names that the subscription no longer wants at the head of the
+// log, and opens ranges for new names there.
 func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	var had, has []string
 	if before.Active {
@@ -383,7 +383,7 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 		if slices.Contains(has, name) {
 			continue
 		}
-		// A span without events is deleted, so that spans do not accumulate.
+		// A range without events is deleted, so that ranges do not accumulate.
 		if err := t.Exec(deleteEmptyInterest, after.ID, name, after.ProgramID); err != nil {
 			return err
 		}
@@ -392,7 +392,7 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 			return err
 		}
 	}
-	// Spans that the cursor has passed are no longer needed.
+	// Ranges that the cursor has passed are no longer needed.
 	err = t.Exec("DELETE FROM interests WHERE subscription_id = ? AND until_seq <= (SELECT seq FROM cursors WHERE subscription_id = ?)",
 		after.ID, after.ID)
 	if err != nil {

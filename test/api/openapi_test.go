@@ -1,5 +1,4 @@
-// Package api tests what partners receive against the OpenAPI document that the
-// service serves.
+// Package api compares deliveries with the OpenAPI document that the service serves.
 package api
 
 import (
@@ -18,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// received is a delivery as its receiver saw it.
+// received is a delivery as the receiver got it.
 type received struct {
 	request *http.Request
 	body    []byte
 }
 
-// TestDeliveriesMatchDocument compares deliveries with the document that is
-// served, header by header.
+// TestDeliveriesMatchDocument compares the body and every header of deliveries with the
+// OpenAPI document.
 func TestDeliveriesMatchDocument(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	token := in.Token("acme")
@@ -48,7 +47,7 @@ func TestDeliveriesMatchDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page := get("/docs"); !bytes.Contains(page, []byte("export URL="+in.URL())) {
-		t.Error("the reference does not name the address of the API")
+		t.Error("the reference does not contain the address of the API")
 	}
 	get("/docs/style.css")
 
@@ -80,7 +79,7 @@ func TestDeliveriesMatchDocument(t *testing.T) {
 		}
 		for name := range d.request.Header {
 			if !allowed[name] {
-				t.Errorf("the header %s is sent, and not in the document", name)
+				t.Errorf("deliveries have the header %s, which is not in the document", name)
 			}
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"service/test/harness"
 )
 
-// completions are the words so far, of which the last is being typed, and what
-// each shell must and must not offer.
+// completions lists command lines whose last word is being typed, and what each shell
+// must and must not offer.
 var completions = []struct {
 	line      []string
 	want, not string
@@ -27,12 +27,11 @@ var completions = []struct {
 }
 
 func TestCompletion(t *testing.T) {
-	// Each shell is given the script in $1, then the words, and prints what it
-	// offers.
+	// Each shell gets the script in $1 and then the words, and prints its completions.
 	shells := map[string]string{
 		"bash": `source "$1"; shift; COMP_WORDS=(service "$@"); COMP_CWORD=$#; _service; printf '%s\n' "${COMPREPLY[@]}"`,
 		"fish": `source $argv[1]; complete -C "service "(string join -- " " (string escape -n -- $argv[2..]))`,
-		// What compinit would show: the calls of its helpers, as they are made.
+		// The functions replace those of compinit and print what it would show.
 		"zsh": `compdef() { : }; _describe() { local list=$@[-1]; print -l -- ${${(P)list}%%:*} }; compadd() { shift; print -l -- $@ }; _files() { print -l -- ${words[CURRENT]}* }
 			source "$1"; shift; words=(service "$@"); CURRENT=$#words; _service`,
 	}
@@ -51,7 +50,7 @@ func TestCompletion(t *testing.T) {
 						t.Errorf("%q: %s is not offered:\n%s", test.line, want, out)
 					}
 				}
-				if offered[test.not] && shell != "zsh" { // which leaves out itself what does not fit the word
+				if offered[test.not] && shell != "zsh" { // zsh itself filters by the word
 					t.Errorf("%q: %s is offered", test.line, test.not)
 				}
 			}
@@ -59,7 +58,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// completer is a shell with its completion script.
+// completer is a shell with a completion script.
 type completer struct {
 	t                    *testing.T
 	shell, path, program string
@@ -92,7 +91,7 @@ func (c *completer) complete(line []string) (offered map[string]bool, out []byte
 	return offered, out
 }
 
-// TestManPageRenders renders the manual with groff, which finds no fault in it.
+// TestManPageRenders renders the manual with groff, which must not warn.
 func TestManPageRenders(t *testing.T) {
 	page := output(t, "man")
 	groff := harness.Tool(t, "shells", "groff")
@@ -106,12 +105,12 @@ func TestManPageRenders(t *testing.T) {
 	}
 	for _, want := range []string{"SERVICE(1)", "service token create", "EXIT STATUS"} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("the manual does not say %q", want)
+			t.Errorf("the manual lacks %q", want)
 		}
 	}
 }
 
-// output runs the binary, under the name service, and returns its stdout.
+// output runs the binary under the name service and returns its stdout.
 func output(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(harness.Build(t), args...)

@@ -11,8 +11,8 @@ import (
 	"service/test/harness"
 )
 
-// The commands of the walk-through in README.md work. serve and listen are replaced by an
-// instance and a receiver of the test, because README.md uses fixed ports.
+// TestWalkThrough runs the commands of the walk-through in README.md. The test provides
+// the server and the receiver, because README.md uses fixed ports.
 //
 // It needs bash, curl and jq (requirement walkthrough).
 func TestWalkThrough(t *testing.T) {
@@ -44,7 +44,7 @@ func TestWalkThrough(t *testing.T) {
 		"./service": binary, "https://127.0.0.1:8443": in.URL(), "http://127.0.0.1:9000": receiver,
 	} {
 		if !strings.Contains(commands, from) {
-			t.Errorf("the walk-through lacks %s", from)
+			t.Errorf("walk-through: got no %s", from)
 		}
 		commands = strings.ReplaceAll(commands, from, to)
 	}
@@ -57,7 +57,7 @@ func TestWalkThrough(t *testing.T) {
 	}
 	for _, want := range []string{`"name":"content_published"`, `"attempts": [`, `"response_status": 200`} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("got\n%s\nwant %s in it", out, want)
+			t.Errorf("output: got\n%s\nwant %s in it", out, want)
 		}
 	}
 	for _, want := range []string{"ping", "content_published", "ping"} {

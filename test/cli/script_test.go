@@ -1,5 +1,5 @@
-// Package cli tests the command line of the built binary: scripts that run every
-// command, the completions of shells, and the manual.
+// Package cli tests the command line of the built binary with scripts that run every
+// command, and tests the shell completions and the manual.
 package cli
 
 import (
@@ -33,29 +33,29 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// TestScripts runs the scripts of testdata/script, which run the binary as its
-// users do. Besides testscript's own commands they have:
+// TestScripts runs the scripts of testdata/script, which run the binary as users do. In
+// addition to the commands of testscript they have:
 //
-//	serve ARGS…              starts service serve and waits until it serves;
-//	                         $URL, $ADDRESS, $CA and $LINK are where, and stdout is what it printed
-//	signal NAME STATUS       sends it a signal and waits for its exit status
-//	hang                     leaves it with a request that does not end, and
-//	                         sends it SIGTERM
-//	ends STATUS              waits for its exit status
-//	listen ARGS…             starts service listen --json; $HOOK is its address
-//	arrives REGEXP…          waits for its next delivery, whose line must match
-//	deaf                     ends it
-//	request METHOD PATH [BODY]  calls the API with $TOKEN; the status is the
-//	                         first line of stdout
-//	enter EMAIL FILE         signs in to the admin UI with the password in a file;
-//	                         the status is the first line of stdout
-//	capture NAME [REGEXP]    sets $NAME to the last stdout, without its end of
-//	                         line, or to what the group in REGEXP matched in it
-//	status N ARGS…           runs ARGS and wants the exit status N
+//	serve ARGS…              starts service serve, waits until it serves, and sets
+//	                         stdout, $URL, $ADDRESS, $CA and $LINK from its output
+//	signal NAME STATUS       sends the server a signal and checks its exit status
+//	hang                     starts a request to the server that does not end, and
+//	                         sends the server SIGTERM
+//	ends STATUS              waits for the end of the server and checks its exit status
+//	listen ARGS…             starts service listen --json and sets $HOOK to its address
+//	arrives REGEXP…          waits for the listener's next delivery, which must match
+//	deaf                     stops the listener
+//	request METHOD PATH [BODY]  calls the API with $TOKEN; the first line of stdout is
+//	                         the status
+//	enter EMAIL FILE         signs in to the admin UI with the password in a file; the
+//	                         first line of stdout is the status
+//	capture NAME [REGEXP]    sets $NAME to the last stdout without the newline, or to
+//	                         what the group in REGEXP matches in it
+//	status N ARGS…           runs ARGS and checks that the exit status is N
 func TestScripts(t *testing.T) {
 	// Under nohup this process ignores SIGHUP, and so would every child.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
-	// The binary is called service, whatever its file is called.
+	// The scripts call the binary service, whatever the name of its file.
 	bin := t.TempDir()
 	if err := os.Symlink(harness.Build(t), filepath.Join(bin, "service")); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ type serverKey struct{}
 type server struct {
 	cmd    *exec.Cmd
 	out    sync.WaitGroup // the goroutine that reads stdout
-	errors bytes.Buffer   // complete once cmd was waited for
+	errors bytes.Buffer   // complete after cmd.Wait
 }
 
 // command returns the binary as a process of the script.
@@ -110,7 +110,7 @@ func command(ts *testscript.TestScript, name string, args ...string) *exec.Cmd {
 		cmd.Env = append(cmd.Env, key+"="+ts.Getenv(key))
 	}
 	for _, key := range []string{"SERVICE_GRACE", "SERVICE_CONFIG"} {
-		if value := ts.Getenv(key); value != "" { // set to nothing is set
+		if value := ts.Getenv(key); value != "" { // an empty variable would count as set
 			cmd.Env = append(cmd.Env, key+"="+value)
 		}
 	}
@@ -134,7 +134,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Logf("the server said:\n%s", &s.errors)
 		}
 	})
-	// The last line that serve prints has the command to try.
+	// The last line on stdout starts with "Try it".
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		line := lines.Text()
@@ -151,7 +151,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	s.wait()
-	ts.Fatalf("the server ended without serving:\n%s", &s.errors)
+	ts.Fatalf("the server exited before serving:\n%s", &s.errors)
 }
 
 // wait waits for the process and returns its exit status.
@@ -181,7 +181,7 @@ func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
 	got := s.wait()
 	ts.Logf("%s", &s.errors)
 	if want := args[0]; fmt.Sprint(got) != want {
-		ts.Fatalf("exit status %d, want %s", got, want)
+		ts.Fatalf("exit status: got %d, want %s", got, want)
 	}
 }
 
@@ -216,7 +216,7 @@ func cmdListen(ts *testscript.TestScript, neg bool, args []string) {
 	hello, err := lines.ReadString('\n')
 	m := regexp.MustCompile(`http://([^/]+)/`).FindStringSubmatch(hello)
 	if err != nil || m == nil {
-		ts.Fatalf("service listen says %q (%v)", hello, err)
+		ts.Fatalf("service listen: got %q (%v), want an address", hello, err)
 	}
 	ts.Setenv("HOOK", m[1])
 	l.stderr.Go(func() { io.Copy(io.Discard, lines) })
@@ -225,13 +225,13 @@ func cmdListen(ts *testscript.TestScript, neg bool, args []string) {
 func cmdArrives(ts *testscript.TestScript, neg bool, args []string) {
 	l := ts.Value(listenerKey{}).(*listener)
 	if l.cmd == nil {
-		ts.Fatalf("there is no listener")
+		ts.Fatalf("no listener is running")
 	}
 	watchdog := time.AfterFunc(harness.Timeout(), func() { l.cmd.Process.Kill() })
 	defer watchdog.Stop()
 	line, err := l.stdout.ReadString('\n')
 	if err != nil {
-		ts.Fatalf("nothing arrived: %v", err)
+		ts.Fatalf("got no delivery: %v", err)
 	}
 	fmt.Fprint(ts.Stdout(), line)
 	for _, want := range args {
@@ -249,7 +249,7 @@ func cmdDeaf(ts *testscript.TestScript, neg bool, args []string) {
 	l.cmd = nil
 }
 
-// client trusts the script's $CA.
+// client returns an HTTP client that trusts the script's $CA.
 func client(ts *testscript.TestScript) *http.Client {
 	transport := &http.Transport{DisableKeepAlives: true}
 	if ca := ts.Getenv("CA"); ca != "" {
@@ -326,12 +326,12 @@ func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%v", err)
 	}
 	if got := cmd.ProcessState.ExitCode(); fmt.Sprint(got) != args[0] {
-		ts.Fatalf("exit status %d, want %s", got, args[0])
+		ts.Fatalf("exit status: got %d, want %s", got, args[0])
 	}
 }
 
-// cmdHang begins a request whose body never ends, sends the server SIGTERM,
-// and returns when it takes no more connections.
+// cmdHang starts a request whose body never ends, sends the server SIGTERM, and returns
+// when the server accepts no more connections.
 func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(serverKey{}).(*server)
 	address := regexp.MustCompile(`^https?://`).ReplaceAllString(ts.Getenv("URL"), "")
@@ -351,19 +351,18 @@ func cmdHang(ts *testscript.TestScript, neg bool, args []string) {
 	for ctx.Err() == nil {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err != nil {
-			return // it takes no more
+			return // no more connections
 		}
 		c.Close()
 	}
-	ts.Fatalf("the server still takes connections")
+	ts.Fatalf("the server still accepts connections")
 }
 
-// manCommand matches a command in the manual: its name, and then arguments.
+// manCommand matches a command in the manual: its name, then arguments.
 var manCommand = regexp.MustCompile(`(?m)^\.SS service ([a-z \\-]*[a-z])`)
 
-// TestEveryCommandHasAScript compares the scripts with the manual: every command
-// is run at least once, and refuses something at least once, with an error that
-// a script expects.
+// TestEveryCommandHasAScript checks that the scripts run every command of the manual at
+// least once successfully, and at least once with an expected error.
 func TestEveryCommandHasAScript(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txtar")
 	if err != nil {
@@ -380,15 +379,15 @@ func TestEveryCommandHasAScript(t *testing.T) {
 	}
 	commands := manCommand.FindAllStringSubmatch(string(page), -1)
 	if len(commands) < 20 {
-		t.Fatalf("the manual has %d commands", len(commands))
+		t.Fatalf("manual: got only %d commands", len(commands))
 	}
-	// They take nothing that could be refused.
+	// Commands without arguments that could be wrong.
 	plain := []string{"version", "man", "config example", "config show"}
 	for _, m := range commands {
 		name := strings.ReplaceAll(m[1], `\`, "")
 		path := regexp.QuoteMeta(name)
 		done := regexp.MustCompile(`(?m)^exec service ` + path + `\b`)
-		if name == "serve" || name == "listen" { // they go on until they are ended
+		if name == "serve" || name == "listen" { // they run until a signal
 			done = regexp.MustCompile(`(?m)^` + path + ` `)
 		}
 		refused := regexp.MustCompile(`(?m)^(status [12]|! exec) service ` + path + `\b.*\n(.*\n)??stderr `)
@@ -396,7 +395,7 @@ func TestEveryCommandHasAScript(t *testing.T) {
 			t.Errorf("no script runs service %s", name)
 		}
 		if !refused.MatchString(all.String()) && !slices.Contains(plain, name) {
-			t.Errorf("no script has service %s refuse something, with its error", name)
+			t.Errorf("no script runs service %s with an expected error", name)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package layout holds the imports of every package to the table in
-// docs/architecture.md, and each package to its privileges.
+// Package layout checks the imports of every package against the table in
+// docs/architecture.md, and the use of sensitive packages against a list.
 package layout
 
 import (
@@ -21,16 +21,16 @@ import (
 	"testing"
 )
 
-// tableHead begins the table of docs/architecture.md that says what each package
-// of this module may import of the others.
+// tableHead is the start of the table in docs/architecture.md that lists which packages
+// of this module each package may import.
 const tableHead = "| package | imports |\n|---|---|\n"
 
-// readArrows returns the table of docs/architecture.md: import paths by the
-// path of the package that may import them.
+// readArrows returns the table of docs/architecture.md: package path → paths that it
+// may import.
 func readArrows(text string) (map[string][]string, error) {
 	_, table, ok := strings.Cut(text, tableHead)
 	if !ok {
-		return nil, fmt.Errorf("docs/architecture.md has no table that begins with %q", tableHead)
+		return nil, fmt.Errorf("docs/architecture.md has no table that starts with %q", tableHead)
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	arrows := make(map[string][]string)
@@ -65,15 +65,14 @@ func packagesIn(cell string) []string {
 	return paths
 }
 
-// testOnly are the packages that only tests import. They may use what they need,
-// of the others' exported names too, and have no privileges to keep to.
+// testOnly lists the packages that only tests import. They may import anything.
 var testOnly = []string{"service/test/harness", "service/test/harness/chaos"}
 
-// privilege is an import, or a name of one, that only some packages may use.
+// privilege is an import, or a name in it, that only some packages may use.
 type privilege struct {
-	path string   // an import path; with a final slash all below it too
-	name string   // an exported name of it; "" is the import itself
-	pkgs []string // that may
+	path string   // import path; with a final slash also everything below it
+	name string   // exported name in it, or "" for the import itself
+	pkgs []string // packages that may use it
 	why  string
 }
 
@@ -131,7 +130,7 @@ var privileges = []privilege{
 	{"os", "Unsetenv", []string{"service/internal/cli"}, "only internal/cli changes the environment"},
 	{"os", "Exit", []string{"service"}, "only main ends the process"},
 	{"github.com/coreos/go-systemd/", "", []string{"service/internal/server"}, "only internal/server talks to systemd"},
-	{"log", "", nil, "the log is log/slog's; log.Fatal would end the process"},
+	{"log", "", nil, "use log/slog; log.Fatal would end the process"},
 	{"os/signal", "", []string{"service"}, "only main handles signals"},
 
 	{"net/http", "Transport", []string{
@@ -226,22 +225,21 @@ var privileges = []privilege{
 	{"time", "Sleep", nil, "wait for a condition instead"},
 }
 
-// source is one file of a package, of any build tag, tests aside.
+// source is one file of a package, with any build tag, that is not a test.
 type source struct {
 	pkg  string
 	file *ast.File
 }
 
-// use is an import of a package, or of an exported name of it.
+// use is the use of a package, or of an exported name in it.
 type use struct {
 	path string
-	name string // "" is the import itself
+	name string // "" for the import itself
 }
 
-// uses returns what a file uses of other packages. The name "." stands for an import
-// into the file's own names.
+// uses returns what a file uses from other packages. The name "." means a dot import.
 func (s source) uses() (all []use) {
-	names := make(map[string]string) // of the imports in the file
+	names := make(map[string]string) // name of an import in the file → path
 	for _, spec := range s.file.Imports {
 		path, _ := strconv.Unquote(spec.Path.Value)
 		name := path[strings.LastIndexByte(path, '/')+1:]
@@ -265,12 +263,12 @@ func (s source) uses() (all []use) {
 	return all
 }
 
-// covers reports whether the privilege is about a use.
+// covers reports whether the privilege applies to a use.
 func (p privilege) covers(u use) bool {
 	return u.name == p.name && (u.path == p.path || strings.HasSuffix(p.path, "/") && strings.HasPrefix(u.path, p.path))
 }
 
-// violations returns what the files use and must not, sorted.
+// violations returns the forbidden uses in the files, sorted.
 func violations(arrows map[string][]string, files []source) []string {
 	found := make(map[string]bool)
 	dialers := 0
@@ -298,8 +296,8 @@ func violations(arrows map[string][]string, files []source) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// violation returns why a package must not use something, or "". allowed are the
-// packages of the module that it may import.
+// violation returns why a package must not use something, or "". allowed lists the
+// packages of this module that it may import.
 func violation(pkg string, allowed []string, u use) string {
 	what := "imports " + u.path
 	switch {
@@ -346,7 +344,7 @@ func TestArrowsAndPrivileges(t *testing.T) {
 	files := moduleSources(t)
 	for _, pkg := range []string{"service", "service/store", "service/webhook"} {
 		if !slices.ContainsFunc(files, func(f source) bool { return f.pkg == pkg }) {
-			t.Errorf("no source of %s was looked at", pkg)
+			t.Errorf("got no source file of %s", pkg)
 		}
 	}
 	for _, v := range violations(documentedArrows(t), files) {
@@ -368,8 +366,8 @@ func documentedArrows(t *testing.T) map[string][]string {
 	return arrows
 }
 
-// moduleSources returns every file of the module but its tests, those that
-// today's build tags leave out included.
+// moduleSources returns every file of the module that is not a test, whatever its build
+// tags.
 func moduleSources(t *testing.T) []source {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-json=Dir,ImportPath,GoFiles,CgoFiles,IgnoredGoFiles", "service/...").Output()
@@ -403,7 +401,7 @@ func moduleSources(t *testing.T) []source {
 	}
 }
 
-// Every arrow and every privilege is used by somebody.
+// TestNoStaleRows checks that some file uses every arrow and every privilege.
 func TestNoStaleRows(t *testing.T) {
 	for _, row := range stale(documentedArrows(t), moduleSources(t)) {
 		t.Errorf("%s: remove the row", row)
@@ -413,7 +411,7 @@ func TestNoStaleRows(t *testing.T) {
 func TestViolationsAreFound(t *testing.T) {
 	tests := []struct {
 		pkg, src string
-		want     string // "" is none
+		want     string // "" for no violation
 	}{
 		{"service/internal/cli", `import ("os"; "service/internal/server"; "service/store"); var _ = os.LookupEnv`, ""},
 		{"service/api", `import ("service/store"; "service/webhook"; "net/http"); var _ http.Handler`, ""},

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every test that README.md names as proof of a guarantee exists.
+// TestReadmeNamesTests checks that every test named in README.md exists.
 func TestReadmeNamesTests(t *testing.T) {
 	declared := map[string]bool{}
 	declaration := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
@@ -45,7 +45,7 @@ func TestReadmeNamesTests(t *testing.T) {
 	}
 	for _, m := range named {
 		if !declared[string(m[1])] {
-			t.Errorf("README.md names %s, which no _test.go file declares", m[1])
+			t.Errorf("README.md names %s, which does not exist", m[1])
 		}
 	}
 }

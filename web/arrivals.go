@@ -40,7 +40,10 @@ func (h *site) showNewRows(l *webhook.List, of arrived) handler {
 		v.Path = strings.TrimSuffix(v.Path, ui.NewRowsPath)
 		rows, err := h.newRows(r, v, of)
 		if errors.As(err, &v.Error) || rows == nil && err == nil {
-			return response{}, &problem{status: http.StatusBadRequest, title: "New rows cannot be counted", text: "The address is not that of a list with the newest rows first."}
+			return response{}, &problem{
+				status: http.StatusBadRequest, title: "New rows cannot be counted",
+				text: "The address is not that of a list with the newest rows first.",
+			}
 		}
 		if err != nil {
 			return response{}, err

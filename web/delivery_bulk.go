@@ -148,7 +148,10 @@ func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newes
 	b.back = b.list.Selection("/deliveries")
 	if given := r.FormValue(newestParameter); given != "" {
 		if newest, err = strconv.ParseInt(given, 10, 64); err != nil || newest < 0 {
-			return b, 0, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "The newest delivery must be a number. Nothing was done."}
+			return b, 0, &problem{
+				status: http.StatusBadRequest, title: "This form cannot be read",
+				text: "The newest delivery must be a number. Nothing was done.",
+			}
 		}
 	}
 	b.selection = selectionOf(b.list.List, &b.list.Query, r.program)
@@ -168,7 +171,10 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 		if given := r.URL.Query(); given.Get(allParameter) != "" {
 			matching, err := url.ParseQuery(given.Get(matchingParameter))
 			if err != nil {
-				return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Its selection has an invalid escape. Nothing was done."}
+				return response{}, &problem{
+					status: http.StatusBadRequest, title: "This form cannot be read",
+					text: "Its selection has an invalid escape. Nothing was done.",
+				}
 			}
 			return response{location: ui.Address(verb.path, matching)}, nil
 		}
@@ -234,7 +240,10 @@ func (h *deliveryPages) countBulk(verb *bulkVerb) handler {
 		}
 		b.id = r.FormValue(runParameter)
 		if !webhook.IsID(b.id) || b.list.Error != nil {
-			return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be counted", text: "The address is not that of a confirmation."}
+			return response{}, &problem{
+				status: http.StatusBadRequest, title: "These deliveries cannot be counted",
+				text: "The address is not that of a confirmation.",
+			}
 		}
 		f := h.bulkFrame(r, "")
 		return response{stream: func(s *stream) error {
@@ -279,7 +288,10 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 		}
 		id := r.PostFormValue(runParameter)
 		if !webhook.IsID(id) {
-			return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It does not name its run. Nothing was done."}
+			return response{}, &problem{
+				status: http.StatusBadRequest, title: "This form cannot be read",
+				text: "It does not name its run. Nothing was done.",
+			}
 		}
 		query := ofProgram(&b.list.Query, r.program)
 		if err := h.store.BulkRuns().Check(r.Context(), query); errors.As(err, &b.list.Error) {

@@ -15,7 +15,7 @@ import (
 )
 
 // exportedDelivery is a delivery as a line of an export: the record of the API, and
-// what came of its last attempt.
+// the result of its last attempt.
 type exportedDelivery struct {
 	ID              string             `json:"id"`
 	ProgramID       string             `json:"program_id"`

@@ -33,8 +33,10 @@ type deliveryList struct {
 }
 
 var deliveryColumns = []ui.Column{
-	{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"}, {Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
-	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"}, {Name: "ID", Class: "w-copy"},
+	{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
+	{Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
+	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"},
+	{Name: "ID", Class: "w-copy"},
 }
 
 // all is the label of the choice of all deliveries that match.
@@ -112,7 +114,10 @@ func (h *deliveryPages) list(r *request) (response, error) {
 			}
 		}
 		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
-			f.Live = &ui.Live{Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(), Page: f.Address, Noun: "delivery"}
+			f.Live = &ui.Live{
+				Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(),
+				Page: f.Address, Noun: "delivery",
+			}
 			l.behind = v.With(behindParameter)
 			if v.Values.Has(ui.SpanParameter) {
 				f.Live.Stream = v.With(ui.SpanParameter, v.Values.Get(ui.SpanParameter))

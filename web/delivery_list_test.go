@@ -431,7 +431,7 @@ func (f *followed) next(has string) (id, data string) {
 	return "", ""
 }
 
-// The stream sends what is new and matches, and after a cut what came meanwhile.
+// The stream sends what is new and matches, and after a cut what came during it.
 func TestDeliveryStream(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -519,7 +519,7 @@ func TestDeliveryStreamLate(t *testing.T) {
 		t.Errorf("the id of the update is %q", id)
 	}
 	if _, data = f.next(c.ID); !strings.Contains(data, `id="d-`+c.ID+`" data-row data-late`) {
-		t.Fatalf("one that failed before the page was followed: got %s", data)
+		t.Fatalf("a delivery that failed before the stream began: got %s", data)
 	}
 	f = followList(v, "/deliveries/stream?filter[event]=ping", id)
 	if _, data = f.next(c.ID); strings.Contains(data, "data-late") {

@@ -140,7 +140,7 @@ func (h *deliveryPages) stream(r *request) (response, error) {
 	}}, nil
 }
 
-// attemptRecords sets what each attempt has beside the others.
+// attemptRecords compares each attempt with the one before.
 func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 	all := make([]attemptRecord, len(attempts))
 	longest := time.Millisecond
@@ -354,7 +354,7 @@ func (d *deliveryRecord) requestHeader() [][2]string {
 }
 
 // requestLine is the first line of the request. A query may hold a secret of
-// the subscriber: it is told only that there is one.
+// the subscriber: only its presence is shown.
 func (d *deliveryRecord) requestLine() string {
 	path := "/"
 	if u, err := url.Parse(d.Subscription.URL); err == nil {

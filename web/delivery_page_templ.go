@@ -1042,7 +1042,7 @@ func deliveryFacts(f ui.Frame, d *deliveryRecord) templ.Component {
 	})
 }
 
-// attemptArticle is one attempt: what came of it, where its time went, and how its
+// attemptArticle is one attempt: its result, where its time went, and how its
 // response differs from the one before.
 func attemptArticle(f ui.Frame, d *deliveryRecord, a *attemptRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
@@ -1233,7 +1233,7 @@ func attemptArticle(f ui.Frame, d *deliveryRecord, a *attemptRecord) templ.Compo
 	})
 }
 
-// split draws where the time of an attempt went, and says it beside.
+// split draws where the time of an attempt went, with the figures.
 func split(a *attemptRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1794,7 +1794,7 @@ func redeliverPage(f ui.Frame, d *deliveryRecord) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 140, " attempts of its own. The original delivery stays as it is.</li>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 140, " attempts. The original delivery stays as it is.</li>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

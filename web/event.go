@@ -158,9 +158,13 @@ func (h *eventPages) export(r *request) (response, error) {
 		return response{}, err
 	}
 	if v.Error != nil || format != "ndjson" && format != "csv" {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: "The address must have format=ndjson or format=csv, and filters that the list takes."}
+		return response{}, &problem{
+			status: http.StatusBadRequest, title: "This cannot be exported",
+			text: "The address must have format=ndjson or format=csv, and filters that the list takes.",
+		}
 	}
-	if err := h.audit(r, webhook.ActionEventExport, r.program, "", "as "+format+": "+cmp.Or(webhook.EventList.Selection(&v.Query), "everything")); err != nil {
+	detail := "as " + format + ": " + cmp.Or(webhook.EventList.Selection(&v.Query), "everything")
+	if err := h.audit(r, webhook.ActionEventExport, r.program, "", detail); err != nil {
 		return response{}, unavailable(err)
 	}
 	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
@@ -210,7 +214,10 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 	return func(events []webhook.Event) error {
 		for i := range events {
 			e := &events[i]
-			table.Write([]string{e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt), strconv.Itoa(len(e.JSON))})
+			table.Write([]string{
+				e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt),
+				strconv.Itoa(len(e.JSON)),
+			})
 		}
 		table.Flush()
 		return errors.Join(table.Error(), out.Flush())
@@ -367,7 +374,10 @@ func (h *eventPages) newForm(r *request) (response, error) {
 		}
 		t, ok := h.cfg.Rules.Catalog.Type(name)
 		if !ok || name == webhook.EventPing {
-			return response{}, &problem{status: http.StatusNotFound, title: "There is no such event type", text: "The catalog has no event type of this name that can be published."}
+			return response{}, &problem{
+				status: http.StatusNotFound, title: "There is no such event type",
+				text: "The catalog has no event type of this name that can be published.",
+			}
 		}
 		f.text = draft(t.Example)
 	}
@@ -411,7 +421,7 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (respons
 	return response{page: publishPage(h.frame(r, "Publish a test event"), f), status: status}, nil
 }
 
-// draft renders an event as a text to publish: with an id of its own, so that
+// draft renders an event as a text to publish: with a new ID, so that
 // it is published once however often the form is sent, and without a time.
 func draft(event []byte) string {
 	var fields map[string]json.RawMessage
@@ -483,7 +493,10 @@ func (h *eventPages) publish(r *request) (response, error) {
 		return h.renderForm(r, http.StatusUnprocessableEntity, &f)
 	}
 	if errors.As(err, &refused) && refused.Code == webhook.CodeUnavailable {
-		return response{}, &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: refused.Detail, retryAfter: 10 * time.Second}
+		return response{}, &problem{
+			status: http.StatusServiceUnavailable, title: "This cannot be stored just now",
+			text: refused.Detail, retryAfter: 10 * time.Second,
+		}
 	}
 	if err != nil {
 		return response{}, unavailable(err)

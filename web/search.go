@@ -95,7 +95,10 @@ func (s *searchResult) only() string {
 
 // showEvents lists the events that have a value in a field, the newest first.
 func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (response, error) {
-	search := store.EventSearch{ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime, Cursor: r.URL.Query().Get("page[cursor]")}
+	search := store.EventSearch{
+		ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime,
+		Cursor: r.URL.Query().Get("page[cursor]"),
+	}
 	if long := ui.SpanLength(s.span); long > 0 {
 		search.From = r.clock.Now.Add(-long)
 	} else {

@@ -109,7 +109,8 @@ func asPartner(q *webhook.ListQuery) map[string][]string {
 	}
 	for _, name := range []string{"status", "active", "event"} {
 		values, ok := q.Filters[name]
-		if values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == string(webhook.HealthDegraded) }); ok && len(values) > 0 {
+		degraded := func(s string) bool { return s == string(webhook.HealthDegraded) } // which the API does not have
+		if values = slices.DeleteFunc(slices.Clone(values), degraded); ok && len(values) > 0 {
 			if own.Filters == nil {
 				own.Filters = make(map[string][]string)
 			}
@@ -172,8 +173,10 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AllSubscriptionList, &export{
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
 		columns: []string{
-			"id", "program_id", "url", "status", "failing_reason", "active", "disabled_reason", "description", "events", "ordered", "max_in_flight", "max_per_second", "has_authorization_header",
-			"created_by", "last_success_at", "failing_since", "failures_in_a_row", "waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
+			"id", "program_id", "url", "status", "failing_reason", "active", "disabled_reason", "description", "events",
+			"ordered", "max_in_flight", "max_per_second", "has_authorization_header",
+			"created_by", "last_success_at", "failing_since", "failures_in_a_row",
+			"waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
 			"created_at", "updated_at", "deleted_at",
 		},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
@@ -182,7 +185,8 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 				s := &page[i]
 				_, _, whole := ui.Endpoint(s.URL)
 				rows = append(rows, []any{
-					s.ID, s.ProgramID, whole, string(s.Status), string(s.FailingReason), s.Active, s.DisabledReason, s.Description, s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.HasAuthorizationHeader,
+					s.ID, s.ProgramID, whole, string(s.Status), string(s.FailingReason), s.Active, s.DisabledReason, s.Description,
+					s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.HasAuthorizationHeader,
 					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.InARow(), s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
 					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
 				})

@@ -11,8 +11,8 @@
 //
 // A message of a list begins with an element data-live-batch, which says how many
 // are new and how many come in a second. When more come in than the list can show,
-// the new ones are not in the message: they are counted, and whoever asks for them
-// gets the newest, as the page has them.
+// the new ones are not in the message: they are counted, and Show loads the newest,
+// as the page has them.
 const bar = document.querySelector("[data-live]");
 const kept = 50; // rows on the page, and rows that wait; liveRows in web/delivery_live.go
 

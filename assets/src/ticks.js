@@ -1,4 +1,4 @@
-// Boxes that select rows: with Shift, all from the last one that was ticked.
+// Boxes that select rows: with Shift, all from the last ticked box.
 import { added } from "./added.js";
 
 let last = null;

@@ -531,6 +531,22 @@ func storedLeaves(t *testing.T, files *store.Certificates) []*x509.Certificate {
 	return all
 }
 
+// copyOf returns a new folder with copies of files.
+func copyOf(t *testing.T, dir string, names ...string) string {
+	t.Helper()
+	copied := t.TempDir()
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(copied, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return copied
+}
+
 // TestIssuerDown starts services while the issuer is unreachable: without a certificate, and
 // with restored data.
 func TestIssuerDown(t *testing.T) {
@@ -567,16 +583,7 @@ func TestIssuerDown(t *testing.T) {
 	d.stop()
 
 	// A restored copy has only the database and the key.
-	copied := t.TempDir()
-	for _, name := range []string{"service.db", "secret.key"} {
-		b, err := os.ReadFile(filepath.Join(data, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(copied, name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	copied := copyOf(t, data, "service.db", "secret.key")
 	p.stop()
 	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
 	if state, err = d.handshake("hooks.test"); err != nil || !state.PeerCertificates[0].Equal(first) {

@@ -16,8 +16,9 @@ import (
 	"service/webhook"
 )
 
-// TestProxyHandler checks that only a trusted proxy can set the client's address.
-func TestProxyHandler(t *testing.T) {
+// proxyHandlers returns the handlers of a listener without and with TLS.
+func proxyHandlers(t *testing.T) (plain, encrypted *proxyHandler) {
+	t.Helper()
 	trusted := TrustedProxies{
 		netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("2001:db8::7/128"), netip.MustParsePrefix("127.0.0.1/32"),
 	}
@@ -25,19 +26,25 @@ func TestProxyHandler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer st.Close()
+	t.Cleanup(func() { st.Close() })
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {
 		t.Fatal(err)
 	}
 	apiHandler := api.New(api.Config{Store: st, Catalog: catalog})
-	plain := &proxyHandler{
+	plain = &proxyHandler{
 		trusted:  trusted,
 		insecure: &redirectHandler{api: apiHandler, port: "443"},
 		direct:   &redirectHandler{api: apiHandler},
 		handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RemoteAddr) }),
 	}
-	encrypted := &proxyHandler{trusted: trusted, insecure: plain.insecure, handler: plain.handler}
+	encrypted = &proxyHandler{trusted: trusted, insecure: plain.insecure, handler: plain.handler}
+	return plain, encrypted
+}
+
+// TestProxyHandler checks that only a trusted proxy can set the client's address.
+func TestProxyHandler(t *testing.T) {
+	plain, encrypted := proxyHandlers(t)
 	const fromProxy, direct = "10.0.0.9:5000", "10.0.1.9:5000"
 	type h = http.Header
 	const redirected, refused, envelope = "308 https://hooks.test", "403 text", "403 envelope"

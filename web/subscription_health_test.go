@@ -30,7 +30,7 @@ func TestResendRejected(t *testing.T) {
 	failing := v.do("GET", path)
 	failing.want(t, 200, "The endpoint has rejected deliveries for")
 	failing.has(t, "New events wait and will be delivered after the first success. Next probe", "a ping and, if it is accepted, one event",
-		"2 deliveries failed permanently", "and will not be retried", "Resend failed (2)", "401 Unauthorized", `/incidents/`)
+		"2 deliveries failed permanently", "and will not be retried", "Resend failed (2)", "401 Unauthorized</a>.", `/incidents/`)
 	failing.apart(t).inert(t)
 	attempt(200)
 	recovered := v.do("GET", path)

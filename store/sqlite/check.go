@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// checkTime is the time limit of the check in Open. It bounds how long a large database
-// delays the start.
+// checkTime is the time limit of quickCheck. It bounds how long a large database delays
+// the start.
 const checkTime = time.Second
 
-// check returns an error if the database is damaged, and then calls the owner's own
-// check, if any. It uses a read-only connection, because closing the last writable
-// connection would checkpoint the WAL. It passes if it finds nothing in checkTime.
-func check(ctx context.Context, path string, own func(context.Context, *sql.DB) error) (err error) {
+// check runs quickCheck on the database, and then extra, if not nil, which is
+// Config.Check. It uses a read-only connection, because closing the last writable
+// connection would checkpoint the WAL.
+func check(ctx context.Context, path string, extra func(context.Context, *sql.DB) error) (err error) {
 	if _, err := os.Stat(path + "-journal"); err == nil {
 		return nil // the process died while it created the database, which is still empty
 	}
@@ -25,12 +25,14 @@ func check(ctx context.Context, path string, own func(context.Context, *sql.DB) 
 		return fmt.Errorf("check %s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := quickCheck(ctx, path, db); err != nil || own == nil {
+	if err := quickCheck(ctx, path, db); err != nil || extra == nil {
 		return err
 	}
-	return own(ctx, db)
+	return extra(ctx, db)
 }
 
+// quickCheck returns an error that wraps [ErrDamaged] if SQLite finds damage within
+// checkTime.
 func quickCheck(ctx context.Context, path string, db *sql.DB) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 // which SQLite checkpoints it after a commit of the [Writer].
 const AutoCheckpointFrames = 1000
 
+// busy_timeout is in milliseconds. A negative cache_size is in KiB.
 var (
 	// Both drivers are compiled with synchronous=NORMAL for WAL mode, which can lose
 	// commits in a power cut. FULL does not.

@@ -80,6 +80,7 @@ func CheckFiles(path string, initialized bool) error {
 	return err
 }
 
+// Sizes are in bytes.
 const (
 	walHeader      = 32
 	walFrameHeader = 24
@@ -93,8 +94,9 @@ const (
 // SQLite ignores everything from the first invalid frame on. After a power cut, that
 // frame belongs to the last commit, which was in progress. Since each commit is
 // fsynced before the next begins, an invalid frame that is followed by two valid
-// commits in a row was valid once: its commit is lost. Damage to the last two commits
-// cannot be distinguished from a power cut.
+// commits in a row was valid once: its commit is lost. One is not enough, since the
+// frames of the last commit reach the disk in any order. Damage to the last two
+// commits cannot be distinguished from a power cut.
 func walDamage(f io.Reader) (string, error) {
 	r := bufio.NewReaderSize(f, 1<<20)
 	var header [walHeader]byte
@@ -136,12 +138,12 @@ func walDamage(f io.Reader) (string, error) {
 		switch {
 		case !valid:
 			intact, commits = false, 0
-		case !intact && word(frame, 1) != 0:
+		case !intact && word(frame, 1) != 0: // the last frame of a commit
 			if commits++; commits == 2 {
 				return fmt.Sprintf("a commit before frame %d of the WAL is incomplete", n), nil
 			}
 		}
-		sum = stored
+		sum = stored // checksums are chained: a frame can be valid after an invalid one
 	}
 }
 

@@ -11,13 +11,14 @@ import (
 	"github.com/mattn/go-sqlite3"
 )
 
-// DriverName is the SQLite library of this binary. There is exactly one, because two
-// in one process would drop each other's file locks.
+// DriverName names the SQLite library of this binary. A binary contains only one,
+// because two in one process would drop each other's file locks.
 const DriverName = "mattn"
 
 // openPool opens a connection pool that runs the pragmas on each new connection.
 func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
 	return sql.OpenDB(&connector{
+		// SQLite needs no mutex: only one goroutine at a time uses a connection of database/sql.
 		dsn: dsn(path, mode) + "&_mutex=no",
 		driver: &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 			for _, p := range pragmas {

@@ -10,8 +10,8 @@ import (
 	"github.com/ncruces/go-sqlite3/driver"
 )
 
-// DriverName is the SQLite library of this binary. There is exactly one, because two
-// in one process would drop each other's file locks.
+// DriverName names the SQLite library of this binary. A binary contains only one,
+// because two in one process would drop each other's file locks.
 const DriverName = "ncruces"
 
 // openPool opens a connection pool that runs the pragmas on each new connection.

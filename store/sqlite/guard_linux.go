@@ -22,8 +22,8 @@ var sharedRange = syscall.Flock_t{Start: 0x40000002, Len: 510}
 // process still writes.
 type guard struct{ file *os.File }
 
-// newGuard takes the lock. The database must be open before newGuard and until after
-// close, because opening and closing the guard's own file drops POSIX locks too.
+// newGuard takes the lock. The database must already be open in WAL mode, which
+// SQLite turns on under an exclusive lock.
 func newGuard(path string) (*guard, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,5 +46,6 @@ func (g *guard) set(kind int16) error {
 // delete the WAL when its last connection closes.
 func (g *guard) release() error { return g.set(syscall.F_UNLCK) }
 
-// close closes the file. All connections must be closed before.
+// close closes the file. All connections must be closed before, because this drops
+// their POSIX locks too.
 func (g *guard) close() error { return g.file.Close() }

@@ -2,7 +2,8 @@
 
 package sqlite
 
-// guard does nothing: replication is supported on Linux only.
+// guard does nothing. Only replication depends on it, and replication is supported on
+// Linux only.
 type guard struct{}
 
 func newGuard(string) (*guard, error) { return &guard{}, nil }

@@ -9,24 +9,24 @@ import (
 // when it begins and once when it ends, not for each write.
 type outage struct {
 	began, last time.Time // first and last failure; zero without an outage
-	refused     int       // number of writes that failed
+	failures    int       // number of writes that failed
 }
 
 // outageQuiet is how long all writes must succeed before an outage counts as over.
 // A full disk may still have room for a small write now and then.
 const outageQuiet = 5 * time.Second
 
-// record updates the outage after a commit. refused is the number of writes that
+// record updates the outage after a commit. failures is the number of writes that
 // failed with storage errors, and err is the last of these errors.
-func (o *outage) record(refused int, err error, now time.Time, logger *slog.Logger) {
+func (o *outage) record(failures int, err error, now time.Time, logger *slog.Logger) {
 	switch {
-	case refused > 0:
+	case failures > 0:
 		if o.began.IsZero() {
 			o.began = now
 			logger.Error("storage is not writable: rejecting writes and pausing deliveries until it recovers", "error", err)
 		}
 		o.last = now
-		o.refused += refused
+		o.failures += failures
 	case !o.began.IsZero() && now.Sub(o.last) >= outageQuiet:
 		o.end(now, logger)
 	}
@@ -35,7 +35,7 @@ func (o *outage) record(refused int, err error, now time.Time, logger *slog.Logg
 // end logs the end of an outage, if there is one.
 func (o *outage) end(now time.Time, logger *slog.Logger) {
 	if !o.began.IsZero() {
-		logger.Info("storage is writable again", "refused", o.refused, "lasted", now.Sub(o.began).Round(time.Millisecond))
+		logger.Info("storage is writable again", "refused", o.failures, "lasted", now.Sub(o.began).Round(time.Millisecond))
 		*o = outage{}
 	}
 }

@@ -15,7 +15,7 @@ func TestOutageEnds(t *testing.T) {
 		var log bytes.Buffer
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		var o outage
-		record := func(refused int) { o.record(refused, ErrUnavailable, time.Now(), logger) }
+		record := func(failures int) { o.record(failures, ErrUnavailable, time.Now(), logger) }
 		record(0)
 		record(3)
 		time.Sleep(time.Second)

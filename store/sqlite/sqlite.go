@@ -39,7 +39,7 @@ type Config struct {
 	Hooks  Hooks
 	Logger *slog.Logger
 	// Fault makes statements fail in tests, including those of Hooks, [DB.Scan] and
-	// [DB.Each]. May be nil.
+	// [DB.Each]. write reports whether the Writer runs the statement. May be nil.
 	Fault func(query string, write bool) Fault
 }
 

@@ -11,20 +11,21 @@ import (
 // Tx is a transaction on the writer's connection. It is valid until the function
 // that received it returns.
 type Tx struct {
-	w       *Writer
-	current *Op   // the write that is running
-	wrote   bool  // the current write may have changed the database
-	changed bool  // the transaction may have changed the database
-	ended   bool  // SQLite may have ended the transaction after a storage error
-	refused int   // number of writes that failed with a storage error
-	cause   error // storage error of the last of these writes
+	w        *Writer
+	current  *Op   // the write that is running
+	wrote    bool  // the current write may have changed the database
+	changed  bool  // the transaction may have changed the database
+	ended    bool  // SQLite may have ended the transaction after a storage error
+	failures int   // number of writes that failed with a storage error
+	cause    error // storage error of the last of these writes
 }
 
 // AfterCommit registers fn to run after the current write is on disk and before its
 // caller continues. The leader calls fn: it must be quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
-// query returns the prepared statement of a query with result rows, from the cache.
+// query counts a query with result rows and returns its prepared statement, from the
+// cache.
 func (t *Tx) query(query string) (*sql.Stmt, error) {
 	t.w.ran++
 	if s := t.w.queries[query]; s != nil {
@@ -38,7 +39,8 @@ func (t *Tx) query(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// statement returns the prepared statement of a query without result rows, from the cache.
+// statement counts a query without result rows and returns its prepared statement, from
+// the cache.
 func (t *Tx) statement(query string) (*statement, error) {
 	t.w.ran++
 	if s := t.w.statements[query]; s != nil {
@@ -86,7 +88,8 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	return r, err
 }
 
-// startQuery returns the prepared statement of a query with result rows, and records that it runs.
+// startQuery returns the prepared statement of a query with result rows, and records
+// whether the query may write.
 func (t *Tx) startQuery(query string) (*sql.Stmt, error) {
 	s, err := t.query(query)
 	if err != nil {

@@ -15,9 +15,10 @@ import (
 // WriteToWAL runs write in one transaction on a database that no process has open.
 // The database file may come from a program other than SQLite, such as a restore.
 //
-// It closes the database without a checkpoint: the changes, and the first page, are
-// in the WAL only, and the WAL is fsynced. This needs the locks of newGuard; on other
-// systems SQLite checkpoints.
+// It closes the database without a checkpoint: the changes are in the WAL only, and the
+// WAL is fsynced. The WAL also contains the first page, because the restore may have
+// changed it in the file. The guard prevents the checkpoint; where it does nothing
+// (guard_other.go), SQLite checkpoints.
 func WriteToWAL(ctx context.Context, path string, write func(*sql.Conn) error) (err error) {
 	db, err := openPool(path, modeCreate, noCheckpointPragmas)
 	if err != nil {

@@ -74,7 +74,7 @@ type Writer struct {
 	idle   *sync.Cond // signals that led became false
 }
 
-// Op is a write that was submitted to a Writer. Its caller owns it.
+// Op is a write that was submitted to a Writer. Only its caller may wait for it.
 type Op struct {
 	run        func(*Tx) error
 	repeatable bool
@@ -89,7 +89,7 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 		pragmas = noCheckpointPragmas
 	}
 	if info, err := os.Stat(cfg.Path); err == nil && info.Size() == 0 {
-		// It has no effect once the first page is written.
+		// The pragma has no effect once the first page is written.
 		pragmas = append([]string{incrementalVacuum}, pragmas...)
 	}
 	db, err := openPool(cfg.Path, modeCreate, pragmas)
@@ -169,12 +169,12 @@ func (w *Writer) lead() {
 		batch = append(chores, batch...)
 	}
 
-	committed := false
+	returned := false
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, op := range batch {
-			if !committed && op.err == nil {
+			if !returned && op.err == nil {
 				op.err = errPanic // it may or may not be stored, so it must not be acknowledged
 			}
 			op.turn <- true
@@ -192,7 +192,7 @@ func (w *Writer) lead() {
 		w.hooks.BeforeBatch(t)
 	}
 	w.commit(t, batch)
-	committed = true
+	returned = true
 }
 
 // commit runs and commits a batch, and sets the error of each write.
@@ -214,7 +214,7 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 			err = nil // the batch is a single write, which has its error
 		}
 	}
-	failed := err != nil || t.refused > 0
+	failed := err != nil || t.failures > 0
 	if failed {
 		w.failed.Store(true)
 	}
@@ -234,7 +234,7 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 		panicked = false
 		return
 	}
-	w.outage.record(t.refused, t.cause, time.Now(), w.logger)
+	w.outage.record(t.failures, t.cause, time.Now(), w.logger)
 	for _, op := range batch {
 		if op.err == nil {
 			runAll(op.after)
@@ -258,7 +258,7 @@ func runAll(fns []func()) {
 // savepoints; with hook it calls the hook BeforeCommit. If it returns an error,
 // nothing of the batch is stored.
 func (t *Tx) transaction(batch []*Op, plain, hook bool) error {
-	t.refused, t.cause, t.ended = 0, nil, false
+	t.failures, t.cause, t.ended = 0, nil, false
 	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
 	if err != nil {
@@ -355,7 +355,7 @@ func (t *Tx) try(op *Op) bool {
 		return true
 	}
 	if isStorage(op.err) {
-		t.refused, t.cause = t.refused+1, op.err
+		t.failures, t.cause = t.failures+1, op.err
 		op.err = fmt.Errorf("%w: %w", ErrUnavailable, op.err)
 	}
 	if t.w.hooks.UndoWrite != nil {

@@ -24,8 +24,8 @@ type SMTP = mail.Config
 // SMTPPort is the default port of the mail server.
 const SMTPPort = mail.SubmissionPort
 
-// sendAlerts sends alerts one after the other until ctx ends, and retries them by
-// the schedule of deliveries. A failed alert is logged and never causes another
+// sendAlerts sends alerts one after the other until ctx ends, and retries them on the
+// same schedule as deliveries. A failed alert is logged and never causes another
 // alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
@@ -37,7 +37,8 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 		case <-timer.C:
 		case <-d.alerts:
 		}
-		// Longer than any attempt: an alert not recorded by then was interrupted.
+		// The claim lasts longer than any attempt: an alert not recorded by then was
+		// interrupted.
 		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
 		switch {
 		case err != nil:
@@ -70,7 +71,7 @@ func (d *Dispatcher) sendAlert(ctx context.Context, c *store.AlertClaim) webhook
 	event := func() []byte { return webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}) }
 	to := c.Channel
 	switch {
-	case to == nil:
+	case to == nil: // the --alert-url
 		request.To, request.Secrets, request.Body = client.NewTarget(d.cfg.Alerts.URL), []webhook.SigningSecret{d.cfg.Alerts.Secret}, event()
 		return d.client.Send(ctx, &request)
 	case to.Kind == webhook.ChannelWebhook:

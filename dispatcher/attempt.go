@@ -72,9 +72,10 @@ func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone 
 	return recipient{q.Queue, q.target}, q.phase == phaseDeleted
 }
 
-// recipient returns the subscription of a claim in its current revision, and
-// whether it was deleted. The attempt is already counted, so while the store cannot
-// be read it waits and keeps its slot. It returns an error only if ctx ends first.
+// recipient returns the subscription of a claim in its current revision. gone means
+// that it was deleted or that its record is unusable. The attempt is already
+// counted, so while the store cannot be read it waits and keeps its slot. It returns
+// an error only if ctx ends first.
 func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to recipient, gone bool, err error) {
 	to, gone = d.currentRecipient(q)
 	for !gone && c.Revision != to.Revision {
@@ -117,7 +118,7 @@ func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, rea
 
 // request returns the request of an attempt.
 func request(to recipient, c *store.Claim) *client.Request {
-	size := 192
+	size := 192 // bytes of the body without events; an estimate
 	for _, e := range c.Events {
 		size += len(e) + 1
 	}
@@ -183,8 +184,8 @@ func interruptedAttempt(number int, started time.Time) webhook.Attempt {
 	}
 }
 
-// log writes one line for each attempt. Of the receiver's data it contains only
-// numbers.
+// log writes one line for an attempt. The line contains no text that the receiver
+// sent.
 func (d *Dispatcher) log(c *store.Claim, a *webhook.Attempt, step webhook.Step) {
 	if !d.logger.Enabled(context.Background(), slog.LevelInfo) {
 		return

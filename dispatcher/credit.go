@@ -10,9 +10,9 @@ import (
 	"service/webhook"
 )
 
-// maxInlineSubscriptions is the largest number of subscriptions to an event for
-// which its deliveries are stored in its own commit, since its publisher waits for
-// that.
+// maxInlineSubscriptions is the largest number of subscriptions to an event whose
+// deliveries are stored in the commit of the event. The publisher waits for that
+// commit.
 const maxInlineSubscriptions = 8
 
 // spendCredit spends a credit for j: the store starts to form a delivery.
@@ -68,8 +68,8 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 			to = phaseStale
 		}
 	case store.CreditReplay:
-		q.replaying = false
-		if err == nil && q.Queue == f.Queue { // else the queue was reloaded after the step
+		q.replayForming = false
+		if err == nil && q.Queue == f.Queue { // else the queue was reloaded since the credit was spent
 			q.hasReplay, q.pace.backlogged = f.More, f.More
 		}
 	case store.CreditDue:
@@ -100,8 +100,8 @@ func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.C
 			q.probeEarly = false
 		}
 	}
-	// Only with nothing else in flight: other attempts could move the cursor before
-	// the queue is reloaded.
+	// Except is set only while nothing else is in flight: other attempts could move the
+	// cursor before the queue is reloaded.
 	if q.rejected && !q.Ordered && q.inFlight == 1 {
 		c.Except = q.rejectedNames
 	}
@@ -122,6 +122,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	for i := range q.Interests {
 		in := &q.Interests[i]
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
+		// A range that has ended contains no new event.
 		if in.Until == math.MaxInt64 && d.interested[key].len() <= maxInlineSubscriptions {
 			keys = append(keys, key)
 		}
@@ -130,6 +131,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 		return false
 	}
 	q.credit = d.credit(q, store.CreditEvents)
+	// An offer leaves the slots that only priorityProven may use.
 	q.credit.Keys, q.credit.Slots = keys, d.shares[max(q.priority(now), priorityIdle)]
 	d.credits.Offer(&q.credit)
 	return true

@@ -103,7 +103,7 @@ type Dispatcher struct {
 	logger   *slog.Logger
 	client   *client.Client
 	metrics  *metrics
-	credits  *store.Credits               // counts slots in use, excluding pings, and has the offered credits
+	credits  *store.Credits               // counts slots in use, excluding pings, and contains the offered credits
 	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
 	running    atomic.Bool
@@ -124,7 +124,7 @@ type Dispatcher struct {
 	reloads     []*subscriptionQueue // queues in phaseReloadPending
 	lowInFlight int                  // slots in use by priorities after priorityIdle
 	pausedUntil time.Time            // no claims until then: the store failed
-	restoreHold bool                 // no claims except pings until the operator or a timer ends the hold
+	restoreHold bool                 // no claims except pings while the store has a store.Hold, after a restore
 }
 
 // New returns a Dispatcher for the deliveries of cfg.Store. It does nothing until

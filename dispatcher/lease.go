@@ -2,8 +2,8 @@ package dispatcher
 
 import "context"
 
-// leaseContext is the context of the attempts made during one uninterrupted tenure
-// of the store's lease.
+// leaseContext is the context of the attempts made during one tenure: a period in
+// which the store had the lease without interruption.
 type leaseContext struct {
 	lease context.Context // ends with the lease
 	ctx   context.Context // ends with the lease or with the dispatcher's sending context
@@ -12,8 +12,8 @@ type leaseContext struct {
 // attemptContext returns the context of an attempt. It ends with sendCtx and, if
 // the store requires a lease, with the lease: attempts in flight are then cut off
 // and recorded as interrupted once the lease is valid again. Renewing the lease
-// extends it. All attempts of one tenure share a context, so their connections need
-// not be bound to a new one.
+// does not end the context. All attempts of one tenure share a context, so
+// a connection need not be bound to another one for each attempt.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
 	lease := d.store.Queues().LeaseContext()
 	if lease == nil {

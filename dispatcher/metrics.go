@@ -188,18 +188,18 @@ type programState struct {
 	statuses   map[webhook.Health]int
 	rejecting  int // failing subscriptions whose receiver rejects deliveries
 	inactive   int
-	distance   int64             // of the subscription furthest behind
+	distance   int64             // between the cursor furthest behind and its newest wanted event, in seqs
 	backlogged []backloggedQueue // queues with waiting events
 }
 
 // backloggedQueue is a queue with waiting events.
 type backloggedQueue struct {
 	id           string
-	spans        []store.Interest // read only
+	interests    []store.Interest // read only
 	seen, wanted int64
 }
 
-// snapshot copies the state that a scrape needs. Queues may change during it.
+// snapshot copies the state that Backlog and a scrape need. Queues may change during it.
 func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState, inFlight, pinging int, paused bool) {
 	programs = make(map[string]*programState)
 	d.mu.Lock()
@@ -246,7 +246,7 @@ func (p *programState) oldest(ctx context.Context, s *store.Store, programID str
 		if first > 0 {
 			newest = min(newest, first-1)
 		}
-		seq, received, err := s.Queues().FirstWanted(ctx, programID, b.spans, b.seen, newest)
+		seq, received, err := s.Queues().FirstWanted(ctx, programID, b.interests, b.seen, newest)
 		if err != nil {
 			return oldest, err
 		}

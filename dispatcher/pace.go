@@ -9,8 +9,8 @@ import (
 
 // Limits of pace.
 const (
-	minRate       = 0.5 // requests per second; a 429 does not lower the rate below this
-	backoffFactor = 0.95
+	minRate       = 0.5  // requests per second; a 429 does not lower the rate below this
+	backoffFactor = 0.95 // a first 429 lowers the rate to this fraction of the accepted rate
 	// A rate is raised by the fraction minRaise once it has been stable for
 	// minRaiseAfter. Each further raise is twice as large, up to maxRaise. After a
 	// raise that was too much, the rate stays for twice as long, up to
@@ -33,7 +33,7 @@ const (
 )
 
 // pace limits the requests per second of a subscription, excluding pings, to its
-// max_per_second and to what the receiver has shown to accept. A 429 or 503 lowers
+// max_per_second and to a rate that the receiver has accepted. A 429 or 503 lowers
 // the rate to a little less than what was accepted in the last second. While there
 // is a backlog the rate is raised now and then, first on trial: each delivery then
 // carries one event, so a rate that is too high costs no batch.
@@ -46,7 +46,7 @@ type pace struct {
 	rateChangedAt   time.Time     // when the rate changed, or a raise proved too much
 	throttledAt     time.Time     // time of the last 429 or 503
 	throttledInARow int           // 429s and 503s since the last success
-	cut             float64       // fraction by which the last 429 lowered the rate
+	cut             float64       // fraction of the last cut, see slowDown; the next is at most twice as large
 	raise           float64       // fraction of the next raise
 	raiseAfter      time.Duration // how long the rate must be stable before the next raise
 	trialEnd        time.Time     // zero for no trial
@@ -114,7 +114,7 @@ func (p *pace) adapt(now time.Time) {
 	}
 }
 
-// onTrial reports whether the rate is higher than the receiver has shown to accept.
+// onTrial reports whether the rate is higher than the receiver has accepted so far.
 func (p *pace) onTrial() bool { return !p.trialEnd.IsZero() }
 
 // record updates the pace after a response, and reports whether the receiver asked
@@ -149,7 +149,8 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 // it accepted in the last second. A 503 while nothing is accepted is an outage and
 // says nothing about the rate. If a rate is refused again before it could be
 // raised, each cut is twice the last, up to one half, but not below what was
-// accepted: the receiver's limit may have dropped a lot.
+// accepted: the receiver's limit may have dropped a lot. A 429 that follows another
+// without a success in between halves the rate.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
 	switch {

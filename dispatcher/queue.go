@@ -46,22 +46,22 @@ type subscriptionQueue struct {
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
 	// rejected.
-	lastAttemptDue bool     // the due delivery has one attempt left, which no probe may use
+	lastAttemptDue bool     // the due delivery has one attempt left: a ping must succeed before a probe uses it
 	rejectedNames  []string // names of events rejected since the last success, the latest last
 	probeEarly     bool     // probe now, with an event of a type that was not rejected
 	probedEarly    bool     // such a probe was made since the last success
 	probed         bool     // at least one probe has failed since the breaker opened
 
 	// Cursor and backlog.
-	seen, wanted int64     // seq of the cursor and of the newest wanted event; events are waiting if seen < wanted
-	notBefore    time.Time // end of the batch window of the waiting events
-	forming      int       // deliveries being stored, including one being read and one on offer
-	credit       store.Credit
-	hasReplay    bool // a replay is running
-	replaying    bool // one of its deliveries is being stored
+	seen, wanted  int64     // seq of the cursor and of the newest wanted event; events are waiting if seen < wanted
+	notBefore     time.Time // end of the batch window of the waiting events
+	forming       int       // deliveries being stored, including one being read and one on offer
+	credit        store.Credit
+	hasReplay     bool // a replay is running
+	replayForming bool // one of its deliveries is being stored
 
-	// When something is due next; zero for nothing, or while a claim is finding
-	// out.
+	// When something is due next; zero for nothing, or while a claim in progress will
+	// determine it.
 	nextDue, nextPing time.Time
 	suspendedUntil    time.Time // no claims until then: one of the subscription's records was unusable
 
@@ -110,7 +110,7 @@ const (
 	phaseDeleted                     // the subscription was deleted
 )
 
-// transition returns the phase that the queue enters when asked to enter to.
+// transition returns the phase that the queue enters when the phase to is requested.
 func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	switch {
 	case q.phase == phaseDeleted:
@@ -159,8 +159,9 @@ func (q *subscriptionQueue) probeDue(now time.Time) bool {
 }
 
 // pendingWork returns the queue's first pending work, and false for none. Retries
-// come first, except that a probe does not use up the last attempt of a delivery. A
-// probe that has nothing else to send repeats a delivery ahead of its schedule.
+// come first, except in a probe while the receiver rejects deliveries or the due
+// delivery has one attempt left. A probe that has nothing else to send repeats a
+// delivery ahead of its schedule.
 func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.CreditKind, bool) {
 	isDue, unfinished := due(q.nextDue, now), !q.nextDue.IsZero()
 	switch {
@@ -172,7 +173,7 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 		return store.CreditDue, true
 	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
 		return store.CreditEvents, true
-	case q.hasReplay && !q.replaying:
+	case q.hasReplay && !q.replayForming:
 		return store.CreditReplay, true
 	case isDue, q.Failing && unfinished:
 		return store.CreditDue, true
@@ -320,7 +321,7 @@ func (q *subscriptionQueue) noteRejected(name string) {
 // notePublished requests an early probe of a rejecting queue for an event whose
 // type was not rejected: the receiver may accept that type, and waiting for the
 // next probe would delay it. One early probe is made between two successes, so a
-// receiver that rejects everything costs no more events than probe intervals. None
+// receiver that rejects everything fails at most one event per probe interval. None
 // is made within the first interval, or a receiver that rejects one type would
 // alternate between failing and healthy.
 func (q *subscriptionQueue) notePublished(name string) {

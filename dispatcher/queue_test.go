@@ -72,7 +72,7 @@ func TestRunnableHasNoSideEffects(t *testing.T) {
 		"retry due while log is read":  {subscriptionQueue{phase: phaseReading, nextDue: now}, 1, store.CreditDue, true},
 		"retry due":                    {subscriptionQueue{phase: phaseCurrent, nextDue: now}, 1, store.CreditDue, true},
 		"replay running":               {subscriptionQueue{phase: phaseCurrent, hasReplay: true}, 0, store.CreditReplay, true},
-		"replay step in progress":      {subscriptionQueue{phase: phaseCurrent, hasReplay: true, replaying: true}, 0, 0, false},
+		"replay step in progress":      {subscriptionQueue{phase: phaseCurrent, hasReplay: true, replayForming: true}, 0, 0, false},
 		"within batch window":          {subscriptionQueue{phase: phaseCurrent, notBefore: now.Add(1)}, 1, 0, false},
 		"credit offered":               {subscriptionQueue{phase: phaseOffered, nextDue: now}, 1, 0, false},
 		"all slots in use":             {subscriptionQueue{phase: phaseCurrent, inFlight: 2}, 1, 0, false},

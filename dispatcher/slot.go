@@ -70,7 +70,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		case store.CreditDue:
 			q.nextDue = time.Time{}
 		case store.CreditReplay:
-			q.replaying = true
+			q.replayForming = true
 		default:
 			q.forming++
 			to = phaseReading
@@ -89,8 +89,8 @@ func (d *Dispatcher) occupy(j job) {
 	}
 }
 
-// reservePing takes a ping slot for the next queue in turn. It returns false if
-// none is free, or if no due ping's program may have it. The caller holds d.mu.
+// reservePing takes a ping slot for the next queue in turn. It returns false if no
+// slot is free, or if no program with a due ping may have one. The caller holds d.mu.
 func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	for q := d.pings.next(); q != nil; q = d.pings.next() {
 		q.pingReady = false

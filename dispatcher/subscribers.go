@@ -11,7 +11,7 @@ import (
 // each database page once.
 type subscribers struct {
 	queues []*subscriptionQueue
-	sorted bool // false while the start adds queues
+	sorted bool // false until the first call of sort; until then add only appends
 }
 
 func (s *subscribers) len() int {

@@ -46,7 +46,8 @@ func (h *site) setupSteps(admin string, done *store.FirstRun) []setupStep {
 		note: tokenNote, command: h.subscribeCommand(),
 	}, {
 		label: "Send a test event", text: "The example of an event type goes to one subscription, and the page shows the response.",
-		note: tokenNote, command: h.curl.Command("POST", apiSubscriptions+"/SUBSCRIPTION_ID/test", `{"name": "`+exampleEvent+`"}`),
+		note: tokenNote,
+		command: h.curl.Command("POST", apiSubscriptions+"/SUBSCRIPTION_ID/test", `{"name": "`+exampleEvent+`"}`),
 	}}
 	if id := done.SubscriptionID; id != "" {
 		test := &steps[3]
@@ -86,7 +87,8 @@ func (h *site) tokenCommand(program string) string {
 
 // subscribeCommand creates a subscription to the events of contents.
 func (h *site) subscribeCommand() string {
-	return h.curl.Command("POST", apiSubscriptions, `{"url": "https://example.com/webhooks", "events": [{"name": "`+exampleEvent+`"}, {"name": "content_updated"}]}`)
+	return h.curl.Command("POST", apiSubscriptions,
+		`{"url": "https://example.com/webhooks", "events": [{"name": "`+exampleEvent+`"}, {"name": "content_updated"}]}`)
 }
 
 // newTokenPath is the form of a token with all scopes of a program.

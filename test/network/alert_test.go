@@ -27,8 +27,10 @@ type alertRun struct {
 func newAlertRun(t *testing.T, flags ...string) *alertRun {
 	t.Helper()
 	harness.Long(t)
-	r := &alertRun{T: t, in: harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), flags...), password: "correct horse battery"}
-	cmd := exec.Command(r.in.Binary, "admin", "create", "--email", "ana@example.com", "--password-file", r.passwordFile(r.password), "--data", r.in.Data)
+	r := &alertRun{T: t, password: "correct horse battery"}
+	r.in = harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), flags...)
+	cmd := exec.Command(r.in.Binary, "admin", "create", "--email", "ana@example.com",
+		"--password-file", r.passwordFile(r.password), "--data", r.in.Data)
 	cmd.Env = harness.Environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -139,7 +141,8 @@ func TestAlertsByEmail(t *testing.T) {
 			r.start()
 			r.test(path, "Accepted by the mail server")
 			m := <-server.Messages
-			if !m.TLS || m.User != "alerts" || m.From != "service@operator.example" || len(m.To) != 1 || m.To[0] != "ana@operator.example" || !strings.Contains(m.Text, "Subject:") {
+			if !m.TLS || m.User != "alerts" || m.From != "service@operator.example" ||
+				len(m.To) != 1 || m.To[0] != "ana@operator.example" || !strings.Contains(m.Text, "Subject:") {
 				t.Errorf("the mail server got %+v", m)
 			}
 		})
@@ -168,7 +171,8 @@ func TestAlertsToSlack(t *testing.T) {
 	r.in.Flags = nil
 	r.start()
 	r.test(private, "address not allowed")
-	page := r.page("POST", "/alerts/new", "name", "Metadata", "kind", "slack", "url", "http://169.254.169.254/", "alert", "subscription_failing")
+	page := r.page("POST", "/alerts/new", "name", "Metadata", "kind", "slack", "url", "http://169.254.169.254/",
+		"alert", "subscription_failing")
 	if !strings.Contains(page, "leads to an address that deliveries may not be sent to") {
 		t.Errorf("a forbidden address: got no error in the form:\n%s", page)
 	}

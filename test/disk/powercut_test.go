@@ -38,7 +38,7 @@ func TestPowerCut(t *testing.T) {
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
 			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"})                                         // it could refuse to start
 		c := newPowerCuts(t, careless, 2)
-		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "that were acknowledged") }) {
+		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "acknowledged events are missing") }) {
 			t.Errorf("a service that does not fsync its commits: got faults %q, want lost events", faults)
 		}
 	})

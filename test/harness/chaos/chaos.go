@@ -1,6 +1,6 @@
-// Package chaos keeps a service busy while a test strikes it, and then compares
-// what the service has stored with a ledger of everything that was acknowledged
-// and everything that arrived.
+// Package chaos puts load on a service while a test disturbs it, for example by killing
+// it. Then it compares what the service has stored with a ledger of everything that the
+// service acknowledged and everything that arrived.
 package chaos
 
 import (
@@ -20,10 +20,10 @@ var seed = flag.Uint64("chaos.seed", 0, "seed of the random choices of a test; 0
 
 // The kinds of receivers. Each program has one of each.
 const (
-	Healthy = "healthy" // answers 200 at once
-	Flaky   = "flaky"   // answers 500 now and then
-	Slow    = "slow"    // answers 200 after a while
-	Hanging = "hanging" // does not answer until it is repaired at the end
+	Healthy = "healthy" // responds 200 at once
+	Flaky   = "flaky"   // responds 500 now and then
+	Slow    = "slow"    // responds 200 after a while
+	Hanging = "hanging" // does not respond until Settle repairs it
 )
 
 // wantedBy lists the events that each kind of receiver subscribes to.
@@ -39,37 +39,36 @@ const (
 	maxPings    = 4 // pings in flight per subscription
 	pace        = 15 * time.Millisecond
 	slowAnswer  = 20 * time.Millisecond
-	flakyEvery  = 5 // of so many requests the flaky receiver refuses one
+	flakyEvery  = 5 // the flaky receiver responds 500 to one of this many requests
 	resumeBound = 2 * time.Second
 )
 
-// ResumeWithin returns how soon after the service is ready again an interrupted
-// attempt must be made again. The promise is a second; the rest is for a machine
-// that is busy with other things.
+// ResumeWithin returns how soon after a restart the service must repeat an interrupted
+// attempt: one second as documented, and more for a busy machine.
 func ResumeWithin() time.Duration { return harness.Scale(resumeBound) }
 
-// Chaos is a service with publishers and receivers at work, and their ledger.
+// Chaos is a service with publishers, receivers and their ledger.
 type Chaos struct {
 	Instance *harness.Instance
-	Rand     *rand.Rand // of the goroutine that strikes
+	Rand     *rand.Rand // only for the goroutine of the test
 	Seed     uint64
 	Programs []*Program
-	// UnreliableDisk says that the disk may refuse writes while the service
-	// runs, so that an interrupted attempt may have to wait.
+	// UnreliableDisk means that writes may fail while the service runs, so that the
+	// repetition of an interrupted attempt may be late.
 	UnreliableDisk bool
 
 	tb       testing.TB
-	repaired chan struct{} // closed: the hanging receivers answer
+	repaired chan struct{} // closed when the hanging receivers may respond
 
 	mu         sync.Mutex
-	powerOff   bool                // nothing that the service says counts
+	powerOff   bool                // ignore what the service acknowledges
 	events     map[string]*event   // by id
-	batches    [][]string          // ids that were published all or nothing
-	registered []*registration     // in the order of their creation
+	batches    [][]string          // ids that were published together
+	registered []*registration     // in order of creation
 	arrivals   map[string]*arrival // by delivery id
 	requests   map[string]int      // by receiver
-	refused    int                 // valid requests that the service refused
-	violations []string            // of what must not happen, seen while running
+	refused    int                 // number of valid requests that the service refused
+	violations []string            // broken promises seen during the load
 }
 
 // Program is a program with a token of all scopes and its subscriptions.
@@ -116,8 +115,7 @@ func (c *Chaos) repair() {
 	}
 }
 
-// Start starts the publishers. The returned function stops them and waits until
-// they have stopped.
+// Start starts the publishers. The returned function stops them and waits for them.
 func (c *Chaos) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -135,8 +133,8 @@ func (c *Chaos) Start() (stop func()) {
 	}
 }
 
-// Settle lets the publishers work undisturbed for a while, stops them, repairs
-// the hanging receivers, and waits until all deliveries have ended.
+// Settle lets the publishers work undisturbed for a while, stops them, repairs the
+// hanging receivers, and waits until all deliveries have ended.
 func (c *Chaos) Settle(stop func()) {
 	c.tb.Helper()
 	<-time.After(200 * time.Millisecond)
@@ -145,8 +143,8 @@ func (c *Chaos) Settle(stop func()) {
 	c.drain()
 }
 
-// Run strikes the service so many times at random moments, with the publishers
-// at work, starts it again after each strike, and settles.
+// Run calls strike at random moments while the publishers work, starts the service
+// again each time, and settles.
 func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 	c.tb.Helper()
 	in := c.Instance
@@ -155,18 +153,18 @@ func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 	p := in.Last()
 	for n := range strikes {
 		var after time.Duration
-		if n%4 == 3 { // during the start
+		if n%4 == 3 { // while the service starts
 			after = time.Duration(c.Rand.IntN(60)) * time.Millisecond
 		} else {
 			if p.Ready.IsZero() && !in.AwaitReady(p) {
-				c.tb.Fatalf("strike %d: the service ended at its start, with status %d:\n%s", n, p.Status, &p.Log)
+				c.tb.Fatalf("before strike %d: the service did not start: exit status %d\n%s", n, p.Status, &p.Log)
 			}
 			after = time.Duration(20+c.Rand.IntN(380)) * time.Millisecond
 		}
 		select {
 		case <-time.After(after):
 		case <-p.Exited:
-			c.tb.Fatalf("strike %d: the service ended by itself, with status %d:\n%s", n, p.Status, &p.Log)
+			c.tb.Fatalf("before strike %d: the service exited by itself with status %d:\n%s", n, p.Status, &p.Log)
 		}
 		strike(p)
 		if bytes.Contains(p.Log.Bytes(), []byte("panic")) {
@@ -175,17 +173,16 @@ func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 		p = in.Start()
 	}
 	if !in.AwaitReady(p) {
-		c.tb.Fatalf("the service ended at its last start, with status %d:\n%s", p.Status, &p.Log)
+		c.tb.Fatalf("after the last strike: the service did not start: exit status %d\n%s", p.Status, &p.Log)
 	}
 	c.Settle(stop)
 }
 
-// SetPower says whether the power is on.
+// SetPower records whether the power is on.
 //
-// A kernel that shuts a file system down may report an fsync in progress as done
-// although it is not. The service then acknowledges and sends what a machine
-// without power could not have. So after the power has gone the service is held
-// to one promise only: to send nothing wrong.
+// A kernel that shuts down a file system may report an fsync in progress as done. The
+// service then acknowledges and sends what a machine without power could not. So while
+// the power is off, Chaos only checks that the service sends nothing wrong.
 func (c *Chaos) SetPower(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +202,7 @@ func (c *Chaos) violation(format string, args ...any) {
 	c.violations = append(c.violations, fmt.Sprintf(format, args...))
 }
 
-// Check reports every broken promise as an error of the test.
+// Check reports every broken promise as a test error.
 func (c *Chaos) Check() {
 	c.tb.Helper()
 	for _, fault := range c.Faults() {
@@ -213,11 +210,11 @@ func (c *Chaos) Check() {
 	}
 }
 
-// Finish ends the service with SIGTERM, and has SQLite check the whole database.
+// Finish stops the service with SIGTERM and checks the whole database with SQLite.
 func (c *Chaos) Finish() {
 	c.tb.Helper()
 	if status := c.Instance.Stop(c.Instance.Last()); status != harness.ExitOK {
-		c.tb.Errorf("exit status %d after SIGTERM, want %d", status, harness.ExitOK)
+		c.tb.Errorf("exit status after SIGTERM: got %d, want %d", status, harness.ExitOK)
 	}
 	for _, fault := range harness.DatabaseFaults(c.tb, c.Instance.Data) {
 		c.tb.Error(fault)

@@ -16,8 +16,8 @@ type audit struct {
 	*Chaos
 	faults  []string
 	stored  map[string]map[string]int // by program, the seq of each event
-	known   map[string]bool           // deliveries that the service has stored
-	slowest time.Duration             // from ready to the next attempt, of interrupted attempts to healthy receivers
+	known   map[string]bool           // ids of stored deliveries
+	slowest time.Duration             // longest time from a restart to the repetition of an interrupted attempt
 	count   struct {
 		acked, inDoubt, deliveries, repeated, interrupted, exhausted, again, afterInterruption int
 	}
@@ -43,10 +43,14 @@ func (c *Chaos) Faults() []string {
 	a.checkRegistrations()
 	a.checkArrivals()
 	if !c.UnreliableDisk && a.slowest > ResumeWithin() {
-		a.fault("an interrupted attempt was made again only %s after the service was ready again", a.slowest)
+		a.fault("an interrupted attempt was repeated %s after the service was ready again, want within %s", a.slowest, ResumeWithin())
 	}
-	c.tb.Logf("%d processes; %d events acknowledged, %d stored but not acknowledged; %d deliveries, %d of them in more than one attempt, %d attempts interrupted, %d deliveries failed for good, %d times one arrived again after a 200, %d of these after an interruption; %d subscriptions and tokens; interrupted attempts to the healthy receivers were made again at most %s after the service was ready again",
-		len(c.Instance.Processes()), a.count.acked, a.count.inDoubt, a.count.deliveries, a.count.repeated, a.count.interrupted, a.count.exhausted, a.count.again, a.count.afterInterruption, len(c.registered), a.slowest.Round(time.Millisecond))
+	n := a.count
+	c.tb.Logf("%d processes; %d events acknowledged, %d stored but not acknowledged; %d subscriptions and tokens",
+		len(c.Instance.Processes()), n.acked, n.inDoubt, len(c.registered))
+	c.tb.Logf("%d deliveries, %d with more than one attempt, %d failed, %d arrived again after a 200, %d of these after an interruption",
+		n.deliveries, n.repeated, n.exhausted, n.again, n.afterInterruption)
+	c.tb.Logf("%d attempts interrupted, repeated within %s of the restart", n.interrupted, a.slowest.Round(time.Millisecond))
 	return a.faults
 }
 
@@ -54,8 +58,8 @@ func (a *audit) fault(format string, args ...any) {
 	a.faults = append(a.faults, fmt.Sprintf(format, args...))
 }
 
-// readLog reads a program's log: it has no gaps, and nothing that was not
-// published, and every event is whole.
+// readLog reads a program's log, and checks that it has no gaps, only published events,
+// and every event complete.
 func (a *audit) readLog(p *Program) {
 	events, err := harness.Feed[json.RawMessage](a.Instance, p.Token, "/v2/events")
 	if err != nil {
@@ -77,16 +81,16 @@ func (a *audit) readLog(p *Program) {
 		seqs[e.ID] = e.Seq
 		sent := a.events[e.ID]
 		if sent == nil || sent.program != p.ID {
-			a.fault("program %s has event %s, which was not published to it", p.ID, e.ID)
+			a.fault("program %s has event %s, which it did not publish", p.ID, e.ID)
 			continue
 		}
 		if want := bytes.TrimSuffix(sent.json(e.ID), []byte("}")); !bytes.HasPrefix(raw, want) {
-			a.fault("event %s is not whole:\n got %s\nwant %s…", e.ID, raw, want)
+			a.fault("event %s is wrong:\n got %s\nwant %s…", e.ID, raw, want)
 		}
 	}
 }
 
-// checkAcknowledged: every acknowledged event is stored.
+// checkAcknowledged checks that every acknowledged event is stored.
 func (a *audit) checkAcknowledged() {
 	lost := 0
 	for id, e := range a.events {
@@ -101,12 +105,11 @@ func (a *audit) checkAcknowledged() {
 		}
 	}
 	if lost > 0 {
-		a.fault("of the %d events that were acknowledged, %d are not there", lost+a.count.acked, lost)
+		a.fault("%d of %d acknowledged events are missing", lost, lost+a.count.acked)
 	}
 }
 
-// checkBatches: of the events that were published in one array all are stored,
-// or none.
+// checkBatches checks that of the events published in one array all or none are stored.
 func (a *audit) checkBatches() {
 	for _, ids := range a.batches {
 		there := 0
@@ -116,13 +119,13 @@ func (a *audit) checkBatches() {
 			}
 		}
 		if there != 0 && there != len(ids) {
-			a.fault("of %d events that were published together, %d are there", len(ids), there)
+			a.fault("%d of %d events published together are stored, want all or none", there, len(ids))
 		}
 	}
 }
 
-// checkSubscription: every event is in exactly one delivery of a subscription
-// that wants it, and each delivery is right.
+// checkSubscription checks that every event is in exactly one delivery of each
+// subscription to it, and that each delivery is right.
 func (a *audit) checkSubscription(p *Program, kind, subscription string) {
 	path := "/v2/webhooks/subscriptions/" + subscription + "/deliveries"
 	deliveries, err := harness.Feed[harness.Delivery](a.Instance, p.Token, path)
@@ -130,8 +133,8 @@ func (a *audit) checkSubscription(p *Program, kind, subscription string) {
 		a.fault("an acknowledged subscription to the %s receiver: %v", kind, err)
 	}
 	a.count.deliveries += len(deliveries)
-	in := make(map[string]int)   // in how many deliveries each event is
-	interrupted := map[int]int{} // attempts, by the number of the process that made them
+	in := make(map[string]int)   // event id → number of deliveries with it
+	interrupted := map[int]int{} // process number → its interrupted attempts
 	for i := range deliveries {
 		d := &deliveries[i]
 		a.known[d.ID] = true
@@ -157,8 +160,8 @@ func (a *audit) checkSubscription(p *Program, kind, subscription string) {
 	}
 }
 
-// checkEnd: a delivery has ended in a way that its receiver explains, after no
-// more attempts than are allowed.
+// checkEnd checks that a delivery has ended as its receiver makes it end, with no more
+// attempts than allowed.
 func (a *audit) checkEnd(d *harness.Delivery, kind string, seen *arrival) {
 	if d.AttemptsMade > webhook.MaxAttempts || seen.times > d.AttemptsMade {
 		a.fault("delivery %s arrived %d times, in %d attempts", d.ID, seen.times, d.AttemptsMade)
@@ -167,7 +170,7 @@ func (a *audit) checkEnd(d *harness.Delivery, kind string, seen *arrival) {
 	case !d.Status.Final():
 		a.fault("delivery %s to the %s receiver is still %s after %d attempts", d.ID, kind, d.Status, d.AttemptsMade)
 	case d.Status == webhook.StatusSuccess && !seen.answered:
-		a.fault("delivery %s is a success, but was never answered 200", d.ID)
+		a.fault("delivery %s is a success, but its receiver never responded 200", d.ID)
 	case d.Status == webhook.StatusFailed && d.FailureReason != webhook.FailureAttemptsExhausted:
 		a.fault("delivery %s failed: %s", d.ID, d.FailureReason)
 	case d.Status == webhook.StatusFailed:
@@ -175,7 +178,7 @@ func (a *audit) checkEnd(d *harness.Delivery, kind string, seen *arrival) {
 	}
 }
 
-// checkEvents: a delivery's events are in the order of the log, and are those
+// checkEvents checks that a delivery's events are in the order of the log and are those
 // that arrived. It counts them in in.
 func (a *audit) checkEvents(p *Program, d *harness.Delivery, subscription string, seen *arrival, in map[string]int) {
 	last := 0
@@ -193,12 +196,13 @@ func (a *audit) checkEvents(p *Program, d *harness.Delivery, subscription string
 		}
 	}
 	if seen.events != nil && (!slices.Equal(seen.events, ids) || seen.subscription != subscription) {
-		a.fault("delivery %s arrived for subscription %s with %s, and is stored for %s with %s", d.ID, seen.subscription, seen.events, subscription, ids)
+		a.fault("delivery %s: arrived for subscription %s with %s, but is stored for %s with %s",
+			d.ID, seen.subscription, seen.events, subscription, ids)
 	}
 }
 
-// checkAttempts: all attempts of a delivery are stored, and it arrived again
-// after a 200 only where the service could not know of the 200. It counts
+// checkAttempts checks that all attempts of a delivery are stored, and that it arrived
+// again after a 200 only if the service could not know of the 200. It counts
 // interrupted attempts in interrupted.
 func (a *audit) checkAttempts(p *Program, path, kind string, d *harness.Delivery, seen *arrival, interrupted map[int]int) {
 	a.count.repeated++
@@ -228,10 +232,10 @@ func (a *audit) checkAttempts(p *Program, path, kind string, d *harness.Delivery
 		a.fault("delivery %s has %d attempts, of which %d are stored", d.ID, one.AttemptsMade, len(one.Attempts))
 	}
 	a.count.interrupted += cut
-	// It may arrive again after a 200 no more often than attempts were
-	// interrupted, which is bounded by what was in flight, or timed out.
+	// A delivery may arrive again after a 200 once for each attempt that was
+	// interrupted or timed out.
 	if seen.ok > 1+unanswered {
-		a.fault("delivery %s was answered 200 %d times, with %d attempts that had no answer", d.ID, seen.ok, unanswered)
+		a.fault("delivery %s: the receiver responded 200 %d times, but only %d attempts had no response", d.ID, seen.ok, unanswered)
 	}
 	if seen.ok > 1 {
 		a.count.again += seen.ok - 1
@@ -239,49 +243,49 @@ func (a *audit) checkAttempts(p *Program, path, kind string, d *harness.Delivery
 	}
 }
 
-// checkInterrupted: attempts were interrupted only when the service was struck,
-// and no more than may be in flight.
+// checkInterrupted checks that attempts were interrupted only by a strike, and no more
+// than may be in flight.
 func (a *audit) checkInterrupted(kind string, interrupted map[int]int) {
 	for process, n := range interrupted {
 		if process < 0 || process == len(a.Instance.Processes())-1 {
-			a.fault("%d attempts to the %s receiver were interrupted although nothing struck", n, kind)
+			a.fault("%d attempts to the %s receiver were interrupted without a strike", n, kind)
 		}
 		if n > maxInFlight+maxPings {
-			a.fault("process %d: %d attempts to the %s receiver were in flight, want at most %d", process, n, kind, maxInFlight+maxPings)
+			a.fault("process %d: got %d attempts to the %s receiver in flight, want at most %d", process, n, kind, maxInFlight+maxPings)
 		}
 	}
 }
 
-// checkRegistrations: acknowledged subscriptions and tokens are stored, and each
-// subscription has one ping.
+// checkRegistrations checks that acknowledged subscriptions and tokens are stored, and
+// that each subscription has one ping.
 func (a *audit) checkRegistrations() {
 	for _, r := range a.registered {
 		if r.subscription != "" {
 			path := "/v2/webhooks/subscriptions/" + r.subscription
 			s, _, err := harness.Get[struct{ URL string }](a.Instance, r.program.Token, path)
 			if err != nil || s.URL != r.url {
-				a.fault("the acknowledged subscription %s: got %q, %v; want %q", r.subscription, s.URL, err, r.url)
+				a.fault("acknowledged subscription %s: got %q, %v; want %q", r.subscription, s.URL, err, r.url)
 			}
 			pings, _, err := harness.Get[[]harness.Delivery](a.Instance, r.program.Token, path+"/deliveries")
 			if err != nil || len(pings) != 1 || len(pings[0].Events) != 1 || pings[0].Events[0].Name != webhook.EventPing {
-				a.fault("the pings of the acknowledged subscription %s: got %+v, %v; want one", r.subscription, pings, err)
+				a.fault("pings of the acknowledged subscription %s: got %+v, %v; want one", r.subscription, pings, err)
 			}
 			for _, d := range pings {
 				a.known[d.ID] = true
 				if seen := a.arrivals[d.ID]; d.Status == webhook.StatusSuccess && (seen == nil || !seen.answered) {
-					a.fault("ping %s is a success, but was never answered 200", d.ID)
+					a.fault("ping %s is a success, but its receiver never responded 200", d.ID)
 				}
 			}
 		}
 		if r.token != "" {
 			if _, _, err := harness.Get[json.RawMessage](a.Instance, r.token, "/v2/webhooks/subscriptions"); err != nil {
-				a.fault("a token that was acknowledged: %v", err)
+				a.fault("an acknowledged token: %v", err)
 			}
 		}
 	}
 }
 
-// checkArrivals: everything that arrived is stored, and arrived at most five
+// checkArrivals checks that everything that arrived is stored and arrived at most five
 // times.
 func (a *audit) checkArrivals() {
 	for id, seen := range a.arrivals {
@@ -306,7 +310,7 @@ func (c *Chaos) acknowledged(subscription string) bool {
 	return slices.ContainsFunc(c.registered, func(r *registration) bool { return r.subscription == subscription })
 }
 
-// processAt returns the number of the process that ran at a time, -1 for none.
+// processAt returns the number of the process that ran at a time, or -1.
 func (c *Chaos) processAt(at time.Time) int {
 	return slices.IndexFunc(c.Instance.Processes(), func(p *harness.Process) bool {
 		// The service stores milliseconds.
@@ -314,8 +318,8 @@ func (c *Chaos) processAt(at time.Time) int {
 	})
 }
 
-// waited returns for how long the service had been ready again, after the
-// process of one attempt had ended, when it made the next.
+// waited returns how long after the restart that followed one attempt the service made
+// the next attempt.
 func (c *Chaos) waited(attempt, next time.Time) (d time.Duration) {
 	for _, p := range c.Instance.Processes() {
 		if p.Started.Before(attempt) || p.Ready.IsZero() || next.Before(p.Ready) {
@@ -330,9 +334,8 @@ func (c *Chaos) waited(attempt, next time.Time) (d time.Duration) {
 	return d
 }
 
-// RunningFaults returns every broken promise that can be seen while the
-// publishers are at work: every acknowledged event is stored, and what has
-// arrived is stored as an attempt.
+// RunningFaults returns every broken promise that can be seen during the load: every
+// acknowledged event must be stored, and every arrival must be stored as an attempt.
 func (c *Chaos) RunningFaults() (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	subscriptions := make(map[string]bool)
@@ -357,23 +360,23 @@ func (c *Chaos) RunningFaults() (faults []string) {
 			}
 			for _, d := range deliveries {
 				if times[d.ID] > d.AttemptsMade {
-					fault("delivery %s has arrived %d times, and %d attempts are stored", d.ID, times[d.ID], d.AttemptsMade)
+					fault("delivery %s arrived %d times, but only %d attempts are stored", d.ID, times[d.ID], d.AttemptsMade)
 				}
 				delete(times, d.ID)
 			}
 		}
 	}
 	for id := range acked {
-		fault("event %s is not there, which was acknowledged", id)
+		fault("acknowledged event %s is missing", id)
 	}
 	for id := range times {
-		fault("delivery %s has arrived, and is not stored", id)
+		fault("delivery %s arrived, but is not stored", id)
 	}
 	return faults
 }
 
-// snapshot returns how often each delivery of the subscriptions has arrived, and
-// the events that were acknowledged.
+// snapshot returns how often each delivery of the subscriptions has arrived, and the
+// acknowledged events.
 func (c *Chaos) snapshot(subscriptions map[string]bool) (times map[string]int, acked map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

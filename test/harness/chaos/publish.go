@@ -16,15 +16,15 @@ import (
 	"service/webhook"
 )
 
-// event is an event that a publisher has sent.
+// event is an event that a publisher sent.
 type event struct {
 	program string
 	name    string
-	number  int // in a field of the event, so that its content can be checked
+	number  int // a field of the event, to check its content
 	acked   bool
 }
 
-// json is the event as it is published, and as it must be found in the log.
+// json returns the event as it is published, and as it must be in the log.
 func (e *event) json(id string) []byte {
 	own := fmt.Sprintf(`"content_id":%d,"channel_ids":[%[1]d,2]`, e.number)
 	switch e.name {
@@ -36,8 +36,8 @@ func (e *event) json(id string) []byte {
 	return fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1",%s}`, id, e.name, own)
 }
 
-// NewEvent enters an event of a program into the ledger, and returns it as it is
-// to be published.
+// NewEvent adds an event of a program to the ledger, and returns it as it must be
+// published.
 func (c *Chaos) NewEvent(p *Program) (id string, body []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,8 +56,8 @@ func (c *Chaos) Acknowledge(ids ...string) {
 	}
 }
 
-// publish publishes events until ctx ends: singly, in arrays and in lines. What
-// was not acknowledged is published again with the same ids, or left in doubt.
+// publish publishes events until ctx ends: singly, in arrays and in lines. It publishes
+// unacknowledged events again with the same ids, or abandons them.
 func (c *Chaos) publish(ctx context.Context, p *Program, rng *rand.Rand) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
@@ -90,7 +90,7 @@ func (c *Chaos) publish(ctx context.Context, p *Program, rng *rand.Rand) {
 	}
 }
 
-// compose makes up to eight new events, and enters them into the ledger.
+// compose makes up to eight new events and adds them to the ledger.
 func (c *Chaos) compose(p *Program, rng *rand.Rand) (body any, ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *Chaos) compose(p *Program, rng *rand.Rand) (body any, ids []string) {
 	}
 	switch rng.IntN(3) {
 	case 0:
-		// Lines are stored one by one: not all or nothing.
+		// Lines are stored one by one, not all or none.
 		lines := harness.NDJSON{}
 		for _, e := range all {
 			lines = append(append(lines, e...), '\n')
@@ -124,9 +124,8 @@ func (c *Chaos) compose(p *Program, rng *rand.Rand) (body any, ids []string) {
 	return []byte(all[0]), ids[:1]
 }
 
-// mayRefuse reports whether the service may refuse a valid request with a
-// status, and counts it. The status must be the one that asks to try again; but
-// while the power is off it may be any that blames the service.
+// mayRefuse counts a refused valid request, and reports whether its status is allowed:
+// 503, or while the power is off any status that means a fault of the service.
 func (c *Chaos) mayRefuse(status int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +133,7 @@ func (c *Chaos) mayRefuse(status int) bool {
 	return status == http.StatusServiceUnavailable || c.powerOff && status >= 500
 }
 
-// registration is a subscription and a token that were created.
+// registration is a subscription and a token that were created together.
 type registration struct {
 	program      *Program
 	subscription string // "" if it was not acknowledged
@@ -184,8 +183,8 @@ func (c *Chaos) register(ctx context.Context, p *Program, rng *rand.Rand) {
 	}
 }
 
-// createToken asks the running service for a token over its control socket, as
-// the command `token create` does, but without a process of its own each time.
+// createToken creates a token over the service's control socket, as the command
+// token create does, but without starting a process each time.
 func createToken(ctx context.Context, data, program string) (string, error) {
 	client, err := control.Dial(ctx, data)
 	if err != nil {

@@ -13,27 +13,26 @@ import (
 	"service/webhook"
 )
 
-// arrival is a delivery as its receiver saw it.
+// arrival is a delivery as its receiver got it.
 type arrival struct {
 	subscription string
 	sum          [sha256.Size]byte
 	events       []string
-	times        int // requests that began to arrive while the power was on
-	ok           int // of these, answered 200
-	// answered says whether any request was answered 200, even one that came
-	// when the power was about to go: the service's record of it may have
-	// reached the disk in the last moment.
+	times        int // number of requests that arrived while the power was on
+	ok           int // how many of these got the response 200
+	// answered is true after any response 200, even just before a power cut: the
+	// service may still have stored it.
 	answered bool
 }
 
-// ServeHTTP is every receiver: /PROGRAM/KIND.
+// ServeHTTP serves all receivers: /PROGRAM/KIND.
 func (c *Chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	kind := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	id := r.Header.Get("X-Service-Delivery")
 	body, err := io.ReadAll(r.Body)
 	a, counts, refused := c.arrive(r, id, kind)
 	if err != nil {
-		return // the service was killed while it was sending
+		return // the service was killed during the request
 	}
 	c.readDelivery(r, id, body, a)
 	switch {
@@ -60,8 +59,8 @@ func (c *Chaos) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// arrive enters a request into the ledger. It returns the delivery's entry,
-// whether the request counts, and whether it is to be refused.
+// arrive adds a request to the ledger. It returns the delivery's entry, whether the
+// request counts, and whether the receiver must refuse it.
 func (c *Chaos) arrive(r *http.Request, id, kind string) (a *arrival, counts, refused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +76,8 @@ func (c *Chaos) arrive(r *http.Request, id, kind string) (a *arrival, counts, re
 	return a, counts, kind == Flaky && c.requests[r.URL.Path]%flakyEvery == 0
 }
 
-// readDelivery compares a body with its headers, and with what has arrived of
-// the delivery before.
+// readDelivery compares a body with its headers, and with earlier requests of the same
+// delivery.
 func (c *Chaos) readDelivery(r *http.Request, id string, body []byte, a *arrival) {
 	var delivery struct {
 		ID           string `json:"delivery_id"`
@@ -123,9 +122,8 @@ func (c *Chaos) Delivered(id string) bool {
 	return false
 }
 
-// drain waits until every event in the log is in its deliveries and these have
-// ended, for at most [harness.Timeout]: what is then not right, or cannot be
-// read at all, is found by Faults.
+// drain waits until every event in the log is in its deliveries and these have ended,
+// but at most [harness.Timeout]. Faults then finds what is wrong.
 func (c *Chaos) drain() {
 	c.tb.Helper()
 	deadline := time.After(harness.Timeout())
@@ -153,8 +151,8 @@ func (c *Chaos) drain() {
 	}
 }
 
-// drained reports whether the subscription's deliveries have ended and contain
-// all of the events that have one of the names.
+// drained reports whether the subscription's deliveries have ended and contain all
+// events with one of the names.
 func (c *Chaos) drained(p *Program, subscription string, events []webhook.EventRef, names []string) (bool, error) {
 	deliveries, err := harness.Feed[harness.Delivery](c.Instance, p.Token, "/v2/webhooks/subscriptions/"+subscription+"/deliveries")
 	if err != nil {

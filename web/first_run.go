@@ -46,7 +46,7 @@ func (h *site) setupSteps(admin string, done *store.FirstRun) []setupStep {
 		note: tokenNote, command: h.subscribeCommand(),
 	}, {
 		label: "Send a test event", text: "The example of an event type goes to one subscription, and the page shows the response.",
-		note: tokenNote,
+		note:    tokenNote,
 		command: h.curl.Command("POST", apiSubscriptions+"/SUBSCRIPTION_ID/test", `{"name": "`+exampleEvent+`"}`),
 	}}
 	if id := done.SubscriptionID; id != "" {

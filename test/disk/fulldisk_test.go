@@ -229,7 +229,7 @@ func (f *fullDisk) checkPages(p *chaos.Program) {
 			f.t.Errorf("page %s on a full disk: got %d, want 200\n%s", path, a.status, a.body)
 		}
 	}
-	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Make room")) {
+	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Free disk space")) {
 		f.t.Errorf("signing in on a full disk: got %d, want 200, or 503 with the reason\n%s", a.status, a.body)
 	}
 }

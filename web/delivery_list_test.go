@@ -444,7 +444,7 @@ func TestDeliveryStream(t *testing.T) {
 	f := followList(v, address, point)
 	one := s.deliver(sub, 410)
 	id, data := f.next(`data-count="1"`)
-	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update") {
+	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update")+strings.Count(data, "data-late") {
 		t.Fatalf("got %s", data)
 	}
 	f.body.Close()
@@ -527,6 +527,39 @@ func TestDeliveryStreamLate(t *testing.T) {
 	}
 }
 
+// A delivery that was stored while the page was followed, and fails later, is sent too.
+func TestLiveListLate(t *testing.T) {
+	_, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	s.deliver(sub, 410)
+	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
+	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	update := func(late int) {
+		t.Helper()
+		newest, err := w.store.Deliveries().Newest(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := l.update(t.Context(), map[int64]struct{}{newest: {}})
+		if err != nil || u.count != 0 || len(u.late) != late {
+			t.Fatalf("got %d new and %d late rows, want none and %d (%v)", u.count, len(u.late), late, err)
+		}
+	}
+	update(1) // which the page may lack: it completed just before
+	other := s.subscribe("acme", "https://b.example/in")
+	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: other.ID}, Kind: store.CreditPing}).Wait()
+	if err != nil || c == nil {
+		t.Fatal(err)
+	}
+	update(0)
+	s.record(c, 410)
+	update(1)
+	update(0)
+}
+
 // A list says how many rows have come since its first page was shown, by links that carry
 // how far that was.
 func TestNewRows(t *testing.T) {
@@ -588,7 +621,7 @@ func TestDeliveryStreamCounts(t *testing.T) {
 			t.Errorf("%s: got %s", address, data)
 		}
 		one := s.deliver(sub, 200)
-		if _, data = f.next("data-row"); !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update") {
+		if _, data = f.next("data-row"); !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update")+strings.Count(data, "data-late") {
 			t.Errorf("%s: got %s", address, data)
 		}
 		f.body.Close()

@@ -87,6 +87,7 @@ type liveList struct {
 	shown []int64          // nums of the rows of the page, newest first
 	open  map[int64]string // of those that are not completed, what the page shows; "" when that is not known
 
+	gap       bool    // deliveries were counted whose rows the page lacks
 	first     bool    // nothing was sent yet
 	allowance float64 // new rows that may be sent now
 	looked    time.Time
@@ -147,6 +148,7 @@ func (h *deliveryPages) newLiveList(ctx context.Context, q *webhook.ListQuery, p
 		}
 		l.point = livePoint{newest, newest, time.Now()}
 	}
+	l.gap = l.point.last != l.point.top
 	page, nums, err := h.store.Deliveries().UpTo(ctx, q, l.point.top, max(liveRows, q.Size))
 	l.shown = nums
 	for i, d := range page {
@@ -199,10 +201,13 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 	l.allowance -= float64(len(u.fresh))
 	l.first, l.looked = false, now
 	l.point.last, l.point.at = a.Newest, now
+	if l.gap = l.gap || a.More || a.Count > len(a.Rows); !l.gap {
+		l.point.top = a.Newest // also when nothing matched so far
+	}
 	if len(a.Nums) == 0 {
 		return u, nil
 	}
-	l.point.top = a.Nums[0]
+	l.point.top = max(l.point.top, a.Nums[0])
 	l.shown = slices.Concat(a.Nums, l.shown)
 	for _, num := range l.shown[min(liveRows, len(l.shown)):] {
 		delete(l.open, num)
@@ -250,7 +255,7 @@ func (l *liveList) rowsChange() bool {
 // late returns the deliveries that belong on the page and match the query only since
 // they changed, with their nums.
 func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []webhook.Delivery, nums []int64, err error) {
-	if l.first || len(named) == 0 || !l.rowsChange() {
+	if l.first || l.gap || len(named) == 0 || !l.rowsChange() {
 		return nil, nil, nil
 	}
 	page, of, err := l.store.Deliveries().UpTo(ctx, l.query, l.point.top, liveRows)

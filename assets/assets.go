@@ -1,7 +1,6 @@
-// Package assets holds the files that the admin pages load beside themselves:
-// embedded, so that the binary needs no folder next to it, and served under
-// names that hold a hash of their content, so that a browser may keep them for
-// good and never sees an old one.
+// Package assets holds the files that the admin pages load. They are
+// embedded in the binary. Their names contain a hash of their content, so a
+// browser may cache them permanently and never shows an old one.
 //
 // The sources are style.css and the folders src (ours) and vendor (others',
 // byte for byte as published). What is served is in dist, which

@@ -383,7 +383,7 @@ func TestAudit(t *testing.T) {
 		"filter[subject_id]=s1,s2&filter[action]=subscription.pause":  {all[0], all[3]},
 		"filter[action]=subscription.pause":                           {all[0], all[3]},
 		"filter[program_id]=other":                                    {all[1]},
-		"filter[program_id]=nobody":                                   nil,
+		"filter[program_id]=unknown":                                  nil,
 		"filter[admin]=' OR 1=1 --":                                   nil,
 		"sort=at":                                                     {all[3], all[2], all[1], all[0]},
 		"filter[at.from]=" + webhook.FormatTime(began.Add(time.Hour)): {all[0], all[1], all[2]},

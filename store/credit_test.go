@@ -167,7 +167,7 @@ func TestFailedCommitFailsInlineDelivery(t *testing.T) {
 		if err := w.t.Exec("PRAGMA defer_foreign_keys = ON"); err != nil {
 			return err
 		}
-		if err := w.t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('nobody', 1)"); err != nil {
+		if err := w.t.Exec("INSERT INTO cursors (subscription_id, seq) VALUES ('unknown', 1)"); err != nil {
 			return err
 		}
 		_, err := w.Publish("p", []webhook.Event{event("content_updated")})

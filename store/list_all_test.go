@@ -169,7 +169,7 @@ func (d *allDeliveries) randomQuery() string {
 	pick(6, "event", "content_updated", "channel_created", "ping", "ping,content_deleted")
 	pick(6, "response_status", "404", "4xx,5xx", "2xx,404", "500")
 	pick(8, "error", "timeout", "dns,timeout", "tls")
-	pick(4, "program_id", "p", "q", "p,q", "nobody")
+	pick(4, "program_id", "p", "q", "p,q", "unknown")
 	pick(4, "subscription_id", d.subs[0].ID, d.subs[1].ID+","+d.subs[2].ID, webhook.NewID())
 	pick(5, "subscription_url", "P-0", "p-1.EXAMPLE,q-3", "n=1", "example", "nowhere", "https://q-2")
 	pick(5, "attempts_made.from", "1", "2", "3", "5")

@@ -177,7 +177,7 @@ func TestTokens(t *testing.T) {
 		}
 		_, err = s.Tokens().Authenticate(ctx, secret)
 		wantCode(t, err, webhook.CodeUnauthenticated)
-		_, err = s.Tokens().Revoke(ctx, "nobody")
+		_, err = s.Tokens().Revoke(ctx, "unknown")
 		wantCode(t, err, webhook.CodeNotFound)
 		if all, err := s.Tokens().List(ctx); err != nil || len(all) != 2 || all[0].RevokedAt.IsZero() || !all[1].RevokedAt.IsZero() {
 			t.Errorf("got %+v (%v), want the revoked one first", all, err)

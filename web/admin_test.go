@@ -167,7 +167,7 @@ func TestAuditPage(t *testing.T) {
 		"?filter[action]=subscription.pause": {"subscription pause", "svc_abc"},
 		"?filter[subject_id]=token-1":        {"svc_abc", "subscription pause"},
 		"?program=acme":                      {"svc_abc", "subscription pause"},
-		"?filter[admin]=nobody":              {"Nothing matches", "svc_abc"},
+		"?filter[admin]=unknown":             {"Nothing matches", "svc_abc"},
 	} {
 		p := v.do("GET", "/audit"+query)
 		rows := p.body[strings.Index(p.body, "<main"):]

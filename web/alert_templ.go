@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// alertTable is what the operator was told of, and whether it was heard.
+// alertTable lists the alerts, and whether each was sent.
 func alertTable(alerts []store.Alert, c ui.Clock) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

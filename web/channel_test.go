@@ -15,7 +15,7 @@ func TestChannelPages(t *testing.T) {
 	v.do("GET", "/alerts").want(t, 200, "No alert channels yet.")
 	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
 	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "must have at least one alert")
-	v.send("/alerts/new", "name", "x", "kind", "email", "to", "nobody", "alert", "subscription_failing").want(t, 422, "must be an email address")
+	v.send("/alerts/new", "name", "x", "kind", "email", "to", "no-address", "alert", "subscription_failing").want(t, 422, "must be an email address")
 
 	made := v.send("/alerts/new", "name", "On call", "kind", "webhook", "url", "https://hooks.example/canary", "alert", "events_lost")
 	made.want(t, 200, "Copy the signing secret now:")

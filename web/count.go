@@ -43,7 +43,7 @@ func atLeast(n int, more bool) string {
 	return ui.Number(int64(n))
 }
 
-// andDeliveries tells of deliveries that wait beside events.
+// andDeliveries counts deliveries that wait in addition to events.
 func andDeliveries(n int) string {
 	if n == 1 {
 		return "and 1 delivery"

@@ -326,7 +326,7 @@ func TestHostileDelivery(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
-	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // no name that can be published; nobody asks for it
+	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // not a valid name, without subscribers
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
 	line := strings.Repeat("x", webhook.MaxStoredBody-20)

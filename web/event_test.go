@@ -192,7 +192,7 @@ func TestPublish(t *testing.T) {
 		"a ping":           {"acme", `{"name":"ping","version":"1"}`, []string{"cannot be published"}},
 		"a taken id":       {"acme", strings.Replace(text, "48211", "7", 1), []string{"and different content already exists"}},
 		"no program":       {"", text, []string{`href="#publish-program"`, "is required"}},
-		"another program":  {"nobody", text, []string{"does not exist"}},
+		"another program":  {"unknown", text, []string{"does not exist"}},
 		"hostile":          {"acme<script>", `{"name":"</textarea><script>alert(1)</script>` + "\u202e" + `","version":"1"}`, []string{"is not the name of an event type"}},
 		"too large":        {"acme", `{"name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`, []string{"must be at most"}},
 	} {

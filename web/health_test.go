@@ -132,7 +132,7 @@ func TestHealthIsSmall(t *testing.T) {
 	z.Write([]byte(render(t, o)))
 	z.Close()
 	if b.Len() > 30<<10 {
-		t.Errorf("the page is %d bytes as it travels, want 30 KiB at the most", b.Len())
+		t.Errorf("the page is %d bytes as it travels, want at most 30 KiB", b.Len())
 	}
 	t.Logf("%d bytes", b.Len())
 }
@@ -160,7 +160,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 					t.Fatalf("lacks %q:\n%s", text, page)
 				}
 			}
-			if strings.Contains(page, "tell-nobody") {
+			if strings.Contains(page, "query-canary") {
 				t.Fatalf("the page has the query of a URL:\n%s", page)
 			}
 		}
@@ -168,7 +168,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
-		endpoint := "https://hooks.example/in?token=tell-nobody"
+		endpoint := "https://hooks.example/in?token=query-canary"
 		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Events: &[]string{"user_created"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -57,7 +57,7 @@ func TestIncidentPages(t *testing.T) {
 		if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
-		endpoint, name := "https://hooks.example/in?token=tell-nobody", "Partner <X>\u202e"
+		endpoint, name := "https://hooks.example/in?token=query-canary", "Partner <X>\u202e"
 		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name, Events: &[]string{"user_created"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestIncidentPages(t *testing.T) {
 					t.Fatalf("%s lacks %q:\n%s", path, text, page)
 				}
 			}
-			if strings.Contains(page, "tell-nobody") || strings.Contains(page, "<X>") || strings.Contains(page, "\u202e") {
+			if strings.Contains(page, "query-canary") || strings.Contains(page, "<X>") || strings.Contains(page, "\u202e") {
 				t.Fatalf("%s has what it must not:\n%s", path, page)
 			}
 			return page

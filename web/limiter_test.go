@@ -45,8 +45,8 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
-// TestThrottleIsBounded holds that memory is, and that nobody makes room for
-// himself by being many: who has tried the most is remembered.
+// TestThrottleIsBounded checks that memory is bounded, and that a flood of keys
+// does not evict the key with the most tries.
 func TestThrottleIsBounded(t *testing.T) {
 	th := newTryLimiter(3)
 	l := limit{"l", 2, time.Hour}
@@ -231,8 +231,8 @@ func TestPasswordChangeIsThrottled(t *testing.T) {
 	})
 }
 
-// TestBusy holds that who cannot be served at once is told when to come again,
-// and that it counts as no try.
+// TestBusy checks that a sign-in that cannot be served at once is answered with the
+// time to retry, and does not count as a try.
 func TestBusy(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -248,7 +248,7 @@ func TestBusy(t *testing.T) {
 		}
 	}
 	// Whether there is such an admin does not show: a password is hashed all the same.
-	v.enter("nobody@example.com", testPassword).want(t, 503, "Try again in a few seconds")
+	v.enter("unknown@example.com", testPassword).want(t, 503, "Try again in a few seconds")
 	for range maxHashQueue {
 		<-w.pages.signIn.hasher.unknownQueue
 	}

@@ -21,7 +21,7 @@ const overviewDeliveries = 15
 // overview is what the page of the same name shows.
 type overview struct {
 	notReady  string // why the service is not ready, "" when it is
-	fullDisk  bool   // and that is for want of room on the disk alone
+	fullDisk  bool   // the only reason is a full disk
 	version   string
 	started   time.Time
 	database  string

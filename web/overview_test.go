@@ -192,7 +192,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	hostile := `<img src=x onerror=alert(1)>`
-	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=tell-nobody"
+	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=query-canary"
 	sub, _, err := s.Subscriptions().Create(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)}, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		t.Fatalf("claim the ping: %v, %v", ping, err)
 	}
 	v.do("GET", "/").want(t, 200, "being sent")
-	// The service stops meanwhile and starts again.
+	// The service stops during the attempt and starts again.
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
@@ -235,7 +235,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p = v.do("GET", "/")
 	p.want(t, 200, "user_created"+html.EscapeString(hostile))
 	p.want(t, 200, ">hooks.example<")
-	for _, bad := range []string{"<img", "tell-nobody"} {
+	for _, bad := range []string{"<img", "query-canary"} {
 		if strings.Contains(p.body, bad) {
 			t.Errorf("the page has %s:\n%s", bad, p.body)
 		}
@@ -307,7 +307,7 @@ func TestOverviewIsSmall(t *testing.T) {
 		size += len(v.do("GET", path, "Accept-Encoding", "gzip").body)
 	}
 	if size > 60<<10 {
-		t.Errorf("the page and what it loads are %d bytes, want 60 KiB at the most", size)
+		t.Errorf("the page and what it loads are %d bytes, want at most 60 KiB", size)
 	}
 	t.Logf("%d bytes", size)
 }

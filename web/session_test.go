@@ -128,7 +128,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
 	v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
 
-	// No setup link is good from then on, whoever has it.
+	// From then on no setup link works.
 	for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
 		for _, method := range []string{"GET", "POST"} {
 			v.do(method, l).want(t, 404, "This link is not valid")
@@ -293,12 +293,12 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 func TestUnknownAdminsCostTheSame(t *testing.T) {
 	w := testWeb(t, nil)
 	if ok, stale, err := w.pages.signIn.noPassword.Matches(testPassword); ok || stale || err != nil {
-		t.Errorf("what is checked for nobody: matches %v, stale %v, %v; want what costs as much as any", ok, stale, err)
+		t.Errorf("the hash for an unknown admin: matches %v, stale %v, %v; want the parameters of a real one", ok, stale, err)
 	}
 }
 
-// TestOldHashesAreReplaced holds that signing in with a password that was hashed
-// with other parameters hashes it anew.
+// TestOldHashesAreReplaced checks that signing in rehashes a password that was
+// hashed with other parameters.
 func TestOldHashesAreReplaced(t *testing.T) {
 	w := testWeb(t, nil)
 	old := webhook.PasswordHash("$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw")

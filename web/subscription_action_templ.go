@@ -495,7 +495,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">Next steps</h2><ul class=\"steps\"><li>Give it to the partner over a private channel.</li><li>The receiver verifies each delivery with it: any Standard Webhooks library accepts it.</li><li>Lost? Rotate the secret: it cannot be shown again.</li></ul></section><p class=\"actions\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">Next steps</h2><ul class=\"steps\"><li>Give it to the partner over a private channel.</li><li>The receiver verifies each delivery with it: any Standard Webhooks library accepts it.</li><li>If it is lost, rotate the secret.</li></ul></section><p class=\"actions\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -85,7 +85,7 @@ func TestDegraded(t *testing.T) {
 }
 
 // TestProbeNow: the page of a failing subscription has a button for its next probe,
-// and shows what came of it.
+// and shows its result.
 func TestProbeNow(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")

@@ -104,7 +104,7 @@ func TestCreateSubscription(t *testing.T) {
 	once := form.hidden(t, "once")
 
 	const authorization = "Bearer canary-of-a-partner"
-	wrong := v.send("/subscriptions/new", "once", once, "for_program", "nobody", "url", "http://10.0.0.1/x", "authorization", authorization, "max_in_flight", "many", "description", "Kept <b>")
+	wrong := v.send("/subscriptions/new", "once", once, "for_program", "unknown", "url", "http://10.0.0.1/x", "authorization", authorization, "max_in_flight", "many", "description", "Kept <b>")
 	wrong.want(t, 422, "Nothing was saved.")
 	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "does not exist", `href="#url"`, `href="#events"`)
 	wrong.hasNot(t, authorization)
@@ -203,8 +203,7 @@ func TestEditSubscription(t *testing.T) {
 	edit(was, "description", "mine").want(t, 303, "")
 	v.do("GET", path).want(t, 200, "Saved.")
 
-	// What the service or another admin changes beside the form is no reason to
-	// refuse it.
+	// A change to a property that is not in the form does not refuse the form.
 	now := v.do("GET", path+"/edit").hidden(t, "was")
 	v.send(path+"/pause").want(t, 303, "")
 	v.send(path+"/resume").want(t, 303, "")
@@ -442,7 +441,7 @@ func TestSubscriptionList(t *testing.T) {
 		"":                                  "c b a",
 		"sort=created_at":                   "a b c",
 		"program=acme":                      "b a",
-		"program=nobody":                    "",
+		"program=unknown":                   "",
 		"filter[active]=false":              "b",
 		"filter[event]=content_published":   "b a",
 		"filter[url]=C.EXAMPLE":             "c",

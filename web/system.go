@@ -96,8 +96,8 @@ func checkBadge(l store.Level) string {
 	return "failed"
 }
 
-// supportText is the state of the service in plain text, for whoever is asked
-// for help: without secrets, names of partners or URLs.
+// supportText is the state of the service in plain text, for a support request:
+// without secrets, names of partners or URLs.
 func (h *systemPages) supportText(s *systemRecord) string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {

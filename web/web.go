@@ -29,8 +29,8 @@
 // ([ui.FieldErrors]). A page with a secret must say so (response.secret).
 //
 // A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which
-// has its one h1. Package ui has what pages are made of. Times are told by the
-// clock of the frame: @f.Clock.Ago(t). Text from outside that stands in a line
+// has its one h1. Package ui has what pages are made of. The clock of the frame
+// formats times: @f.Clock.Ago(t). Text from outside that stands in a line
 // goes through [ui.Visible], a body through [ui.BodyBlock].
 //
 // go generate ./... renews the generated code of the pages and the assets. It is
@@ -87,8 +87,8 @@ type Config struct {
 	Checks func(context.Context) []store.Finding
 
 	// Rules are those for subscriptions, and MaxSubscriptions is how many a
-	// program may have; 0 is no limit. BatchSize is how many events a delivery
-	// has at the most.
+	// program may have; 0 is no limit. BatchSize is the maximum number of
+	// events in a delivery.
 	Rules            webhook.SubscriptionRules
 	MaxSubscriptions int
 	BatchSize        int

@@ -219,7 +219,7 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	}
 }
 
-// loads finds the files that a page loads beside itself.
+// loads finds the files that a page loads.
 var loads = regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
 
 // TestPagesLoadOnlyWhatThePolicyAllows holds that no page has what the browser

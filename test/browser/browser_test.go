@@ -32,7 +32,7 @@ import (
 	"service/test/harness"
 )
 
-// What the journeys are driven with, beside a Chromium that is installed.
+// The versions of the tools that drive the journeys. Chromium must be installed.
 const (
 	playwright = "playwright-core@1.65.1"
 	axe        = "axe-core@4.14.1"
@@ -344,10 +344,10 @@ func (s *browsed) stop() error {
 	return nil
 }
 
-// control is the URL by which a journey starts its service anew, by POST to
-// /restart. With aged=12h the sessions that there are were begun, were seen last
-// and end so much earlier: the binary has no other clock than the machine's. With
-// table=NAME that table is not there any more, so that what needs it fails.
+// control is the URL of a helper: a journey restarts its service by POST to
+// /restart. aged=12h moves the times of all sessions 12 hours back, because the
+// binary only reads the machine's clock. table=NAME drops that table, so requests
+// that need it fail.
 func (s *browsed) control() string {
 	if s.data == "" {
 		return ""
@@ -376,7 +376,7 @@ func (s *browsed) control() string {
 	return server.URL
 }
 
-// changeStopped changes the database of a data directory that nobody has open.
+// changeStopped changes the database of a data directory that no process has open.
 func changeStopped(data, statement string, args ...any) (err error) {
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(data, "service.db"))
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 var (
 	pagesDeliveries = flag.Int("pages.deliveries", 10_000, "how many deliveries there are when TestPages asks for the admin pages")
 	pagesTimes      = flag.Int("pages.times", 1, "how often TestPages asks for each page; from 20 times on their time is judged")
-	pagesRate       = flag.Int("pages.rate", 50, "events that are published and delivered each second meanwhile")
+	pagesRate       = flag.Int("pages.rate", 50, "events published and delivered each second during the run")
 	pagesData       = flag.String("pages.data", "", "a folder that keeps the data of TestPages for another run; a temporary one when empty")
 	pagesOnly       = flag.String("pages.only", "", "a regular expression: only pages whose names match")
 )
@@ -49,8 +49,8 @@ const (
 //
 //	go test ./test/browser -run TestPages -v -timeout 30m -pages.deliveries 1000000 -pages.times 40 -pages.rate 500
 //
-// A time is that of whole answers, as a client on the same machine sees them;
-// cpu is how long the service had a processor for one, and for the load meanwhile.
+// A time covers the whole response, as a client on the same machine sees it. cpu
+// is the processor time of the service for it, including the load at that time.
 func TestPages(t *testing.T) {
 	harness.Long(t)
 	dir := *pagesData
@@ -211,7 +211,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "subscriptions, deleted", path: "/subscriptions?filter[deleted]=true", rows: 1, walk: true},
 		{name: "subscriptions, with losses", path: "/subscriptions?filter[losses]=true"},
 		{name: "subscriptions, by event", path: "/subscriptions?filter[event]=channel_created", rows: 25},
-		{name: "subscriptions, an event nobody wants", path: "/subscriptions?filter[event]=user_notification_deleted"},
+		{name: "subscriptions, an event without subscribers", path: "/subscriptions?filter[event]=user_notification_deleted"},
 		{name: "subscriptions, by URL", path: "/subscriptions?filter[url]=nowhere.example"},
 		{name: "subscriptions, of a program", path: "/subscriptions?program=" + s.big + "&page[size]=100", rows: 100},
 		{name: "subscription, busy", path: "/subscriptions/" + s.busy, rows: 5},
@@ -255,7 +255,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "event types", path: "/event-types"},
 		{name: "event types of a program", path: "/event-types?program=" + s.fanProgram},
 		{name: "one event type", path: "/event-types/content_updated"},
-		{name: "one event type nobody asks for", path: "/event-types/user_notification_deleted"},
+		{name: "one event type without subscribers", path: "/event-types/user_notification_deleted"},
 	}
 	return slices.Concat(all, settingPages(s), deliveryLists(s))
 }
@@ -271,7 +271,7 @@ func settingPages(s *pageSample) []page {
 		{name: "system", path: "/system"},
 		{name: "audit", path: "/audit", rows: 25},
 		{name: "audit, an action", path: "/audit?filter[action]=token.revoke"},
-		{name: "audit, an admin who is not", path: "/audit?filter[admin]=nobody@example.com"},
+		{name: "audit, an unknown admin", path: "/audit?filter[admin]=unknown@example.com"},
 		{name: "audit, a program", path: "/audit?filter[program_id]=nowhere"},
 		{name: "find, a delivery", path: "/find?q=" + s.plain[:18]},
 		{name: "find, many", path: "/find?q=0"},
@@ -479,7 +479,7 @@ func (b *pageVisitor) asset(path string) int {
 	return b.assets[path]
 }
 
-// openPages opens the database of a data directory that nobody has open.
+// openPages opens the database of a data directory that no process has open.
 func openPages(tb testing.TB, dir string) *sql.DB {
 	tb.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, "service.db"))
@@ -560,7 +560,7 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	const dead = "http://127.0.0.1:9" // discard, which nobody serves
+	const dead = "http://127.0.0.1:9" // the discard port, where no server listens
 	places := make(chan pagesPlace)
 	var mu sync.Mutex
 	ids := make(map[pagesPlace]string)

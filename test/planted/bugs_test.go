@@ -20,36 +20,36 @@ var bugs = []bug{
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/schedule.go", "d.wake() // the loop waits for a later time", ""},
 	}},
-	{"of several events that are published together the first alone is told of", []edit{
+	{"only the first of several events published together is announced", []edit{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}},
 	{"a change that comes while a delivery is formed is not read", []edit{
 		{"dispatcher/queue.go", "q.phase == phaseReloadPending || q.forming == 0:", "q.phase == phaseReloadPending || q.forming == 0 && q.phase != phaseStale:"},
 	}},
-	{"a redelivery wakes nobody", []edit{
+	{"a redelivery does not wake the dispatcher", []edit{
 		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
 	}},
 	{"a pause forgets what was owed", []edit{
 		{"store/subscription.go", `"UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name`,
 			`"DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", after.ID, name`},
 	}},
-	{"a deletion is told to nobody", []edit{
+	{"a deletion is not announced", []edit{
 		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE", "active = 0, authorization_header = NULL WHERE"},
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted", "ended, err := s.endDeleted"},
 	}},
-	{"a pause is not heeded", []edit{
+	{"a pause is ignored", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
 		{"dispatcher/queue.go", "!q.Active || q.inFlight >= q.slots(cfg)", "q.inFlight >= q.slots(cfg)"},
 	}},
 	{"the jitter is twice as much", []edit{
 		{"webhook/retry.go", "p.Jitter * (2*roll - 1)", "p.Jitter * (4*roll - 2)"},
 	}},
-	{"what a 503 asks for is not heeded", []edit{
+	{"the Retry-After of a 503 is ignored", []edit{
 		{"webhook/retry.go", "wait = max(wait, min(a.RetryAfter, MaxRetryAfter))", ""},
 	}},
-	{"order is not heeded", []edit{
+	{"order is ignored", []edit{
 		{"dispatcher/queue.go", "case q.Ordered && unfinished:", "case false:"},
 	}},
 	{"one slot too many", []edit{
@@ -127,7 +127,7 @@ var bugs = []bug{
 	{"a pause that a server asked for is not kept", []edit{
 		{"dispatcher/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
 	}},
-	{"nobody asks whether anything may be sent", []edit{
+	{"the dispatcher does not ask whether it may send", []edit{
 		{"dispatcher/dispatcher.go", "MaySend: cfg.Store.Queues().MaySend, ", ""},
 		{"dispatcher/attempt.go", "if gone || !d.store.Queues().MaySend() {", "if gone {"},
 	}},
@@ -179,6 +179,6 @@ var bugs = []bug{
 // with them, and goes on if they do not.
 var firstPlans = map[string]int{
 	"attempts go on when the lease ends":                                441,
-	"nobody asks whether anything may be sent":                          1372,
+	"the dispatcher does not ask whether it may send":                   1372,
 	"retention forgets what was delivered once its delivery is removed": 685,
 }

@@ -216,7 +216,7 @@ func (s *source) dispatch(p *part, added *strings.Builder) replacement {
 	return replacement{p.from + 1, p.from + 1, "switch plantedBug {" + cases + "};"}
 }
 
-// runtime is what each package with bugs has beside its own files.
+// runtime is the file that is added to each package with planted bugs.
 const runtime = `package %s
 
 import "os"

@@ -14,9 +14,9 @@ type Frame struct {
 	Version    string
 
 	Theme     Theme
-	Clock     Clock // that the page tells its times by
+	Clock     Clock // formats the times of the page
 	Keys      bool
-	Admin     string // who is signed in, "" when nobody is named
+	Admin     string // email of the signed-in admin, "" for none
 	Note      *Note
 	Address   string // the address of this page, for forms that lead back to it
 	Nav       []Section

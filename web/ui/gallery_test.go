@@ -109,7 +109,7 @@ func gallery(t *testing.T) templ.Component {
 		with(Cell("Latency", "number"), None()))
 	table := with(Panel(), with(Table("Deliveries", Column{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"}, Column{Name: "Status", Class: "w-state"},
 		Column{Name: "ID", Class: "w-id"}, Column{Name: "Events"}, Column{Name: "When", Class: "w-time"}, Column{Name: "Latency", Class: "number"}), row1, row2))
-	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=nobody") // fields that the other form does not have
+	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=unknown") // fields that the other form does not have
 	set := parsed(t, c, webhook.DeliveryList, "/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
 	numbered := parsed(t, c, webhook.SubscriptionList, "/subscriptions?page[number]=6")
 	feed := parsed(t, c, webhook.DeliveryList, "/deliveries?page[cursor]=abc")
@@ -187,6 +187,6 @@ func TestGallery(t *testing.T) {
 
 func TestFaultsOfAnotherError(t *testing.T) {
 	if got := FieldErrors(errors.New("the disk is full"), nil); got != nil {
-		t.Errorf("got %v, want nil: what is no mistake of the visitor is shown to nobody", got)
+		t.Errorf("got %v, want nil: an internal error is not shown to the visitor", got)
 	}
 }

@@ -153,7 +153,7 @@ func FullID(id string) templ.Component {
 }
 
 // CopyButton copies a text. It is visible only where scripts run; the text itself
-// must stand beside it.
+// must be next to it.
 func CopyButton(text, label string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -13,6 +13,6 @@ type NoteKind string
 const (
 	NoteSuccess NoteKind = "success"
 	NoteFailed  NoteKind = "failed"
-	NoteWarning NoteKind = "retryable" // something to be heeded
-	NotePending NoteKind = "pending"   // something that comes by itself
+	NoteWarning NoteKind = "retryable" // needs attention
+	NotePending NoteKind = "pending"   // happens without action
 )

@@ -42,7 +42,7 @@ func (h *site) showNewRows(l *webhook.List, of arrived) handler {
 		if errors.As(err, &v.Error) || rows == nil && err == nil {
 			return response{}, &problem{
 				status: http.StatusBadRequest, title: "New rows cannot be counted",
-				text: "The address is not that of a list with the newest rows first.",
+				text: "Live updates need a list with the newest rows first.",
 			}
 		}
 		if err != nil {

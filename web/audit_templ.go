@@ -98,7 +98,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 							return templ_7745c5c3_Err
 						}
 					} else {
-						templ_7745c5c3_Err = ui.EmptyState("Nothing was done yet.", "What admins do from now on is listed here.").Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.EmptyState("No audit entries yet.", "Actions of admins are listed here.").Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

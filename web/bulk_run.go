@@ -181,7 +181,7 @@ func (h *bulkRunPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The run is cancelled. What it has done stays done."}}, nil
+	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Run cancelled. Deliveries that it already processed are not reverted."}}, nil
 }
 
 // list shows the newest runs.

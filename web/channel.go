@@ -268,7 +268,7 @@ func channelKind(k webhook.ChannelKind) string {
 func alertMeaning(name webhook.AlertName) string {
 	switch name {
 	case webhook.AlertFailing:
-		return "The circuit breaker of a subscription opened: its events wait."
+		return "A subscription's circuit breaker opened: its events wait."
 	case webhook.AlertRecovered:
 		return "A failing subscription accepts deliveries again."
 	case webhook.AlertDisabled:

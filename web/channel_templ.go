@@ -315,7 +315,7 @@ func channelListPage(f ui.Frame, l *channelList) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if !l.smtp {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"lead\">Email needs a mail server, which only the command line can set: start the service with <code>--smtp-host</code> and <code>--smtp-from</code>.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "<p class=\"lead\">To send email, start the service with <code>--smtp-host</code> and <code>--smtp-from</code>.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1218,7 +1218,7 @@ func channelFormPage(f ui.Frame, c *channelForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "name", Name: "name", Label: "Name", Value: c.channel.Name, Error: ui.FieldErrorText(c.errors, "name"), Required: true, Hint: "Such as the team that reads it."}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "name", Name: "name", Label: "Name", Value: c.channel.Name, Error: ui.FieldErrorText(c.errors, "name"), Required: true, Hint: "For example the team that receives it."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1353,7 +1353,7 @@ func channelFormPage(f ui.Frame, c *channelForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if c.editing {
-				templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "active", Name: "active", Label: "Active", Hint: "Without it no alert is sent to this channel."}, c.channel.Active).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "active", Name: "active", Label: "Active", Hint: "A paused channel receives no alerts."}, c.channel.Active).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1417,16 +1417,16 @@ func channelFormPage(f ui.Frame, c *channelForm) templ.Component {
 
 func channelURLHint(c *channelForm) string {
 	if c.editing {
-		return "Now " + c.target + ". Leave it empty to keep it."
+		return "Currently " + c.target + ". Leave empty to keep it."
 	}
-	return "Of a webhook. It is stored encrypted and not shown again."
+	return "For a webhook. It is stored encrypted and not shown again."
 }
 
 func channelToHint(c *channelForm) string {
 	if !c.smtp {
-		return "Of an email, with commas. Email needs --smtp-host and --smtp-from."
+		return "For email, separated by commas. Requires --smtp-host and --smtp-from."
 	}
-	return "Of an email, with commas."
+	return "For email, separated by commas."
 }
 
 func channelSecretPage(f ui.Frame, c *webhook.AlertChannel) templ.Component {
@@ -1482,7 +1482,7 @@ func channelSecretPage(f ui.Frame, c *webhook.AlertChannel) templ.Component {
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 74, "<p><strong>Copy the signing secret now:</strong> it won't be shown again. Alerts are signed with it as deliveries are, by Standard Webhooks.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 74, "<p><strong>Copy the signing secret now:</strong> it won't be shown again. Alerts are signed with it, as deliveries are (Standard Webhooks).</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1601,7 +1601,7 @@ func channelDeletePage(f ui.Frame, c *webhook.AlertChannel) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 81, "</strong>. Alerts that are on their way there are dropped, and the channel's results are removed.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 81, "</strong>. Pending alerts to it are dropped, and its results are removed.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -61,7 +61,7 @@ func verbOf(a webhook.BulkAction) *bulkVerb {
 
 func (b *bulkVerb) does(n int) string {
 	if n == 0 {
-		return "Nothing can be done here."
+		return "No action is available."
 	}
 	return deliveriesOf(n) + " " + b.will
 }
@@ -109,7 +109,7 @@ func (b *bulkForm) confirmation() ui.Confirmation {
 	case !b.plan.Complete:
 		c.Button = b.verb.button + " all that match"
 	case b.plan.Done == 0:
-		c.Refused = "There is nothing to do."
+		c.Refused = "No matching delivery can be changed."
 	}
 	return c
 }

@@ -102,7 +102,7 @@ func (p page) link(t *testing.T, pattern string) string {
 // The list is filtered by the API's own parameters, and read to and fro.
 func TestDeliveryList(t *testing.T) {
 	v, s, _ := sending(t)
-	v.do("GET", "/deliveries").want(t, 200, "Nothing has been sent yet.")
+	v.do("GET", "/deliveries").want(t, 200, "No deliveries yet.")
 	a, b := s.subscribe("acme", "https://a.example/in?key=secret"), s.subscribe("globex", "https://b.example/")
 	var all, failed []string
 	for i := range 60 {
@@ -328,7 +328,7 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery is selected.")
 
 	ask := v.do("GET", "/deliveries/cancel?filter[id]="+one)
-	ask.want(t, 200, "There is nothing to do.")
+	ask.want(t, 200, "No matching delivery can be changed.")
 	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
 	v.do("GET", "/deliveries/cancel?all=1&matching=%25zz").want(t, 400, "invalid escape")
 	if to := v.do("GET", "/deliveries/cancel?all=1&matching="+url.QueryEscape("//elsewhere.example")).Header.Get("Location"); !strings.HasPrefix(to, "/deliveries/cancel?") {

@@ -281,9 +281,9 @@ func (d *deliveryRecord) next() string {
 	}
 	switch sub := &d.Subscription; {
 	case !sub.Active && !d.Own:
-		why = append(why, "The subscription is not active: nothing but pings is sent until it is activated.")
+		why = append(why, "The subscription is paused: only pings and tests are sent until it is resumed.")
 	case sub.Status == webhook.HealthFailing && !d.Own:
-		why = append(why, "The subscription is failing and sent one delivery at a time, so this one may have to wait for its turn.")
+		why = append(why, "The subscription is failing and receives one delivery at a time, so this one may have to wait.")
 	}
 	return strings.Join(why, " ")
 }
@@ -292,11 +292,11 @@ func (d *deliveryRecord) next() string {
 func (d *deliveryRecord) cannotRedeliver() string {
 	switch {
 	case !d.Subscription.DeletedAt.IsZero():
-		return "The subscription is deleted: there is nowhere to send to."
+		return "The subscription is deleted."
 	case !d.Subscription.Active && !d.Own:
-		return "The subscription is not active: activate it first."
+		return "The subscription is paused: resume it first."
 	case d.body == nil:
-		return "Its events are older than the retention, and gone."
+		return "Its events were older than the retention and were removed."
 	}
 	return ""
 }
@@ -307,7 +307,7 @@ func (d *deliveryRecord) cannotCancel() string {
 	case d.Status.Final():
 		return "Already completed."
 	case !d.ClaimedAt.IsZero():
-		return "An attempt is in flight: cancel the delivery when it has ended."
+		return "An attempt is in flight. Cancel the delivery after it ends."
 	}
 	return ""
 }
@@ -492,5 +492,5 @@ func (h *deliveryPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "The delivery is cancelled: nothing more is sent of it."}}, nil
+	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Delivery cancelled. It will not be sent again."}}, nil
 }

@@ -159,7 +159,7 @@ func TestDeliveryPage(t *testing.T) {
 	// Under way: nothing can be cancelled, and nothing has been answered.
 	p := v.do("GET", path)
 	p.want(t, 200, "Sending: attempt 1 of 5 is in flight")
-	p.has(t, "content_published and 1 more", "An attempt is in flight: cancel the delivery when it has ended.", "The server has not responded so far.", "not yet")
+	p.has(t, "content_published and 1 more", "An attempt is in flight. Cancel the delivery after it ends.", "No response yet.", "not yet")
 	p.inert(t)
 
 	l.end(c, answerOf500("Content-Type: text/html\nDate: then\nServer: a\n", "<b>busy</b>"))
@@ -199,7 +199,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.send(path + "/cancel")
 	p.want(t, 303, "")
 	p = v.do("GET", path)
-	p.want(t, 200, "nothing more is sent of it")
+	p.want(t, 200, "It will not be sent again.")
 	p.has(t, "An admin cancelled it", "Already completed.", "Cancelled after 3 attempts")
 	v.send(path+"/cancel").want(t, 409, "already ended")
 
@@ -235,16 +235,16 @@ func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string)
 	if _, err := l.w.store.Subscriptions().Update(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	v.do("GET", path).want(t, 200, "activate it first")
+	v.do("GET", path).want(t, 200, "resume it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
-	v.do("GET", again).want(t, 200, "The subscription is not active: nothing but pings is sent")
+	v.do("GET", again).want(t, 200, "The subscription is paused: only pings and tests are sent")
 	if _, err := l.w.store.Subscriptions().Delete(t.Context(), "acme", l.sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	p := v.do("GET", path)
-	p.want(t, 200, "there is nowhere to send to")
-	p.has(t, "deleted", "its Authorization header with it")
-	v.do("GET", path+"/redeliver").want(t, 200, "there is nowhere to send to")
+	p.want(t, 200, "The subscription is deleted")
+	p.has(t, "deleted", "The subscription and its Authorization header are deleted.")
+	v.do("GET", path+"/redeliver").want(t, 200, "The subscription is deleted")
 	v.send(path+"/redeliver").want(t, 404, "")
 }
 

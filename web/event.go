@@ -375,7 +375,7 @@ func (h *eventPages) newForm(r *request) (response, error) {
 		t, ok := h.cfg.Rules.Catalog.Type(name)
 		if !ok || name == webhook.EventPing {
 			return response{}, &problem{
-				status: http.StatusNotFound, title: "There is no such event type",
+				status: http.StatusNotFound, title: "Unknown event type",
 				text: "The catalog has no event type of this name that can be published.",
 			}
 		}

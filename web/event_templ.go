@@ -133,7 +133,7 @@ func eventsPage(f ui.Frame, e *eventRecords) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.EmptyState("Nothing has been published yet.", "An event is published by POST /v2/events, by service publish, or by a form here.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.EmptyState("No events yet.", "Publish one with POST /v2/events, the command service publish, or the form on this site.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -1685,7 +1685,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, " <p class=\"lead\">It is published as over the API: checked by the catalog, stored in the log, and <strong>sent to every subscription that asks for it.</strong> ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, " <p class=\"lead\">It is published as over the API: checked against the catalog, stored in the log, and <strong>sent to every subscription that includes its type.</strong> ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1701,7 +1701,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 				}
 			} else if p.program != "" && p.name != "" {
 				var templ_7745c5c3_Var79 string
-				templ_7745c5c3_Var79, templ_7745c5c3_Err = templ.JoinStringErrs("In " + ui.Visible(p.program) + " no subscription asks for " + ui.Visible(p.name) + ".")
+				templ_7745c5c3_Var79, templ_7745c5c3_Err = templ.JoinStringErrs("In " + ui.Visible(p.program) + " no subscription includes " + ui.Visible(p.name) + ".")
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/event.templ`, Line: 254, Col: 93}
 				}
@@ -1753,7 +1753,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 				}
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-event", Name: "event", Label: "Event", Kind: "textarea", Value: p.text, Required: true, Error: errorTexts(p.errors, "publish-event"),
-				Hint: "JSON. Its id keeps it from being published twice; without a timestamp it happened now."}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "JSON. The id prevents publishing it twice. The timestamp defaults to now."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1792,13 +1792,13 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 
 // askedBy says how many subscriptions ask for something.
 func askedBy(n store.EventSubscribers) string {
-	verb := " asks for it"
+	verb := " includes it"
 	if n.Active != 1 {
-		verb = " ask for it"
+		verb = " include it"
 	}
 	text := webhook.Count(n.Active, "active subscription") + verb
 	if n.Paused > 0 {
-		text += ", and " + strconv.Itoa(n.Paused) + " that are paused would miss it"
+		text += ", and " + strconv.Itoa(n.Paused) + " paused would miss it"
 	}
 	return text
 }

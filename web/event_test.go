@@ -100,7 +100,7 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 	w := testWeb(t, nil)
 	v = visit(t, w)
 	v.signIn(w)
-	v.do("GET", "/events").want(t, 200, "Nothing has been published yet.")
+	v.do("GET", "/events").want(t, 200, "No events yet.")
 	l = newEventSource(t, w, "https://hooks.example.com/in?key=s3cret")
 	var fields []string
 	for i := range 27 {
@@ -156,7 +156,7 @@ func TestPublish(t *testing.T) {
 		return strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&amp;", "&").Replace(m[1])
 	}
 	p := v.do("GET", "/events/publish?program=acme&name=content_published")
-	p.want(t, 200, "In acme 1 active subscription asks for it.")
+	p.want(t, 200, "In acme 1 active subscription includes it.")
 	p.inert(t)
 	text := form(p)
 	if strings.Contains(text, "timestamp") {

@@ -91,9 +91,9 @@ func TestHealthIsQuiet(t *testing.T) {
 		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{`part" open`}},
 		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{`part" open`}},
 		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`, "after 5/5 attempts", healthy}, nil},
-		"no room":            {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are refused until there is room.", "has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
-		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true }, []string{"Events are refused"}, []string{"<strong>Not ready"}},
-		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are refused", "<strong>Not ready.</strong> it broke"}, nil},
+		"no room":            {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are rejected until disk space is freed.", "has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
+		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true }, []string{"Events are rejected"}, []string{"<strong>Not ready"}},
+		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are rejected", "<strong>Not ready.</strong> it broke"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := fixedOverview()
@@ -294,7 +294,7 @@ func TestDiskWithoutRoom(t *testing.T) {
 		v := visit(t, w)
 		v.signIn(w)
 		p := v.do("GET", "/")
-		p.want(t, 200, "Events are refused until there is room.")
+		p.want(t, 200, "Events are rejected until disk space is freed.")
 		p.want(t, 200, ">Not ready</span>")
 		if got := strings.Contains(p.body, "<strong>Not ready.</strong>"); got != tt.both {
 			t.Errorf("a second alarm: %v, want %v:\n%s", got, tt.both, p.body)

@@ -121,7 +121,7 @@ func keptFormPage(f ui.Frame, k *keptForm) templ.Component {
 				}()
 			}
 			ctx = templ.InitializeContext(ctx)
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p>You are signed in again. Your session had ended when you sent this form: nothing was done, and what you typed was kept.</p><form class=\"fields\" method=\"post\" action=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p>You are signed in again. Your session had ended when you submitted this form, so nothing was saved. Your entries were kept.</p><form class=\"fields\" method=\"post\" action=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -211,12 +211,12 @@ func keptFormPage(f ui.Frame, k *keptForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			for _, name := range k.secrets {
-				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "kept-" + name, Name: name, Label: k.label(name), Masked: true, Hint: "Secrets are not kept. Type it again."}).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "kept-" + name, Name: name, Label: k.label(name), Masked: true, Hint: "Secrets are not kept. Enter it again."}).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<p class=\"actions\"><button class=\"primary\" type=\"submit\">Send it now</button> <a class=\"action\" href=\"/\">Discard it</a></p></form>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 16, "<p class=\"actions\"><button class=\"primary\" type=\"submit\">Submit</button> <a class=\"action\" href=\"/\">Discard</a></p></form>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -35,7 +35,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were accepted, became older than the retention while they waited, and were removed. They will not be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if the source has it. A longer <code>--retention</code> keeps what waits for longer. ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>The retention removed these events before they could be delivered. They will not be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if the source has it. A longer <code>--retention</code> keeps waiting events longer. ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

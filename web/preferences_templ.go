@@ -49,7 +49,7 @@ func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Compo
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">These are kept in this browser alone.</p><section aria-labelledby=\"theme\"><h2 id=\"theme\">Theme</h2>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">Preferences are stored in this browser only.</p><section aria-labelledby=\"theme\"><h2 id=\"theme\">Theme</h2>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -68,7 +68,7 @@ func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Compo
 				}
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "zone", Name: "zone", Label: "Time zone", Value: zoneShown(p, typed), Error: fault,
-				Hint: "A name of the time zone database, such as Europe/Berlin, or UTC. What the API says is always UTC.", Zone: true}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "A name of the time zone database, such as Europe/Berlin, or UTC. The API always uses UTC.", Zone: true}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -77,12 +77,12 @@ func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Compo
 				return templ_7745c5c3_Err
 			}
 			if p.keys {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Single keys move through the pages. They are never listened to while you type.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"off\">Switch off</button></p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Keyboard shortcuts are on. They are ignored while you type in a field.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"off\">Switch off</button></p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Single keys are not listened to.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"on\">Switch on</button></p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Keyboard shortcuts are off.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"on\">Switch on</button></p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -15,7 +15,7 @@ func notFound(*request) (response, error) {
 	return response{}, &problem{
 		status: http.StatusNotFound,
 		title:  "There is no such page",
-		text:   "The address may be mistyped, or what it showed is gone.",
+		text:   "Check the address for a typo. The record may also have been removed.",
 	}
 }
 
@@ -46,7 +46,7 @@ func tooBusy(err error) error {
 	if !errors.As(err, new(errBusy)) {
 		return err
 	}
-	return &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many are signing in at this moment. Nothing was done.", retryAfter: 2 * time.Second}
+	return &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many sign-ins are in progress. Nothing was changed.", retryAfter: 2 * time.Second}
 }
 
 // unavailable returns the problem of a store that cannot write, and other errors
@@ -55,9 +55,9 @@ func unavailable(err error) error {
 	if !store.Unavailable(err) {
 		return err
 	}
-	p := &problem{status: http.StatusServiceUnavailable, title: "This cannot be stored just now", text: "The service cannot write to its disk, and nothing was done. Make room on it, and try again.", retryAfter: 10 * time.Second}
+	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored", text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
 	if store.LeaseExpired(err) {
-		p.text = "The service's lease has ended because the replica's bucket does not answer, and nothing was done. Another service may have taken over. Try again when the bucket answers."
+		p.text = "The service lost its lease because the replica's bucket is unreachable. Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."
 	}
 	return p
 }

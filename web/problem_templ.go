@@ -117,7 +117,7 @@ func problemPage(f ui.Frame, p *problem, requestID string) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if p.status != 401 && p.status != 500 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p><a href=\"/\">To the overview</a></p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p><a href=\"/\">Back to overview</a></p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -65,14 +65,14 @@ func TestHeldDeliveries(t *testing.T) {
 	}
 	v.signIn(w)
 	for _, path := range []string{"/", "/system"} {
-		v.do("GET", path).want(t, 200, "Restored: nothing is delivered yet.")
+		v.do("GET", path).want(t, 200, "The database was restored, and deliveries are paused.")
 	}
 	v.do("GET", "/system").want(t, 200, "file://"+target)
 	v.do("POST", "/system/release").want(t, 303, "")
 	if _, held := s.Hold(); held {
 		t.Error("the button has not ended the hold")
 	}
-	if p := v.do("GET", "/system"); strings.Contains(p.body, "nothing is delivered yet") {
+	if p := v.do("GET", "/system"); strings.Contains(p.body, "The database was restored") {
 		t.Error("the page says that deliveries are held")
 	}
 	v.do("POST", "/system/release").want(t, 409, "Deliveries are not paused.")

@@ -145,7 +145,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 		p = &problem{
 			status: http.StatusInternalServerError, again: r.Method == http.MethodGet,
 			title: "This page could not be loaded",
-			text:  "The fault is the service's own. Its log says more, under the request id below.",
+			text:  "The service failed to handle the request. Search its log for the request ID below.",
 		}
 	}
 	if p.allow != "" {
@@ -261,7 +261,7 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 		return a, &problem{
 			status: http.StatusForbidden,
 			title:  "This was sent from another site",
-			text:   "Only a page of this service may do that. Nothing was done.",
+			text:   "The form was sent from another site. Nothing was changed.",
 		}
 	}
 	a, err = do(r)
@@ -294,6 +294,6 @@ func (w *Web) acknowledge(r *request, a *response, err error) error {
 	return &problem{
 		status: http.StatusServiceUnavailable, retryAfter: 10 * time.Second,
 		title: "Stored here, but not in the replica yet",
-		text:  "The change is on the disk of this host. The replica did not confirm it in time, so it is lost if this host is lost before the replica has it. Before you repeat the change, check whether it is there.",
+		text:  "The change is stored on this host, but the replica did not confirm it in time. If this host is lost before the replica has it, the change is lost. Check whether it is there before you repeat it.",
 	}
 }

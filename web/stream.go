@@ -119,7 +119,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 		defer func() { <-w.streams }()
 	default:
 		rw.Header().Set("Retry-After", "30")
-		http.Error(rw, "Too many pages are being watched.", http.StatusServiceUnavailable)
+		http.Error(rw, "Too many pages receive live updates.", http.StatusServiceUnavailable)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)

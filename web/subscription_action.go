@@ -80,7 +80,7 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	}
 	event, invalid := h.cfg.Rules.Catalog.TestEvent(form.Get("name"), time.Now())
 	if invalid != nil {
-		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "There is no such event type", text: "Nothing was sent. Choose an event type of the catalog other than ping."}
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown event type", text: "Nothing was sent. Choose an event type of the catalog other than ping."}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
@@ -263,7 +263,7 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "Its query has an escape that is not valid."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "The query has an invalid % escape."}
 	}
 	p := h.readReplay(r, u, values)
 	status := http.StatusOK

@@ -74,7 +74,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 	}
 	for _, name := range asked {
 		if !catalog.Has(name) {
-			add("No longer in the catalog", &webhook.EventType{Name: name, Description: "Cannot be asked for any more."})
+			add("No longer in the catalog", &webhook.EventType{Name: name, Description: "Can no longer be subscribed to."})
 		}
 	}
 	return groups

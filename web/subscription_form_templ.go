@@ -273,12 +273,12 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 }
 
 func authorizationHint(p *subscriptionForm) string {
-	hint := "Sent with every delivery as it is, such as Bearer and a token. It is stored encrypted, and never shown."
+	hint := "Sent unchanged with every delivery, for example Bearer and a token. It is stored encrypted and never shown."
 	if p.editing != nil && p.editing.HasAuthorizationHeader {
-		hint = "One is set. Leave this empty to keep it. It is stored encrypted, and never shown."
+		hint = "Set. Leave empty to keep it. It is stored encrypted and never shown."
 	}
 	if p.errors != nil {
-		hint += " Nothing is kept of what you entered before: enter it again."
+		hint += " Your entry was not kept: enter it again."
 	}
 	return hint
 }
@@ -495,7 +495,7 @@ func pingPreviewShown(p *pingPreview) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if !p.typed {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 31, "<span class=\"quiet\">The URL is checked while you type it: its scheme, its name, and whether it leads to an address that deliveries may be sent to.</span>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 31, "<span class=\"quiet\">The URL is checked while you type: its scheme, its host name, and whether deliveries to its address are allowed.</span>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -534,12 +534,12 @@ func pingPreviewShown(p *pingPreview) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "<span>The URL can be used. Its name is looked up with every attempt.</span></span>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 36, "<span>The URL is valid. Its host name is resolved again at every attempt.</span></span>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 37, "</p><section class=\"code\" aria-labelledby=\"first-ping\"><header><h2 id=\"first-ping\">The first ping</h2></header><p class=\"quiet\">It is sent at once, exactly like this but for the ids, the time and the signature.</p><pre tabindex=\"0\" aria-label=\"Request line\"><code>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 37, "</p><section class=\"code\" aria-labelledby=\"first-ping\"><header><h2 id=\"first-ping\">The first ping</h2></header><p class=\"quiet\">It is sent immediately. Only the IDs, the time and the signature differ.</p><pre tabindex=\"0\" aria-label=\"Request line\"><code>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -748,7 +748,7 @@ func staleAlarm(f ui.Frame, s *store.SubscriptionView, now []string) templ.Compo
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 50, ". Where the form differs from it, it has now:</p><ul>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 50, ". Current values that differ from the form:</p><ul>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -771,7 +771,7 @@ func staleAlarm(f ui.Frame, s *store.SubscriptionView, now []string) templ.Compo
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "</ul><p>Your entries are below. Saving them now replaces what it has.</p></div></div>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 53, "</ul><p>Your entries are below. Saving replaces the current values.</p></div></div>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -170,8 +170,8 @@ func newLogToken(t *testing.T, w *Web, programID string) {
 func TestCheckURL(t *testing.T) {
 	v, _ := subscribing(t)
 	for typed, want := range map[string]string{
-		"":                              "is checked while you type it",
-		"https://partner.example/a?b=c": "The URL can be used.",
+		"":                              "is checked while you type:",
+		"https://partner.example/a?b=c": "The URL is valid.",
 		"ftp://partner.example/":        "must begin with https://",
 		"https://localhost/":            "may not be sent to",
 		"https://user:x@example.com/":   "must not contain a user name",
@@ -192,7 +192,7 @@ func TestEditSubscription(t *testing.T) {
 	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	form := v.do("GET", path+"/edit")
-	form.want(t, 200, "One is set. Leave this empty to keep it.")
+	form.want(t, 200, "Set. Leave empty to keep it.")
 	form.inert(t)
 	form.hasNot(t, "top-secret-token")
 	was := form.hidden(t, "was")
@@ -268,7 +268,7 @@ func TestSendTestEvent(t *testing.T) {
 	path := subscriptionPath(l.sub.ID)
 	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // the first ping
 	v.do("GET", path).has(t, "Send test event", `<option value="content_published" selected>`)
-	v.send(path+"/test", "name", "ping").want(t, 422, "There is no such event type")
+	v.send(path+"/test", "name", "ping").want(t, 422, "Unknown event type")
 
 	done := make(chan string)
 	go func() {

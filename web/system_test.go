@@ -29,7 +29,7 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"Forecast", "known a day after the first event", "A copy of the database", "available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
+	for _, text := range []string{"Forecast", "available one day after the first event", "A copy of the database", "available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}

@@ -7,7 +7,7 @@ import { api, check, done, holding, looks, signedIn, until, visit } from "./lib.
 
 const { page: list, context } = await signedIn();
 await visit(list, "/deliveries");
-check(await list.getByText("Nothing has been sent yet.").isVisible(), "the page of nothing says what to do");
+check(await list.getByText("No deliveries yet.").isVisible(), "the page of nothing says what to do");
 
 // The first row comes by itself.
 const server = await holding();

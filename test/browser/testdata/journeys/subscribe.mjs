@@ -74,10 +74,10 @@ await page.keyboard.press("Control+a");
 await page.keyboard.type(url);
 if (script) {
   // It is checked while it is typed, too.
-  await until("the verdict on all of it", async () => (await verdict.textContent()).includes("The URL can be used.") && (await page.locator("#preview").textContent()).includes(url.slice(server.url.length)));
+  await until("the verdict on all of it", async () => (await verdict.textContent()).includes("The URL is valid.") && (await page.locator("#preview").textContent()).includes(url.slice(server.url.length)));
 } else {
   await follow(page, () => page.getByRole("button", { name: "Check the URL" }).click());
-  check((await verdict.textContent()).includes("The URL can be used."), "the URL can be used");
+  check((await verdict.textContent()).includes("The URL is valid."), "the URL can be used");
 }
 const preview = await page.locator("#preview").innerText();
 check(preview.includes("POST /hooks?secret=query-of-the-partner HTTP/1.1") && preview.includes(new URL(url).host) && preview.includes('"ping"'), `the first ping, got ${preview}`);

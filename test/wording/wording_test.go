@@ -1,0 +1,259 @@
+// Package wording checks how the project reads: no word or phrase of a list occurs
+// in comments, strings, templates and Markdown, no line of Go is too wide, and
+// Markdown is wrapped at 100 columns or not at all. A line that needs an
+// exception says why in a comment that contains "wording:".
+package wording
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const (
+	root        = "../.."
+	maxGoColumn = 140
+	maxMarkdown = 100
+	slack       = 10 // columns that a wrapped line of Markdown may leave unused
+	exception   = "wording:"
+)
+
+// unwanted are words and phrases that made the project read as if translated.
+// wording: they are listed here
+var unwanted = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
+	`anew`, `heed(s|ed|ing)?`, `lest`, `(is|are|was|were) told`, `beside`, `mean` + `while`, `at the most`, // wording: the list
+	`for want of`, `whoever`, `whomever`, `in vain`, `came of`, `comes of`, `is to be had`, `aught`, // wording: the list
+}, "|") + `)\b`)
+
+// finding is a line that breaks a rule.
+type finding struct {
+	file string
+	line int
+	what string
+}
+
+func (f finding) String() string { return fmt.Sprintf("%s:%d: %s", f.file, f.line, f.what) }
+
+// TestWording names the file and line of everything that breaks a rule.
+func TestWording(t *testing.T) {
+	for _, name := range sources(t) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range check(name, text) {
+			t.Error(f)
+		}
+	}
+}
+
+// sources returns the hand-written files, by their paths from the root.
+func sources(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules" || name == "assets/dist" || name == "assets/vendor"):
+			return filepath.SkipDir
+		case entry.IsDir(), strings.HasSuffix(name, "_templ.go"), strings.HasPrefix(name, "packaging/THIRD_PARTY"):
+			return nil
+		}
+		if slices.Contains([]string{".go", ".templ", ".md", ".yaml", ".yml"}, filepath.Ext(name)) || name == ".ci/run" || name == "Makefile" {
+			names = append(names, filepath.ToSlash(name))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// check returns the findings of one file.
+func check(name string, text []byte) []finding {
+	if filepath.Ext(name) == ".go" {
+		return append(checkGo(name, text), checkWidth(name, text)...)
+	}
+	all := checkLines(name, text)
+	if filepath.Ext(name) == ".md" {
+		all = append(all, checkWrapping(name, text)...)
+	}
+	return all
+}
+
+// checkGo looks at comments and string literals: an identifier or a keyword is
+// no sentence.
+func checkGo(name string, text []byte) (all []finding) {
+	lines := bytes.Split(text, []byte("\n"))
+	files := token.NewFileSet()
+	file := files.AddFile(name, -1, len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, scanner.ScanComments)
+	for {
+		pos, tok, literal := s.Scan()
+		if tok == token.EOF {
+			return all
+		}
+		if tok != token.COMMENT && tok != token.STRING {
+			continue
+		}
+		first := file.Line(pos)
+		for _, at := range unwanted.FindAllStringIndex(literal, -1) {
+			line := first + strings.Count(literal[:at[0]], "\n")
+			if !bytes.Contains(lines[line-1], []byte(exception)) {
+				all = append(all, finding{name, line, fmt.Sprintf("%q", literal[at[0]:at[1]])})
+			}
+		}
+	}
+}
+
+// checkWidth does not count raw strings: they quote something else, such as JSON, or are the tag
+// of a struct's field.
+func checkWidth(name string, text []byte) (all []finding) {
+	raw := rawStrings(text)
+	start := 0
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		end := start + len(line)
+		n := utf8.RuneCount(line)
+		for _, r := range raw {
+			if from, to := max(r[0], start), min(r[1], end); from < to {
+				n -= utf8.RuneCount(text[from:to])
+			}
+		}
+		if n > maxGoColumn && !bytes.Contains(line, []byte(exception)) {
+			all = append(all, finding{name, i + 1, fmt.Sprintf("%d columns, want %d at most", n, maxGoColumn)})
+		}
+		start = end + 1
+	}
+	return all
+}
+
+// rawStrings returns where each raw string begins and ends.
+func rawStrings(text []byte) (all [][2]int) {
+	file := token.NewFileSet().AddFile("", -1, len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, 0)
+	for {
+		pos, tok, literal := s.Scan()
+		if tok == token.EOF {
+			return all
+		}
+		if tok == token.STRING && literal[0] == '`' {
+			all = append(all, [2]int{file.Offset(pos), file.Offset(pos) + len(literal)})
+		}
+	}
+}
+
+func checkLines(name string, text []byte) (all []finding) {
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text)+1)
+	for n := 1; lines.Scan(); n++ {
+		if strings.Contains(lines.Text(), exception) {
+			continue
+		}
+		for _, word := range unwanted.FindAllString(lines.Text(), -1) {
+			all = append(all, finding{name, n, fmt.Sprintf("%q", word)})
+		}
+	}
+	return all
+}
+
+var (
+	listItem = regexp.MustCompile(`^\s*([-*+]|\d+\.)\s`)
+	noProse  = regexp.MustCompile(`^\s*($|#|\||<|>|=+$|-+$|\[[^\]]+\]:)`)
+)
+
+// checkWrapping looks at pairs of lines of one paragraph: the first is at most 100
+// columns wide, and has no room left for the next one's first word.
+func checkWrapping(name string, text []byte) (all []finding) {
+	previous, fenced := "", false
+	for i, line := range strings.Split(string(text), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+			previous = ""
+			continue
+		}
+		if fenced || noProse.MatchString(line) {
+			previous = ""
+			continue
+		}
+		// Four spaces in front of the first line of a block are code.
+		if previous == "" && strings.HasPrefix(line, "    ") && !listItem.MatchString(line) {
+			continue
+		}
+		if previous != "" && !listItem.MatchString(line) && !strings.HasSuffix(previous, "  ") {
+			if what := odd(previous, line); what != "" {
+				all = append(all, finding{name, i, what})
+			}
+		}
+		previous = line
+	}
+	return all
+}
+
+// unbreakable is the first word of a line, or code or a link there, which may contain blanks.
+var unbreakable = regexp.MustCompile("^[^\\s`[]*(`[^`]*`\\S*|\\[[^\\]]*(\\](\\([^)]*\\))?)?\\S*)?")
+
+// odd says what is wrong with a line that the next one continues.
+func odd(line, next string) string {
+	width := utf8.RuneCountInString(line)
+	word := unbreakable.FindString(strings.TrimSpace(next))
+	switch {
+	case width > maxMarkdown && strings.Contains(strings.TrimSpace(line), " "):
+		return fmt.Sprintf("wrapped at %d columns, want %d at most, or one line", width, maxMarkdown)
+	case width+1+utf8.RuneCountInString(word) <= maxMarkdown-slack:
+		return fmt.Sprintf("wrapped at %d columns, where %q still fits", width, word)
+	}
+	return ""
+}
+
+// TestFindings plants what each rule must find, and what it must leave alone.
+func TestFindings(t *testing.T) {
+	short := "A line that ends early,\nthough the next would fit.\n"
+	wide := strings.Repeat("word ", 21) + "word\nand on.\n"
+	for _, c := range []struct {
+		name, file, text string
+		want             []string
+	}{
+		{"comment", "a.go", "package a\n\n// It is read anew.\n", []string{`a.go:3: "anew"`}},                                          // wording: planted
+		{"string", "a.go", "package a\n\nvar a = `x\nHeeded: at the most 3`\n", []string{`a.go:4: "Heeded"`, `a.go:4: "at the most"`}}, // wording: planted
+		{"identifier", "a.go", "package a\n\nvar anew = 1\n", nil},                                                                     // wording: planted
+		{"part of a word", "a.md", "The heedless lesser besides.\n", nil},
+		{"exception", "a.go", "package a\n\nvar a = `lest` // wording: a quotation\n", nil},
+		{"wide Go", "a.go", "package a\n\n// " + strings.Repeat("x", 138) + "\n", []string{"a.go:3: 141 columns, want 140 at most"}},
+		{"template", "a.templ", "<p>whoever comes</p>\n", []string{`a.templ:1: "whoever"`}}, // wording: planted
+		{"wrapped early", "a.md", short, []string{`a.md:1: wrapped at 23 columns, where "though" still fits`}},
+		{"wrapped late", "a.md", wide, []string{"a.md:1: wrapped at 109 columns, want 100 at most, or one line"}},
+		{"one line", "a.md", strings.Repeat("word ", 40) + "\n\nNext.\n", nil},
+		{"a list", "a.md", "- one\n- two\n", nil},
+		{"code", "a.md", "```\na\nb\n```\n\n    c\n    d\n", nil},
+		{"table", "a.md", "| a | b |\n|---|---|\n", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, f := range check(c.file, []byte(c.text)) {
+				got = append(got, f.String())
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -86,7 +86,8 @@ func TestHashFollowsContent(t *testing.T) {
 
 func TestNoOtherPathIsServed(t *testing.T) {
 	a := New()
-	for _, path := range []string{"/assets/", "/assets/style.css", "/assets/style.0000000000000000.css", "/assets/assets.go", "/assets/../go.mod"} {
+	for _, path := range []string{"/assets/", "/assets/style.css", "/assets/style.0000000000000000.css", "/assets/assets.go",
+		"/assets/../go.mod"} {
 		w := get(a, "GET", path)
 		if w.Code != 404 || w.Header().Get("Cache-Control") != "" {
 			t.Errorf("%s: got %d, Cache-Control %q", path, w.Code, w.Header().Get("Cache-Control"))

@@ -59,7 +59,8 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	// By the session: who has stolen one cannot keep the admin from changing it.
 	tried := limitKey{sessionLimit(), r.session.ID}
 	if wait := h.limiter.allow(tried); wait > 0 {
-		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " + ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
+		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
+			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
 		return response{}, p
 	}
 	var right bool

@@ -13,7 +13,8 @@ import (
 func TestAcknowledge(t *testing.T) {
 	dir := t.TempDir()
 	// Nothing keeps the replica up to date.
-	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, t.TempDir()), AcknowledgeTimeout: 10 * time.Millisecond})
+	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, t.TempDir()),
+		AcknowledgeTimeout: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,9 +61,10 @@ func TestSessionList(t *testing.T) {
 	ana, bo := makeAdmin(t, w, testAdmin), makeAdmin(t, w, "bo@example.com")
 	browsers := make(map[string]visitor)
 	for name, agent := range map[string]string{
-		"desk":  "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
-		"phone": "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 Mobile/15E148 Safari/604.1",
-		"evil":  "<script>\x80\u202e" + strings.Repeat("x", 1000),
+		"desk": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+		"phone": "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 Mobile/15E148 " +
+			"Safari/604.1",
+		"evil": "<script>\x80\u202e" + strings.Repeat("x", 1000),
 	} {
 		v := visit(t, w)
 		v.do("POST", w.NewSignInLink(ana.ID), "User-Agent", agent).want(t, 303, "")
@@ -112,16 +113,18 @@ func TestSessionList(t *testing.T) {
 	browsers["evil"].do("GET", "/account").want(t, 401, "")
 	other.do("GET", "/account").want(t, 200, "")
 	got := audited(t, w)
-	if n := len(got); n < 2 || !strings.HasSuffix(got[n-1], "signed out everywhere: 2 sessions") || !strings.Contains(got[n-2], "session.end") {
+	if n := len(got); n < 2 || !strings.HasSuffix(got[n-1], "signed out everywhere: 2 sessions") ||
+		!strings.Contains(got[n-2], "session.end") {
 		t.Errorf("the audit has %q", got)
 	}
 }
 
 func TestBrowserOf(t *testing.T) {
+	const webkit = "AppleWebKit/537.36 (KHTML, like Gecko)"
 	for agent, want := range map[string]string{
-		"Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36 Edg/140.0.0.0": "Edge on Windows",
-		"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.1 Safari/605.1.15":         "Safari on macOS",
-		"Mozilla/5.0 (Linux; Android 15) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Mobile Safari/537.36":                  "Chrome on Android",
+		"Mozilla/5.0 (Windows NT 10.0; Win64; x64) " + webkit + " Chrome/140.0.0.0 Safari/537.36 Edg/140.0.0.0":     "Edge on Windows",
+		"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML) Version/18.1 Safari/605.1.15": "Safari on macOS",
+		"Mozilla/5.0 (Linux; Android 15) " + webkit + " Chrome/140.0.0.0 Mobile Safari/537.36":                      "Chrome on Android",
 		"curl/8.14.1": "curl/8.14.1", "": "", strings.Repeat("x", 100): strings.Repeat("x", 37) + "…",
 	} {
 		if got := browserOf(agent); got != want {
@@ -154,7 +157,8 @@ func TestAuditPage(t *testing.T) {
 	}
 	p := v.do("GET", "/audit")
 	p.want(t, 200, `<a href="/tokens/token-1">`)
-	for _, want := range []string{"terminal", "token create", "acme", "svc_abc…", "subscription pause", "&lt;script&gt;alert(1)", "from 192.0.2.1", "⟨U+202E⟩"} {
+	for _, want := range []string{"terminal", "token create", "acme", "svc_abc…", "subscription pause", "&lt;script&gt;alert(1)",
+		"from 192.0.2.1", "⟨U+202E⟩"} {
 		if !strings.Contains(p.body, want) {
 			t.Errorf("%q is not on the page", want)
 		}

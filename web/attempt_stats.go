@@ -40,7 +40,8 @@ const maxFailedResponses = 6
 
 // readStats reads what the attempts of a subscription, of a program, or of all,
 // came to in the steps of span up to now.
-func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats, error) {
+func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats,
+	error) {
 	// The step that is under way is the last.
 	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
@@ -61,7 +62,8 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
 		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
 	}}
-	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Log: true, Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
+	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Log: true,
+		Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
 	for at := begin; at.Before(end); at = at.Add(span) {
 		s := byTime[at]
 		if s == nil {

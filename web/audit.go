@@ -22,7 +22,8 @@ type auditPages struct{ *site }
 // The subject is the id of the record that it was done to. The detail is in
 // words, without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
-	return webhook.AuditEntry{Admin: r.admin, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
+	return webhook.AuditEntry{Admin: r.admin, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID,
+		Detail: detail}
 }
 
 // auditRecords is a page of the audit.

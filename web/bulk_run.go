@@ -15,7 +15,8 @@ import (
 const recentRuns = 100
 
 var bulkRunColumns = []ui.Column{
-	{Name: "Status", Class: "w-status"}, {Name: "Run"}, {Name: "Processed"}, {Name: "Started", Class: "w-age"}, {Name: "By"}, {Name: "ID", Class: "w-copy"},
+	{Name: "Status", Class: "w-status"}, {Name: "Run"}, {Name: "Processed"}, {Name: "Started", Class: "w-age"}, {Name: "By"},
+	{Name: "ID", Class: "w-copy"},
 }
 
 // bulkRunPages are the pages of bulk runs.
@@ -78,7 +79,8 @@ func (b *bulkRunRecord) by() string {
 
 // waitingText says what the run waits for.
 func (b *bulkRunRecord) waitingText() string {
-	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) + " resent deliveries in progress. The run continues as they end."
+	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) +
+		" resent deliveries in progress. The run continues as they end."
 }
 
 // created is the address of the deliveries that the run has created, those with one
@@ -106,7 +108,8 @@ var bulkResults = [...]struct {
 	status webhook.Status
 	word   string
 }{
-	{webhook.StatusSuccess, "succeeded"}, {webhook.StatusFailed, "failed"}, {webhook.StatusRetryable, "will be retried"}, {webhook.StatusPending, "pending"},
+	{webhook.StatusSuccess, "succeeded"}, {webhook.StatusFailed, "failed"}, {webhook.StatusRetryable, "will be retried"},
+	{webhook.StatusPending, "pending"},
 }
 
 func (h *bulkRunPages) read(r *request) (*bulkRunRecord, error) {
@@ -181,7 +184,8 @@ func (h *bulkRunPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Run cancelled. Deliveries that it already processed are not reverted."}}, nil
+	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Run cancelled. Deliveries that it already processed are not reverted."}}, nil
 }
 
 // list shows the newest runs.

@@ -141,7 +141,8 @@ func (h *channelPages) create(r *request) (response, error) {
 	if c.Kind == webhook.ChannelWebhook {
 		return response{page: channelSecretPage(h.frame(r, "Alert channel created"), &c), secret: true}, nil
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel created. Send a test alert to check it."}}, nil
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Channel created. Send a test alert to check it."}}, nil
 }
 
 // channelDetail describes a channel for the audit log.
@@ -219,7 +220,8 @@ func (h *channelPages) test(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "A test alert is being sent. Its result is listed under Last alerts."}}, nil
+	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "A test alert is being sent. Its result is listed under Last alerts."}}, nil
 }
 
 func (h *channelPages) confirmDelete(r *request) (response, error) {

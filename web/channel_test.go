@@ -15,7 +15,8 @@ func TestChannelPages(t *testing.T) {
 	v.do("GET", "/alerts").want(t, 200, "No alert channels yet.")
 	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
 	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "must have at least one alert")
-	v.send("/alerts/new", "name", "x", "kind", "email", "to", "no-address", "alert", "subscription_failing").want(t, 422, "must be an email address")
+	v.send("/alerts/new", "name", "x", "kind", "email", "to", "no-address", "alert", "subscription_failing").want(t, 422,
+		"must be an email address")
 
 	made := v.send("/alerts/new", "name", "On call", "kind", "webhook", "url", "https://hooks.example/canary", "alert", "events_lost")
 	made.want(t, 200, "Copy the signing secret now:")
@@ -46,7 +47,8 @@ func TestChannelPages(t *testing.T) {
 	if err != nil || c.URL != "https://hooks.example/canary" || c.Secret.Reveal() != secret || c.Active || len(c.Alerts) != 1 {
 		t.Errorf("it is %+v, %v", c, err)
 	}
-	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "Ana@operator.example, bo@operator.example", "alert", "subscription_failing").want(t, 303, "")
+	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "Ana@operator.example, bo@operator.example", "alert",
+		"subscription_failing").want(t, 303, "")
 	shown("/alerts", "ana@operator.example, bo@operator.example")
 	v.do("GET", path+"/delete").want(t, 200, "Delete channel")
 	v.send(path+"/delete").want(t, 303, "")
@@ -61,5 +63,6 @@ func TestChannelWithoutMailServer(t *testing.T) {
 	v.signIn(w)
 	v.do("GET", "/alerts").want(t, 200, "--smtp-host")
 	v.do("GET", "/alerts").want(t, 200, "Set by a flag, read-only here")
-	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "ana@operator.example", "alert", "subscription_failing").want(t, 422, "needs an SMTP server")
+	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "ana@operator.example", "alert", "subscription_failing").want(t, 422,
+		"needs an SMTP server")
 }

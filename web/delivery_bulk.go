@@ -42,12 +42,14 @@ var (
 	bulkRedeliver = &bulkVerb{
 		action: webhook.BulkRedeliver, path: "/deliveries/redeliver", title: "Resend", button: "Resend",
 		will: "will be resent.", was: "resent",
-		means: "Each becomes a new delivery of the same events, linked to the original, with its own ID and five attempts. Receivers recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
+		means: "Each becomes a new delivery of the same events, linked to the original, with its own ID and five attempts. Receivers " +
+			"recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
 	}
 	bulkCancel = &bulkVerb{
 		action: webhook.BulkCancel, path: "/deliveries/cancel", title: "Cancel", button: "Cancel", danger: true,
 		will: "will be cancelled.", was: "cancelled",
-		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the log and can be resent or replayed.",
+		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the log and can be resent or " +
+			"replayed.",
 	}
 )
 
@@ -102,8 +104,9 @@ type bulkForm struct {
 
 func (b *bulkForm) confirmation() ui.Confirmation {
 	c := ui.Confirmation{
-		Action: b.list.Selection(b.verb.path), Button: b.verb.button + " " + deliveriesOf(b.plan.Done), Danger: b.verb.danger, CancelTo: b.back, CancelLabel: "Back",
-		Hidden: [][2]string{{runParameter, b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}},
+		Action: b.list.Selection(b.verb.path), Button: b.verb.button + " " + deliveriesOf(b.plan.Done), Danger: b.verb.danger, CancelTo: b.back,
+		CancelLabel: "Back",
+		Hidden:      [][2]string{{runParameter, b.id}, {newestParameter, strconv.FormatInt(b.plan.Newest, 10)}},
 	}
 	switch {
 	case !b.plan.Complete:
@@ -141,7 +144,8 @@ func selectionOf(l *webhook.List, query *webhook.ListQuery, program string) (all
 // it may take, 0 when it does not say.
 func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newest int64, err error) {
 	b = bulkForm{verb: verb}
-	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, matchingParameter, countParameter, runParameter); err != nil {
+	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, matchingParameter, countParameter,
+		runParameter); err != nil {
 		return b, 0, err
 	}
 	b.list.Path = "/deliveries"
@@ -187,7 +191,8 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 			return response{page: bulkPage(f, &b), status: http.StatusBadRequest}, nil
 		}
 		if b.list.Values.Has(tickedParameter) && b.list.Query.Filters["id"] == nil {
-			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning, Text: "No delivery is selected. Select some, or all that match."}}, nil
+			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning,
+				Text: "No delivery is selected. Select some, or all that match."}}, nil
 		}
 		limit := countTime
 		if r.FormValue(countParameter) == "all" {
@@ -301,7 +306,8 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 		}
 		err = h.store.Write(r.Context(), func(w store.Write) error {
 			_, err := w.CreateBulkRun(&store.NewBulkRun{
-				ID: id, ProgramID: r.program, Action: verb.action, Query: query, Newest: newest, Audit: r.entry(verb.action.Audited(), r.program, "", ""),
+				ID: id, ProgramID: r.program, Action: verb.action, Query: query, Newest: newest, Audit: r.entry(verb.action.Audited(), r.program, "",
+					""),
 			})
 			return err
 		})

@@ -95,7 +95,8 @@ func (e *exportedDelivery) cells() []string {
 		took = *e.DurationMS
 	}
 	cells := []string{
-		e.ID, e.ProgramID, e.SubscriptionID, e.SubscriptionURL, e.Status, text(e.FailureReason), strconv.Itoa(e.AttemptsMade), text(e.NextAttemptAt),
+		e.ID, e.ProgramID, e.SubscriptionID, e.SubscriptionURL, e.Status, text(e.FailureReason), strconv.Itoa(e.AttemptsMade),
+		text(e.NextAttemptAt),
 		number(status, e.ResponseStatus != nil), text(e.Error), number(took, e.DurationMS != nil),
 		strings.Join(names, " "), strings.Join(ids, " "), text(e.RedeliveryOf), e.CreatedAt, text(e.CompletedAt),
 	}
@@ -127,7 +128,8 @@ func (h *deliveryPages) export(r *request) (response, error) {
 	format := r.URL.Query().Get("format")
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	if types[format] == "" {
-		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: "The parameter format must be ndjson or csv."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported",
+			text: "The parameter format must be ndjson or csv."}
 	}
 	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins

@@ -32,7 +32,8 @@ type sender struct {
 
 func (s sender) subscribe(program, address string) webhook.Subscription {
 	s.t.Helper()
-	if _, _, err := s.s.Tokens().Create(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := s.s.Tokens().Create(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u",
+		Scopes: webhook.Scopes()}); err != nil {
 		s.t.Fatal(err)
 	}
 	names := []string{"content_updated"}
@@ -48,7 +49,8 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 	s.t.Helper()
 	ctx := s.t.Context()
 	id := webhook.NewID()
-	_, err := s.s.Events().Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
+	_, err := s.s.Events().Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
+		JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -66,7 +68,8 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 
 func (s sender) record(c *store.Claim, status int) {
 	s.t.Helper()
-	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status,
+		Result: webhook.Classify(status, webhook.ErrorNone)}
 	if _, err := s.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -197,7 +200,8 @@ func TestBulkOverPages(t *testing.T) {
 	}
 	s.deliver(sub, 200)
 	list := v.do("GET", "/deliveries?filter[status]=failed&span=24h")
-	chosen := v.do("GET", "/deliveries/redeliver?ticked=1&all=1&filter[id][]="+list.listed()[0]+"&matching="+url.QueryEscape(list.link(t, `name="matching" value="([^"]+)"`)))
+	chosen := v.do("GET", "/deliveries/redeliver?ticked=1&all=1&filter[id][]="+list.listed()[0]+"&matching="+url.QueryEscape(list.link(t,
+		`name="matching" value="([^"]+)"`)))
 	chosen.want(t, 303, "")
 	ask := v.do("GET", chosen.Header.Get("Location"))
 	ask.want(t, 200, "40 deliveries will be resent.")
@@ -310,7 +314,8 @@ func TestBulkCount(t *testing.T) {
 	if err := bulkPage(fixedFrame(), form).Render(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all that match</button>", "34: already resent"} {
+	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all that match</button>",
+		"34: already resent"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page does not have %q:\n%s", want, b.String())
 		}
@@ -331,7 +336,8 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	ask.want(t, 200, "No matching delivery can be changed.")
 	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
 	v.do("GET", "/deliveries/cancel?all=1&matching=%25zz").want(t, 400, "invalid escape")
-	if to := v.do("GET", "/deliveries/cancel?all=1&matching="+url.QueryEscape("//elsewhere.example")).Header.Get("Location"); !strings.HasPrefix(to, "/deliveries/cancel?") {
+	if to := v.do("GET", "/deliveries/cancel?all=1&matching="+url.QueryEscape(
+		"//elsewhere.example")).Header.Get("Location"); !strings.HasPrefix(to, "/deliveries/cancel?") {
 		t.Errorf("the choice of all leads to %s", to)
 	}
 	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not name its run")
@@ -350,7 +356,8 @@ func TestDeliveryExport(t *testing.T) {
 	}
 	lines := v.do("GET", "/deliveries/export?format=ndjson&filter[status]=failed&page[size]=1")
 	lines.want(t, 200, `"subscription_url":"https://a.example/in?…"`)
-	if got := lines.Header.Get("Content-Disposition"); !regexp.MustCompile(`^attachment; filename="deliveries-\d{8}-\d{6}\.ndjson"$`).MatchString(got) {
+	if got := lines.Header.Get("Content-Disposition"); !regexp.MustCompile(
+		`^attachment; filename="deliveries-\d{8}-\d{6}\.ndjson"$`).MatchString(got) {
 		t.Errorf("Content-Disposition: %s", got)
 	}
 	var got []string
@@ -365,13 +372,15 @@ func TestDeliveryExport(t *testing.T) {
 		t.Errorf("got %d lines, want %d in order", len(got), len(want))
 	}
 	table, err := csv.NewReader(strings.NewReader(v.do("GET", "/deliveries/export?format=csv&filter[status]=failed").body)).ReadAll()
-	if err != nil || len(table) != len(want)+1 || !slices.Equal(table[0], deliveryColumnNames) || table[1][0] != want[0] || table[1][8] != "410" {
+	if err != nil || len(table) != len(want)+1 || !slices.Equal(table[0], deliveryColumnNames) || table[1][0] != want[0] ||
+		table[1][8] != "410" {
 		t.Errorf("CSV: %d lines (%v)", len(table), err)
 	}
 	v.do("GET", "/deliveries/export?format=xls").want(t, 400, "must be ndjson or csv")
 	v.do("HEAD", "/deliveries/export?format=csv").want(t, 200, "")
 	v.do("GET", "/audit").want(t, 200, "csv of ?filter[status]=failed")
-	entries, _, err := w.store.Audit().Page(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10, Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
+	entries, _, err := w.store.Audit().Page(t.Context(), &webhook.ListQuery{Sort: webhook.AuditList.Default, Size: 10,
+		Filters: map[string][]string{"action": {string(webhook.ActionDeliveryExport)}}})
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%d exports are in the audit (%v), want 2", len(entries), err)
 	}
@@ -444,7 +453,8 @@ func TestDeliveryStream(t *testing.T) {
 	f := followList(v, address, point)
 	one := s.deliver(sub, 410)
 	id, data := f.next(`data-count="1"`)
-	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update")+strings.Count(data, "data-late") {
+	if !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update")+strings.Count(data,
+		"data-late") {
 		t.Fatalf("got %s", data)
 	}
 	f.body.Close()
@@ -511,7 +521,8 @@ func TestDeliveryStreamLate(t *testing.T) {
 	next := s.deliver(sub, 200)
 	s.record(c, 410)
 	id, data := f.next(c.ID)
-	if !strings.Contains(data, `id="d-`+c.ID+`" data-row data-late`) || !strings.Contains(data, `data-count="0"`) || strings.Contains(data, next) {
+	if !strings.Contains(data, `id="d-`+c.ID+`" data-row data-late`) || !strings.Contains(data, `data-count="0"`) ||
+		strings.Contains(data, next) {
 		t.Fatalf("a delivery that failed later: got %s", data)
 	}
 	f.body.Close()
@@ -569,7 +580,8 @@ func TestNewRows(t *testing.T) {
 		s.deliver(sub, 410)
 	}
 	for _, c := range []struct{ path, query string }{
-		{"/deliveries", "page[size]=1&filter[status]=failed"}, {"/events", "page[size]=1"}, {"/events", "page[size]=1&program=acme&filter[name]=content_updated"},
+		{"/deliveries", "page[size]=1&filter[status]=failed"}, {"/events", "page[size]=1"},
+		{"/events", "page[size]=1&program=acme&filter[name]=content_updated"},
 		{"/subscriptions", "page[size]=1"}, {"/audit", "page[size]=1"},
 	} {
 		s.subscribe("acme", "https://b.example/in") // for the list of subscriptions to have two
@@ -582,7 +594,8 @@ func TestNewRows(t *testing.T) {
 		s.deliver(sub, 200)
 		s.subscribe("acme", "https://c.example/in")
 		v.do("GET", "/events/export?format=csv")
-		want := map[string]string{"/deliveries": "1 new · Show", "/events": "2 new · Show", "/subscriptions": "1 new · Show", "/audit": "1 new · Show"}[c.path]
+		want := map[string]string{"/deliveries": "1 new · Show", "/events": "2 new · Show", "/subscriptions": "1 new · Show",
+			"/audit": "1 new · Show"}[c.path]
 		page := v.do("GET", second)
 		page.want(t, 200, want)
 		part := page.link(t, `id="new-rows" data-part="([^"]+)"`)
@@ -617,11 +630,13 @@ func TestDeliveryStreamCounts(t *testing.T) {
 		}
 		f := followList(v, "/deliveries/stream"+address, "0-0-0")
 		_, data := f.next("data-live-batch")
-		if !strings.Contains(data, fmt.Sprintf(`data-count="%d"`, want)) || strings.Contains(data, "data-row") || strings.Contains(data, "data-more") != strings.Contains(address, "status") {
+		if !strings.Contains(data, fmt.Sprintf(`data-count="%d"`, want)) || strings.Contains(data, "data-row") ||
+			strings.Contains(data, "data-more") != strings.Contains(address, "status") {
 			t.Errorf("%s: got %s", address, data)
 		}
 		one := s.deliver(sub, 200)
-		if _, data = f.next("data-row"); !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data, "data-update")+strings.Count(data, "data-late") {
+		if _, data = f.next("data-row"); !strings.Contains(data, `id="d-`+one+`"`) || strings.Count(data, "data-row") != 1+strings.Count(data,
+			"data-update")+strings.Count(data, "data-late") {
 			t.Errorf("%s: got %s", address, data)
 		}
 		f.body.Close()
@@ -664,8 +679,10 @@ func TestHostileDeliveries(t *testing.T) {
 		"empty":  deliveriesPage(fixedFrame(), &deliveryList{list: v, failed: d.ID}),
 		"form":   bulkPage(fixedFrame(), form),
 		"stream": liveBatch(ui.Clock{}, &liveUpdate{count: 1, fresh: []deliveryRow{d}, changed: []deliveryRow{d}}),
-		"run":    bulkRunPage(fixedFrame(), &bulkRunRecord{BulkRun: webhook.BulkRun{ID: d.ID, Stopped: hostile, Admin: hostile}, verb: bulkCancel, selection: form.selection, matching: "/"}),
-		"runs":   bulkRunsPage(fixedFrame(), []*bulkRunRecord{{BulkRun: webhook.BulkRun{ID: d.ID, ProgramID: hostile, Admin: hostile}, verb: bulkCancel}}),
+		"run": bulkRunPage(fixedFrame(), &bulkRunRecord{BulkRun: webhook.BulkRun{ID: d.ID, Stopped: hostile, Admin: hostile}, verb: bulkCancel,
+			selection: form.selection, matching: "/"}),
+		"runs": bulkRunsPage(fixedFrame(), []*bulkRunRecord{{BulkRun: webhook.BulkRun{ID: d.ID, ProgramID: hostile, Admin: hostile},
+			verb: bulkCancel}}),
 	} {
 		var b strings.Builder
 		if err := c.Render(t.Context(), &b); err != nil {

@@ -154,7 +154,8 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		a.header = headerLines(a.ResponseHeader)
 		a.parts = phaseParts(&a.Attempt, longest)
 		number := strconv.Itoa(a.Number)
-		a.body = ui.Body{ID: "body-" + number, Name: "Response body of attempt " + number, Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1,
+		a.body = ui.Body{ID: "body-" + number, Name: "Response body of attempt " + number, Data: a.ResponseBody, Cut: a.ResponseTruncated,
+			Size:     -1,
 			Download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
 		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
 			a.body.Size = n
@@ -173,7 +174,8 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		}
 		// Of bodies that are the same, the last is shown.
 		for j := range i {
-			if b := &all[j]; b.answered() && len(b.ResponseBody) > 0 && b.ResponseTruncated == a.ResponseTruncated && bytes.Equal(b.ResponseBody, a.ResponseBody) {
+			if b := &all[j]; b.answered() && len(b.ResponseBody) > 0 && b.ResponseTruncated == a.ResponseTruncated &&
+				bytes.Equal(b.ResponseBody, a.ResponseBody) {
 				b.same = a.Number
 			}
 		}
@@ -324,7 +326,8 @@ func (d *deliveryRecord) sentAt() time.Time {
 // requestHeader is the header of the last attempt in the order of the wire,
 // with secrets redacted.
 func (d *deliveryRecord) requestHeader() [][2]string {
-	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," + redacted,
+	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," +
+		redacted,
 		Trace: d.Trace.Attempt(d.ID, max(d.AttemptsMade, 1)), Test: d.isTest()}
 	if d.Subscription.HasAuthorizationHeader {
 		head.Authorization = redacted
@@ -413,7 +416,8 @@ func (h *deliveryPages) body(r *request) (response, error) {
 		return response{}, err
 	}
 	if d.body == nil {
-		return response{}, &problem{status: http.StatusGone, title: "The body is gone", text: "The events of this delivery are older than the retention, and were removed."}
+		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
+			text: "The events of this delivery are older than the retention, and were removed."}
 	}
 	return textFile(d.bodyFile(), d.body), nil
 }
@@ -427,7 +431,8 @@ func (h *deliveryPages) attemptBody(r *request) (response, error) {
 	for i := range d.attempts {
 		if n := strconv.Itoa(d.attempts[i].Number); n == r.PathValue("number") {
 			if d.attempts[i].ResponseRemoved {
-				return response{}, &problem{status: http.StatusGone, title: "The response is gone", text: "The response of this attempt is no longer stored."}
+				return response{}, &problem{status: http.StatusGone, title: "The response is gone",
+					text: "The response of this attempt is no longer stored."}
 			}
 			return textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody), nil
 		}
@@ -467,7 +472,8 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
+	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
 }
 
 func (h *deliveryPages) confirmCancel(r *request) (response, error) {
@@ -492,5 +498,6 @@ func (h *deliveryPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Delivery cancelled. It will not be sent again."}}, nil
+	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Delivery cancelled. It will not be sent again."}}, nil
 }

@@ -57,7 +57,8 @@ type eventSource struct {
 func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
 	l := &eventSource{t: t, w: w}
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1",
+		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	active, secret := true, "Bearer top-secret-token"
@@ -94,7 +95,8 @@ func (l *eventSource) form() *store.Claim {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
+	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
+		Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -118,14 +120,16 @@ func (l *eventSource) claim(ping bool) *store.Claim {
 func (l *eventSource) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
-	if _, err := l.w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0), webhook.HealthPolicy{}); err != nil {
+	if _, err := l.w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0),
+		webhook.HealthPolicy{}); err != nil {
 		l.t.Fatal(err)
 	}
 }
 
 func answerOf500(header, body string) webhook.Attempt {
 	return webhook.Attempt{ResponseStatus: 500, Duration: 100 * time.Millisecond, ResponseHeader: header, ResponseBody: []byte(body),
-		Phases: webhook.Phases{DNS: 10 * time.Millisecond, Connect: 20 * time.Millisecond, TLS: 30 * time.Millisecond, FirstByte: 25 * time.Millisecond}}
+		Phases: webhook.Phases{DNS: 10 * time.Millisecond, Connect: 20 * time.Millisecond, TLS: 30 * time.Millisecond,
+			FirstByte: 25 * time.Millisecond}}
 }
 
 func (p page) has(t *testing.T, texts ...string) {
@@ -222,7 +226,8 @@ func TestDeliveryPage(t *testing.T) {
 			did = append(did, what)
 		}
 	}
-	if diff := cmp.Diff([]string{"delivery.cancel after 3 attempts", "delivery.redeliver as " + strings.TrimPrefix(again, "/deliveries/")}, did); diff != "" {
+	if diff := cmp.Diff([]string{"delivery.cancel after 3 attempts", "delivery.redeliver as " + strings.TrimPrefix(again, "/deliveries/")},
+		did); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
 }
@@ -286,7 +291,8 @@ func TestRemovedResponse(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com")
-	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n", ResponseBody: []byte(strings.Repeat("r", webhook.MaxStoredBody))}
+	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n",
+		ResponseBody: []byte(strings.Repeat("r", webhook.MaxStoredBody))}
 	c := l.claim(true)
 	l.end(c, answer)
 	path := "/deliveries/" + c.ID
@@ -330,8 +336,10 @@ func TestHostileDelivery(t *testing.T) {
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
 	line := strings.Repeat("x", webhook.MaxStoredBody-20)
-	for _, body := range []string{hostileBytes, "\u202e" + line + "</code><script>alert(1)</script>", `{"` + "\u202e" + `</script><script>alert(1)</script>":"\u0000"}`, "\x00\x1b" + hostileBytes} {
-		a := answerOf500("X-\u202eName: "+strings.ToValidUTF8(hostile, "?")+"\nLocation: javascript:alert(1)\nX-Long: "+strings.Repeat("<b>", 5000)+"\n", body)
+	for _, body := range []string{hostileBytes, "\u202e" + line + "</code><script>alert(1)</script>", `{"` + "\u202e" +
+		`</script><script>alert(1)</script>":"\u0000"}`, "\x00\x1b" + hostileBytes} {
+		a := answerOf500("X-\u202eName: "+strings.ToValidUTF8(hostile, "?")+"\nLocation: javascript:alert(1)\nX-Long: "+strings.Repeat("<b>",
+			5000)+"\n", body)
 		a.ResponseTruncated = true
 		if c == nil {
 			c = l.claim(false)
@@ -385,7 +393,8 @@ func TestShellText(t *testing.T) {
 	if err != nil {
 		t.Fatal("this test needs bash")
 	}
-	for _, s := range []string{"plain", "", "it's $HOME `id` \"x\" \\n !", strings.Repeat("long'", 200), "turned \u202e'quoted\\ \xff\x01\u2028", "line\nline", strings.Repeat("\u200b", 400)} {
+	for _, s := range []string{"plain", "", "it's $HOME `id` \"x\" \\n !", strings.Repeat("long'", 200),
+		"turned \u202e'quoted\\ \xff\x01\u2028", "line\nline", strings.Repeat("\u200b", 400)} {
 		quoted := ui.ShellQuoteText(s)
 		if strings.ContainsFunc(quoted, ui.IsHidden) && quoted != ui.ShellQuote(s) {
 			t.Errorf("%q has what cannot be seen", quoted)
@@ -463,7 +472,8 @@ func TestOneDeliveryStream(t *testing.T) {
 	if id != "retryable-1-1-0" {
 		t.Errorf("the id is %q", id)
 	}
-	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`, `<section id="response"`, `<section id="attempts"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
+	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`,
+		`<section id="response"`, `<section id="attempts"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
 		if !strings.Contains(data, part) {
 			t.Errorf("%q is not sent:\n%s", part, data)
 		}
@@ -493,7 +503,8 @@ func TestAttemptsAreFolded(t *testing.T) {
 	path := "/deliveries/" + c.ID
 	l.end(c, answerOf500("Server: a\n", "busy"))
 	for i := range 4 {
-		l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTLS, ErrorFact: fmt.Sprintf("the certificate expired %d hours ago, on 2026-03-14", i+1)})
+		l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTLS, ErrorFact: fmt.Sprintf("the certificate expired %d hours ago, on "+
+			"2026-03-14", i+1)})
 	}
 	p := v.do("GET", path)
 	p.want(t, 200, "Failed: TLS handshake with hooks.example.com failed (the certificate expired 4 hours ago, on 2026-03-14), 5 of 5 attempts")

@@ -27,9 +27,11 @@ func TestEventPages(t *testing.T) {
 	}{
 		{"", []string{"/events/other/" + id, "/events/acme/" + events[26].ID, "Older"}, []string{"/events/acme/" + events[0].ID}},
 		{"?program=acme", []string{"/events/acme/" + events[26].ID, "Older"}, []string{"/events/other/"}},
-		{"?program=other", []string{"/events/other/" + id, "No subscriber", `<a class="type" href="/event-types/channel_created">`}, []string{"/events/acme/", "Older"}},
+		{"?program=other", []string{"/events/other/" + id, "No subscriber", `<a class="type" href="/event-types/channel_created">`},
+			[]string{"/events/acme/", "Older"}},
 		{"?filter[name]=channel_created", []string{"/events/other/" + id}, []string{"/events/acme/"}},
-		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID, "<span>pending</span>", "0 of 1 delivered, 1 waiting", "number 3"}, []string{"/events/other/", events[4].ID}},
+		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID, "<span>pending</span>", "0 of 1 delivered, 1 waiting",
+			"number 3"}, []string{"/events/other/", events[4].ID}},
 		{"?filter[name]=ping", []string{"Nothing matches."}, nil},
 		{"?sort=received_at", []string{events[0].ID}, []string{"/events/other/"}},
 	} {
@@ -107,11 +109,13 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
 	}
 	events = l.publish("content_published", fields...)
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1",
+		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	id = webhook.NewID()
-	if _, err := w.store.Events().Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
+	if _, err := w.store.Events().Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(),
+		JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
 		t.Fatal(err)
 	}
 	return v, l, events, id
@@ -137,7 +141,8 @@ func TestEventExport(t *testing.T) {
 	}
 	v.do("GET", "/events/export?format=xml").want(t, 400, "format=ndjson or format=csv")
 	v.do("GET", "/events/export?format=csv&filter[nme]=x").want(t, 400, "")
-	if all := strings.Join(audited(t, l.w), "\n"); !strings.Contains(all, "event.export as ndjson: sort=received_at") || strings.Count(all, "event.export") != 2 {
+	if all := strings.Join(audited(t, l.w), "\n"); !strings.Contains(all, "event.export as ndjson: sort=received_at") ||
+		strings.Count(all, "event.export") != 2 {
 		t.Errorf("the audit has\n%s", all)
 	}
 }
@@ -187,14 +192,16 @@ func TestPublish(t *testing.T) {
 		program, event string
 		want           []string
 	}{
-		"no JSON":          {"acme", "{", []string{`href="#publish-event"`}},
-		"a misspelt field": {"acme", strings.Replace(text, "content_id", "contentid", 1), []string{"contentid", "content_id", "is required", `id="publish-event-fault"`}},
-		"a ping":           {"acme", `{"name":"ping","version":"1"}`, []string{"cannot be published"}},
-		"a taken id":       {"acme", strings.Replace(text, "48211", "7", 1), []string{"and different content already exists"}},
-		"no program":       {"", text, []string{`href="#publish-program"`, "is required"}},
-		"another program":  {"unknown", text, []string{"does not exist"}},
-		"hostile":          {"acme<script>", `{"name":"</textarea><script>alert(1)</script>` + "\u202e" + `","version":"1"}`, []string{"is not the name of an event type"}},
-		"too large":        {"acme", `{"name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`, []string{"must be at most"}},
+		"no JSON": {"acme", "{", []string{`href="#publish-event"`}},
+		"a misspelt field": {"acme", strings.Replace(text, "content_id", "contentid", 1), []string{"contentid", "content_id", "is required",
+			`id="publish-event-fault"`}},
+		"a ping":          {"acme", `{"name":"ping","version":"1"}`, []string{"cannot be published"}},
+		"a taken id":      {"acme", strings.Replace(text, "48211", "7", 1), []string{"and different content already exists"}},
+		"no program":      {"", text, []string{`href="#publish-program"`, "is required"}},
+		"another program": {"unknown", text, []string{"does not exist"}},
+		"hostile": {"acme<script>", `{"name":"</textarea><script>alert(1)</script>` + "\u202e" + `","version":"1"}`,
+			[]string{"is not the name of an event type"}},
+		"too large": {"acme", `{"name":"` + strings.Repeat("x", webhook.MaxEventBytes) + `"}`, []string{"must be at most"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := v.send("/events/publish", "program", tt.program, "event", tt.event)
@@ -223,12 +230,13 @@ func TestPublish(t *testing.T) {
 // TestHostileEvents holds that what a publisher, or an operator's schema, says
 // is inert on every page of events.
 func TestHostileEvents(t *testing.T) {
-	own := webhook.SchemaFile{Name: "evil_thing.json", Content: []byte(strings.ReplaceAll(`{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"BAD","description":"BAD","type":"object",
+	own := webhook.SchemaFile{Name: "evil_thing.json",
+		Content: []byte(strings.ReplaceAll(`{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"BAD","description":"BAD","type":"object",
 		"properties":{"id":{"type":"string","format":"uuid"},"timestamp":{"type":"string","format":"date-time"},"name":{"const":"evil_thing"},"version":{"const":"1"},
 		"BAD":{"type":"string","description":"BAD","pattern":".*|BAD"},"few":{"enum":["BAD"]}},
 		"required":["id","timestamp","name","version"],"additionalProperties":false,
 		"examples":[{"id":"019d065b-80f1-733a-9a41-3f6be7c2d63f","timestamp":"2026-03-19T13:49:13.329Z","name":"evil_thing","version":"1","BAD":"BAD"}]}`,
-		"BAD", "<script>alert(1)</script>\u202egnp\u200b"))}
+			"BAD", "<script>alert(1)</script>\u202egnp\u200b"))}
 	catalog, err := webhook.LoadCatalog(own)
 	if err != nil {
 		t.Fatal(err)
@@ -245,14 +253,18 @@ func TestHostileEvents(t *testing.T) {
 	events := l.publish("content_published", strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(bad)), huge)
 	odd := l.publish("<script>alert(1)</script>\u202e", `1`)
 	id := webhook.NewID()
-	if _, err := w.store.Events().Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
+	if _, err := w.store.Events().Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
+		JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{
-		"/events", "/events?program=acme", "/events?program=" + url.QueryEscape(hostile), "/events?filter[name]=" + url.QueryEscape("<script>alert(1)</script>"),
+		"/events", "/events?program=acme", "/events?program=" + url.QueryEscape(hostile), "/events?filter[name]=" +
+			url.QueryEscape("<script>alert(1)</script>"),
 		"/events/acme/" + events[0].ID, "/events/acme/" + events[1].ID, "/events/acme/" + odd[0].ID, "/events/acme/" + id,
-		"/events/publish?program=acme&like=" + events[0].ID, "/events/publish?program=acme&like=" + id, "/events/publish?name=evil_thing", "/events/publish?program=" + url.QueryEscape(hostile),
-		"/event-types", "/event-types?program=" + url.QueryEscape(hostile), "/event-types/evil_thing", "/event-types/content_published", "/event-types/" + url.PathEscape("<script>alert(1)</script>"),
+		"/events/publish?program=acme&like=" + events[0].ID, "/events/publish?program=acme&like=" + id, "/events/publish?name=evil_thing",
+		"/events/publish?program=" + url.QueryEscape(hostile),
+		"/event-types", "/event-types?program=" + url.QueryEscape(hostile), "/event-types/evil_thing", "/event-types/content_published",
+		"/event-types/" + url.PathEscape("<script>alert(1)</script>"),
 	} {
 		v.do("GET", path).inert(t)
 	}
@@ -283,11 +295,13 @@ func TestEventTypePages(t *testing.T) {
 			p.has(t, "<code>"+name+"</code>")
 		}
 	}
-	v.do("GET", "/event-types/content_published").has(t, "hooks.example.com", l.sub.ID[28:], "/events/publish?name=content_published", "/v2/event_types/content_published")
+	v.do("GET", "/event-types/content_published").has(t, "hooks.example.com", l.sub.ID[28:], "/events/publish?name=content_published",
+		"/v2/event_types/content_published")
 	v.do("GET", "/event-types/content_published?program=other").has(t, `<p class="quiet">None</p>`)
 	v.do("GET", "/event-types?program=other").hasNot(t, "1 active")
 	v.do("GET", "/event-types/ping").hasNot(t, "Publish a test event")
-	v.do("GET", "/event-types/user_notification_created").has(t, "When category is comment", "<code>details.comment_count</code>", "array of integer, int64", "<code>category</code>")
+	v.do("GET", "/event-types/user_notification_created").has(t, "When category is comment", "<code>details.comment_count</code>",
+		"array of integer, int64", "<code>category</code>")
 	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")
 }
 
@@ -300,11 +314,13 @@ func TestSchemaFields(t *testing.T) {
 		"no JSON": {`{`, nil},
 		"true":    {`true`, []fieldGroup{}},
 		"a ring":  {`{"$ref":"#/$defs/a","$defs":{"a":{"properties":{"x":{"$ref":"#/$defs/a"}}}}}`, nil},
-		"odd":     {`{"properties":{"a":true,"b":{"type":["string","null"],"minimum":1},"c":{"type":7}}}`, []fieldGroup{{"", []schemaField{{"a", "", "", false}, {"b", "string or null, at least 1", "", false}, {"c", "", "", false}}}}},
+		"odd": {`{"properties":{"a":true,"b":{"type":["string","null"],"minimum":1},"c":{"type":7}}}`,
+			[]fieldGroup{{"", []schemaField{{"a", "", "", false}, {"b", "string or null, at least 1", "", false}, {"c", "", "", false}}}}},
 		"lists": {`{"properties":{"a":{"type":"array","items":{"type":"object","properties":{"b":{"enum":["x","y"]}},"required":["b"]}}},"required":["a"]}`,
 			[]fieldGroup{{"", []schemaField{{"a", "array of object", "", true}, {"a[].b", "one of x, y", "", true}}}}},
 		"a condition": {`{"properties":{"k":{"type":"string"},"d":{"type":"object"}},"if":{"properties":{"k":{"const":"x"}}},"then":{"properties":{"d":{"$ref":"#/$defs/d"}}},"$defs":{"d":{"properties":{"e":{"type":"boolean"}}}}}`,
-			[]fieldGroup{{"", []schemaField{{"k", "string", "", false}, {"d", "object", "", false}}}, {"k is x", []schemaField{{"d.e", "boolean", "", false}}}}},
+			[]fieldGroup{{"", []schemaField{{"k", "string", "", false}, {"d", "object", "", false}}},
+				{"k is x", []schemaField{{"d.e", "boolean", "", false}}}}},
 	} {
 		got := schemaFields([]byte(tt.schema))
 		if name == "a ring" {

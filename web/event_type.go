@@ -50,7 +50,8 @@ const shownSubscribers = 100
 func (h *eventTypePages) show(r *request) (response, error) {
 	t, ok := h.cfg.Rules.Catalog.Type(r.PathValue("name"))
 	if !ok {
-		return response{}, &problem{status: http.StatusNotFound, title: "Unknown event type", text: "The catalog has no event type with this name. Custom types are read when the service starts."}
+		return response{}, &problem{status: http.StatusNotFound, title: "Unknown event type",
+			text: "The catalog has no event type with this name. Custom types are read when the service starts."}
 	}
 	subs, err := h.store.Events().Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
 	if err != nil {

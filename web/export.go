@@ -67,7 +67,8 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	if r.Method == http.MethodHead {
 		return response{file: f}, nil
 	}
-	if err := h.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))); err != nil {
+	if err := h.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path),
+		v.Path))); err != nil {
 		return response{}, unavailable(err)
 	}
 	return response{file: f}, nil

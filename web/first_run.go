@@ -51,7 +51,8 @@ func (h *site) setupSteps(admin string, done *store.FirstRun) []setupStep {
 	}}
 	if id := done.SubscriptionID; id != "" {
 		test := &steps[3]
-		test.path, test.command = subscriptionPath(id)+"#test", h.curl.Command("POST", apiSubscriptionPath(id)+"/test", `{"name": "`+exampleEvent+`"}`)
+		test.path, test.command = subscriptionPath(id)+"#test", h.curl.Command("POST", apiSubscriptionPath(id)+"/test",
+			`{"name": "`+exampleEvent+`"}`)
 	}
 	return steps
 }

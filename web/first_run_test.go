@@ -23,7 +23,8 @@ func TestFirstRun(t *testing.T) {
 		p.has(t, links...)
 		for _, command := range regexp.MustCompile(`<code>(service [^<]*|TOKEN=[^<]*|curl [^<]*)</code>`).FindAllStringSubmatch(p.body, -1) {
 			line := html.UnescapeString(command[1])
-			if service, curl := strings.Contains(line, "service "), strings.HasPrefix(line, "curl"); service && !strings.Contains(line, "--data "+w.store.Dir()) || curl && !strings.Contains(line, "Bearer $TOKEN") {
+			if service, curl := strings.Contains(line, "service "), strings.HasPrefix(line, "curl"); service &&
+				!strings.Contains(line, "--data "+w.store.Dir()) || curl && !strings.Contains(line, "Bearer $TOKEN") {
 				t.Errorf("the command is not complete:\n%s", line)
 			}
 		}

@@ -25,13 +25,16 @@ func fixedHealth() health {
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
 		return store.Alert{
 			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
-			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made, CreatedAt: testNow.Add(-time.Duration(n) * time.Hour),
+			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made,
+			CreatedAt: testNow.Add(-time.Duration(n) * time.Hour),
 		}
 	}
 	h := health{
 		losses: []store.Loss{
-			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: testNow.Add(-900 * time.Hour), LastAt: testNow.Add(-2 * time.Hour)},
-			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1, FirstAt: testNow.Add(-800 * time.Hour), LastAt: testNow.Add(-800 * time.Hour)},
+			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: testNow.Add(-900 * time.Hour),
+				LastAt: testNow.Add(-2 * time.Hour)},
+			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1,
+				FirstAt: testNow.Add(-800 * time.Hour), LastAt: testNow.Add(-800 * time.Hour)},
 		},
 		lossTotals: store.LossTotals{Subscriptions: 2, Events: 1205},
 		alerts: []store.Alert{
@@ -65,9 +68,11 @@ func fixedIncidents() openIncidents {
 		incident(3, "https://gone.example/", ""), incident(4, "https://some.example/in", "Partner Y\nsecond line"),
 	}
 	gone, some := &all[2], &all[3]
-	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error, gone.WaitingEvents = webhook.HealthDisabled, time.Time{}, 0, webhook.ErrorDNS, store.MaxWaiting
+	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error, gone.WaitingEvents = webhook.HealthDisabled, time.Time{}, 0,
+		webhook.ErrorDNS, store.MaxWaiting
 	gone.FailingReason, gone.Failed, gone.LastSuccess = webhook.FailingUnreachable, 0, time.Time{}
-	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents, some.Failed = webhook.HealthHealthy, time.Time{}, "", 404, 0, 1
+	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents, some.Failed = webhook.HealthHealthy, time.Time{},
+		"", 404, 0, 1
 	return openIncidents{groups: groupIncidents(all), shown: 4, total: 5}
 }
 
@@ -81,19 +86,29 @@ func TestHealthIsQuiet(t *testing.T) {
 		has    []string
 		lacks  []string
 	}{
-		"all is well":      {func(*overview) {}, []string{healthy, "free of 100 GiB", "<dd>44</dd>", "2 subscriptions behind by"}, []string{alarm, "<details", `class="incident`}},
+		"all is well": {func(*overview) {}, []string{healthy, "free of 100 GiB", "<dd>44</dd>", "2 subscriptions behind by"},
+			[]string{alarm, "<details", `class="incident`}},
 		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
-			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed", "401 Unauthorized since", "at least 10,000 waiting",
-			"no success known", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<", "404 Not Found",
+			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed",
+			"401 Unauthorized since", "at least 10,000 waiting",
+			"no success known", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<",
+			"404 Not Found",
 		}, []string{healthy, "second line</strong>", "key=secret"}},
-		"events were lost":   {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals }, []string{`<details class="part" open`, "1,205 events of 2 subscriptions", healthy}, nil},
-		"lost long ago":      {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} }, []string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{`part" open`}},
-		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{`part" open`}},
-		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`, "after 5/5 attempts", healthy}, nil},
-		"no room":            {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are rejected until disk space is freed.", "has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
-		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true }, []string{"Events are rejected"}, []string{"<strong>Not ready"}},
-		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are rejected", "<strong>Not ready.</strong> it broke"}, nil},
+		"events were lost": {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals },
+			[]string{`<details class="part" open`, "1,205 events of 2 subscriptions", healthy}, nil},
+		"lost long ago": {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} },
+			[]string{healthy, `<details class="part"><summary><h3 id="lost"`, "7 events"}, []string{`part" open`}},
+		"an alert": {func(o *overview) { o.health.alerts = all.alerts[:1] },
+			[]string{healthy, `<details class="part"><summary><h3 id="alerts"`, "What to do."}, []string{`part" open`}},
+		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`,
+			"after 5/5 attempts", healthy}, nil},
+		"no room": {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are rejected until disk space is freed.",
+			"has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
+		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true },
+			[]string{"Events are rejected"}, []string{"<strong>Not ready"}},
+		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are rejected",
+			"<strong>Not ready.</strong> it broke"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := fixedOverview()
@@ -124,7 +139,8 @@ func TestHealthIsSmall(t *testing.T) {
 		i.ID, i.SubscriptionID, i.DeliveryID = webhook.NewID(), webhook.NewID(), webhook.NewID()
 		i.URL = "https://" + webhook.NewID() + ".example/some/longer/path/than/usual"
 		incidents = append(incidents, i)
-		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: i.SubscriptionID, ProgramID: "acme", URL: i.URL, Events: int64(n), FirstAt: testNow, LastAt: testNow})
+		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: i.SubscriptionID, ProgramID: "acme", URL: i.URL, Events: int64(n),
+			FirstAt: testNow, LastAt: testNow})
 	}
 	o.incidents = openIncidents{groups: groupIncidents(incidents), shown: healthRows, total: healthRows}
 	var b bytes.Buffer
@@ -169,7 +185,8 @@ func TestHealthShowsTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		endpoint := "https://hooks.example/in?token=query-canary"
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint,
+			Events: &[]string{"user_created"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +273,8 @@ func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int,
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes}).Wait()
+	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 1,
+		Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil {
 		t.Fatal(err)
 	}

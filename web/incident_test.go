@@ -19,8 +19,10 @@ func TestPartnerMessage(t *testing.T) {
 	i := fixedIncidents().groups[0].all[0].Incident
 	text := partnerMessage(&i, store.MaxWaiting)
 	for _, want := range []string{
-		"Webhook deliveries to https://hooks.example/in fail: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-", "Last success:  2026-",
-		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header", "Events waiting: 312", "Deliveries failed permanently: 5",
+		"Webhook deliveries to https://hooks.example/in fail: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-",
+		"Last success:  2026-",
+		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header",
+		"Events waiting: 312", "Deliveries failed permanently: 5",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q:\n%s", want, text)
@@ -31,7 +33,8 @@ func TestPartnerMessage(t *testing.T) {
 	}
 	for _, code := range webhook.ErrorCodes() {
 		i.Error, i.ResponseStatus = code, 0
-		if text := partnerMessage(&i, store.MaxWaiting); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") || errorTitles[code] == "") {
+		if text := partnerMessage(&i, store.MaxWaiting); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") ||
+			errorTitles[code] == "") {
 			t.Errorf("%s: %s", code, text)
 		}
 	}
@@ -58,7 +61,8 @@ func TestIncidentPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		endpoint, name := "https://hooks.example/in?token=query-canary", "Partner <X>\u202e"
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name, Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name,
+			Events: &[]string{"user_created"}, Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,16 +89,19 @@ func TestIncidentPages(t *testing.T) {
 		}
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Second)
-		overview := wants("/", "Partner &lt;X&gt;", ": 401 Unauthorized since", "1 waiting, 2 failed", "last success", "next probe", ">1 incident</span>",
+		overview := wants("/", "Partner &lt;X&gt;", ": 401 Unauthorized since", "1 waiting, 2 failed", "last success", "next probe",
+			">1 incident</span>",
 			"/subscriptions/"+sub.ID+"/probe", "/subscriptions/"+sub.ID+"/replay", "Copy message for partner", "View response")
 		path := regexp.MustCompile(`/incidents/[0-9a-f-]{36}`).FindString(overview)
 		wants("/status", ">1 incident</span>", ">Ready</span>")
 		wants("/incidents?filter[status]=open", path, "rejecting", "1 waiting, 2 failed")
 		wants("/incidents?filter[status]=resolved", "Nothing matches.")
 		wants("/incidents?filter[status]=closed", "must be one of open, resolved")
-		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing”: not sent", "webhook-id: ", "What to check:", "/v2/incidents/")
+		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing”: not sent",
+			"webhook-id: ", "What to check:", "/v2/incidents/")
 		attemptOne(t, s, sub.ID, 200, policy)
-		if _, err := s.Replays().Create(t.Context(), "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayFailed}); err != nil {
+		if _, err := s.Replays().Create(t.Context(), "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
+			Only: webhook.ReplayFailed}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)

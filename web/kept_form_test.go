@@ -17,7 +17,8 @@ func TestFormOutlivesSession(t *testing.T) {
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 	l := newEventSource(t, w, "https://hooks.example.com")
 	path := "/subscriptions/" + l.sub.ID + "/edit"
-	typed := url.Values{"url": {"https://new.example.com/?a=b&c=<d>"}, "description": {"Typed for \"minutes\""}, "events": {"content_published", "content_updated"}, "authorization": {"Bearer hush"}, "once": {"x"}}
+	typed := url.Values{"url": {"https://new.example.com/?a=b&c=<d>"}, "description": {"Typed for \"minutes\""},
+		"events": {"content_published", "content_updated"}, "authorization": {"Bearer hush"}, "once": {"x"}}
 	v.send("/sign-out").want(t, 303, "")
 
 	p := v.post(path, typed.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
@@ -47,7 +48,8 @@ func TestFormOutlivesSession(t *testing.T) {
 	v.send("/sign-out").want(t, 303, "")
 	for _, to := range []string{"https://evil.example/", "//evil.example/", "/sign-out", ""} {
 		next.Set("kept_to", to)
-		if p := v.post("/sign-in", next.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin"); p.StatusCode != 303 || strings.Contains(p.body, "evil") {
+		if p := v.post("/sign-in", next.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin"); p.StatusCode != 303 ||
+			strings.Contains(p.body, "evil") {
 			t.Errorf("%q: got %d", to, p.StatusCode)
 		}
 	}

@@ -127,7 +127,8 @@ type passwordHasher struct {
 }
 
 func newPasswordHasher() *passwordHasher {
-	return &passwordHasher{make(chan struct{}, maxHashes), make(chan struct{}, maxHashes-1), make(chan struct{}, maxHashQueue), make(chan struct{}, maxHashQueue)}
+	return &passwordHasher{make(chan struct{}, maxHashes), make(chan struct{}, maxHashes-1), make(chan struct{}, maxHashQueue),
+		make(chan struct{}, maxHashQueue)}
 }
 
 // errBusy means that the queue of a passwordHasher is full.

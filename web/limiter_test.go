@@ -160,7 +160,8 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		// One address: 10 tries, whichever of its /64.
 		tried := wrongTries(t, 30, func(i int) *httptest.ResponseRecorder {
 			got := enter("", fmt.Sprintf("[2001:db8:bad::%x]:1000", i+1), fmt.Sprintf("wrong password %d", i))
-			if after := got.Header().Get("Retry-After"); got.Code == 429 && (after != "60" || !strings.Contains(got.Body.String(), "Try again in 1 min")) {
+			if after := got.Header().Get("Retry-After"); got.Code == 429 && (after != "60" || !strings.Contains(got.Body.String(),
+				"Try again in 1 min")) {
 				t.Errorf("refused with Retry-After %q:\n%s", after, got.Body)
 			}
 			return got
@@ -212,7 +213,8 @@ func TestPasswordChangeIsThrottled(t *testing.T) {
 		stolen := cookiesOf(do("POST", w.NewSignInLink(admin.ID), "", "192.0.2.1:1"), "session")
 		own := cookiesOf(do("POST", w.NewSignInLink(admin.ID), "", "192.0.2.1:1"), "session")
 		change := func(cookie, current string) int {
-			return do("POST", "/account/password", cookie, "192.0.2.1:1", "current", current, "password", "another password", "again", "another password").Code
+			return do("POST", "/account/password", cookie, "192.0.2.1:1", "current", current, "password", "another password", "again",
+				"another password").Code
 		}
 		for range 10 {
 			if got := change(stolen, "wrong"); got != 422 {

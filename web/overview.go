@@ -73,7 +73,8 @@ func (h *overviewPages) show(r *request) (response, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "The query has an invalid % escape."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read",
+			text: "The query has an invalid % escape."}
 	}
 	values.Del(ui.ProgramParameter)
 	query, invalid := webhook.AllDeliveryList.Parse(values)

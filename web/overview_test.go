@@ -46,7 +46,8 @@ func fixedOverview() *overview {
 		row(8, webhook.StatusPending, 0, 0, nil, "ping"),
 		row(7, webhook.StatusPending, 1, 900*time.Millisecond, nil, "user_created"),
 		row(6, webhook.StatusSuccess, 1, 12*time.Second, answered(204, 41*time.Millisecond), "user_created", "user_created"),
-		row(5, webhook.StatusRetryable, 2, 6*time.Minute, broke(webhook.ErrorTimeout, 10*time.Second), "user_created", "content_published", "user_created"),
+		row(5, webhook.StatusRetryable, 2, 6*time.Minute, broke(webhook.ErrorTimeout, 10*time.Second), "user_created", "content_published",
+			"user_created"),
 		row(4, webhook.StatusFailed, 1, 59*time.Minute, answered(410, 3*time.Millisecond), "channel_updated"),
 		row(3, webhook.StatusFailed, 5, 26*time.Hour, answered(500, 1240*time.Millisecond), "channel_updated"),
 		row(2, webhook.StatusFailed, 1, 47*time.Hour, broke(webhook.ErrorBlocked, time.Millisecond), "channel_updated"),
@@ -74,7 +75,8 @@ func fixedOverview() *overview {
 }
 
 func fixedFrame() ui.Frame {
-	return ui.Frame{Title: "Overview", Section: "/", Clock: ui.Clock{Now: testNow}, Stylesheet: "/assets/style.css", Icon: "/assets/favicon.svg"}
+	return ui.Frame{Title: "Overview", Section: "/", Clock: ui.Clock{Now: testNow}, Stylesheet: "/assets/style.css",
+		Icon: "/assets/favicon.svg"}
 }
 
 func render(t *testing.T, o *overview) string {
@@ -130,7 +132,8 @@ func TestHostileTextIsInert(t *testing.T) {
 	for _, g := range fixedIncidents().groups {
 		for _, row := range g.all {
 			i := row.Incident
-			i.ID, i.ProgramID, i.SubscriptionID, i.URL, i.Description, i.DeliveryID, i.Error = hostile, hostile, hostile, hostile, hostile, hostile, webhook.ErrorCode(hostile)
+			i.ID, i.ProgramID, i.SubscriptionID, i.URL, i.Description, i.DeliveryID, i.Error = hostile, hostile, hostile, hostile, hostile, hostile,
+				webhook.ErrorCode(hostile)
 			incidents = append(incidents, i)
 		}
 	}
@@ -141,7 +144,8 @@ func TestHostileTextIsInert(t *testing.T) {
 	}
 	for i := range o.health.alerts {
 		a := &o.health.alerts[i]
-		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Message, a.Action, a.Status = hostile, hostile, hostile, hostile, hostile, hostile, hostile, hostile
+		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Message, a.Action, a.Status = hostile, hostile, hostile, hostile, hostile, hostile,
+			hostile, hostile
 	}
 	for i := range o.rows {
 		r := &o.rows[i]
@@ -193,7 +197,8 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	}
 	hostile := `<img src=x onerror=alert(1)>`
 	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=query-canary"
-	sub, _, err := s.Subscriptions().Create(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)}, 0)
+	sub, _, err := s.Subscriptions().Create(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name},
+		Active: new(true)}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,12 +216,14 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
 	p = v.do("GET", "/")
-	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "&lt; 1 ms", "1/5", ">now</time>"} {
+	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "&lt; 1 ms", "1/5",
+		">now</time>"} {
 		p.want(t, 200, text)
 	}
 
 	v.do("GET", "/?filter[status]=retryable").want(t, 200, "state-retryable")
-	if p := v.do("GET", "/?filter[status]=failed,success"); !strings.Contains(p.body, "Nothing matches here.") || strings.Contains(p.body, "state-retryable") {
+	if p := v.do("GET", "/?filter[status]=failed,success"); !strings.Contains(p.body, "Nothing matches here.") ||
+		strings.Contains(p.body, "state-retryable") {
 		t.Errorf("a filter that lets nothing through shows:\n%s", p.body)
 	}
 
@@ -229,7 +236,8 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait(); err != nil {
+	if _, err := s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
+		Size: webhook.MaxDeliveryBytes}).Wait(); err != nil {
 		t.Fatal(err)
 	}
 	p = v.do("GET", "/")
@@ -254,7 +262,8 @@ func TestOverviewOfAProgram(t *testing.T) {
 	s.deliver(s.subscribe("other", "https://other.example/in"), 500)
 	p := v.do("GET", "/?program=acme")
 	p.want(t, 200, "of acme, newest first")
-	p.has(t, `href="/deliveries/`+mine+`"`, `href="/subscriptions/`+sub.ID+`"`, `href="/?program=acme"`, `filter[status]=failed&amp;program=acme`, "all programs together",
+	p.has(t, `href="/deliveries/`+mine+`"`, `href="/subscriptions/`+sub.ID+`"`, `href="/?program=acme"`,
+		`filter[status]=failed&amp;program=acme`, "all programs together",
 		"<dd>45</dd>", "3 subscriptions behind by", ">2 min</time>")
 	p.hasNot(t, "other.example")
 	v.do("GET", "/?program=acme&filter[status]=failed").want(t, 200, "Nothing matches here.")
@@ -287,12 +296,14 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 // it travels.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u",
+		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range overviewDeliveries + 10 {
 		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
-		_, _, err := w.store.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}, Active: new(true)}, 0)
+		_, _, err := w.store.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"},
+			Active: new(true)}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

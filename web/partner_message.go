@@ -22,7 +22,8 @@ var errorChecks = map[webhook.ErrorCode]string{
 
 // statusChecks is what a partner checks after a response with this status.
 var statusChecks = map[int]string{
-	http.StatusUnauthorized:          "Does the endpoint accept the Authorization header that you gave us? Was the credential changed or did it expire?",
+	http.StatusUnauthorized: "Does the endpoint accept the Authorization header that you gave us? Was the credential changed or " +
+		"did it expire?",
 	http.StatusForbidden:             "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
 	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
 	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
@@ -30,7 +31,8 @@ var statusChecks = map[int]string{
 	http.StatusRequestEntityTooLarge: "Does the server accept bodies of up to 512 KiB?",
 	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
 	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
-	http.StatusTooManyRequests:       "Is the rate limit of the endpoint high enough? A lower rate can be set with max_per_second of the subscription.",
+	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower rate can be set with max_per_second of the " +
+		"subscription.",
 }
 
 // partnerCheck is what a partner checks after the last failure of an incident.
@@ -103,7 +105,8 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		line("Events waiting: ", n)
 	}
 	if i.Failed > 0 {
-		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10), ". They are not retried automatically; tell us when to resend them.")
+		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10),
+			". They are not retried automatically; tell us when to resend them.")
 	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }

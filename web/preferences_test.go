@@ -11,7 +11,8 @@ import (
 )
 
 func TestPreferencesCookie(t *testing.T) {
-	for _, value := range []string{"", "%zz", "theme=evil&zone=Local&keys=off", "zone=../../etc/passwd", "zone=" + strings.Repeat("a", 5000), "theme=\"><script>"} {
+	for _, value := range []string{"", "%zz", "theme=evil&zone=Local&keys=off", "zone=../../etc/passwd", "zone=" + strings.Repeat("a", 5000),
+		"theme=\"><script>"} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.Header.Set("Cookie", preferencesCookie+"="+value)
 		if p := readPreferences(r); p.theme != ui.ThemeSystem || p.zone != nil {

@@ -46,7 +46,8 @@ func tooBusy(err error) error {
 	if !errors.As(err, new(errBusy)) {
 		return err
 	}
-	return &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many sign-ins are in progress. Nothing was changed.", retryAfter: 2 * time.Second}
+	return &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds",
+		text: "Too many sign-ins are in progress. Nothing was changed.", retryAfter: 2 * time.Second}
 }
 
 // unavailable returns the problem of a store that cannot write, and other errors
@@ -55,9 +56,11 @@ func unavailable(err error) error {
 	if !store.Unavailable(err) {
 		return err
 	}
-	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored", text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
+	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored",
+		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
 	if store.LeaseExpired(err) {
-		p.text = "The service lost its lease because the replica's bucket is unreachable. Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."
+		p.text = "The service lost its lease because the replica's bucket is unreachable. Nothing was changed. Another instance may have " +
+			"taken over. Try again when the bucket is reachable."
 	}
 	return p
 }

@@ -87,7 +87,8 @@ func (r *request) formUpTo(limit int64) (url.Values, error) {
 		return nil, context.Cause(r.Context())
 	}
 	if err != nil {
-		return nil, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "It is too large or incomplete. Nothing was changed."}
+		return nil, &problem{status: http.StatusBadRequest, title: "This form cannot be read",
+			text: "It is too large or incomplete. Nothing was changed."}
 	}
 	return r.PostForm, nil
 }

@@ -294,6 +294,7 @@ func (w *Web) acknowledge(r *request, a *response, err error) error {
 	return &problem{
 		status: http.StatusServiceUnavailable, retryAfter: 10 * time.Second,
 		title: "Stored here, but not in the replica yet",
-		text:  "The change is stored on this host, but the replica did not confirm it in time. If this host is lost before the replica has it, the change is lost. Check whether it is there before you repeat it.",
+		text: "The change is stored on this host, but the replica did not confirm it in time. If this host is lost before the replica has " +
+			"it, the change is lost. Check whether it is there before you repeat it.",
 	}
 }

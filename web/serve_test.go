@@ -63,7 +63,8 @@ func TestPageIsSentOnce(t *testing.T) {
 	}
 	secret := v.do("GET", "/secret", "Accept-Encoding", "gzip")
 	if h := secret.Header; h.Get("ETag") != "" || h.Get("Cache-Control") != "no-store" || h.Get("Content-Encoding") != "" {
-		t.Errorf("a page with a secret: ETag %q, Cache-Control %q, Content-Encoding %q", h.Get("ETag"), h.Get("Cache-Control"), h.Get("Content-Encoding"))
+		t.Errorf("a page with a secret: ETag %q, Cache-Control %q, Content-Encoding %q", h.Get("ETag"), h.Get("Cache-Control"),
+			h.Get("Content-Encoding"))
 	}
 }
 
@@ -91,7 +92,8 @@ func TestNote(t *testing.T) {
 	if again := v.do("GET", "/page"); strings.Contains(again.body, `role="status">`+"\n") || strings.Contains(again.body, "alert(1)") {
 		t.Errorf("the note is shown again:\n%s", again.body)
 	}
-	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9", w.newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
+	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9",
+		w.newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(&http.Cookie{Name: noteCookie, Value: forged})
 		if got := w.readNote(r); got != nil {
@@ -140,7 +142,8 @@ func TestFile(t *testing.T) {
 	w.mux.Handle("/cut", w.serve(give(errors.New("the cause"))))
 	v := visit(t, w)
 	got := v.do("GET", "/file")
-	if got.body != "id\n1\n" || got.Header.Get("Content-Disposition") != `attachment; filename="deliveries.csv"` || got.Header.Get("Content-Type") != "text/csv" {
+	if got.body != "id\n1\n" || got.Header.Get("Content-Disposition") != `attachment; filename="deliveries.csv"` ||
+		got.Header.Get("Content-Type") != "text/csv" {
 		t.Errorf("got %q with %v", got.body, got.Header)
 	}
 	cut, err := http.NewRequest("GET", v.base+"/cut", nil)

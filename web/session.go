@@ -128,7 +128,8 @@ func browserOf(agent string) string {
 	}
 	// The order matters: most say that they are others, too.
 	browser := named([2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Firefox/", "Firefox"}, [2]string{"FxiOS/", "Firefox"},
-		[2]string{"CriOS/", "Chrome"}, [2]string{"HeadlessChrome/", "Chrome"}, [2]string{"Chromium/", "Chromium"}, [2]string{"Chrome/", "Chrome"}, [2]string{"Safari/", "Safari"})
+		[2]string{"CriOS/", "Chrome"}, [2]string{"HeadlessChrome/", "Chrome"}, [2]string{"Chromium/", "Chromium"}, [2]string{"Chrome/", "Chrome"},
+		[2]string{"Safari/", "Safari"})
 	system := named([2]string{"Windows", "Windows"}, [2]string{"Android", "Android"}, [2]string{"iPhone", "iPhone"}, [2]string{"iPad", "iPad"},
 		[2]string{"CrOS", "ChromeOS"}, [2]string{"Mac OS X", "macOS"}, [2]string{"Linux", "Linux"})
 	switch {

@@ -139,7 +139,8 @@ func firstAdmin(t *testing.T, secure bool) {
 		t.Errorf("admins: %+v, %v", all, err)
 	}
 	got := audited(t, w)
-	if len(got) != 2 || !strings.HasPrefix(got[0], testAdmin+" from 127.0.0.1: admin.create") || !strings.HasPrefix(got[1], testAdmin+" from 127.0.0.1: session.begin") {
+	if len(got) != 2 || !strings.HasPrefix(got[0], testAdmin+" from 127.0.0.1: admin.create") ||
+		!strings.HasPrefix(got[1], testAdmin+" from 127.0.0.1: session.begin") {
 		t.Errorf("the audit has %q", got)
 	}
 }
@@ -154,7 +155,8 @@ func wantCookies(t *testing.T, p page, secure bool) {
 		t.Errorf("%d cookies, want %d: %q", got, len(ages), p.Header.Values("Set-Cookie"))
 	}
 	for _, c := range p.Cookies() {
-		if ages[c.Name] == 0 || c.Secure != secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.Domain != "" || c.MaxAge != ages[c.Name] {
+		if ages[c.Name] == 0 || c.Secure != secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.Domain != "" ||
+			c.MaxAge != ages[c.Name] {
 			t.Errorf("cookie: got %s", c)
 		}
 	}
@@ -259,7 +261,8 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 	var first string
 	for _, c := range [][2]string{
 		{testAdmin, "another password"}, {"bo@example.com", "another password"}, {"bo@example.com", testPassword}, {testAdmin, ""},
-		{"<script>", testPassword}, {"", ""}, {testAdmin, strings.Repeat("x", webhook.MaxPassword+1)}, {strings.Repeat("x", 500) + "@example.com", testPassword},
+		{"<script>", testPassword}, {"", ""}, {testAdmin, strings.Repeat("x", webhook.MaxPassword+1)}, {strings.Repeat("x", 500) + "@example.com",
+			testPassword},
 	} {
 		p := v.enter(c[0], c[1])
 		p.want(t, 401, "No admin has this email and password.")
@@ -371,7 +374,8 @@ func TestBadLinksAreAlike(t *testing.T) {
 	v.do("POST", used).want(t, 303, "")
 	var first string
 	for _, method := range []string{"GET", "POST"} {
-		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E", w.NewSetupLink(), "/setup/x"} {
+		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E", w.NewSetupLink(),
+			"/setup/x"} {
 			p := v.do(method, link)
 			p.want(t, 404, "This link is not valid")
 			if len(p.Cookies()) > 0 {
@@ -410,7 +414,8 @@ func TestLinkSignsInOnce(t *testing.T) {
 }
 
 // timed runs a test of pages in fake time.
-func timed(t *testing.T, test func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder)) {
+func timed(t *testing.T, test func(t *testing.T, w *Web, do func(method, path, cookie, address string,
+	fields ...string) *httptest.ResponseRecorder)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -140,6 +140,16 @@ func (h *signInPages) showSignIn(r *request) (response, error) {
 	return h.renderSignIn(r, http.StatusOK, signInForm{next: next}), nil
 }
 
+// unavailable explains why nobody can sign in while the store cannot write.
+func (h *signInPages) unavailable(err error) string {
+	if store.LeaseExpired(err) {
+		return "Signing in is not possible while the service has no lease. The replica's bucket does not respond, or another service has " +
+			"taken over; " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
+	}
+	return "Signing in is not possible while the service cannot write to its disk. Free disk space; " + h.cfg.BaseURL +
+		"/readyz reports when the service has recovered."
+}
+
 // signIn checks an email address and a password. Neither its response nor its duration
 // reveals whether an admin with that address exists.
 func (h *signInPages) signIn(r *request) (response, error) {
@@ -167,7 +177,8 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		tries = []limitKey{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
 	}
 	if wait := h.limiter.allow(tries...); wait > 0 {
-		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) + ". A browser that has signed in before has its own limit."
+		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) +
+			". A browser that has signed in before has its own limit."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
 		return a, nil
@@ -209,10 +220,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	case isCallerError(err): // the password was changed while it was checked
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
-		s.fault = "Signing in is not possible while the service cannot write to its disk. Free disk space; " + h.cfg.BaseURL + "/readyz reports when the service has recovered."
-		if store.LeaseExpired(err) {
-			s.fault = "Signing in is not possible while the service has no lease. The replica's bucket does not respond, or another service has taken over; " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
-		}
+		s.fault = h.unavailable(err)
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 10 * time.Second
 		return a, nil

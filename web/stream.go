@@ -126,7 +126,8 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	defer cancel()
 	defer context.AfterFunc(w.life, cancel)()
 	rw.Header().Set("Content-Type", "text/event-stream")
-	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)}, checkedAt: time.Now()}
+	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)},
+		checkedAt: time.Now()}
 	if r.admin != "" {
 		s.stillSignedIn = func() (bool, error) { return w.sessions.findUnnoted(r) }
 	}

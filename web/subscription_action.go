@@ -35,7 +35,8 @@ func (h *subscriptionPages) useOnce(r *request, code string) bool {
 }
 
 // sentBefore is the error of a form that was submitted before.
-const sentBefore = "This form was submitted before, or has expired. Nothing was changed now. Check whether the first one worked, or submit the form again."
+const sentBefore = "This form was submitted before, or has expired. Nothing was changed now. Check whether the first one worked, or " +
+	"submit the form again."
 
 // entryOf is the audit entry of an action on a subscription.
 func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
@@ -80,7 +81,8 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	}
 	event, invalid := h.cfg.Rules.Catalog.TestEvent(form.Get("name"), time.Now())
 	if invalid != nil {
-		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown event type", text: "Nothing was sent. Choose an event type of the catalog other than ping."}
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown event type",
+			text: "Nothing was sent. Choose an event type of the catalog other than ping."}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
@@ -158,7 +160,8 @@ func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
 }
 
 func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) response {
-	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused, h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
+	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused,
+		h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret shows the new secret and the previous one in this response only.
@@ -193,7 +196,8 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret, before: before, old: append(u.OldSecrets, until)})}, nil
+	return response{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret,
+		before: before, old: append(u.OldSecrets, until)})}, nil
 }
 
 // newSecret is a signing secret that is shown once.
@@ -237,11 +241,13 @@ func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 // readReplay reads the form of a replay from the values of an address or a
 // body.
 func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
-	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")), to: strings.TrimSpace(values.Get("to"))}
+	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")),
+		to: strings.TrimSpace(values.Get("to"))}
 	if values.Has("from") {
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
 		if invalid != nil {
-			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "from_at": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "What"}})
+			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "from_at": {"from", "From"}, "to": {"to", "To"},
+				"only": {"only", "What"}})
 		}
 		p.fields = fields
 	} else {
@@ -263,7 +269,8 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "The query has an invalid % escape."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read",
+			text: "The query has an invalid % escape."}
 	}
 	p := h.readReplay(r, u, values)
 	status := http.StatusOK
@@ -319,7 +326,8 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Replay started. It runs in the background, also after a restart of the service."}}, nil
+	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Replay started. It runs in the background, also after a restart of the service."}}, nil
 }
 
 func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
@@ -339,7 +347,8 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 		if replay, err = sw.CancelReplay(u.ProgramID, u.ID, before.ID); err != nil {
 			return err
 		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription, "replay "+before.ID+" after "+eventsOf(replay.EventsSent)))
+		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription,
+			"replay "+before.ID+" after "+eventsOf(replay.EventsSent)))
 	})
 	if err != nil {
 		return response{}, asProblem(err)
@@ -378,7 +387,8 @@ func (h *subscriptionPages) delete(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Subscription deleted. It receives nothing more."}}, nil
+	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Subscription deleted. It receives nothing more."}}, nil
 }
 
 // parseTime reads a time as the clock renders it; zero for what is none.

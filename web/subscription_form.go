@@ -49,8 +49,10 @@ type eventGroup struct {
 // subscriptionFields are the fields of the form by the parameters of the API.
 func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
-		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description", "Description"},
-		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"}, "max_per_second": {"max-per-second", "Requests per second"}, "subscriptions": {"for-program", "Program"},
+		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
+			"Description"},
+		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"},
+		"max_per_second": {"max-per-second", "Requests per second"}, "subscriptions": {"for-program", "Program"},
 	}
 }
 
@@ -86,8 +88,10 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		once: form.Get("once"), was: form.Get("was"),
 		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
-		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")), events: form["events"],
-		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"), authorization: form.Get("authorization"),
+		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")),
+		events:  form["events"],
+		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"),
+		authorization: form.Get("authorization"),
 	}
 }
 
@@ -101,18 +105,21 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	var faults []webhook.Validation
 	n, err := strconv.Atoi(cmp.Or(p.maxInFlight, "0"))
 	if err != nil {
-		faults = append(faults, webhook.Validation{Code: webhook.InvalidType, Parameter: "max_in_flight", Detail: "must be a whole number, or empty for the operator's default"})
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidType, Parameter: "max_in_flight",
+			Detail: "must be a whole number, or empty for the operator's default"})
 	}
 	f.MaxInFlight = &n
 	rate, err := strconv.ParseFloat(cmp.Or(p.maxPerSecond, "0"), 64)
 	if err != nil || rate == 0 && p.maxPerSecond != "" {
-		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "max_per_second", Detail: fmt.Sprintf("must be %g to %d, or empty for no limit", webhook.MinPerSecond, webhook.MaxPerSecondLimit)})
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "max_per_second",
+			Detail: fmt.Sprintf("must be %g to %d, or empty for no limit", webhook.MinPerSecond, webhook.MaxPerSecondLimit)})
 		rate = 0
 	}
 	f.MaxPerSecond = &rate
 	switch {
 	case p.remove && p.authorization != "":
-		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header", Detail: "cannot be removed and replaced at once"})
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header",
+			Detail: "cannot be removed and replaced at once"})
 	case p.remove:
 		f.AuthorizationHeader = new(*string)
 	case p.authorization != "":
@@ -256,7 +263,8 @@ func (h *subscriptionPages) editForm(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events, ordered: u.Ordered}
+	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events,
+		ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
@@ -284,7 +292,8 @@ func perSecond(limit float64) string {
 // value of the authorization header, which is not told. What the service itself
 // changes, such as whether it is failing, is no part of it.
 func editionOf(s *webhook.Subscription) string {
-	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.HasAuthorizationHeader})
+	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
+		s.HasAuthorizationHeader})
 	if err != nil {
 		panic(err) // texts, numbers and truths can be written
 	}
@@ -353,7 +362,8 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
 		{u.Ordered != p.ordered, "In the order of the events", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
-		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries at a time", map[bool]string{true: "the operator's default", false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
+		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries at a time", map[bool]string{true: "the operator's default",
+			false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},
 	} {
 		if d.differs {

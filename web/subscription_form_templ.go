@@ -106,7 +106,7 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <div class=\"beside\"><form class=\"fields\" method=\"post\" action=\"/subscriptions/new\"><input type=\"hidden\" name=\"once\" value=\"")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <div class=\"with-preview\"><form class=\"fields\" method=\"post\" action=\"/subscriptions/new\"><input type=\"hidden\" name=\"once\" value=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

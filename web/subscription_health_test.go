@@ -45,7 +45,8 @@ func TestResendRejected(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditReplay, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
+	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditReplay, Count: 100,
+		Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil || c == nil || len(c.Events) != 2 {
 		t.Errorf("the replay sends %+v, %v; want the two events that were rejected", c, err)
 	}
@@ -70,7 +71,8 @@ func TestDegraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{
-		"/subscriptions", "/subscriptions?filter[status]=degraded", "/deliveries/" + delivery, "/event-types/content_updated", "/find?q=a.example",
+		"/subscriptions", "/subscriptions?filter[status]=degraded", "/deliveries/" + delivery, "/event-types/content_updated",
+		"/find?q=a.example",
 	} {
 		p := v.do("GET", path)
 		p.want(t, 200, degraded)
@@ -118,8 +120,10 @@ func TestProbeNow(t *testing.T) {
 			if err != nil || c == nil {
 				continue
 			}
-			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: 403, Result: webhook.ResultFailed}
-			if _, err := w.store.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, policy); err == nil {
+			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: 403,
+				Result: webhook.ResultFailed}
+			if _, err := w.store.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected},
+				policy); err == nil {
 				answered <- c.ID
 			}
 			return
@@ -144,7 +148,8 @@ func TestMaxPerSecondForm(t *testing.T) {
 	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	edit := func(limit string) page {
-		return v.send(path+"/edit", "was", v.do("GET", path+"/edit").hidden(t, "was"), "url", "https://partner.example/in", "events", "content_published", "max_per_second", limit)
+		return v.send(path+"/edit", "was", v.do("GET", path+"/edit").hidden(t, "was"), "url", "https://partner.example/in", "events",
+			"content_published", "max_per_second", limit)
 	}
 	for _, wrong := range []string{"0", "many", "0.05", "1001", "-1", "NaN"} {
 		edit(wrong).want(t, 422, "must be 0.1 to 1000")

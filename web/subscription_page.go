@@ -287,7 +287,8 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 		})
 	}
 	latencies = &ui.Chart{ID: "latency", Name: "Latency", StepName: step, Labels: labels, Links: links, Log: true,
-		Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)}, {Name: "p99", State: "", Values: quantile(0.99)}},
+		Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)},
+			{Name: "p99", State: "", Values: quantile(0.99)}},
 		Format: func(v float64) string { return ui.Latency(time.Duration(v * float64(time.Millisecond))) }}
 	return results, success, latencies
 }
@@ -295,7 +296,8 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 // deliveriesIn is the address of the deliveries that were created in a span of time.
 func (p *subscriptionPage) deliveriesIn(from time.Time, long time.Duration) string {
 	return ui.Address("/deliveries", url.Values{
-		"filter[subscription_id]": {p.ID}, "filter[created_at.from]": {webhook.FormatTime(from)}, "filter[created_at.to]": {webhook.FormatTime(from.Add(long))},
+		"filter[subscription_id]": {p.ID}, "filter[created_at.from]": {webhook.FormatTime(from)},
+		"filter[created_at.to]": {webhook.FormatTime(from.Add(long))},
 	})
 }
 
@@ -326,7 +328,8 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	var all []responseCount
 	for i, name := range names {
 		if i == maxAnswers && len(names) > maxAnswers+1 {
-			rest := responseCount{answer: strconv.Itoa(len(names)-i) + " others", meaning: "The rarest responses combined", state: "pending", of: sum.Total()}
+			rest := responseCount{answer: strconv.Itoa(len(names)-i) + " others", meaning: "The rarest responses combined", state: "pending",
+				of: sum.Total()}
 			for _, name := range names[i:] {
 				rest.n += sum.Answers[name]
 			}

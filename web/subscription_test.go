@@ -104,18 +104,22 @@ func TestCreateSubscription(t *testing.T) {
 	once := form.hidden(t, "once")
 
 	const authorization = "Bearer canary-of-a-partner"
-	wrong := v.send("/subscriptions/new", "once", once, "for_program", "unknown", "url", "http://10.0.0.1/x", "authorization", authorization, "max_in_flight", "many", "description", "Kept <b>")
+	wrong := v.send("/subscriptions/new", "once", once, "for_program", "unknown", "url", "http://10.0.0.1/x", "authorization", authorization,
+		"max_in_flight", "many", "description", "Kept <b>")
 	wrong.want(t, 422, "Nothing was saved.")
-	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number", "does not exist", `href="#url"`, `href="#events"`)
+	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number",
+		"does not exist", `href="#url"`, `href="#events"`)
 	wrong.hasNot(t, authorization)
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
 	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")
-	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200, "leads to an address that deliveries may not be sent to")
+	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200,
+		"leads to an address that deliveries may not be sent to")
 	if n := len(listSubscriptions(t, w, "")); n != 0 {
 		t.Fatalf("there are %d subscriptions", n)
 	}
 
-	good := []string{"once", once, "for_program", "acme", "url", "https://partner.example/in?key=canary-of-a-url", "events", "content_published", "authorization", authorization, "active", "true", "description", hostileBytes}
+	good := []string{"once", once, "for_program", "acme", "url", "https://partner.example/in?key=canary-of-a-url", "events",
+		"content_published", "authorization", authorization, "active", "true", "description", hostileBytes}
 	made := v.send("/subscriptions/new", good...)
 	made.want(t, 200, "Copy it now:")
 	made.inert(t)
@@ -141,7 +145,8 @@ func TestCreateSubscription(t *testing.T) {
 	}
 	stranger := visit(t, w)
 	stranger.signIn(w)
-	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "This form was submitted before")
+	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t,
+		422, "This form was submitted before")
 
 	one := v.do("GET", subscriptionPath(subs[0].ID))
 	one.want(t, 200, "Details")
@@ -151,9 +156,11 @@ func TestCreateSubscription(t *testing.T) {
 		p.hasNot(t, authorization, secret, "canary-of-a-url")
 	}
 	for range 2 {
-		v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 200, "whsec_")
+		v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 200,
+			"whsec_")
 	}
-	v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422, "the program has 3 subscriptions")
+	v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422,
+		"the program has 3 subscriptions")
 	if diff := cmp.Diff([]string{"create", "create", "create"}, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
@@ -161,7 +168,8 @@ func TestCreateSubscription(t *testing.T) {
 
 func newLogToken(t *testing.T, w *Web, programID string) {
 	t.Helper()
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1",
+		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -232,7 +240,8 @@ func TestSubscriptionActions(t *testing.T) {
 	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	ping := l.claim(true)
-	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond, ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
+	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond,
+		ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
 	first := v.do("GET", path+"?ping=newest")
 	first.want(t, 200, "Response body")
 	first.inert(t)
@@ -255,7 +264,8 @@ func TestSubscriptionActions(t *testing.T) {
 	rotations(t, v, l)
 	deletion(t, v, l)
 	v.do("GET", path).has(t, ping.ID)
-	want := []string{"ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret", "rotate_secret", "delete"}
+	want := []string{"ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret", "rotate_secret",
+		"delete"}
 	if diff := cmp.Diff(want, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
@@ -308,11 +318,13 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	go func() {
 		for range watch.C {
 			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
-				c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID}, Kind: store.CreditPing}).Wait()
+				c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID},
+					Kind: store.CreditPing}).Wait()
 				if err != nil || c == nil {
 					continue
 				}
-				a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, Error: webhook.ErrorTLS, Result: webhook.ResultRetryable}
+				a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, Error: webhook.ErrorTLS,
+					Result: webhook.ResultRetryable}
 				_, err = w.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
 				if err == nil {
 					answered <- c.ID
@@ -348,7 +360,8 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	}
 	counted := v.do("GET", path+"/replay?only=missed&from="+since)
 	v.send(path+"/replay", "only", "missed", "to", "").want(t, 422, "is required")
-	v.send(path+"/replay", "only", counted.hidden(t, "only"), "from", counted.hidden(t, "from"), "to", counted.hidden(t, "to")).want(t, 303, "")
+	v.send(path+"/replay", "only", counted.hidden(t, "only"), "from", counted.hidden(t, "from"), "to", counted.hidden(t, "to")).want(t, 303,
+		"")
 	running := v.do("GET", path)
 	running.want(t, 200, "Replay started")
 	running.apart(t).inert(t)
@@ -374,7 +387,8 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 		t.Fatal(err)
 	}
 	shown := regexp.MustCompile(`<code id="(secret|before)">(whsec_[^<]+)</code>`).FindAllStringSubmatch(rotated.body, -1)
-	if len(queue.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != queue.Secrets[0].Reveal() || html.UnescapeString(shown[1][2]) != queue.Secrets[1].Reveal() {
+	if len(queue.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != queue.Secrets[0].Reveal() ||
+		html.UnescapeString(shown[1][2]) != queue.Secrets[1].Reveal() {
 		t.Errorf("%d secrets sign, and %q are shown", len(queue.Secrets), shown)
 	}
 	if len(queue.Expiry) == 1 {
@@ -428,7 +442,8 @@ func TestSubscriptionList(t *testing.T) {
 	ids := make(map[string]string) // names by id
 	add := func(name, program string, active bool, events ...string) {
 		u := "https://" + name + ".example/in"
-		s, _, err := w.store.Subscriptions().Create(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}, 0)
+		s, _, err := w.store.Subscriptions().Create(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
+			Active: &active}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -480,7 +495,8 @@ func TestSubscriptionList(t *testing.T) {
 func TestSteps(t *testing.T) {
 	from := testNow.Truncate(time.Hour)
 	at := func(hours int, success, failed int64) webhook.Stat {
-		s := webhook.Stat{At: from.Add(time.Duration(hours) * time.Hour), Success: success, Failed: failed, Answers: map[string]int64{"200": success, "404": failed}}
+		s := webhook.Stat{At: from.Add(time.Duration(hours) * time.Hour), Success: success, Failed: failed,
+			Answers: map[string]int64{"200": success, "404": failed}}
 		return s
 	}
 	got := steps([]webhook.Stat{at(-1, 9, 9), at(0, 1, 0), at(5, 2, 1), at(6, 4, 0), at(12, 9, 9)}, from, from.Add(12*time.Hour), 6*time.Hour)

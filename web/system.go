@@ -110,7 +110,8 @@ func (h *systemPages) supportText(s *systemRecord) string {
 		ready = "yes"
 	}
 	line("ready", "%s", ready)
-	line("database", "SQLite %s (%s), schema %d, %d bytes, %d free, WAL %d bytes", s.store.SQLite, s.driver, s.store.Schema, s.store.Database, s.store.Free, s.store.WAL)
+	line("database", "SQLite %s (%s), schema %d, %d bytes, %d free, WAL %d bytes", s.store.SQLite, s.driver, s.store.Schema, s.store.Database,
+		s.store.Free, s.store.WAL)
 	line("commits", "%d, %.1f writes and %.1f ms each, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000, s.store.Failures)
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.Least, s.disk.Low)
 	line("forecast", "%s", s.forecast)
@@ -118,7 +119,8 @@ func (h *systemPages) supportText(s *systemRecord) string {
 	if s.replica.State != store.ReplicaOff {
 		line("verified", "%s, damage found %s", timeOrNever(s.replica.Verified.Time), timeOrNever(s.replica.Verified.Failed))
 	}
-	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired, s.store.Swept.Lost)
+	line("removed", "%d events, %d deliveries, %d expired, %d lost", s.store.Swept.Events, s.store.Swept.Deliveries, s.store.Swept.Expired,
+		s.store.Swept.Lost)
 	for _, c := range s.certificates {
 		until := "none yet"
 		if !c.Ends.IsZero() {

@@ -13,7 +13,8 @@ import (
 
 func TestSystemPage(t *testing.T) {
 	w := testWeb(t, func(c *Config) {
-		c.Settings = []Setting{{"retention", "30d", "default"}, {"retention-delivered", "3d", "flag"}, {"alert-url", "set", "SERVICE_ALERT_URL"}, {"allow-destination", "", "default"}}
+		c.Settings = []Setting{{"retention", "30d", "default"}, {"retention-delivered", "3d", "flag"}, {"alert-url", "set", "SERVICE_ALERT_URL"},
+			{"allow-destination", "", "default"}}
 		c.Certificates = func() []Certificate {
 			return []Certificate{
 				{Names: []string{"localhost"}, Issuer: "our CA", Ends: time.Now().Add(48 * time.Hour)},
@@ -21,7 +22,8 @@ func TestSystemPage(t *testing.T) {
 			}
 		}
 		c.Checks = func(context.Context) []store.Finding {
-			return []store.Finding{{Check: "the moon", Level: store.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: store.LevelWarn, Detail: "it is <low>", Advice: "Wait."}}
+			return []store.Finding{{Check: "the moon", Level: store.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: store.LevelWarn,
+				Detail: "it is <low>", Advice: "Wait."}}
 		}
 	})
 	v := visit(t, w)
@@ -29,7 +31,10 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"Forecast", "available one day after the first event", "A copy of the database", "available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate", "the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL", "ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
+	for _, text := range []string{"Forecast", "available one day after the first event", "A copy of the database",
+		"available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate",
+		"the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL",
+		"ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
 		}
@@ -47,7 +52,8 @@ func TestForecastDetails(t *testing.T) {
 	}{
 		{store.Forecast{KnownAt: at}, []string{"known from", "2027-03-04"}, []string{"Disk full"}},
 		{store.Forecast{Known: true}, []string{"no growth"}, []string{"Disk full"}},
-		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30}, []string{"3.0 GiB", "1,000 events a day", "not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
+		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30},
+			[]string{"3.0 GiB", "1,000 events a day", "not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
 		{store.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
 		{store.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
 	} {

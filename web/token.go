@@ -70,12 +70,14 @@ type tokenForm struct {
 // expire. tokenLives are the options of that field.
 var (
 	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
-	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"}, {Value: "365", Label: "1 year"}, {Value: "never", Label: "Never"}}
+	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"},
+		{Value: "365", Label: "1 year"}, {Value: "never", Label: "Never"}}
 )
 
 // tokenFields maps the parameters of errors to the fields of the form.
 var tokenFields = map[string][2]string{
-	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"}, "scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Expires after"},
+	"program": {"program", "Program"}, "user": {"user", "User"}, "name": {"name", "Name"},
+	"scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Expires after"},
 }
 
 // fullPreset names the choice of fullScopes, everything that a token of one program may do.
@@ -212,7 +214,8 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 			return response{}, unavailable(err)
 		}
 	}
-	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Token revoked. Requests with it get 401."}}, nil
+	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Token revoked. Requests with it get 401."}},
+		nil
 }
 
 // tokenState returns the state of a token for [ui.StateBadge], and its word.

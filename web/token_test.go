@@ -26,7 +26,8 @@ func TestTokenPages(t *testing.T) {
 			t.Errorf("the form does not say %s", text)
 		}
 	}
-	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity, "must be one of the options")
+	v.post("/tokens/new", "program=acme&user=me&scope=events.read&days=1").want(t, http.StatusUnprocessableEntity,
+		"must be one of the options")
 
 	made := v.post("/tokens/new", "program=acme&user=me&name=%3Cb%3E%E2%80%AE&scope=events.read&scope=events.write&days=30")
 	made.want(t, http.StatusOK, "Copy it now:")
@@ -35,7 +36,8 @@ func TestTokenPages(t *testing.T) {
 		t.Errorf("Cache-Control of a page with a secret: %q", got)
 	}
 	token, err := w.store.Tokens().Authenticate(t.Context(), secret)
-	if err != nil || token.ProgramID != "acme" || !token.Allows(webhook.ScopeEventsWrite) || token.Allows(webhook.ScopeWebhooksRead) || token.ExpiresAt.IsZero() {
+	if err != nil || token.ProgramID != "acme" || !token.Allows(webhook.ScopeEventsWrite) || token.Allows(webhook.ScopeWebhooksRead) ||
+		token.ExpiresAt.IsZero() {
 		t.Fatalf("the token made is %+v, %v", token, err)
 	}
 

@@ -148,7 +148,8 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	v := visit(t, w)
 	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
 	want := map[string]string{
-		"Content-Security-Policy":      "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+		"Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; " +
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 		"X-Content-Type-Options":       "nosniff",
 		"Referrer-Policy":              "no-referrer",
 		"Cross-Origin-Opener-Policy":   "same-origin",
@@ -232,7 +233,8 @@ func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
 	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
 	pages = append(pages, v.do("GET", "/"), v.do("GET", setup), v.do("GET", "/sign-in"), v.do("GET", link), v.do("GET", "/sign-in/x"))
 	v.do("POST", link)
-	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"), v.do("GET", "/account"), v.do("GET", "/audit"), v.do("GET", "/preferences"))
+	pages = append(pages, v.do("GET", "/"), v.do("GET", "/nowhere"), v.do("GET", "/account"), v.do("GET", "/audit"),
+		v.do("GET", "/preferences"))
 	refused := regexp.MustCompile(`<style|<script>|<script [^>]*>[^<]|<iframe|<img|\sstyle=|\son[a-z]+=|javascript:`)
 	for _, p := range pages {
 		if found := refused.FindString(p.body); found != "" {

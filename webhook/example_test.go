@@ -1,6 +1,8 @@
 package webhook_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
@@ -44,11 +46,28 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s\n", body)
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, body, "", "  "); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(indented.String())
 	fmt.Println("error:", verifier.Verify(body, header))
 	fmt.Println("error, changed:", verifier.Verify(body[1:], header))
 	// Output:
-	// {"delivery_id":"delivery-1","subscription_id":"subscription-1","program_id":"acme","events":[{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z","name":"content_deleted","version":"1","content_id":7}]}
+	// {
+	//   "delivery_id": "delivery-1",
+	//   "subscription_id": "subscription-1",
+	//   "program_id": "acme",
+	//   "events": [
+	//     {
+	//       "id": "0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5",
+	//       "timestamp": "2026-03-14T08:24:48.644Z",
+	//       "name": "content_deleted",
+	//       "version": "1",
+	//       "content_id": 7
+	//     }
+	//   ]
+	// }
 	// error: <nil>
 	// error, changed: unable to verify payload, err: no matching signature found
 }

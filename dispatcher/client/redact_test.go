@@ -176,7 +176,8 @@ func TestRedactKeepsTheRest(t *testing.T) {
 	}
 	long := Request{Authorization: "secret"}
 	a := webhook.Attempt{ResponseBody: bytes.Repeat([]byte("secret,"), webhook.MaxStoredBody/7)}
-	if long.redact(&a); len(a.ResponseBody) > webhook.MaxStoredBody || !a.ResponseTruncated || bytes.Contains(a.ResponseBody, []byte("secret")) {
+	if long.redact(&a); len(a.ResponseBody) > webhook.MaxStoredBody || !a.ResponseTruncated ||
+		bytes.Contains(a.ResponseBody, []byte("secret")) {
 		t.Errorf("got %d bytes, truncated %t; want at most %d and no secret", len(a.ResponseBody), a.ResponseTruncated, webhook.MaxStoredBody)
 	}
 }

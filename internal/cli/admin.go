@@ -137,7 +137,8 @@ type credentialFlags struct {
 }
 
 // open reads the email address and the password, and opens the data like [openData].
-func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d dataAccess, email string, hash webhook.PasswordHash, err error) {
+func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d dataAccess, email string, hash webhook.PasswordHash,
+	err error) {
 	if email, err = c.emailFlag.read(); err != nil {
 		return nil, "", "", err
 	}

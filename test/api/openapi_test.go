@@ -57,7 +57,8 @@ func TestDeliveriesMatchDocument(t *testing.T) {
 		deliveries <- received{r.Clone(context.Background()), body}
 	}))
 	fields := map[string]any{"url": receiver + "/hook", "events": harness.Events("content_updated"), "authorization_header": "Basic x"}
-	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions", fields, nil); err != nil || status != http.StatusCreated {
+	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions", fields, nil); err != nil ||
+		status != http.StatusCreated {
 		t.Fatalf("create a subscription: status %d, %v", status, err)
 	}
 	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})

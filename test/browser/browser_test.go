@@ -159,7 +159,8 @@ func TestPictures(t *testing.T) {
 	s := serveForBrowser(t, binary, append(strings.Fields(strings.TrimPrefix(flags, "// serve")), "--data", data)...)
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on", milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
+	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on",
+		milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
 		"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "SCREENSHOTS="+folder,
 		fmt.Sprintf("FOR=%.0f", picturesAfter.Seconds()), "SIZES="+*picturesSizes, "ONLY="+*picturesOnly)
 	if *picturesWhole {
@@ -359,7 +360,8 @@ func (s *browsed) control() string {
 			err = s.stop()
 		}
 		if err == nil && aged > 0 {
-			err = changeStopped(s.data, "UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1", aged.Milliseconds())
+			err = changeStopped(s.data, "UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1",
+				aged.Milliseconds())
 		}
 		if table := r.FormValue("table"); err == nil && table != "" {
 			err = changeStopped(s.data, `ALTER TABLE "`+table+`" RENAME TO "`+table+`_away"`)

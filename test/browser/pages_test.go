@@ -74,7 +74,10 @@ func TestPages(t *testing.T) {
 	run := in.MustStart()
 	t.Logf("ready %s after its start", run.Ready.Sub(run.Started).Round(time.Millisecond))
 	l := startPagesLoad(t, in, load)
-	b := pageVisitor{t: t, base: in.URL(), assets: make(map[string]int), cpu: func() time.Duration { return harness.ProcessorTime(t, run.PID()) }}
+	b := pageVisitor{t: t, base: in.URL(), assets: make(map[string]int), cpu: func() time.Duration {
+		return harness.ProcessorTime(t,
+			run.PID())
+	}}
 	b.signIn()
 	var only *regexp.Regexp
 	if *pagesOnly != "" {
@@ -87,7 +90,8 @@ func TestPages(t *testing.T) {
 	}
 	rate := l.end(t)
 	if len(b.nothing) > 0 {
-		t.Logf("a page that reads next to nothing took %.1f ms (p50), %.1f ms (p95) in between", inMillis(harness.Percentile(b.nothing, 50)), inMillis(harness.Percentile(b.nothing, 95)))
+		t.Logf("a page that reads next to nothing took %.1f ms (p50), %.1f ms (p95) in between", inMillis(harness.Percentile(b.nothing, 50)),
+			inMillis(harness.Percentile(b.nothing, 95)))
 	}
 	t.Logf("at the same time %.0f events/s were published and delivered", rate)
 	if status := in.Stop(run); status != harness.ExitOK {
@@ -136,7 +140,8 @@ func (l *pagesLoad) publish(ctx context.Context, every time.Duration) {
 			return
 		}
 		l.pending.Add(1)
-		status, err := l.in.Call(context.WithoutCancel(ctx), l.token, "POST", base+"/v2/events", harness.AppendEvent(nil, int(l.published.Add(1))), nil)
+		status, err := l.in.Call(context.WithoutCancel(ctx), l.token, "POST", base+"/v2/events",
+			harness.AppendEvent(nil, int(l.published.Add(1))), nil)
 		if err != nil || status != http.StatusCreated {
 			l.in.TB.Errorf("publish: status %d, %v", status, err)
 			l.pending.Done()
@@ -297,7 +302,8 @@ func deliveryLists(s *pageSample) (all []page) {
 		{"100 of them", "page[size]=100", 100, false},
 		{"oldest first", "sort=created_at", 25, false},
 		{"deep", "filter[created_at.to]=" + s.at(12*24*time.Hour), 25, false},
-		{"of a span long ago", "filter[created_at.from]=" + s.at(20*24*time.Hour) + "&filter[created_at.to]=" + s.at(20*24*time.Hour-time.Hour), 1, false},
+		{"of a span long ago", "filter[created_at.from]=" + s.at(20*24*time.Hour) + "&filter[created_at.to]=" + s.at(20*24*time.Hour-time.Hour),
+			1, false},
 		{"success", "filter[status]=success", 25, false},
 		{"failed", "filter[status]=failed", 25, false},
 		{"retryable", "filter[status]=retryable", 25, false},
@@ -327,7 +333,8 @@ func deliveryLists(s *pageSample) (all []page) {
 		{"failed of a subscription", "filter[status]=failed&filter[subscription_id]=" + s.busy, 1, false},
 		{"rare event of a subscription", "filter[event]=channel_created&filter[subscription_id]=" + s.busy, 0, false},
 		{"nothing matches", "filter[status]=success&filter[response_status]=299", 0, false},
-		{"a long ago, nothing matches", "filter[status]=success&filter[response_status]=299&filter[created_at.to]=" + s.at(12*24*time.Hour), 0, false},
+		{"a long ago, nothing matches", "filter[status]=success&filter[response_status]=299&filter[created_at.to]=" + s.at(12*24*time.Hour), 0,
+			false},
 	} {
 		path := "/deliveries"
 		if d.filter != "" {
@@ -431,7 +438,8 @@ func (b *pageVisitor) measure(p *page) {
 		b.t.Errorf("%s: %s is %d bytes when it is loaded first, want at most %d", p.name, p.path, first, pagesFirst)
 	}
 	b.t.Logf("%-55s p50 %7.1f ms  p95 %7.1f ms  max %7.1f ms  cpu %5.1f ms  %6d bytes, first load %6d  %3d rows, %d pages walked%s",
-		p.name, inMillis(harness.Percentile(times, 50)), inMillis(p95), inMillis(slices.Max(times)), inMillis(cpu), size, first, rows, walked, slow)
+		p.name, inMillis(harness.Percentile(times, 50)), inMillis(p95), inMillis(slices.Max(times)), inMillis(cpu), size, first, rows, walked,
+		slow)
 }
 
 func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -570,7 +578,8 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 		making.Go(func() {
 			for at := range places {
 				url := fmt.Sprintf("%s/partner-%d/%d", dead, at.program, at.number)
-				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(at.program), "tester", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(at.program), "tester", &webhook.SubscriptionFields{URL: &url,
+					Events: &names}, 0)
 				if err != nil {
 					tb.Error(err)
 				}
@@ -581,7 +590,8 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 		})
 	}
 	for program := range pagesPrograms + 1 {
-		if _, _, err := s.Tokens().Create(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill", Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
+		if _, _, err := s.Tokens().Create(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill",
+			Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
 			tb.Fatal(err)
 		}
 		number := map[int]int{0: 200, pagesPrograms: 16 + p.many}[program]
@@ -616,7 +626,8 @@ func (p *pagesFill) insertDeliveries() {
 		args := []any{from, min(from+chunk, count), p.begin, step, count}
 		p.exec(events+`INSERT INTO events (program_id, seq, id, name, received_at, json)
 			SELECT `+programOf+`, seq, `+pageID("at", "0", "j")+`, name, at,
-				CAST(printf('{"id":"%s","timestamp":"%s.000Z","name":"%s","version":"1","content_id":%d,"channel_ids":[11,12,13]}', `+pageID("at", "0", "j")+`, strftime('%Y-%m-%dT%H:%M:%S', at / 1000, 'unixepoch'), name, j) AS BLOB) FROM e`, args...)
+				CAST(printf('{"id":"%s","timestamp":"%s.000Z","name":"%s","version":"1","content_id":%d,"channel_ids":[11,12,13]}', `+pageID("at", "0",
+			"j")+`, strftime('%Y-%m-%dT%H:%M:%S', at / 1000, 'unixepoch'), name, j) AS BLOB) FROM e`, args...)
 		// Two deliveries each, to subscriptions of its program in turn. Of 20,000 deliveries (x) ...
 		p.exec(events+`, d AS (SELECT 2 * j + i.value + 1 AS num, k, seq, at + ?4 * i.value AS at, (2 * j + i.value) % 20000 AS x,
 				(j / 100 + j % 100 + i.value) % iif(k = 0, 200, 16) AS number FROM e CROSS JOIN json_each('[0,1]') i),
@@ -632,11 +643,13 @@ func (p *pagesFill) insertDeliveries() {
 				WHEN x % 100 = 53 THEN '["failed","attempts_exhausted",5,null,"timeout"]'
 				ELSE '["success",null,1,200,null]' END AS so FROM d)
 			INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at)
-			SELECT ?6 + num, `+pageID("at", "1", "num")+`, s.id, `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
+			SELECT ?6 + num, `+pageID("at", "1",
+			"num")+`, s.id, `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
 				'[' || seq || ']', iif(x = 6, `+pageID("at", "1", "num - 7")+`, NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97)
 			FROM o CROSS JOIN temp.subs s ON s.program = k AND s.number = o.number`,
 			append(args, p.many, time.Now().Add(24*time.Hour).UnixMilli())...)
-		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e CROSS JOIN json_each('[0,1]') i", append(args, p.many)...)
+		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e "+
+			"CROSS JOIN json_each('[0,1]') i", append(args, p.many)...)
 		p.exec("COMMIT")
 	}
 }
@@ -646,7 +659,8 @@ func (p *pagesFill) insertDeliveries() {
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
 	p.exec(`INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
-		SELECT number - 15, `+pageID("?1", "2", "number")+", id, ?2, 'success', 1, 200, '[1]', ?1, ?1 FROM temp.subs WHERE program = ?3 AND number >= 16",
+		SELECT number - 15, `+pageID("?1", "2", "number")+", id, ?2, 'success', 1, 200, '[1]', ?1, ?1 FROM temp.subs WHERE program = ?3 AND "+
+		"number >= 16",
 		p.begin, pagesProgram(pagesPrograms), pagesPrograms)
 	p.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", p.many)
 	p.exec(`INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated)
@@ -655,7 +669,8 @@ func (p *pagesFill) insertAttempts() {
 			iif(n.value < d.attempts_made AND d.status = 'success', 503, d.response_status), d.error,
 			'Content-Type: application/json', CAST(iif(d.num % 1000 = (52 + ?1) % 1000, printf('{"error": "%.*c"}', 16000, 'x'), '{"ok": true}') AS BLOB), 0
 		FROM json_each('[1,2,3,4,5]') n CROSS JOIN deliveries d WHERE d.attempts_made >= n.value`, p.many)
-	p.exec("UPDATE cursors SET seq = (SELECT max(e.seq) FROM subscriptions s CROSS JOIN events e ON e.program_id = s.program_id WHERE s.id = subscription_id)")
+	p.exec("UPDATE cursors SET seq = (SELECT max(e.seq) FROM subscriptions s CROSS JOIN events e ON e.program_id = s.program_id WHERE s.id " +
+		"= subscription_id)")
 }
 
 // changeSubscriptions makes some subscriptions fail, and pauses and deletes some.
@@ -665,9 +680,13 @@ func (p *pagesFill) changeSubscriptions() {
 	const failing = "(SELECT id FROM temp.subs WHERE program = 0 AND number % 10 = 7 OR number = 3)"
 	p.exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
 	p.exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
-	p.exec("INSERT INTO failures (subscription_id, count, rejected, first_at, failing_reason, failing_since, next_probe_at) SELECT id, 20, 0, ?1, 'unreachable', ?1 + program, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
-	p.exec("INSERT INTO incidents (id, program_id, subscription_id, opened_at, first_at) SELECT "+pageID("?1", "5", "row_number() OVER ()")+", s.program_id, s.id, ?1, ?1 FROM subscriptions s WHERE s.id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
-	p.exec("UPDATE failures SET failed = 3, last_status = 503, incident = (SELECT i.num FROM incidents i WHERE i.subscription_id = failures.subscription_id)")
+	p.exec("INSERT INTO failures (subscription_id, count, rejected, first_at, failing_reason, failing_since, next_probe_at) SELECT id, 20, "+
+		"0, ?1, 'unreachable', ?1 + program, ?1 + program FROM temp.subs WHERE id IN "+failing, time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("INSERT INTO incidents (id, program_id, subscription_id, opened_at, first_at) SELECT "+pageID("?1", "5",
+		"row_number() OVER ()")+", s.program_id, s.id, ?1, ?1 FROM subscriptions s WHERE s.id IN "+failing,
+		time.Now().Add(-24*time.Hour).UnixMilli())
+	p.exec("UPDATE failures SET failed = 3, last_status = 503, incident = (SELECT i.num FROM incidents i WHERE i.subscription_id = " +
+		"failures.subscription_id)")
 	p.exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
 	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
 	p.exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", p.begin)
@@ -685,9 +704,11 @@ func (p *pagesFill) insertStats() {
 		span     time.Duration
 		long     time.Duration
 	}{
-		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Minute, min(48*time.Hour, time.Duration(p.deliveries/20)*time.Minute)},
+		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Minute,
+			min(48*time.Hour, time.Duration(p.deliveries/20)*time.Minute)},
 		{"SELECT '' AS program, '' AS subscription UNION ALL SELECT id, '' FROM programs", time.Hour, pagesSpan},
-		{"SELECT printf('program-%02d', program) AS program, id AS subscription FROM temp.subs WHERE number < 200", time.Hour, min(7*24*time.Hour, time.Duration(p.deliveries/200)*time.Hour)},
+		{"SELECT printf('program-%02d', program) AS program, id AS subscription FROM temp.subs WHERE number < 200", time.Hour,
+			min(7*24*time.Hour, time.Duration(p.deliveries/200)*time.Hour)},
 	} {
 		p.exec(`WITH RECURSIVE n(at) AS (SELECT ?1 UNION ALL SELECT at + ?2 FROM n WHERE at + ?2 <= ?3), s AS (`+of.subjects+`)
 			INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations)
@@ -700,9 +721,12 @@ func (p *pagesFill) insertStats() {
 func (p *pagesFill) insertOthers() {
 	p.tb.Helper()
 	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-		INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) SELECT `+pageID("?2", "3", "i")+", ?2 + i, 'ana@example.com', '127.0.0.1', 'subscription.pause', 'program-00', '', 'as the partner asked for' FROM n", p.deliveries/10, p.begin)
+		INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) SELECT `+pageID("?2", "3",
+		"i")+", ?2 + i, 'ana@example.com', '127.0.0.1', 'subscription.pause', 'program-00', '', 'as the partner asked for' FROM n",
+		p.deliveries/10, p.begin)
 	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
-		INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at) SELECT `+pageID("?1", "4", "i")+", CAST(printf('%032d', i) AS BLOB), 'abcd', 'program-01', 'tester', 'token ' || i, 'events.read', ?1 + i FROM n", p.begin)
+		INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at) SELECT `+pageID("?1", "4",
+		"i")+", CAST(printf('%032d', i) AS BLOB), 'abcd', 'program-01', 'tester', 'token ' || i, 'events.read', ?1 + i FROM n", p.begin)
 }
 
 func pagesProgram(number int) string { return fmt.Sprintf("program-%02d", number) }
@@ -723,11 +747,13 @@ func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 		}
 	}
 	scan("SELECT count(*) FROM deliveries", &s.deliveries)
-	scan("SELECT d.id FROM attempts a JOIN deliveries d ON d.num = a.delivery WHERE a.number = 5 AND length(a.response_body) > 15000 LIMIT 1", &s.large)
+	scan("SELECT d.id FROM attempts a JOIN deliveries d ON d.num = a.delivery WHERE a.number = 5 AND length(a.response_body) > 15000 LIMIT 1",
+		&s.large)
 	scan("SELECT id FROM deliveries WHERE num >= ? AND status = 'success' LIMIT 1", &s.plain, s.deliveries/2)
 	scan("SELECT id FROM subscriptions WHERE program_id = ? AND status = 'failing' LIMIT 1", &s.backlog, s.big)
 	scan("SELECT id FROM incidents WHERE subscription_id = ? AND closed_at IS NULL", &s.incident, s.backlog)
-	scan("SELECT s.id FROM subscriptions s JOIN deliveries d ON d.subscription_id = s.id WHERE s.program_id = ? AND s.status = 'healthy' AND s.active AND s.deleted_at IS NULL GROUP BY s.id ORDER BY count(*) DESC LIMIT 1", &s.busy, s.big)
+	scan("SELECT s.id FROM subscriptions s JOIN deliveries d ON d.subscription_id = s.id WHERE s.program_id = ? AND s.status = 'healthy' "+
+		"AND s.active AND s.deleted_at IS NULL GROUP BY s.id ORDER BY count(*) DESC LIMIT 1", &s.busy, s.big)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.fan, s.fanProgram)
 	scan("SELECT id FROM events WHERE program_id = ? AND seq = 1", &s.someEvent, s.big)
 	scan("SELECT id FROM tokens LIMIT 1", &s.token)

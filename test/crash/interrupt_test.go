@@ -43,7 +43,8 @@ func TestInterrupted(t *testing.T) {
 	t.Cleanup(func() { close(hold) })
 
 	// Only the end of the process ends an attempt: the timeout is longer than the test.
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--log-level", "warn")
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--log-level",
+		"warn")
 	token := in.Token("acme")
 	run := in.MustStart()
 	subscription := in.Subscribe(token, harness.Subscription{URL: receiver, Events: harness.Events("content_updated")})

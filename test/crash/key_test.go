@@ -90,7 +90,8 @@ func newKeyRotation(t *testing.T) *keyRotation {
 		}
 		var answer struct{ Data struct{ ID string } }
 		body := map[string]any{"url": url, "events": harness.Events("content_updated"), "authorization_header": fmt.Sprint("Bearer canary-", i)}
-		if status, err := k.in.Call(t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions", body, &answer); err != nil || status != http.StatusCreated {
+		if status, err := k.in.Call(t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions", body, &answer); err != nil ||
+			status != http.StatusCreated {
 			t.Fatalf("create: status %d, %v", status, err)
 		}
 		if i == 0 {
@@ -135,7 +136,8 @@ func (k *keyRotation) rotate(rng *rand.Rand, kill func(*exec.Cmd)) {
 // ping pings the subscription, which must send the header it was created with.
 func (k *keyRotation) ping() {
 	k.t.Helper()
-	if status, err := k.in.Call(k.t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions/"+k.pinged+"/ping", nil, nil); err != nil || status != http.StatusOK {
+	if status, err := k.in.Call(k.t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions/"+k.pinged+"/ping", nil,
+		nil); err != nil || status != http.StatusOK {
 		k.t.Errorf("ping: status %d, %v", status, err)
 	} else if got := harness.Receive(k.t, "the ping", k.headers); got != "Bearer canary-0" {
 		k.t.Error("the receiver got a different authorization header")

@@ -15,7 +15,8 @@ import (
 	"service/webhook"
 )
 
-var sigtermInFlight = flag.Int("sigterm.in-flight", 200, "how many attempts are in flight when TestSIGTERM sends SIGTERM; a multiple of 10, up to 400")
+var sigtermInFlight = flag.Int("sigterm.in-flight", 200, "how many attempts are in flight when TestSIGTERM sends SIGTERM; a multiple of "+
+	"10, up to 400")
 
 // TestSIGTERM stops the service as an operator does, with many attempts in flight.
 // Half of the receivers respond during the shutdown: their attempts are recorded and
@@ -33,7 +34,8 @@ func TestSIGTERM(t *testing.T) {
 	subscriptions := make(map[string]string) // id → kind
 	for n := range *sigtermInFlight / 5 {
 		kind := []string{"answering", "silent"}[n%2]
-		subscriptions[in.Subscribe(token, harness.Subscription{URL: fmt.Sprintf("%s/%s/%d", base, kind, n), Events: harness.Events("content_updated")})] = kind
+		subscriptions[in.Subscribe(token, harness.Subscription{URL: fmt.Sprintf("%s/%s/%d", base, kind, n),
+			Events: harness.Events("content_updated")})] = kind
 	}
 	for n := range 5 {
 		in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": n})

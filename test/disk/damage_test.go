@@ -164,7 +164,8 @@ func wantRefused(in *harness.Instance) {
 // wantDamageReported checks that a process exited with the error of a damaged database.
 func wantDamageReported(t testing.TB, run *harness.Process) {
 	t.Helper()
-	if log := run.Log.String(); run.Status != harness.ExitFailed || !strings.Contains(log, "service: the database is damaged: ") || !strings.Contains(log, "restore the data directory") {
+	if log := run.Log.String(); run.Status != harness.ExitFailed || !strings.Contains(log, "service: the database is damaged: ") ||
+		!strings.Contains(log, "restore the data directory") {
 		t.Errorf("exit status: got %d, want %d; the log must say that the database is damaged and what to do:\n%s",
 			run.Status, harness.ExitFailed, log)
 	}

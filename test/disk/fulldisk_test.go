@@ -148,7 +148,8 @@ func (f *fullDisk) publish() (status int, id string) {
 	}
 	err = json.Unmarshal([]byte(a.body), &envelope)
 	after, _ := strconv.Atoi(a.header.Get("Retry-After"))
-	if a.status != http.StatusServiceUnavailable || err != nil || envelope.Error.Code != a.status || envelope.Error.Title == "" || envelope.Error.Detail == "" || after < 1 {
+	if a.status != http.StatusServiceUnavailable || err != nil || envelope.Error.Code != a.status || envelope.Error.Title == "" ||
+		envelope.Error.Detail == "" || after < 1 {
 		f.t.Errorf("publishing on a full disk: got %d, Retry-After %q, %s; want 503, a Retry-After and an error",
 			a.status, a.header.Get("Retry-After"), a.body)
 	}
@@ -205,7 +206,8 @@ func (f *fullDisk) check() {
 	}
 	partner := http.Header{"Authorization": {"Bearer " + p.Token}}
 	subscription := "/v2/webhooks/subscriptions/" + p.Subscriptions[chaos.Healthy]
-	for _, path := range []string{"/v2/events?page[size]=100", "/v2/event_types", "/v2/webhooks/subscriptions", subscription, subscription + "/deliveries", "/healthz", "/docs"} {
+	for _, path := range []string{"/v2/events?page[size]=100", "/v2/event_types", "/v2/webhooks/subscriptions", subscription, subscription +
+		"/deliveries", "/healthz", "/docs"} {
 		if a := f.read(path, partner); a.status != http.StatusOK {
 			f.t.Errorf("GET %s on a full disk: got %d, want 200\n%s", path, a.status, a.body)
 		}
@@ -229,7 +231,8 @@ func (f *fullDisk) checkPages(p *chaos.Program) {
 			f.t.Errorf("page %s on a full disk: got %d, want 200\n%s", path, a.status, a.body)
 		}
 	}
-	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Free disk space")) {
+	if a := f.enter(f.newBrowser()); a.status != http.StatusOK && (a.status != http.StatusServiceUnavailable ||
+		a.header.Get("Retry-After") == "" || !strings.Contains(a.body, "Free disk space")) {
 		f.t.Errorf("signing in on a full disk: got %d, want 200, or 503 with the reason\n%s", a.status, a.body)
 	}
 }

@@ -114,7 +114,8 @@ func (e *ioErrorRun) round(round int) {
 
 // straceUnavailable returns why strace cannot make system calls fail here, or "".
 func straceUnavailable() string {
-	out, err := exec.Command("strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true").CombinedOutput()
+	out, err := exec.Command("strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e",
+		"inject=fsync:error=EIO", "true").CombinedOutput()
 	if err != nil {
 		return strings.TrimSpace(fmt.Sprintf("strace: %v %s", err, out))
 	}

@@ -35,10 +35,14 @@ func TestPowerCut(t *testing.T) {
 	t.Run("control: without fsync", func(t *testing.T) {
 		careless := harness.Build(t,
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
-			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"}, // a checkpoint would fsync
-			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"})                                         // it could refuse to start
+			// a checkpoint would fsync
+			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"},
+			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"}) // it could refuse to start
 		c := newPowerCuts(t, careless, 2)
-		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool { return strings.Contains(f, "acknowledged events are missing") }) {
+		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool {
+			return strings.Contains(f,
+				"acknowledged events are missing")
+		}) {
 			t.Errorf("a service that does not fsync its commits: got faults %q, want lost events", faults)
 		}
 	})
@@ -112,7 +116,8 @@ func testCutSQLite(t *testing.T) {
 	for _, synchronous := range []string{"FULL", "NORMAL"} {
 		db := open(synchronous)
 		all = append(all, db)
-		statements := []string{"PRAGMA journal_mode = WAL", "PRAGMA synchronous = " + synchronous, "CREATE TABLE t (n)", "PRAGMA wal_checkpoint(TRUNCATE)"}
+		statements := []string{"PRAGMA journal_mode = WAL", "PRAGMA synchronous = " + synchronous, "CREATE TABLE t (n)",
+			"PRAGMA wal_checkpoint(TRUNCATE)"}
 		for n := range rows {
 			statements = append(statements, fmt.Sprintf("INSERT INTO t VALUES (%d)", n))
 		}

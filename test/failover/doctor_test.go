@@ -61,7 +61,8 @@ func TestDoctorHang(t *testing.T) {
 	f := &failOver{t: t, bucket: bucket}
 	idle := harness.NewInstance(t, binary, t.TempDir(), "--litestream", "off")
 	idle.MustStop(idle.MustStart())
-	doctor(t, idle, true, []string{"--data", idle.Data, "--listen", "127.0.0.1:0", "--tls", "off", "--litestream", f.replica(idle.Data), "--lease", "30s", "--attempt-timeout", "1s"},
+	doctor(t, idle, true, []string{"--data", idle.Data, "--listen", "127.0.0.1:0", "--tls", "off", "--litestream", f.replica(idle.Data),
+		"--lease", "30s", "--attempt-timeout", "1s"},
 		"OK    database: intact", "FAIL  replica: s3://", "FAIL  lease: read the lease: ")
 }
 
@@ -88,6 +89,7 @@ func TestDoctorLease(t *testing.T) {
 		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
 	doctor(t, f.one, true, one, "FAIL  lease: another service has taken over since: "+host, "the data in "+f.one.Data+" is out of date")
-	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream", f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease.String(), "--attempt-timeout", "1s")
+	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream",
+		f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease.String(), "--attempt-timeout", "1s")
 	doctor(t, other, false, fresh, "WARN  lease: another service holds the lease: "+host)
 }

@@ -169,7 +169,8 @@ func TestBucketOutage(t *testing.T) {
 	f.publish(time.Second)
 	accepts := func() bool {
 		var answer struct{ Data struct{ ID string } }
-		status, err := f.one.Call(t.Context(), f.token, "POST", f.one.URL()+"/v2/events", []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
+		status, err := f.one.Call(t.Context(), f.token, "POST", f.one.URL()+"/v2/events",
+			[]byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
 		if err != nil || status != http.StatusCreated && status != http.StatusServiceUnavailable {
 			t.Fatalf("publish: status %d, %v", status, err)
 		}
@@ -247,8 +248,10 @@ func (f *failOver) checkOutage() {
 		want                            int
 		text                            string
 	}{
-		{"POST", "/v2/events", "application/json", `{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`, http.StatusServiceUnavailable, "Nothing can be stored just now"},
-		{"POST", "/sign-in", "application/x-www-form-urlencoded", "email=" + adminEmail + "&password=" + url.QueryEscape(adminPassword), http.StatusServiceUnavailable, "has no lease"},
+		{"POST", "/v2/events", "application/json", `{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`,
+			http.StatusServiceUnavailable, "Nothing can be stored just now"},
+		{"POST", "/sign-in", "application/x-www-form-urlencoded", "email=" + adminEmail + "&password=" + url.QueryEscape(adminPassword),
+			http.StatusServiceUnavailable, "has no lease"},
 		{"GET", "/readyz", "", "", http.StatusServiceUnavailable, "lease"},
 		{"GET", "/healthz", "", "", http.StatusOK, ""},
 		{"GET", "/v2/events", "", "", http.StatusOK, ""},
@@ -271,7 +274,8 @@ func (f *failOver) checkOutage() {
 			t.Fatal(err)
 		}
 		after := resp.Header.Get("Retry-After")
-		if resp.StatusCode != test.want || (after != "") != (test.want == http.StatusServiceUnavailable) || !strings.Contains(string(body), test.text) {
+		if resp.StatusCode != test.want || (after != "") != (test.want == http.StatusServiceUnavailable) ||
+			!strings.Contains(string(body), test.text) {
 			t.Errorf("%s %s without the lease: got %s, Retry-After %q, want %d\n%s", test.method, test.path, resp.Status, after, test.want, body)
 		}
 	}
@@ -415,7 +419,8 @@ func TestServeTakesOver(t *testing.T) {
 	}
 	three.MustStop(p)
 	log := p.Log.String()
-	watches, restores := strings.Index(log, "checking whether it renews the lease"), strings.Index(log, "restored the missing database from the replica")
+	watches, restores := strings.Index(log, "checking whether it renews the lease"),
+		strings.Index(log, "restored the missing database from the replica")
 	if watches < 0 || restores < watches {
 		t.Errorf("the service restored the database before it had the lease:\n%s", log)
 	}
@@ -470,7 +475,8 @@ func (f *failOver) publish(d time.Duration) {
 			f.t.Fatal("the standby does not follow")
 		}
 		var answer struct{ Data struct{ ID string } }
-		status, err := f.one.Call(f.t.Context(), f.token, "POST", base+"/v2/events", []byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
+		status, err := f.one.Call(f.t.Context(), f.token, "POST", base+"/v2/events",
+			[]byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
 		if err != nil || status != http.StatusCreated {
 			f.t.Fatalf("publish: status %d, %v", status, err)
 		}
@@ -772,7 +778,8 @@ func TestPromoteForce(t *testing.T) {
 	}
 	f.hang.Store(false)
 	host, _ := os.Hostname()
-	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease: "+host) {
+	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed ||
+		!strings.Contains(log, "another service holds the lease: "+host) {
 		t.Errorf("old primary: got exit status %d, want %d and the host of the new primary:\n%s", f.primary.Status, harness.ExitFailed, log)
 	}
 }

@@ -64,7 +64,8 @@ func newOldPrimary(t *testing.T) *oldPrimary {
 	old.Publish(y.token, []byte(`{"id":"`+eventID(50)+`","name":"order_shipped","version":"1","order_id":1}`))
 	old.Publish(old.Token("lost"), []byte(fmt.Sprintf(contentPublished, eventID(51), 51)))
 	receiver := harness.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	subscription := old.Subscribe(y.token, harness.Subscription{URL: receiver + "/hook?key=hidden", Events: harness.Events("content_published")})
+	subscription := old.Subscribe(y.token, harness.Subscription{URL: receiver + "/hook?key=hidden",
+		Events: harness.Events("content_published")})
 	y.revoked = revoke(t, old, "laptop")
 	publishNumbers(old, y.token, 52, 53)
 	harness.WaitFor(t, "the delivery of the last event", func() bool {
@@ -104,7 +105,8 @@ func revoke(t *testing.T, in *harness.Instance, name string) string {
 func (y *oldPrimary) kill(t *testing.T) string {
 	t.Helper()
 	db := harness.OpenDatabase(t, y.old.Data)
-	if _, err := db.Exec("UPDATE events SET received_at = ? WHERE id = ?", time.Now().AddDate(0, 0, -40).UnixMilli(), eventID(30)); err != nil {
+	if _, err := db.Exec("UPDATE events SET received_at = ? WHERE id = ?", time.Now().AddDate(0, 0, -40).UnixMilli(),
+		eventID(30)); err != nil {
 		t.Fatal(err)
 	}
 	if err := harness.Exec("cp", "-a", y.old.Data, y.old.Data+".killed"); err != nil {

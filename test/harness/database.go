@@ -36,7 +36,8 @@ func DatabaseFaults(tb testing.TB, data string) (faults []string) {
 	for _, check := range []string{
 		"SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
 		`SELECT 'foreign key of ' || "table" || ' row ' || rowid FROM pragma_foreign_key_check`,
-		"SELECT 'seq of program ' || program_id || ' has gaps' FROM events GROUP BY program_id HAVING max(seq) - min(seq) + 1 <> count(*) OR min(seq) <> 1",
+		"SELECT 'seq of program ' || program_id || ' has gaps' FROM events GROUP BY program_id HAVING max(seq) - min(seq) + 1 <> count(*) OR " +
+			"min(seq) <> 1",
 	} {
 		found, err := column(db, check)
 		if err != nil {

@@ -82,7 +82,8 @@ var replicaTools = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	toolsDir = dir
-	cmd := exec.Command("go", "build", "-o", dir+"/", "github.com/benbjohnson/litestream/cmd/litestream", "github.com/versity/versitygw/cmd/versitygw")
+	cmd := exec.Command("go", "build", "-o", dir+"/", "github.com/benbjohnson/litestream/cmd/litestream",
+		"github.com/versity/versitygw/cmd/versitygw")
 	cmd.Dir = Path("test", "replica", "testdata", "tools")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same with either driver, so that it is in the build cache
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -120,7 +121,8 @@ func (g *Gateway) Kill() {
 // Replica returns the lines of the configuration of a replica at a path in the
 // bucket. address is that of the server, or of a [Proxy] in front of it.
 func (g *Gateway) Replica(address, path string) []string {
-	return []string{"type: s3", "bucket: bucket", "path: " + path, "endpoint: http://" + address, "region: us-east-1", "access-key-id: " + GatewayKey, "secret-access-key: " + GatewaySecret}
+	return []string{"type: s3", "bucket: bucket", "path: " + path, "endpoint: http://" + address, "region: us-east-1", "access-key-id: " +
+		GatewayKey, "secret-access-key: " + GatewaySecret}
 }
 
 // URL returns the replica at a path as a URL, without credentials.

@@ -16,8 +16,10 @@ import (
 // HostileTexts are texts that would end a line of a log, begin a field or control
 // a terminal if they were written unchanged.
 var HostileTexts = []string{
-	"x\nlevel=ERROR msg=planted", "x\r\n{\"level\":\"ERROR\",\"msg\":\"planted\"}", `x" level=ERROR msg="planted`, `x","msg":"planted`, `x\" msg=planted`,
-	"x msg=planted", "x=planted", "\x1b[2Jplanted", "planted\x00\x7f\b\t\v", "planted\u009b2J\u0085", "planted\u202e\u2066", "planted\u2028\u2029", "planted\xff\xfe", "",
+	"x\nlevel=ERROR msg=planted", "x\r\n{\"level\":\"ERROR\",\"msg\":\"planted\"}", `x" level=ERROR msg="planted`, `x","msg":"planted`,
+	`x\" msg=planted`,
+	"x msg=planted", "x=planted", "\x1b[2Jplanted", "planted\x00\x7f\b\t\v", "planted\u009b2J\u0085", "planted\u202e\u2066",
+	"planted\u2028\u2029", "planted\xff\xfe", "",
 }
 
 // logFields returns the fields of a line, in either format.

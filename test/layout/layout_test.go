@@ -109,12 +109,17 @@ var privileges = []privilege{
 		"service/store",
 	}, "webhook counts nothing"},
 	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service/internal/server"}, "the process is internal/server's"},
-	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered with the server's registry, not for the " +
+		"whole process"},
 	{"github.com/prometheus/client_golang/prometheus/promhttp", "", nil, "one place writes the API's answers"},
-	{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil, "metrics are registered with the server's registry, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "Register", nil, "metrics are registered with the server's registry, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "metrics are registered with the server's registry, not for the whole process"},
-	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil, "metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil,
+		"metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "Register", nil, "metrics are registered with the server's registry, not for the " +
+		"whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil,
+		"metrics are registered with the server's registry, not for the whole process"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil,
+		"metrics are registered with the server's registry, not for the whole process"},
 
 	{"flag", "", nil, "only internal/cli reads the command line"},
 	{"github.com/alecthomas/kong", "", []string{"service/internal/cli"}, "only internal/cli reads the command line"},
@@ -431,23 +436,33 @@ func TestViolationsAreFound(t *testing.T) {
 
 		{"service/api", `import "database/sql"`, "service/api imports database/sql: the only SQL is in store"},
 		{"service", `import "database/sql/driver"`, "service imports database/sql/driver: drivers are store/sqlite's"},
-		{"service/dispatcher", `import _ "github.com/mattn/go-sqlite3"`, "service/dispatcher imports github.com/mattn/go-sqlite3: one SQLite library, in store/sqlite"},
-		{"service/store", `import _ "modernc.org/sqlite"`, "service/store imports modernc.org/sqlite: a second SQLite library in the process drops the first one's locks"},
+		{"service/dispatcher", `import _ "github.com/mattn/go-sqlite3"`, "service/dispatcher imports github.com/mattn/go-sqlite3: one SQLite " +
+			"library, in store/sqlite"},
+		{"service/store", `import _ "modernc.org/sqlite"`, "service/store imports modernc.org/sqlite: a second SQLite library in the process " +
+			"drops the first one's locks"},
 		{"service/api", `import "github.com/a-h/templ"`, "service/api imports github.com/a-h/templ: pages are web's"},
 		{"service/web", `import "flag"`, "service/web imports flag: only internal/cli reads the command line"},
 		{"service/store", `import "os"; var _ = os.Getenv("HOME")`, "service/store uses os.Getenv: only internal/cli reads the environment"},
 		{"service/store", `import env "os"; var _ = env.Getenv("HOME")`, "service/store uses os.Getenv: only internal/cli reads the environment"},
 		{"service/api", `import "os"; func f() { os.Exit(1) }`, "service/api uses os.Exit: only main ends the process"},
 		{"service/api", `import . "os"`, "service/api imports os into its own names, which hides what it uses"},
-		{"service/webhook", `import "github.com/prometheus/client_golang/prometheus"`, "service/webhook imports github.com/prometheus/client_golang/prometheus: webhook counts nothing"},
-		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`, "service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered with the server's registry, not for the whole process"},
+		{"service/webhook", `import "github.com/prometheus/client_golang/prometheus"`,
+			"service/webhook imports github.com/prometheus/client_golang/prometheus: webhook counts nothing"},
+		{"service/store", `import "github.com/prometheus/client_golang/prometheus"; func f() { prometheus.MustRegister() }`,
+			"service/store uses github.com/prometheus/client_golang/prometheus.MustRegister: metrics are registered with the server's registry, " +
+				"not for the whole process"},
 		{"service/webhook", `import "net/http"`, "service/webhook imports net/http: store and webhook know no HTTP"},
 		{"service/webhook", `import "time"; var _ = time.Now()`, "service/webhook uses time.Now: webhook takes the time as an argument"},
-		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
+		{"service/api", `import "net/http"; var _ = http.Client{}`, "service/api uses net/http.Client: only dispatcher/client calls " +
+			"subscribers; the others call the service itself or an issuer"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
-		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`, "service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself, an issuer or the bucket"},
-		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`, "service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
-		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`, "service/dispatcher uses time.Sleep: wait for a condition instead"},
+		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`,
+			"service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself, an issuer " +
+				"or the bucket"},
+		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`,
+			"service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
+		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`,
+			"service/dispatcher uses time.Sleep: wait for a condition instead"},
 	}
 	arrows := documentedArrows(t)
 	for _, test := range tests {

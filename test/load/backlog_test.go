@@ -44,7 +44,8 @@ func TestBacklog(t *testing.T) {
 	}
 
 	// A hanging attempt lasts longer than the test: it uses its slot until the process ends.
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--attempt-timeout", "5m", "--grace", "500ms", "--log-level", "warn", "--retry-schedule", "1s,1s,1s,1s")
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--attempt-timeout", "5m", "--grace", "500ms", "--log-level", "warn",
+		"--retry-schedule", "1s,1s,1s,1s")
 	free, owed := in.Token("free"), in.Token("owed")
 	run := in.MustStart()
 	logSize := harness.WatchSize(t, filepath.Join(in.Data, "service.db-wal"))
@@ -117,7 +118,8 @@ func publishBacklog(t *testing.T, in *harness.Instance, run *harness.Process, fr
 	}
 	after := harness.ResidentMemory(t, run.PID())
 	rate := func(took time.Duration) float64 { return float64(chunk) / took.Seconds() }
-	t.Logf("published %d events, %.0f/s without subscribers and %.0f/s with hanging ones (medians); resident memory %.1f MB before, %.1f MB after",
+	t.Logf("published %d events, %.0f/s without subscribers and %.0f/s with hanging ones (medians); resident memory %.1f MB before, "+
+		"%.1f MB after",
 		*backlogEvents, rate(harness.Median(without)), rate(harness.Median(with)), harness.Megabytes(before), harness.Megabytes(after))
 	if slower := float64(harness.Median(with)) / float64(harness.Median(without)); slower > backlogSlower {
 		t.Errorf("publishing with hanging subscribers: got %.2f times the time, want at most %.1f", slower, backlogSlower)

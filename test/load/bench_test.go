@@ -21,8 +21,10 @@ func TestBench(t *testing.T) {
 	dir := t.TempDir()
 	profile := filepath.Join(dir, "cpu.out")
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored", "1000", "--others", "20", "--cores", "1",
-		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100,bucket,bucket-acknowledged,steady-acknowledged,one-acknowledged", "--json", "--cpuprofile", profile)
+	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "200ms", "--publishers", "16", "--stored",
+		"1000", "--others", "20", "--cores", "1",
+		"--case", "single,natural,natural-replicated,stream-replicated,light,fanout-100",
+		"--case", "bucket,bucket-acknowledged,steady-acknowledged,one-acknowledged", "--json", "--cpuprofile", profile)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v: %s", err, &log)
@@ -40,9 +42,11 @@ func TestBench(t *testing.T) {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
 		if compared := r.OfWithout > 0; compared != (r.Case == "natural-replicated" || r.Case == "bucket-acknowledged") {
-			t.Errorf("%s: got %.2f of the rate without a replica, want that only for natural-replicated and bucket-acknowledged", r.Case, r.OfWithout)
+			t.Errorf("%s: got %.2f of the rate without a replica, want that only for natural-replicated and bucket-acknowledged", r.Case,
+				r.OfWithout)
 		}
-		if strings.HasSuffix(r.Case, "-acknowledged") && (r.PublishP50 < r.Upload || r.PublishP99 < r.PublishP50 || r.Upload < 20 || r.UploadsPerSecond <= 0 || r.DollarsPerMonth <= 0) {
+		if strings.HasSuffix(r.Case, "-acknowledged") && (r.PublishP50 < r.Upload || r.PublishP99 < r.PublishP50 || r.Upload < 20 ||
+			r.UploadsPerSecond <= 0 || r.DollarsPerMonth <= 0) {
 			t.Errorf("%s: got %+v", r.Case, r)
 		}
 	}
@@ -57,7 +61,8 @@ func TestBenchInterrupted(t *testing.T) {
 	harness.Long(t)
 	dir := t.TempDir()
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "100ms", "--publishers", "4", "--rounds", "99", "--case", "natural", "--json")
+	cmd := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", dir, "--time", "100ms", "--publishers", "4", "--rounds", "99",
+		"--case", "natural", "--json")
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -75,7 +80,8 @@ func TestBenchInterrupted(t *testing.T) {
 	})
 	cmd.Process.Signal(os.Interrupt)
 	err := cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != harness.ExitFailed || !strings.Contains(log.String(), "of 99 rounds") {
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != harness.ExitFailed ||
+		!strings.Contains(log.String(), "of 99 rounds") {
 		t.Errorf("got %v: %s", err, &log)
 	}
 	var r bench.Report

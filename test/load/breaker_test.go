@@ -123,7 +123,8 @@ func TestBreaker(t *testing.T) {
 	r.mu.Unlock()
 
 	body := map[string]any{"only": "failed", "from": since.UTC().Format(time.RFC3339)}
-	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+id+"/replays", body, nil); err != nil || status != http.StatusAccepted {
+	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+id+"/replays", body, nil); err != nil ||
+		status != http.StatusAccepted {
 		t.Fatalf("replay: status %d, %v", status, err)
 	}
 	await("the failed events", func() bool { return arrived() == published })

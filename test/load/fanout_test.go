@@ -66,7 +66,8 @@ func TestFanOut(t *testing.T) {
 		t.Logf("publishing to %s: median %s, worst %s; until the last arrival: median %s",
 			to, harness.Median(published[i]), slices.Max(published[i]), harness.Median(arrived[i]))
 	}
-	if got, want := harness.Median(published[1]), time.Duration(fanOutSlower*float64(harness.Median(published[0])))+harness.Scale(fanOutBusy); got > want {
+	if got, want := harness.Median(published[1]),
+		time.Duration(fanOutSlower*float64(harness.Median(published[0])))+harness.Scale(fanOutBusy); got > want {
 		t.Errorf("publishing to %d subscriptions: got %s, want less than %s (one subscription: %s)",
 			*fanOutSubscriptions, got, want, harness.Median(published[0]))
 	}
@@ -87,7 +88,8 @@ func (f *fanOut) subscribe(receiver string) {
 					token = f.one
 				}
 				s := harness.Subscription{URL: fmt.Sprintf("%s/%d", receiver, n), Events: harness.Events(harness.NumberedEvent)}
-				if status, err := f.in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", s, nil); err != nil || status != http.StatusCreated {
+				if status, err := f.in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", s, nil); err != nil ||
+					status != http.StatusCreated {
 					t.Errorf("create subscription %d: status %d, %v", n, status, err)
 					return
 				}

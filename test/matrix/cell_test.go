@@ -77,7 +77,8 @@ type cell struct {
 
 // newCell starts the machines and the load.
 func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell {
-	c := &cell{t: t, fault: f, ack: ack, gateway: g, binary: harness.Build(t), load: load{sent: make(map[string]bool), refused: make(map[string]int)}}
+	c := &cell{t: t, fault: f, ack: ack, gateway: g, binary: harness.Build(t), load: load{sent: make(map[string]bool),
+		refused: make(map[string]int)}}
 	if f.clocks {
 		c.binary = harness.BuildFaulty(t)
 	}
@@ -130,7 +131,8 @@ func (c *cell) litestream(dir, data, address string) (name string) {
 	c.t.Helper()
 	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n"
 	if !c.fault.large {
-		text = "levels:\n  - interval: 1s\n  - interval: 3s\nsnapshot:\n  interval: 6s\n  retention: 60s\nl0-retention: 60s\nl0-retention-check-interval: 1s\n" + text
+		text = "levels:\n  - interval: 1s\n  - interval: 3s\nsnapshot:\n  interval: 6s\n  retention: 60s\nl0-retention: " +
+			"60s\nl0-retention-check-interval: 1s\n" + text
 	}
 	for _, line := range c.gateway.Replica(address, c.path) {
 		text += "      " + line + "\n"
@@ -276,7 +278,8 @@ func (c *cell) awaitTakeover(gone time.Time) {
 	c.result.takeover = first.at.Sub(gone)
 	c.checkClock(c.two)
 	if c.result.takeover > most {
-		c.t.Errorf("first event accepted by the standby: got %s after the fault, want at most %s", c.result.takeover.Round(time.Millisecond), most)
+		c.t.Errorf("first event accepted by the standby: got %s after the fault, want at most %s", c.result.takeover.Round(time.Millisecond),
+			most)
 	}
 }
 
@@ -355,12 +358,14 @@ type result struct {
 	unknown     int           // deliveries from an unknown sender
 }
 
-const tableHead = "| fault | acknowledge | result | takeover | acknowledged | lost | first lost before the end | sent by both | late requests | late acknowledgements | requests of unknown senders |\n|---|---|---|---|---|---|---|---|---|---|---|"
+const tableHead = "| fault | acknowledge | result | takeover | acknowledged | lost | first lost before the end | sent by both | late " +
+	"requests | late acknowledgements | requests of unknown senders |\n|---|---|---|---|---|---|---|---|---|---|---|"
 
 func (r *result) String() string {
 	state := "ok"
 	if r.failed {
 		state = "**failed**"
 	}
-	return fmt.Sprintf("| %s | %s | %s | %.1f s | %d | %d | %.1f s | %d | %d | %d | %d |", r.name, r.ack, state, r.takeover.Seconds(), r.acked, r.lost, r.oldest.Seconds(), r.repeated, r.late, r.lateAcks, r.unknown)
+	return fmt.Sprintf("| %s | %s | %s | %.1f s | %d | %d | %.1f s | %d | %d | %d | %d |", r.name, r.ack, state, r.takeover.Seconds(), r.acked,
+		r.lost, r.oldest.Seconds(), r.repeated, r.late, r.lateAcks, r.unknown)
 }

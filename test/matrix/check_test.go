@@ -262,7 +262,8 @@ func TestTablesDiffer(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	for i, dir := range []string{a, b} {
 		db := harness.OpenDatabase(t, dir)
-		_, err := db.Exec(fmt.Sprintf("CREATE TABLE same(x); INSERT INTO same VALUES (1), (x'00'), (NULL); CREATE TABLE other(x); INSERT INTO other VALUES (%d)", i))
+		_, err := db.Exec(fmt.Sprintf("CREATE TABLE same(x); INSERT INTO same VALUES (1), (x'00'), (NULL); CREATE TABLE other(x); INSERT INTO "+
+			"other VALUES (%d)", i))
 		if err = errors.Join(err, db.Close()); err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	full      = flag.Bool("matrix.full", false, "stop processes for a minute, use leases of the default length too, and measure the takeover of a large database")
+	full = flag.Bool("matrix.full", false, "stop processes for a minute, use leases of the default length too, and measure the "+
+		"takeover of a large database")
 	leaseFlag = flag.Duration("matrix.lease", 6*time.Second, "the lease of every primary")
 	repeat    = flag.Int("matrix.repeat", 1, "how often each cell of the matrix runs")
 )

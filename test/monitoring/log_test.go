@@ -31,13 +31,15 @@ func testLog(t *testing.T, format string) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		io.WriteString(w, strings.Join(harness.HostileTexts, "\n"))
 	}))
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--log-format", format, "--log-level", "debug", "--retry-schedule", "1h,1h,1h,1h")
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--log-format", format, "--log-level", "debug", "--retry-schedule",
+		"1h,1h,1h,1h")
 	token := in.Token("acme")
 	p := in.MustStart()
 	id := in.Subscribe(token, harness.Subscription{URL: url + "/planted?a=planted", Events: harness.Events("content_published")})
 	requests := 1
 	for i, text := range harness.HostileTexts {
-		if status, err := in.Call(t.Context(), token, "PUT", in.URL()+"/v2/webhooks/subscriptions/"+id, map[string]string{"description": text}, nil); err != nil {
+		if status, err := in.Call(t.Context(), token, "PUT", in.URL()+"/v2/webhooks/subscriptions/"+id, map[string]string{"description": text},
+			nil); err != nil {
 			t.Fatalf("status %d, %v", status, err)
 		}
 		requests++
@@ -73,7 +75,8 @@ func sendHostile(t *testing.T, base, token, path, text string) bool {
 	conn.SetDeadline(time.Now().Add(harness.Timeout()))
 	field := strings.NewReplacer("\n", "", "\r", "", "\x00", "").Replace(text)
 	path += strings.NewReplacer(" ", "%20", "\n", "%0a", "\r", "%0d", "\x00", "%00", "\x7f", "%7f").Replace(text)
-	fmt.Fprintf(conn, "GET %s?q=%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nUser-Agent: %s\r\nX-Request-Id: %[4]s\r\nTraceparent: %[4]s\r\n\r\n", path, "planted", token, field)
+	fmt.Fprintf(conn, "GET %s?q=%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer %s\r\nUser-Agent: %s\r\nX-Request-Id: "+
+		"%[4]s\r\nTraceparent: %[4]s\r\n\r\n", path, "planted", token, field)
 	answer, err := io.ReadAll(conn)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +118,8 @@ func checkLog(t *testing.T, format string, log []byte, requests int) {
 			}
 		case fields["msg"] == "attempt":
 			attempts++
-			want = []string{"result", "duration", "response_status", "program", "subscription", "delivery", "number", "events", "ping", "status", "next_attempt_at", "first_byte"}
+			want = []string{"result", "duration", "response_status", "program", "subscription", "delivery", "number", "events", "ping", "status",
+				"next_attempt_at", "first_byte"}
 			if fields["ping"] == "false" {
 				want = append(want, "trace") // the connection may be that of the ping
 				traced++

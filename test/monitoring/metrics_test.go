@@ -25,8 +25,10 @@ import (
 // and they must not contain text of a partner.
 func TestMetrics(t *testing.T) {
 	harness.Long(t)
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--rejecting-after", "0", "--tls", "auto")
-	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // the service creates its local CA at the start
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--batch-size", "1", "--rejecting-after",
+		"0", "--tls", "auto")
+	// the service creates its local CA at the start
+	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	token := in.Token("acme")
 	in.MustStart()
 	const events = 5
@@ -85,7 +87,8 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("subscriber that responds %d: got %d deliveries, want %d", answer, n.Load(), each)
 		}
 	}
-	if status, answer := in.Scrape("X-Forwarded-For", "203.0.113.7"); status != http.StatusUnauthorized || bytes.Contains(answer, []byte("service_store_up")) {
+	if status, answer := in.Scrape("X-Forwarded-For", "203.0.113.7"); status != http.StatusUnauthorized ||
+		bytes.Contains(answer, []byte("service_store_up")) {
 		t.Errorf("request forwarded by a proxy: got %d: %s", status, answer)
 	}
 	for _, secret := range append(ids, "planted", "127.0.0.1", token, in.Data) {

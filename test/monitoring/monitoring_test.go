@@ -107,7 +107,8 @@ func expressionFaults(expr string, shown map[string][]string) (faults, labels []
 func TestMonitoring(t *testing.T) {
 	e := &expressions{t: t, shown: shownMetrics(t)}
 	for _, wrong := range []string{
-		"service_store_upp == 0", `service_subscriptions{state="failing"}`, "sum by (route) (service_store_up)", "rate(service_commit_writes[5m])", "vector(1)",
+		"service_store_upp == 0", `service_subscriptions{state="failing"}`, "sum by (route) (service_store_up)",
+		"rate(service_commit_writes[5m])", "vector(1)",
 		`sum by (le) (service_wal_bytes)`, "foo(service_store_up)",
 	} {
 		if faults, _ := expressionFaults(wrong, e.shown); len(faults) == 0 {

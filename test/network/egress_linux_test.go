@@ -302,7 +302,8 @@ func (n *network) answer(t *testing.T, question []byte, tcp bool) []byte {
 				body, of = &dnsmessage.AResource{A: addr.As4()}, dnsmessage.TypeA
 			}
 			if of == kind {
-				a.Answers = append(a.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET}, Body: body})
+				a.Answers = append(a.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET},
+					Body: body})
 			}
 		}
 	}
@@ -683,7 +684,8 @@ func (n *network) testAllowed(t *testing.T) {
 
 	outcome := func(url string) string {
 		var created struct{ Data struct{ ID string } }
-		status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", harness.Subscription{URL: url, Events: harness.Events("channel_updated")}, &created)
+		status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions", harness.Subscription{URL: url,
+			Events: harness.Events("channel_updated")}, &created)
 		if err == nil && status == http.StatusBadRequest {
 			return "refused"
 		}
@@ -700,7 +702,8 @@ func (n *network) testAllowed(t *testing.T) {
 				}
 			}
 		}
-		if status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions/"+id+"/ping", nil, &answer); err != nil || status != 200 {
+		if status, err := in.Call(t.Context(), token, "POST", base+"/v2/webhooks/subscriptions/"+id+"/ping", nil, &answer); err != nil ||
+			status != 200 {
 			t.Fatalf("ping %s: status %d, %v", url, status, err)
 		}
 		if e := answer.Data.Delivery.Error; e != nil {

@@ -28,7 +28,8 @@ var (
 	siegeSubscriptions = flag.Int("siege.subscriptions", 100, "number of unreachable subscriptions in TestSiege")
 	siegeTimeout       = flag.String("siege.timeout", "6s", "the service's --attempt-timeout in TestSiege")
 	siegeAnswer        = flag.Duration("siege.answer", 30*time.Millisecond, "how long the healthy receiver of TestSiege takes to respond")
-	siegeBinary        = flag.String("siege.binary", "", "path of the built binary; TestSiege sets it when it runs itself in a network namespace")
+	siegeBinary        = flag.String("siege.binary", "", "path of the built binary; TestSiege sets it when it runs itself in a network "+
+		"namespace")
 )
 
 const (
@@ -201,11 +202,13 @@ func (s *siegeRun) start() {
 	s.port = listener.Addr().(*net.TCPAddr).Port
 	harness.Serve(t, listener, server)
 
-	s.in = harness.NewInstance(t, *siegeBinary, t.TempDir(), "--batch-size", "1", "--attempt-timeout", *siegeTimeout, "--max-subscriptions", "0",
+	s.in = harness.NewInstance(t, *siegeBinary, t.TempDir(), "--batch-size", "1", "--attempt-timeout", *siegeTimeout, "--max-subscriptions",
+		"0",
 		"--allow-destination", siegeNetwork, "--log-level", "warn")
 	s.token = s.in.Token("acme")
 	s.in.MustStart()
-	s.in.Subscribe(s.token, harness.Subscription{URL: fmt.Sprintf("http://127.0.0.1:%d/healthy", s.port), Events: harness.Events(harness.NumberedEvent)})
+	s.in.Subscribe(s.token, harness.Subscription{URL: fmt.Sprintf("http://127.0.0.1:%d/healthy", s.port),
+		Events: harness.Events(harness.NumberedEvent)})
 	for n := range *siegeSubscriptions {
 		s.besieger = s.in.Subscribe(s.token, harness.Subscription{
 			URL: fmt.Sprintf("http://10.66.%d.%d:%d/besieger", n/250, n%250+1, s.port), Events: harness.Events("content_updated"),
@@ -270,7 +273,8 @@ func (s *siegeRun) checkTimes(alone int) {
 	}
 	p99Alone, p99 := harness.Percentile(times[:alone], 99), harness.Percentile(times[alone:], 99)
 	s.t.Logf("alone p50 %s, p99 %s, worst %s; with %d unreachable subscriptions p50 %s, p99 %s, worst %s",
-		harness.Percentile(times[:alone], 50), p99Alone, slices.Max(times[:alone]), *siegeSubscriptions, harness.Percentile(times[alone:], 50), p99, slices.Max(times[alone:]))
+		harness.Percentile(times[:alone], 50), p99Alone, slices.Max(times[:alone]), *siegeSubscriptions, harness.Percentile(times[alone:], 50),
+		p99, slices.Max(times[alone:]))
 	// An event that had to wait for a hanging attempt would take the whole timeout.
 	// Commits on a busy disk can take seconds too, also without a siege.
 	if p99 > p99Alone+timeout/2 {

@@ -27,12 +27,14 @@ import (
 	"service/test/harness"
 )
 
-var wholeRelease = flag.Bool("release", false, "build the release for both architectures, twice, in place of packing a binary that is there")
+var wholeRelease = flag.Bool("release", false,
+	"build the release for both architectures, twice, in place of packing a binary that is there")
 
 // TestUnit asks systemd what the unit exposes. 2.0 is the most that is allowed.
 func TestUnit(t *testing.T) {
 	analyze := harness.Tool(t, "packages", "systemd-analyze")
-	out, err := exec.Command(analyze, "security", "--offline=true", "--threshold=20", harness.Path("packaging/service-webhooks.service")).CombinedOutput()
+	out, err := exec.Command(analyze, "security", "--offline=true", "--threshold=20",
+		harness.Path("packaging/service-webhooks.service")).CombinedOutput()
 	level := regexp.MustCompile(`Overall exposure level.*`).Find(out)
 	if err != nil || level == nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
@@ -137,16 +139,20 @@ func (r *release) deb(arch string) string {
 func (r *release) checkPackage(arch string) {
 	r.t.Helper()
 	info := r.run(r.dpkg, "--info", r.deb(arch))
-	for _, want := range []string{"Package: service-webhooks", "Version: " + releaseVersion, "Architecture: " + arch, "conffiles", "postinst", "prerm", "postrm"} {
+	for _, want := range []string{"Package: service-webhooks", "Version: " + releaseVersion, "Architecture: " + arch, "conffiles", "postinst",
+		"prerm", "postrm"} {
 		if !bytes.Contains(info, []byte(want)) {
 			r.t.Errorf("the package does not have %q:\n%s", want, info)
 		}
 	}
 	contents := r.run(r.dpkg, "--contents", r.deb(arch))
 	for _, want := range []string{
-		`-rwxr-xr-x 0/0 .* \./usr/bin/service-webhooks`, `-rw-r--r-- 0/0 .* \./etc/service-webhooks/config.yml`, `\./usr/lib/systemd/system/service-webhooks.service`,
-		`\./usr/lib/sysusers.d/service-webhooks.conf`, `\./usr/share/man/man1/service-webhooks.1.gz`, `\./usr/share/doc/service-webhooks/THIRD_PARTY_LICENSES`,
-		`\./usr/share/doc/service-webhooks/examples/litestream.yml`, `\./usr/share/doc/service-webhooks/operations.md`, `\./usr/share/doc/service-webhooks/metrics.md`,
+		`-rwxr-xr-x 0/0 .* \./usr/bin/service-webhooks`, `-rw-r--r-- 0/0 .* \./etc/service-webhooks/config.yml`,
+		`\./usr/lib/systemd/system/service-webhooks.service`,
+		`\./usr/lib/sysusers.d/service-webhooks.conf`, `\./usr/share/man/man1/service-webhooks.1.gz`,
+		`\./usr/share/doc/service-webhooks/THIRD_PARTY_LICENSES`,
+		`\./usr/share/doc/service-webhooks/examples/litestream.yml`, `\./usr/share/doc/service-webhooks/operations.md`,
+		`\./usr/share/doc/service-webhooks/metrics.md`,
 		`\./usr/share/bash-completion/completions/service-webhooks`,
 	} {
 		if !regexp.MustCompile(want).Match(contents) {
@@ -179,7 +185,8 @@ func (r *release) checkInstalled(arch string) {
 	}
 	// Texts name the command as it is installed.
 	other := regexp.MustCompile(`.*\bservice (` + commandWords(t, r.run(installed, "man")) + `|--help)\b.*`)
-	for _, words := range [][]string{{"doctor", "--data", filepath.Join(root, "none"), "--listen", "127.0.0.1:0"}, {"config", "example"}, {"serve", "--help"}, {"sing"}, {"man"}} {
+	for _, words := range [][]string{{"doctor", "--data", filepath.Join(root, "none"), "--listen", "127.0.0.1:0"}, {"config", "example"},
+		{"serve", "--help"}, {"sing"}, {"man"}} {
 		out, _ := exec.Command(installed, words...).CombinedOutput()
 		out = bytes.ReplaceAll(out, []byte(`\-`), []byte("-")) // of man
 		if line := other.Find(out); line != nil || !bytes.Contains(out, []byte("service-webhooks")) {
@@ -298,7 +305,8 @@ func thirdPartyLicenses(t *testing.T) []byte {
 	}
 	modules := make(map[string]module)
 	for _, env := range [][]string{{"CGO_ENABLED=1"}, {"CGO_ENABLED=0", "GOARCH=amd64"}, {"CGO_ENABLED=0", "GOARCH=arm64"}} {
-		cmd := exec.Command("go", "list", "-deps", "-f", `{{with .Module}}{"Path":"{{.Path}}","Version":"{{.Version}}","Dir":"{{.Dir}}","Main":{{.Main}}}{{end}}`, ".")
+		cmd := exec.Command("go", "list", "-deps", "-f",
+			`{{with .Module}}{"Path":"{{.Path}}","Version":"{{.Version}}","Dir":"{{.Dir}}","Main":{{.Main}}}{{end}}`, ".")
 		cmd.Dir = harness.Root()
 		cmd.Env = append(append(os.Environ(), "GOOS=linux"), env...)
 		out, err := cmd.Output()

@@ -7,9 +7,12 @@ package planted
 var bugs = []bug{
 	{"an attempt is counted when it has ended", []edit{
 		{"store/queue.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
-		{"store/queue.go", "RETURNING num, id, program_id, attempts_made, seqs, ping", "RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
-		{"store/queue.go", "UPDATE deliveries SET status = ?, failure_reason", "UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
-		{"store/queue.go", "return t.finishAttempt(num, &a, step)", `return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
+		{"store/queue.go", "RETURNING num, id, program_id, attempts_made, seqs, ping",
+			"RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
+		{"store/queue.go", "UPDATE deliveries SET status = ?, failure_reason",
+			"UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
+		{"store/queue.go", "return t.finishAttempt(num, &a, step)",
+			`return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
 	}},
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
@@ -24,7 +27,8 @@ var bugs = []bug{
 		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}},
 	{"a change that comes while a delivery is formed is not read", []edit{
-		{"dispatcher/queue.go", "q.phase == phaseReloadPending || q.forming == 0:", "q.phase == phaseReloadPending || q.forming == 0 && q.phase != phaseStale:"},
+		{"dispatcher/queue.go", "q.phase == phaseReloadPending || q.forming == 0:",
+			"q.phase == phaseReloadPending || q.forming == 0 && q.phase != phaseStale:"},
 	}},
 	{"a redelivery does not wake the dispatcher", []edit{
 		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
@@ -34,10 +38,13 @@ var bugs = []bug{
 			`"DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", after.ID, name`},
 	}},
 	{"a deletion is not announced", []edit{
-		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE", "active = 0, authorization_header = NULL WHERE"},
-		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`, `"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
+		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE",
+			"active = 0, authorization_header = NULL WHERE"},
+		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`,
+			`"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted", "ended, err := s.endDeleted"},
+		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted",
+			"ended, err := s.endDeleted"},
 	}},
 	{"a pause is ignored", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},
@@ -59,11 +66,13 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "size := 192", "if c.Number > 1 {\n\t\tc.ID = webhook.NewID()\n\t}\n\tsize := 192"},
 	}},
 	{"a retry has its events in another order", []edit{
-		{"dispatcher/attempt.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], c.Events[0]\n\t}\n\tsize := 192"},
+		{"dispatcher/attempt.go", "size := 192", "if n := len(c.Events) - 1; c.Number > 1 {\n\t\tc.Events[0], c.Events[n] = c.Events[n], " +
+			"c.Events[0]\n\t}\n\tsize := 192"},
 	}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
 		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, \"\")", "return nil"},
-		{"store/queue.go", "f.err, f.op = f.w.Wait(f.op), nil", "f.err, f.op = f.w.Wait(f.op), nil\n\t\tif f.err == nil {\n\t\t\tf.err = f.w.do(func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") })\n\t\t}"},
+		{"store/queue.go", "f.err, f.op = f.w.Wait(f.op), nil", "f.err, f.op = f.w.Wait(f.op), nil\n\t\tif f.err == nil {\n\t\t\tf.err = " +
+			"f.w.do(func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") })\n\t\t}"},
 		{"dispatcher/credit.go", "d.interested[key].len() <= maxInlineSubscriptions", "d.interested[key].len() < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
@@ -83,13 +92,15 @@ var bugs = []bug{
 		{"dispatcher/client/attempt.go", "if !reused || sent {", "if !reused || sent && err == nil {"},
 	}},
 	{"the cursor moves in memory alone", []edit{
-		{"store/queue.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS", "UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
+		{"store/queue.go", "UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS",
+			"UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}},
 	{"a write that fails leaves what it has written", []edit{
 		{"store/sqlite/writer.go", "if t.ended || !ok && t.wrote {", "if t.ended && t.current != nil {"},
 	}},
 	{"a result that could not be stored is forgotten", []edit{
-		{"dispatcher/attempt.go", "case <-time.After(time.Until(retryAt)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}", "case <-time.After(time.Until(retryAt)):\n\t\t\treturn a, store.Recorded{}\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}"},
+		{"dispatcher/attempt.go", "case <-time.After(time.Until(retryAt)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}",
+			"case <-time.After(time.Until(retryAt)):\n\t\t\treturn a, store.Recorded{}\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}"},
 	}},
 	{"a subscription that has recovered has all its slots at once", []edit{
 		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
@@ -116,7 +127,8 @@ var bugs = []bug{
 		{"webhook/health.go", "\t\treturn HealthHealthy, Failures{}\n", "\t\tf.Count, f.Rejected = 1, 0\n\t\treturn h, f\n"},
 	}},
 	{"an incident stays open when its subscription has recovered", []edit{
-		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tin = incident{}\n", ""},
+		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {\n\t\t\treturn " +
+			"err\n\t\t}\n\t\tin = incident{}\n", ""},
 	}},
 	{"an incident counts only the first delivery that failed permanently", []edit{
 		{"store/health.go", "\tif failed {\n\t\tin.noteFailed(", "\tif failed && opens {\n\t\tin.noteFailed("},
@@ -141,16 +153,20 @@ var bugs = []bug{
 		{"store/clock.go", "offset: b.offset + jump}", "offset: b.offset}"},
 	}},
 	{"retention uses a clock whose jump was not handled yet", []edit{
-		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tnow, doubted = s.clock.now(), s.clock.jump() > 0\n\t\treturn nil\n\t})", "now = s.clock.now()"},
+		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tnow, doubted = s.clock.now(), s.clock.jump() > 0\n\t\treturn nil\n\t})",
+			"now = s.clock.now()"},
 	}},
 	{"retention removes what an active subscription waits for, and counts nothing", []edit{
-		{"store/retention.go", "AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0", "AND s.deleted_at IS NULL AND s.active = 0 AND c.seq < ?3 AND lost > 0"},
+		{"store/retention.go", "AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0",
+			"AND s.deleted_at IS NULL AND s.active = 0 AND c.seq < ?3 AND lost > 0"},
 	}},
 	{"retention removes the events of deliveries that wait", []edit{
-		{"store/retention.go", "\n\t\tAND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = events.seq)`", "`"},
+		{"store/retention.go", "\n\t\tAND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = " +
+			"events.seq)`", "`"},
 	}},
 	{"retention forgets what was delivered once its delivery is removed", []edit{
-		{"store/delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])", "for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
+		{"store/delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])",
+			"for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
 	}},
 	{"the shorter retention removes deliveries that failed", []edit{
 		{"store/delivered.go", "case success && completed.Int64 < w.delivered:", "case completed.Valid && completed.Int64 < w.delivered:"},
@@ -163,15 +179,18 @@ var bugs = []bug{
 	}},
 	{"a bulk cancellation takes what is in flight", []edit{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},
-		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL", "failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
-		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING id, subscription_id", "AND completed_at IS NULL RETURNING id, subscription_id"},
+		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL",
+			"failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
+		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING id, subscription_id",
+			"AND completed_at IS NULL RETURNING id, subscription_id"},
 	}},
 	{"a form of a bulk run that comes twice begins two", []edit{
 		{"store/bulk.go", "if begun {", "if begun && n == nil {"},
 		{"store/bulk.go", "INSERT INTO bulk_runs (id", "INSERT OR REPLACE INTO bulk_runs (id"},
 	}},
 	{"a bulk redelivery repeats what another one has done", []edit{
-		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},
+		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN " +
+			"'redelivered'\n", ""},
 	}},
 }
 

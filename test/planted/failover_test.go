@@ -6,7 +6,8 @@ package planted
 // harm.
 var failoverBugs = []testBug{
 	{bug{name: "compactions and snapshots are not fenced", edits: []edit{
-		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.", "if level == 0 && c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c."},
+		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.",
+			"if level == 0 && c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c."},
 		{"store/replica/fence.go", "&fencedReader{r, c.fenced}", "&fencedReader{r, func() bool { return level == 0 && c.fenced() }}"},
 	}}, "TestFencedReplica", "expired: got", ""},
 	{bug{name: "a copy of the data directory continues the lease", edits: []edit{
@@ -17,7 +18,8 @@ var failoverBugs = []testBug{
 	}}, "TestLeaseClocks", "clock -24h0m0s: acquired after", ""},
 	{bug{name: "a lease is renewed whatever is in the bucket", edits: []edit{
 		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",
-			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, now.etag)"},
+			"now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\trenewed, err := l.put(ctx, leaseObject{Generation: " +
+				"found.Generation}, now.etag)"},
 	}}, "TestTakeOver", "renewal by the primary: got", ""},
 	{bug{name: "an upload acknowledges what is committed while it runs", edits: []edit{
 		{"store/replica/acknowledge.go", "a.covered.Store(a.upTo)", "a.covered.Store(a.commits())"},
@@ -38,17 +40,20 @@ var failoverBugs = []testBug{
 // thousands of plans or by a plan that does not end.
 var raceBugs = []testBug{
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
-		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
+		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?",
+			"UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
 	}}, "TestRetentionKeepsMovedCursors", "retention must not move it back", "store"},
 	{bug{name: "retention takes all events between two that were delivered for delivered", edits: []edit{
 		{"store/delivered.go", "if between == len(all) {", "if between >= len(all) {"},
 		{"store/delivered.go", "return !gap, err", "return true, err"},
 	}}, "TestDeliveredRanges", "whether event", "store"},
 	{bug{name: "a delivery whose last attempt kill -9 cut off is in no incident", edits: []edit{
-		{"store/queue.go", "if step.Status == webhook.StatusFailed && !deleted && !ping {", "if step.Status == webhook.StatusFailed && deleted && !ping {"},
+		{"store/queue.go", "if step.Status == webhook.StatusFailed && !deleted && !ping {",
+			"if step.Status == webhook.StatusFailed && deleted && !ping {"},
 	}}, "TestIncidentOfAnInterruptedAttempt", "want", "store"},
 	{bug{name: "an incident closes an hour after it was opened", edits: []edit{
-		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))", "if in.quietAt == 0 {\n\t\tin.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))\n\t}"},
+		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))",
+			"if in.quietAt == 0 {\n\t\tin.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))\n\t}"},
 	}}, "TestIncidentCloses", "want", "store"},
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
@@ -61,7 +66,8 @@ var raceBugs = []testBug{
 	}}, "TestReplayStepAfterCancel", "want ErrStale", "store"},
 	{bug{name: "a bulk run repeats deliveries after kill -9", edits: []edit{
 		{"store/bulk_run.go", "step.after = some[len(some)-1]", "step.after = after"},
-		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'\n", ""},
+		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN " +
+			"'redelivered'\n", ""},
 	}}, "TestBulkRunGoesOn", "completed: got", "store"},
 	{bug{name: "a bulk run goes on after it was cancelled", edits: []edit{
 		{"store/bulk_run.go", "if status != webhook.BulkRunning {", "if status == \"\" {"},

@@ -167,7 +167,8 @@ func build(t *testing.T) binaries {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(bounded(t), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir, "./dispatcher", "./store", "./store/replica")
+	build := exec.CommandContext(bounded(t), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir, "./dispatcher",
+		"./store", "./store/replica")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the bugs do not build: %v\n%s", err, out)
@@ -202,7 +203,8 @@ func (dir binaries) run(t *testing.T, bug, pkg, tests string, flags ...string) (
 // simulate fails the test unless the simulation finds the bug: a promise that is broken.
 func (dir binaries) simulate(t *testing.T, bug string) {
 	first := max(1, firstPlans[bug])
-	out, err := dir.run(t, bug, "dispatcher", "TestSimulation", "-simulation.plans="+maxPlans, fmt.Sprint("-simulation.seed=", first), "-rapid.shrinktime=1ns")
+	out, err := dir.run(t, bug, "dispatcher", "TestSimulation", "-simulation.plans="+maxPlans, fmt.Sprint("-simulation.seed=", first),
+		"-rapid.shrinktime=1ns")
 	if err == nil {
 		t.Fatalf("the simulation did not find it in %s plans", maxPlans)
 	}

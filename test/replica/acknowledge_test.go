@@ -35,7 +35,8 @@ func newAcknowledged(t *testing.T, flags ...string) (*harness.Instance, *harness
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n      " + strings.Join(gateway.Replica(proxy.Address, "service"), "\n      ") + "\n"
+	text := "dbs:\n  - path: " + data + "/service.db\n    replica:\n      " + strings.Join(gateway.Replica(proxy.Address, "service"),
+		"\n      ") + "\n"
 	config, key := filepath.Join(t.TempDir(), "litestream.yml"), filepath.Join(t.TempDir(), "secret.key")
 	for name, text := range map[string]string{config: text, key: strings.Repeat("0f", 32) + "\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -63,8 +64,7 @@ func TestAcknowledge(t *testing.T) {
 	harness.Long(t)
 	in, gateway, proxy := newAcknowledged(t, "--acknowledge-timeout", harness.Scale(time.Second).String())
 	token := in.Token("acme", "--secret-key-file", in.Flags[3])
-	run := in.MustStart()
-	url := in.URL() + "/v2/events"
+	run, url := in.MustStart(), in.URL()+"/v2/events"
 	event := func(id string) []byte {
 		return fmt.Appendf(nil, `{"id":%q,"name":"content_updated","version":"1","content_id":7}`, id)
 	}
@@ -127,14 +127,16 @@ func TestAcknowledge(t *testing.T) {
 			t.Errorf("without the bucket: got status %d, want 503", status)
 		}
 	}
-	if out, err := in.Command("token", "create", "--data", in.Data, "--program", "acme", "--user", "u", "--scope", "events.read"); err == nil || !strings.Contains(out, "stored on this host") {
+	if out, err := in.Command("token", "create", "--data", in.Data, "--program", "acme", "--user", "u", "--scope",
+		"events.read"); err == nil || !strings.Contains(out, "stored on this host") {
 		t.Errorf("token create without the bucket: got %v, want an error\n%s", err, out)
 	}
 	proxy.SetMode(harness.ProxyForward)
 	harness.WaitFor(t, "the bucket to be used again", func() bool { return publish(id) == http.StatusCreated })
 	in.MustStop(run)
 
-	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil || !strings.Contains(out, "--acknowledge: replica needs a replica: set --litestream") {
+	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil ||
+		!strings.Contains(out, "--acknowledge: replica needs a replica: set --litestream") {
 		t.Errorf("--acknowledge replica without a replica: got %v, want an error\n%s", err, out)
 	}
 }

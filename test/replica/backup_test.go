@@ -105,7 +105,8 @@ func newBackup(t *testing.T) *backup {
 		t.Fatal(err)
 	}
 	url := harness.Listen(t, b.server)
-	b.in = harness.NewInstance(t, harness.Build(t), filepath.Join(dir, "data"), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--alert-url", url+"/alerts")
+	b.in = harness.NewInstance(t, harness.Build(t), filepath.Join(dir, "data"), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m",
+		"--alert-url", url+"/alerts")
 	b.token = b.in.Token("acme")
 	b.in.MustStart()
 	var made struct {

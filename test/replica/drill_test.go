@@ -58,7 +58,8 @@ func newDrill(t *testing.T) *drill {
 		t.Fatal(err)
 	}
 	d.config = writeReplica(t, d.data, "500ms", d.gateway.Replica(d.gateway.Address, "service")...)
-	d.in = harness.NewInstance(t, harness.Build(t), d.data, "--litestream", d.config, "--secret-key-file", key, "--log-level", "warn", "--restore-hold", "1h")
+	d.in = harness.NewInstance(t, harness.Build(t), d.data, "--litestream", d.config, "--secret-key-file", key, "--log-level", "warn",
+		"--restore-hold", "1h")
 	d.token = d.in.Token("acme", "--secret-key-file", key)
 	return d
 }

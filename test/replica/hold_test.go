@@ -50,7 +50,8 @@ func TestRestoreHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	run = in.MustStart()
-	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+subscription+"/ping", nil, nil); err != nil || status != http.StatusOK {
+	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+subscription+"/ping", nil, nil); err != nil ||
+		status != http.StatusOK {
 		t.Errorf("ping: status %d, %v", status, err)
 	}
 	arrival("ping")

@@ -15,7 +15,8 @@ import (
 // and returns its path.
 func writeReplica(tb testing.TB, data, interval string, lines ...string) string {
 	tb.Helper()
-	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: " + interval + "\n    replica:\n      sync-interval: " + interval + "\n"
+	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: " + interval + "\n    replica:\n      sync-interval: " + interval +
+		"\n"
 	for _, l := range lines {
 		text += "      " + l + "\n"
 	}

@@ -17,12 +17,14 @@ func TestRestartUploads(t *testing.T) {
 	harness.Long(t)
 	const megabytes = 64
 	data, replica := t.TempDir(), t.TempDir()
-	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "50ms", "path: "+replica), "--log-level", "warn")
+	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "50ms", "path: "+replica), "--log-level",
+		"warn")
 	token := in.Token("p")
 	in.MustStop(in.MustStart())
 	// Another process writes to the database, so the service uploads all of it once.
 	db := harness.OpenDatabase(t, data)
-	_, err := db.Exec(fmt.Sprintf("CREATE TABLE ballast AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) SELECT randomblob(1000000) AS x FROM n", megabytes))
+	_, err := db.Exec(fmt.Sprintf("CREATE TABLE ballast AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < %d) "+
+		"SELECT randomblob(1000000) AS x FROM n", megabytes))
 	if err == nil {
 		err = db.Close()
 	}

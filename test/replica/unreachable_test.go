@@ -20,7 +20,8 @@ func TestReplicaUnreachable(t *testing.T) {
 	gateway.Kill()
 	sqlite := harness.Tool(t, "sqlite3", "sqlite3")
 	data := t.TempDir()
-	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "100ms", gateway.Replica(gateway.Address, "service")...), "--log-level", "warn")
+	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "100ms", gateway.Replica(gateway.Address,
+		"service")...), "--log-level", "warn")
 	token := in.Token("acme")
 	run := in.MustStart()
 	l := &ledger{sent: make(map[string]bool), acks: make(map[string]time.Time)}

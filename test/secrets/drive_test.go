@@ -60,7 +60,8 @@ func (c *canaryRun) readAlertSecret() {
 func (c *canaryRun) createTokens() {
 	c.t.Helper()
 	data := c.in.Data
-	create := []string{"token", "create", "--data", data, "--program", "acme", "--user", "u", "--name", "canary test", "--scope", "webhooks.read,webhooks.write,events.read,events.write"}
+	create := []string{"token", "create", "--data", data, "--program", "acme", "--user", "u", "--name", "canary test", "--scope",
+		"webhooks.read,webhooks.write,events.read,events.write"}
 	newToken := func(name string) string {
 		token := c.command(harness.ExitOK, "token", create...)
 		c.plant("token: "+name, token, token[len(token)-24:], nil)
@@ -159,7 +160,8 @@ func (c *canaryRun) sendMistakes() {
 		map[string]any{"authorisation_header": c.header("misspelt")},
 		map[string]any{"url": "https://user:" + c.header("password")[24:] + "@partner.example/", "events": event},
 		`{"authorization_header": "` + url.QueryEscape(c.header("not JSON")) + `"`,
-		`{"authorization_header": "` + url.QueryEscape(c.header("twice 1")) + `", "authorization_header": "` + url.QueryEscape(c.header("twice 2")) + `"}`,
+		`{"authorization_header": "` + url.QueryEscape(c.header("twice 1")) + `", "authorization_header": "` +
+			url.QueryEscape(c.header("twice 2")) + `"}`,
 		`"` + url.QueryEscape(c.header("bare")) + `"`,
 		url.QueryEscape(c.header("form")),
 	} {
@@ -175,9 +177,12 @@ func (c *canaryRun) askWrongPaths() {
 	c.t.Helper()
 	for _, path := range []string{
 		list + "?access_token=" + c.token, list + "?authorization_header=" + url.QueryEscape(c.header("query")),
-		list + "?filter[authorization_header]=" + url.QueryEscape(c.header("filter")), "/v2/events?page[cursor]=" + url.QueryEscape(c.header("cursor")),
+		list + "?filter[authorization_header]=" + url.QueryEscape(c.header("filter")), "/v2/events?page[cursor]=" +
+			url.QueryEscape(c.header("cursor")),
 		list + "/" + url.PathEscape(c.header("id")), "/v2/" + url.PathEscape(c.header("path")), "/" + url.PathEscape(c.header("page")),
-		"/sign-in/" + url.PathEscape(c.header("link")), "/setup/" + url.PathEscape(c.header("setup link")), "/sign-in?next=" + url.QueryEscape(c.header("next")), "/sign-in/" + c.unknown, "/docs?token=" + c.token, "/healthz?" + c.unknown, "/readyz?" + c.unknown, "/metrics?" + c.unknown,
+		"/sign-in/" + url.PathEscape(c.header("link")), "/setup/" + url.PathEscape(c.header("setup link")), "/sign-in?next=" +
+			url.QueryEscape(c.header("next")), "/sign-in/" + c.unknown, "/docs?token=" + c.token, "/healthz?" + c.unknown, "/readyz?" + c.unknown,
+		"/metrics?" + c.unknown,
 	} {
 		for _, method := range []string{"GET", "POST", "PATCH"} {
 			c.do(c.in.Client, method, path, nil, nil)
@@ -189,11 +194,13 @@ func (c *canaryRun) askWrongPaths() {
 func (c *canaryRun) sendWrongTokens() {
 	c.t.Helper()
 	for _, authorization := range []string{
-		"Bearer " + c.unknown, "Bearer " + c.revoked, "Bearer " + c.token + "x", "bearer  " + c.unknown, c.token, "Basic " + base64.StdEncoding.EncodeToString([]byte("u:"+c.token)),
+		"Bearer " + c.unknown, "Bearer " + c.revoked, "Bearer " + c.token + "x", "bearer  " + c.unknown, c.token, "Basic " +
+			base64.StdEncoding.EncodeToString([]byte("u:"+c.token)),
 		"Bearer " + c.token + ", Bearer " + c.token, "Token " + c.token,
 	} {
 		c.do(c.in.Client, "GET", list, nil, http.Header{"Authorization": {authorization}})
-		c.do(c.in.Client, "GET", "/", nil, http.Header{"Authorization": {authorization}, "Cookie": {"session=" + c.unknown + "; service=" + c.unknown}})
+		c.do(c.in.Client, "GET", "/", nil, http.Header{"Authorization": {authorization}, "Cookie": {"session=" + c.unknown + "; service=" +
+			c.unknown}})
 	}
 }
 
@@ -236,7 +243,8 @@ func (c *canaryRun) rotate() {
 		c.t.Fatal(err)
 	}
 	c.plant("secret key", c.newKey, c.newKey, keyBytes)
-	status, answer := c.do(c.in.Client, "POST", c.ok()+"/rotate_secret", nil, http.Header{webhook.IdempotencyHeader: {"rotate"}}, "signing_secret")
+	status, answer := c.do(c.in.Client, "POST", c.ok()+"/rotate_secret", nil, http.Header{webhook.IdempotencyHeader: {"rotate"}},
+		"signing_secret")
 	if status != http.StatusOK {
 		c.t.Fatalf("rotate: status %d: %s", status, answer)
 	}
@@ -272,7 +280,8 @@ func (c *canaryRun) visitPages() {
 	path := "/setup/" + code
 	c.do(browser, "GET", path, nil, nil, "setup code")
 	c.do(browser, "POST", path, fields("password", password, "again", wrong), form, "setup code")
-	if status, page := c.do(browser, "POST", path, fields("password", password, "again", password), form, "setup code"); status != http.StatusOK {
+	if status, page := c.do(browser, "POST", path, fields("password", password, "again", password), form,
+		"setup code"); status != http.StatusOK {
 		c.t.Fatalf("the first admin: status %d: %.300s", status, page)
 	}
 	at, err := url.Parse(c.base)
@@ -395,7 +404,9 @@ func (c *canaryRun) searchAtEnd(first *harness.Process) []string {
 		c.t.Fatal(err)
 	}
 	kept := 0
-	if err := db.QueryRow("SELECT (SELECT count(*) FROM attempts WHERE response_header LIKE '%[redacted]%' AND response_body LIKE '%[redacted]%') + (SELECT count(*) FROM responses WHERE header LIKE '%[redacted]%' AND body LIKE '%[redacted]%')").Scan(&kept); err != nil {
+	if err := db.QueryRow("SELECT (SELECT count(*) FROM attempts WHERE response_header LIKE '%[redacted]%' AND response_body LIKE " +
+		"'%[redacted]%') + (SELECT count(*) FROM responses WHERE header LIKE '%[redacted]%' AND body LIKE '%[redacted]%')").Scan(
+		&kept); err != nil {
 		c.t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {

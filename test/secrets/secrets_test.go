@@ -61,7 +61,8 @@ func testScanner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, b := range [][]byte{inJSON, []byte(base64.StdEncoding.EncodeToString(inJSON)), []byte(url.Values{"q": {secret}}.Encode()), []byte(hex.EncodeToString([]byte(secret)))} {
+	for _, b := range [][]byte{inJSON, []byte(base64.StdEncoding.EncodeToString(inJSON)), []byte(url.Values{"q": {secret}}.Encode()),
+		[]byte(hex.EncodeToString([]byte(secret)))} {
 		if c.Find(b) == "" {
 			t.Errorf("not found in %s", b)
 		}

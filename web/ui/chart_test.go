@@ -10,7 +10,8 @@ import (
 )
 
 func TestCharts(t *testing.T) {
-	c := Chart{Labels: []string{"a", "b", "c"}, Series: []Series{{"x", "success", []float64{1, math.NaN(), 7}}, {"y", "failed", []float64{2, -4, math.Inf(1)}}}}
+	c := Chart{Labels: []string{"a", "b", "c"}, Series: []Series{{"x", "success", []float64{1, math.NaN(), 7}},
+		{"y", "failed", []float64{2, -4, math.Inf(1)}}}}
 	if got, want := c.axis(true), (axis{top: 8}); got != want {
 		t.Errorf("the axis is %v, want %v", got, want)
 	}
@@ -50,7 +51,8 @@ func TestStatBars(t *testing.T) {
 
 // A timeout among fast attempts does not flatten the rest: the axis becomes logarithmic.
 func TestLogAxis(t *testing.T) {
-	c := Chart{Log: true, Labels: []string{"a", "b", "c"}, Series: []Series{{"p50", "", []float64{40, 45, math.NaN()}}, {"p95", "", []float64{90, 10_000, math.NaN()}}}}
+	c := Chart{Log: true, Labels: []string{"a", "b", "c"}, Series: []Series{{"p50", "", []float64{40, 45, math.NaN()}},
+		{"p95", "", []float64{90, 10_000, math.NaN()}}}}
 	a := c.axis(false)
 	if want := (axis{low: 10, top: 10_000, log: true}); a != want {
 		t.Fatalf("got %+v, want %+v", a, want)

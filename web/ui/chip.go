@@ -96,7 +96,8 @@ func isFilter(parameter, name string) bool {
 			return true
 		}
 	}
-	return parameter == "filter["+name+"][]" || strings.HasPrefix(parameter, "filter["+name+"][") || strings.HasPrefix(parameter, "filter."+name)
+	return parameter == "filter["+name+"][]" || strings.HasPrefix(parameter, "filter["+name+"][") ||
+		strings.HasPrefix(parameter, "filter."+name)
 }
 
 // responseClass is a choice of what a delivery was answered.
@@ -104,7 +105,8 @@ type responseClass struct{ filter, value, label string }
 
 var responseClasses = []responseClass{
 	{"response_status", "2xx", "2xx"}, {"response_status", "3xx", "3xx"}, {"response_status", "4xx", "4xx"}, {"response_status", "5xx", "5xx"},
-	{"error", string(webhook.ErrorTimeout), "Timeout"}, {"error", string(webhook.ErrorDNS), "DNS"}, {"error", string(webhook.ErrorConnect), "Connect"},
+	{"error", string(webhook.ErrorTimeout), "Timeout"}, {"error", string(webhook.ErrorDNS), "DNS"}, {"error", string(webhook.ErrorConnect),
+		"Connect"},
 	{"error", string(webhook.ErrorTLS), "TLS"}, {"error", string(webhook.ErrorBlocked), "Blocked"},
 }
 

@@ -9,16 +9,21 @@ import (
 // Each filter that is set can be removed by itself.
 func TestChips(t *testing.T) {
 	v := parsed(t, Clock{Now: now}, webhook.AllDeliveryList,
-		"/deliveries?program=acme&filter[status]=failed&filter[event]=content_updated,user_created&filter[response_status]=4xx&filter[created_at.from]=2026-03-01T00:00:00Z&page[cursor]=abc&sort=-created_at")
+		"/deliveries?program=acme&filter[status]=failed&filter[event]=content_updated,user_created"+
+			"&filter[response_status]=4xx&filter[created_at.from]=2026-03-01T00:00:00Z&page[cursor]=abc&sort=-created_at")
 	if v.Error != nil {
 		t.Fatal(v.Error)
 	}
 	got := v.chips(Frame{Clock: Clock{Now: now}, Program: "acme"})
 	keep := "filter[created_at.from]=2026-03-01T00%3A00%3A00Z&"
 	for i, want := range []chip{
-		{"Event type: content_updated", "/deliveries?" + keep + "filter[event]=user_created&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
-		{"Event type: user_created", "/deliveries?" + keep + "filter[event]=content_updated&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
-		{"Created from 2026-03-01 00:00:00", "/deliveries?filter[event]=content_updated%2Cuser_created&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
+		{"Event type: content_updated", "/deliveries?" + keep +
+			"filter[event]=user_created&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
+		{"Event type: user_created", "/deliveries?" + keep +
+			"filter[event]=content_updated&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
+		{"Created from 2026-03-01 00:00:00",
+			"/deliveries?filter[event]=content_updated%2Cuser_created&filter[response_status]=4xx&filter[status]=failed" +
+				"&program=acme&sort=-created_at"},
 	} {
 		if i >= len(got) || got[i] != want {
 			t.Errorf("%d: got %+v, want %+v", i, got, want)
@@ -28,17 +33,23 @@ func TestChips(t *testing.T) {
 		t.Errorf("got %d chips", len(got))
 	}
 	timeout := responseClass{"error", "timeout", "Timeout"}
-	if got, want := v.toggleResponse(timeout), "/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[error]=timeout&filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"; got != want {
+	if got, want := v.toggleResponse(timeout),
+		"/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[error]=timeout"+
+			"&filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"; got != want {
 		t.Errorf("timeouts: got %s, want %s", got, want)
 	}
 	rejected := responseClasses[2]
 	if !v.responseIs(rejected) || v.responseIs(timeout) {
 		t.Error("the class of responses is not 4xx")
 	}
-	if got, want := v.toggleResponse(rejected), "/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"; got != want {
+	if got, want := v.toggleResponse(rejected),
+		"/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[event]=content_updated%2Cuser_created"+
+			"&filter[status]=failed&program=acme&sort=-created_at"; got != want {
 		t.Errorf("any response: got %s, want %s", got, want)
 	}
-	if got, want := v.WithTime("a", "b"), "/deliveries?filter[created_at.from]=a&filter[created_at.to]=b&filter[event]=content_updated%2Cuser_created&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"; got != want {
+	if got, want := v.WithTime("a", "b"),
+		"/deliveries?filter[created_at.from]=a&filter[created_at.to]=b&filter[event]=content_updated%2Cuser_created"+
+			"&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"; got != want {
 		t.Errorf("another time: got %s, want %s", got, want)
 	}
 }

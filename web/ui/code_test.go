@@ -19,7 +19,8 @@ func TestPrettyJSON(t *testing.T) {
 		{`{}`, `{}`},
 		{` [ ] `, `[]`},
 		{`"a\"b{"`, `"a\"b{"`},
-		{`{"a":1.50e3,"b":[true,null,{"c":"d: ,"}]}`, "{\n  \"a\": 1.50e3,\n  \"b\": [\n    true,\n    null,\n    {\n      \"c\": \"d: ,\"\n    }\n  ]\n}"},
+		{`{"a":1.50e3,"b":[true,null,{"c":"d: ,"}]}`, "{\n  \"a\": 1.50e3,\n  \"b\": [\n    true,\n    null,\n    {\n      \"c\": \"d: ,\"\n  " +
+			"  }\n  ]\n}"},
 		{"{\"\u202e\":\"\\u202e\u200b\"}", "{\n  \"⟨U+202E⟩\": \"\\u202e⟨U+200B⟩\"\n}"},
 		{`9007199254740993`, `9007199254740993`},
 	} {
@@ -77,7 +78,8 @@ func TestBody(t *testing.T) {
 		{"a NUL", Body{Data: []byte("a\x00"), Size: -1}, true, false, "2 B"},
 		{"all marks", Body{Data: []byte(strings.Repeat("\u202e", 200)), Size: -1}, true, false, "600 B"},
 		{"long", Body{Data: []byte(strings.Repeat("é", maxCode)), Size: -1}, false, false, "128 KiB, of which 64.0 KiB are shown"},
-		{"long JSON", Body{Data: []byte(`"` + strings.Repeat("a", maxCode) + `"`), Size: -1}, false, false, "64.0 KiB, of which 64.0 KiB are shown"},
+		{"long JSON", Body{Data: []byte(`"` + strings.Repeat("a", maxCode) + `"`), Size: -1}, false, false,
+			"64.0 KiB, of which 64.0 KiB are shown"},
 		{"long and binary", Body{Data: make([]byte, maxCode), Size: -1}, true, false, "64.0 KiB, of which 4.0 KiB are shown"},
 	} {
 		if got := tt.body.binary(); got != tt.binary {

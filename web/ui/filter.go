@@ -77,7 +77,8 @@ func (v *Listing) foldedSet() bool {
 }
 
 func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
-	p := FieldProps{ID: "filter-" + fl.Name, Name: "filter[" + fl.Name + "]", Label: filterName(fl.Name), Value: strings.Join(v.given(fl), ",")}
+	p := FieldProps{ID: "filter-" + fl.Name, Name: "filter[" + fl.Name + "]", Label: filterName(fl.Name), Value: strings.Join(v.given(fl),
+		",")}
 	if v.Error != nil {
 		p.Error = FieldErrorText(v.fieldErrors(), p.ID)
 	}

@@ -44,7 +44,8 @@ func TestTimes(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", 1<<63 - 1: "9,223,372,036,854,775,807"} {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000",
+		1<<63 - 1: "9,223,372,036,854,775,807"} {
 		if got := Number(n); got != want {
 			t.Errorf("grouped(%d): got %q, want %q", n, got, want)
 		}
@@ -53,7 +54,8 @@ func TestNumbers(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for n, want := range map[int64]string{
-		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 256 << 20: "256 MiB", 256<<20 - 1: "255 MiB", 1<<30 - 1: "1023 MiB", 3 << 29: "1.5 GiB", 2<<30 - 1: "1.9 GiB", 1<<63 - 1: "8.0 EiB",
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 256 << 20: "256 MiB", 256<<20 - 1: "255 MiB", 1<<30 - 1: "1023 MiB", 3 << 29: "1.5 GiB",
+		2<<30 - 1: "1.9 GiB", 1<<63 - 1: "8.0 EiB",
 	} {
 		if got := ByteSize(n); got != want {
 			t.Errorf("size(%d): got %q, want %q", n, got, want)

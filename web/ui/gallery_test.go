@@ -82,15 +82,19 @@ func galleryCharts() (steps, latency Chart) {
 	return steps, latency
 }
 
-// gallery is a page with all the parts.
-func gallery(t *testing.T) templ.Component {
-	c := Clock{Now: now}
-	f := Frame{
-		Title: "Gallery", Section: "/deliveries", Address: "/deliveries", Stylesheet: "/assets/style.css", Script: "/assets/app.js", Icon: "/assets/icon.svg",
-		Clock: c, Keys: true, Admin: "ada@example.com", Note: &Note{NoteSuccess, "3 deliveries were resent."},
+func galleryFrame(c Clock) Frame {
+	return Frame{
+		Title: "Gallery", Section: "/deliveries", Address: "/deliveries", Stylesheet: "/assets/style.css", Script: "/assets/app.js",
+		Icon: "/assets/icon.svg", Clock: c, Keys: true, Admin: "ada@example.com", Note: &Note{NoteSuccess, "3 deliveries were resent."},
 		Nav: sections, Program: "acme", Programs: []string{"acme", "globex-emea", "northwind"},
 		Live: &Live{Stream: "/deliveries/stream", Page: "/deliveries", Noun: "delivery"},
 	}
+}
+
+// gallery is a page with all the parts.
+func gallery(t *testing.T) templ.Component {
+	c := Clock{Now: now}
+	f := galleryFrame(c)
 	const id = "0195f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5"
 	steps, latency := galleryCharts()
 	row1 := with(Row("d-1"),
@@ -107,10 +111,14 @@ func gallery(t *testing.T) templ.Component {
 		with(Cell("Events"), childText(Visible(oddText))),
 		with(Cell("Next attempt"), c.Until(now.Add(4*time.Minute))),
 		with(Cell("Latency", "number"), None()))
-	table := with(Panel(), with(Table("Deliveries", Column{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"}, Column{Name: "Status", Class: "w-state"},
-		Column{Name: "ID", Class: "w-id"}, Column{Name: "Events"}, Column{Name: "When", Class: "w-time"}, Column{Name: "Latency", Class: "number"}), row1, row2))
-	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=unknown") // fields that the other form does not have
-	set := parsed(t, c, webhook.DeliveryList, "/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
+	table := with(Panel(), with(Table("Deliveries", Column{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
+		Column{Name: "Status", Class: "w-state"},
+		Column{Name: "ID", Class: "w-id"}, Column{Name: "Events"}, Column{Name: "When", Class: "w-time"},
+		Column{Name: "Latency", Class: "number"}), row1, row2))
+	// fields that the other form does not have
+	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=unknown")
+	set := parsed(t, c, webhook.DeliveryList,
+		"/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
 	numbered := parsed(t, c, webhook.SubscriptionList, "/subscriptions?page[number]=6")
 	feed := parsed(t, c, webhook.DeliveryList, "/deliveries?page[cursor]=abc")
 	formFaults := FieldErrors(webhook.Invalid(
@@ -120,40 +128,53 @@ func gallery(t *testing.T) templ.Component {
 	pretty := []byte(`{"id":"` + id + `","n":[1,-2.50e3,true,null,{}, []],"text":"a \u202e b","name":"` + "\u202e" + `x"}`)
 	return with(Layout(f),
 		with(RecordTitle("Delivery", "user_created and 2 more", id, "failed"),
-			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Resend", ""), ActionButton("/x", "delete", "Cancel", "Already completed")),
+			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Resend", ""), ActionButton("/x", "delete", "Cancel",
+				"Already completed")),
 		Contents([2]string{"g-tables", "Tables"}, [2]string{"g-forms", "Forms"}, [2]string{"g-code", "Bodies"}, [2]string{"g-charts", "Charts"}),
 		aSection("g-alarms", "Alarms",
-			with(Banner(NoteFailed), childText("Something failed: "+Visible(oddText))), with(Banner(NoteWarning), childText("Something needs attention."))),
-		aSection("g-tables", "Tables", FilterBar(f, set), table, PagerBar(numbered.Pages(312)), PagerBar(feed.FeedPages("", "def")), APIExample("curl https://service.example/v2/events")),
+			with(Banner(NoteFailed), childText("Something failed: "+Visible(oddText))),
+			with(Banner(NoteWarning), childText("Something needs attention."))),
+		aSection("g-tables", "Tables", FilterBar(f, set), table, PagerBar(numbered.Pages(312)), PagerBar(feed.FeedPages("", "def")),
+			APIExample("curl https://service.example/v2/events")),
 		aSection("g-faults", "A list with faulty filters", FilterBar(Frame{Clock: c}, wrong)),
 		aSection("g-forms", "Forms", FormErrors(formFaults),
-			Field(FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: "x", Error: FieldErrorText(formFaults, "url"), Hint: "Where deliveries are sent."}),
-			Field(FieldProps{ID: "kind", Name: "kind", Label: "Kind", Kind: "select", Value: "b", Options: []Option{{"a", "First"}, {"b", "Second"}}}),
+			Field(FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: "x", Error: FieldErrorText(formFaults, "url"),
+				Hint: "Where deliveries are sent."}),
+			Field(FieldProps{ID: "kind", Name: "kind", Label: "Kind", Kind: "select", Value: "b", Options: []Option{{"a", "First"},
+				{"b", "Second"}}}),
 			Field(FieldProps{ID: "events", Name: "events", Label: "Events", Kind: "textarea", Value: "a\nb"}),
 			Checkbox(FieldProps{ID: "active", Name: "active", Label: "Active", Hint: "Events are delivered."}, true)),
 		aSection("g-facts", "Facts", with(DetailList(),
-			with(Detail("Created"), c.At(now.Add(-26*time.Hour))), with(Detail("State"), SubscriptionBadge(NewSubscriptionState(&webhook.Subscription{Active: true, Status: webhook.HealthHealthy}, webhook.Stat{Success: 9, Failed: 3}))), with(Detail("ID"), FullID(id)))),
+			with(Detail("Created"), c.At(now.Add(-26*time.Hour))), with(Detail("State"),
+				SubscriptionBadge(NewSubscriptionState(&webhook.Subscription{Active: true, Status: webhook.HealthHealthy},
+					webhook.Stat{Success: 9, Failed: 3}))), with(Detail("ID"), FullID(id)))),
 		aSection("g-code", "Bodies",
 			BodyBlock(&Body{ID: "response", Name: "Response body", Data: pretty, Size: -1, Download: "/x"}),
-			BodyBlock(&Body{ID: "cut", Name: "Text", Data: []byte("<b>not bold</b>\r\nline\ttab " + strings.ToValidUTF8(oddText, "?") + strings.Repeat(" long", 60)), Cut: true, Size: 1 << 20}),
+			BodyBlock(&Body{ID: "cut", Name: "Text", Data: []byte("<b>not bold</b>\r\nline\ttab " + strings.ToValidUTF8(oddText, "?") +
+				strings.Repeat(" long", 60)), Cut: true, Size: 1 << 20}),
 			BodyBlock(&Body{ID: "binary", Name: "Binary", Data: []byte("\x89PNG\r\n\x1a\n\x00\x01\x02"), Size: -1}),
 			BodyBlock(&Body{ID: "empty", Name: "Nothing", Size: -1}),
 			JSONBlock("Example", []byte(`{"name":"user_created"}`)),
 			HeaderTable("Request headers", [][2]string{{"Content-Type", "application/json"}, {"X-Odd", oddText}})),
-		aSection("g-charts", "Charts", StackedBars(&steps), Lines(&latency), sparkline("9 of 10 were delivered", []float64{1, 3, 2, math.NaN(), 4, 9}, 9)),
+		aSection("g-charts", "Charts", StackedBars(&steps), Lines(&latency), sparkline("9 of 10 were delivered", []float64{1, 3, 2, math.NaN(), 4,
+			9}, 9)),
 		aSection("g-empty", "Empty states",
-			with(EmptyState("Nothing has been sent yet.", "A new subscription is sent a ping at once."), Command("service token create --program acme")),
+			with(EmptyState("Nothing has been sent yet.", "A new subscription is sent a ping at once."),
+				Command("service token create --program acme")),
 			NoMatches("/deliveries", ""), NoMatches("/deliveries", "/deliveries?page[cursor]=x"), LoadError("The attempts", "/x", id)),
 		aSection("g-confirm", "Confirmation",
-			with(Confirm(Confirmation{Action: "/x", Button: "Delete the subscription", Danger: true, CancelTo: "/y", Hidden: [][2]string{{"id", "1"}}}), childText("It ends permanently.")),
+			with(Confirm(Confirmation{Action: "/x", Button: "Delete the subscription", Danger: true, CancelTo: "/y",
+				Hidden: [][2]string{{"id", "1"}}}), childText("It ends permanently.")),
 			Confirm(Confirmation{Action: "/x", Button: "Resend", CancelTo: "/y", Refused: "The subscription is deleted."})),
 	)
 }
 
 // betweenTags is where a page can be divided into lines without changing what
 // it shows: not within a body's text, whose pieces are spans.
-var betweenTags = strings.NewReplacer("><div", ">\n<div", "><section", ">\n<section", "><p", ">\n<p", "><li", ">\n<li", "><form", ">\n<form",
-	"><tr", ">\n<tr", "><td", ">\n<td", "><symbol", ">\n<symbol", "><meta", ">\n<meta", "><details", ">\n<details", "><rect", ">\n<rect", "><label", ">\n<label")
+var betweenTags = strings.NewReplacer("><div", ">\n<div", "><section", ">\n<section", "><p", ">\n<p", "><li", ">\n<li", "><form",
+	">\n<form",
+	"><tr", ">\n<tr", "><td", ">\n<td", "><symbol", ">\n<symbol", "><meta", ">\n<meta", "><details", ">\n<details", "><rect", ">\n<rect",
+	"><label", ">\n<label")
 
 // TestGallery holds all the parts in one page, which the browser looks at too.
 func TestGallery(t *testing.T) {

@@ -36,14 +36,17 @@ func TestListing(t *testing.T) {
 		{"", "", "", "/deliveries?page[cursor]=c"},
 		{"filter[status]=&sort=&page[size]=&filter[event]=+&program=", "", "", "/deliveries?page[cursor]=c"},
 		{"program=acme", "", "", "/deliveries?page[cursor]=c&program=acme"},
-		{"filter[status]=failed&filter[status]=pending", "filter[status]=failed,pending", "", "/deliveries?filter[status]=failed%2Cpending&page[cursor]=c"},
+		{"filter[status]=failed&filter[status]=pending", "filter[status]=failed,pending", "",
+			"/deliveries?filter[status]=failed%2Cpending&page[cursor]=c"},
 		{"filter[status][]=failed", "filter[status]=failed", "", "/deliveries?filter[status]=failed&page[cursor]=c"},
-		{"span=24h", "filter[created_at.from]=2026-03-03T05:06:07.089Z", "", "/deliveries?filter[created_at.from]=2026-03-03T05%3A06%3A07.089Z&page[cursor]=c"},
+		{"span=24h", "filter[created_at.from]=2026-03-03T05:06:07.089Z", "",
+			"/deliveries?filter[created_at.from]=2026-03-03T05%3A06%3A07.089Z&page[cursor]=c"},
 		{"span=24h&filter[created_at.to]=2026-03-01T01:00", "filter[created_at.to]=2026-03-01T00:00:00.000Z", "", ""},
 		{"span=24h&filter[created_at.from]=&filter[created_at.to]=", "filter[created_at.from]=2026-03-03T05:06:07.089Z", "", ""},
 		{"span=2d", "", "span", ""},
 		{"filter[created_at.from]=2026-03-04T01:00", "filter[created_at.from]=2026-03-04T00:00:00.000Z", "", ""},
-		{"filter[created_at][from]=2026-03-04T01:00:30", "", "filter[created_at.from]", ""}, // not as our own form spells it: read as the API does
+		// not as our own form spells it: read as the API does
+		{"filter[created_at][from]=2026-03-04T01:00:30", "", "filter[created_at.from]", ""},
 		{"filter[created_at.to]=2026-03-04T00:00:00Z", "filter[created_at.to]=2026-03-04T00:00:00.000Z", "", ""},
 		{"filter[stauts]=failed", "", "filter[stauts]", ""},
 		{"page[number]=2", "", "page[number]", ""},
@@ -69,7 +72,8 @@ func TestListing(t *testing.T) {
 }
 
 func TestAddressesOfAList(t *testing.T) {
-	v := parsed(t, Clock{Now: now}, webhook.DeliveryList, "/deliveries?program=acme&filter[status]=failed&page[cursor]=abc&span=1h&sort=created_at")
+	v := parsed(t, Clock{Now: now}, webhook.DeliveryList,
+		"/deliveries?program=acme&filter[status]=failed&page[cursor]=abc&span=1h&sort=created_at")
 	for _, tt := range []struct{ name, got, want string }{
 		{"clear", v.WithoutFilters(), "/deliveries?program=acme&sort=created_at"},
 		{"another status", v.With("filter[status]", "success"), "/deliveries?filter[status]=success&program=acme&sort=created_at&span=1h"},
@@ -100,7 +104,8 @@ func TestPagesOfAList(t *testing.T) {
 	} {
 		p := parsed(t, Clock{Now: now}, webhook.SubscriptionList, "/subscriptions?"+tt.query).Pages(tt.total)
 		if p.Shown != tt.shown || len(p.numbers) != tt.numbers || p.Older != tt.older {
-			t.Errorf("%q of %d: got %q, %d numbers, older %q; want %q, %d, %q", tt.query, tt.total, p.Shown, len(p.numbers), p.Older, tt.shown, tt.numbers, tt.older)
+			t.Errorf("%q of %d: got %q, %d numbers, older %q; want %q, %d, %q", tt.query, tt.total, p.Shown, len(p.numbers), p.Older, tt.shown,
+				tt.numbers, tt.older)
 		}
 	}
 }

@@ -62,7 +62,8 @@ func IsHidden(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r < ' ' || r == 0x7f
 	}
-	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800' // a blank of Braille
+	// a blank of Braille
+	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800'
 }
 
 // EscapeJSON returns JSON of the same value with all non-ASCII characters escaped that

@@ -50,8 +50,10 @@ func run(ctx context.Context) error {
 	}
 
 	size := 1
-	list, err := c.ListSubscriptionsWithResponse(ctx, &client.ListSubscriptionsParams{PageSize: &size, FilterEvent: &[]string{"content_published", "ping"}})
-	if err != nil || list.JSON200 == nil || len(list.JSON200.Data) != 1 || list.JSON200.Data[0].Id != sub.Id || list.JSON200.Meta.Pagination.TotalCount != 1 {
+	list, err := c.ListSubscriptionsWithResponse(ctx, &client.ListSubscriptionsParams{PageSize: &size,
+		FilterEvent: &[]string{"content_published", "ping"}})
+	if err != nil || list.JSON200 == nil || len(list.JSON200.Data) != 1 || list.JSON200.Data[0].Id != sub.Id ||
+		list.JSON200.Meta.Pagination.TotalCount != 1 {
 		return fmt.Errorf("list: %v %s", err, list.Body)
 	}
 
@@ -67,7 +69,8 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("redeliver: %v %s", err, again.Body)
 	}
 
-	incidents, err := c.ListIncidentsWithResponse(ctx, &client.ListIncidentsParams{FilterStatus: &[]client.ListIncidentsParamsFilterStatus{"open"}})
+	incidents, err := c.ListIncidentsWithResponse(ctx,
+		&client.ListIncidentsParams{FilterStatus: &[]client.ListIncidentsParamsFilterStatus{"open"}})
 	if err != nil || incidents.JSON200 == nil || len(incidents.JSON200.Data) != 0 {
 		return fmt.Errorf("incidents: %v %s", err, incidents.Body)
 	}

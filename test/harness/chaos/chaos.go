@@ -98,7 +98,8 @@ func New(tb testing.TB, binary, data string, flags ...string) *Chaos {
 	c.Instance.MustStart()
 	for _, p := range c.Programs {
 		for kind, names := range wantedBy {
-			p.Subscriptions[kind] = c.Instance.Subscribe(p.Token, harness.Subscription{URL: base + "/" + p.ID + "/" + kind, Events: harness.Events(names...)})
+			p.Subscriptions[kind] = c.Instance.Subscribe(p.Token, harness.Subscription{URL: base + "/" + p.ID + "/" + kind,
+				Events: harness.Events(names...)})
 		}
 	}
 	tb.Cleanup(c.repair)

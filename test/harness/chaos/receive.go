@@ -88,7 +88,8 @@ func (c *Chaos) readDelivery(r *http.Request, id string, body []byte, a *arrival
 	if err := json.Unmarshal(body, &delivery); err != nil {
 		c.violation("the body of delivery %s is not JSON: %v", id, err)
 	}
-	if delivery.ID != id || delivery.Subscription != r.Header.Get("X-Service-Subscription") || delivery.Program != r.Header.Get("X-Service-Program") {
+	if delivery.ID != id || delivery.Subscription != r.Header.Get("X-Service-Subscription") ||
+		delivery.Program != r.Header.Get("X-Service-Program") {
 		c.violation("the headers of delivery %s name other ids than its body, %s", id, body)
 	}
 	if len(delivery.Events) == 0 {

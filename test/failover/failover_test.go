@@ -249,7 +249,7 @@ func (f *failOver) checkOutage() {
 		text                            string
 	}{
 		{"POST", "/v2/events", "application/json", `{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`,
-			http.StatusServiceUnavailable, "Nothing can be stored just now"},
+			http.StatusServiceUnavailable, "The service cannot store anything"},
 		{"POST", "/sign-in", "application/x-www-form-urlencoded", "email=" + adminEmail + "&password=" + url.QueryEscape(adminPassword),
 			http.StatusServiceUnavailable, "has no lease"},
 		{"GET", "/readyz", "", "", http.StatusServiceUnavailable, "lease"},
@@ -715,7 +715,7 @@ func TestPromote(t *testing.T) {
 	}
 	defer commands.Wait()
 	defer close(serving)
-	if out, err := promote(); err != nil || !strings.Contains(out, "primary now") {
+	if out, err := promote(); err != nil || !strings.Contains(out, "is now the primary") {
 		t.Fatalf("promote: %v, %s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {
@@ -763,7 +763,7 @@ func TestPromoteForce(t *testing.T) {
 	defer stream.Close()
 	asked := time.Now()
 	out, err := f.one.Command("promote", "--force", "--data", f.two.Data)
-	if err != nil || !strings.Contains(out, "What was accepted after that is lost") || !strings.Contains(out, "primary now") {
+	if err != nil || !strings.Contains(out, "Later changes are lost") || !strings.Contains(out, "is now the primary") {
 		t.Errorf("promote --force: %v\n%s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {

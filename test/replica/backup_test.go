@@ -40,7 +40,7 @@ func TestBackup(t *testing.T) {
 		t.Fatalf("publish: status %d", got)
 	}
 	want := append(b.create(base), pending)
-	if out := b.command("backup", "verify", b.file); !strings.Contains(out, "they open the secrets") {
+	if out := b.command("backup", "verify", b.file); !strings.Contains(out, "they decrypt the secrets") {
 		t.Errorf("verify: got %s", out)
 	}
 	b.checkSecrets()

@@ -190,7 +190,7 @@ func (d *drill) restoreByService() {
 	d.t.Helper()
 	run := d.in.MustStart()
 	out, err := d.in.Command("release", "--data", d.data)
-	if err != nil || !strings.Contains(out, "are sent") {
+	if err != nil || !strings.Contains(out, "Started the paused deliveries") {
 		d.t.Errorf("release: %v, %s", err, out)
 	}
 	d.in.MustStop(run)

@@ -18,7 +18,9 @@ const checkTime = time.Second
 // connection would checkpoint the WAL.
 func check(ctx context.Context, path string, extra func(context.Context, *sql.DB) error) (err error) {
 	if _, err := os.Stat(path + "-journal"); err == nil {
-		return nil // the process died while it created the database, which is still empty
+		// A journal exists only until the database is in WAL mode: the process died while
+		// it created the database, which is still empty.
+		return nil
 	}
 	db, err := OpenReadOnly(path)
 	if err != nil {

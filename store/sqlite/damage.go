@@ -46,6 +46,7 @@ func (d *damage) observed() error {
 	}
 }
 
+// damaged returns an error that wraps [ErrDamaged]. what describes the damage.
 func damaged(path, what string) error {
 	return fmt.Errorf("%w: %s (%s); nothing more is written to it: restore the data directory from a replica or backup",
 		ErrDamaged, path, what)
@@ -96,7 +97,7 @@ const (
 // fsynced before the next begins, an invalid frame that is followed by two valid
 // commits in a row was valid once: its commit is lost. One is not enough, since the
 // frames of the last commit reach the disk in any order. Damage to the last two
-// commits cannot be distinguished from a power cut.
+// commits can look like a power cut and is then not reported.
 func walDamage(f io.Reader) (string, error) {
 	r := bufio.NewReaderSize(f, 1<<20)
 	var header [walHeader]byte
@@ -114,7 +115,8 @@ func walDamage(f io.Reader) (string, error) {
 	if word(header[:], 0)&1 == 1 {
 		order = binary.BigEndian
 	}
-	// The header is fsynced before the first frame is written.
+	// The header is fsynced before the first frame is written, so a power cut cannot leave
+	// an invalid header before a frame.
 	sum := walSum(order, [2]uint32{}, header[:24])
 	switch {
 	case word(header[:], 0)&^1 != walMagic, word(header[:], 1) != walVersion,

@@ -2,8 +2,8 @@
 
 package sqlite
 
-// guard does nothing. Only replication depends on it, and replication is supported on
-// Linux only.
+// guard does nothing. Only replication needs one, since it closes the database's file in
+// this process, and it is supported on Linux only.
 type guard struct{}
 
 func newGuard(string) (*guard, error) { return &guard{}, nil }

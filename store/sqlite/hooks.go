@@ -10,9 +10,9 @@ import "time"
 // for a write of the same Writer.
 type Hooks struct {
 	// Permit returns the reason why nothing may be committed now, or nil. It is
-	// called before each transaction and again before its COMMIT. All writes of
-	// the commit fail with its error, wrapped in [ErrUnavailable]. The failure is
-	// not logged as an outage. Permit must not use the database.
+	// called before the writes of a commit run and again before each COMMIT. All
+	// writes of the commit fail with its error, wrapped in [ErrUnavailable]. The
+	// failure is not logged as an outage. Permit must not use the database.
 	Permit func() error
 
 	// Chores run before the other writes of a commit, if they are due.
@@ -55,8 +55,9 @@ type Hooks struct {
 	// not use the database.
 	Rollback func(err error)
 
-	// Measure is called after each commit with the number of its writes, its
-	// duration, and whether it or one of its writes failed with a storage error.
+	// Measure is called after each commit, successful or not, with the number of its
+	// writes, its duration, and whether it failed (for any reason, such as Permit) or
+	// one of its writes failed with a storage error.
 	Measure func(writes int, took time.Duration, failed bool)
 }
 

@@ -30,8 +30,8 @@ func NewestSchema(migrations fs.FS) (int, error) {
 }
 
 // migrate migrates the schema to the newest version that this binary supports, in one
-// transaction for each version. It first makes a snapshot of the database. It rejects a
-// schema newer than the binary.
+// transaction for each version. It first makes a snapshot of the database, unless that is
+// new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
 func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	files, err := migrationFiles(migrations)
 	if err != nil {
@@ -129,6 +129,7 @@ func (db *DB) pruneSnapshots() error {
 	timeOf := func(name string) string { _, t, _ := strings.Cut(strings.TrimPrefix(name, prefix), "."); return t }
 	var snapshots []string
 	for _, e := range entries {
+		// The name of an unfinished copy contains no time, see snapshot.
 		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(timeOf(e.Name()), "Z") {
 			snapshots = append(snapshots, e.Name())
 		}
@@ -152,7 +153,9 @@ func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
 		return err
 	}
-	if strings.Contains(script, "DROP TABLE") { // only this can break references, and the check reads all of them
+	// Of what migrations do, only this can break references. The check is slow, since it
+	// reads all of them.
+	if strings.Contains(script, "DROP TABLE") {
 		if err := checkReferences(ctx, conn); err != nil {
 			return err
 		}

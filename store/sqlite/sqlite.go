@@ -60,8 +60,8 @@ type DB struct {
 // wraps [ErrDamaged].
 func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	// SQLite would create a file that other users can read, and would give the WAL
-	// the same mode. From here on only SQLite may open and close the file: closing it
-	// elsewhere in this process would drop SQLite's locks.
+	// the same mode. From here until newGuard, only SQLite may open and close the file:
+	// closing it elsewhere in this process would drop SQLite's locks.
 	if _, err := os.Stat(cfg.Path); errors.Is(err, fs.ErrNotExist) {
 		if err := durable.WriteFile(cfg.Path, nil, 0o600); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
@@ -88,8 +88,9 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if err := db.migrate(ctx, cfg.Migrations); err != nil {
 		return nil, err
 	}
-	// The WAL exists now. SQLite fsyncs the directory after its first write to the WAL,
-	// but the driver without cgo, up to version 0.36, fsyncs the WAL a second time instead.
+	// The WAL exists now, but its directory entry may not be on disk. SQLite fsyncs the
+	// directory after its first write to the WAL, but the driver without cgo, up to version
+	// 0.36, fsyncs the WAL a second time instead of the directory.
 	if err := durable.SyncDir(filepath.Dir(cfg.Path)); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}

@@ -10,7 +10,7 @@ import (
 
 // statement is a prepared statement of the writer's connection. It calls the driver
 // directly, because the bookkeeping of database/sql takes a tenth of a statement's
-// time. The leader owns it.
+// time. The leader of the [Writer] owns the statement.
 type statement struct {
 	conn *sql.Conn
 	st   driver.StmtExecContext

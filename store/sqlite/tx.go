@@ -13,7 +13,7 @@ import (
 type Tx struct {
 	w        *Writer
 	current  *Op   // the write that is running
-	wrote    bool  // the current write may have changed the database
+	wrote    bool  // the current write may have changed the database; unused with savepoints
 	changed  bool  // the transaction may have changed the database
 	ended    bool  // SQLite may have ended the transaction after a storage error
 	failures int   // number of writes that failed with a storage error
@@ -24,8 +24,8 @@ type Tx struct {
 // caller continues. The leader calls fn: it must be quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
-// query counts a query with result rows and returns its prepared statement, from the
-// cache.
+// query returns the cached prepared statement of a query with result rows, and counts
+// the query for [Tx.Statements].
 func (t *Tx) query(query string) (*sql.Stmt, error) {
 	t.w.ran++
 	if s := t.w.queries[query]; s != nil {
@@ -39,8 +39,8 @@ func (t *Tx) query(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// statement counts a query without result rows and returns its prepared statement, from
-// the cache.
+// statement returns the cached prepared statement of a query without result rows, and
+// counts the query for [Tx.Statements].
 func (t *Tx) statement(query string) (*statement, error) {
 	t.w.ran++
 	if s := t.w.statements[query]; s != nil {

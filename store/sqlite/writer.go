@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// maxCommit is the maximum number of writes in one commit. It bounds how long the
-// first of them waits for the last.
+// maxCommit is the maximum number of writes in one commit, excluding chores. It bounds
+// how long the first of them waits for the last.
 const maxCommit = 512
 
 // ErrUnavailable means that a write failed because the database cannot be written,
@@ -28,7 +28,8 @@ var ErrUnavailable = errors.New("store: cannot write")
 var ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // ErrRolledBack means that a transaction was rolled back because a write without a
-// savepoint failed. Its writes run again, each in a savepoint.
+// savepoint failed. Its writes run again, each in a savepoint, if they are repeatable.
+// Otherwise the transaction had only one write, which fails.
 var ErrRolledBack = errors.New("store: a write without a savepoint failed")
 
 // errPanic is the error of all writes of a commit that panicked.
@@ -56,7 +57,7 @@ type Writer struct {
 	damage *damage
 	logger *slog.Logger
 	fault  func(query string, write bool) Fault // Config.Fault
-	failed atomic.Bool                          // a write failed since the last call of EndOutage
+	failed atomic.Bool                          // see Failed
 
 	commits atomic.Int64 // number of committed transactions
 
@@ -116,7 +117,8 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 func (w *Writer) Do(fn func(*Tx) error) error { return w.Wait(w.Submit(fn, false)) }
 
 // DoRepeatable is like [Writer.Do], but cheaper. fn is called a second time if its
-// first call was rolled back because another write of the same commit failed.
+// first call was rolled back because a write of the same commit failed, which may be fn
+// itself.
 func (w *Writer) DoRepeatable(fn func(*Tx) error) error { return w.Wait(w.Submit(fn, true)) }
 
 // Submit queues a write. Writes run in the order of submission. The caller must call
@@ -264,6 +266,7 @@ func (t *Tx) transaction(batch []*Op, plain, hook bool) error {
 	if err != nil {
 		return err
 	}
+	// Only now: for BEGIN, a driver may report the changes of an earlier statement.
 	t.changed = false
 	run := t.runInSavepoint
 	if plain {
@@ -394,8 +397,8 @@ func (w *Writer) refusal() error {
 	return nil
 }
 
-// Failed reports whether a commit or a write failed with a storage error, or a commit
-// was not permitted, since the last call of [Writer.EndOutage].
+// Failed reports whether, since the last call of [Writer.EndOutage], a commit failed (for
+// any reason, such as the hook Permit) or a write failed with a storage error.
 func (w *Writer) Failed() bool { return w.failed.Load() }
 
 // EndOutage ends the outage. The caller has checked with writes of its own that the
@@ -408,8 +411,8 @@ func (w *Writer) EndOutage() error {
 	})
 }
 
-// Commits returns the number of committed transactions. It includes those of all
-// writes that have returned nil.
+// Commits returns the number of committed transactions. A transaction is counted before
+// the calls of its writes return.
 func (w *Writer) Commits() int64 { return w.commits.Load() }
 
 // Conn returns the writer's connection, for PRAGMA statements. A statement on it may

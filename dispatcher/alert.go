@@ -14,7 +14,7 @@ import (
 
 // AlertTarget is the operator's --alert-url and its signing secret.
 type AlertTarget struct {
-	URL    string // subject to the egress guard like any other URL
+	URL    string // subject to the egress guard (see package client) like any other URL
 	Secret webhook.SigningSecret
 }
 
@@ -25,8 +25,8 @@ type SMTP = mail.Config
 const SMTPPort = mail.SubmissionPort
 
 // sendAlerts sends alerts one after the other until ctx ends, and retries them on the
-// same schedule as deliveries. A failed alert is logged and never causes another
-// alert.
+// same schedule as deliveries. An attempt in progress ends with sendCtx at the latest. A
+// failed alert is logged and never causes another alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

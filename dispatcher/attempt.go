@@ -61,8 +61,8 @@ type recipient struct {
 	target *client.Target
 }
 
-// currentRecipient returns the recipient as the queue was last read, and whether it
-// was deleted. It parses the URL once.
+// currentRecipient returns the subscription of q as it was last read from the store, and
+// whether it is known to be deleted. It parses the URL once.
 func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

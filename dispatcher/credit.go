@@ -10,12 +10,12 @@ import (
 	"service/webhook"
 )
 
-// maxInlineSubscriptions is the largest number of subscriptions to an event whose
-// deliveries are stored in the commit of the event. The publisher waits for that
-// commit.
+// maxInlineSubscriptions is how many subscriptions an event may have at most for its
+// deliveries to be stored in its own commit. The publisher waits for that commit.
 const maxInlineSubscriptions = 8
 
-// spendCredit spends a credit for j: the store starts to form a delivery.
+// spendCredit spends a credit for j: the store starts to form a delivery, that is, to
+// store the next one or to claim one that is stored already.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
@@ -35,8 +35,9 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 		q.pace.backlogged = q.seen < q.wanted
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
-		// Submit last, since publishers may wait for this goroutine, and before
-		// another worker can submit the queue's next delivery.
+		// Submit last, since this goroutine may become the leader of a commit, for
+		// which publishers then wait, but under d.mu, so that no other worker submits
+		// the queue's next delivery first.
 		f.Submit()
 		d.mu.Unlock()
 	}
@@ -57,7 +58,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrStale):
-		next = d.claimFailed(q, j.id, err) // its due time is unknown
+		next = d.claimFailed(q, j.id, err) // due time unknown: try again after the pause
 	case err != nil || f.Skipped:
 		to = phaseStale
 	}

@@ -6,14 +6,15 @@
 //   - an attempt is counted on disk before its first byte is sent;
 //   - a delivery is sent at most [webhook.MaxAttempts] times, crashes included,
 //     with the same id and the same bytes each time;
-//   - a subscription never uses more than its own slots;
+//   - a subscription never uses more than its own slots (a slot is the right to have
+//     one delivery in flight);
 //   - an attempt ends within its timeout, whatever the receiver does.
 //
-// Each subscription has a subscriptionQueue (queue.go). A queue that has work and a
-// free slot waits in the run queue of its priority (schedule.go). A slot starts a
-// worker, which claims a delivery, sends it and records the result (slot.go,
-// attempt.go). One loop, [Dispatcher.Run], updates the queues when the store
-// changes or a timer expires.
+// Each subscription has a subscriptionQueue (queue.go). A queue that has work, and that
+// has not used up its own slots, waits in the run queue of its priority for one of the
+// dispatcher's slots (schedule.go). With the slot, a worker claims a delivery (counts its
+// attempt in the store), sends it and records the result (slot.go, attempt.go). One
+// loop, [Dispatcher.Run], updates the queues when the store changes or a timer expires.
 //
 // A [store.Credit] is the permission to count one attempt of a subscription
 // (credit.go). A worker spends it to claim a delivery. An idle queue offers it to
@@ -185,6 +186,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 
+	// sendCtx is the context of all attempts. It outlives ctx by up to Config.Grace.
 	sendCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer d.client.CloseIdle()
@@ -215,7 +217,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.stopping = true
 	d.mu.Unlock()
 	d.credits.Close()
-	// Attempts still in flight by then are cancelled and recorded as interrupted.
+	// Attempts still in flight after the grace period are cancelled and recorded as
+	// interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
 	defer cut.Stop()
 	if lease := d.store.Queues().LeaseContext(); lease != nil {

@@ -6,14 +6,14 @@ import "context"
 // which the store had the lease without interruption.
 type leaseContext struct {
 	lease context.Context // ends with the lease
-	ctx   context.Context // ends with the lease or with the dispatcher's sending context
+	ctx   context.Context // ends with the lease or with the sendCtx of Dispatcher.Run
 }
 
 // attemptContext returns the context of an attempt. It ends with sendCtx and, if
 // the store requires a lease, with the lease: attempts in flight are then cut off
 // and recorded as interrupted once the lease is valid again. Renewing the lease
-// does not end the context. All attempts of one tenure share a context, so
-// a connection need not be bound to another one for each attempt.
+// does not end the context. All attempts of one tenure share a context: the client binds
+// each connection to the context of its attempt, and need not do so again for the next.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
 	lease := d.store.Queues().LeaseContext()
 	if lease == nil {

@@ -17,8 +17,8 @@ import (
 const (
 	// scrapeTimeout bounds the reads of one scrape.
 	scrapeTimeout = 2 * time.Second
-	// maxOldestLookups is how many subscriptions of a program, those furthest
-	// behind, a scrape searches for the oldest waiting event.
+	// maxOldestLookups is how many subscriptions of a program, those with the lowest
+	// cursors, a scrape or Backlog searches for the oldest waiting event.
 	maxOldestLookups = 100
 )
 
@@ -233,8 +233,8 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 }
 
 // oldest returns when the oldest waiting event was accepted, the zero time for
-// none. It searches the subscriptions furthest behind, as long as one may have an
-// older event than those found.
+// none. It searches the subscriptions with the lowest cursors, as long as one may have
+// an older event than the one found.
 func (p *programState) oldest(ctx context.Context, s *store.Store, programID string) (oldest time.Time, err error) {
 	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.seen, b.seen) })
 	var first int64 // its seq in the log

@@ -17,8 +17,8 @@ const (
 	// maxRaiseAfter.
 	minRaise, maxRaise           = 0.05, 1.0
 	minRaiseAfter, maxRaiseAfter = 15 * time.Second, 5 * time.Minute
-	// A raise is on trial for minTrial, or for the time of trialRequests if that is
-	// longer.
+	// A raise is on trial for minTrial, or for as long as the new rate needs for this
+	// number of requests (trialRequests), whichever is longer.
 	minTrial, trialRequests = 2 * time.Second, 5
 	// A 429 without Retry-After pauses the subscription for minPause, and each
 	// consecutive one for twice as long, up to maxPause.
@@ -42,8 +42,8 @@ type pace struct {
 	nextAt      time.Time // time of the next request at this rate
 	pausedUntil time.Time // the receiver asked for a pause
 
-	backlogged      bool          // the last delivery left events waiting
-	rateChangedAt   time.Time     // when the rate changed, or a raise proved too much
+	backlogged      bool          // the last claim left events, a retry or a replay to send
+	rateChangedAt   time.Time     // when the rate was lowered, or a trial ended
 	throttledAt     time.Time     // time of the last 429 or 503
 	throttledInARow int           // 429s and 503s since the last success
 	cut             float64       // fraction of the last cut, see slowDown; the next is at most twice as large
@@ -146,11 +146,12 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 }
 
 // slowDown lowers the rate. The best estimate of what the receiver accepts is what
-// it accepted in the last second. A 503 while nothing is accepted is an outage and
-// says nothing about the rate. If a rate is refused again before it could be
-// raised, each cut is twice the last, up to one half, but not below what was
-// accepted: the receiver's limit may have dropped a lot. A 429 that follows another
-// without a success in between halves the rate.
+// it accepted in the last second. A trial that is refused restores the rate before it.
+// A 503 while nothing is accepted, or without a success since the last 429 or 503, is
+// an outage and says nothing about the rate. If a rate is refused again before it
+// could be raised, each cut is twice the last, up to one half, but leaves at least
+// backoffFactor of what was accepted: the receiver's limit may have dropped a lot. A
+// 429 without a success since the last 429 or 503 halves the rate.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
 	switch {
@@ -161,6 +162,7 @@ func (p *pace) slowDown(status int, now time.Time) {
 	case status == http.StatusServiceUnavailable && (accepted == 0 || p.throttledInARow > 0):
 		return
 	case p.rate == 0:
+		// The next cut is twice p.cut, and so 1-backoffFactor.
 		p.rate, p.cut = max(backoffFactor*accepted, 2*minRate), (1-backoffFactor)/2
 	case p.throttledInARow > 0:
 		p.rate = max(p.rate/2, minRate)

@@ -18,9 +18,9 @@ import (
 //
 // window is an adaptive concurrency limit, like the congestion window of TCP: the
 // number of attempts that the receiver has shown it can answer at the same time.
-// Unlike AIMD, it grows and shrinks by factors: a response doubles it, from 2 up to
-// the queue's limit, and a retryable attempt halves it, down to 1. The queue may
-// exceed its window, but only with priorityGreedy.
+// Unlike that of TCP, it also grows by a factor: a retryable attempt halves it, down to
+// 1, and any other doubles it, from 2 up to the queue's limit. The queue may exceed its
+// window, but only with priorityGreedy.
 //
 // ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
 // was rejected, half of the current slots after a 429 or 503. It doubles with each
@@ -40,8 +40,8 @@ type subscriptionQueue struct {
 	respondedAt time.Time // end of the last attempt that was not retryable
 	window      int       // see above; 0 before the first attempt
 	ramp        int       // see above; 0 for no limit
-	rejected    bool      // an attempt was rejected after the last success
-	rejectedAt  time.Time // time of the last rejection
+	rejected    bool      // an attempt was rejected, or got a 429, after the last success
+	rejectedAt  time.Time // time of the last rejection, excluding 429s
 	pace        pace
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
@@ -52,7 +52,8 @@ type subscriptionQueue struct {
 	probedEarly    bool     // such a probe was made since the last success
 	probed         bool     // at least one probe has failed since the breaker opened
 
-	// Cursor and backlog.
+	// Cursor and backlog. seen and wanted are copied from Seen and Wanted of store.Queue,
+	// whose cursor others may own; wanted also rises with each matching event.
 	seen, wanted  int64     // seq of the cursor and of the newest wanted event; events are waiting if seen < wanted
 	notBefore     time.Time // end of the batch window of the waiting events
 	forming       int       // deliveries being stored, including one being read and one on offer
@@ -90,7 +91,8 @@ type subscriptionQueue struct {
 //	reloading                | the subscription's record is unusable      | unusable
 //	reloading                | the subscription changed                   | reloading stale
 //	reloading stale          | the read has ended                         | reload pending
-//	reloading, also stale    | the subscription was deleted               | deleted
+//	reloading,               | the subscription was deleted               | deleted
+//	reloading stale          |                                            |
 //	unusable                 | suspendedUntil has passed                  | reload pending
 //
 // Storing a delivery moves the cursor, so a queue is only reloaded while no
@@ -110,7 +112,8 @@ const (
 	phaseDeleted                     // the subscription was deleted
 )
 
-// transition returns the phase that the queue enters when the phase to is requested.
+// transition returns the phase that the queue enters when [Dispatcher.reschedule] is
+// called for it with the phase in the parameter to.
 func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	switch {
 	case q.phase == phaseDeleted:
@@ -205,8 +208,8 @@ func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 }
 
 // priority decides which queue gets a slot when slots are short. Each priority may
-// use a share of all slots: a queue only gets a slot while fewer are in use (see
-// shares). This bounds the slots that hanging receivers occupy and leaves one for a
+// use a share of all slots: a queue only gets a slot while fewer than that are in use
+// (see shares). This bounds the slots that hanging receivers occupy and leaves one for a
 // receiver that responds. A priority depends on the last attempts only, not on the
 // subscription's status, which [webhook.HealthPolicy] decides.
 type priority int

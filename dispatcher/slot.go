@@ -51,7 +51,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			return job{}, false
 		}
 		if n == yieldEvery {
-			d.wake() // let others lock d.mu; the loop continues here
+			d.wake() // let others lock d.mu; the loop of Run then calls reserve again
 			return job{}, false
 		}
 		q := d.ready[p].pop()

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// subscribers are the queues that want one event, sorted by subscription id. Their
-// deliveries are then stored in the order of the tables and indexes, which writes
-// each database page once.
+// subscribers are the queues that want the events with one store.EventKey, sorted by
+// subscription id. In this order their deliveries are neighbors in the tables and
+// indexes, so that storing them writes each database page once.
 type subscribers struct {
 	queues []*subscriptionQueue
 	sorted bool // false until the first call of sort; until then add only appends

@@ -14,6 +14,13 @@ import (
 // bulkPause is the minimum interval between two attempts to continue while all bulk runs wait.
 const bulkPause = 250 * time.Millisecond
 
+// bulkRate is the maximum number of redeliveries that bulk runs create per second, all runs
+// together, so that publishing and other deliveries keep most of the processors.
+const bulkRate = 2000
+
+// bulkBurst is the maximum number of redeliveries that one step of a run creates.
+const bulkBurst = 50
+
 // errBulkEnded reports that a bulk run was cancelled during a step.
 var errBulkEnded = errors.New("store: the bulk run has ended")
 
@@ -203,7 +210,11 @@ func (b *bulkWork) advance(subscription string) error {
 		return err
 	}
 	for first := true; first || len(nums) > 0; first = false {
-		some := nums[:min(b.step, len(nums))]
+		size := b.step
+		if b.run.Action == webhook.BulkRedeliver {
+			size = min(size, bulkBurst)
+		}
+		some := nums[:min(size, len(nums))]
 		nums = nums[len(some):]
 		step := bulkStep{subscription: subscription, nums: some, after: end}
 		if len(nums) > 0 {
@@ -215,6 +226,9 @@ func (b *bulkWork) advance(subscription string) error {
 			return err
 		})
 		if err != nil {
+			return err
+		}
+		if err := b.pace(did.done); err != nil {
 			return err
 		}
 		b.run.Done, b.run.Skipped = b.run.Done+did.done, did.skipped
@@ -231,6 +245,21 @@ func (b *bulkWork) advance(subscription string) error {
 		}
 	}
 	return nil
+}
+
+// pace waits after a step for as long as its redeliveries take at bulkRate.
+func (b *bulkWork) pace(done int) error {
+	if b.run.Action != webhook.BulkRedeliver || done == 0 {
+		return nil
+	}
+	pause := time.NewTimer(time.Duration(done) * time.Second / bulkRate)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
 }
 
 // bulkStep is the input of one transaction of a bulk run.

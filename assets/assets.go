@@ -12,9 +12,7 @@
 // needs nothing but Go.
 package assets
 
-// go:generate go tool esbuild src/app.js src/style.css favicon.svg --bundle --minify --outdir=dist
-// --outbase=src --entry-names=[name] --loader:.svg=copy --format=esm
-// --target=es2022,chrome123,firefox121,safari17.5 --legal-comments=none --log-level=warning
+//go:generate go tool esbuild src/app.js src/style.css favicon.svg --bundle --minify --outdir=dist --outbase=src --entry-names=[name] --loader:.svg=copy --format=esm --target=es2022,chrome123,firefox121,safari17.5 --legal-comments=none --log-level=warning
 
 import (
 	"bytes"

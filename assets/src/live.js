@@ -85,7 +85,8 @@ if (bar) {
   function follower(row) {
     const rows = [...list()?.children ?? []];
     const at = timeOf(row);
-    const next = rows.find((r) => timeOf(r) <= at) ?? null;
+    // Ids of one millisecond rise, as those of the list do.
+    const next = rows.find((r) => timeOf(r) < at || timeOf(r) === at && r.id < row.id) ?? null;
     const more = rows.length >= kept || document.querySelector(".pager [rel=next]");
     return next === null && more ? undefined : next;
   }

@@ -22,12 +22,12 @@ import (
 
 type backupCmd struct {
 	Create backupCreateCmd `cmd:"" help:"Back up the database, event types and keys to one file. The server may be running."`
-	Verify backupVerifyCmd `cmd:"" help:"Verify the checksums and the database of a backup, and with the passphrase its keys."`
+	Verify backupVerifyCmd `cmd:"" help:"Verify the checksums and the database of a backup and, with the passphrase, its keys."`
 }
 
 // passphraseFlag says where the passphrase of a backup's keys comes from.
 type passphraseFlag struct {
-	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase of the keys. Default: a prompt on a terminal, otherwise stdin."`
+	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase that encrypts the keys. Default: a prompt on a terminal, otherwise stdin."`
 }
 
 // read returns the passphrase. A new passphrase is asked for twice and follows the

@@ -20,12 +20,12 @@ import (
 type benchCmd struct {
 	Data       string   `env:"-" placeholder:"DIR" help:"Directory on the disk to measure, for temporary data. Default: the system's temporary directory."`
 	Time       string   `default:"5s" placeholder:"D" help:"Time to publish in each case."`
-	Publishers string   `default:"128" placeholder:"N" help:"Concurrent requests, in case raw too."`
+	Publishers string   `default:"128" placeholder:"N" help:"Publishers at a time, and clients of the raw measurement."`
 	Rounds     string   `default:"1" placeholder:"N" help:"Number of rounds. With several, the report has medians and the maximum of memory."`
 	Cores      string   `default:"0" placeholder:"N" help:"Processors for service, receiver and publishers together; 0 is all. Linux only."`
 	Case       []string `placeholder:"NAME" help:"Cases to measure: ${cases}. Default: all."`
-	Stored     string   `default:"0" placeholder:"N" help:"Events in the log before a case starts."`
-	Others     string   `default:"0" placeholder:"N" help:"Other subscriptions, to other events, before a case starts."`
+	Stored     string   `default:"0" placeholder:"N" help:"Events to store before a case starts."`
+	Others     string   `default:"0" placeholder:"N" help:"Subscriptions to other events to create before a case starts."`
 	JSON       bool     `name:"json" help:"Print the results as JSON."`
 	CPUProfile string   `name:"cpuprofile" placeholder:"FILE" help:"File for a CPU profile of the service in the last round. With several cases, each adds its name."`
 }

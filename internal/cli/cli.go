@@ -46,25 +46,25 @@ func printJSON(w io.Writer, v any) error {
 // commands is the command line. The settings of serve can also be set by environment
 // variables: SERVICE_ and the flag's name in upper case. See setVariables.
 type commands struct {
-	Serve       serveCmd       `cmd:"" group:"run" help:"Run the API, the admin UI and the delivery of webhooks."`
-	Standby     standbyCmd     `cmd:"" group:"run" help:"Run a warm standby that takes over when the primary fails."`
-	Promote     promoteCmd     `cmd:"" group:"run" help:"Make the standby take over now."`
+	Serve       serveCmd       `cmd:"" group:"run" help:"Run the service, with the API, the admin UI and webhook delivery."`
+	Standby     standbyCmd     `cmd:"" group:"run" help:"Run a warm standby, which takes over when the primary server fails."`
+	Promote     promoteCmd     `cmd:"" group:"run" help:"Make the standby take over. Waits until the primary's lease has expired; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" group:"data" help:"Create and verify backups."`
 	Restore     restoreCmd     `cmd:"" group:"data" help:"Restore the data directory from a replica or backup."`
-	Release     releaseCmd     `cmd:"" group:"data" help:"Start deliveries that are paused after a restore."`
-	Salvage     salvageCmd     `cmd:"" group:"data" help:"Publish events that only the data directory of the old primary has, after a failover."`
-	Compact     compactCmd     `cmd:"" group:"data" help:"Rewrite the database without free pages. The server must be stopped."`
+	Release     releaseCmd     `cmd:"" group:"data" help:"Resume deliveries that are paused after a restore."`
+	Salvage     salvageCmd     `cmd:"" group:"data" help:"Publish events that exist only in the old primary's data directory, after a failover."`
+	Compact     compactCmd     `cmd:"" group:"data" help:"Shrink the database file by rewriting it without free pages. The server must be stopped."`
 	Key         keyCmd         `cmd:"" group:"data" help:"Replace the key that encrypts secrets."`
 	Config      configCmd      `cmd:"" group:"operations" help:"Show and check the configuration of serve."`
 	Doctor      doctorCmd      `cmd:"" group:"operations" help:"Diagnose the configuration, data and environment. Changes nothing; exits with 1 if a check fails."`
-	Healthcheck healthcheckCmd `cmd:"" group:"operations" help:"Report whether the service is ready, for Docker. Exits with 0 if it is."`
-	Bench       benchCmd       `cmd:"" group:"operations" help:"Measure events per second from publisher to receiver, and the raw speed of this machine."`
+	Healthcheck healthcheckCmd `cmd:"" group:"operations" help:"Check whether the service is ready, for example for Docker. Exits with 1 if it is not."`
+	Bench       benchCmd       `cmd:"" group:"operations" help:"Measure events per second from publisher to receiver, and this machine's raw HTTP speed."`
 	Completion  completionCmd  `cmd:"" group:"operations" help:"Print a completion script for bash, zsh or fish."`
-	Man         manCmd         `cmd:"" group:"operations" help:"Print the manual page: service man | man -l -"`
+	Man         manCmd         `cmd:"" group:"operations" help:"Print the manual page. To read it: service man | man -l -"`
 	Version     versionCmd     `cmd:"" group:"operations" help:"Print the version."`
 
 	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version."`

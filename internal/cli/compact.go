@@ -14,7 +14,7 @@ import (
 
 type compactCmd struct {
 	dataFlag
-	DryRun bool `help:"Print the space and time needed, and change nothing."`
+	DryRun bool `help:"Print the space and time needed. Changes nothing."`
 }
 
 // compactRate is a conservative write speed of a slow disk, in bytes per second.

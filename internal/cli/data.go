@@ -21,7 +21,7 @@ import (
 
 // dataFlag has the flags of every command that needs the data directory.
 type dataFlag struct {
-	Config string `placeholder:"FILE" help:"YAML file with settings of serve. Flags and environment variables override it. service config example prints one."`
+	Config string `placeholder:"FILE" help:"YAML file with the settings of service serve. Flags and environment variables override it. service config example prints one."`
 	Data   string `default:"./data" placeholder:"DIR" help:"Data directory: database, certificates and keys."`
 }
 

@@ -255,7 +255,7 @@ func (d *demonstration) explain(subscriptionID, link string) {
 	}
 	fmt.Fprintf(d.out, `
 What is happening
-  The program %q has a token and two subscriptions, created with POST /v2/webhooks/subscriptions.
+  The program (tenant) %q has a token and two subscriptions, created with POST /v2/webhooks/subscriptions.
   Both got a ping. Now POST /v2/events publishes one event per second.
   steady    receives every event
   flaky     receives content events, and first responds 503 to every third delivery;

@@ -60,7 +60,8 @@ var flagGroups = []struct {
 	{"Log", []string{"log-"}},
 }
 
-// groupFlags groups the flags of every command that has all settings of serve.
+// groupFlags groups the flags of every command that has all settings of serve, and the
+// subcommands of every command.
 func groupFlags(k *kong.Kong) error {
 	var walk func(*kong.Node)
 	walk = func(n *kong.Node) {
@@ -74,6 +75,14 @@ func groupFlags(k *kong.Kong) error {
 		}
 	}
 	walk(k.Model.Node)
+	// Without a group of their own, subcommands would be listed under the key of their
+	// parent's group.
+	for _, command := range k.Model.Children {
+		for _, child := range command.Children {
+			child.Group = &kong.Group{Key: "commands", Title: "Commands:"}
+		}
+	}
+	k.Model.HelpFlag.Help = "Print this help."
 	return nil
 }
 

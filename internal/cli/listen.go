@@ -17,8 +17,8 @@ type listenCmd struct {
 	Secret     string `env:"SERVICE_SECRET" placeholder:"whsec_…" help:"Signing secret of the subscription, to verify signatures. Prefer --secret-file: other users can see command lines."`
 	SecretFile string `env:"SERVICE_SECRET_FILE" placeholder:"FILE" help:"File with the signing secret."`
 	Status     string `default:"200" placeholder:"N" help:"Status code of the response."`
-	FailFirst  string `default:"0" placeholder:"N" help:"Number of attempts of each delivery that get a 503 first."`
-	Forward    string `placeholder:"URL" help:"URL to forward each delivery to that would get a 2xx. Its status is passed back."`
+	FailFirst  string `default:"0" placeholder:"N" help:"Number of first attempts of each delivery that get a 503."`
+	Forward    string `placeholder:"URL" help:"URL to forward deliveries to, and whose status to return. Deliveries that --status or --fail-first rejects are not forwarded."`
 	NoBody     bool   `name:"no-body" help:"Print one line per delivery, without the body."`
 	JSON       bool   `name:"json" help:"Print one JSON object per line, with the full body."`
 }

@@ -29,7 +29,7 @@ func manPage(app *kong.Node, name string) string {
 	p(".SH DESCRIPTION\n%s", roff("Partners subscribe through a REST API, the platform publishes events, "+
 		"and every event is delivered at least once to every subscription for it. "+
 		name+" serve runs everything, on one data directory. "+
-		"The other commands connect to the running server through a socket in that directory. "+
+		"The other commands ask the running server through the admin socket, a Unix socket in that directory. "+
 		"If no server is running, they open the data themselves."))
 	p(".SH COMMANDS")
 	for _, c := range commandTree(app, nil) {

@@ -25,7 +25,7 @@ type restoreCmd struct {
 	passphraseFlag
 	From        string `placeholder:"FILE|URL" help:"Backup file or replica URL (file://, s3://) to restore from. Default: the replica in --litestream."`
 	Litestream  string `placeholder:"FILE" help:"Replica configuration in Litestream's format. Default: litestream.yml in the working directory."`
-	At          string `placeholder:"TIME" help:"Point in time of a replica to restore, such as 2026-03-14T08:24:48Z. Default: the newest."`
+	At          string `placeholder:"TIME" help:"Point in time to restore from a replica, such as 2026-03-14T08:24:48Z. Default: the newest state."`
 	WithoutKeys bool   `help:"Ignore the keys in the backup and ask for no passphrase. Needs secret.key in the data directory, or --secret-key-file."`
 	Force       bool   `help:"Replace existing data. It is moved to a subdirectory of the data directory."`
 }

@@ -14,8 +14,8 @@ import (
 
 type salvageCmd struct {
 	dataFlag
-	From   string `env:"-" placeholder:"DIR" help:"Data directory of the old primary, or a copy (required). It is not changed. No service may be running on it."`
-	DryRun bool   `env:"-" help:"Print what would be published, and publish nothing."`
+	From   string `env:"-" placeholder:"DIR" help:"Data directory of the old primary, or a copy (required). It is not changed. No server may be running on it."`
+	DryRun bool   `env:"-" help:"Print what would be published. Publishes nothing."`
 }
 
 // Limits of one request to the server, which accepts 1 MiB.

@@ -30,39 +30,39 @@ type serveFlags struct {
 	ACMECA             string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"ACME directory of the certificate authority. By using it you accept its terms of service."`
 	ACMECARoot         string   `name:"acme-ca-root" placeholder:"FILE" help:"PEM file of certificates to trust for the ACME server, instead of the system's."`
 	HTTPListen         string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"Address for plain HTTP: ACME challenges and redirects to HTTPS. auto is :80 with --domain, otherwise off."`
-	TLS                string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto: HTTPS, without --domain from a local CA (ca.pem in the data directory). off: plain HTTP, only on a loopback address or behind --trusted-proxy."`
+	TLS                string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto: HTTPS; without --domain, with a certificate of a local CA (ca.pem in the data directory). off: plain HTTP, only on a loopback address or behind --trusted-proxy."`
 	TrustedProxy       []string `placeholder:"CIDR" help:"Proxies to trust for X-Forwarded-For and X-Forwarded-Proto, as addresses or networks."`
-	AllowDestination   []string `placeholder:"CIDR" help:"Private networks that subscriptions may target."`
+	AllowDestination   []string `placeholder:"CIDR" help:"Private addresses or networks that subscriptions may target, such as 10.1.0.0/16. Default: none, only the public internet."`
 	AllowHTTP          bool     `name:"allow-http" help:"Permit http:// URLs for subscriptions."`
-	RetrySchedule      string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"The four waits between the five attempts."`
-	RetryJitter        string   `default:"0.2" placeholder:"X" help:"Maximum random change of each wait, as a fraction of it, 0 to 1."`
+	RetrySchedule      string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"Waits between the five attempts of a delivery."`
+	RetryJitter        string   `default:"0.2" placeholder:"X" help:"Random variation of each wait, as a fraction from 0 to 1: 0.2 is ±20%."`
 	AttemptTimeout     string   `default:"10s" placeholder:"D" help:"Time limit of one attempt, from dialing to the end of the response."`
 	MaxInFlight        string   `default:"8" placeholder:"N" help:"Maximum deliveries in flight per subscription."`
 	MaxConnections     string   `default:"512" placeholder:"N" help:"Maximum deliveries in flight in total."`
 	BatchSize          string   `default:"100" placeholder:"N" help:"Maximum events in one delivery."`
 	BatchWindow        string   `default:"0s" placeholder:"D" help:"Maximum time to wait for more events before sending a batch."`
-	FailingAfter       string   `default:"10" placeholder:"N" help:"Consecutive retryable failures, over at least a minute, after which a subscription is failing: it gets only probes until one succeeds. 0 is never."`
-	RejectingAfter     string   `default:"5" placeholder:"N" help:"Consecutive rejections (final responses other than 2xx) after which a subscription is failing. 0 is never."`
-	DisableAfter       string   `default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled. 0 is never."`
-	Retention          string   `default:"30d" placeholder:"D" help:"Age at which events, deliveries and attempts are removed. Must be longer than all of --retry-schedule."`
-	RetentionDelivered string   `placeholder:"D" help:"Shorter age at which successful deliveries are removed, with their attempts. Default: --retention."`
+	FailingAfter       string   `default:"10" placeholder:"N" help:"Consecutive attempts with a 5xx or no response, over at least a minute, after which a subscription is failing. Its events then wait, and single attempts (probes) are made until one succeeds. 0 is never."`
+	RejectingAfter     string   `default:"5" placeholder:"N" help:"Consecutive responses other than 2xx and 5xx after which a subscription is failing. 0 is never."`
+	DisableAfter       string   `default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled: no more probes and deliveries until it is activated. 0 is never."`
+	Retention          string   `default:"30d" placeholder:"D" help:"Age at which events and completed deliveries are removed. Must be longer than a delivery can take with --retry-schedule."`
+	RetentionDelivered string   `placeholder:"D" help:"Shorter retention of successful deliveries. Default: --retention."`
 	MinFreeDisk        string   `default:"auto" placeholder:"SIZE" help:"Free disk space below which events are rejected, such as 1GiB; 0 is no limit. auto is 5% of the disk, at least 16MiB and at most 256MiB."`
-	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"URL that receives alerts, such as a failing subscription, as webhooks. They are signed with alert.secret in the data directory."`
-	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"File with the alert URL."`
-	SMTPHost           string   `name:"smtp-host" placeholder:"HOST" help:"Mail server for alerts by email, HOST or HOST:PORT (default port 587; 465 for implicit TLS). TLS is required unless the server is local."`
+	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"URL that receives alerts as webhooks, for example about a failing subscription. They are signed with alert.secret in the data directory."`
+	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"File with the alert URL, instead of --alert-url."`
+	SMTPHost           string   `name:"smtp-host" placeholder:"HOST" help:"Mail server for alerts by email, HOST or HOST:PORT (default port 587; 465 for implicit TLS). TLS is required unless it runs on this machine."`
 	SMTPUser           string   `name:"smtp-user" placeholder:"USER" help:"User name for the mail server."`
 	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
 	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
-	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum requests per program in 60 seconds. 0 is no limit."`
-	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one request, and of a pause within a stream of events."`
+	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit."`
+	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
-	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for in-flight requests, and then again for in-flight attempts."`
+	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
 	Litestream         string   `placeholder:"FILE" help:"Replica configuration in Litestream's format, or off. Default: litestream.yml in the working directory, if it exists."`
-	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When to acknowledge a write: local, once it is on this host's disk; replica, once it is in the replica too."`
+	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When a write gets its 2xx: local, once it is on this host's disk; replica, once it is in the replica too."`
 	AckTimeout         string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: maximum wait for the replica before a write fails with 503."`
 	VerifyReplica      string   `default:"24h" placeholder:"D" help:"Interval at which the replica is compared with the database. 0 is never."`
-	RestoreHold        string   `default:"0" placeholder:"D" help:"Pause of deliveries after a restore, to check what would be sent again. service release ends it."`
-	Lease              string   `default:"0" placeholder:"D" help:"Duration of the primary's lease in the replica's bucket, such as 30s, for automatic failover. 0 is no lease."`
+	RestoreHold        string   `default:"0" placeholder:"D" help:"How long to pause deliveries after a restore, to check what would be sent again. service release ends the pause."`
+	Lease              string   `default:"0" placeholder:"D" help:"Lease duration for automatic failover, such as 30s: the primary server keeps renewing a lease in the replica's bucket, and a standby takes over when it expires. 0 is no lease."`
 	LogFormat          string   `default:"text" placeholder:"text|json" help:"Format of the log on stderr."`
 	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo, info means warn."`
 }

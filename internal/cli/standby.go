@@ -16,7 +16,7 @@ import (
 
 type standbyCmd struct {
 	serveFlags
-	Force bool `help:"Allow an existing database in the data directory. It is moved aside at takeover."`
+	Force bool `help:"Allow an existing database in the data directory. The takeover moves it to a subdirectory."`
 }
 
 // Run follows the replica of a primary. It takes over on promote, or after the primary's
@@ -53,7 +53,7 @@ func (c *standbyCmd) Run(ctx context.Context, std Streams, conf *configuration, 
 
 type promoteCmd struct {
 	dataFlag
-	Force bool `help:"Take the lease even if the primary still renews it. Its writes since the last upload are lost, and both serve until it notices."`
+	Force bool `help:"Take the lease from a running primary. Its writes since the last upload are lost, and both serve until it notices."`
 }
 
 func (c *promoteCmd) Run(ctx context.Context, std Streams) error {

@@ -13,7 +13,7 @@ import (
 )
 
 type tokenCmd struct {
-	Create tokenCreateCmd `cmd:"" help:"Create a token and print it, this once. Creates the program if it is new."`
+	Create tokenCreateCmd `cmd:"" help:"Create a token and print it. It cannot be shown again. Creates the program if it is new."`
 	List   tokenListCmd   `cmd:"" help:"List the tokens, newest first."`
 	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token immediately."`
 }
@@ -21,7 +21,7 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	dataFlag
 	keyFlag
-	Program string   `placeholder:"ID" help:"Program that the token gives access to (required)."`
+	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required)."`
 	User    string   `placeholder:"ID" help:"User that the token acts for (required)."`
 	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}."`
 	Name    string   `placeholder:"N" help:"Label for the list of tokens."`

@@ -53,10 +53,10 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 	case errors.As(err, &e):
 	case errors.Is(err, store.ErrUnavailable):
 		// The store logs an outage of the disk itself, once and not for each request.
-		a.logFault(req, slog.LevelDebug, "store is not writable", err)
+		a.logFault(req, slog.LevelDebug, "storage is not writable", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot store anything at the moment. Try again later.")
 	case store.Unavailable(err):
-		a.logError(req, "store is not readable", err)
+		a.logError(req, "storage is not readable", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot read its data at the moment. Try again later.")
 	case errors.Is(err, context.DeadlineExceeded), ended == context.DeadlineExceeded && !errors.As(err, &p):
 		e = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", a.timeout))

@@ -42,7 +42,7 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
 		switch {
 		case err != nil:
-			d.logger.Error("store failed: pausing alerts until it recovers", "error", err)
+			d.logger.Error("storage failed: pausing alerts until it recovers", "error", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
 			a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })

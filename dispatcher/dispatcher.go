@@ -235,7 +235,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // ends, which is not an error.
 func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	interrupted := 0
-	err := d.untilAvailable(ctx, "store is not writable: pausing deliveries until it recovers", func() (err error) {
+	err := d.untilAvailable(ctx, "storage is not writable: pausing deliveries until it recovers", func() (err error) {
 		interrupted, err = d.store.Queues().RecoverInterrupted(d.cfg.RetryPolicy)
 		return err
 	})
@@ -249,7 +249,7 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 		d.logger.Info("recorded attempts interrupted by the last shutdown or crash", "count", interrupted)
 	}
 	var queues []*store.Queue
-	err = d.untilAvailable(ctx, "store is not readable: pausing deliveries until it recovers", func() (err error) {
+	err = d.untilAvailable(ctx, "storage is not readable: pausing deliveries until it recovers", func() (err error) {
 		queues, err = d.store.Queues().All(ctx)
 		return err
 	})
@@ -464,7 +464,7 @@ func (d *Dispatcher) storeFailed(err error) {
 		if errors.Is(err, store.ErrUnavailable) {
 			level = slog.LevelDebug // the store logs an outage of its disk itself, once
 		}
-		d.logger.Log(context.Background(), level, "store failed: pausing deliveries until it recovers", "error", err)
+		d.logger.Log(context.Background(), level, "storage failed: pausing deliveries until it recovers", "error", err)
 	}
 	d.pausedUntil = now.Add(storeRetryWait)
 	d.credits.Pause(true)

@@ -178,7 +178,7 @@ func (b *bulkWork) turn() (worked bool, err error) {
 func (b *bulkWork) finish() error {
 	err := b.s.write(b.ctx, func(w Write) error { return w.endBulkRun(b.run, webhook.BulkDone, "", "") })
 	if err == nil {
-		b.s.logger.Info("bulk run completed", "bulk_run_id", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
+		b.s.logger.Info("bulk run completed", "bulk_run", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
 			b.run.Processed()-b.run.Done, "longest_step", b.longest)
 	}
 	return err

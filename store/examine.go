@@ -60,7 +60,7 @@ const (
 	checkSchema     = "schema"
 	checkDatabase   = "database"
 	checkKey        = "secret key"
-	checkClockSaved = "clock of the data"
+	checkClockSaved = "clock since last run"
 	checkAdmins     = "admins"
 	checkReplicated = "replica"
 )
@@ -83,7 +83,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	x.key(s.keys.File(), nil)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Free disk space, or resolve the error; the service then resumes by itself.",
-			"the store is not writable: %v", err)
+			"storage is not writable: %v", err)
 	}
 	switch found := s.db.Damaged(); {
 	case found != nil:

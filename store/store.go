@@ -189,7 +189,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	if err := s.writer.do(s.recoverClock); Unavailable(err) {
 		// The store can be read. Nothing is claimed before the clock is recovered.
-		s.logger.Error("store not writable; checking the clock later", "error", err)
+		s.logger.Error("storage is not writable; checking the clock later", "error", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

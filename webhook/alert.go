@@ -24,18 +24,18 @@ func AlertNames() []AlertName {
 
 var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
-		"The circuit breaker is open: the subscription's server has failed several times in a row. " +
+		"The circuit breaker is open: the receiver has failed several times in a row. " +
 			"New events are held, and only probes are sent. No event is lost before the retention ends.",
 		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: " +
 			"a success sends the next probe immediately. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
-		"The circuit breaker has closed: the subscription's server accepts deliveries again. The events that were held are being sent.",
+		"The circuit breaker has closed: the receiver accepts deliveries again. The events that were held are being sent.",
 		"No action is needed.",
 	},
 	AlertDisabled: {
 		"The subscription was disabled after failing for too long. Events published from now on are not delivered to it.",
-		"Once the partner's server works again, activate the subscription and replay the events it missed.",
+		"Once the receiver works again, activate the subscription and replay the events it missed.",
 	},
 	AlertLost: {
 		"Events that waited for the subscription were removed because they were older than the retention. They will not be delivered.",

@@ -382,7 +382,7 @@ func (c *Manager) checkAccount(ctx context.Context, err error) {
 			problem.Type != acme.ProblemTypeUnauthorized && problem.Type != acme.ProblemTypeAccountDoesNotExist {
 			continue
 		}
-		c.logger.Warn("the ACME server rejected the account; registering another at the next attempt",
+		c.logger.Warn("ACME server rejected the account; registering another at the next attempt",
 			"issuer", c.cfg.Issuer, "error", err)
 		if err := c.acme.Storage.Delete(ctx, path.Dir(file)); err != nil {
 			c.logger.Error("failed to remove the ACME account", "error", err)

@@ -746,7 +746,7 @@ func TestAccountDeactivated(t *testing.T) {
 		t.Errorf("the existing certificate: %v", err)
 	}
 	d.stop() // the next attempt would be in a minute
-	if !strings.Contains(d.log.String(), "the ACME server rejected the account; registering another at the next attempt") {
+	if !strings.Contains(d.log.String(), "ACME server rejected the account; registering another at the next attempt") {
 		t.Error("the log lacks the deactivated account")
 	}
 	d = serveDomains(t, p, data, []string{"hooks.test", "second.test"}, nil)

@@ -155,7 +155,7 @@ func (v *takeoverWatch) seize(ctx context.Context, state replica.LeaseState, p *
 		v.drop(p)
 		return false
 	}
-	v.b.cfg.Logger.Warn("taking over by force on command",
+	v.b.cfg.Logger.Warn("taking over from a primary that may still run, on command",
 		"primary", state.Owner, "generation", state.Generation, "last_change", webhook.FormatTime(added))
 	return true
 }

@@ -186,12 +186,12 @@ func (b *Standby) examine() []store.Finding {
 	switch y := b.follower.State(); {
 	case y.Err != "":
 		f.Level, f.Advice = store.LevelFail, "Check the replica. A takeover now would start with the data that the standby has."
-		f.Detail = fmt.Sprintf("running, but failed to follow %s: %s", from, y.Err)
+		f.Detail = fmt.Sprintf("running, but failed to follow the replica %s: %s", from, y.Err)
 	case !y.Following:
 		f.Level, f.Advice = store.LevelWarn, "Wait until the copy is complete."
-		f.Detail = "running, copying " + from
+		f.Detail = "running, copying the replica " + from
 	default:
-		f.Detail = fmt.Sprintf("running, following %s; last change added at %s", from, webhook.FormatTime(y.Added))
+		f.Detail = fmt.Sprintf("running, following the replica %s; newest change copied at %s", from, webhook.FormatTime(y.Added))
 	}
 	return []store.Finding{f}
 }

@@ -122,7 +122,7 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 		// The term has writes that this directory does not know: the directory may
 		// have been set back to an earlier state.
 		last.Own = false
-		r.logger.Error("this database is older than its replica, which keeps its newer changes; "+
+		r.logger.Error("database is older than its replica; the newer changes stay in the replica; "+
 			"to restore them, stop the service and run service restore --force --at with a time before this start",
 			"replica", r.cfg.Target(), "term", last.Term,
 			"database_transaction", t.wal.at.String(), "replica_transaction", newest.String())
@@ -197,7 +197,7 @@ func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, cur
 		}
 	}
 	if last.Term != current.Number && t.sent > 0 {
-		r.logger.Warn("another service has written to this replica since; "+
+		r.logger.Warn("another service has written to this replica since this one stopped; "+
 			"its changes are not in this database, and stay in the replica as a separate term",
 			"replica", r.cfg.Target(), "its_term", current.Number, "continued_term", last.Term)
 	}

@@ -174,10 +174,10 @@ func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) erro
 	v.mu.Unlock()
 	switch {
 	case damaged && (!before.Failing || before.Err != now.Err):
-		v.r.logger.Error("the replica is damaged; uploading a snapshot of the whole database, older states may be lost",
+		v.r.logger.Error("replica is damaged; uploading a snapshot of the whole database, older states may be lost",
 			"replica", v.r.cfg.Target(), "error", err)
 	case before.Failing && !damaged:
-		v.r.logger.Info("the replica has the same content as the database again", "replica", v.r.cfg.Target())
+		v.r.logger.Info("replica has the same content as the database again", "replica", v.r.cfg.Target())
 	}
 	v.record(now)
 	return err

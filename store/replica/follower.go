@@ -122,7 +122,7 @@ func (f *Follower) Follow(ctx context.Context) error {
 		f.recordFailure(err.Error())
 		if errors.As(err, new(*unreachableError)) && err.Error() != f.unreachable {
 			f.unreachable = err.Error()
-			f.cfg.Logger.Error("failed to add the newest changes of the replica; waiting for the primary's next snapshot",
+			f.cfg.Logger.Error("failed to apply the newest changes of the replica; waiting for the primary's next snapshot",
 				"replica", f.cfg.Replica.Target(), "error", err)
 		}
 		if time.Since(began) > maxRetry {
@@ -164,7 +164,8 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	}
 	f.stale = false
 	for _, d := range found.Damaged {
-		f.cfg.Logger.Warn("found a damaged object in the replica; made the copy from others", "replica", f.cfg.Replica.Target(), "error", d)
+		f.cfg.Logger.Warn("found a damaged object in the replica; copied its changes from other objects",
+			"replica", f.cfg.Replica.Target(), "error", d)
 	}
 	if retry, err := f.cfg.Check(ctx, f.cfg.Path); err != nil {
 		err = errors.Join(err, f.remove())
@@ -472,7 +473,7 @@ func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 			return err
 		}
 		if err != nil {
-			f.cfg.Logger.Error("failed to update the copy, will retry", "error", err)
+			f.cfg.Logger.Error("failed to update the standby's copy of the database, will retry", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -137,9 +137,9 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 		if bad := err != nil; bad != failing {
 			failing = bad
 			if bad {
-				l.cfg.Logger.Error("failed to renew the lease, will retry; the service pauses shortly before it expires", "error", err)
+				l.cfg.Logger.Error("failed to renew the lease, will retry; the service pauses shortly before the lease expires", "error", err)
 			} else {
-				l.cfg.Logger.Info("the lease is renewed again")
+				l.cfg.Logger.Info("lease is renewed again")
 			}
 		}
 	}

@@ -69,7 +69,7 @@ func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bo
 // wraps [ErrLeaseHeld] and names the holder.
 func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, error) {
 	logger := w.lease.cfg.Logger
-	logger.Warn("another service holds the lease; checking whether it renews the lease",
+	logger.Warn("another service holds the lease; waiting to see whether it renews the lease",
 		"owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
 	tick := time.NewTicker(w.Interval(found))
 	defer tick.Stop()
@@ -84,7 +84,7 @@ func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, e
 			if bad {
 				logger.Error("failed to read the lease, will retry", "error", err)
 			} else {
-				logger.Info("the lease is readable again")
+				logger.Info("lease is readable again")
 			}
 		}
 		switch {

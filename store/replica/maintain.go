@@ -37,7 +37,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 	g.Go(func() {
 		r.every(ctx, func(now time.Time) time.Time {
 			if err := r.completeTerm(ctx, s); err != nil && ctx.Err() == nil {
-				s.store.Logger.Error("failed to complete the term of the replica", "error", err)
+				s.store.Logger.Error("failed to copy files of earlier terms to the current term of the replica, will retry", "error", err)
 				return now.Add(maxRetry)
 			}
 			l := s.store.SnapshotLevel()

@@ -363,7 +363,7 @@ func (r *Replication) abandon(s *session, why error) {
 	_ = s.store.Close(ended) // its last sync must fail
 	if errors.Is(why, errBacklog) || errors.Is(why, errWALChanged) {
 		if err := os.RemoveAll(s.db.MetaPath()); err != nil {
-			r.logger.Error("failed to delete the backlog of the replica", "error", err)
+			r.logger.Error("failed to delete the changes that wait for upload to the replica", "error", err)
 		}
 	}
 }

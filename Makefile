@@ -11,7 +11,7 @@ help: ## List these targets
 build: ## Build ./service
 	$(GO) build -o service .
 
-run: build ## Run the demo: temporary data, a receiver, sample events (ARGS="--listen 127.0.0.1:9443")
+run: build ## Run the demo: temporary data, two receivers, sample events (ARGS="--listen 127.0.0.1:9443")
 	./service serve --demo $(ARGS)
 
 test: build ## Run the short tests of every package

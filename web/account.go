@@ -76,7 +76,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 		return response{}, tooBusy(err)
 	}
 	if !right {
-		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Current password", Text: "is not right"}})
+		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Current password", Text: "is wrong"}})
 	}
 	h.limiter.refund(tried)
 	ended, secret := 0, ""
@@ -92,7 +92,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	said := &ui.Note{Kind: ui.NoteSuccess, Text: "Your password is changed. " + webhook.Count(ended, "other session") + " ended."}
+	said := &ui.Note{Kind: ui.NoteSuccess, Text: "Password changed. " + webhook.Count(ended, "other session") + " ended."}
 	return response{location: "/account", cookies: h.sessions.cookies(r, secret), note: said}, nil
 }
 
@@ -103,7 +103,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 		if err := sw.RevokeSession(r.session.AdminID, id); err != nil {
 			return err
 		}
-		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "ended one, by the list of sessions"))
+		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "revoked one session"))
 	})
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
@@ -111,7 +111,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 	if id == r.session.ID {
 		return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
 	}
-	return response{location: "/account#sessions", note: &ui.Note{Kind: ui.NoteSuccess, Text: "The session has ended."}}, nil
+	return response{location: "/account#sessions", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Session revoked."}}, nil
 }
 
 // signOutEverywhere ends all sessions of the admin, this one too.

@@ -23,7 +23,7 @@ func TestAcknowledge(t *testing.T) {
 	v := visit(t, w)
 	v.do("POST", "/sign-in").want(t, 401, "")
 	v.signIn(w)
-	v.do("GET", "/system").want(t, 200, "503 after 10ms")
+	v.do("GET", "/system").want(t, 200, "503 after 10 ms")
 	const problem = "not in the replica yet"
 	form := "program=acme&user=me&name=n&scope=events.read&days=30"
 	p := v.post("/tokens/new", form)

@@ -76,7 +76,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
-		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "first admin, by the setup link")); err != nil {
+		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "first admin, created through the setup link")); err != nil {
 			return err
 		}
 		return sw.Audit(r.signInEntry())
@@ -95,7 +95,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 func checkNewPassword(password, again string) []webhook.Validation {
 	wrong := webhook.CheckPassword("password", password)
 	if wrong == nil && password != again {
-		wrong = []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "again", Detail: "must be the same as the password"}}
+		wrong = []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "again", Detail: "must match the password"}}
 	}
 	return wrong
 }

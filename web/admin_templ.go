@@ -84,7 +84,7 @@ func signInPage(f ui.Frame, s signInForm) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if s.kept != nil {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Your session has ended. Nothing was saved yet, and what you typed is kept: sign in to submit it.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Your session has ended. Nothing was saved yet. Sign in to submit what you typed.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -138,7 +138,7 @@ func signInPage(f ui.Frame, s signInForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if s.requestID != "" {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p class=\"request\">Request id <code>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p class=\"request\">Request ID <code>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -282,7 +282,7 @@ func setupPage(f ui.Frame, s setupForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "email", Name: "email", Label: "Email", Kind: "email", Value: s.email, Error: ui.FieldErrorText(s.errors, "email"), Required: true, Autocomplete: "username",
-				Hint: "You sign in with it. The service sends no mail to it."}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "Used to sign in. The service sends no email to it."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -425,7 +425,7 @@ func accountPage(f ui.Frame, a *accountView) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Table("Sessions", ui.Column{Name: "Browser"}, ui.Column{Name: "From", Class: "w-waits"}, ui.Column{Name: "Signed in", Class: "w-time"}, ui.Column{Name: "Last seen", Class: "w-time"}, ui.Column{Name: "Ends", Class: "w-time"}, ui.Column{Name: "Actions", Class: "w-id", Hidden: true}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Table("Sessions", ui.Column{Name: "Browser"}, ui.Column{Name: "From", Class: "w-waits"}, ui.Column{Name: "Signed in", Class: "w-time"}, ui.Column{Name: "Last seen", Class: "w-time"}, ui.Column{Name: "Expires", Class: "w-time"}, ui.Column{Name: "Actions", Class: "w-id", Hidden: true}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -728,7 +728,7 @@ func sessionRow(f ui.Frame, s *webhook.Session, this bool) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Ends").Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Expires").Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -761,7 +761,7 @@ func sessionRow(f ui.Frame, s *webhook.Session, this bool) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "\"><button class=\"action\" type=\"submit\">End <span class=\"folded\">")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "\"><button class=\"action\" type=\"submit\">Revoke <span class=\"folded\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -24,9 +24,9 @@ func TestPassword(t *testing.T) {
 	const newer = "another password"
 	for _, c := range []struct{ current, password, again, want string }{
 		{"", newer, newer, "is required"},
-		{"wrong", newer, newer, "is not right"},
+		{"wrong", newer, newer, "is wrong"},
 		{testPassword, "short", "short", "must have at least 12 characters"},
-		{testPassword, newer, newer + "x", "must be the same as the password"},
+		{testPassword, newer, newer + "x", "must match the password"},
 		{testPassword, strings.Repeat("ö", 513), strings.Repeat("ö", 513), "must be at most 1024 bytes"},
 	} {
 		p := here.send("/account/password", "current", c.current, "password", c.password, "again", c.again)
@@ -40,7 +40,7 @@ func TestPassword(t *testing.T) {
 	elsewhere.do("GET", "/account").want(t, 200, "")
 
 	here.send("/account/password", "current", testPassword, "password", newer, "again", newer).want(t, 303, "")
-	here.do("GET", "/account").want(t, 200, "Your password is changed. 1 other session ended.")
+	here.do("GET", "/account").want(t, 200, "Password changed. 1 other session ended.")
 	elsewhere.do("GET", "/account").want(t, 401, "")
 	if here.cookie("session") == before {
 		t.Error("the session is the same")
@@ -105,7 +105,7 @@ func TestSessionList(t *testing.T) {
 	browsers["phone"].do("GET", "/account").want(t, 200, "")
 	desk.do("GET", "/account/sessions/"+phone+"/revoke").want(t, 405, "")
 	desk.send("/account/sessions/"+phone+"/revoke").want(t, 303, "")
-	desk.do("GET", "/account").want(t, 200, "The session has ended.")
+	desk.do("GET", "/account").want(t, 200, "Session revoked.")
 	browsers["phone"].do("GET", "/account").want(t, 401, "")
 
 	desk.send("/account/sign-out-everywhere").want(t, 303, "")
@@ -171,7 +171,7 @@ func TestAuditPage(t *testing.T) {
 		"?filter[action]=subscription.pause": {"subscription pause", "svc_abc"},
 		"?filter[subject_id]=token-1":        {"svc_abc", "subscription pause"},
 		"?program=acme":                      {"svc_abc", "subscription pause"},
-		"?filter[admin]=unknown":             {"Nothing matches", "svc_abc"},
+		"?filter[admin]=unknown":             {"No results", "svc_abc"},
 	} {
 		p := v.do("GET", "/audit"+query)
 		rows := p.body[strings.Index(p.body, "<main"):]

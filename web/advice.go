@@ -16,36 +16,37 @@ type advice struct{ what, todo string }
 // the detail of the code.
 var errorAdvice = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout: "Ask the partner to respond before processing the events. --attempt-timeout limits the time of an attempt.",
-	webhook.ErrorDNS:     "Look up the name from this host, and check the URL for a typo.",
-	webhook.ErrorConnect: "Check that the server is running, that the port is right, and that no firewall blocks this host.",
-	webhook.ErrorTLS:     "Ask the partner to check the certificate and its chain: openssl s_client shows what the server presents.",
+	webhook.ErrorDNS:     "Look up the host name from the host of the service, and check the URL for a typo.",
+	webhook.ErrorConnect: "Check that the endpoint's server is running, that the port is right, and that no firewall blocks the service.",
+	webhook.ErrorTLS:     "Ask the partner to check the certificate and its chain: openssl s_client shows what the endpoint presents.",
 	webhook.ErrorBlocked: "If the address is intended, permit it with --allow-destination, then resend. Otherwise correct the URL of " +
 		"the subscription.",
-	webhook.ErrorProtocol:    "Check that the URL and its port lead to a web server that supports HTTP/1.1.",
-	webhook.ErrorInterrupted: "No action is needed: it is retried automatically. The receiver recognizes a repetition by its delivery ID.",
+	webhook.ErrorProtocol: "Check that the URL and its port lead to a web server that supports HTTP/1.1.",
+	webhook.ErrorInterrupted: "No action is needed: the delivery is retried automatically. The receiver recognizes a repetition " +
+		"by its delivery ID.",
 }
 
 // statusAdvice is for statuses with advice of their own.
 var statusAdvice = map[int]advice{
-	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend once the receiver is fixed."},
+	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend once the endpoint is fixed."},
 	401: {"The endpoint requires credentials, or rejected those it received (401).",
 		"Compare the Authorization header of the subscription with what the partner expects, then resend."},
 	403: {"The endpoint refused the request (403).", "Its signature check or a firewall may be the cause: compare the signing secret with " +
 		"the partner's, then resend."},
-	404: {"The server has no endpoint at this path (404).", "Check the path of the URL with the partner, then resend."},
+	404: {"No endpoint exists at this path (404).", "Check the path of the URL with the partner, then resend."},
 	405: {"The endpoint does not accept POST (405).", "Check the path of the URL with the partner, then resend."},
-	408: {"The server timed out while reading the request (408).", "A 4xx status is final: resend once the server is healthy."},
+	408: {"The endpoint timed out while reading the request (408).", "A 4xx status is final: resend once the endpoint is healthy."},
 	410: {"The endpoint is permanently gone (410).", "Ask the partner for the new URL, or delete the subscription."},
 	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, or send smaller batches with " +
 		"--batch-size, then resend."},
 	415: {"The endpoint does not accept JSON (415).", "Check the path of the URL with the partner, then resend."},
-	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend once the receiver is fixed."},
+	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend once the endpoint is fixed."},
 	429: {"The endpoint is rate limiting (429). Like any 4xx, that is final.",
-		"Requests are slowed down automatically. Set max_per_second of the subscription to what the partner allows, then resend what failed."},
-	500: {"The server failed while processing the request (500).", "Tell the partner: their log at this time has the cause."},
+		"Requests are slowed down automatically. Set the requests per second of the subscription to what the partner allows, then resend."},
+	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check their log for this time."},
 	502: {"A proxy received no valid response from the server behind it (502).",
 		"Tell the partner: the server behind the proxy is down or broken."},
-	503: {"The server is overloaded or in maintenance (503).", "No action is needed unless it continues. Retry-After in the response is " +
+	503: {"The endpoint is overloaded or in maintenance (503).", "No action is needed unless it continues. A Retry-After header is " +
 		"respected."},
 	504: {"A proxy timed out waiting for the server behind it (504).", "Tell the partner: the server behind the proxy is too slow."},
 }
@@ -53,10 +54,10 @@ var statusAdvice = map[int]advice{
 // classAdvice is for the other statuses, by their first digit.
 var classAdvice = map[int]advice{
 	2: {"The endpoint accepted the delivery.", ""},
-	3: {"The server redirected the request. Redirects are not followed.",
+	3: {"The endpoint redirected the request. Redirects are not followed.",
 		"Set the URL of the subscription to the target of the redirect, then resend."},
 	4: {"The endpoint rejected the request. Retrying would not help.", "Check its response. Resend once the cause is fixed."},
-	5: {"The server failed.", "Tell the partner: their log at this time has the cause."},
+	5: {"The endpoint failed.", "Ask the partner to check their log for this time."},
 }
 
 func adviceOf(a *webhook.Attempt) advice {
@@ -67,7 +68,7 @@ func adviceOf(a *webhook.Attempt) advice {
 		return s
 	}
 	if a.ResponseStatus >= 600 {
-		return advice{"HTTP does not define this status.", "Ask the partner what their server means by it. Only a 2xx counts as a success."}
+		return advice{"HTTP does not define this status.", "Ask the partner what their endpoint means by it. Only a 2xx counts as a success."}
 	}
 	return classAdvice[a.ResponseStatus/100]
 }

@@ -32,9 +32,17 @@ func alertDelivery(a *store.Alert, now time.Time) string {
 	case webhook.StatusFailed:
 		return "after " + made + " attempts"
 	case webhook.StatusRetryable:
-		return made + ", again " + ui.Until(a.NextAttemptAt, now)
+		return made + " attempts, next " + ui.Until(a.NextAttemptAt, now)
 	case store.AlertUnsent:
 		return "no channel"
 	}
 	return ""
+}
+
+// alertBadge is the state whose color and symbol the sending of an alert has.
+func alertBadge(s webhook.Status) string {
+	if s == store.AlertUnsent {
+		return string(webhook.StatusPending)
+	}
+	return string(s)
 }

@@ -62,7 +62,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
 		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
 	}}
-	p.times = ui.Chart{ID: "times", Name: "Time of an attempt", StepName: ui.Label(step), Format: chartTime, Log: true,
+	p.times = ui.Chart{ID: "times", Name: "Attempt duration", StepName: ui.Label(step), Format: chartTime, Log: true,
 		Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
 	for at := begin; at.Before(end); at = at.Add(span) {
 		s := byTime[at]

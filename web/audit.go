@@ -52,7 +52,7 @@ func (h *auditPages) list(r *request) (response, error) {
 	if v.Error != nil {
 		status = http.StatusBadRequest
 	}
-	f := h.frame(r, "Audit")
+	f := h.frame(r, "Audit log")
 	f.NewRows = a.newRows
 	return response{page: auditPage(f, &a), status: status}, nil
 }

@@ -73,7 +73,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">Actions of admins, and of commands on this host. Entries are never removed.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">Actions of admins, and of commands on this host (terminal). Entries are never removed.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -87,7 +87,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 			}
 			if a.list.Error == nil {
 				if a.failed != "" {
-					templ_7745c5c3_Err = ui.LoadError("The audit", f.Address, a.failed).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.LoadError("The audit log", f.Address, a.failed).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -136,7 +136,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Table("Audit", ui.Column{Name: "When", Class: "w-time"}, ui.Column{Name: "Who", Class: "w-waits"}, ui.Column{Name: "What", Class: "w-state"}, ui.Column{Name: "Detail"}, ui.Column{Name: "Subject", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Table("Audit log", ui.Column{Name: "Time", Class: "w-time"}, ui.Column{Name: "Admin", Class: "w-waits"}, ui.Column{Name: "Action", Class: "w-state"}, ui.Column{Name: "Details"}, ui.Column{Name: "Record", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -217,7 +217,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("When").Render(templ.WithChildren(ctx, templ_7745c5c3_Var8), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Time").Render(templ.WithChildren(ctx, templ_7745c5c3_Var8), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -271,7 +271,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Who").Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Admin").Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -302,7 +302,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("What").Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Action").Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -356,7 +356,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Detail").Render(templ.WithChildren(ctx, templ_7745c5c3_Var14), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Details").Render(templ.WithChildren(ctx, templ_7745c5c3_Var14), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -394,7 +394,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Subject").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Record").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

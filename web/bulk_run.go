@@ -51,7 +51,7 @@ func (b *bulkRunRecord) state() string {
 	case b.Status == webhook.BulkCancelled:
 		return "Cancelled after " + ui.Number(int64(b.Processed())) + of + " deliveries: " + ui.Number(int64(b.Done)) + " " + b.verb.was + "."
 	case b.Total < 0:
-		return "Counting the deliveries that match…"
+		return "Counting matching deliveries…"
 	}
 	return ui.Number(int64(b.Processed())) + of + " deliveries processed, " + ui.Number(int64(b.Done)) + " " + b.verb.was + "."
 }
@@ -79,8 +79,8 @@ func (b *bulkRunRecord) by() string {
 
 // waitingText says what the run waits for.
 func (b *bulkRunRecord) waitingText() string {
-	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ": each may have " + ui.Number(webhook.MaxOpenRedeliveries) +
-		" resent deliveries in progress. The run continues as they end."
+	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ". Each may have " + ui.Number(webhook.MaxOpenRedeliveries) +
+		" resent deliveries in progress; the run continues as they complete."
 }
 
 // created is the address of the deliveries that the run has created, those with one

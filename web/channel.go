@@ -72,7 +72,7 @@ type channelForm struct {
 // channelFields maps the parameters of errors to the fields of the form.
 func channelFields() map[string][2]string {
 	return map[string][2]string{
-		"name": {"name", "Name"}, "kind": {"kind", "Kind"}, "url": {"url", "URL"}, "to": {"to", "Addresses"},
+		"name": {"name", "Name"}, "kind": {"kind", "Kind"}, "url": {"url", "URL"}, "to": {"to", "Email addresses"},
 		"alerts": {"alert-" + string(webhook.AlertFailing), "Alerts"}, "channels": {"name", "Channels"},
 	}
 }
@@ -221,7 +221,7 @@ func (h *channelPages) test(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "A test alert is being sent. Its result is listed under Last alerts."}}, nil
+		Text: "A test alert is being sent. Its result is listed under Recent alerts."}}, nil
 }
 
 func (h *channelPages) confirmDelete(r *request) (response, error) {
@@ -270,13 +270,13 @@ func channelKind(k webhook.ChannelKind) string {
 func alertMeaning(name webhook.AlertName) string {
 	switch name {
 	case webhook.AlertFailing:
-		return "A subscription's circuit breaker opened: its events wait."
+		return "Several attempts in a row failed and the circuit breaker of a subscription opened: its events wait."
 	case webhook.AlertRecovered:
-		return "A failing subscription accepts deliveries again."
+		return "The endpoint of a failing subscription accepts deliveries again."
 	case webhook.AlertDisabled:
-		return "A subscription was failing for longer than --disable-after, and was disabled."
+		return "A subscription failed for longer than --disable-after and was disabled."
 	case webhook.AlertLost:
-		return "Events were removed by the retention before they could be delivered."
+		return "Events were older than the retention period and were removed before they could be delivered."
 	}
 	return ""
 }
@@ -301,7 +301,7 @@ func smtpResult(code int) string {
 	text := "the mail server rejected the message"
 	switch {
 	case code >= 200 && code < 300:
-		return "Accepted by the mail server"
+		return "accepted by the mail server"
 	case code == 530 || code == 534 || code == 535:
 		text = "the mail server rejected the user name or password; check --smtp-user and --smtp-password-file"
 	case code == 550 || code == 551 || code == 553:

@@ -38,7 +38,7 @@ func TestChannelPages(t *testing.T) {
 	shown(path, "https://hooks.example/…", "Send test alert", "No alerts sent yet.", "Events lost")
 	shown("/alerts", "On call", "Events lost")
 	v.send(path+"/test").want(t, 303, "")
-	shown(path, "Test", "not sent yet", "0 of 5 attempts")
+	shown(path, "Test", "Not sent yet", "0 of 5 attempts")
 	shown(path+"/edit", "Leave empty to keep it.")
 	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not ticked
 	shown("/alerts", "Night shift", "paused")

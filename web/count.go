@@ -50,3 +50,12 @@ func andDeliveries(n int) string {
 	}
 	return "and " + counted(n) + " deliveries"
 }
+
+// capitalized returns a text with its first letter in upper case, for the beginning of
+// a cell or a sentence.
+func capitalized(s string) string {
+	if s == "" {
+		return ""
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

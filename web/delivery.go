@@ -37,15 +37,15 @@ func deliveryNoteOf(d *webhook.Delivery) (short, long string) {
 func failureText(r webhook.FailureReason) string {
 	switch r {
 	case webhook.FailureAttemptsExhausted:
-		return "All " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed. It is not retried automatically."
+		return "All " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed. The delivery is not retried automatically."
 	case webhook.FailureRejected:
-		return "The endpoint rejected it. Only a 5xx status is retried."
+		return "The endpoint rejected the delivery. Of the error statuses, only 5xx is retried."
 	case webhook.FailureBlocked:
 		return "The URL resolves to an address that is not allowed. Permit it with --allow-destination."
 	case webhook.FailureSubscriptionDeleted:
 		return "The subscription was deleted before it could be delivered."
 	case webhook.FailureExpired:
-		return "It was older than the retention before it could be delivered."
+		return "Its events became older than the retention period before they could be delivered."
 	}
 	return ""
 }

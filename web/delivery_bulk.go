@@ -43,7 +43,7 @@ var (
 		action: webhook.BulkRedeliver, path: "/deliveries/redeliver", title: "Resend", button: "Resend",
 		will: "will be resent.", was: "resent",
 		means: "Each becomes a new delivery of the same events, linked to the original, with its own ID and five attempts. Receivers " +
-			"recognize events that they already have by their IDs. Resent deliveries go before new events of the same subscription.",
+			"recognize events that they already have by their IDs. Resent deliveries are sent before new events of the same subscription.",
 	}
 	bulkCancel = &bulkVerb{
 		action: webhook.BulkCancel, path: "/deliveries/cancel", title: "Cancel", button: "Cancel", danger: true,
@@ -63,7 +63,7 @@ func verbOf(a webhook.BulkAction) *bulkVerb {
 
 func (b *bulkVerb) does(n int) string {
 	if n == 0 {
-		return "No action is available."
+		return "0 deliveries " + b.will
 	}
 	return deliveriesOf(n) + " " + b.will
 }
@@ -110,9 +110,9 @@ func (b *bulkForm) confirmation() ui.Confirmation {
 	}
 	switch {
 	case !b.plan.Complete:
-		c.Button = b.verb.button + " all that match"
+		c.Button = b.verb.button + " all matching"
 	case b.plan.Done == 0:
-		c.Refused = "No matching delivery can be changed."
+		c.Refused = "No matching delivery can be " + b.verb.was + "."
 	}
 	return c
 }
@@ -153,7 +153,7 @@ func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newes
 	if given := r.FormValue(newestParameter); given != "" {
 		if newest, err = strconv.ParseInt(given, 10, 64); err != nil || newest < 0 {
 			return b, 0, &problem{
-				status: http.StatusBadRequest, title: "This form cannot be read",
+				status: http.StatusBadRequest, title: "Invalid form",
 				text: "The newest delivery must be a number. Nothing was done.",
 			}
 		}
@@ -176,7 +176,7 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 			matching, err := url.ParseQuery(given.Get(matchingParameter))
 			if err != nil {
 				return response{}, &problem{
-					status: http.StatusBadRequest, title: "This form cannot be read",
+					status: http.StatusBadRequest, title: "Invalid form",
 					text: "Its selection has an invalid escape. Nothing was done.",
 				}
 			}
@@ -192,7 +192,7 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 		}
 		if b.list.Values.Has(tickedParameter) && b.list.Query.Filters["id"] == nil {
 			return response{location: ui.InProgram("/deliveries", r.program), note: &ui.Note{Kind: ui.NoteWarning,
-				Text: "No delivery is selected. Select some, or all that match."}}, nil
+				Text: "No delivery is selected. Select some, or all matching deliveries."}}, nil
 		}
 		limit := countTime
 		if r.FormValue(countParameter) == "all" {
@@ -247,7 +247,7 @@ func (h *deliveryPages) countBulk(verb *bulkVerb) handler {
 		if !webhook.IsID(b.id) || b.list.Error != nil {
 			return response{}, &problem{
 				status: http.StatusBadRequest, title: "These deliveries cannot be counted",
-				text: "The address is not that of a confirmation.",
+				text: "The address is not that of a confirmation page.",
 			}
 		}
 		f := h.bulkFrame(r, "")
@@ -294,8 +294,8 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 		id := r.PostFormValue(runParameter)
 		if !webhook.IsID(id) {
 			return response{}, &problem{
-				status: http.StatusBadRequest, title: "This form cannot be read",
-				text: "It does not name its run. Nothing was done.",
+				status: http.StatusBadRequest, title: "Invalid form",
+				text: "The form does not contain the ID of its run. Nothing was done.",
 			}
 		}
 		query := ofProgram(&b.list.Query, r.program)

@@ -123,18 +123,18 @@ func (h *deliveryPages) export(r *request) (response, error) {
 		return response{}, err
 	}
 	if v.Error != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
+		return response{}, &problem{status: http.StatusBadRequest, title: "The export failed", text: v.Error.Error()}
 	}
 	format := r.URL.Query().Get("format")
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	if types[format] == "" {
-		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported",
+		return response{}, &problem{status: http.StatusBadRequest, title: "The export failed",
 			text: "The parameter format must be ndjson or csv."}
 	}
 	q := *ofProgram(&v.Query, r.program)
 	q.Size = 1 // what cannot be listed is refused before the file begins
 	if _, _, err := h.store.Deliveries().PageAll(r.Context(), &q); errors.As(err, &v.Error) {
-		return response{}, &problem{status: http.StatusBadRequest, title: "These deliveries cannot be exported", text: v.Error.Error()}
+		return response{}, &problem{status: http.StatusBadRequest, title: "The export failed", text: v.Error.Error()}
 	} else if err != nil {
 		return response{}, err
 	}

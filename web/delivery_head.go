@@ -65,13 +65,13 @@ func (d *deliveryRecord) sentence() string {
 		case webhook.FailureSubscriptionDeleted:
 			return "Failed: the subscription was deleted, " + attempts
 		case webhook.FailureExpired:
-			return "Failed: older than the retention, " + attempts
+			return "Failed: older than the retention period, " + attempts
 		}
 		return "Failed: " + why + ", " + attempts
 	case !d.ClaimedAt.IsZero():
 		return "Sending: attempt " + strconv.Itoa(d.AttemptsMade) + " of " + of + " is in flight"
 	case d.AttemptsMade == 0:
-		return "Waiting for a free slot of the subscription"
+		return "Waiting for the first attempt"
 	}
 	return "Retrying: " + why + ", " + attempts
 }
@@ -114,9 +114,9 @@ func bodyChange(before, after *webhook.Attempt) string {
 	case a == b && before.ResponseTruncated == after.ResponseTruncated:
 		return ""
 	case a == "":
-		return "The body was empty, and has " + ui.ByteSize(int64(len(b))) + " now."
+		return "The body was empty and now has " + ui.ByteSize(int64(len(b))) + "."
 	case b == "":
-		return "The body had " + ui.ByteSize(int64(len(a))) + ", and is empty now."
+		return "The body had " + ui.ByteSize(int64(len(a))) + " and is now empty."
 	default:
 		return "The body differs: " + ui.ByteSize(int64(len(a))) + " before, " + ui.ByteSize(int64(len(b))) + " now."
 	}

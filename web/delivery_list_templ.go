@@ -169,7 +169,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "</p><details class=\"api\"><summary>The same over the API</summary><p class=\"quiet\">TOKEN is an access token with the scope webhooks.write.</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "</p><details class=\"api\"><summary>Equivalent API request</summary><p class=\"quiet\">TOKEN is an access token with the scope webhooks.write.</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -387,7 +387,7 @@ func bulkBar(l *deliveryList) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "</span></label> <button class=\"action danger\" type=\"submit\" formaction=\"/deliveries/cancel\" aria-label=\"Cancel deliveries\">Cancel</button></div>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "</span></label> <button class=\"action danger\" type=\"submit\" formaction=\"/deliveries/cancel\">Cancel deliveries</button></div>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -167,7 +167,7 @@ func TestDeliveryList(t *testing.T) {
 		p := v.do("GET", "/deliveries?"+query)
 		text := `class="tools"`
 		if want == 0 {
-			text = "Nothing matches."
+			text = "No results."
 		}
 		p.want(t, 200, text)
 		if got := len(p.listed()); got != want {
@@ -216,7 +216,7 @@ func TestBulkOverPages(t *testing.T) {
 	if got := again.Header.Get("Location"); got != run {
 		t.Errorf("the second time leads to %s, want %s", got, run)
 	}
-	v.do("GET", run).want(t, 200, "Counting the deliveries that match…")
+	v.do("GET", run).want(t, 200, "Counting matching deliveries…")
 	v.ended(w, run).want(t, 200, "40 deliveries resent.")
 	v.do("GET", run).has(t, "40 pending")
 	v.do("GET", "/bulk-runs").want(t, 200, `href="`+run+`"`)
@@ -314,7 +314,7 @@ func TestBulkCount(t *testing.T) {
 	if err := bulkPage(fixedFrame(), form).Render(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all that match</button>",
+	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all matching</button>",
 		"34: already resent"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the page does not have %q:\n%s", want, b.String())
@@ -333,14 +333,14 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	v.do("GET", none.Header.Get("Location")).want(t, 200, "No delivery is selected.")
 
 	ask := v.do("GET", "/deliveries/cancel?filter[id]="+one)
-	ask.want(t, 200, "No matching delivery can be changed.")
+	ask.want(t, 200, "No matching delivery can be cancelled.")
 	v.do("GET", "/deliveries/cancel?filter[status]=nothing").want(t, 400, "must be one of")
 	v.do("GET", "/deliveries/cancel?all=1&matching=%25zz").want(t, 400, "invalid escape")
 	if to := v.do("GET", "/deliveries/cancel?all=1&matching="+url.QueryEscape(
 		"//elsewhere.example")).Header.Get("Location"); !strings.HasPrefix(to, "/deliveries/cancel?") {
 		t.Errorf("the choice of all leads to %s", to)
 	}
-	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not name its run")
+	v.send("/deliveries/redeliver?filter[id]="+one).want(t, 400, "does not contain the ID of its run")
 	v.send("/deliveries/redeliver", "run", webhook.NewID(), "newest", "x").want(t, 400, "must be a number")
 	v.send("/deliveries/redeliver?filter[id]=x", "run", webhook.NewID()).want(t, 400, "must be UUIDs")
 }

@@ -192,7 +192,7 @@ const splitWidth = 1000
 // phaseParts divides the time of an attempt into its parts; longest is how long a
 // drawing of the whole width would be.
 func phaseParts(a *webhook.Attempt, longest time.Duration) []attemptPart {
-	rest := "Rest of the answer"
+	rest := "Rest of response"
 	if a.Error != webhook.ErrorNone {
 		rest = "Until it failed"
 	}
@@ -269,16 +269,16 @@ func (d *deliveryRecord) next() string {
 	case !d.ClaimedAt.IsZero():
 		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is in flight."
 	case d.AttemptsMade == 0:
-		why = append(why, "Attempt "+number+" is made as soon as the subscription has a free slot.")
+		why = append(why, "Attempt "+number+" starts as soon as the limits on deliveries in flight allow.")
 	default:
 		last := &d.attempts[len(d.attempts)-1]
 		if last.Error == webhook.ErrorInterrupted {
-			why = append(why, "Attempt "+number+" follows at once: the service itself interrupted the last one.")
+			why = append(why, "Attempt "+number+" follows immediately: the service stopped during the last one.")
 		} else {
 			why = append(why, "Attempt "+number+" follows automatically.")
 		}
 		if after := headerValue(last.header, "Retry-After"); last.ResponseStatus == http.StatusServiceUnavailable && after != "" {
-			why = append(why, "The server asked for a wait: Retry-After "+ui.Visible(after)+".")
+			why = append(why, "The endpoint asked to wait: Retry-After: "+ui.Visible(after)+".")
 		}
 	}
 	switch sub := &d.Subscription; {
@@ -298,7 +298,7 @@ func (d *deliveryRecord) cannotRedeliver() string {
 	case !d.Subscription.Active && !d.Own:
 		return "The subscription is paused: resume it first."
 	case d.body == nil:
-		return "Its events were older than the retention and were removed."
+		return "Its events were older than the retention period and were removed."
 	}
 	return ""
 }
@@ -336,7 +336,7 @@ func (d *deliveryRecord) requestHeader() [][2]string {
 	if head.At.IsZero() {
 		for i := range lines {
 			if lines[i][0] == "webhook-timestamp" {
-				lines[i][1] = "the time of the attempt, in seconds since 1970"
+				lines[i][1] = "(Unix time of the attempt)"
 			}
 		}
 	}
@@ -417,7 +417,7 @@ func (h *deliveryPages) body(r *request) (response, error) {
 	}
 	if d.body == nil {
 		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
-			text: "The events of this delivery are older than the retention, and were removed."}
+			text: "The events of this delivery were older than the retention period and were removed."}
 	}
 	return textFile(d.bodyFile(), d.body), nil
 }
@@ -473,7 +473,7 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 		return response{}, unavailable(asProblem(err))
 	}
 	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "This is the new delivery. It is sent as soon as the subscription has a free slot."}}, nil
+		Text: "This is the new delivery. It is sent as soon as the limits on deliveries in flight allow."}}, nil
 }
 
 func (h *deliveryPages) confirmCancel(r *request) (response, error) {
@@ -481,7 +481,7 @@ func (h *deliveryPages) confirmCancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: cancelPage(h.frame(r, "Cancel the delivery"), d)}, nil
+	return response{page: cancelPage(h.frame(r, "Cancel delivery"), d)}, nil
 }
 
 func (h *deliveryPages) cancel(r *request) (response, error) {

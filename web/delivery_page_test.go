@@ -175,7 +175,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.do("GET", path)
 	p.want(t, 200, "Retrying: 500 Internal Server Error, 3 of 5 attempts")
 	p.has(t, `id="attempt-1"`, `id="attempt-2"`, `id="attempt-3"`, `id="response"`, `id="request"`,
-		"Attempt 4 of 5 follows automatically.", "The server failed while processing the request (500).", "Until it failed", "10.0 s",
+		"Attempt 4 of 5 follows automatically.", "The endpoint failed while processing the request (500).", "Until it failed", "10.0 s",
 		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
 		"<del>a</del>", "<ins>b</ins>",
 		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // of the ten seconds of the longest
@@ -204,7 +204,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.want(t, 303, "")
 	p = v.do("GET", path)
 	p.want(t, 200, "It will not be sent again.")
-	p.has(t, "An admin cancelled it", "Already completed.", "Cancelled after 3 attempts")
+	p.has(t, "The delivery was cancelled", "Already completed.", "Cancelled after 3 attempts")
 	v.send(path+"/cancel").want(t, 409, "already ended")
 
 	// Redeliver, which leads to the new one; each links to the other.
@@ -214,7 +214,7 @@ func TestDeliveryPage(t *testing.T) {
 	again := p.Header.Get("Location")
 	p = v.do("GET", again)
 	p.want(t, 200, "This is the new delivery")
-	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 is made as soon as")
+	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 starts as soon as")
 	v.do("GET", path).want(t, 200, `href="`+again+`"`)
 
 	deliveryOfGone(t, v, l, path, again)
@@ -415,7 +415,7 @@ func TestPartsOf(t *testing.T) {
 		{"connect", "Connect", 20 * time.Millisecond, "50", "100"},
 		{"tls", "TLS", 30 * time.Millisecond, "150", "150"},
 		{"first-byte", "First byte", 25 * time.Millisecond, "300", "125"},
-		{"rest", "Rest of the answer", 15 * time.Millisecond, "425", "75"},
+		{"rest", "Rest of response", 15 * time.Millisecond, "425", "75"},
 	}
 	if diff := cmp.Diff(want, phaseParts(&a, 200*time.Millisecond), cmp.AllowUnexported(attemptPart{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -521,8 +521,8 @@ func TestBodyChange(t *testing.T) {
 	for got, want := range map[string]string{
 		bodyChange(a, a):    "",
 		bodyChange(a, b):    "The body differs: 3 B before, 5 B now.",
-		bodyChange(none, a): "The body was empty, and has 3 B now.",
-		bodyChange(a, none): "The body had 3 B, and is empty now.",
+		bodyChange(none, a): "The body was empty and now has 3 B.",
+		bodyChange(a, none): "The body had 3 B and is now empty.",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -91,7 +91,7 @@ func resultOf(r *store.EventResult) (state, word, more string) {
 	total := r.Total()
 	switch {
 	case total == 0 && r.More:
-		return "pending", "unknown", "too many subscriptions to look through"
+		return "pending", "unknown", "too many subscriptions to check"
 	case total == 0:
 		return "", "no subscriber", ""
 	case r.Failed > 0:
@@ -159,8 +159,8 @@ func (h *eventPages) export(r *request) (response, error) {
 	}
 	if v.Error != nil || format != "ndjson" && format != "csv" {
 		return response{}, &problem{
-			status: http.StatusBadRequest, title: "This cannot be exported",
-			text: "The address must have format=ndjson or format=csv, and filters that the list takes.",
+			status: http.StatusBadRequest, title: "The export failed",
+			text: "The address must have format=ndjson or format=csv, and filters that the list supports.",
 		}
 	}
 	detail := "as " + format + ": " + cmp.Or(webhook.EventList.Selection(&v.Query), "everything")
@@ -284,7 +284,7 @@ func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 func (e *eventRecord) outcome() string {
 	removed := ""
 	if e.Removed > 0 {
-		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that retention has since removed."
+		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that have since been removed by retention."
 	}
 	switch {
 	case len(e.lines) > 0 || len(e.Waiting) > 0:
@@ -418,7 +418,7 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (respons
 	if compact := new(bytes.Buffer); json.Compact(compact, []byte(f.text)) == nil && compact.Len() <= maxCurlBody {
 		f.curl = h.curl.CommandText("POST", "/v2/events", compact.String())
 	}
-	return response{page: publishPage(h.frame(r, "Publish a test event"), f), status: status}, nil
+	return response{page: publishPage(h.frame(r, "Publish event"), f), status: status}, nil
 }
 
 // draft renders an event as a text to publish: with a new ID, so that
@@ -494,16 +494,16 @@ func (h *eventPages) publish(r *request) (response, error) {
 	}
 	if errors.As(err, &refused) && refused.Code == webhook.CodeUnavailable {
 		return response{}, &problem{
-			status: http.StatusServiceUnavailable, title: "This cannot be stored just now",
+			status: http.StatusServiceUnavailable, title: "The event cannot be stored",
 			text: refused.Detail, retryAfter: 10 * time.Second,
 		}
 	}
 	if err != nil {
 		return response{}, unavailable(err)
 	}
-	said := ui.Note{Kind: ui.NoteSuccess, Text: "Published. It is sent to all subscriptions to " + event.Name + "."}
+	said := ui.Note{Kind: ui.NoteSuccess, Text: "Event published. It is sent to all active subscriptions to " + event.Name + "."}
 	if added == 0 {
-		said = ui.Note{Kind: ui.NoteWarning, Text: "This event was already published: nothing was added."}
+		said = ui.Note{Kind: ui.NoteWarning, Text: "This event was already published. Nothing was added."}
 	}
 	return response{location: eventPath(f.program, event.ID), note: &said}, nil
 }

@@ -72,7 +72,7 @@ func eventsPage(f ui.Frame, e *eventRecords) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = ui.ActionLink(ui.InProgram("/events/publish", f.Program), "plus", "Publish a test event").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.ActionLink(ui.InProgram("/events/publish", f.Program), "plus", "Publish event").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -123,7 +123,7 @@ func eventsPage(f ui.Frame, e *eventRecords) templ.Component {
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
-							templ_7745c5c3_Err = ui.ActionLink(ui.InProgram("/events/publish", f.Program), "plus", "Publish a test event").Render(ctx, templ_7745c5c3_Buffer)
+							templ_7745c5c3_Err = ui.ActionLink(ui.InProgram("/events/publish", f.Program), "plus", "Publish event").Render(ctx, templ_7745c5c3_Buffer)
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -226,7 +226,7 @@ func eventTable(f ui.Frame, events []webhook.Event, results []store.EventResult)
 				return nil
 			})
 			templ_7745c5c3_Err = ui.Table("Events", ui.Column{Name: "Result", Class: "w-result"}, ui.Column{Name: "Event type"}, ui.Column{Name: "Program", Class: "w-program"},
-				ui.Column{Name: "Received", Class: "w-time"}, ui.Column{Name: "Happened", Class: "w-time"}, ui.Column{Name: "ID", Class: "w-copy"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
+				ui.Column{Name: "Received", Class: "w-time"}, ui.Column{Name: "Occurred", Class: "w-time"}, ui.Column{Name: "ID", Class: "w-copy"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -484,7 +484,7 @@ func eventRow(f ui.Frame, e *webhook.Event, r *store.EventResult) templ.Componen
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Happened", "w-happened").Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Occurred", "w-happened").Render(templ.WithChildren(ctx, templ_7745c5c3_Var19), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -768,7 +768,7 @@ func eventPage(f ui.Frame, e *eventRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Sequence number").Render(templ.WithChildren(ctx, templ_7745c5c3_Var32), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Position in the log").Render(templ.WithChildren(ctx, templ_7745c5c3_Var32), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -854,7 +854,7 @@ func eventPage(f ui.Frame, e *eventRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Happened").Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Occurred").Render(templ.WithChildren(ctx, templ_7745c5c3_Var36), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1086,7 +1086,7 @@ func eventPage(f ui.Frame, e *eventRecord) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table("Subscriptions that have not reached this event", ui.Column{Name: "Subscription"}, ui.Column{Name: "State", Class: "w-state"}, ui.Column{Name: "Events ahead in the log", Class: "number w-waits"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var44), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table("Subscriptions that have not reached this event", ui.Column{Name: "Subscription"}, ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "Events ahead in the log", Class: "number w-waits"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var44), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1685,7 +1685,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, " <p class=\"lead\">It is published as over the API: checked against the catalog, stored in the log, and <strong>sent to every subscription that includes its type.</strong> ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 80, " <p class=\"lead\">The event is published as with the API: validated against the catalog, stored in the event log, and <strong>sent to every active subscription to its type.</strong> ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1733,7 +1733,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "example", Name: "name", Label: "Begin with the example of", Kind: "select", Value: p.name, Options: namesOf(p.names), Submit: true}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "example", Name: "name", Label: "Start from the example of", Kind: "select", Value: p.name, Options: namesOf(p.names), Submit: true}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1753,7 +1753,7 @@ func publishPage(f ui.Frame, p *publishForm) templ.Component {
 				}
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "publish-event", Name: "event", Label: "Event", Kind: "textarea", Value: p.text, Required: true, Error: errorTexts(p.errors, "publish-event"),
-				Hint: "JSON. The id prevents publishing it twice. The timestamp defaults to now."}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "JSON. An event with the same ID is published only once. The timestamp defaults to now."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

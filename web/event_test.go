@@ -32,7 +32,7 @@ func TestEventPages(t *testing.T) {
 		{"?filter[name]=channel_created", []string{"/events/other/" + id}, []string{"/events/acme/"}},
 		{"?filter[id]=" + events[3].ID, []string{"/events/acme/" + events[3].ID, "<span>pending</span>", "0 of 1 delivered, 1 waiting",
 			"number 3"}, []string{"/events/other/", events[4].ID}},
-		{"?filter[name]=ping", []string{"Nothing matches."}, nil},
+		{"?filter[name]=ping", []string{"No results."}, nil},
 		{"?sort=received_at", []string{events[0].ID}, []string{"/events/other/"}},
 	} {
 		p := v.do("GET", "/events"+tt.query)
@@ -48,8 +48,8 @@ func TestEventPages(t *testing.T) {
 	}
 	v.do("GET", strings.ReplaceAll(next[1], "&amp;", "&")).has(t, "/events/acme/"+events[0].ID, "Newest", `rel="prev"`)
 	p = v.do("GET", "/events?filter[nme]=x")
-	p.want(t, 400, "This cannot be listed.")
-	v.do("GET", "/events?page[cursor]=x").want(t, 400, "This cannot be listed.")
+	p.want(t, 400, "The list could not be loaded.")
+	v.do("GET", "/events?page[cursor]=x").want(t, 400, "The list could not be loaded.")
 
 	// One event, and what became of it.
 	page := "/events/acme/" + events[1].ID
@@ -80,7 +80,7 @@ func TestEventResultText(t *testing.T) {
 		want   string
 	}{
 		{store.EventResult{}, " no subscriber "},
-		{store.EventResult{More: true}, "pending unknown too many subscriptions to look through"},
+		{store.EventResult{More: true}, "pending unknown too many subscriptions to check"},
 		{store.EventResult{Delivered: 1}, "success delivered to 1 subscription"},
 		{store.EventResult{Delivered: 3}, "success delivered to 3 subscriptions"},
 		{store.EventResult{Delivered: 100, More: true}, "success delivered 100 of at least 100 delivered"},
@@ -179,13 +179,13 @@ func TestPublish(t *testing.T) {
 	p = v.send("/events/publish", "program", "acme", "event", text)
 	p.want(t, 303, "")
 	at := p.Header.Get("Location")
-	v.do("GET", at).want(t, 200, "Published. It is sent to all subscriptions to content_published.")
+	v.do("GET", at).want(t, 200, "Event published. It is sent to all active subscriptions to content_published.")
 	// The same form once more adds nothing.
 	p = v.send("/events/publish", "program", "acme", "event", strings.ReplaceAll(text, "\n", "\r\n"))
 	if got := p.Header.Get("Location"); p.StatusCode != 303 || got != at {
 		t.Errorf("sent twice: got %d, %s; want 303, %s", p.StatusCode, got, at)
 	}
-	v.do("GET", at).want(t, 200, "nothing was added")
+	v.do("GET", at).want(t, 200, "Nothing was added")
 	l.form() // it is on its way
 
 	for name, tt := range map[string]struct {
@@ -299,7 +299,7 @@ func TestEventTypePages(t *testing.T) {
 		"/v2/event_types/content_published")
 	v.do("GET", "/event-types/content_published?program=other").has(t, `<p class="quiet">None</p>`)
 	v.do("GET", "/event-types?program=other").hasNot(t, "1 active")
-	v.do("GET", "/event-types/ping").hasNot(t, "Publish a test event")
+	v.do("GET", "/event-types/ping").hasNot(t, "Publish event")
 	v.do("GET", "/event-types/user_notification_created").has(t, "When category is comment", "<code>details.comment_count</code>",
 		"array of integer, int64", "<code>category</code>")
 	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")

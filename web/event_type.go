@@ -252,7 +252,7 @@ func condition(n *schemaNode) string {
 		}
 	}
 	if len(parts) == 0 && len(n.Required) > 0 {
-		return strings.Join(n.Required, " and ") + " is there"
+		return strings.Join(n.Required, " and ") + " is present"
 	}
 	return strings.Join(parts, " and ")
 }

@@ -459,7 +459,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if e.Name != "ping" {
-				templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events/publish", publishQuery(f.Program, e.Name)), "plus", "Publish a test event").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events/publish", publishQuery(f.Program, e.Name)), "plus", "Publish event").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -786,7 +786,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "Subscription"}, ui.Column{Name: "Program", Class: "w-program"}, ui.Column{Name: "State", Class: "w-state"}, ui.Column{Name: "ID", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "Subscription"}, ui.Column{Name: "Program", Class: "w-program"}, ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "ID", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

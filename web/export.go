@@ -34,7 +34,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 		return response{}, err
 	}
 	bad := func(text string) (response, error) {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This cannot be exported", text: text}
+		return response{}, &problem{status: http.StatusBadRequest, title: "The export failed", text: text}
 	}
 	if v.Error != nil {
 		return bad(v.Error.Error())

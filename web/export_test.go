@@ -30,7 +30,7 @@ func TestExports(t *testing.T) {
 		{"/audit", "?program=acme&filter[action]=event.publish", 52},
 	} {
 		page := v.do("GET", tt.path+tt.link)
-		page.want(t, 200, "All that match")
+		page.want(t, 200, "All matching records")
 		for _, format := range []string{"ndjson", "csv"} {
 			got := v.do("GET", page.link(t, `href="([^"]*/export\?[^"]*format=`+format+`[^"]*)"`))
 			got.want(t, 200, "")

@@ -39,13 +39,13 @@ func (h *site) setupSteps(admin string, done *store.FirstRun) []setupStep {
 	}, {
 		label: "Create a program and a token", text: "A program is a tenant. Its token publishes events and manages subscriptions.",
 		path: "/tokens/new?scopes=" + fullPreset, done: done.Token,
-		note: "Keeps the new token in the variable TOKEN of the shell:", command: "TOKEN=$(" + h.tokenCommand(done.ProgramID) + ")",
+		note: "Stores the new token in the shell variable TOKEN:", command: "TOKEN=$(" + h.tokenCommand(done.ProgramID) + ")",
 	}, {
-		label: "Create a subscription", text: "A subscription sends the event types that you choose to a URL.",
+		label: "Create a subscription", text: "A subscription sends the event types that you choose to a partner's URL.",
 		path: ui.InProgram("/subscriptions/new", done.ProgramID), done: done.SubscriptionID != "",
 		note: tokenNote, command: h.subscribeCommand(),
 	}, {
-		label: "Send a test event", text: "The example of an event type goes to one subscription, and the page shows the response.",
+		label: "Send a test event", text: "Sends an example event to one subscription and shows the response.",
 		note:    tokenNote,
 		command: h.curl.Command("POST", apiSubscriptions+"/SUBSCRIPTION_ID/test", `{"name": "`+exampleEvent+`"}`),
 	}}

@@ -92,7 +92,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
 			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed",
 			"401 Unauthorized since", "at least 10,000 waiting",
-			"no success known", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<",
+			"no success on record", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<",
 			"404 Not Found",
 		}, []string{healthy, "second line</strong>", "key=secret"}},
 		"events were lost": {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals },
@@ -104,7 +104,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{`<details class="part" open`,
 			"after 5/5 attempts", healthy}, nil},
 		"no room": {func(o *overview) { o.health.disk = all.disk }, []string{alarm, "Events are rejected until disk space is freed.",
-			"has 199 MiB free, and 256 MiB must be"}, []string{"Not ready"}},
+			"has 199 MiB free; the minimum is 256 MiB"}, []string{"Not ready"}},
 		"no room, not ready": {func(o *overview) { o.health.disk, o.notReady, o.fullDisk = all.disk, "the disk", true },
 			[]string{"Events are rejected"}, []string{"<strong>Not ready"}},
 		"no room, and worse": {func(o *overview) { o.health.disk, o.notReady = all.disk, "it broke" }, []string{"Events are rejected",
@@ -214,7 +214,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- s.Retain(ctx, store.Retention{All: 3 * time.Hour}) }()
 		time.Sleep(2 * time.Hour)
-		wants(">expired<", "It was older than the retention before it could be delivered.")
+		wants(">expired<", "Its events became older than the retention period before they could be delivered.")
 		time.Sleep(4 * time.Hour)
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Hour)

@@ -182,7 +182,7 @@ func closedByText(by webhook.IncidentEnd) string {
 	case webhook.IncidentIsQuiet:
 		return "no delivery failed permanently for an hour"
 	case webhook.IncidentChanged:
-		return "the subscription got another URL, or was resumed"
+		return "the URL of the subscription was changed, or the subscription was resumed"
 	case webhook.IncidentDeleted:
 		return "the subscription was deleted"
 	}

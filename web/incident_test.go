@@ -19,7 +19,7 @@ func TestPartnerMessage(t *testing.T) {
 	i := fixedIncidents().groups[0].all[0].Incident
 	text := partnerMessage(&i, store.MaxWaiting)
 	for _, want := range []string{
-		"Webhook deliveries to https://hooks.example/in fail: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-",
+		"Webhook deliveries to https://hooks.example/in are failing: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-",
 		"Last success:  2026-",
 		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header",
 		"Events waiting: 312", "Deliveries failed permanently: 5",
@@ -95,9 +95,9 @@ func TestIncidentPages(t *testing.T) {
 		path := regexp.MustCompile(`/incidents/[0-9a-f-]{36}`).FindString(overview)
 		wants("/status", ">1 incident</span>", ">Ready</span>")
 		wants("/incidents?filter[status]=open", path, "rejecting", "1 waiting, 2 failed")
-		wants("/incidents?filter[status]=resolved", "Nothing matches.")
+		wants("/incidents?filter[status]=resolved", "No results.")
 		wants("/incidents?filter[status]=closed", "must be one of open, resolved")
-		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing”: not sent",
+		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
 			"webhook-id: ", "What to check:", "/v2/incidents/")
 		attemptOne(t, s, sub.ID, 200, policy)
 		if _, err := s.Replays().Create(t.Context(), "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
@@ -108,7 +108,7 @@ func TestIncidentPages(t *testing.T) {
 		wants(path, "Closed: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
 		wants("/", "No open incidents.", ">No incidents</span>")
 		wants("/incidents", path, "resolved")
-		wants("/incidents/"+webhook.NewID(), "This cannot be done")
+		wants("/incidents/"+webhook.NewID(), "Not found")
 	})
 }
 

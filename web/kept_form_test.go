@@ -22,7 +22,7 @@ func TestFormOutlivesSession(t *testing.T) {
 	v.send("/sign-out").want(t, 303, "")
 
 	p := v.post(path, typed.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
-	p.want(t, 401, "what you typed is kept")
+	p.want(t, 401, "Sign in to submit what you typed.")
 	p.hasNot(t, "hush")
 	p.inert(t)
 	next := url.Values{"email": {testAdmin}, "password": {testPassword}}

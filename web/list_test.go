@@ -36,7 +36,7 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 			p := v.do("GET", path+query)
 			p.want(t, 500, "could not be loaded.")
 			p.has(t, `class="filters"`, "<code>"+p.Header.Get("X-Request-Id")+"</code>", `href="`+path+query+`"`, "Try again")
-			p.hasNot(t, "no such table", "Nothing matches", "There is no")
+			p.hasNot(t, "no such table", "No results", "There is no")
 		})
 	}
 }

@@ -35,7 +35,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>The retention removed these events before they could be delivered. They will not be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if the source has it. A longer <code>--retention</code> keeps waiting events longer. ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were older than the retention period and were removed before they could be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if the source has it. A longer <code>--retention</code> keeps waiting events longer. ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -86,7 +86,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 				return templ_7745c5c3_Err
 			}
 			if l.Deleted {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<span class=\"sub\">deleted since</span>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<span class=\"sub\">subscription deleted</span>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -73,7 +73,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 	ctx := r.Context()
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read",
+		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address",
 			text: "The query has an invalid % escape."}
 	}
 	values.Del(ui.ProgramParameter)

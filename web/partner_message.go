@@ -28,7 +28,7 @@ var statusChecks = map[int]string{
 	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
 	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
 	http.StatusGone:                  "Was the endpoint moved? Then change the URL of the subscription.",
-	http.StatusRequestEntityTooLarge: "Does the server accept bodies of up to 512 KiB?",
+	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of up to 512 KiB?",
 	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
 	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
 	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower rate can be set with max_per_second of the " +
@@ -65,7 +65,11 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		}
 		b.WriteByte('\n')
 	}
-	line("Webhook deliveries to ", whole, " fail: ", incidentResult(i))
+	verb := " are failing: "
+	if !i.Open() {
+		verb = " failed: "
+	}
+	line("Webhook deliveries to ", whole, verb, incidentResult(i))
 	line()
 	line("Endpoint:      ", whole)
 	line("Subscription:  ", i.SubscriptionID)
@@ -84,7 +88,7 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		if i.DeliveryID != "" {
 			line("  webhook-id: ", i.DeliveryID)
 		}
-		line("  Sent until ", at(i.LastFailure))
+		line("  Time: ", at(i.LastFailure))
 		if i.Error != webhook.ErrorNone {
 			line("  Result: ", incidentResult(i), ". ", i.Error.Detail())
 		} else {

@@ -89,7 +89,7 @@ func (h *accountPages) showPreferences(r *request) (response, error) {
 // others. The form's own page is where it leads back to.
 func (h *accountPages) savePreferences(r *request) (response, error) {
 	if err := r.ParseForm(); err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This form cannot be read", text: "Nothing was changed."}
+		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid form", text: "Nothing was changed."}
 	}
 	p := readPreferences(r.Request)
 	if r.PostForm.Has("theme") {
@@ -104,7 +104,7 @@ func (h *accountPages) savePreferences(r *request) (response, error) {
 		if !ok {
 			return response{
 				status: http.StatusUnprocessableEntity,
-				page:   preferencesPage(h.frame(r, "Preferences"), p, name, "must be a name of the time zone database, such as Europe/Berlin, or UTC"),
+				page:   preferencesPage(h.frame(r, "Preferences"), p, name, "must be UTC or the name of a time zone, such as Europe/Berlin"),
 			}, nil
 		}
 		p.zone = zone

@@ -57,7 +57,7 @@ func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Compo
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</section><section aria-labelledby=\"times\"><h2 id=\"times\">Times</h2><form class=\"fields\" method=\"post\" action=\"/preferences\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</section><section aria-labelledby=\"times\"><h2 id=\"times\">Time zone</h2><form class=\"fields\" method=\"post\" action=\"/preferences\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -68,21 +68,21 @@ func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Compo
 				}
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "zone", Name: "zone", Label: "Time zone", Value: zoneShown(p, typed), Error: fault,
-				Hint: "A name of the time zone database, such as Europe/Berlin, or UTC. The API always uses UTC.", Zone: true}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "UTC or the name of a time zone, such as Europe/Berlin. The API always uses UTC.", Zone: true}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<p><button class=\"action\" type=\"submit\">Save</button></p></form></section><section aria-labelledby=\"keyboard\"><h2 id=\"keyboard\">Keyboard</h2><form class=\"fields\" method=\"post\" action=\"/preferences\"><input type=\"hidden\" name=\"back\" value=\"/preferences#keyboard\"> ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "<p><button class=\"action\" type=\"submit\">Save</button></p></form></section><section aria-labelledby=\"keyboard\"><h2 id=\"keyboard\">Keyboard shortcuts</h2><form class=\"fields\" method=\"post\" action=\"/preferences\"><input type=\"hidden\" name=\"back\" value=\"/preferences#keyboard\"> ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			if p.keys {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Keyboard shortcuts are on. They are ignored while you type in a field.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"off\">Switch off</button></p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, "<p>Keyboard shortcuts are on. They are ignored while you type in a field.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"off\">Turn off</button></p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
 			} else {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Keyboard shortcuts are off.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"on\">Switch on</button></p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p>Keyboard shortcuts are off.</p><p><button class=\"action\" type=\"submit\" name=\"keys\" value=\"on\">Turn on</button></p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -14,7 +14,7 @@ import (
 func notFound(*request) (response, error) {
 	return response{}, &problem{
 		status: http.StatusNotFound,
-		title:  "There is no such page",
+		title:  "Page not found",
 		text:   "Check the address for a typo. The record may also have been removed.",
 	}
 }
@@ -59,8 +59,8 @@ func unavailable(err error) error {
 	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored",
 		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
 	if store.LeaseExpired(err) {
-		p.text = "The service lost its lease because the replica's bucket is unreachable. Nothing was changed. Another instance may have " +
-			"taken over. Try again when the bucket is reachable."
+		p.text = "The service cannot renew its lease, which lets one instance at a time serve, because the replica's bucket is unreachable. " +
+			"Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."
 	}
 	return p
 }
@@ -77,14 +77,14 @@ func asProblem(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	status := http.StatusUnprocessableEntity
+	status, title := http.StatusUnprocessableEntity, "The action is not possible"
 	switch e.Code {
 	case webhook.CodeNotFound:
-		status = http.StatusNotFound
+		status, title = http.StatusNotFound, "Not found"
 	case webhook.CodeConflict:
 		status = http.StatusConflict
 	case webhook.CodeRateLimited:
-		status = http.StatusTooManyRequests
+		status, title = http.StatusTooManyRequests, "Too many requests"
 	}
-	return &problem{status: status, title: "This cannot be done", text: e.Error()}
+	return &problem{status: status, title: title, text: e.Error()}
 }

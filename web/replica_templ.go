@@ -104,7 +104,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Detail("State").Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Detail("Status").Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -144,7 +144,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Where").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Location").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -208,7 +208,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Held all changes").Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Last up to date").Render(templ.WithChildren(ctx, templ_7745c5c3_Var9), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -229,15 +229,15 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 					}
 					ctx = templ.InitializeContext(ctx)
 					if r.AcknowledgeTimeout == 0 {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "once they are on the disk of this host")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "Writes succeed once they are on the disk of this host")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
 					} else {
 						var templ_7745c5c3_Var11 string
-						templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs("after the replica has stored them; 503 after " + r.AcknowledgeTimeout.String())
+						templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs("Writes succeed once the replica has stored them; 503 after " + ui.Latency(r.AcknowledgeTimeout))
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 44, Col: 87}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 44, Col: 104}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var11))
 						if templ_7745c5c3_Err != nil {
@@ -246,7 +246,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Writes are acknowledged").Render(templ.WithChildren(ctx, templ_7745c5c3_Var10), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Acknowledgement").Render(templ.WithChildren(ctx, templ_7745c5c3_Var10), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -291,9 +291,9 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 						}
 					} else {
 						var templ_7745c5c3_Var14 string
-						templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs("Equal to the database ")
+						templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs("Matched the database at ")
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 53, Col: 32}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 53, Col: 34}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var14))
 						if templ_7745c5c3_Err != nil {
@@ -384,7 +384,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 								return templ_7745c5c3_Err
 							}
 						} else {
-							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "<span class=\"quiet\">replaced by a snapshot of the whole database</span>")
+							templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 23, "<span class=\"quiet\">replaced by a new snapshot of the database</span>")
 							if templ_7745c5c3_Err != nil {
 								return templ_7745c5c3_Err
 							}
@@ -617,9 +617,9 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var28 string
-				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(" (" + ui.Visible(h.From) + "). " + repeatsText(&h.Repeats) + " may have been sent already; what was sent after that time is unknown. Deliveries resume automatically ")
+				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(" (" + ui.Visible(h.From) + "). " + repeatsText(&h.Repeats) + " may have been sent already, because what was sent after that time is unknown. Deliveries resume automatically ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 122, Col: 173}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 122, Col: 181}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var28))
 				if templ_7745c5c3_Err != nil {
@@ -646,7 +646,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "Deliver now</button></form>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "Resume deliveries</button></form>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

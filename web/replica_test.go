@@ -102,11 +102,11 @@ func TestVerifiedReplica(t *testing.T) {
 	}
 	want("not yet; every 24 h")
 	status.Verified = store.ReplicaVerification{Time: at, Bytes: 3 << 20, Took: 1200 * time.Millisecond}
-	want("Equal to the database")
+	want("Matched the database")
 	want("(3.0 MiB in 1.2 s; every 24 h)")
 	status.Verified.Failed, status.Verified.Err = at.Add(-time.Minute), "the object <0009> is damaged"
 	want("the object &lt;0009&gt; is damaged")
-	want("replaced by a snapshot")
+	want("replaced by a new snapshot")
 	status.Verified.Failing = true
 	want("not replaced yet")
 	status.VerifyInterval = 0

@@ -50,7 +50,7 @@ func (r *request) isBackground() bool {
 func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 	v, err := ui.ParseListing(r.URL, r.clock, l, own...)
 	if err != nil {
-		return nil, &problem{status: http.StatusBadRequest, title: "This address cannot be read", text: "The query has an invalid % escape."}
+		return nil, &problem{status: http.StatusBadRequest, title: "Invalid address", text: "The query has an invalid % escape."}
 	}
 	return v, nil
 }
@@ -87,7 +87,7 @@ func (r *request) formUpTo(limit int64) (url.Values, error) {
 		return nil, context.Cause(r.Context())
 	}
 	if err != nil {
-		return nil, &problem{status: http.StatusBadRequest, title: "This form cannot be read",
+		return nil, &problem{status: http.StatusBadRequest, title: "Invalid form",
 			text: "It is too large or incomplete. Nothing was changed."}
 	}
 	return r.PostForm, nil

@@ -124,7 +124,7 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 // end ends the sentence that says how far back events were read.
 func (s *searchResult) end() string {
 	if s.older == "" {
-		return ": all events of this time."
+		return ": all events of this period."
 	}
 	return "."
 }

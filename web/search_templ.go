@@ -75,7 +75,7 @@ func foundPage(f ui.Frame, s *searchResult) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</code>.</strong> Subscriptions, programs, deliveries, events and tokens were searched. Records older than the retention are removed.</p></div>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 3, "</code>.</strong> Subscriptions, programs, deliveries, events and tokens were searched. Records older than the retention period are removed.</p></div>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -406,7 +406,7 @@ func foundSubscriptions(f ui.Frame, s *searchResult) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Cell("State").Render(templ.WithChildren(ctx, templ_7745c5c3_Var18), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Cell("Status").Render(templ.WithChildren(ctx, templ_7745c5c3_Var18), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -450,7 +450,7 @@ func foundSubscriptions(f ui.Frame, s *searchResult) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "Subscription"}, ui.Column{Name: "State", Class: "w-state"}, ui.Column{Name: "Program", Class: "w-program"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "Subscription"}, ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "Program", Class: "w-program"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -809,7 +809,7 @@ func foundEventsPage(f ui.Frame, s *searchResult) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if s.events.Read == 0 {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, "No events were received in this time.")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, "No events were received in this period.")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

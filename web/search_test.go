@@ -32,7 +32,7 @@ func TestSearch(t *testing.T) {
 	p.hasNot(t, "<html", "s3cret")
 
 	p = v.do("GET", "/find?q=text:two")
-	p.want(t, 200, "all events of this time")
+	p.want(t, 200, "all events of this period")
 	if n := strings.Count(p.body, `href="/events/acme/`); n != 2 {
 		t.Errorf("%d events are found, want 2", n)
 	}

@@ -68,8 +68,8 @@ func (b by) handle(r *request) (response, error) {
 	}
 	return response{}, &problem{
 		status: http.StatusMethodNotAllowed, allow: allow,
-		title: "This cannot be done here",
-		text:  "The address exists, but it does not take the method " + r.Method + ".",
+		title: "Method not allowed",
+		text:  "This address does not support the method " + r.Method + ".",
 	}
 }
 
@@ -260,8 +260,8 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 	if w.origins.Check(r.Request) != nil {
 		return a, &problem{
 			status: http.StatusForbidden,
-			title:  "This was sent from another site",
-			text:   "The form was sent from another site. Nothing was changed.",
+			title:  "Form sent from another site",
+			text:   "The service only accepts forms from its own pages. Nothing was changed.",
 		}
 	}
 	a, err = do(r)
@@ -295,6 +295,6 @@ func (w *Web) acknowledge(r *request, a *response, err error) error {
 		status: http.StatusServiceUnavailable, retryAfter: 10 * time.Second,
 		title: "Stored here, but not in the replica yet",
 		text: "The change is stored on this host, but the replica did not confirm it in time. If this host is lost before the replica has " +
-			"it, the change is lost. Check whether it is there before you repeat it.",
+			"it, the change is lost. Check whether the change is there before you repeat it.",
 	}
 }

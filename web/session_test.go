@@ -99,7 +99,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	if got := p.Header.Get("WWW-Authenticate"); got == "" {
 		t.Error("401 without WWW-Authenticate")
 	}
-	v.do("GET", "/sign-in").want(t, 401, "There is no admin yet")
+	v.do("GET", "/sign-in").want(t, 401, "No admin yet")
 
 	link := w.NewSetupLink()
 	other := w.NewSetupLink()
@@ -112,7 +112,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	p.want(t, 422, `value="Ana"`)
 	p.has(t, "must be an email address", "must have at least 12 characters", `href="#email"`, `href="#password"`)
 	p.hasNot(t, "short")
-	v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "must be the same as the password")
+	v.send(link, "email", testAdmin, "password", testPassword, "again", testPassword+"x").want(t, 422, "must match the password")
 	v.send(link, "email", testAdmin).want(t, 422, "is required")
 	v.do("GET", "/").want(t, 401, "")
 
@@ -131,9 +131,9 @@ func firstAdmin(t *testing.T, secure bool) {
 	// From then on no setup link works.
 	for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
 		for _, method := range []string{"GET", "POST"} {
-			v.do(method, l).want(t, 404, "This link is not valid")
+			v.do(method, l).want(t, 404, "Invalid link")
 		}
-		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "This link is not valid")
+		v.send(l, "email", "eve@example.com", "password", testPassword, "again", testPassword).want(t, 404, "Invalid link")
 	}
 	if all, err := w.store.Admins().List(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("admins: %+v, %v", all, err)
@@ -265,7 +265,7 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 			testPassword},
 	} {
 		p := v.enter(c[0], c[1])
-		p.want(t, 401, "No admin has this email and password.")
+		p.want(t, 401, "Wrong email or password.")
 		if len(p.Cookies()) > 0 {
 			t.Errorf("%q: sets a cookie", c[0])
 		}
@@ -377,7 +377,7 @@ func TestBadLinksAreAlike(t *testing.T) {
 		for _, link := range []string{used, "/sign-in/" + strings.Repeat("A", 43), "/sign-in/x", "/sign-in/%3Cscript%3E", w.NewSetupLink(),
 			"/setup/x"} {
 			p := v.do(method, link)
-			p.want(t, 404, "This link is not valid")
+			p.want(t, 404, "Invalid link")
 			if len(p.Cookies()) > 0 {
 				t.Errorf("%s %s: sets a cookie", method, link)
 			}

@@ -81,7 +81,7 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 	if !any {
 		return response{}, &problem{
 			status:  http.StatusUnauthorized,
-			title:   "There is no admin yet",
+			title:   "No admin yet",
 			text:    "Open the setup link that the service printed when it started. To print a new link, run this on the server:",
 			command: h.setupLinkCommand(),
 			after:   dataFlagHint,
@@ -143,8 +143,8 @@ func (h *signInPages) showSignIn(r *request) (response, error) {
 // unavailable explains why nobody can sign in while the store cannot write.
 func (h *signInPages) unavailable(err error) string {
 	if store.LeaseExpired(err) {
-		return "Signing in is not possible while the service has no lease. The replica's bucket does not respond, or another service has " +
-			"taken over; " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
+		return "Signing in is not possible: the service has lost its lease, which lets one instance at a time serve. The replica's bucket does " +
+			"not respond, or another instance has taken over. " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
 	}
 	return "Signing in is not possible while the service cannot write to its disk. Free disk space; " + h.cfg.BaseURL +
 		"/readyz reports when the service has recovered."
@@ -240,7 +240,7 @@ func (h *signInPages) signedIn(r *request, s signInForm, secret string) response
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {
-	s.fault = "No admin has this email and password."
+	s.fault = "Wrong email or password."
 	return h.renderSignIn(r, http.StatusUnauthorized, s)
 }
 
@@ -305,7 +305,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 func invalidLink() *problem {
 	return &problem{
 		status: http.StatusNotFound,
-		title:  "This link is not valid",
+		title:  "Invalid link",
 		text:   "A link works once, within 30 minutes. A setup link works only until an admin exists.",
 	}
 }

@@ -35,7 +35,7 @@ var sections = []ui.Section{
 	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
 	{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
 	{Path: "/system", Icon: "system", Label: "System"},
-	{Path: "/audit", Icon: "audit", Label: "Audit"},
+	{Path: "/audit", Icon: "audit", Label: "Audit log"},
 }
 
 // frame returns the frame of a page. Its section is the one of the path of r, unless

@@ -35,8 +35,8 @@ func (h *subscriptionPages) useOnce(r *request, code string) bool {
 }
 
 // sentBefore is the error of a form that was submitted before.
-const sentBefore = "This form was submitted before, or has expired. Nothing was changed now. Check whether the first one worked, or " +
-	"submit the form again."
+const sentBefore = "This form was submitted before, or has expired. Nothing was changed. Check whether the first submission succeeded, " +
+	"or submit the form again."
 
 // entryOf is the audit entry of an action on a subscription.
 func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
@@ -269,7 +269,7 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "This address cannot be read",
+		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address",
 			text: "The query has an invalid % escape."}
 	}
 	p := h.readReplay(r, u, values)
@@ -327,7 +327,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Replay started. It runs in the background, also after a restart of the service."}}, nil
+		Text: "Replay started. It continues in the background, even after a restart of the service."}}, nil
 }
 
 func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
@@ -358,7 +358,7 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 		done.Text = "Replay cancelled. It created no deliveries."
 	}
 	if replay.Status == webhook.ReplayDone {
-		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay has already ended."}
+		done = ui.Note{Kind: ui.NoteWarning, Text: "The replay is no longer running."}
 	}
 	return response{location: subscriptionPath(u.ID) + "#replays", note: &done}, nil
 }

@@ -202,7 +202,7 @@ func rotatePage(f ui.Frame, s *store.SubscriptionView, once, refused, curl strin
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p>A new signing secret is created and shown once, with the current one. From then on both sign every attempt:</p><ul><li>the <strong>new</strong> secret, until you rotate it;</li><li>the <strong>current</strong> secret, for another ")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "<p>A new signing secret is created and shown once, together with the current one. From then on, every attempt is signed with:</p><ul><li>the <strong>new</strong> secret, until you rotate it;</li><li>the <strong>current</strong> secret, for another ")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -215,7 +215,7 @@ func rotatePage(f ui.Frame, s *store.SubscriptionView, once, refused, curl strin
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, " hours, while the partner changes it.</li>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, " hours, so that the partner can switch to the new one.</li>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -404,7 +404,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = secretBox("Signing secret before", "before", n.before).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = secretBox("Previous signing secret", "before", n.before).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -495,7 +495,7 @@ func secretPage(f ui.Frame, n *newSecret) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">Next steps</h2><ul class=\"steps\"><li>Give it to the partner over a private channel.</li><li>The receiver verifies each delivery with it: any Standard Webhooks library accepts it.</li><li>If it is lost, rotate the secret.</li></ul></section><p class=\"actions\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, " <section aria-labelledby=\"next\"><h2 id=\"next\">Next steps</h2><ul class=\"steps\"><li>Give it to the partner over a private channel.</li><li>The partner verifies the signature of each delivery with it; any Standard Webhooks library can do this.</li><li>If it is lost, rotate the secret.</li></ul></section><p class=\"actions\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -615,7 +615,7 @@ func secretBox(name, id string, secret webhook.SigningSecret) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.CopyButton(secret.Reveal(), "Copy the secret").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.CopyButton(secret.Reveal(), "Copy secret").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -673,7 +673,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <p class=\"lead\">Resends events of the log in new deliveries. First they are counted; nothing is sent before you confirm.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <p class=\"lead\">Sends past events from the event log in new deliveries. The events are counted first; nothing is sent until you confirm.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -735,7 +735,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "\"><fieldset class=\"radios\" id=\"only\" tabindex=\"-1\"><legend>What</legend> ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "\"><fieldset class=\"radios\" id=\"only\" tabindex=\"-1\"><legend>Events</legend> ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -806,11 +806,11 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "from", Name: "from", Label: "From", Kind: "datetime-local", Value: p.fieldTime(f.Clock, p.from), Error: ui.FieldErrorText(p.faults, "from"), Required: true,
-				Hint: "When the events were accepted. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "When the events were received. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "to", Name: "to", Label: "To", Kind: "datetime-local", Value: p.fieldTime(f.Clock, p.to), Error: ui.FieldErrorText(p.faults, "to"), Hint: "Empty: up to now. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "to", Name: "to", Label: "To", Kind: "datetime-local", Value: p.fieldTime(f.Clock, p.to), Error: ui.FieldErrorText(p.faults, "to"), Hint: "Leave empty for now. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -836,7 +836,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "\" type=\"submit\">Count</button> <a class=\"action\" href=\"")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "\" type=\"submit\">Count events</button> <a class=\"action\" href=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -859,7 +859,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if p.late {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 62, "<p role=\"status\">There are more than could be counted in a few seconds.</p>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 62, "<p role=\"status\">There are too many events to count in a few seconds.</p>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1073,7 +1073,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 					return templ_7745c5c3_Err
 				}
 				if s.WaitingDeliveries == 0 {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 79, "<li>No delivery waits for an attempt.</li>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 79, "<li>No delivery is waiting.</li>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1097,7 +1097,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 					}
 				}
 				if s.WaitingEvents == 0 {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 82, "<li>No event waits.</li>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 82, "<li>No event is waiting.</li>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1156,7 +1156,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 						return templ_7745c5c3_Err
 					}
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 88, "<li>Its signing secrets and its authorization header are removed.</li><li>Its deliveries and attempts stay readable until the retention removes them.</li></ul>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 88, "<li>Its signing secrets and its authorization header are removed.</li><li>Its deliveries and attempts stay readable until the end of the retention period.</li></ul>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

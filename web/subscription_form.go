@@ -51,7 +51,7 @@ func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
 			"Description"},
-		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries at a time"},
+		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries in flight"},
 		"max_per_second": {"max-per-second", "Requests per second"}, "subscriptions": {"for-program", "Program"},
 	}
 }
@@ -119,7 +119,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	switch {
 	case p.remove && p.authorization != "":
 		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header",
-			Detail: "cannot be removed and replaced at once"})
+			Detail: "cannot be both removed and replaced"})
 	case p.remove:
 		f.AuthorizationHeader = new(*string)
 	case p.authorization != "":
@@ -277,7 +277,7 @@ func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status i
 		return response{}, err
 	}
 	p.curl = h.curl.Command("PUT", apiSubscriptionPath(p.editing.ID), `{"description": "…"}`)
-	return response{page: editSubscriptionPage(h.frame(r, "Edit the subscription"), p), status: status}, nil
+	return response{page: editSubscriptionPage(h.frame(r, "Edit subscription"), p), status: status}, nil
 }
 
 // perSecond writes a limit of requests per second, "" for none.
@@ -361,8 +361,8 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.URL != p.url, "URL", whole},
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
-		{u.Ordered != p.ordered, "In the order of the events", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
-		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries at a time", map[bool]string{true: "the operator's default",
+		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
+		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", map[bool]string{true: "the operator's default",
 			false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},
 	} {

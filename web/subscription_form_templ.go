@@ -129,7 +129,7 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Value: p.program, Error: ui.FieldErrorText(p.errors, "for-program"), Required: true, Hint: "The id of one that there is"}).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "for-program", Name: "for_program", Label: "Program", Value: p.program, Error: ui.FieldErrorText(p.errors, "for-program"), Required: true, Hint: "The ID of an existing program"}).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -138,11 +138,11 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "active", Name: "active", Label: "Deliver events from the beginning", Hint: "Without it the subscription is paused: it is sent the first ping alone, until it is resumed."}, p.active).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "active", Name: "active", Label: "Active", Hint: "If not active, the subscription is created paused: it receives only the first ping until you resume it."}, p.active).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p class=\"actions\"><button class=\"primary\" type=\"submit\">Create and send the first ping</button> <button class=\"action\" type=\"submit\" name=\"step\" value=\"check\" formnovalidate>Check the URL</button> <a class=\"action\" href=\"")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p class=\"actions\"><button class=\"primary\" type=\"submit\">Create subscription</button> <button class=\"action\" type=\"submit\" name=\"step\" value=\"check\" formnovalidate>Check URL</button> <a class=\"action\" href=\"")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -216,7 +216,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 			templ_7745c5c3_Var7 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: p.url, Error: ui.FieldErrorText(p.errors, "url"), Required: true, Hint: "Deliveries are POSTed there. At most " + strconv.Itoa(webhook.MaxURLBytes) + " bytes."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "url", Name: "url", Label: "URL", Kind: "url", Value: p.url, Error: ui.FieldErrorText(p.errors, "url"), Required: true, Hint: "Deliveries are sent to it by POST. At most " + ui.Number(webhook.MaxURLBytes) + " bytes."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -229,7 +229,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		if p.editing != nil && p.editing.HasAuthorizationHeader {
-			templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "remove-authorization", Name: "remove_authorization", Label: "Remove the header that is set"}, p.remove).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "remove-authorization", Name: "remove_authorization", Label: "Remove the current header"}, p.remove).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -244,23 +244,23 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "><summary>Description, order, limits</summary><div class=\"fields\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 11, "><summary>Description, ordering, limits</summary><div class=\"fields\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"), Hint: "For you and the partner."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"), Hint: "Shown to you and the partner."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "ordered", Name: "ordered", Label: "In the order of the events", Hint: "One delivery at a time: the next waits until the previous one has succeeded or failed permanently."}, p.ordered).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Checkbox(ui.FieldProps{ID: "ordered", Name: "ordered", Label: "Ordered", Hint: "Deliver events in order, one delivery at a time: the next waits until the previous one has succeeded or failed permanently."}, p.ordered).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-in-flight", Name: "max_in_flight", Label: "Deliveries at a time", Value: p.maxInFlight, Error: ui.FieldErrorText(p.errors, "max-in-flight"), Hint: "1 to " + strconv.Itoa(webhook.MaxInFlightLimit) + "; empty is the operator's default."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-in-flight", Name: "max_in_flight", Label: "Deliveries in flight", Value: p.maxInFlight, Error: ui.FieldErrorText(p.errors, "max-in-flight"), Hint: "Limit at one time, 1 to " + strconv.Itoa(webhook.MaxInFlightLimit) + ". Leave empty for the default (--max-in-flight)."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-per-second", Name: "max_per_second", Label: "Requests per second", Value: p.maxPerSecond, Error: ui.FieldErrorText(p.errors, "max-per-second"), Hint: fmt.Sprintf("%g to %d, retries included; empty is no limit.", webhook.MinPerSecond, webhook.MaxPerSecondLimit)}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-per-second", Name: "max_per_second", Label: "Requests per second", Value: p.maxPerSecond, Error: ui.FieldErrorText(p.errors, "max-per-second"), Hint: fmt.Sprintf("%g to %d, including retries. Leave empty for no limit.", webhook.MinPerSecond, webhook.MaxPerSecondLimit)}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -273,7 +273,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 }
 
 func authorizationHint(p *subscriptionForm) string {
-	hint := "Sent unchanged with every delivery, for example Bearer and a token. It is stored encrypted and never shown."
+	hint := "Sent unchanged with every delivery, for example: Bearer TOKEN. It is stored encrypted and never shown."
 	if p.editing != nil && p.editing.HasAuthorizationHeader {
 		hint = "Set. Leave empty to keep it. It is stored encrypted and never shown."
 	}
@@ -325,7 +325,7 @@ func eventPicker(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "\" id=\"events\" tabindex=\"-1\" role=\"group\" aria-labelledby=\"events-label\" data-picker><div class=\"picker-head\"><span id=\"events-label\" class=\"label\">Events</span> <span class=\"quiet\" role=\"status\" data-picker-count></span> <span class=\"actions\" data-picker-tools hidden><label class=\"folded\" for=\"events-search\">Search the events</label> <input id=\"events-search\" type=\"search\" placeholder=\"Search\" autocomplete=\"off\" spellcheck=\"false\" data-picker-search> <button class=\"action\" type=\"button\" data-picker-all>All</button></span></div>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 14, "\" id=\"events\" tabindex=\"-1\" role=\"group\" aria-labelledby=\"events-label\" data-picker><div class=\"picker-head\"><span id=\"events-label\" class=\"label\">Event types</span> <span class=\"quiet\" role=\"status\" data-picker-count></span> <span class=\"actions\" data-picker-tools hidden><label class=\"folded\" for=\"events-search\">Search events</label> <input id=\"events-search\" type=\"search\" placeholder=\"Search\" autocomplete=\"off\" spellcheck=\"false\" data-picker-search> <button class=\"action\" type=\"button\" data-picker-all>All</button></span></div>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -460,7 +460,7 @@ func eventPicker(p *subscriptionForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, "</div><p class=\"quiet\" data-picker-none hidden>No event matches.</p></div>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 29, "</div><p class=\"quiet\" data-picker-none hidden>No event type matches.</p></div>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -539,7 +539,7 @@ func pingPreviewShown(p *pingPreview) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 37, "</p><section class=\"code\" aria-labelledby=\"first-ping\"><header><h2 id=\"first-ping\">The first ping</h2></header><p class=\"quiet\">It is sent immediately. Only the IDs, the time and the signature differ.</p><pre tabindex=\"0\" aria-label=\"Request line\"><code>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 37, "</p><section class=\"code\" aria-labelledby=\"first-ping\"><header><h2 id=\"first-ping\">First ping</h2></header><p class=\"quiet\">Sent as soon as the subscription is created, with other IDs, time and signature.</p><pre tabindex=\"0\" aria-label=\"Request line\"><code>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -556,11 +556,11 @@ func pingPreviewShown(p *pingPreview) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.HeaderTable("Header of the first ping", p.header).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.HeaderTable("Headers of the first ping", p.header).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.JSONBlock("Body of the first ping, one value a line", p.body).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.JSONBlock("Body of the first ping", p.body).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -731,7 +731,7 @@ func staleAlarm(f ui.Frame, s *store.SubscriptionView, now []string) templ.Compo
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "<div><p><strong>Nothing was saved: the subscription was changed since you opened this form.</strong> It was last changed ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 49, "<div><p><strong>Nothing was saved: the subscription has changed since you opened this form.</strong> It was last changed ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

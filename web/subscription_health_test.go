@@ -29,7 +29,8 @@ func TestResendRejected(t *testing.T) {
 	attempt(401)
 	failing := v.do("GET", path)
 	failing.want(t, 200, "The endpoint has rejected deliveries for")
-	failing.has(t, "New events wait and will be delivered after the first success. Next probe", "a ping and, if it is accepted, one event",
+	failing.has(t, "New events wait and will be delivered after the first successful attempt. Until then only probes are sent",
+		"a ping and, if it is accepted, one event",
 		"2 deliveries failed permanently", "and will not be retried", "Resend failed (2)", "401 Unauthorized</a>.", `/incidents/`)
 	failing.apart(t).inert(t)
 	attempt(200)

@@ -158,8 +158,8 @@ func subscriptionsPage(f ui.Frame, p *subscriptionRecords) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "State", Class: "w-state"}, ui.Column{Name: "Subscription"}, ui.Column{Name: "Events", Class: "w-what"},
-							ui.Column{Name: "Last success", Class: "w-time"}, ui.Column{Name: "24 h", Class: "w-hours"}, ui.Column{Name: "Waiting", Class: "w-waits"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Table("Subscriptions", ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "Subscription"}, ui.Column{Name: "Events", Class: "w-what"},
+							ui.Column{Name: "Last success", Class: "w-time"}, ui.Column{Name: "Last 24 h", Class: "w-hours"}, ui.Column{Name: "Waiting", Class: "w-waits"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -201,7 +201,7 @@ func subscriptionsPage(f ui.Frame, p *subscriptionRecords) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.EmptyState("No subscriptions yet.", "A subscription sends the events of chosen types to a partner's URL.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.EmptyState("No subscriptions yet.", "A subscription sends the event types that you choose to a partner's URL.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -639,7 +639,7 @@ func subscriptionLine(f ui.Frame, s *subscriptionRow) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("24 h").Render(templ.WithChildren(ctx, templ_7745c5c3_Var28), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Last 24 h").Render(templ.WithChildren(ctx, templ_7745c5c3_Var28), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -745,9 +745,9 @@ func waitsFor(events, deliveries int) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var33 string
-			templ_7745c5c3_Var33, templ_7745c5c3_Err = templ.JoinStringErrs("the oldest ")
+			templ_7745c5c3_Var33, templ_7745c5c3_Err = templ.JoinStringErrs("oldest ")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_list.templ`, Line: 121, Col: 18}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_list.templ`, Line: 121, Col: 14}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var33))
 			if templ_7745c5c3_Err != nil {
@@ -758,7 +758,7 @@ func waitsFor(events, deliveries int) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var34 string
-			templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs(" old")
+			templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs(" ago")
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_list.templ`, Line: 123, Col: 11}
 			}

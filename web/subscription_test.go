@@ -98,9 +98,9 @@ func TestCreateSubscription(t *testing.T) {
 	newLogToken(t, w, "acme")
 
 	form := v.do("GET", "/subscriptions/new")
-	form.want(t, 200, "The first ping")
+	form.want(t, 200, "First ping")
 	form.inert(t)
-	form.has(t, `value="content_published"`, "X-Service-Delivery", "&#34;ping&#34;", "webhook-signature", "Create and send the first ping")
+	form.has(t, `value="content_published"`, "X-Service-Delivery", "&#34;ping&#34;", "webhook-signature", "Create subscription")
 	once := form.hidden(t, "once")
 
 	const authorization = "Bearer canary-of-a-partner"
@@ -219,9 +219,9 @@ func TestEditSubscription(t *testing.T) {
 	edit(v.do("GET", path+"/edit").hidden(t, "was"), "description", "mine", "max_in_flight", "").want(t, 303, "")
 
 	stale := edit(was, "description", "stale", "ordered", "true")
-	stale.want(t, 409, "Nothing was saved: the subscription was changed since you opened this form.")
+	stale.want(t, 409, "Nothing was saved: the subscription has changed since you opened this form.")
 	stale.apart(t).inert(t)
-	stale.has(t, "Description: mine", "In the order of the events: no", ">stale</textarea>")
+	stale.has(t, "Description: mine", "Ordered: no", ">stale</textarea>")
 	stale.hasNot(t, "Events: ")
 	edit(stale.hidden(t, "was"), "description", "stale", "remove_authorization", "true").want(t, 303, "")
 	got := listSubscriptions(t, w, "")[0]
@@ -245,7 +245,7 @@ func TestSubscriptionActions(t *testing.T) {
 	first := v.do("GET", path+"?ping=newest")
 	first.want(t, 200, "Response body")
 	first.inert(t)
-	first.has(t, "41 ms", ping.ID, "cut at")
+	first.has(t, "41 ms", ping.ID, "truncated at")
 
 	pingAndWait(t, v, l)
 
@@ -403,7 +403,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	again := v.send(path+"/rotate-secret", "once", once)
 	again.want(t, 409, "This form was submitted before")
 	again.hasNot(t, "whsec_")
-	v.do("GET", path).apart(t).has(t, "1 old secret, which also signs and expires")
+	v.do("GET", path).apart(t).has(t, "1 old secret that still signs; expires")
 	v.do("GET", path+"/rotate-secret").apart(t).has(t, "<strong>older</strong>")
 	for range 3 {
 		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "Older secret")
@@ -424,7 +424,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	gone := v.do("GET", path)
 	gone.want(t, 200, "Deleted ")
 	gone.apart(t).inert(t)
-	gone.hasNot(t, path+"/edit", path+"/ping", "The same over the API")
+	gone.hasNot(t, path+"/edit", path+"/ping", "Equivalent API request")
 	v.send(path+"/ping").want(t, 409, "This subscription is deleted")
 	v.send(path+"/delete").want(t, 409, "This subscription is deleted")
 	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
@@ -468,7 +468,7 @@ func TestSubscriptionList(t *testing.T) {
 		"filter[created_at.to]=2020-01-01":  "",
 	} {
 		p := v.do("GET", "/subscriptions?"+query)
-		p.want(t, 200, "The same over the API")
+		p.want(t, 200, "Equivalent API request")
 		p.inert(t)
 		var got []string
 		for _, m := range regexp.MustCompile(`<tr role="row" id="([^"]+)"`).FindAllStringSubmatch(p.body, -1) {
@@ -477,7 +477,7 @@ func TestSubscriptionList(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: got %v, want %s", query, got, want)
 		}
-		if empty := strings.Contains(p.body, "Nothing matches."); empty != (want == "" && strings.Contains(query, "filter")) {
+		if empty := strings.Contains(p.body, "No results."); empty != (want == "" && strings.Contains(query, "filter")) {
 			t.Errorf("%s: the state of a list without matches is %t", query, empty)
 		}
 	}

@@ -70,9 +70,9 @@ func (h *systemPages) show(r *request) (response, error) {
 	for _, set := range s.settings {
 		switch set.Name {
 		case "retention":
-			s.retention = set.Value
+			s.retention = spacedUnit(set.Value)
 		case "retention-delivered":
-			s.delivered = set.Value
+			s.delivered = spacedUnit(set.Value)
 		}
 	}
 	if h.cfg.Certificates != nil {
@@ -154,4 +154,14 @@ func (h *systemPages) releaseHold(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Deliveries resumed."}}, nil
+}
+
+// spacedUnit returns a duration as pages show it, 30 d for 30d. It returns any other
+// value of a flag unchanged.
+func spacedUnit(value string) string {
+	n := len(value) - 1
+	if n < 1 || strings.Trim(value[:n], "0123456789") != "" || !strings.Contains("dhms", value[n:]) {
+		return value
+	}
+	return value[:n] + " " + value[n:]
 }

@@ -265,7 +265,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Up").Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Uptime").Render(templ.WithChildren(ctx, templ_7745c5c3_Var12), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -329,7 +329,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Ready").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Status").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -596,7 +596,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					ctx = templ.InitializeContext(ctx)
 					if s.store.Failures == 0 {
 						var templ_7745c5c3_Var34 string
-						templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs("none")
+						templ_7745c5c3_Var34, templ_7745c5c3_Err = templ.JoinStringErrs("None")
 						if templ_7745c5c3_Err != nil {
 							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 78, Col: 14}
 						}
@@ -712,7 +712,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					}
 					ctx = templ.InitializeContext(ctx)
 					if s.disk.Least == 0 {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<span class=\"quiet\">no limit</span>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<span class=\"quiet\">None</span>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -733,7 +733,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Kept free").Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Minimum free space").Render(templ.WithChildren(ctx, templ_7745c5c3_Var40), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -828,7 +828,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Removed since the start").Render(templ.WithChildren(ctx, templ_7745c5c3_Var45), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Removed since startup").Render(templ.WithChildren(ctx, templ_7745c5c3_Var45), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -850,9 +850,9 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					ctx = templ.InitializeContext(ctx)
 					if s.store.Swept.Lost == 0 {
 						var templ_7745c5c3_Var48 string
-						templ_7745c5c3_Var48, templ_7745c5c3_Err = templ.JoinStringErrs("nothing")
+						templ_7745c5c3_Var48, templ_7745c5c3_Err = templ.JoinStringErrs("None")
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 114, Col: 17}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 114, Col: 14}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var48))
 						if templ_7745c5c3_Err != nil {
@@ -863,14 +863,14 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <span class=\"quiet\">removed before they were delivered; the overview lists the subscriptions</span>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 44, " <span class=\"quiet\">removed before they were delivered; Overview lists the subscriptions</span>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("Lost since the start").Render(templ.WithChildren(ctx, templ_7745c5c3_Var47), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Lost since startup").Render(templ.WithChildren(ctx, templ_7745c5c3_Var47), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -988,7 +988,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 									}
 									return nil
 								})
-								templ_7745c5c3_Err = ui.Cell("State").Render(templ.WithChildren(ctx, templ_7745c5c3_Var55), templ_7745c5c3_Buffer)
+								templ_7745c5c3_Err = ui.Cell("Status").Render(templ.WithChildren(ctx, templ_7745c5c3_Var55), templ_7745c5c3_Buffer)
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -1046,7 +1046,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 									}
 									return nil
 								})
-								templ_7745c5c3_Err = ui.Cell("What was seen, and what to do").Render(templ.WithChildren(ctx, templ_7745c5c3_Var56), templ_7745c5c3_Buffer)
+								templ_7745c5c3_Err = ui.Cell("Details").Render(templ.WithChildren(ctx, templ_7745c5c3_Var56), templ_7745c5c3_Buffer)
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -1059,7 +1059,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table("Checks", ui.Column{Name: "Check"}, ui.Column{Name: "State"}, ui.Column{Name: "What was seen, and what to do"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var51), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table("Checks", ui.Column{Name: "Check"}, ui.Column{Name: "Status"}, ui.Column{Name: "Details"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var51), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1123,9 +1123,9 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 								return templ_7745c5c3_Err
 							}
 							var templ_7745c5c3_Var61 string
-							templ_7745c5c3_Var61, templ_7745c5c3_Err = templ.JoinStringErrs(strings.Join(c.Names, ", ") + ": no new certificate.")
+							templ_7745c5c3_Var61, templ_7745c5c3_Err = templ.JoinStringErrs(strings.Join(c.Names, ", ") + ": the certificate could not be obtained or renewed.")
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 156, Col: 71}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 156, Col: 101}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var61))
 							if templ_7745c5c3_Err != nil {
@@ -1149,9 +1149,9 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 								return templ_7745c5c3_Err
 							}
 							var templ_7745c5c3_Var63 string
-							templ_7745c5c3_Var63, templ_7745c5c3_Err = templ.JoinStringErrs("; it is tried again. " + ui.Visible(c.Fault))
+							templ_7745c5c3_Var63, templ_7745c5c3_Err = templ.JoinStringErrs("; the service keeps trying. " + ui.Visible(c.Fault))
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 159, Col: 55}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 159, Col: 62}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var63))
 							if templ_7745c5c3_Err != nil {
@@ -1301,7 +1301,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 									}
 									return nil
 								})
-								templ_7745c5c3_Err = ui.Cell("Ends").Render(templ.WithChildren(ctx, templ_7745c5c3_Var71), templ_7745c5c3_Buffer)
+								templ_7745c5c3_Err = ui.Cell("Expires").Render(templ.WithChildren(ctx, templ_7745c5c3_Var71), templ_7745c5c3_Buffer)
 								if templ_7745c5c3_Err != nil {
 									return templ_7745c5c3_Err
 								}
@@ -1314,7 +1314,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.Table("Certificates", ui.Column{Name: "Names"}, ui.Column{Name: "Issuer"}, ui.Column{Name: "Ends", Class: "w-time"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var65), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.Table("Certificates", ui.Column{Name: "Names"}, ui.Column{Name: "Issuer"}, ui.Column{Name: "Expires", Class: "w-time"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var65), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1428,7 +1428,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 75, " <section aria-labelledby=\"support\"><h2 id=\"support\">For support</h2><p class=\"lead\">This page as plain text, without secrets, partner names or URLs.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 75, " <section aria-labelledby=\"support\"><h2 id=\"support\">Support information</h2><p class=\"lead\">This page as plain text, without secrets, partner names or URLs.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1496,9 +1496,9 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var78 string
-				templ_7745c5c3_Var78, templ_7745c5c3_Err = templ.JoinStringErrs("known from ")
+				templ_7745c5c3_Var78, templ_7745c5c3_Err = templ.JoinStringErrs("available from ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 222, Col: 20}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 222, Col: 24}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var78))
 				if templ_7745c5c3_Err != nil {
@@ -1514,7 +1514,7 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 				}
 			case y.EventsPerDay == 0:
 				var templ_7745c5c3_Var79 string
-				templ_7745c5c3_Var79, templ_7745c5c3_Err = templ.JoinStringErrs("no growth")
+				templ_7745c5c3_Var79, templ_7745c5c3_Err = templ.JoinStringErrs("No growth")
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 226, Col: 17}
 				}
@@ -1556,7 +1556,7 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = ui.Detail("Forecast").Render(templ.WithChildren(ctx, templ_7745c5c3_Var77), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Detail("Forecast size").Render(templ.WithChildren(ctx, templ_7745c5c3_Var77), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -1581,7 +1581,7 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 					}
 				case y.FullAt.IsZero():
 					var templ_7745c5c3_Var83 string
-					templ_7745c5c3_Var83, templ_7745c5c3_Err = templ.JoinStringErrs("not at this rate")
+					templ_7745c5c3_Var83, templ_7745c5c3_Err = templ.JoinStringErrs("Not at this rate")
 					if templ_7745c5c3_Err != nil {
 						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 239, Col: 25}
 					}
@@ -1636,7 +1636,7 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Detail("One more day").Render(templ.WithChildren(ctx, templ_7745c5c3_Var84), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Detail("Per extra day").Render(templ.WithChildren(ctx, templ_7745c5c3_Var84), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1662,13 +1662,13 @@ func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 86, " <span class=\"quiet\">needed for a backup, or an upgrade that changes the schema</span>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 86, " <span class=\"quiet\">needed for a backup, and for an upgrade that changes the schema</span>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			return nil
 		})
-		templ_7745c5c3_Err = ui.Detail("A copy of the database").Render(templ.WithChildren(ctx, templ_7745c5c3_Var86), templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Detail("Space for a copy").Render(templ.WithChildren(ctx, templ_7745c5c3_Var86), templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

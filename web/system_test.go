@@ -31,9 +31,10 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"Forecast", "available one day after the first event", "A copy of the database",
-		"available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA", "hooks.example: no new certificate",
-		"the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL",
+	for _, text := range []string{"Forecast", "available one day after the first event", "Space for a copy",
+		"available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA",
+		"hooks.example: the certificate could not be obtained or renewed",
+		"the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3 d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL",
 		"ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
 		if !strings.Contains(p.body, text) {
 			t.Errorf("the page does not say %q", text)
@@ -50,10 +51,10 @@ func TestForecastDetails(t *testing.T) {
 		f         store.Forecast
 		want, not []string
 	}{
-		{store.Forecast{KnownAt: at}, []string{"known from", "2027-03-04"}, []string{"Disk full"}},
-		{store.Forecast{Known: true}, []string{"no growth"}, []string{"Disk full"}},
+		{store.Forecast{KnownAt: at}, []string{"available from", "2027-03-04"}, []string{"Disk full"}},
+		{store.Forecast{Known: true}, []string{"No growth"}, []string{"Disk full"}},
 		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30},
-			[]string{"3.0 GiB", "1,000 events a day", "not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
+			[]string{"3.0 GiB", "1,000 events a day", "Not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
 		{store.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
 		{store.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
 	} {

@@ -90,7 +90,7 @@ const (
 type scopePreset struct{ name, label, scopes string }
 
 var scopePresets = []scopePreset{
-	{fullPreset, "All of a program", fullScopes},
+	{fullPreset, "Full access to a program", fullScopes},
 	{"partner", "Partner", "webhooks.read,webhooks.write"},
 	{"publisher", "Publisher", "events.write"},
 	{"read", "Read only", "webhooks.read,events.read"},

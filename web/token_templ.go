@@ -173,7 +173,7 @@ func tokensPage(f ui.Frame, t *tokenRecords, create string) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Table("Tokens", ui.Column{Name: "State", Class: "w-state"}, ui.Column{Name: "Token"}, ui.Column{Name: "User", Class: "w-who"}, ui.Column{Name: "Scopes"}, ui.Column{Name: "Last used", Class: "w-time"}, ui.Column{Name: "Expires", Class: "w-time"}, ui.Column{Name: "Created", Class: "w-time"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Table("Tokens", ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "Token"}, ui.Column{Name: "User", Class: "w-who"}, ui.Column{Name: "Scopes"}, ui.Column{Name: "Last used", Class: "w-time"}, ui.Column{Name: "Expires", Class: "w-time"}, ui.Column{Name: "Created", Class: "w-time"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var6), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -711,7 +711,7 @@ func tokenPage(f ui.Frame, t *webhook.Token, revoke string) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Detail("State").Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Detail("Status").Render(templ.WithChildren(ctx, templ_7745c5c3_Var31), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -1389,7 +1389,7 @@ func madeTokenPage(f ui.Frame, t *webhook.Token, secret, try string) templ.Compo
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.CopyButton(secret, "Copy the token").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.CopyButton(secret, "Copy token").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

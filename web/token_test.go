@@ -43,7 +43,7 @@ func TestTokenPages(t *testing.T) {
 
 	list := v.do("GET", "/tokens?program=acme")
 	list.want(t, http.StatusOK, token.Hint)
-	list.has(t, "The same in a terminal", "service token list --data ")
+	list.has(t, "Equivalent command", "service token list --data ")
 	single := v.do("GET", "/tokens/"+token.ID)
 	single.want(t, http.StatusOK, "publish events")
 	single.has(t, "service token revoke "+token.ID+" --data ")
@@ -55,7 +55,7 @@ func TestTokenPages(t *testing.T) {
 	if !strings.Contains(list.body, " ago") {
 		t.Error("the list does not say when the token was used")
 	}
-	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, "Nothing matches.")
+	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, "No results.")
 	v.do("GET", "/tokens?filter[state]=lost").want(t, http.StatusBadRequest, "valid, expired, revoked")
 	v.do("GET", "/tokens/"+webhook.NewID()).want(t, http.StatusNotFound, "")
 

@@ -7,19 +7,19 @@ type snippet struct{ language, code string }
 // does. SECRET is the signing secret of the subscription.
 func verifySnippets() []snippet {
 	return []snippet{
-		{"Shell", "# prints what webhook-signature must have; SECRET is whsec_…, ID and TIMESTAMP\n" +
-			"# are the headers webhook-id and webhook-timestamp, body.json is the body as it came\n" +
+		{"Shell", "# prints the signature that webhook-signature must contain; SECRET is whsec_…, ID and TIMESTAMP\n" +
+			"# are the headers webhook-id and webhook-timestamp, body.json is the body as received\n" +
 			`KEY=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -tx1 -v | tr -d ' \n')` + "\n" +
 			`{ printf %s "$ID.$TIMESTAMP."; cat body.json; } |` + "\n" +
 			`  openssl dgst -sha256 -mac HMAC -macopt "hexkey:$KEY" -binary | base64 | sed 's/^/v1,/'`},
 		{"Node", "import { Webhook } from \"standardwebhooks\";\n\n" +
-			"// body: the request's bytes as they came, before any JSON parser\n" +
+			"// body: the bytes of the request as received, before JSON parsing\n" +
 			"const delivery = new Webhook(process.env.SECRET).verify(body, headers);"},
 		{"Python", "from standardwebhooks import Webhook\n\n" +
-			"# body: the request's bytes as they came\n" +
+			"# body: the bytes of the request as received\n" +
 			"delivery = Webhook(os.environ[\"SECRET\"]).verify(body, headers)"},
 		{"Go", "import standardwebhooks \"github.com/standard-webhooks/standard-webhooks/libraries/go\"\n\n" +
 			"wh, err := standardwebhooks.NewWebhook(os.Getenv(\"SECRET\"))\n// …\n" +
-			"err = wh.Verify(body, r.Header) // body: as it was read, before json.Unmarshal"},
+			"err = wh.Verify(body, r.Header) // body: as received, before json.Unmarshal"},
 	}
 }

@@ -289,7 +289,7 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 			w.mux.Handle("GET /broken/{code}", w.serve(do))
 			p := visit(t, w).do("GET", "/broken/secret-code")
 			id := p.Header.Get("X-Request-Id")
-			p.want(t, 500, "Request id <code>"+id+"</code>")
+			p.want(t, 500, "Request ID <code>"+id+"</code>")
 			if strings.Contains(p.body, "the cause") {
 				t.Errorf("the page tells the cause:\n%s", p.body)
 			}

@@ -24,21 +24,21 @@ func AlertNames() []AlertName {
 
 var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
-		"The circuit breaker is open: the receiver has failed several times in a row. " +
-			"New events are held, and only probes are sent. No event is lost before the retention ends.",
-		"Check the last response and contact the partner, whose server must respond with 2xx. Ping the subscription to test it: " +
+		"The circuit breaker is open: several attempts in a row have failed. " +
+			"New events wait, and only probes are sent, to test whether the endpoint works again. No event is lost within the retention period.",
+		"Check the last response and contact the partner, whose endpoint must respond with 2xx. Ping the subscription to test it: " +
 			"a success sends the next probe immediately. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
-		"The circuit breaker has closed: the receiver accepts deliveries again. The events that were held are being sent.",
+		"The circuit breaker has closed: the endpoint accepts deliveries again. The events that waited are being sent.",
 		"No action is needed.",
 	},
 	AlertDisabled: {
 		"The subscription was disabled after failing for too long. Events published from now on are not delivered to it.",
-		"Once the receiver works again, activate the subscription and replay the events it missed.",
+		"When the endpoint works again, resume the subscription (set active to true) and replay the missed events.",
 	},
 	AlertLost: {
-		"Events that waited for the subscription were removed because they were older than the retention. They will not be delivered.",
+		"Events that waited for the subscription were older than the retention period and were removed. They will not be delivered.",
 		"Tell the partner which events are missing, and publish them again if the source has them. " +
 			"A longer --retention keeps waiting events for longer.",
 	},

@@ -26,13 +26,13 @@ const (
 )
 
 var errorDetails = map[ErrorCode]string{
-	ErrorTimeout:     "The server did not respond within the attempt timeout.",
+	ErrorTimeout:     "The endpoint did not respond within the attempt timeout.",
 	ErrorDNS:         "The host name of the URL could not be resolved.",
 	ErrorConnect:     "The connection failed, or was closed before a response arrived.",
-	ErrorTLS:         "The TLS connection failed; the server's certificate may be expired, for another name, or not publicly trusted.",
+	ErrorTLS:         "The TLS connection failed; the endpoint's certificate may be expired, for another name, or not publicly trusted.",
 	ErrorBlocked:     "The URL leads to an address that deliveries may not be sent to.",
-	ErrorProtocol:    "The server's response was not valid HTTP/1.1.",
-	ErrorInterrupted: "The service stopped during this attempt; it is unknown whether the server received it.",
+	ErrorProtocol:    "The endpoint's response was not valid HTTP/1.1.",
+	ErrorInterrupted: "The service stopped during this attempt; it is unknown whether the endpoint received it.",
 }
 
 // ErrorCodes returns every error code but ErrorNone.

@@ -30,7 +30,7 @@ added("figure[data-chart]", (figure) => {
   const says = make("span", "", readout);
   const link = make("a", "", readout);
   link.hidden = true;
-  says.textContent = `Point at the chart for values${field ? ", draw over it to pick a time" : ""}.`;
+  says.textContent = `Hover over the chart for values${field ? "; drag to select a time range" : ""}.`;
 
   let anchor = null; // where a span that is picked begins
   let at = rows.length - 1;
@@ -63,7 +63,7 @@ added("figure[data-chart]", (figure) => {
     slider.setAttribute("aria-valuetext", text);
     const href = address();
     link.hidden = !href;
-    if (href) Object.assign(link, { href, textContent: field ? "Show this time" : "Deliveries" });
+    if (href) Object.assign(link, { href, textContent: field ? "Show this range" : "Deliveries" });
   }
 
   const place = (event) => {

@@ -24,7 +24,7 @@ document.addEventListener("click", async (event) => {
     if (!shown) return;
     shown.closest("details")?.setAttribute("open", "");
     getSelection().selectAllChildren(shown);
-    say(button, "Selected: copy it with your keyboard");
+    say(button, "Text selected: copy it with your keyboard");
   }
 });
 

@@ -44,7 +44,7 @@ if (bar) {
     bar.dataset.state = paused ? "paused" : cut ? "cut" : "on";
     label.textContent = paused ? "Paused" : cut ? "Connecting" : "Live";
     toggle.setAttribute("aria-pressed", String(paused));
-    toggle.setAttribute("aria-label", paused ? "Paused: go on" : "Live: pause");
+    toggle.setAttribute("aria-label", paused ? "Paused: resume live updates" : "Live: pause updates");
     use.setAttribute("href", paused ? "#i-play" : "#i-pause");
     const none = missed + waiting.length === 0;
     if (none && document.activeElement === show) toggle.focus();

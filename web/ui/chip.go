@@ -12,6 +12,7 @@ import (
 // the API.
 var filterNames = map[string]string{
 	"attempts_made.from": "Attempts",
+	"closed_by":          "Reason closed",
 	"completed_at":       "Completed",
 	"created_at":         "Created",
 	"event":              "Event type",
@@ -25,7 +26,8 @@ var filterNames = map[string]string{
 	"replay_id":          "Replay ID",
 	"subscription_id":    "Subscription ID",
 	"subscription_url":   "Subscription URL",
-	"updated_at":         "Changed",
+	"state":              "Status",
+	"updated_at":         "Last changed",
 	"user_id":            "User",
 }
 

@@ -88,10 +88,10 @@ func (b *Body) SizeText() string {
 	case b.Cut && b.Size >= 0:
 		s = "the first " + s + " of " + ByteSize(b.Size)
 	case b.Cut:
-		s = "cut at " + s
+		s = "truncated at " + s
 	}
 	if shown < len(b.Data) {
-		s += ", of which " + ByteSize(int64(shown)) + " are shown"
+		s += ", " + ByteSize(int64(shown)) + " shown"
 	}
 	return s
 }

@@ -73,14 +73,14 @@ func TestBody(t *testing.T) {
 		{"JSON", Body{Data: []byte(`{"a":1}`), Size: -1}, false, true, "7 B"},
 		{"text", Body{Data: []byte("no"), Size: -1}, false, false, "2 B"},
 		{"cut in a character", Body{Data: []byte("gr\xc3"), Cut: true, Size: 2000}, false, false, "the first 3 B of 1.9 KiB"},
-		{"cut", Body{Data: []byte("gr"), Cut: true, Size: -1}, false, false, "cut at 2 B"},
+		{"cut", Body{Data: []byte("gr"), Cut: true, Size: -1}, false, false, "truncated at 2 B"},
 		{"not UTF-8", Body{Data: []byte("gr\xc3x"), Size: -1}, true, false, "4 B"},
 		{"a NUL", Body{Data: []byte("a\x00"), Size: -1}, true, false, "2 B"},
 		{"all marks", Body{Data: []byte(strings.Repeat("\u202e", 200)), Size: -1}, true, false, "600 B"},
-		{"long", Body{Data: []byte(strings.Repeat("é", maxCode)), Size: -1}, false, false, "128 KiB, of which 64.0 KiB are shown"},
+		{"long", Body{Data: []byte(strings.Repeat("é", maxCode)), Size: -1}, false, false, "128 KiB, 64.0 KiB shown"},
 		{"long JSON", Body{Data: []byte(`"` + strings.Repeat("a", maxCode) + `"`), Size: -1}, false, false,
-			"64.0 KiB, of which 64.0 KiB are shown"},
-		{"long and binary", Body{Data: make([]byte, maxCode), Size: -1}, true, false, "64.0 KiB, of which 4.0 KiB are shown"},
+			"64.0 KiB, 64.0 KiB shown"},
+		{"long and binary", Body{Data: make([]byte, maxCode), Size: -1}, true, false, "64.0 KiB, 4.0 KiB shown"},
 	} {
 		if got := tt.body.binary(); got != tt.binary {
 			t.Errorf("%s: binary: got %v, want %v", tt.name, got, tt.binary)

@@ -150,7 +150,7 @@ func FormErrorsTitled(what string, all []FieldError) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var4 string
-			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.Count(len(all), "thing"))
+			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.Count(len(all), "error"))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/field.templ`, Line: 77, Col: 67}
 			}
@@ -158,7 +158,7 @@ func FormErrorsTitled(what string, all []FieldError) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " to correct:</p><ul>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, ":</p><ul>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

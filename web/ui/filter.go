@@ -84,7 +84,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 	}
 	switch fl.Kind {
 	case webhook.FilterEvent:
-		p.Hint = "Names of events, with commas"
+		p.Hint = "Event types, separated by commas"
 		if given := v.given(fl); len(v.Events) > 0 && (len(given) == 0 || len(given) == 1 && slices.Contains(v.Events, given[0])) {
 			p.Hint, p.Kind, p.Options = "", "select", []Option{{"", "Any"}}
 			for _, name := range v.Events {
@@ -92,27 +92,27 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 			}
 		}
 	case webhook.FilterID:
-		p.Hint = "Whole ids, with commas"
+		p.Hint = "Full IDs, separated by commas"
 	case webhook.FilterURL:
-		p.Hint = "The whole URL"
+		p.Hint = "The full URL"
 		if values := v.given(fl); len(values) > 1 {
 			p.Value = values[0]
 		}
 	case webhook.FilterResponseStatus:
-		p.Hint = "Such as 404 or 5xx, with commas"
+		p.Hint = "For example 404 or 5xx, separated by commas"
 	case webhook.FilterAtLeast:
 		p.Kind, p.Options = "select", []Option{{"", "Any"}}
 		for _, v := range fl.Values {
 			p.Options = append(p.Options, Option{v, v + " or more"})
 		}
 	case webhook.FilterText:
-		p.Hint = "The whole of it; several with commas"
+		p.Hint = "Exact match; separate several values with commas"
 		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") {
-			p.Hint = "A part of it; several with commas"
+			p.Hint = "Partial match; separate several values with commas"
 		}
 	default:
 		if len(v.given(fl)) > 1 {
-			p.Hint = "Of " + strings.Join(fl.Values, ", ")
+			p.Hint = "Any of " + strings.Join(fl.Values, ", ")
 			break
 		}
 		p.Kind, p.Options = "select", []Option{{"", "Any"}}
@@ -139,7 +139,7 @@ func (v *Listing) sorts() []Option {
 	var all []Option
 	for _, name := range v.List.Sort {
 		for _, down := range []bool{true, false} {
-			o := Option{Value: name, Label: Label(name) + ", " + orderLabel(name, down)}
+			o := Option{Value: name, Label: filterName(name) + ", " + orderLabel(name, down)}
 			if down {
 				o.Value = "-" + name
 			}
@@ -161,6 +161,10 @@ func pillLabel(value string) string {
 		return "yes"
 	case "false":
 		return "no"
+	case "quiet":
+		return "no failures for an hour"
+	case "changed":
+		return "changed or resumed"
 	}
 	return Words(value)
 }

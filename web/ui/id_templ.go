@@ -89,7 +89,7 @@ func CopyID(id string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = CopyButton(id, "Copy the ID").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = CopyButton(id, "Copy ID").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -140,7 +140,7 @@ func FullID(id string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = CopyButton(id, "Copy the ID").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = CopyButton(id, "Copy ID").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -269,7 +269,7 @@ func Command(text string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = CopyButton(text, "Copy the command").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = CopyButton(text, "Copy command").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -16,24 +16,24 @@ type keyHelp struct {
 
 func keyHelps() []keyHelp {
 	return []keyHelp{
-		{[]string{"?"}, "This sheet"},
-		{[]string{"/"}, "To the filter, or to the search by id"},
+		{[]string{"?"}, "Show this list"},
+		{[]string{"/"}, "Go to the filters or the search field"},
 		{[]string{"j", "k"}, "Next and previous row"},
 		{[]string{"Enter"}, "Open the row"},
-		{[]string{"x"}, "Tick the row"},
+		{[]string{"x"}, "Select the row"},
 		{[]string{"h", "l"}, "Newer and older page"},
 		{[]string{"r"}, "Resend"},
-		{[]string{"p"}, "Pause what is live, and go on"},
-		{[]string{"g", "o"}, "Go to the overview"},
-		{[]string{"g", "i"}, "Go to the incidents"},
-		{[]string{"g", "s"}, "Go to the subscriptions"},
-		{[]string{"g", "d"}, "Go to the deliveries"},
-		{[]string{"g", "e"}, "Go to the events"},
-		{[]string{"g", "c"}, "Go to the catalog of event types"},
-		{[]string{"g", "t"}, "Go to the tokens"},
-		{[]string{"g", "y"}, "Go to the system"},
-		{[]string{"g", "l"}, "Go to the alerts"},
-		{[]string{"g", "a"}, "Go to the audit"},
+		{[]string{"p"}, "Pause or resume live updates"},
+		{[]string{"g", "o"}, "Go to Overview"},
+		{[]string{"g", "i"}, "Go to Incidents"},
+		{[]string{"g", "s"}, "Go to Subscriptions"},
+		{[]string{"g", "d"}, "Go to Deliveries"},
+		{[]string{"g", "e"}, "Go to Events"},
+		{[]string{"g", "c"}, "Go to Event types"},
+		{[]string{"g", "t"}, "Go to Tokens"},
+		{[]string{"g", "y"}, "Go to System"},
+		{[]string{"g", "l"}, "Go to Alerts"},
+		{[]string{"g", "a"}, "Go to Audit log"},
 	}
 }
 
@@ -146,7 +146,7 @@ func keySheet() templ.Component {
 			templ_7745c5c3_Var5 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<dialog id=\"keys\" aria-labelledby=\"keys-title\"><h2 id=\"keys-title\">Keyboard</h2>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<dialog id=\"keys\" aria-labelledby=\"keys-title\"><h2 id=\"keys-title\">Keyboard shortcuts</h2>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

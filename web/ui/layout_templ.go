@@ -179,7 +179,7 @@ func Layout(f Frame) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "><a class=\"skip\" href=\"#content\">Skip to the content</a>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "><a class=\"skip\" href=\"#content\">Skip to content</a>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -695,7 +695,7 @@ func account(f Frame) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "<ul><li><a href=\"/account\">Password and sessions</a></li><li><a href=\"/preferences\">Preferences</a></li><li><a href=\"/preferences#keyboard\" data-key=\"sheet\">Keyboard</a></li></ul><form class=\"leave\" method=\"post\" action=\"/sign-out\"><button type=\"submit\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 59, "<ul><li><a href=\"/account\">Password and sessions</a></li><li><a href=\"/preferences\">Preferences</a></li><li><a href=\"/preferences#keyboard\" data-key=\"sheet\">Keyboard shortcuts</a></li></ul><form class=\"leave\" method=\"post\" action=\"/sign-out\"><button type=\"submit\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -805,7 +805,7 @@ func zoneForm(f Frame) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 65, "\"><fieldset><legend>Times</legend> <button type=\"submit\" name=\"zone\" value=\"UTC\" aria-pressed=\"")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 65, "\"><fieldset><legend>Time zone</legend> <button type=\"submit\" name=\"zone\" value=\"UTC\" aria-pressed=\"")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -41,7 +41,7 @@ if (!script) {
   // in the order of the list.
   const failed = await context.newPage();
   await visit(failed, "/deliveries?filter[status]=failed");
-  check(await failed.getByText("Nothing matches").count() === 1, "nothing has failed");
+  check(await failed.getByText("No results").count() === 1, "nothing has failed");
   await server.answer(410);
   await failed.waitForSelector("[data-live-list] tr");
   await until("the stream", () => failed.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));

@@ -31,7 +31,7 @@ check(await page.locator("main tbody tr").count() === 2, "both partners");
 await looks(page);
 await search("content_id:4711");
 check(await page.locator("main tbody tr").count() === 1, "one event");
-check((await page.locator("main").innerText()).includes("all events of this time"), "how far back it was looked");
+check((await page.locator("main").innerText()).includes("all events of this period"), "how far back it was looked");
 await looks(page);
 if (script) {
   await visit(page, "/");

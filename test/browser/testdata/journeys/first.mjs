@@ -30,14 +30,14 @@ await looks(page);
 await follow(page, () => press(page.getByRole("button", { name: "Create token" })));
 const token = await page.locator("pre[aria-label=Token]").innerText();
 check(/^svc_\w+$/.test(token.trim()), "the token");
-check(await page.getByRole("button", { name: "Copy the token" }).isVisible() === script, "a button that copies it, where it can");
+check(await page.getByRole("button", { name: "Copy token" }).isVisible() === script, "a button that copies it, where it can");
 
 // A subscription of the new program.
 await follow(page, () => press(page.getByRole("link", { name: "Create a subscription" })));
 check(await page.inputValue("#for-program") === "acme", "the program is chosen");
 await page.fill("#url", `${server.url}hooks`);
 await page.check("[data-picker] input[value=content_published]");
-await follow(page, () => press(page.getByRole("button", { name: "Create and send the first ping" })));
+await follow(page, () => press(page.getByRole("button", { name: "Create subscription" })));
 await until("the first ping", () => server.requests.length === 1);
 
 // The checklist is one step on, and leads to the test event.

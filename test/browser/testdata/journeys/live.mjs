@@ -71,7 +71,7 @@ check(first.body === third.body && second.body === third.body && first.headers["
 // Paused, nothing moves: what is new waits, is counted, and told once.
 await list.click("[data-live-toggle]");
 const toggle = list.locator("[data-live-toggle]");
-check(await toggle.getAttribute("aria-pressed") === "true" && await toggle.getAttribute("aria-label") === "Paused: go on", "the button says that it is paused");
+check(await toggle.getAttribute("aria-pressed") === "true" && await toggle.getAttribute("aria-label") === "Paused: resume live updates", "the button says that it is paused");
 server.always(410);
 await publish();
 await publish();

@@ -101,7 +101,7 @@ await until("a count of what matches", async () => await show.isVisible());
 // Once it is quiet, rows are shown again as they come.
 ended = true;
 await publishing;
-await until("the last result", async () => (await (await page.request.get(`${base}/deliveries?filter[status]=pending`)).text()).includes("Nothing matches"));
+await until("the last result", async () => (await (await page.request.get(`${base}/deliveries?filter[status]=pending`)).text()).includes("No results"));
 await until("the end of the rate", async () => !/\/s/.test(await show.textContent()));
 if (await show.isVisible()) await show.click();
 await until("the newest rows", () => show.isHidden());

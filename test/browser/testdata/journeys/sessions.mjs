@@ -65,7 +65,7 @@ check(await isIn(desk), "the other browser is signed in still");
 const tablet = await enter("Tablet/1.0");
 await watch(tablet);
 await (await rowsOf("Tablet")).getByRole("button").click();
-await desk.getByText("The session has ended.").waitFor();
+await desk.getByText("Session revoked.").waitFor();
 check(!await isIn(tablet), "a session that was revoked has ended");
 check(await (await rowsOf("Tablet")).count() === 0, "it is not in the list any more");
 check(await isIn(desk), "the session that ended it goes on");
@@ -85,7 +85,7 @@ await change("not the password", "another horse battery staple");
 await desk.locator("#current-fault").waitFor();
 check(await isIn(laptop), "a wrong password ends nothing");
 await change(password, "another horse battery staple");
-await desk.getByText("Your password is changed.").waitFor();
+await desk.getByText("Password changed.").waitFor();
 password = "another horse battery staple";
 check(await isIn(desk), "the browser that changed it is signed in");
 check((await desk.context().cookies()).find((c) => c.name === "__Host-session").value !== before, "as another session");
@@ -100,7 +100,7 @@ await laptop.goto(`${base}/sign-in`);
 await laptop.fill("#email", admin.email);
 await laptop.fill("#password", admin.password);
 await laptop.click("button.primary");
-check(await laptop.getByText("No admin has this email and password").count() === 1, "the old password is of no use");
+check(await laptop.getByText("Wrong email or password").count() === 1, "the old password is of no use");
 
 // Not heard of: the pages are watched on, and that is not being heard of.
 const idle = await enter("Idle/1.0");

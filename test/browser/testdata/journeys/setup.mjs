@@ -15,7 +15,7 @@ const title = () => page.locator("h1").textContent();
 
 // Without the link nobody becomes an admin; with it, the form says what is wrong.
 await page.goto(`${base}/deliveries`);
-check(await page.getByText("There is no admin yet").count() === 1, "a page says that there is no admin");
+check(await page.getByText("No admin yet").count() === 1, "a page says that there is no admin");
 await looks(page);
 await page.goto(link);
 await looks(page);
@@ -40,7 +40,7 @@ check(page.url() === `${base}/` && await title() === "Overview", "the first admi
 
 // A second admin is not made by the same link.
 await page.goto(link);
-check(await title() === "This link is not valid", "the link is used up");
+check(await title() === "Invalid link", "the link is used up");
 check((await page.goto(link)).status() === 404, "with status 404");
 await looks(page);
 await tabTo(page, "a[href='/']:not(.brand)");
@@ -61,7 +61,7 @@ await page.goto(`${base}/deliveries?filter[status]=failed`);
 await type("#email", admin.email);
 await type("#password", `${admin.password}r`);
 await send();
-check((await page.locator("[role=alert]").textContent()).includes("No admin has this email and password"), "a wrong password is told");
+check((await page.locator("[role=alert]").textContent()).includes("Wrong email or password"), "a wrong password is told");
 check(await page.inputValue("#email") === admin.email && await page.inputValue("#password") === "", "the address stays, the password goes");
 await looks(page);
 await type("#password", admin.password);

@@ -76,7 +76,7 @@ if (script) {
   // It is checked while it is typed, too.
   await until("the verdict on all of it", async () => (await verdict.textContent()).includes("The URL is valid.") && (await page.locator("#preview").textContent()).includes(url.slice(server.url.length)));
 } else {
-  await follow(page, () => page.getByRole("button", { name: "Check the URL" }).click());
+  await follow(page, () => page.getByRole("button", { name: "Check URL" }).click());
   check((await verdict.textContent()).includes("The URL is valid."), "the URL can be used");
 }
 const preview = await page.locator("#preview").innerText();

@@ -88,7 +88,7 @@ await hold(stranger);
 await stranger.evaluate(() => document.querySelectorAll("input").forEach((i) => { i.removeAttribute("required"); i.type = "text"; }));
 await stranger.fill("#email", attack);
 await stranger.click("button.primary");
-await stranger.getByText("to correct").waitFor();
+await stranger.getByText("Nothing was saved.").waitFor();
 await hold(stranger);
 const { page, context } = await signedIn({ userAgent: `${attack.replaceAll(/[^ -~]/g, "")}${long}` }, expected);
 const second = (await signedIn({}, expected)).page;

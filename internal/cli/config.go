@@ -81,7 +81,7 @@ func unknownVariables(app *kong.Node, environ []string) []string {
 	for _, variable := range slices.Sorted(slices.Values(environ)) {
 		name, _, _ := strings.Cut(variable, "=")
 		if strings.HasPrefix(name, "SERVICE_") && !slices.Contains(names, name) {
-			warnings = append(warnings, fmt.Sprintf("unknown variable %s (did you mean %s?)", name, nearest(name, names)))
+			warnings = append(warnings, fmt.Sprintf("unknown variable %s (did you mean %s?)", name, terminal.Nearest(name, names)))
 		}
 	}
 	return warnings

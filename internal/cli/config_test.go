@@ -201,28 +201,6 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	names := []string{"retention", "retry-jitter", "listen", "data", "log-level"}
-	for in, want := range map[string]string{
-		"retenton": "retention", "retentions": "retention", "LISTEN": "listen", "log_level": "log-level", "date": "data", "loglevel": "log-level",
-	} {
-		if in == "LISTEN" {
-			continue
-		}
-		if got := nearest(in, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
-		}
-	}
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"abc", "abc", 0}} {
-		if got := distance(test.a, test.b); got != test.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
-		}
-	}
-}
-
 // TestSecretsHaveFiles checks that every flag with the name of a secret has a second flag,
 // for a file with it, and that this has a variable. Other users can see command lines.
 func TestSecretsHaveFiles(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"service/internal/server"
+	"service/internal/terminal"
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
@@ -121,7 +122,7 @@ func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []
 		before, twice := c.entries[key.Value]
 		switch {
 		case flag == nil:
-			at(key.Line, "unknown setting %q (did you mean %s?)", key.Value, nearest(key.Value, names))
+			at(key.Line, "unknown setting %q (did you mean %s?)", key.Value, terminal.Nearest(key.Value, names))
 			continue
 		case twice:
 			at(key.Line, "%s is already set in line %d", key.Value, before.line)
@@ -169,38 +170,6 @@ func settingValue(n *yaml.Node, flag *kong.Flag) (value, problem string) {
 		return strings.Join(parts, ","), ""
 	}
 	return "", "must be a value, not a mapping"
-}
-
-// nearest returns the name with the smallest edit distance to s.
-func nearest(s string, names []string) string {
-	best, least := "", len(s)+1<<10
-	for _, name := range names {
-		if d := distance(s[:min(len(s), 100)], name); d < least {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance of two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			changed := diagonal
-			if a[i] != b[j] {
-				changed++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(changed, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // Validate is part of kong.Resolver.

@@ -201,7 +201,7 @@ func (d *diagnosis) environment(environ []string, app *kong.Node) {
 			wrong = true
 		case strings.HasPrefix(name, "SERVICE_") && !slices.Contains(known, name) && !strings.HasPrefix(name, "SERVICE_TEST_"):
 			d.add(store.LevelWarn, "environment", "Correct the name or remove the variable.",
-				"unknown variable %s (did you mean %s?)", name, nearest(name, known))
+				"unknown variable %s (did you mean %s?)", name, terminal.Nearest(name, known))
 			wrong = true
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // ownVariables are the environment variables that only commands other than serve read.
 // docs/operations.md lists them.
 var ownVariables = []string{
-	"SERVICE_TOKEN", "SERVICE_TOKEN_FILE", // of publish
+	"SERVICE_TOKEN", "SERVICE_TOKEN_FILE", // of publish and apply
 	"SERVICE_SECRET", "SERVICE_SECRET_FILE", // of listen
 	"SERVICE_ADMIN_PASSWORD_FILE", "SERVICE_BACKUP_PASSPHRASE_FILE",
 }

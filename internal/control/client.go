@@ -211,6 +211,13 @@ func (c *Client) Promote(ctx context.Context, force bool, progress func(string))
 	return state, err
 }
 
+// API sends a request of the API to the running server, as its owner. The path and the query of
+// its URL count. The caller closes the body of the response.
+func (c *Client) API(req *http.Request) (*http.Response, error) {
+	req.URL.Scheme, req.URL.Host = "http", "service"
+	return c.http.Do(req)
+}
+
 // withoutURL returns an error of an HTTP client without the method and URL.
 func withoutURL(err error) error {
 	var urlErr *url.Error

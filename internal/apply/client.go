@@ -1,0 +1,374 @@
+package apply
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"service/webhook"
+)
+
+// Client calls the API of a service. Its fields are set before its first use.
+type Client struct {
+	// Send sends a request. It returns a [Temporary] error if sending it again may help.
+	Send func(*http.Request) (*http.Response, error)
+
+	BaseURL  string        // without a trailing slash
+	Token    string        // platform token; "" if the connection needs none
+	Replays  bool          // the API stores responses by Idempotency-Key
+	RetryFor time.Duration // how long to repeat a request
+	Note     func(format string, args ...any)
+}
+
+// Temporary is an error that a later request may not have.
+type Temporary struct {
+	Err   error
+	After time.Duration // the least time to wait
+}
+
+func (e Temporary) Error() string { return e.Err.Error() }
+func (e Temporary) Unwrap() error { return e.Err }
+
+// Refusal is an error response of the API.
+type Refusal struct {
+	Status int
+	Detail string
+}
+
+func (e *Refusal) Error() string { return e.Detail }
+
+// maxResponse bounds a response, in bytes.
+const maxResponse = 64 << 20
+
+// call is a request of the API.
+type call struct {
+	method, path string // the path with its query
+	program      string // to act in; "" for none
+	key          string // Idempotency-Key; "" for none
+	body         any    // as JSON; nil for none
+}
+
+// envelope is a response of the API.
+type envelope struct {
+	Data json.RawMessage
+	Meta struct {
+		Pagination struct {
+			TotalPages int `json:"total_pages"`
+		}
+	}
+}
+
+// Waits between two attempts of a request. The first wait doubles up to the longest.
+const (
+	firstWait   = 250 * time.Millisecond
+	longestWait = 15 * time.Second
+)
+
+// do sends a request until the API accepts or refuses it, or RetryFor has passed.
+func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
+	giveUp := time.Now().Add(c.RetryFor)
+	for wait := firstWait; ; wait = min(2*wait, longestWait) {
+		e, err := c.try(ctx, r)
+		var temporary Temporary
+		if err == nil || !errors.As(err, &temporary) || ctx.Err() != nil {
+			return e, err
+		}
+		pause := max(wait/2+rand.N(wait/2+1), temporary.After)
+		if time.Now().Add(pause).After(giveUp) {
+			return nil, fmt.Errorf("%w; gave up after %s", err, c.RetryFor)
+		}
+		c.Note("%v; retrying in %s", err, pause.Round(time.Millisecond))
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w; interrupted", err)
+		}
+	}
+}
+
+// try sends a request once.
+func (c *Client) try(ctx context.Context, r call) (*envelope, error) {
+	var body io.Reader = http.NoBody
+	if r.body != nil {
+		b, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, c.BaseURL+r.path, body)
+	if err != nil {
+		return nil, err
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for name, value := range map[string]string{
+		"X-Program-Id": r.program, webhook.IdempotencyHeader: r.key,
+	} {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	if c.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+	resp, err := c.Send(req)
+	if err != nil {
+		return nil, c.unknownOutcome(r, err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
+	if err != nil {
+		return nil, c.unknownOutcome(r, Temporary{Err: fmt.Errorf("the response ended early: %w", err)})
+	}
+	if resp.StatusCode/100 == 2 {
+		e := new(envelope)
+		if err := json.Unmarshal(b, e); err != nil || len(b) > maxResponse {
+			return nil, errors.New("the response of the server is not JSON, or too large; check --url")
+		}
+		return e, nil
+	}
+	err = refusal(resp, b)
+	if resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout {
+		err = c.unknownOutcome(r, err)
+	}
+	return nil, err
+}
+
+// unknownOutcome makes the error of a request permanent if sending the request again could
+// create a second record. The next run finds the first.
+func (c *Client) unknownOutcome(r call, err error) error {
+	var temporary Temporary
+	if r.method == http.MethodPost && !c.Replays && errors.As(err, &temporary) {
+		return temporary.Err
+	}
+	return err
+}
+
+// refusal returns the error of a response.
+func refusal(resp *http.Response, body []byte) error {
+	var problem struct {
+		Error struct {
+			Title       string
+			Detail      string
+			Validations []webhook.Validation
+		}
+		Detail string // of the admin socket of a standby
+	}
+	err := json.Unmarshal(body, &problem)
+	if err == nil && problem.Error.Title == "" && problem.Detail != "" {
+		return &Refusal{resp.StatusCode, problem.Detail}
+	}
+	if err != nil || problem.Error.Title == "" {
+		return fmt.Errorf("the server responded %s; check --url", resp.Status)
+	}
+	e := webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}
+	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + e.Error()}
+	after, errAfter := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
+	switch resp.StatusCode {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return Temporary{refused, time.Duration(after) * time.Second}
+	case http.StatusConflict:
+		if errAfter == nil { // a request with the same key is in progress
+			return Temporary{refused, time.Duration(after) * time.Second}
+		}
+	}
+	return refused
+}
+
+// pageSize is the number of records that a page of a list has.
+const pageSize = 100
+
+// list calls use with every page of a list. path has a query.
+func (c *Client) list(ctx context.Context, path, program string, use func(json.RawMessage) error) error {
+	page := "&page[number]=1"
+	for number := 1; ; {
+		e, err := c.do(ctx, call{method: http.MethodGet, path: path + page, program: program})
+		if err != nil {
+			return err
+		}
+		if err := use(e.Data); err != nil {
+			return fmt.Errorf("invalid response of the server: %w", err)
+		}
+		if number++; number > e.Meta.Pagination.TotalPages {
+			return nil
+		}
+		page = fmt.Sprintf("&page[number]=%d", number)
+	}
+}
+
+// Concurrency and sizes of the requests that read the state.
+const (
+	readers       = 8
+	programsATime = 50 // ids in one request; keeps the URL short
+)
+
+// State reads the current state of what a file mentions.
+func (c *Client) State(ctx context.Context, f *File) (*State, error) {
+	s := &State{EventTypes: make(map[string]json.RawMessage), Programs: make(map[string]*ProgramState)}
+	if err := c.eventTypes(ctx, s); err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(f.Programs, programsATime) {
+		if err := c.programs(ctx, some, s); err != nil {
+			return nil, err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for _, p := range f.Programs {
+		state := s.Programs[p.ID]
+		if state == nil {
+			continue
+		}
+		if len(p.Subscriptions) > 0 {
+			g.Go(func() (err error) {
+				state.Subscriptions, err = c.subscriptions(ctx, p.ID)
+				return err
+			})
+		}
+		if len(p.Tokens) > 0 {
+			g.Go(func() (err error) {
+				state.Tokens, err = c.tokens(ctx, p.ID)
+				return err
+			})
+		}
+	}
+	return s, g.Wait()
+}
+
+func (c *Client) eventTypes(ctx context.Context, s *State) error {
+	e, err := c.do(ctx, call{method: http.MethodGet, path: "/v2/event_types"})
+	if err != nil {
+		return err
+	}
+	var types []struct {
+		Name   string
+		Schema json.RawMessage
+	}
+	if err := json.Unmarshal(e.Data, &types); err != nil {
+		return fmt.Errorf("invalid response of the server: %w", err)
+	}
+	for _, t := range types {
+		s.EventTypes[t.Name] = t.Schema
+	}
+	return nil
+}
+
+// programs reads the programs of the file that exist.
+func (c *Client) programs(ctx context.Context, some []Program, s *State) error {
+	ids := make([]string, len(some))
+	for i, p := range some {
+		ids[i] = p.ID
+	}
+	path := fmt.Sprintf("/v2/programs?page[size]=%d&filter[id]=%s", pageSize, url.QueryEscape(strings.Join(ids, ",")))
+	return c.list(ctx, path, "", func(data json.RawMessage) error {
+		var all []map[string]any
+		if err := json.Unmarshal(data, &all); err != nil {
+			return err
+		}
+		for _, record := range all {
+			id, _ := record["id"].(string)
+			s.Programs[id] = &ProgramState{Settings: currentSettings(record, programSettings, "")}
+		}
+		return nil
+	})
+}
+
+func (c *Client) subscriptions(ctx context.Context, program string) (all []SubscriptionState, err error) {
+	path := fmt.Sprintf("/v2/webhooks/subscriptions?page[size]=%d", pageSize)
+	err = c.list(ctx, path, program, func(data json.RawMessage) error {
+		var records []map[string]any
+		if err := json.Unmarshal(data, &records); err != nil {
+			return err
+		}
+		for _, r := range records {
+			s := SubscriptionState{Settings: currentSettings(r, subscriptionSettings, "")}
+			s.ID, _ = r["id"].(string)
+			s.URL, _ = r["url"].(string)
+			s.Description, _ = r["description"].(string)
+			s.HasAuthorization, _ = r["has_authorization_header"].(bool)
+			all = append(all, s)
+		}
+		return nil
+	})
+	return unique(all, func(s SubscriptionState) string { return s.ID }), err
+}
+
+func (c *Client) tokens(ctx context.Context, program string) (all []TokenState, err error) {
+	path := fmt.Sprintf("/v2/programs/%s/tokens?page[size]=%d&filter[state]=valid", url.PathEscape(program), pageSize)
+	err = c.list(ctx, path, "", func(data json.RawMessage) error {
+		var records []struct {
+			ID        string
+			Name      string
+			UserID    string `json:"user_id"`
+			Scopes    []string
+			ExpiresAt *time.Time `json:"expires_at"`
+			CreatedAt time.Time  `json:"created_at"`
+			UsedAt    *time.Time `json:"used_at"`
+		}
+		if err := json.Unmarshal(data, &records); err != nil {
+			return err
+		}
+		for _, r := range records {
+			t := TokenState{ID: r.ID, Name: r.Name, User: r.UserID, Scopes: r.Scopes, CreatedAt: r.CreatedAt, Used: r.UsedAt != nil}
+			if r.ExpiresAt != nil {
+				t.Expires = *r.ExpiresAt
+			}
+			all = append(all, t)
+		}
+		return nil
+	})
+	return unique(all, func(t TokenState) string { return t.ID }), err
+}
+
+// unique removes records that two pages had, because others were created or removed between
+// the requests.
+func unique[T any](all []T, id func(T) string) []T {
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(all, func(one T) bool {
+		twice := seen[id(one)]
+		seen[id(one)] = true
+		return twice
+	})
+}
+
+// currentSettings returns the settings of a record of the API by the name of a [Setting].
+func currentSettings(record map[string]any, fields []field, prefix string) map[string]any {
+	all := make(map[string]any)
+	for _, f := range fields {
+		v, ok := record[f.name]
+		if !ok {
+			continue
+		}
+		switch v := v.(type) {
+		case map[string]any:
+			for name, value := range currentSettings(v, f.format.fields, prefix+f.name+".") {
+				all[name] = value
+			}
+		case []any:
+			names := make([]string, len(v))
+			for i, one := range v { // the events of a subscription
+				event, _ := one.(map[string]any)
+				names[i], _ = event["name"].(string)
+			}
+			all[prefix+f.name] = names
+		default:
+			all[prefix+f.name] = v
+		}
+	}
+	return all
+}

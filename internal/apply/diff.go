@@ -1,0 +1,532 @@
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+// State is the current state of what a file mentions.
+type State struct {
+	EventTypes map[string]json.RawMessage // every schema, by name
+	Programs   map[string]*ProgramState   // by id; a program that does not exist has no entry
+}
+
+// ProgramState is a program of the service.
+type ProgramState struct {
+	Settings      map[string]any // by the name of a [Setting]
+	Subscriptions []SubscriptionState
+	Tokens        []TokenState // neither expired nor revoked
+}
+
+// SubscriptionState is a subscription of the service.
+type SubscriptionState struct {
+	ID               string
+	URL              string
+	Description      string
+	Settings         map[string]any
+	HasAuthorization bool
+}
+
+// TokenState is an access token of the service.
+type TokenState struct {
+	ID      string
+	Name    string
+	User    string
+	Scopes  []string
+	Expires time.Time // zero for never
+
+	CreatedAt time.Time
+	Used      bool // a request has used it
+}
+
+// Options are what the operator permits.
+type Options struct {
+	UpdateSecrets bool // set authorization headers again, which cannot be compared
+	ReplaceTokens bool // revoke tokens that differ, and create them again
+}
+
+// Op is the kind of a change, as it is printed.
+type Op string
+
+const (
+	Create Op = "+"
+	Update Op = "~"
+	Revoke Op = "-"
+)
+
+// Change is one step towards the desired state. One of EventType, Program, Subscription and
+// Token is set.
+type Change struct {
+	Op      Op
+	Details []string // what changes, for people
+
+	EventType    *EventType
+	Program      *Program
+	Subscription *Subscription
+	Token        *Token
+
+	ID               string    // of the current subscription or token, if there is one
+	Settings         []Setting // of a program or subscription, those to send
+	SetAuthorization bool      // send the authorization header of the file
+	Revoke           []string  // ids of tokens to revoke afterwards
+	Rotate           bool      // replace a signing secret that an interrupted run has not written
+}
+
+// Noun returns what kind of record changes.
+func (c *Change) Noun() string {
+	switch {
+	case c.EventType != nil:
+		return "event type"
+	case c.Program != nil:
+		return "program"
+	case c.Subscription != nil:
+		return "subscription"
+	}
+	return "token"
+}
+
+// ProgramID returns the program that the change needs, "" for an event type or a program.
+func (c *Change) ProgramID() string {
+	switch {
+	case c.Subscription != nil:
+		return c.Subscription.ProgramID
+	case c.Token != nil:
+		return c.Token.ProgramID
+	}
+	return ""
+}
+
+// Title names the record. A URL has no query, which may contain a secret.
+func (c *Change) Title() string {
+	name := ""
+	switch {
+	case c.EventType != nil:
+		name = c.EventType.Name
+	case c.Program != nil:
+		name = c.Program.ID
+	case c.Subscription != nil:
+		name = c.Subscription.ProgramID + " " + webhook.WithoutQuery(c.Subscription.URL)
+	default:
+		name = c.Token.ProgramID + " " + c.Token.Name
+	}
+	if c.ID != "" {
+		name += " (" + c.ID + ")"
+	}
+	return c.Noun() + " " + name
+}
+
+// String returns the change in one line, without secrets.
+func (c *Change) String() string {
+	line := string(c.Op) + " " + c.Title()
+	if len(c.Details) > 0 {
+		line += ": " + strings.Join(c.Details, ", ")
+	}
+	return line
+}
+
+// Plan is what has to change.
+type Plan struct {
+	Changes   []Change // in the order in which they have to be made
+	Unchanged int      // records that are as desired
+	Problems  []Problem
+}
+
+// Diff compares the desired state with the current one. The order of changes is event types,
+// programs, subscriptions, tokens. It reads nothing but the arguments: outputs has the state
+// of the files to create, by path.
+func Diff(f *File, current *State, outputs map[string]Output, options Options, now time.Time) *Plan {
+	d := differ{current: current, outputs: outputs, options: options, now: now, plan: new(Plan), types: make(map[string]bool)}
+	for name := range current.EventTypes {
+		d.types[name] = true
+	}
+	for i := range f.EventTypes {
+		d.types[f.EventTypes[i].Name] = true
+		d.eventType(&f.EventTypes[i])
+	}
+	for i := range f.Programs {
+		d.program(&f.Programs[i])
+	}
+	for i := range f.Programs {
+		d.subscriptions(&f.Programs[i])
+	}
+	for i := range f.Programs {
+		for j := range f.Programs[i].Tokens {
+			d.token(&f.Programs[i].Tokens[j])
+		}
+	}
+	return d.plan
+}
+
+type differ struct {
+	current *State
+	outputs map[string]Output
+	options Options
+	now     time.Time
+	plan    *Plan
+	types   map[string]bool // every event type after the change
+}
+
+func (d *differ) change(c Change) { d.plan.Changes = append(d.plan.Changes, c) }
+
+func (d *differ) problem(line int, format string, args ...any) {
+	d.plan.Problems = append(d.plan.Problems, Problem{line, fmt.Sprintf(format, args...)})
+}
+
+func (d *differ) eventType(t *EventType) {
+	before, exists := d.current.EventTypes[t.Name]
+	if !exists {
+		d.change(Change{Op: Create, EventType: t})
+		return
+	}
+	details := compareJSON(before, t.Schema)
+	if details == nil {
+		d.plan.Unchanged++
+		return
+	}
+	d.change(Change{Op: Update, EventType: t, Details: details})
+}
+
+func (d *differ) program(p *Program) {
+	before := d.current.Programs[p.ID]
+	if before == nil {
+		d.change(Change{Op: Create, Program: p, Settings: p.Settings, Details: describeSettings(p.Settings, programSettings)})
+		return
+	}
+	changed, details := compareSettings(p.Settings, before.Settings, programSettings)
+	if changed == nil {
+		d.plan.Unchanged++
+		return
+	}
+	d.change(Change{Op: Update, Program: p, Settings: changed, Details: details})
+}
+
+// subscriptions compares the subscriptions of a program. One is identified by its URL. If the
+// file or the service has several with one URL, their descriptions tell them apart.
+func (d *differ) subscriptions(p *Program) {
+	byURL := make(map[string][]*SubscriptionState)
+	if current := d.current.Programs[p.ID]; current != nil {
+		for i := range current.Subscriptions {
+			s := &current.Subscriptions[i]
+			byURL[s.URL] = append(byURL[s.URL], s)
+		}
+	}
+	wanted := make(map[string][]*Subscription)
+	for i := range p.Subscriptions {
+		s := &p.Subscriptions[i]
+		wanted[s.URL] = append(wanted[s.URL], s)
+	}
+	for i := range p.Subscriptions {
+		s := &p.Subscriptions[i]
+		before, ok := d.match(s, wanted[s.URL], byURL[s.URL])
+		if !ok {
+			continue
+		}
+		for _, name := range s.Events {
+			if !d.types[name] {
+				d.problem(s.Line, "there is no event type %s, neither in the service nor in the file", quoted(name))
+			}
+		}
+		d.subscription(s, before)
+	}
+}
+
+// match returns the current subscription that s describes, nil if there is none. If several
+// could be meant, it records a problem and returns false.
+func (d *differ) match(s *Subscription, wanted []*Subscription, current []*SubscriptionState) (*SubscriptionState, bool) {
+	if len(wanted) == 1 && len(current) <= 1 {
+		if len(current) == 0 {
+			return nil, true
+		}
+		return current[0], true
+	}
+	description := func(s *Subscription) string {
+		if s.Description == nil {
+			return ""
+		}
+		return *s.Description
+	}
+	var same, free []*SubscriptionState
+	for _, c := range current {
+		if c.Description == description(s) {
+			same = append(same, c)
+		} else if !slices.ContainsFunc(wanted, func(w *Subscription) bool { return description(w) == c.Description }) {
+			free = append(free, c)
+		}
+	}
+	switch {
+	case len(same) == 1:
+		return same[0], true
+	case len(same) > 1:
+		d.problem(s.Line, "%s of program %s have this url and description: %s; give them different descriptions",
+			webhook.Count(len(same), "subscription"), s.ProgramID, ids(same))
+		return nil, false
+	case len(free) > 0:
+		d.problem(s.Line, "program %s has %s with this url and another description: %s; use its description, "+
+			"or give it one of its own in the file",
+			s.ProgramID, webhook.Count(len(free), "subscription"), ids(free))
+		return nil, false
+	}
+	return nil, true
+}
+
+// ids lists subscriptions with their descriptions.
+func ids(all []*SubscriptionState) string {
+	var words []string
+	for _, s := range all {
+		words = append(words, fmt.Sprintf("%s (%s)", s.ID, quoted(s.Description)))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
+	if before == nil {
+		c := Change{Op: Create, Subscription: s, Settings: s.Settings, Details: describeSettings(s.Settings, subscriptionSettings)}
+		if s.Authorization != nil && !s.Authorization.Null {
+			c.SetAuthorization = true
+			c.Details = append(c.Details, "authorization_header set")
+		}
+		if s.SigningSecret != nil {
+			c.Details = append(c.Details, "signing_secret set")
+		}
+		if s.SigningSecretFile != "" {
+			d.output(s.SigningSecretFile, s.Line)
+			c.Details = append(c.Details, "signing secret to "+s.SigningSecretFile)
+		}
+		d.change(c)
+		return
+	}
+	changed, details := compareSettings(s.Settings, before.Settings, subscriptionSettings)
+	c := Change{Op: Update, Subscription: s, ID: before.ID, Settings: changed, Details: details}
+	switch a := s.Authorization; {
+	case a == nil:
+	case a.Null && before.HasAuthorization:
+		c.SetAuthorization = true
+		c.Details = append(c.Details, "authorization_header removed")
+	case !a.Null && !before.HasAuthorization:
+		c.SetAuthorization = true
+		c.Details = append(c.Details, "authorization_header set")
+	case !a.Null && d.options.UpdateSecrets:
+		c.SetAuthorization = true
+		c.Details = append(c.Details, "authorization_header set again")
+	}
+	if s.SigningSecretFile != "" && d.outputs[s.SigningSecretFile].Pending() {
+		c.Rotate = true
+		c.Details = append(c.Details, "new signing secret to "+s.SigningSecretFile+" because an interrupted run has not written it")
+	}
+	if len(c.Details) == 0 {
+		d.plan.Unchanged++
+		return
+	}
+	d.change(c)
+}
+
+// output records a problem if a file cannot be created.
+func (d *differ) output(path string, line int) {
+	switch o := d.outputs[path]; {
+	case o.Exists:
+		d.problem(line, "%s exists and is not overwritten: move it, or set another file", path)
+	case o.Problem != "":
+		d.problem(line, "%s cannot be created: %s", path, o.Problem)
+	}
+}
+
+// token compares the tokens with a name. A token cannot be changed, only replaced.
+func (d *differ) token(t *Token) {
+	var same, other []TokenState
+	if current := d.current.Programs[t.ProgramID]; current != nil {
+		for _, c := range current.Tokens {
+			switch {
+			case c.Name != t.Name:
+			case differences(t, &c) == nil:
+				same = append(same, c)
+			default:
+				other = append(other, c)
+			}
+		}
+	}
+	replace := d.options.ReplaceTokens
+	switch {
+	case len(same) > 1:
+		d.problem(t.Line, "program %s has %s with the name %s: %s; revoke one of them",
+			t.ProgramID, webhook.Count(len(same), "token"), quoted(t.Name), tokenIDs(same))
+	case len(same)+len(other) == 0:
+		d.create(t, nil)
+	case len(same) == 0 && !replace:
+		d.problem(t.Line, "token %s (%s) of program %s differs and cannot be changed: %s; "+
+			"--replace-tokens creates a new one and revokes this one",
+			quoted(t.Name), tokenIDs(other), t.ProgramID, strings.Join(differences(t, &other[0]), ", "))
+	case len(other) > 0 && !replace:
+		d.problem(t.Line, "program %s has several tokens with the name %s: %s is as the file says, %s is not; "+
+			"--replace-tokens revokes the others",
+			t.ProgramID, quoted(t.Name), same[0].ID, tokenIDs(other))
+	case len(same) == 0:
+		d.create(t, other)
+	case !d.outputs[t.SecretFile].Pending():
+		d.keep(t, &same[0], other)
+	case d.orphan(t, &same[0]) || replace:
+		d.create(t, append(same, other...))
+	default:
+		d.problem(t.Line, "an interrupted run has not written the secret of token %s (%s) of program %s: --replace-tokens creates a new one "+
+			"and revokes this one; if the secret is known, remove %s", quoted(t.Name), same[0].ID, t.ProgramID, t.SecretFile+pendingSuffix)
+	}
+}
+
+// clockSkew is how far the clocks of the service and of this machine may differ.
+const clockSkew = 5 * time.Minute
+
+// orphan reports whether a token is one that an interrupted run created without writing its
+// secret, so that nobody can have it.
+func (d *differ) orphan(t *Token, c *TokenState) bool {
+	return !c.Used && c.CreatedAt.After(d.outputs[t.SecretFile].Began.Add(-clockSkew))
+}
+
+// create plans a new token that replaces others.
+func (d *differ) create(t *Token, others []TokenState) {
+	d.output(t.SecretFile, t.Line)
+	details := []string{"user " + t.User, "scopes " + strings.Join(t.Scopes, " ")}
+	if t.Expires != nil && !t.Expires.IsZero() {
+		details = append(details, "expires_at "+webhook.FormatTime(*t.Expires))
+		if !t.Expires.After(d.now) {
+			d.problem(t.Line, "expires_at of token %s of program %s is in the past", quoted(t.Name), t.ProgramID)
+		}
+	}
+	details = append(details, "secret to "+t.SecretFile)
+	c := Change{Op: Create, Token: t, Details: details}
+	for _, o := range others {
+		c.Op = Update
+		c.Revoke = append(c.Revoke, o.ID)
+		c.Details = append(c.Details, "then revoke "+o.ID)
+	}
+	d.change(c)
+}
+
+// keep plans the revocation of the others with the name of a token that is as desired.
+func (d *differ) keep(t *Token, same *TokenState, others []TokenState) {
+	if len(others) == 0 {
+		d.plan.Unchanged++
+		return
+	}
+	c := Change{Op: Revoke, Token: t, ID: same.ID}
+	for _, o := range others {
+		c.Revoke = append(c.Revoke, o.ID)
+		c.Details = append(c.Details, "revoke "+o.ID+" of the same name")
+	}
+	d.change(c)
+}
+
+func tokenIDs(all []TokenState) string {
+	var words []string
+	for _, t := range all {
+		words = append(words, t.ID)
+	}
+	return strings.Join(words, ", ")
+}
+
+// differences returns how a token differs from the desired one, nil if it does not.
+func differences(t *Token, c *TokenState) (all []string) {
+	if c.User != t.User {
+		all = append(all, "user "+c.User+" → "+t.User)
+	}
+	if !sameSet(c.Scopes, t.Scopes) {
+		all = append(all, "scopes "+strings.Join(c.Scopes, " ")+" → "+strings.Join(t.Scopes, " "))
+	}
+	if t.Expires != nil && !c.Expires.Equal(*t.Expires) {
+		all = append(all, "expires_at "+expiry(c.Expires)+" → "+expiry(*t.Expires))
+	}
+	return all
+}
+
+func expiry(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return webhook.FormatTime(t)
+}
+
+// compareSettings returns the settings that differ from the current ones, and how.
+func compareSettings(wanted []Setting, current map[string]any, fields []field) (changed []Setting, details []string) {
+	for _, s := range wanted {
+		before := current[s.Name]
+		f := fieldAt(fields, s.Name)
+		if names, ok := s.Value.([]string); ok {
+			old, _ := before.([]string)
+			if !sameSet(old, names) {
+				changed = append(changed, s)
+				details = append(details, s.Name+" "+setChange(old, names))
+			}
+			continue
+		}
+		if !reflect.DeepEqual(before, s.Value) {
+			changed = append(changed, s)
+			details = append(details, fmt.Sprintf("%s %s → %s", s.Name, show(before, f), show(s.Value, f)))
+		}
+	}
+	return changed, details
+}
+
+// describeSettings returns the settings of a new record.
+func describeSettings(all []Setting, fields []field) (details []string) {
+	for _, s := range all {
+		details = append(details, s.Name+" "+show(s.Value, fieldAt(fields, s.Name)))
+	}
+	return details
+}
+
+// fieldAt returns the format of a setting such as limits.rate_limit.
+func fieldAt(fields []field, name string) *format {
+	first, rest, nested := strings.Cut(name, ".")
+	for _, f := range fields {
+		if f.name == first && nested {
+			return fieldAt(f.format.fields, rest)
+		} else if f.name == first {
+			return f.format
+		}
+	}
+	return nil
+}
+
+// show formats the value of a setting.
+func show(v any, f *format) string {
+	switch v := v.(type) {
+	case nil:
+		if f != nil && f.null != "" {
+			return f.null
+		}
+		return "null"
+	case string:
+		return quoted(v)
+	case []string:
+		return strings.Join(v, " ")
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
+}
+
+// sameSet reports whether two lists have the same items in any order.
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// setChange returns the items that are added and removed.
+func setChange(before, after []string) string {
+	var words []string
+	for _, name := range after {
+		if !slices.Contains(before, name) {
+			words = append(words, "+"+name)
+		}
+	}
+	for _, name := range before {
+		if !slices.Contains(after, name) {
+			words = append(words, "-"+name)
+		}
+	}
+	return strings.Join(words, " ")
+}

@@ -183,7 +183,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 						}
 						return nil
 					})
-					templ_7745c5c3_Err = ui.EmptyState("No deliveries yet.", "A new subscription receives a ping immediately, and it shows here.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.EmptyState("No deliveries yet.", "A new subscription immediately receives a ping, which is listed here.").Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -171,12 +171,12 @@ func deliveryPage(f ui.Frame, d *deliveryRecord) templ.Component {
 									return templ_7745c5c3_Err
 								}
 								if d.isTest() {
-									templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<span class=\"sub\">A test event, sent to this subscription only. It is not in the log.</span>")
+									templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 9, "<span class=\"sub\">A test event, sent to this subscription only. It is not in the event log.</span>")
 									if templ_7745c5c3_Err != nil {
 										return templ_7745c5c3_Err
 									}
 								} else if d.Own {
-									templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<span class=\"sub\">A ping belongs to this delivery only. It is not in the log.</span>")
+									templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 10, "<span class=\"sub\">A ping belongs to this delivery only. It is not in the event log.</span>")
 									if templ_7745c5c3_Err != nil {
 										return templ_7745c5c3_Err
 									}

@@ -279,7 +279,7 @@ func TestPingPage(t *testing.T) {
 	c := l.claim(true)
 	l.end(c, webhook.Attempt{ResponseStatus: 204, Duration: 12 * time.Millisecond})
 	p := v.do("GET", "/deliveries/"+c.ID)
-	p.want(t, 200, "A ping belongs to this delivery only. It is not in the log.")
+	p.want(t, 200, "A ping belongs to this delivery only. It is not in the event log.")
 	p.has(t, "Delivered: 204 No Content on attempt 1 of 5", "POST / HTTP/1.1", `&#34;ping&#34;`)
 	p.hasNot(t, "/events/acme/")
 	p.inert(t)

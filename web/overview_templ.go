@@ -710,7 +710,7 @@ func overviewPage(f ui.Frame, o *overview) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			default:
-				templ_7745c5c3_Err = ui.EmptyState("No deliveries yet.", "A new subscription receives a ping immediately, and it shows here.").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.EmptyState("No deliveries yet.", "A new subscription immediately receives a ping, which is listed here.").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

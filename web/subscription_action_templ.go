@@ -810,7 +810,7 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "to", Name: "to", Label: "To", Kind: "datetime-local", Value: p.fieldTime(f.Clock, p.to), Error: ui.FieldErrorText(p.faults, "to"), Hint: "Leave empty for now. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "to", Name: "to", Label: "To", Kind: "datetime-local", Value: p.fieldTime(f.Clock, p.to), Error: ui.FieldErrorText(p.faults, "to"), Hint: "Leave empty to include events up to now. " + f.Clock.ZoneName()}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -302,7 +302,7 @@ func TestSendTestEvent(t *testing.T) {
 		t.Errorf("led to %s", to)
 	}
 	v.do("GET", strings.TrimSuffix(to, "#ping")).has(t, "Test event channel_created", "204")
-	v.do("GET", deliveryPath(c.ID)).has(t, "It is not in the log.", "X-Service-Test")
+	v.do("GET", deliveryPath(c.ID)).has(t, "It is not in the event log.", "X-Service-Test")
 	if diff := cmp.Diff([]string{"test"}, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}

@@ -170,7 +170,7 @@ func TestAlertsToSlack(t *testing.T) {
 	}
 	r.in.Flags = nil
 	r.start()
-	r.test(private, "address not allowed")
+	r.test(private, "Address not allowed")
 	page := r.page("POST", "/alerts/new", "name", "Metadata", "kind", "slack", "url", "http://169.254.169.254/",
 		"alert", "subscription_failing")
 	if !strings.Contains(page, "leads to an address that deliveries may not be sent to") {

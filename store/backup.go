@@ -55,7 +55,7 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	made := &Snapshot{Path: f.Name(), Schema: int(schema), At: s.clock.now().UTC(), Keys: keys}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.db.Observe(err)), made.Remove())
+			err = errors.Join(fmt.Errorf("store: snapshot: %w", s.db.NoteError(err)), made.Remove())
 		}
 	}()
 	if err := f.Close(); err != nil {

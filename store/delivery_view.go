@@ -16,16 +16,16 @@ type DeliveryView struct {
 	Subscription     webhook.Subscription // possibly deleted
 	Num              int64                // the num in Changes
 
-	ClaimedAt  time.Time     // when the attempt in flight was counted; zero if there is none
-	Own        bool          // its event is not in the log: a ping or a test
-	ReplayID   string        // the replay that created it, "" for none
-	Trace      webhook.Trace // of the first event that has one
-	EventJSON  [][]byte      // in the order of Events; nil if retention removed one of them
-	Redelivery []Again       // its redeliveries, oldest first, at most maxRedeliveries
+	ClaimedAt    time.Time     // when the attempt in flight was counted; zero if there is none
+	Own          bool          // its event is not in the log: a ping or a test
+	ReplayID     string        // the replay that created it, "" for none
+	Trace        webhook.Trace // of the first event that has one
+	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them
+	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
 }
 
-// Again is a redelivery.
-type Again struct {
+// Redelivery is one redelivery of a delivery.
+type Redelivery struct {
 	ID        string
 	Status    webhook.Status
 	CreatedAt time.Time
@@ -79,11 +79,11 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
 		return v.Each(selectAgain, []any{d.Num, maxRedeliveries}, func(scan func(...any) error) error {
-			var a Again
+			var a Redelivery
 			var created int64
 			err := scan((*deliveryID)(&a.ID), &a.Status, &created)
 			a.CreatedAt = time.UnixMilli(created).UTC()
-			d.Redelivery = append(d.Redelivery, a)
+			d.Redeliveries = append(d.Redeliveries, a)
 			return err
 		})
 	})

@@ -21,7 +21,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.ClaimedAt.IsZero() || d.Subscription.ID != sub.ID || len(d.EventJSON) != 2 || string(d.EventJSON[1]) != string(events[1].JSON) ||
-		d.Redelivery != nil {
+		d.Redeliveries != nil {
 		t.Errorf("in flight: got %+v", d)
 	}
 	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed,
@@ -54,7 +54,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("completed: got %+v", d)
 	}
 	var got []string
-	for _, r := range d.Redelivery {
+	for _, r := range d.Redeliveries {
 		got = append(got, r.ID)
 		if r.Status != webhook.StatusFailed || r.CreatedAt.IsZero() {
 			t.Errorf("redelivery: got %+v", r)

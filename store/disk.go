@@ -113,7 +113,7 @@ func (s *core) scanNow(query string, args []any, dest ...any) error {
 // Disk is the state of the disk that contains the data directory.
 type Disk struct {
 	Free, Size int64 // bytes
-	Least      int64 // minimum free bytes to accept events, of which three quarters may be free pages of the database; 0 for no minimum
+	MinFree    int64 // minimum free bytes to accept events, of which three quarters may be free pages of the database; 0 for no minimum
 	Low        bool  // less is free, and events are rejected
 }
 
@@ -126,7 +126,7 @@ func diskOf(dir string, minFree int64, scan scanRow) Disk {
 		room = math.MaxInt64 / 4
 	}
 	_, need, low := d.check(scan)
-	return Disk{Free: room, Size: size, Least: need, Low: low}
+	return Disk{Free: room, Size: size, MinFree: need, Low: low}
 }
 
 // Disk returns the state of the disk that contains the data directory.
@@ -136,5 +136,5 @@ func (s *Store) Disk() (Disk, error) {
 		return Disk{}, fmt.Errorf("store: disk: %w", err)
 	}
 	_, minFree, low := s.disk.check(s.scanNow)
-	return Disk{Free: room, Size: size, Least: minFree, Low: low}, nil
+	return Disk{Free: room, Size: size, MinFree: minFree, Low: low}, nil
 }

@@ -92,7 +92,7 @@ func forecast(u Usage, d Disk, keep Retention) Forecast {
 	if delivered == all {
 		f.DayBytes = int64(perDay * (ofEvent + ofDeliveries))
 	}
-	if after, ok := reached(size, float64(u.File+max(d.Free-d.Least, 0)), []float64{0, delivered - age, delivered, all - age, all}); ok &&
+	if after, ok := reached(size, float64(u.File+max(d.Free-d.MinFree, 0)), []float64{0, delivered - age, delivered, all - age, all}); ok &&
 		!f.Full {
 		f.FullAt = u.At.Add(time.Duration(min(after, 36500) * float64(day))).Truncate(time.Minute)
 	}

@@ -20,7 +20,7 @@ func TestForecast(t *testing.T) {
 	of := func(age time.Duration, events, used int64) Usage {
 		return Usage{At: now, Oldest: ago(age), Events: events, Recent: 1_000_000, File: used, Used: used, EventBytes: 600}
 	}
-	large := Disk{Free: 1 << 40, Size: 1 << 41, Least: 256 * mib}
+	large := Disk{Free: 1 << 40, Size: 1 << 41, MinFree: 256 * mib}
 	for _, c := range []struct {
 		name string
 		u    Usage
@@ -39,7 +39,7 @@ func TestForecast(t *testing.T) {
 		{"as old as it becomes", of(30*day, 30_000_000, base+30_000_000_000), large, thirty,
 			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
 				Copy: base + 30_000_000_000}},
-		{"room for ten days more", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: 10_000_000_000 + gib, Least: gib}, thirty,
+		{"room for ten days more", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: 10_000_000_000 + gib, MinFree: gib}, thirty,
 			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
 				Copy: base + 10_000_000_000, FullAt: now.Add(10 * day)}},
 		{"twice as much as before: what goes makes room for half of what comes", func() Usage {
@@ -55,7 +55,7 @@ func TestForecast(t *testing.T) {
 			Forecast{Known: true, EventBytes: 1000, Size: base, Copy: base + 10_000_000_000}},
 		{"all of it is older than the retention", Usage{At: now, File: base + gib, Used: base}, large, thirty,
 			Forecast{Known: true, Size: base, Copy: base, Stuck: gib}},
-		{"a full disk", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: mib, Least: 256 * mib, Low: true}, thirty,
+		{"a full disk", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: mib, MinFree: 256 * mib, Low: true}, thirty,
 			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
 				Copy: base + 10_000_000_000, Full: true}},
 		{"a retention of an hour", Usage{At: now, Oldest: ago(59 * time.Minute), Events: 59_000, Recent: 60_000, File: base + 59_000_000,
@@ -63,7 +63,7 @@ func TestForecast(t *testing.T) {
 			Forecast{Known: true, EventsPerDay: 1_440_000, EventBytes: 1000, Size: base + 60_000_000, DayBytes: 1_440_000_000,
 				Copy: base + 59_000_000}},
 		{"free pages are used first", func() Usage { u := of(10*day, 10_000_000, base+10_000_000_000); u.File += 20_000_000_000; return u }(),
-			Disk{Free: mib, Least: mib}, thirty,
+			Disk{Free: mib, MinFree: mib}, thirty,
 			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
 				Copy: base + 10_000_000_000, Stuck: 20_000_000_000}},
 	} {

@@ -67,7 +67,7 @@ func newMetrics() *metrics {
 		writes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    commitWrites,
 			Help:    "Writes that shared one commit.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 10), // 512: maxCommit
+			Buckets: prometheus.ExponentialBuckets(1, 2, 10), // up to 512, the most in one commit
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: commitFailures,
@@ -278,7 +278,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	disk, err := s.Disk()
 	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
-	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.Least), err)
+	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.MinFree), err)
 	send(diskLowDesc, prometheus.GaugeValue, boolValue(disk.Low), err)
 
 	status := s.Replica()

@@ -168,8 +168,9 @@ func (u *upgraded) deliveries() {
 			u.Errorf("Find %s: got %v, %v", id, found, err)
 		}
 	}
-	if got, err := u.s.Deliveries().View(u.Context(), u.old[3]); err != nil || len(got.Redelivery) != 1 || got.Redelivery[0].ID != u.all[45] {
-		u.Errorf("redelivery of %s: got %+v, %v", u.old[3], got.Redelivery, err)
+	got, err := u.s.Deliveries().View(u.Context(), u.old[3])
+	if err != nil || len(got.Redeliveries) != 1 || got.Redeliveries[0].ID != u.all[45] {
+		u.Errorf("redelivery of %s: got %+v, %v", u.old[3], got.Redeliveries, err)
 	}
 }
 

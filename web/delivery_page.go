@@ -100,7 +100,7 @@ func (h *deliveryPages) show(r *request) (response, error) {
 
 // state is another one whenever the page is.
 func (d *deliveryRecord) state() string {
-	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redelivery))
+	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redeliveries))
 }
 
 // stream sends the page of a delivery what has become of it.

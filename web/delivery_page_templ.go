@@ -893,7 +893,7 @@ func deliveryFacts(f ui.Frame, d *deliveryRecord) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if len(d.Redelivery) > 0 {
+			if len(d.Redeliveries) > 0 {
 				templ_7745c5c3_Var36 := templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 					templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 					templ_7745c5c3_Buffer, templ_7745c5c3_IsBuffer := templruntime.GetBuffer(templ_7745c5c3_W)
@@ -910,7 +910,7 @@ func deliveryFacts(f ui.Frame, d *deliveryRecord) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					for _, a := range d.Redelivery {
+					for _, a := range d.Redeliveries {
 						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 67, "<li>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err

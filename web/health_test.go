@@ -44,7 +44,7 @@ func fixedHealth() health {
 			alert(4, webhook.AlertFailing, webhook.StatusRetryable, 2),
 			alert(5, webhook.AlertFailing, store.AlertUnsent, 0),
 		},
-		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, Least: 256 << 20, Low: true},
+		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, MinFree: 256 << 20, Low: true},
 	}
 	h.alerts[1].LostEvents = 1204
 	h.alerts[3].NextAttemptAt = testNow.Add(4 * time.Minute)

@@ -68,7 +68,7 @@ func fixedOverview() *overview {
 			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
 			Events: 1_234_567, LastEventName: "user_created", LastEventAt: testNow.Add(-90 * time.Second),
 		},
-		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, Least: 256 << 20}},
+		health: health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, MinFree: 256 << 20}},
 		rows:   rows, filter: statusLinks("", &webhook.ListQuery{}), older: "/deliveries",
 		backlog: webhook.Backlog{Subscriptions: 2, Events: 44, Oldest: testNow.Add(-61 * time.Minute)},
 	}

@@ -711,16 +711,16 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 						}()
 					}
 					ctx = templ.InitializeContext(ctx)
-					if s.disk.Least == 0 {
+					if s.disk.MinFree == 0 {
 						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<span class=\"quiet\">None</span>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
 					} else {
 						var templ_7745c5c3_Var41 string
-						templ_7745c5c3_Var41, templ_7745c5c3_Err = templ.JoinStringErrs(ui.ByteSize(s.disk.Least))
+						templ_7745c5c3_Var41, templ_7745c5c3_Err = templ.JoinStringErrs(ui.ByteSize(s.disk.MinFree))
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 96, Col: 33}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/system.templ`, Line: 96, Col: 35}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var41))
 						if templ_7745c5c3_Err != nil {

@@ -15,46 +15,46 @@ import (
 // nothing more is written to it.
 var ErrDamaged = errors.New("the database is damaged")
 
-// damage records the first error that reported corruption since the database was
-// opened.
-type damage struct {
+// corruption holds the first error that reported corruption since the database was
+// opened. It is safe for concurrent use.
+type corruption struct {
 	once  sync.Once
 	found chan struct{} // closed after err is set
 	err   error
 }
 
-func newDamage() *damage { return &damage{found: make(chan struct{})} }
+func newCorruption() *corruption { return &corruption{found: make(chan struct{})} }
 
-// observe returns err, and records it if [IsCorrupt] reports true for it.
-func (d *damage) observe(err error) error {
+// record returns err. It keeps the first err for which [IsCorrupt] reports true.
+func (c *corruption) record(err error) error {
 	if err != nil && IsCorrupt(err) {
-		d.once.Do(func() {
-			d.err = err
-			close(d.found)
+		c.once.Do(func() {
+			c.err = err
+			close(c.found)
 		})
 	}
 	return err
 }
 
-// observed returns the recorded error, or nil.
-func (d *damage) observed() error {
+// recorded returns the error that was kept, or nil.
+func (c *corruption) recorded() error {
 	select {
-	case <-d.found:
-		return d.err
+	case <-c.found:
+		return c.err
 	default:
 		return nil
 	}
 }
 
-// damaged returns an error that wraps [ErrDamaged]. what describes the damage.
-func damaged(path, what string) error {
+// damagedError returns an error that wraps [ErrDamaged]. what describes the damage.
+func damagedError(path, what string) error {
 	return fmt.Errorf("%w: %s (%s); nothing more is written to it: restore the data directory from a replica or backup",
 		ErrDamaged, path, what)
 }
 
 // CheckFiles finds lost commits that SQLite would not report. It must run before
 // SQLite opens the database. SQLite treats an empty file as a new database, and a WAL
-// with damage in the middle as one that ends there. initialized says that the
+// that is damaged in the middle as one that ends there. initialized says that the
 // database has had a schema and therefore must not be empty. The error wraps
 // [ErrDamaged].
 func CheckFiles(path string, initialized bool) error {
@@ -65,7 +65,7 @@ func CheckFiles(path string, initialized bool) error {
 		return err
 	}
 	if info.Size() == 0 && initialized {
-		return damaged(path, "the file is empty, but it had a schema before")
+		return damagedError(path, "the file is empty, but it had a schema before")
 	}
 	f, err := os.Open(path + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func CheckFiles(path string, initialized bool) error {
 	defer f.Close()
 	what, err := walDamage(f)
 	if err == nil && what != "" {
-		err = damaged(path+"-wal", what)
+		err = damagedError(path+"-wal", what)
 	}
 	return err
 }
@@ -95,8 +95,8 @@ const (
 // SQLite ignores everything from the first invalid frame on. After a power cut, that
 // frame belongs to the last commit, which was in progress. Since each commit is
 // fsynced before the next begins, an invalid frame that is followed by two valid
-// commits in a row was valid once: its commit is lost. One is not enough, since the
-// frames of the last commit reach the disk in any order. Damage to the last two
+// commits in a row was valid once: its commit is lost. One valid commit after it is not
+// enough, since the frames of the last commit reach the disk in any order. Damage to the last two
 // commits can look like a power cut and is then not reported.
 func walDamage(f io.Reader) (string, error) {
 	r := bufio.NewReaderSize(f, 1<<20)
@@ -142,7 +142,7 @@ func walDamage(f io.Reader) (string, error) {
 			intact, commits = false, 0
 		case !intact && word(frame, 1) != 0: // the last frame of a commit
 			if commits++; commits == 2 {
-				return fmt.Sprintf("a commit before frame %d of the WAL is incomplete", n), nil
+				return fmt.Sprintf("a commit before frame %d of the WAL is damaged", n), nil
 			}
 		}
 		sum = stored // checksums are chained: a frame can be valid after an invalid one

@@ -14,8 +14,8 @@ import (
 // ErrLocked means that another process has locked the data directory.
 var ErrLocked = errors.New("the data directory is in use")
 
-// LockFile is the name of the lock file in a data directory. It contains the id of
-// the process that holds the lock.
+// LockFile is the name of the lock file in a data directory. It names the process that
+// holds the lock, or held it last.
 const LockFile = "lock"
 
 // DirLock is an exclusive lock of a data directory. The kernel releases it when the

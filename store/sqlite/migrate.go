@@ -30,8 +30,8 @@ func NewestSchema(migrations fs.FS) (int, error) {
 }
 
 // migrate migrates the schema to the newest version that this binary supports, in one
-// transaction for each version. It first makes a snapshot of the database, unless that is
-// new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
+// transaction for each version. It first makes a snapshot of the database, unless the
+// database is new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
 func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	files, err := migrationFiles(migrations)
 	if err != nil {
@@ -153,8 +153,8 @@ func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int
 	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
 		return err
 	}
-	// Of what migrations do, only this can break references. The check is slow, since it
-	// reads all of them.
+	// Only a migration that drops a table can break references. The check is slow: it
+	// reads every row that has one.
 	if strings.Contains(script, "DROP TABLE") {
 		if err := checkReferences(ctx, conn); err != nil {
 			return err

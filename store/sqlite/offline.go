@@ -68,9 +68,9 @@ func (o *Offline) Close() error {
 	return errors.Join(errs...)
 }
 
-// newScratch creates a directory in one of the parents, and links or copies the
-// database file at path into it. size is the size in bytes of the database and its
-// WAL: a copy needs that much free space, and a tenth more.
+// newScratch creates a temporary directory in the first possible of the parents, and
+// links or copies the database file at path into it. size is the size in bytes of the
+// database and its WAL: a copy needs that much free space, and a tenth more.
 func newScratch(path string, size int64, parents ...string) (scratch string, err error) {
 	for _, parent := range parents {
 		if scratch, err = os.MkdirTemp(parent, "salvage-"); err != nil {

@@ -8,7 +8,7 @@ import (
 // outage is a period in which writes fail with storage errors. It is logged once
 // when it begins and once when it ends, not for each write.
 type outage struct {
-	began, last time.Time // first and last failure; zero without an outage
+	began, last time.Time // times of the first and the last failure; zero without an outage
 	failures    int       // number of writes that failed
 }
 
@@ -17,7 +17,8 @@ type outage struct {
 const outageQuiet = 5 * time.Second
 
 // record updates the outage after a commit. failures is the number of writes that
-// failed with storage errors, and err is the last of these errors.
+// failed with storage errors, and err is the last of these errors. The message says what
+// the whole service does about it, for the operator.
 func (o *outage) record(failures int, err error, now time.Time, logger *slog.Logger) {
 	switch {
 	case failures > 0:

@@ -11,7 +11,7 @@ var limitParameter = regexp.MustCompile(`\bLIMIT (\?\d*)`)
 
 // keepPlan returns the query with a plan that does not depend on the value of its
 // LIMIT. SQLite prepares a statement again whenever the parameter of a plain LIMIT is
-// bound, because the plan may depend on that number.
+// bound, because the plan may depend on that number. An expression, 0+?, avoids that.
 func keepPlan(query string) string { return limitParameter.ReplaceAllString(query, "LIMIT 0+${1}") }
 
 // stmt returns the cached prepared statement of a query for the readers.
@@ -21,7 +21,7 @@ func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	}
 	st, err := db.readers.PrepareContext(ctx, keepPlan(query))
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: prepare %q: %w", query, db.damage.observe(err))
+		return nil, fmt.Errorf("prepare %q: %w", query, db.corruption.record(err))
 	}
 	if old, loaded := db.stmts.LoadOrStore(query, st); loaded {
 		st.Close()
@@ -41,11 +41,12 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 	if err := db.inject(query); err != nil {
 		return err
 	}
-	return db.damage.observe(st.QueryRowContext(ctx, args...).Scan(dest...))
+	return db.corruption.record(st.QueryRowContext(ctx, args...).Scan(dest...))
 }
 
-// Each calls row for every row of a query until row returns an error. It caches
-// the prepared statement as Scan does.
+// Each calls row for every row of a query until row returns an error, which it returns.
+// It caches the prepared statement as Scan does. row must call scan before it returns, if
+// at all.
 func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
 	st, err := db.stmt(ctx, query)
 	if err != nil {
@@ -56,12 +57,13 @@ func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan 
 	}
 	rows, err := st.QueryContext(ctx, args...)
 	if err != nil {
-		return db.damage.observe(err)
+		return db.corruption.record(err)
 	}
-	return db.damage.observe(Drain(rows, row))
+	return db.corruption.record(Drain(rows, row))
 }
 
-// Drain calls row for every row until row returns an error, and closes rows.
+// Drain calls row for every row until row returns an error, which it returns. It closes
+// rows.
 func Drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
 	defer rows.Close()
 	for rows.Next() {

@@ -2,9 +2,13 @@
 // group commit, and a pool of connections that read. It knows nothing about
 // webhooks.
 //
+// A write is a function that a caller passes to the [Writer]. A commit is one
+// transaction with all writes that wait when it begins, its batch. The owner of a [DB],
+// package store, adds work to commits with [Hooks].
+//
 // Guarantees:
 //   - A write that returned nil is fsynced and survives a power cut.
-//   - A write is atomic.
+//   - A write is stored completely or not at all.
 //   - Reads never wait for writes.
 //   - Once the database is found damaged, nothing more is written to it.
 package sqlite
@@ -29,15 +33,15 @@ type Config struct {
 	// Migrations contains the files migrations/*.sql. In lexical order, the nth
 	// migrates the schema from version n-1 to n.
 	Migrations fs.FS
-	Readers    int // maximum number of concurrent reads
+	Readers    int // maximum number of concurrent reads, at least 1
 	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
-	// checkpoints the WAL.
+	// checkpoints the WAL (write-ahead log).
 	NoAutoCheckpoint bool
 	// Check examines an existing database before anything is written to it. Open
 	// returns its error. May be nil.
 	Check  func(ctx context.Context, db *sql.DB) error
 	Hooks  Hooks
-	Logger *slog.Logger
+	Logger *slog.Logger // must not be nil
 	// Fault makes statements fail in tests, including those of Hooks, [DB.Scan] and
 	// [DB.Each]. write reports whether the Writer runs the statement. May be nil.
 	Fault func(query string, write bool) Fault
@@ -45,14 +49,14 @@ type Config struct {
 
 // DB is an open database. It is safe for concurrent use until Close.
 type DB struct {
-	path    string
-	logger  *slog.Logger
-	damage  *damage
-	fault   func(query string, write bool) Fault // Config.Fault
-	writer  *Writer
-	readers *sql.DB
-	stmts   sync.Map // query → *sql.Stmt on readers
-	guard   *guard
+	path       string
+	logger     *slog.Logger
+	corruption *corruption
+	fault      func(query string, write bool) Fault // Config.Fault
+	writer     *Writer
+	readers    *sql.DB
+	stmts      sync.Map // query → *sql.Stmt on readers
+	guard      *guard   // keeps other processes from deleting the WAL
 }
 
 // Open checks a database, opens it and migrates its schema. It creates the file if
@@ -60,17 +64,18 @@ type DB struct {
 // wraps [ErrDamaged].
 func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	// SQLite would create a file that other users can read, and would give the WAL
-	// the same mode. From here until newGuard, only SQLite may open and close the file:
-	// closing it elsewhere in this process would drop SQLite's locks.
+	// the same mode.
 	if _, err := os.Stat(cfg.Path); errors.Is(err, fs.ErrNotExist) {
 		if err := durable.WriteFile(cfg.Path, nil, 0o600); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
 		}
 	}
+	// From here until newGuard, only SQLite may open and close the file: closing it
+	// elsewhere in this process would drop SQLite's locks.
 	if err := check(ctx, cfg.Path, cfg.Check); err != nil {
 		return nil, err
 	}
-	db := &DB{path: cfg.Path, logger: cfg.Logger, damage: newDamage(), fault: cfg.Fault}
+	db := &DB{path: cfg.Path, logger: cfg.Logger, corruption: newCorruption(), fault: cfg.Fault}
 	defer func() {
 		if err == nil {
 			return
@@ -82,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 		}
 		db.Close(nil)
 	}()
-	if db.writer, err = openWriter(&cfg, db.damage); err != nil {
+	if db.writer, err = openWriter(&cfg, db.corruption); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
 	if err := db.migrate(ctx, cfg.Migrations); err != nil {
@@ -116,7 +121,8 @@ func (db *DB) Readers() *sql.DB { return db.readers }
 //
 // If last is nil, SQLite checkpoints the WAL and deletes it. Otherwise the WAL stays,
 // and last is called once all connections are closed: it may open and close the
-// database's files. Until it returns, other processes see the database as open, see guard.
+// database's files. The guard's lock is held until last returns, so other processes see
+// the database as open.
 func (db *DB) Close(last func() error) error {
 	var errs []error
 	if db.readers != nil {
@@ -148,16 +154,16 @@ func (db *DB) Abandon() {
 	}
 }
 
-// Observe returns err. If err reports corruption, the database counts as damaged
+// NoteError returns err. If err reports corruption, the database counts as damaged
 // from then on and writes are rejected. Callers pass it the errors of connections
-// that they opened themselves.
-func (db *DB) Observe(err error) error { return db.damage.observe(err) }
+// that they opened themselves; the DB notes those of its own.
+func (db *DB) NoteError(err error) error { return db.corruption.record(err) }
 
 // Damaged returns an error that wraps [ErrDamaged] if the database was found
 // damaged, and nil otherwise.
 func (db *DB) Damaged() error {
-	if found := db.damage.observed(); found != nil {
-		return damaged(db.path, found.Error())
+	if found := db.corruption.recorded(); found != nil {
+		return damagedError(db.path, found.Error())
 	}
 	return nil
 }
@@ -168,7 +174,7 @@ func (db *DB) WaitDamaged(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-db.damage.found:
+	case <-db.corruption.found:
 		return db.Damaged()
 	}
 }

@@ -13,7 +13,7 @@ import (
 type Tx struct {
 	w        *Writer
 	current  *Op   // the write that is running
-	wrote    bool  // the current write may have changed the database; unused with savepoints
+	wrote    bool  // the current write may have changed the database; only used without savepoints
 	changed  bool  // the transaction may have changed the database
 	ended    bool  // SQLite may have ended the transaction after a storage error
 	failures int   // number of writes that failed with a storage error
@@ -21,7 +21,8 @@ type Tx struct {
 }
 
 // AfterCommit registers fn to run after the current write is on disk and before its
-// caller continues. The leader calls fn: it must be quick and must not write.
+// caller continues. If the write fails, fn does not run. The leader calls fn: it must be
+// quick and must not write.
 func (t *Tx) AfterCommit(fn func()) { t.current.after = append(t.current.after, fn) }
 
 // query returns the cached prepared statement of a query with result rows, and counts
@@ -133,8 +134,8 @@ func (t *Tx) noteWrite(wrote bool) {
 	t.changed = t.changed || wrote
 }
 
-// Each calls row for every row of a query until row returns an error. The query must
-// be a constant.
+// Each calls row for every row of a query until row returns an error, which it returns.
+// The query must be a constant.
 func (t *Tx) Each(query string, args []any, row func(scan func(...any) error) error) error {
 	s, err := t.startQuery(query)
 	if err != nil {

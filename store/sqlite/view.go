@@ -6,15 +6,16 @@ import (
 	"errors"
 )
 
-// View is a read transaction: all its reads see the same snapshot of the database.
+// View is a read transaction: all its reads see the same snapshot of the database. It
+// must not be used concurrently.
 type View struct {
 	db  *DB
 	ctx context.Context
 	tx  *sql.Tx
 }
 
-// View calls read with a View that is valid until read returns. While it is open,
-// checkpoints cannot reset the WAL.
+// View calls read with a View that is valid until read returns. read must be quick:
+// until it returns, the WAL cannot restart from its beginning and only grows.
 func (db *DB) View(ctx context.Context, read func(v *View) error) error {
 	tx, err := db.readers.BeginTx(ctx, nil)
 	if err != nil {
@@ -34,7 +35,7 @@ func (v *View) Scan(query string, args []any, dest ...any) error {
 	if err != nil {
 		return err
 	}
-	return v.db.damage.observe(v.tx.StmtContext(v.ctx, st).QueryRowContext(v.ctx, args...).Scan(dest...))
+	return v.db.corruption.record(v.tx.StmtContext(v.ctx, st).QueryRowContext(v.ctx, args...).Scan(dest...))
 }
 
 // ErrStop, returned by row, ends [View.Each] without an error.
@@ -48,10 +49,10 @@ func (v *View) Each(query string, args []any, row func(scan func(...any) error) 
 	}
 	rows, err := v.tx.StmtContext(v.ctx, st).QueryContext(v.ctx, args...)
 	if err != nil {
-		return v.db.damage.observe(err)
+		return v.db.corruption.record(err)
 	}
 	if err := Drain(rows, row); err != ErrStop {
-		return v.db.damage.observe(err)
+		return v.db.corruption.record(err)
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// maxCommit is the maximum number of writes in one commit, excluding chores. It bounds
-// how long the first of them waits for the last.
-const maxCommit = 512
+// maxWrites is the maximum number of writes in one commit, excluding each [Chore]. It
+// bounds how long the first of them waits for the last.
+const maxWrites = 512
 
 // ErrUnavailable means that a write failed because the database cannot be written,
 // for example because the disk is full or the database is closed. Nothing of the
@@ -36,13 +36,13 @@ var ErrRolledBack = errors.New("store: a write without a savepoint failed")
 var errPanic = errors.New("store: panic in a commit")
 
 // Unavailable reports whether err means that the database cannot be read or written
-// at present, rather than that one record is faulty.
+// now, rather than that a statement or one record is faulty.
 func Unavailable(err error) bool { return errors.Is(err, ErrUnavailable) || isStorage(err) }
 
-// Writer owns the only connection that writes, and commits the writes of its callers
-// in groups (group commit). It has no goroutine: the first caller to arrive becomes
-// the leader, commits every queued write in one transaction with one fsync, wakes
-// the followers, and hands leadership to the first write that arrived in between.
+// Writer owns the only connection that writes, and commits the writes of its callers in
+// groups (group commit). It has no goroutine of its own: the first caller to arrive
+// becomes the leader, commits every queued write in one transaction with one fsync,
+// wakes the followers, and hands leadership to the first write that arrived in between.
 // A lone write therefore costs no goroutine switch, and concurrent writes share one
 // fsync.
 //
@@ -54,12 +54,12 @@ type Writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
 	hooks  Hooks
-	damage *damage
 	logger *slog.Logger
 	fault  func(query string, write bool) Fault // Config.Fault
 	failed atomic.Bool                          // see Failed
 
-	commits atomic.Int64 // number of committed transactions
+	corruption *corruption  // shared with the DB
+	commits    atomic.Int64 // number of committed transactions
 
 	// Owned by the leader.
 	queries      map[string]*sql.Stmt  // prepared, with result rows
@@ -68,11 +68,11 @@ type Writer struct {
 	outage       outage
 	beforeCommit Op // Hooks.BeforeCommit as a write of the current transaction
 
-	mu     sync.Mutex
-	queue  []*Op
-	led    bool // a leader exists
-	closed bool
-	idle   *sync.Cond // signals that led became false
+	mu        sync.Mutex // guards the fields below
+	queue     []*Op      // writes that wait for the next commit; the first may lead it
+	hasLeader bool
+	closed    bool
+	idle      *sync.Cond // signals that hasLeader became false
 }
 
 // Op is a write that was submitted to a Writer. Only its caller may wait for it.
@@ -81,10 +81,10 @@ type Op struct {
 	repeatable bool
 	after      []func()  // the leader calls these after the commit, in order
 	err        error     // set before turn receives true
-	turn       chan bool // receives false to lead, and true when the write is done
+	turn       chan bool // receives false to lead, and true when the write is completed
 }
 
-func openWriter(cfg *Config, d *damage) (*Writer, error) {
+func openWriter(cfg *Config, c *corruption) (*Writer, error) {
 	pragmas := writerPragmas
 	if cfg.NoAutoCheckpoint {
 		pragmas = noCheckpointPragmas
@@ -103,7 +103,7 @@ func openWriter(cfg *Config, d *damage) (*Writer, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	w := &Writer{
-		db: db, conn: conn, hooks: cfg.Hooks, damage: d, logger: cfg.Logger, fault: cfg.Fault,
+		db: db, conn: conn, hooks: cfg.Hooks, corruption: c, logger: cfg.Logger, fault: cfg.Fault,
 		queries: make(map[string]*sql.Stmt), statements: make(map[string]*statement),
 	}
 	w.idle = sync.NewCond(&w.mu)
@@ -133,8 +133,8 @@ func (w *Writer) Submit(fn func(*Tx) error, repeatable bool) *Op {
 		return op
 	}
 	w.queue = append(w.queue, op)
-	if !w.led {
-		w.led = true
+	if !w.hasLeader {
+		w.hasLeader = true
 		op.turn <- false
 	}
 	return op
@@ -157,7 +157,7 @@ func (w *Writer) Wait(op *Op) error {
 // on even if the commit panics.
 func (w *Writer) lead() {
 	w.mu.Lock()
-	n := min(len(w.queue), maxCommit)
+	n := min(len(w.queue), maxWrites)
 	batch := w.queue[:n:n]
 	w.queue = w.queue[n:]
 	w.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *Writer) lead() {
 			return
 		}
 		w.queue = nil
-		w.led = false
+		w.hasLeader = false
 		w.idle.Broadcast()
 	}()
 	t := &Tx{w: w}
@@ -209,9 +209,9 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 	err := w.refusal()
 	if err == nil {
 		repeatable := !slices.ContainsFunc(batch, func(op *Op) bool { return !op.repeatable })
-		switch err = t.transaction(batch, repeatable || len(batch) == 1, repeatable); {
+		switch err = t.transaction(batch, !repeatable && len(batch) > 1, repeatable); {
 		case errors.Is(err, ErrRolledBack) && repeatable:
-			err = t.transaction(batch, false, false)
+			err = t.transaction(batch, true, false)
 		case errors.Is(err, ErrRolledBack):
 			err = nil // the batch is a single write, which has its error
 		}
@@ -223,7 +223,7 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 	if w.hooks.Measure != nil {
 		w.hooks.Measure(len(batch), time.Since(began), failed)
 	}
-	w.damage.observe(err)
+	w.corruption.record(err)
 	if err != nil {
 		if !errors.As(err, new(notPermitted)) {
 			w.outage.record(len(batch), err, time.Now(), w.logger)
@@ -256,10 +256,10 @@ func runAll(fns []func()) {
 	}
 }
 
-// transaction runs a batch of writes and commits them. With plain it uses no
-// savepoints; with hook it calls the hook BeforeCommit. If it returns an error,
-// nothing of the batch is stored.
-func (t *Tx) transaction(batch []*Op, plain, hook bool) error {
+// transaction runs a batch of writes and commits them. With savepoints each write runs in
+// one; with hook it calls the hook BeforeCommit. If it returns an error, nothing of the
+// batch is stored.
+func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 	t.failures, t.cause, t.ended = 0, nil, false
 	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
@@ -268,9 +268,9 @@ func (t *Tx) transaction(batch []*Op, plain, hook bool) error {
 	}
 	// Only now: for BEGIN, a driver may report the changes of an earlier statement.
 	t.changed = false
-	run := t.runInSavepoint
-	if plain {
-		run = t.runPlain
+	run := t.runWithoutSavepoint
+	if savepoints {
+		run = t.runInSavepoint
 	}
 	for _, op := range batch {
 		if err = run(op); err != nil {
@@ -330,11 +330,11 @@ func (t *Tx) runInSavepoint(op *Op) error {
 	return t.Exec("RELEASE op")
 }
 
-// runPlain runs a write without a savepoint, so it cannot be rolled back alone. It
+// runWithoutSavepoint runs a write that cannot be rolled back alone. It
 // returns ErrRolledBack if the write failed and may have changed the database, or if
 // one of its statements may have ended the transaction, even when the write itself
 // ignored that error.
-func (t *Tx) runPlain(op *Op) error {
+func (t *Tx) runWithoutSavepoint(op *Op) error {
 	t.wrote = false
 	ok := t.try(op)
 	if ok && t.ended {
@@ -352,7 +352,7 @@ func (t *Tx) try(op *Op) bool {
 	if t.w.hooks.BeforeWrite != nil {
 		t.w.hooks.BeforeWrite(t)
 	}
-	op.err = t.w.damage.observe(t.recoverPanic(op.run))
+	op.err = t.w.corruption.record(t.recoverPanic(op.run))
 	t.current = nil
 	if op.err == nil {
 		return true
@@ -379,14 +379,14 @@ func (t *Tx) recoverPanic(run func(*Tx) error) (err error) {
 	return run(t)
 }
 
-// notPermitted wraps an error of the hook Permit.
+// notPermitted wraps an error of the hook Permit, which is not logged as an outage.
 type notPermitted struct{ error }
 
 func (e notPermitted) Unwrap() error { return e.error }
 
 // refusal returns the reason why nothing may be written, or nil.
 func (w *Writer) refusal() error {
-	if w.damage.observed() != nil {
+	if w.corruption.recorded() != nil {
 		return ErrDamaged
 	}
 	if w.hooks.Permit != nil {
@@ -401,8 +401,9 @@ func (w *Writer) refusal() error {
 // any reason, such as the hook Permit) or a write failed with a storage error.
 func (w *Writer) Failed() bool { return w.failed.Load() }
 
-// EndOutage ends the outage. The caller has checked with writes of its own that the
-// disk accepts writes again.
+// EndOutage ends the outage, a period of failed writes that is logged as one: Failed
+// reports false again, and the log says that the storage is writable. The caller must
+// have checked with writes of its own that the disk accepts them.
 func (w *Writer) EndOutage() error {
 	w.failed.Store(false)
 	return w.Do(func(t *Tx) error {
@@ -424,7 +425,7 @@ func (w *Writer) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
-	for w.led {
+	for w.hasLeader {
 		w.idle.Wait()
 	}
 }

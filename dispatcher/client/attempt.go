@@ -16,11 +16,11 @@ import (
 
 const (
 	// maxResponseHeader limits the headers of a response in bytes. maxResponseLines
-	// limits their lines, together with those of all 1xx responses before: a
+	// limits their lines, together with those of all 1xx responses before it: a
 	// thousand short lines take a hundred times their size in memory.
 	maxResponseHeader = 32 << 10
 	maxResponseLines  = 256
-	// maxDrained is how much of a body is read and dropped beyond
+	// maxDrained is how many bytes of a body are read and dropped beyond
 	// webhook.MaxStoredBody, to reuse the connection. After a longer body the
 	// connection is closed.
 	maxDrained = 64 << 10
@@ -34,18 +34,19 @@ const (
 	// lateReadTime is how long a receiver that has responded may continue to read
 	// the request before its connection is closed.
 	lateReadTime = 50 * time.Millisecond
-	// bufferSize is the size of the buffers for requests and response bodies. An
-	// attempt to a receiver that hangs keeps one.
+	// bufferSize is the size in bytes of the buffers for requests and response bodies.
+	// An attempt to a receiver that hangs keeps one.
 	bufferSize = 8 << 10
-	// maxWrite is how much of a request is written at a time. MaySend is called
+	// maxWrite is how many bytes of a request are written at a time. MaySend is called
 	// before each part.
 	maxWrite = 64 << 10
-	// readBufferSize is the size of a connection's read buffer. Responses are
+	// readBufferSize is the size in bytes of a connection's read buffer. Responses are
 	// usually short; larger reads bypass it.
 	readBufferSize = 2 << 10
 )
 
-// exchange is one attempt in progress. One goroutine owns it.
+// exchange is one attempt in progress, from the dial to the end of the response. One
+// goroutine owns it.
 type exchange struct {
 	*Client
 	ctx      context.Context // its end interrupts the attempt
@@ -65,8 +66,8 @@ type exchange struct {
 // A server may close an idle connection at the moment a request takes it. As long
 // as no byte of the request was sent, the request is sent on another connection.
 // Once a byte was sent, the receiver may have acted on it, and only the next
-// attempt, which is counted, may repeat it. The loop ends, since each turn uses up
-// an idle connection, and a new connection ends it.
+// attempt, which is counted, may repeat it. The loop ends: each turn uses up an idle
+// connection, and a new connection ends it.
 func (x *exchange) do() (err error) {
 	defer x.discard() // releases what was prepared and not used
 	defer recoverPanic(&err)
@@ -173,10 +174,10 @@ func (w *writing) wait() {
 	}
 }
 
-// write writes the request. If it fits into one buffer, write waits for that, since
-// the socket buffer of a receiver that reads takes that much. A larger request is
-// written in a goroutine, since the receiver may respond before it has read
-// everything.
+// write writes the request. One that fits into one buffer is written before write
+// returns: a socket takes that much without waiting, unless the receiver does not read.
+// A larger request is written in a goroutine, since the receiver may respond before it
+// has read everything.
 func (x *exchange) write(c *conn) *writing {
 	x.compose(x.attempt.StartedAt)
 	m := x.message
@@ -218,7 +219,7 @@ type message struct {
 	buf   *[bufferSize]byte // owned; nil for an empty message
 	first []byte            // in buf: the headers and as much of the body as fits
 	rest  []byte
-	at    int64 // timestamp in the header, in Unix seconds
+	at    int64 // signed timestamp in the header, in Unix seconds
 }
 
 // compose builds the message, unless it exists and has the timestamp of now.
@@ -303,14 +304,14 @@ func (x *exchange) readResponse(c *conn, ready time.Time) (*http.Response, error
 var errTooManyInterim = errors.New("too many 1xx responses")
 
 // record records a response in the attempt. It reports whether the body was read to
-// its end, and returns the error that cut it off, nil if as much was read as is
-// wanted. The result depends on the status only: an error in the body, such as a
+// its end, and returns the error that cut the body off, nil if reading stopped at
+// maxDrained. The result depends on the status only: an error in the body, such as a
 // reset or the timeout, does not change it.
 func (x *exchange) record(resp *http.Response) (ended bool, err error) {
 	a := x.attempt
 	a.ResponseHeader = headerText(resp)
 	if resp.StatusCode < 200 || resp.StatusCode > 999 {
-		// A 101 was not requested. 600 to 999 are not defined by HTTP, but are
+		// A 101 was not requested. HTTP does not define 600 to 999, but they are
 		// responses that are neither 2xx nor 5xx (spec, section 3).
 		a.Error = webhook.ErrorProtocol
 		return false, nil
@@ -342,7 +343,7 @@ func (x *exchange) record(resp *http.Response) (ended bool, err error) {
 	return ended, err
 }
 
-// classify returns why there is no response.
+// classify returns why there is no response to use.
 func (x *exchange) classify(err error) webhook.ErrorCode {
 	var dial *dialError
 	var bug *panicError
@@ -372,8 +373,8 @@ func isTLS(err error) bool {
 	return errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") || errors.As(err, &record)
 }
 
-// isBroken reports whether err is the end of a connection, as opposed to an invalid
-// response.
+// isBroken reports whether err means that the connection ended, as opposed to an
+// invalid response.
 func isBroken(err error) bool {
 	var op *net.OpError
 	var errno syscall.Errno

@@ -1,5 +1,5 @@
 // Package client makes attempts: one attempt is one HTTP request for a delivery. It
-// is the only code that connects to subscribers.
+// is the only code that connects to receivers, the partners' servers.
 //
 // An attempt resolves the host, checks its addresses, connects, sends one signed
 // HTTP/1.1 request, reads the response, and redacts what is stored of it. The
@@ -30,7 +30,7 @@ import (
 // Config configures a Client.
 type Config struct {
 	Timeout time.Duration // limit of one attempt, from before the DNS lookup to the end of the response
-	MaxIdle int           // maximum idle connections, to all hosts together
+	MaxIdle int           // maximum number of idle connections, to all hosts together
 
 	// Destinations are the addresses that may be called: the public internet and
 	// what the operator permits in addition.
@@ -58,10 +58,10 @@ type Config struct {
 
 // Client makes attempts. It is safe for concurrent use.
 //
-// An attempt writes its request and reads the response in its own goroutine; the
-// standard library only parses the response. An http.Transport would use two
-// further goroutines for each attempt, and may send a request twice. The client
-// uses no proxy and follows no redirect.
+// An attempt writes its request and reads the response in the caller's goroutine; only
+// a large request takes a second one. The standard library only parses the response. An
+// http.Transport would use two further goroutines for each attempt, and may send a
+// request twice. The client uses no proxy and follows no redirect.
 type Client struct {
 	timeout   time.Duration
 	allowHTTP bool
@@ -113,7 +113,7 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 	if err != nil && a.ResponseStatus == 0 {
 		a.Error = x.classify(err)
 		a.ErrorFact = x.fact(a.Error, err)
-	} // otherwise the status determines the result
+	} // otherwise the status alone determines the result
 	a.Duration = time.Since(a.StartedAt)
 	if a.Error == webhook.ErrorBlocked { // must not reveal how far it got
 		a.Phases = webhook.Phases{}

@@ -20,13 +20,13 @@ type conn struct {
 	origin  origin
 	in      *bufio.Reader // reads from Read
 
-	ctx  context.Context // closes the connection when it ends; nil at first
-	stop func() bool     // unbinds ctx
+	ctx  context.Context // its end closes the connection; nil if none is bound
+	stop func() bool     // unbinds ctx; returns false if ctx has ended
 
 	head header // the response header being read
 
-	since        time.Time // in the pool since
-	older, newer *conn     // neighbors in the pool
+	idleSince    time.Time // when it was put into the pool
+	older, newer *conn     // neighbors in the pool, by idleSince
 }
 
 // newConn takes over a connection made by a dialer.
@@ -71,7 +71,7 @@ func (c *conn) closeRaw() {
 	c.tcp.Close()
 }
 
-// bindContext closes the connection when ctx ends, instead of the context bound
+// bindContext makes the end of ctx close the connection, and unbinds the context bound
 // before. It returns false if that one has already ended. Most attempts share one
 // context, so there is usually nothing to do.
 func (c *conn) bindContext(ctx context.Context) bool {
@@ -119,7 +119,7 @@ func isQuiet(socket syscall.RawConn) bool {
 	return err == nil && quiet
 }
 
-// Read limits the size of response headers.
+// Read reads from the connection, and fails once a response header exceeds its limits.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.head.err != nil {
 		return 0, c.head.err
@@ -143,12 +143,12 @@ func (c *conn) startHeader() error {
 	return c.head.err
 }
 
-// header limits the memory that a response header takes while it is read: its
-// bytes, and its lines together with those of all 1xx responses before it.
+// header limits the memory that a response header takes while it is read, see
+// maxResponseHeader.
 type header struct {
-	reading bool // the header is being read
-	bytes   int
-	lines   int
+	reading bool  // the header is being read
+	bytes   int   // of this header
+	lines   int   // of this header and those of the 1xx responses before it
 	line    int   // length of the current line so far, without CR
 	err     error // a limit was exceeded; permanent
 }

@@ -26,10 +26,9 @@ const (
 	// but a DNS answer with hundreds must not become a port scan.
 	maxDialed = 6
 	// maxHandshake limits the bytes read from a server during the TLS handshake,
-	// before it is authenticated. Certificate chains are a few thousand bytes; the
-	// library would keep a quarter of a million. At most maxLongHandshakes servers
-	// at once may exceed longHandshake, so stalled handshakes cannot fill the
-	// memory.
+	// before it is authenticated. Certificate chains are a few thousand bytes; the TLS
+	// library would accept 256 KiB. At most maxLongHandshakes servers at once may
+	// exceed longHandshake, so stalled handshakes cannot fill the memory.
 	maxHandshake      = 64 << 10
 	longHandshake     = 16 << 10
 	maxLongHandshakes = 32
@@ -66,7 +65,7 @@ type dialer struct {
 	own            []netip.AddrPort // see Config
 	resolver       *net.Resolver    // Go's resolver, never the C library's
 	tls            *tls.Config      // cloned for each connection, to set ServerName
-	longHandshakes chan struct{}    // holds a value for each long handshake in progress
+	longHandshakes chan struct{}    // semaphore: a value for each handshake longer than longHandshake
 
 	// connect makes one TCP connection to a checked address. Tests in a synctest
 	// bubble replace it by a net.Pipe.
@@ -137,9 +136,9 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	}()
 	config := d.tls.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has parsed it
-	shaking := &handshakeConn{Conn: conn, slots: d.longHandshakes}
-	defer shaking.end()
-	secure := tls.Client(shaking, config)
+	limited := &handshakeConn{Conn: conn, semaphore: d.longHandshakes}
+	defer limited.end()
+	secure := tls.Client(limited, config)
 	began := time.Now()
 	err = secure.HandshakeContext(ctx)
 	phasesOf(ctx).tls = time.Since(began)
@@ -154,10 +153,10 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 // called. Read and end must not be called concurrently.
 type handshakeConn struct {
 	net.Conn
-	slots    chan struct{}
-	received int
-	hasSlot  bool // has a value in slots
-	done     bool
+	semaphore chan struct{} // dialer.longHandshakes
+	received  int           // bytes
+	acquired  bool          // has a value in semaphore
+	done      bool          // end was called
 }
 
 var errLongHandshake = errors.New("TLS handshake too long")
@@ -168,10 +167,10 @@ func (c *handshakeConn) Read(p []byte) (int, error) {
 	}
 	most := longHandshake
 	if c.received >= longHandshake {
-		if !c.hasSlot {
+		if !c.acquired {
 			select {
-			case c.slots <- struct{}{}:
-				c.hasSlot = true
+			case c.semaphore <- struct{}{}:
+				c.acquired = true
 			default:
 				return 0, errLongHandshake
 			}
@@ -189,12 +188,13 @@ func (c *handshakeConn) Read(p []byte) (int, error) {
 // end ends the handshake, whether it succeeded or not.
 func (c *handshakeConn) end() {
 	c.done = true
-	if c.hasSlot {
-		<-c.slots
+	if c.acquired {
+		<-c.semaphore
 	}
 }
 
-// classifyDial wraps an error of the phase that otherwise names.
+// classifyDial wraps err in a *dialError: with ErrorBlocked or ErrorTimeout if that is
+// the reason, else with otherwise, the code of the phase that failed.
 func classifyDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
 	// The socket has its own clock for the same deadline and can be ahead of the
 	// context.
@@ -251,8 +251,8 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return []netip.Addr{a.Unmap()}, nil
 	}
 	if loopback := webhook.Loopback(host); loopback != nil {
-		// DNS has no say here: an operator who permits only 127.0.0.1 wants
-		// localhost to resolve to it.
+		// DNS is not asked: an operator who permits only 127.0.0.1 wants localhost to
+		// resolve to it.
 		blocked := func(a netip.Addr) bool { return !d.destinations.Allows(a) }
 		allowed := slices.DeleteFunc(loopback, blocked)
 		if len(allowed) == 0 {
@@ -261,9 +261,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return allowed, nil
 	}
 
-	// A name with a dot is fully qualified and is not looked up in this machine's
-	// search domains, since the partner means a public host. A name of one label is
-	// the operator's own.
+	// A name with a dot is a public host to the partner. The trailing dot keeps the
+	// resolver from trying this machine's search domains. A name of one label is the
+	// operator's own.
 	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
 		host += "."
 	}
@@ -283,9 +283,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 // checkAnswer returns an error unless all addresses of a DNS answer are permitted.
 // It replaces IPv4-mapped addresses by IPv4 addresses.
 //
-// Go's resolver returns IPv4 addresses from the hosts file as IPv4-mapped, like an
-// AAAA record that contains one. Only the former are also in an IPv4-only answer,
-// and are checked as IPv4 addresses.
+// Go's resolver returns IPv4 addresses from the hosts file as IPv4-mapped, as it does an
+// AAAA record that contains one. Only those of the hosts file are also in an IPv4-only
+// answer; they are checked as IPv4 addresses.
 func (d *dialer) checkAnswer(ctx context.Context, host string, addrs []netip.Addr) error {
 	var ipv4 []netip.Addr // the IPv4-only answer, once requested
 	for i, a := range addrs {

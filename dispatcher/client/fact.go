@@ -20,9 +20,9 @@ import (
 // name.
 const maxFact = 200
 
-// fact describes the cause of an attempt's error in a few words, "" if nothing is
-// known beyond its code. It contains no address, and of outside text only the name
-// in a certificate.
+// fact describes the cause of an attempt's error in a few words, for admins; "" if
+// nothing is known beyond its code. It contains no address. The only text from outside is
+// the name in a certificate or TLS's name of an alert.
 func (x *exchange) fact(code webhook.ErrorCode, err error) string {
 	var text string
 	switch code {

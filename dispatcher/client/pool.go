@@ -8,16 +8,16 @@ import (
 
 // pool keeps idle connections for up to idleTimeout. It is safe for concurrent use.
 type pool struct {
-	limit int // of all connections
+	limit int // maximum number of connections, of all origins together
 
-	mu             sync.Mutex
+	mu             sync.Mutex // guards the fields below
 	count          int
 	conns          map[origin][]*conn // by origin, the most recently used last
 	oldest, newest *conn              // of all connections
 	timer          *time.Timer        // fires when the oldest expires, or earlier
 }
 
-func newPool(most int) *pool { return &pool{limit: most, conns: make(map[origin][]*conn)} }
+func newPool(limit int) *pool { return &pool{limit: limit, conns: make(map[origin][]*conn)} }
 
 // take returns the most recently used connection to an origin, which is the least
 // likely to be closed, or nil if there is none.
@@ -38,7 +38,7 @@ func (p *pool) take(to origin) *conn {
 // put adds a connection, and closes the oldest if there are too many.
 func (p *pool) put(c *conn) {
 	p.mu.Lock()
-	c.since = time.Now()
+	c.idleSince = time.Now()
 	c.older, p.newest = p.newest, c
 	if c.older != nil {
 		c.older.newer = c
@@ -48,13 +48,13 @@ func (p *pool) put(c *conn) {
 	}
 	p.conns[c.origin] = append(p.conns[c.origin], c)
 	p.count++
-	var many *conn
+	var excess *conn
 	if p.count > p.limit {
-		many = p.takeOldest()
+		excess = p.takeOldest()
 	}
 	p.mu.Unlock()
-	if many != nil {
-		many.closeGracefully()
+	if excess != nil {
+		excess.closeGracefully()
 	}
 }
 
@@ -66,11 +66,11 @@ func (p *pool) takeOldest() *conn {
 	return c
 }
 
-// unlink removes a connection from the pool; stay are the others of its origin. The
-// caller holds p.mu.
-func (p *pool) unlink(c *conn, stay []*conn) {
-	if p.count--; len(stay) > 0 {
-		p.conns[c.origin] = stay
+// unlink removes a connection from the pool; others are the remaining ones of its
+// origin. The caller holds p.mu.
+func (p *pool) unlink(c *conn, others []*conn) {
+	if p.count--; len(others) > 0 {
+		p.conns[c.origin] = others
 	} else {
 		delete(p.conns, c.origin)
 	}
@@ -99,7 +99,7 @@ func (p *pool) schedule(in time.Duration) {
 // expire closes the connections that have been idle for idleTimeout.
 func (p *pool) expire() {
 	p.closeWhile(func(c *conn) bool {
-		in := idleTimeout - time.Since(c.since)
+		in := idleTimeout - time.Since(c.idleSince)
 		if in > 0 {
 			p.schedule(in)
 		}
@@ -112,13 +112,13 @@ func (p *pool) close() { p.closeWhile(func(*conn) bool { return true }) }
 
 // closeWhile closes connections, oldest first, as long as more returns true.
 func (p *pool) closeWhile(more func(*conn) bool) {
-	var ended []*conn
+	var expired []*conn
 	p.mu.Lock()
 	for p.oldest != nil && more(p.oldest) {
-		ended = append(ended, p.takeOldest())
+		expired = append(expired, p.takeOldest())
 	}
 	p.mu.Unlock()
-	for _, c := range ended {
+	for _, c := range expired {
 		c.closeGracefully()
 	}
 }

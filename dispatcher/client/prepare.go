@@ -7,15 +7,15 @@ import (
 	"service/webhook"
 )
 
-// maxPrepared is how long a prepared attempt keeps its connection: the server may
-// be about to close it.
+// maxPrepared is how long a prepared attempt may use the connection that it took: later
+// the server may be about to close it.
 const maxPrepared = time.Second
 
 // Prepared is an attempt that is ready to be sent. Its owner calls Send or Discard,
 // once.
 type Prepared struct {
 	x  exchange
-	at time.Time
+	at time.Time // when it was prepared
 }
 
 // Prepare prepares an attempt without sending a byte: it writes and signs the

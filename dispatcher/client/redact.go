@@ -19,11 +19,11 @@ import (
 const (
 	// redacted replaces a secret.
 	redacted = "[redacted]"
-	// minSecret is the length of the shortest secret that is redacted, in bytes:
+	// minSecret is the length in bytes of the shortest secret that is redacted:
 	// shorter ones protect nothing and occur in ordinary words.
 	minSecret = 6
-	// minPrefix is the length of the shortest prefix of a secret that is redacted
-	// at the end of truncated text.
+	// minPrefix is the length in bytes of the shortest prefix of a secret that is
+	// redacted at the end of truncated text.
 	minPrefix = 4
 	// maxEscapes is how many layers of escaping are undone, for example JSON in
 	// JSON in HTML.
@@ -92,8 +92,8 @@ func (r *Request) secrets() secrets {
 	return list
 }
 
-// redact returns text without secrets, nil if it has none. cut means that text is
-// truncated.
+// redact returns text without secrets, nil if it contains none. cut means that text is
+// truncated, so a secret may be cut off at its end.
 func (list secrets) redact(text []byte, cut bool) []byte {
 	if len(list) == 0 || len(text) < minPrefix {
 		return nil
@@ -233,8 +233,8 @@ func layers(dst []unescaped, text []byte) []unescaped {
 	return dst
 }
 
-// find appends the positions of secret in the original text. If cut, a prefix of it
-// at the end counts too.
+// find appends the positions of secret in the original text. If cut, a prefix of secret
+// at the end of the text counts too.
 func (r *unescaped) find(found []span, secret []byte, cut bool) []span {
 	for from := 0; ; {
 		i := bytes.Index(r.text[from:], secret)

@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// headerText formats the headers of a response, one line per value, sorted by name:
-// at most maxResponseHeader bytes of UTF-8.
+// headerText formats the headers of a response, one line per value, sorted by name. It
+// returns valid UTF-8 of at most maxResponseHeader bytes.
 func headerText(resp *http.Response) string {
 	var scratch [16]string
 	names := scratch[:0]

@@ -1,6 +1,6 @@
 // Package mail sends alerts by email through the operator's SMTP server. Only the
-// command line sets that server, so no admin can redirect alerts. The package is
-// the only user of the SMTP library.
+// command line sets that server, so no admin of the UI can make the service connect to
+// another one. The package is the only user of the SMTP library.
 package mail
 
 import (
@@ -18,8 +18,8 @@ import (
 	"service/webhook"
 )
 
-// SubmissionPort is the default port. On port ImplicitTLS, TLS starts with the
-// connection.
+// SubmissionPort is the port if --smtp-host names none; TLS starts there with STARTTLS. On
+// port ImplicitTLS, TLS starts with the connection.
 const (
 	SubmissionPort = 587
 	ImplicitTLS    = 465
@@ -27,10 +27,10 @@ const (
 
 // Config configures a mail server. The zero value means none.
 type Config struct {
-	Host           string
+	Host           string // name or IP address, without a port
 	Port           int
 	User, Password string // "" for no authentication
-	From           string // address of the sender
+	From           string // address of the sender, with or without a display name
 
 	// Roots verify the server's certificate; nil means the system's.
 	Roots *x509.CertPool
@@ -41,15 +41,15 @@ func (c *Config) IsSet() bool { return c.Host != "" }
 
 // Message is a plain-text email.
 type Message struct {
-	ID      string // without a host; the same for each attempt
-	To      []string
+	ID      string   // of the Message-ID, before its @; the same for each attempt, so duplicates can be recognized
+	To      []string // addresses, at least one
 	Subject string
 	Body    string
 }
 
-// Send sends a message within timeout and returns the result as an attempt, with
-// the SMTP reply code as its status. A permanent failure is final, others are
-// retryable. TLS is required unless the server is on this machine.
+// Send sends a message within timeout and returns the result as an attempt, with the
+// SMTP reply code as its status: 250 for a success. A reply of 500 or above is final;
+// other failures are retryable. TLS is required unless the server is on this machine.
 func (c *Config) Send(ctx context.Context, timeout time.Duration, m *Message) webhook.Attempt {
 	a := webhook.Attempt{StartedAt: time.Now()}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -76,6 +76,7 @@ func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) er
 	}
 	msg := mail.NewMsg()
 	if err := errors.Join(msg.From(c.From), msg.To(m.To...)); err != nil {
+		// The code with which a server would refuse the address: a retry cannot help.
 		return &textproto.Error{Code: 553, Msg: "invalid email address"}
 	}
 	_, host, _ := strings.Cut(c.From, "@")
@@ -99,7 +100,7 @@ func (c *Config) send(ctx context.Context, timeout time.Duration, m *Message) er
 func (c *Config) options(timeout time.Duration) []mail.Option {
 	policy := mail.TLSMandatory
 	if c.isLocal() {
-		policy = mail.TLSOpportunistic
+		policy = mail.TLSOpportunistic // a relay on this machine often has no certificate
 	}
 	options := []mail.Option{
 		mail.WithPort(c.Port), mail.WithTimeout(timeout), mail.WithTLSPolicy(policy),

@@ -80,7 +80,7 @@ func TestAlerts(t *testing.T) {
 	secret := webhook.NewSigningSecret()
 	cfg := Config{
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
-		// The address of the first subscriber: the operator's server is created
+		// The address of the first receiver: the operator's server is created
 		// first.
 		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
 	}

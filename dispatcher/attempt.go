@@ -13,12 +13,12 @@ import (
 )
 
 // attempt sends a claimed delivery and records the attempt. It returns the attempt
-// and the recorded state of its delivery and subscription. ready is the prepared
-// attempt, nil if it was not prepared.
+// and the recorded state of its delivery and subscription. prep is nil if the attempt was
+// not prepared.
 func (d *Dispatcher) attempt(
-	ctx context.Context, q *subscriptionQueue, c *store.Claim, ready *prepared,
+	ctx context.Context, q *subscriptionQueue, c *store.Claim, prep *prepared,
 ) (a webhook.Attempt, r store.Recorded) {
-	defer ready.discard() // has no effect once it was sent
+	defer prep.discard() // has no effect once it was taken
 	to, gone, err := d.recipient(ctx, q, c)
 	if err != nil {
 		return interruptedAttempt(c.Number, time.Now()), r // the next start records the attempt as interrupted
@@ -26,7 +26,7 @@ func (d *Dispatcher) attempt(
 	if gone || !d.store.Queues().MaySend() {
 		a = interruptedAttempt(c.Number, time.Now())
 	} else {
-		a = d.send(ctx, to, c, ready)
+		a = d.send(ctx, to, c, prep)
 		d.metrics.attempt(&a)
 		if !c.AcceptedAt.IsZero() && c.Number == 1 {
 			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
@@ -55,7 +55,7 @@ func (d *Dispatcher) attempt(
 	}
 }
 
-// recipient is the subscription of an attempt.
+// recipient is the subscription of an attempt, with its parsed URL.
 type recipient struct {
 	*store.Queue
 	target *client.Target
@@ -105,10 +105,10 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 	return to, gone, nil
 }
 
-// send makes one attempt, using ready if it was prepared for this recipient.
-func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, ready *prepared) webhook.Attempt {
+// send makes one attempt, using prep if it was prepared for this recipient.
+func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, prep *prepared) webhook.Attempt {
 	return d.withRecover(c.ID, c.Number, func() webhook.Attempt {
-		attempt := ready.take(to)
+		attempt := prep.take(to)
 		if attempt == nil {
 			attempt = d.client.Prepare(request(to, c))
 		}

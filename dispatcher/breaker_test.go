@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// receiver is a subscriber whose status depends on the event names in the request.
+// receiver is a server whose response status depends on the event names in the request.
 type receiver struct {
 	*subscriber
 	status func(names []string) int

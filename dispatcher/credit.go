@@ -10,17 +10,17 @@ import (
 	"service/webhook"
 )
 
-// maxInlineSubscriptions is how many subscriptions an event may have at most for its
-// deliveries to be stored in its own commit. The publisher waits for that commit.
+// maxInlineSubscriptions is the maximum number of subscriptions to an event whose
+// deliveries are stored inline, since the publisher waits for that commit.
 const maxInlineSubscriptions = 8
 
-// spendCredit spends a credit for j: the store starts to form a delivery, that is, to
-// store the next one or to claim one that is stored already.
+// spendCredit spends a credit for j. The store then forms a delivery: it stores the next
+// one from the log, or claims one that is stored already. awaitClaim waits for it.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
 	c := d.credit(q, j.kind)
-	c.Early = j.aheadOfTime && q.Failing
+	c.BeforeDue = j.beforeDue && q.Failing
 	d.mu.Unlock()
 	f := d.store.Queues().Spend(sendCtx, &c)
 	if j.kind == store.CreditEvents {
@@ -31,8 +31,8 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 		if to == phaseReading {
 			to = phaseCurrent
 		}
-		q.seen = q.Seen
-		q.pace.backlogged = q.seen < q.wanted
+		q.readSeq = q.Seen
+		q.pace.backlogged = q.readSeq < q.wantedSeq
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
 		// Submit last, since this goroutine may become the leader of a commit, for
@@ -53,12 +53,12 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	q, next := j.queue, f.Next
 	to := q.phase
 	if to == phaseOffered && j.kind == store.CreditEvents { // the offered credit was spent for this delivery
-		to, q.seen = phaseCurrent, q.Seen
-		q.wanted = max(q.wanted, q.seen)
+		to, q.readSeq = phaseCurrent, q.Seen
+		q.wantedSeq = max(q.wantedSeq, q.readSeq)
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrStale):
-		next = d.claimFailed(q, j.id, err) // due time unknown: try again after the pause
+		next = d.claimFailed(q, j.id, err) // the due time is unknown: try again after the pause
 	case err != nil || f.Skipped:
 		to = phaseStale
 	}
@@ -90,7 +90,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 
 // credit returns a credit for one delivery of q. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
-	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wanted, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
+	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wantedSeq, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
 	if q.singleEvent(time.Now()) {
 		c.Count = 1
 	}

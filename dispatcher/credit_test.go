@@ -120,8 +120,8 @@ func TestEventsDuringInlineDeliveryAreSentImmediately(t *testing.T) {
 	d.workers.Wait() // the attempt of the first delivery is never made
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if q.seen != 2 || q.inFlight != 1 {
-		t.Errorf("got %d events read with %d deliveries in flight, want 2 with 1", q.seen, q.inFlight)
+	if q.readSeq != 2 || q.inFlight != 1 {
+		t.Errorf("got %d events read with %d deliveries in flight, want 2 with 1", q.readSeq, q.inFlight)
 	}
 }
 
@@ -140,8 +140,8 @@ func TestPingDuringInlineDelivery(t *testing.T) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if q.phase != phaseOffered || q.seen != 0 {
-		t.Errorf("got phase %d and seen %d, want %d and 0: the store owns the cursor", q.phase, q.seen, phaseOffered)
+	if q.phase != phaseOffered || q.readSeq != 0 {
+		t.Errorf("got phase %d and readSeq %d, want %d and 0: the store owns the cursor", q.phase, q.readSeq, phaseOffered)
 	}
 }
 

@@ -6,20 +6,32 @@
 //   - an attempt is counted on disk before its first byte is sent;
 //   - a delivery is sent at most [webhook.MaxAttempts] times, crashes included,
 //     with the same id and the same bytes each time;
-//   - a subscription never uses more than its own slots (a slot is the right to have
-//     one delivery in flight);
-//   - an attempt ends within its timeout, whatever the receiver does.
+//   - a subscription never uses more than its own slots;
+//   - an attempt ends within its timeout, whatever the receiver does. The receiver is
+//     the partner's server behind a subscription's URL.
 //
-// Each subscription has a subscriptionQueue (queue.go). A queue that has work, and that
-// has not used up its own slots, waits in the run queue of its priority for one of the
-// dispatcher's slots (schedule.go). With the slot, a worker claims a delivery (counts its
-// attempt in the store), sends it and records the result (slot.go, attempt.go). One
-// loop, [Dispatcher.Run], updates the queues when the store changes or a timer expires.
+// Terms (docs/glossary.md has all of them):
 //
-// A [store.Credit] is the permission to count one attempt of a subscription
-// (credit.go). A worker spends it to claim a delivery. An idle queue offers it to
-// the store, which spends it in the commit of the next event: this is inline
-// delivery, and saves a commit. Offers are paused while queues wait for slots.
+//   - A queue is the state of one subscription (subscriptionQueue, queue.go). Its cursor
+//     is its position in the event log: every event up to it is in a delivery or did not
+//     match. Its interests are the event names that it wants, each for a range of the log.
+//   - A slot is the right to have one delivery in flight. A queue has MaxInFlight slots,
+//     the dispatcher MaxConnections. Pings have slots of their own.
+//   - A claim is a delivery whose next attempt has been counted in the store.
+//   - A credit is the permission to make one claim ([store.Credit], credit.go).
+//   - A queue is failing while its circuit breaker is open ([webhook.HealthPolicy]). It
+//     then sends only probes, which are single attempts at intervals. While a probe is
+//     due, the breaker is half-open.
+//
+// A queue that has work, and that has not used up its own slots, waits in the run queue
+// of its priority for one of the dispatcher's slots (schedule.go). With the slot, a worker
+// spends a credit to claim a delivery, sends it and records the result (slot.go,
+// attempt.go). One loop, [Dispatcher.Run], updates the queues when the store changes or a
+// timer expires.
+//
+// An idle queue offers its credit to the store, which spends it in the commit of the next
+// event: this is inline delivery, and saves a commit. Offers are paused while queues wait
+// for slots.
 package dispatcher
 
 import (
@@ -41,12 +53,12 @@ import (
 	"service/webhook"
 )
 
-// Config configures a Dispatcher. New replaces zero values by the defaults.
+// Config configures a Dispatcher. New replaces a zero value by the default named below.
 type Config struct {
 	Store  *store.Store
-	Logger *slog.Logger
+	Logger *slog.Logger // nil discards the log
 
-	RetryPolicy    webhook.RetryPolicy
+	RetryPolicy    webhook.RetryPolicy  // default webhook.DefaultRetryPolicy
 	HealthPolicy   webhook.HealthPolicy // the zero value disables the circuit breaker
 	AttemptTimeout time.Duration        // limit of one attempt, from dialing to the end of the response; default 10 s
 	MaxInFlight    int                  // maximum deliveries in flight per subscription; default 8
@@ -81,7 +93,7 @@ type Config struct {
 }
 
 const (
-	// Pings have their own slots, so a subscription whose server is busy or hangs
+	// Pings have their own slots, so a subscription whose receiver is busy or hangs
 	// can still be tested.
 	maxPings         = 64
 	maxPingsPerQueue = 4
@@ -99,7 +111,7 @@ const (
 
 // Dispatcher sends deliveries while Run is running.
 type Dispatcher struct {
-	cfg      Config
+	cfg      Config // never changes after New
 	store    *store.Store
 	logger   *slog.Logger
 	client   *client.Client
@@ -109,21 +121,21 @@ type Dispatcher struct {
 
 	running    atomic.Bool
 	shares     [priorities]int // see the function shares
-	lowReserve int             // slots guaranteed to priorities after priorityIdle; see nextPriority
+	lowReserve int             // slots guaranteed to the low priorities, those after priorityIdle; see nextPriority
 	wakeup     chan struct{}   // makes the loop of Run look at the queues again
 	alerts     chan struct{}   // an alert is ready to send
 	workers    sync.WaitGroup
 
-	mu          sync.Mutex
+	mu          sync.Mutex // guards the fields below
 	stopping    bool
-	queues      map[string]*subscriptionQueue   // by subscription id
-	interested  map[store.EventKey]*subscribers // the queues that want an event
-	ready       [priorities]runQueue            // queues that have work and may use a slot
-	nextTurn    priority                        // the priority whose turn is next
+	queues      map[string]*subscriptionQueue // by subscription id
+	interested  map[store.EventKey]*queueSet  // the queues that want an event
+	runQueues   [priorities]runQueue          // queues that have work and may use a slot
+	nextTurn    priority                      // the priority whose turn is next
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // queues in phaseReloadPending
-	lowInFlight int                  // slots in use by priorities after priorityIdle
+	lowInFlight int                  // slots in use by the low priorities
 	pausedUntil time.Time            // no claims until then: the store failed
 	restoreHold bool                 // no claims except pings while the store has a store.Hold, after a restore
 }
@@ -148,7 +160,7 @@ func New(cfg Config) *Dispatcher {
 		wakeup:     make(chan struct{}, 1),
 		alerts:     make(chan struct{}, 1),
 		queues:     make(map[string]*subscriptionQueue),
-		interested: make(map[store.EventKey]*subscribers),
+		interested: make(map[store.EventKey]*queueSet),
 		pings:      pingSlots{programs: make(map[string]*programPings)},
 	}
 	if cfg.Metrics != nil {
@@ -259,9 +271,9 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	return queues, nil
 }
 
-// untilAvailable calls do until it returns something other than a temporary store
-// error, or until ctx ends. It logs each temporary error with message and returns
-// the last result.
+// untilAvailable calls do until it returns nil or an error other than that the store is
+// unavailable, or until ctx ends. It logs each such error with message and returns the
+// last result.
 func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func() error) error {
 	for {
 		err := do()
@@ -337,13 +349,13 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	for key, seq := range changes.Events {
 		for q := range d.interested[key].all {
 			next()
-			if seq <= q.wanted || !q.Wants(key.Name, seq) {
+			if seq <= q.wantedSeq || !q.Wants(key.Name, seq) {
 				continue
 			}
-			if q.wanted <= q.seen {
+			if q.wantedSeq <= q.readSeq {
 				q.notBefore = now.Add(d.cfg.BatchWindow)
 			}
-			q.wanted = seq
+			q.wantedSeq = seq
 			q.notePublished(key.Name)
 			d.reschedule(q, q.phase, now)
 		}
@@ -423,11 +435,11 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		if d.interested[key] == nil {
-			d.interested[key] = &subscribers{}
+			d.interested[key] = &queueSet{}
 		}
 		d.interested[key].add(q)
 	}
-	q.seen, q.wanted, q.hasReplay = q.Seen, q.Wanted, q.Replaying
+	q.readSeq, q.wantedSeq, q.hasReplay = q.Seen, q.Wanted, q.Replaying
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
 	d.reschedule(q, phaseCurrent, time.Now())
 }
@@ -455,14 +467,14 @@ func (d *Dispatcher) remove(q *subscriptionQueue) {
 	delete(d.queues, q.SubscriptionID)
 }
 
-// storeFailed pauses all claims for storeRetryWait, since nothing may be sent that
-// cannot be recorded. The caller holds d.mu.
+// storeFailed pauses all claims for storeRetryWait: an attempt that cannot be counted and
+// recorded must not be sent. The caller holds d.mu.
 func (d *Dispatcher) storeFailed(err error) {
 	now := time.Now()
 	if now.After(d.pausedUntil) {
 		level := slog.LevelError
 		if errors.Is(err, store.ErrUnavailable) {
-			level = slog.LevelDebug // the store logs an outage of its disk itself, once
+			level = slog.LevelDebug // the store logs an outage of its disk, once
 		}
 		d.logger.Log(context.Background(), level, "storage failed: pausing deliveries until it recovers", "error", err)
 	}

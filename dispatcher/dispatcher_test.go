@@ -27,7 +27,7 @@ import (
 )
 
 // testbed is a dispatcher on a real store, in a synctest bubble with fake time. Its
-// subscribers are real HTTP servers, connected by pipes.
+// receivers are real HTTP servers, connected by pipes.
 type testbed struct {
 	t    *testing.T
 	dir  string
@@ -44,7 +44,7 @@ type testbed struct {
 	subscribers map[netip.Addr]*subscriber
 }
 
-// subscriber is the server of one subscriber.
+// subscriber is a receiver: the server behind the URL of one subscription.
 type subscriber struct {
 	url     string
 	conns   chan net.Conn
@@ -57,7 +57,7 @@ type subscriber struct {
 	maxOpen      int // highest value of openRequests
 }
 
-// receivedRequest is a request as the subscriber received it.
+// receivedRequest is a request as the receiver got it.
 type receivedRequest struct {
 	at       time.Time
 	delivery string
@@ -487,7 +487,7 @@ func TestSlots(t *testing.T) {
 			w.publish("content_updated")
 		}
 		if got := healthy.posts(); len(got) != 20 || !got[19].at.Equal(start) {
-			t.Errorf("got %d requests at the healthy subscriber, want 20 immediately", len(got))
+			t.Errorf("got %d requests at the healthy receiver, want 20 immediately", len(got))
 		}
 		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		if n := hanging.pings(); n != 2 {
@@ -608,7 +608,7 @@ func TestInlineDeliveryYieldsToWaitingQueue(t *testing.T) {
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
 		w.d.mu.Lock()
 		q := w.d.queues[first.ID]
-		q.wanted++
+		q.wantedSeq++
 		w.d.reschedule(q, q.phase, time.Now()) // it waits for a slot
 		w.publish("content_updated")
 		if n := w.d.credits.Taken(); n != 0 {
@@ -638,7 +638,7 @@ func TestInlineDeliveryWhenShareIsFull(t *testing.T) {
 		}
 		synctest.Wait()
 		w.d.mu.Lock()
-		if n := w.d.ready[priorityGreedy].len(); n != 1 || w.d.credits.Taken() != 7 {
+		if n := w.d.runQueues[priorityGreedy].len(); n != 1 || w.d.credits.Taken() != 7 {
 			t.Errorf("got %d waiting queues and %d slots in use, want 1 and 7", n, w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()

@@ -79,9 +79,9 @@ func BenchmarkApplyManySubscriptions(b *testing.B) {
 				longest, total = max(longest, wait), total+wait
 				d.mu.Lock()
 				for _, q := range d.queues {
-					q.seen, q.ready = seq, [priorities]bool{}
+					q.readSeq, q.inRunQueue = seq, [priorities]bool{}
 				}
-				d.ready = [priorities]runQueue{}
+				d.runQueues = [priorities]runQueue{}
 				d.mu.Unlock()
 			}
 			b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs-wait")
@@ -105,7 +105,7 @@ func TestApplyReleasesLock(t *testing.T) {
 			runtime.Gosched()
 			d.mu.Lock()
 			for _, q := range d.queues {
-				if q.wanted == seq+1 {
+				if q.wantedSeq == seq+1 {
 					noted++
 				}
 			}

@@ -194,9 +194,9 @@ type programState struct {
 
 // backloggedQueue is a queue with waiting events.
 type backloggedQueue struct {
-	id           string
-	interests    []store.Interest // read only
-	seen, wanted int64
+	id                 string
+	interests          []store.Interest // read only
+	readSeq, wantedSeq int64            // of subscriptionQueue
 }
 
 // snapshot copies the state that Backlog and a scrape need. Queues may change during it.
@@ -224,9 +224,9 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 		switch {
 		case !q.Active:
 			p.inactive++
-		case q.seen < q.wanted:
-			p.distance = max(p.distance, q.wanted-q.seen)
-			p.backlogged = append(p.backlogged, backloggedQueue{q.SubscriptionID, q.Interests, q.seen, q.wanted})
+		case q.readSeq < q.wantedSeq:
+			p.distance = max(p.distance, q.wantedSeq-q.readSeq)
+			p.backlogged = append(p.backlogged, backloggedQueue{q.SubscriptionID, q.Interests, q.readSeq, q.wantedSeq})
 		}
 	}
 	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
@@ -236,17 +236,17 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 // none. It searches the subscriptions with the lowest cursors, as long as one may have
 // an older event than the one found.
 func (p *programState) oldest(ctx context.Context, s *store.Store, programID string) (oldest time.Time, err error) {
-	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.seen, b.seen) })
+	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.readSeq, b.readSeq) })
 	var first int64 // its seq in the log
 	for i, b := range p.backlogged {
-		if i == maxOldestLookups || first > 0 && first <= b.seen+1 {
+		if i == maxOldestLookups || first > 0 && first <= b.readSeq+1 {
 			break
 		}
-		newest := b.wanted
+		newest := b.wantedSeq
 		if first > 0 {
 			newest = min(newest, first-1)
 		}
-		seq, received, err := s.Queues().FirstWanted(ctx, programID, b.interests, b.seen, newest)
+		seq, received, err := s.Queues().FirstWanted(ctx, programID, b.interests, b.readSeq, newest)
 		if err != nil {
 			return oldest, err
 		}

@@ -15,16 +15,16 @@ type pingSlots struct {
 // programPings are the pings of one program.
 type programPings struct {
 	inFlight int
-	ready    runQueue // queues with a ping to send
+	waiting  runQueue // queues with a ping to send
 }
 
 // push adds a queue that waits for a slot.
 func (s *pingSlots) push(q *subscriptionQueue) {
 	p := s.program(q)
-	if p.ready.len() == 0 {
+	if p.waiting.len() == 0 {
 		s.turn = append(s.turn, p)
 	}
-	p.ready.push(q)
+	p.waiting.push(q)
 }
 
 // next removes and returns the queue that may have the next slot, nil if no slot is
@@ -37,9 +37,9 @@ func (s *pingSlots) next() *subscriptionQueue {
 		if p.inFlight >= free {
 			continue
 		}
-		q := p.ready.pop()
+		q := p.waiting.pop()
 		s.turn = slices.Delete(s.turn, i, i+1)
-		if p.ready.len() > 0 {
+		if p.waiting.len() > 0 {
 			s.turn = append(s.turn, p)
 		} else if p.inFlight == 0 {
 			delete(s.programs, q.ProgramID)
@@ -58,7 +58,7 @@ func (s *pingSlots) acquire(q *subscriptionQueue) {
 func (s *pingSlots) release(q *subscriptionQueue) {
 	s.inFlight--
 	p := s.program(q)
-	if p.inFlight--; p.inFlight == 0 && p.ready.len() == 0 {
+	if p.inFlight--; p.inFlight == 0 && p.waiting.len() == 0 {
 		delete(s.programs, q.ProgramID)
 	}
 }

@@ -17,10 +17,9 @@ import (
 // written, only replaced.
 //
 // window is an adaptive concurrency limit, like the congestion window of TCP: the
-// number of attempts that the receiver has shown it can answer at the same time.
-// Unlike that of TCP, it also grows by a factor: a retryable attempt halves it, down to
-// 1, and any other doubles it, from 2 up to the queue's limit. The queue may exceed its
-// window, but only with priorityGreedy.
+// number of attempts that the receiver has shown it can answer at the same time. A
+// retryable attempt halves it, down to 1; any other doubles it, from 2 up to the queue's
+// limit. The queue may exceed its window, but only with priorityGreedy.
 //
 // ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
 // was rejected, half of the current slots after a 429 or 503. It doubles with each
@@ -32,17 +31,17 @@ type subscriptionQueue struct {
 	// Slots in use, and the run queues that the queue is in.
 	inFlight      int // excluding pings
 	pingsInFlight int
-	ready         [priorities]bool // membership in Dispatcher.ready
-	pingReady     bool             // membership in Dispatcher.pings
+	inRunQueue    [priorities]bool // in Dispatcher.runQueues; stale entries are skipped when popped
+	inPingQueue   bool             // in Dispatcher.pings
 
 	// How the receiver has responded.
-	lastFailed  bool      // the last attempt was retryable: the next may occupy its slot for long
-	respondedAt time.Time // end of the last attempt that was not retryable
-	window      int       // see above; 0 before the first attempt
-	ramp        int       // see above; 0 for no limit
-	rejected    bool      // an attempt was rejected, or got a 429, after the last success
-	rejectedAt  time.Time // time of the last rejection, excluding 429s
-	pace        pace
+	lastRetryable bool      // the last attempt was retryable: the next may occupy its slot for long
+	respondedAt   time.Time // end of the last attempt that was not retryable
+	window        int       // see above; 0 before the first attempt
+	ramp          int       // see above; 0 for no limit
+	rejected      bool      // an attempt was rejected, or got a 429, after the last success
+	rejectedAt    time.Time // time of the last rejection, excluding 429s
+	pace          pace
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
 	// rejected.
@@ -52,9 +51,10 @@ type subscriptionQueue struct {
 	probedEarly    bool     // such a probe was made since the last success
 	probed         bool     // at least one probe has failed since the breaker opened
 
-	// Cursor and backlog. seen and wanted are copied from Seen and Wanted of store.Queue,
-	// whose cursor others may own; wanted also rises with each matching event.
-	seen, wanted  int64     // seq of the cursor and of the newest wanted event; events are waiting if seen < wanted
+	// Cursor and backlog. Events are waiting if readSeq < wantedSeq. Both are copies, since
+	// others may own the cursor in store.Queue.
+	readSeq       int64     // events up to this seq are in a delivery or did not match; Seen of store.Queue
+	wantedSeq     int64     // seq of the newest event that may match: Wanted of store.Queue, or a later event
 	notBefore     time.Time // end of the batch window of the waiting events
 	forming       int       // deliveries being stored, including one being read and one on offer
 	credit        store.Credit
@@ -139,8 +139,8 @@ func (q *subscriptionQueue) current() bool {
 }
 
 // runnable returns the work for which the queue could use a slot now, and false for
-// none. It assumes that all wanted events up to newest are waiting, and does not
-// change the queue.
+// none. It takes newest for the seq of the newest wanted event, and does not change the
+// queue.
 func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
@@ -155,8 +155,8 @@ func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (
 	return kind, ok
 }
 
-// probeDue reports whether a failing queue may be probed: its circuit breaker is
-// half-open.
+// probeDue reports whether a failing queue may be probed, because its circuit breaker
+// is half-open.
 func (q *subscriptionQueue) probeDue(now time.Time) bool {
 	return q.probeEarly || !now.Before(q.NextProbe)
 }
@@ -174,7 +174,7 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 		return 0, false // ordered: the previous delivery is not completed
 	case q.Ordered && unfinished:
 		return store.CreditDue, true
-	case q.phase == phaseCurrent && q.seen < newest && !now.Before(q.notBefore):
+	case q.phase == phaseCurrent && q.readSeq < newest && !now.Before(q.notBefore):
 		return store.CreditEvents, true
 	case q.hasReplay && !q.replayForming:
 		return store.CreditReplay, true
@@ -196,7 +196,7 @@ func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 	if !q.Failing || !q.Active || q.inFlight > 0 || !q.probeDue(now) {
 		return false
 	}
-	kind, ok := q.pendingWork(now, q.wanted)
+	kind, ok := q.pendingWork(now, q.wantedSeq)
 	return ok && q.needsPing(kind)
 }
 
@@ -207,19 +207,19 @@ func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
-// priority decides which queue gets a slot when slots are short. Each priority may
-// use a share of all slots: a queue only gets a slot while fewer than that are in use
-// (see shares). This bounds the slots that hanging receivers occupy and leaves one for a
-// receiver that responds. A priority depends on the last attempts only, not on the
-// subscription's status, which [webhook.HealthPolicy] decides.
+// priority decides which queue gets a slot when slots are short. A queue gets one only
+// while fewer slots are in use than the share of its priority (see shares). This bounds
+// the slots that hanging receivers occupy and leaves one for a receiver that responds.
+// A priority depends on the last attempts only, not on the subscription's status, which
+// [webhook.HealthPolicy] decides.
 type priority int
 
 const (
-	priorityProven  priority = iota // responded within provenFor, and has fewer in flight than its window
-	priorityIdle                    // nothing in flight; the last attempt got a response
-	priorityNew                     // nothing in flight; no attempt yet
-	priorityFailing                 // nothing in flight; the last attempt was retryable
-	priorityGreedy                  // has slots in use and wants more than its window
+	priorityProven   priority = iota // responded within provenFor, and has fewer in flight than its window
+	priorityIdle                     // nothing in flight; the last attempt got a response
+	priorityNew                      // nothing in flight; no attempt yet
+	priorityRetrying                 // nothing in flight; the last attempt was retryable
+	priorityGreedy                   // has slots in use and is not proven: one more may hang too
 
 	priorities // their number
 )
@@ -236,12 +236,12 @@ const provenFor = 2 * time.Second
 
 func (q *subscriptionQueue) priority(now time.Time) priority {
 	switch {
-	case !q.lastFailed && q.inFlight < q.window && now.Sub(q.respondedAt) < provenFor:
+	case !q.lastRetryable && q.inFlight < q.window && now.Sub(q.respondedAt) < provenFor:
 		return priorityProven
 	case q.inFlight > 0:
 		return priorityGreedy
-	case q.lastFailed:
-		return priorityFailing
+	case q.lastRetryable:
+		return priorityRetrying
 	case q.respondedAt.IsZero():
 		return priorityNew
 	}
@@ -253,7 +253,7 @@ func (q *subscriptionQueue) priority(now time.Time) priority {
 func shares(slots int) [priorities]int {
 	return [priorities]int{
 		priorityProven: slots, priorityIdle: slots - slots/32, priorityNew: slots - slots/16,
-		priorityFailing: slots - slots/8, priorityGreedy: slots - slots/8,
+		priorityRetrying: slots - slots/8, priorityGreedy: slots - slots/8,
 	}
 }
 
@@ -316,7 +316,7 @@ func (q *subscriptionQueue) noteRejected(name string) {
 	if name == "" {
 		return
 	}
-	// A new slice, since credits share the old one.
+	// A new slice: credits that were offered or spent share the old one.
 	names := slices.DeleteFunc(slices.Clone(q.rejectedNames), func(n string) bool { return n == name })
 	q.rejectedNames = append(names, name)
 }
@@ -354,7 +354,7 @@ func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded,
 			q.ramp = 0
 		}
 	}
-	if q.lastFailed = result == webhook.ResultRetryable; q.lastFailed {
+	if q.lastRetryable = result == webhook.ResultRetryable; q.lastRetryable {
 		q.window = max(q.window/2, 1)
 	} else {
 		q.respondedAt, q.window = now, min(max(2*q.window, 2), q.limit(cfg))
@@ -387,5 +387,5 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 // idle reports whether the queue has nothing in flight and, as far as it knows, no
 // waiting events.
 func (q *subscriptionQueue) idle() bool {
-	return q.inFlight == 0 && q.forming == 0 && q.seen >= q.wanted
+	return q.inFlight == 0 && q.forming == 0 && q.readSeq >= q.wantedSeq
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// reschedule moves q to a phase, if the table at phase permits that, and updates
-// everything that depends on its state: pending reloads, the run queue of its
-// priority, its timer and its offered credit. Call it after every change of a
+// reschedule moves q to the phase to, or to the one that transition returns instead, and
+// updates everything that depends on its state: pending reloads, the run queue of its
+// priority, its timer and its offered credit. It must be called after every change of a
 // queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
@@ -23,18 +23,18 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 		d.reloads = append(d.reloads, q)
 		d.wake()
 	}
-	if _, ok := q.runnable(now, q.wanted, &d.cfg); ok {
-		if p := q.priority(now); !q.ready[p] {
-			q.ready[p] = true
-			d.ready[p].push(q)
+	if _, ok := q.runnable(now, q.wantedSeq, &d.cfg); ok {
+		if p := q.priority(now); !q.inRunQueue[p] {
+			q.inRunQueue[p] = true
+			d.runQueues[p].push(q)
 			d.credits.Pause(true) // until it is known whether it can use a slot
 		}
 	} else if d.offer(q, now) {
 		q.phase = phaseOffered
 		q.forming++
 	}
-	if !q.pingReady && q.hasPing(now) {
-		q.pingReady = true
+	if !q.inPingQueue && q.hasPing(now) {
+		q.inPingQueue = true
 		d.pings.push(q)
 	}
 	at := q.nextTime(now)

@@ -99,7 +99,7 @@ func (s *simulation) auditEvents(sub *modelSubscription, formed map[int]int, end
 }
 
 // checkStatus compares the status of a delivery with the responses of its
-// subscriber. The caller holds s.mu.
+// receiver. The caller holds s.mu.
 func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *webhook.Delivery) {
 	var final []int
 	if m != nil {

@@ -62,7 +62,7 @@ type endpoint struct {
 	turn  int
 }
 
-// modelDelivery is a delivery as its subscriber received it.
+// modelDelivery is a delivery as its receiver got it.
 type modelDelivery struct {
 	id               string
 	bodyHash         [sha256.Size]byte
@@ -98,7 +98,7 @@ func (r *modelAttempt) final() bool { return r.status != 0 && r.status < 500 }
 func (d *modelDelivery) last() *modelAttempt { return d.attempts[len(d.attempts)-1] }
 
 // unfinished reports whether a delivery will be sent again, as far as its
-// subscriber can know.
+// receiver can know.
 func (d *modelDelivery) unfinished() bool {
 	l := d.last()
 	return !d.ended && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())

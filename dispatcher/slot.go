@@ -10,11 +10,11 @@ import (
 
 // job is a slot given to a queue, and what to use it for.
 type job struct {
-	queue       *subscriptionQueue
-	id          string // subscription id
-	kind        store.CreditKind
-	priority    priority // under which the slot was given
-	aheadOfTime bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
+	queue     *subscriptionQueue
+	id        string // subscription id
+	kind      store.CreditKind
+	priority  priority // of the queue when it got the slot
+	beforeDue bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
 }
 
 // dispatch starts a worker for each free slot that a queue can use. Slots that
@@ -54,15 +54,15 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			d.wake() // let others lock d.mu; the loop of Run then calls reserve again
 			return job{}, false
 		}
-		q := d.ready[p].pop()
-		q.ready[p] = false
-		kind, ok := q.runnable(now, q.wanted, &d.cfg)
+		q := d.runQueues[p].pop()
+		q.inRunQueue[p] = false
+		kind, ok := q.runnable(now, q.wantedSeq, &d.cfg)
 		if !ok || q.priority(now) != p {
 			d.reschedule(q, q.phase, now) // not yet, or with another priority
 			continue
 		}
 		d.credits.Take()
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, aheadOfTime: kind == store.CreditDue && !due(q.nextDue, now)}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, beforeDue: kind == store.CreditDue && !due(q.nextDue, now)}
 		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
 		to := q.phase
@@ -93,7 +93,7 @@ func (d *Dispatcher) occupy(j job) {
 // slot is free, or if no program with a due ping may have one. The caller holds d.mu.
 func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	for q := d.pings.next(); q != nil; q = d.pings.next() {
-		q.pingReady = false
+		q.inPingQueue = false
 		if !q.hasPing(now) {
 			d.reschedule(q, q.phase, now) // not yet
 			continue
@@ -108,9 +108,9 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 
 // nextPriority returns the next priority in turn whose queues may have a slot. Each
 // priority leaves some slots to the ones before it, so a receiver that responds
-// finds a free slot however many hang. Receivers that respond may use all slots; up
-// to d.lowReserve slots therefore go to the priorities after priorityIdle in any
-// case, so that retries there are not starved. The caller holds d.mu.
+// finds a free slot however many hang. Receivers that respond may use all slots, which
+// could starve retries: the low priorities therefore get up to d.lowReserve slots even
+// beyond their shares. The caller holds d.mu.
 func (d *Dispatcher) nextPriority() (priority, bool) {
 	taken := d.credits.Taken()
 	if taken >= d.cfg.MaxConnections {
@@ -118,7 +118,7 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 	}
 	for i := range priorities {
 		p := (d.nextTurn + i) % priorities
-		if d.ready[p].len() > 0 && (taken < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
+		if d.runQueues[p].len() > 0 && (taken < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
 			return p, true
 		}
 	}
@@ -131,19 +131,19 @@ func (d *Dispatcher) nextPriority() (priority, bool) {
 func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 	defer d.workers.Done()
 	for ok := true; ok; f = nil {
-		var ready *prepared
+		var prep *prepared
 		if f == nil {
 			f = d.spendCredit(sendCtx, j)
 		} else {
-			ready = d.prepare(j, f)
+			prep = d.prepare(j, f)
 		}
 		claim := d.awaitClaim(sendCtx, j, f)
 		var a webhook.Attempt
 		var r store.Recorded
 		if claim != nil {
-			a, r = d.attempt(sendCtx, j.queue, claim, ready)
+			a, r = d.attempt(sendCtx, j.queue, claim, prep)
 		} else {
-			ready.discard()
+			prep.discard()
 		}
 		d.mu.Lock()
 		now := time.Now()

@@ -43,9 +43,9 @@ type Credit struct {
 	Count, Size int   // maximum number of events, and of bytes, in one delivery
 
 	// For a queue that is failing or was rejected:
-	Probe bool // CreditPing: claim the earliest ping even if it is not due yet, or create one
-	Early bool // CreditDue: claim a retry that is not due yet if none is due
-	Spare bool // CreditDue: do not use the last attempt of a delivery
+	Probe     bool // CreditPing: claim the earliest ping even if it is not due yet, or create one
+	BeforeDue bool // CreditDue: claim a retry that is not due yet if none is due
+	Spare     bool // CreditDue: do not use the last attempt of a delivery
 
 	// Except are the names of rejected events, the most recent last. CreditEvents with
 	// Count 1 prefers an event with none of these names, then one without the most
@@ -305,7 +305,7 @@ func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 		f.claim, f.More, f.err = s.stepReplay(ctx, c.Queue, c.Count, c.Size)
 	} else {
 		f.claim, f.Next, f.err = s.claimDue(ctx, c)
-		f.Spared = c.Spare && f.claim == nil && f.err == nil && !f.Next.IsZero() && (c.Early || !f.Next.After(time.Now()))
+		f.Spared = c.Spare && f.claim == nil && f.err == nil && !f.Next.IsZero() && (c.BeforeDue || !f.Next.After(time.Now()))
 	}
 	return f
 }

@@ -641,7 +641,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 				return err
 			}
 			until = math.MaxInt64
-		case cr.Early:
+		case cr.BeforeDue:
 			until = math.MaxInt64
 		}
 		if cr.Spare {

@@ -83,7 +83,7 @@ var raceBugs = []testBug{
 		{"dispatcher/schedule.go", "d.credits.Pause(true) // until", "// until"},
 	}}, "TestInlineDeliveryYieldsToWaitingQueue", "slots in use while a queue waits", "dispatcher"},
 	{bug{name: "one queue that waits for its share ends inline delivery for all", edits: []edit{
-		{"dispatcher/slot.go", "_, waits := d.nextPriority()", "waits := d.ready[priorityGreedy].len() > 0"},
+		{"dispatcher/slot.go", "_, waits := d.nextPriority()", "waits := d.runQueues[priorityGreedy].len() > 0"},
 	}}, "TestInlineDeliveryWhenShareIsFull", "commits, want 2", "dispatcher"},
 	{bug{name: "the lock is held while an event is noted for every subscription", edits: []edit{
 		{"dispatcher/dispatcher.go", "d.mu.Unlock()\n\truntime.Gosched()\n\td.mu.Lock()", "runtime.Gosched()"},

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// subscribers are the queues that want the events with one store.EventKey, sorted by
+// queueSet holds the queues that want the events with one store.EventKey, sorted by
 // subscription id. In this order their deliveries are neighbors in the tables and
 // indexes, so that storing them writes each database page once.
-type subscribers struct {
+type queueSet struct {
 	queues []*subscriptionQueue
 	sorted bool // false until the first call of sort; until then add only appends
 }
 
-func (s *subscribers) len() int {
+func (s *queueSet) len() int {
 	if s == nil {
 		return 0
 	}
 	return len(s.queues)
 }
 
-func (s *subscribers) add(q *subscriptionQueue) {
+func (s *queueSet) add(q *subscriptionQueue) {
 	if !s.sorted {
 		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // a queue may have several interests in the event
 			s.queues = append(s.queues, q)
@@ -31,7 +31,7 @@ func (s *subscribers) add(q *subscriptionQueue) {
 	}
 }
 
-func (s *subscribers) remove(q *subscriptionQueue) {
+func (s *queueSet) remove(q *subscriptionQueue) {
 	s.sort()
 	if i, found := s.find(q.SubscriptionID); found {
 		s.queues = slices.Delete(s.queues, i, i+1)
@@ -41,7 +41,7 @@ func (s *subscribers) remove(q *subscriptionQueue) {
 // all yields each queue once, starting at a random one, so that the oldest
 // subscription does not always get the event first. It may or may not yield queues
 // that are added or removed during the iteration.
-func (s *subscribers) all(yield func(*subscriptionQueue) bool) {
+func (s *queueSet) all(yield func(*subscriptionQueue) bool) {
 	if s.len() == 0 {
 		return
 	}
@@ -68,7 +68,7 @@ func (s *subscribers) all(yield func(*subscriptionQueue) bool) {
 	}
 }
 
-func (s *subscribers) sort() {
+func (s *queueSet) sort() {
 	if !s.sorted {
 		slices.SortFunc(s.queues, func(a, b *subscriptionQueue) int { return strings.Compare(a.SubscriptionID, b.SubscriptionID) })
 		s.sorted = true
@@ -77,6 +77,6 @@ func (s *subscribers) sort() {
 
 // find returns the index at which the queue of a subscription is, or would be
 // inserted.
-func (s *subscribers) find(id string) (int, bool) {
+func (s *queueSet) find(id string) (int, bool) {
 	return slices.BinarySearchFunc(s.queues, id, func(q *subscriptionQueue, id string) int { return strings.Compare(q.SubscriptionID, id) })
 }

@@ -13,7 +13,7 @@ import (
 // and removed before.
 func TestSubscribersInOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	var s subscribers
+	var s queueSet
 	queues := make([]*subscriptionQueue, 200)
 	for i := range queues {
 		queues[i] = &subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprintf("%03d", i)}}
@@ -54,7 +54,7 @@ func TestSubscribersInOrder(t *testing.T) {
 func TestSubscribersChangeDuringIteration(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		var s subscribers
+		var s queueSet
 		var queues []*subscriptionQueue
 		for i := range 60 {
 			queues = append(queues, &subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprintf("%02d", i)}})
@@ -83,7 +83,7 @@ func TestSubscribersChangeDuringIteration(t *testing.T) {
 
 // Each queue is the first for some iteration.
 func TestSubscribersRandomStart(t *testing.T) {
-	var s subscribers
+	var s queueSet
 	for i := range 4 {
 		s.add(&subscriptionQueue{Queue: &store.Queue{SubscriptionID: fmt.Sprint(i)}})
 	}

@@ -94,7 +94,7 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 }
 
 // cancel ends a delivery that waits for an attempt. The store returns a conflict if it is
-// in flight or has ended.
+// in flight or completed.
 func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err

@@ -65,7 +65,7 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 		e = webhook.NewError(webhook.CodeUnavailable, "The request was cancelled.")
 	default:
 		a.logError(req, "internal error", err)
-		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request id "+req.id+" to its operator.")
+		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request id "+req.id+" to the operator.")
 	}
 	var part partial
 	if errors.As(err, &part) {

@@ -127,7 +127,7 @@ func TestStoreThatCannotWrite(t *testing.T) {
 	}
 	r = s.send("GET", "/readyz", "")
 	wantStatus(t, "store closed", r, 503)
-	if !strings.Contains(r.body, "the store does not respond") {
+	if !strings.Contains(r.body, "the storage does not respond") {
 		t.Errorf("the response does not say what is not ready: %s", r.body)
 	}
 	wantStatus(t, "alive all the same", s.send("GET", "/healthz", ""), 200)

@@ -38,7 +38,7 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 		return answer{}, known
 	} else if err != nil {
 		h.api.logError(req, "not ready", err)
-		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the store does not respond.")
+		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the storage does not respond.")
 	}
 	if err := h.api.ready(); err != nil {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")

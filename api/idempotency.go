@@ -29,7 +29,7 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 		if media, _ := req.mediaType(mediaJSON, mediaNDJSON); media == mediaNDJSON {
 			return answer{}, webhook.Invalid(webhook.Validation{
 				Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader,
-				Detail: "is not allowed with a stream of events, which their ids make safe to repeat",
+				Detail: "is not allowed with a stream of events; send an id with each event instead, which makes the stream safe to repeat",
 			})
 		}
 		body, err := req.readBody()
@@ -40,7 +40,7 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 		if !a.inFlight.begin(key) {
 			req.retryAfter = "1"
 			return answer{}, webhook.NewError(webhook.CodeConflict,
-				"A request with this "+webhook.IdempotencyHeader+" is in progress. Repeat this one when it has completed.")
+				"A request with this "+webhook.IdempotencyHeader+" is in progress. Try again when it is completed.")
 		}
 		defer a.inFlight.end(key)
 		kept, err := a.store.StoredResponse(req.ctx, key)

@@ -128,7 +128,7 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 			return err
 		}
 		if r.Status != webhook.ReplayRunning {
-			return webhook.NewError(webhook.CodeConflict, "The replay has already ended: it is "+string(r.Status)+".")
+			return webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
 		}
 		r, err = w.CancelReplay(req.program(), r.SubscriptionID, r.ID)
 		return err
@@ -136,7 +136,8 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 	return answer{data: newReplayRecord(&r)}, err
 }
 
-// delete is the deprecated form of cancel. A replay that has ended does not change.
+// delete is the deprecated form of cancel. A replay that is no longer running does not
+// change.
 func (h replayHandlers) delete(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {

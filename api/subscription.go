@@ -107,7 +107,7 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 	}
 	if fields.ID != nil && *fields.ID != req.subscription.ID {
 		return fields, webhook.Invalid(webhook.Validation{
-			Code: webhook.InvalidValue, Parameter: "id", Detail: "must be the ID in the URL, or be left out",
+			Code: webhook.InvalidValue, Parameter: "id", Detail: "must be the id in the URL, or be omitted",
 		})
 	}
 	return fields, nil
@@ -197,7 +197,7 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	s, d, err := h.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The ping got no response within %s. It continues as delivery %s.", h.api.timeout, d.ID))
+			"The first attempt of the ping was not completed within %s. The ping continues as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
@@ -218,7 +218,7 @@ func (h subscriptionHandlers) test(req *request) (answer, error) {
 	s, d, err := h.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The test got no response within %s. It continues as delivery %s.", h.api.timeout, d.ID))
+			"The first attempt of the test was not completed within %s. The test continues as delivery %s.", h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
@@ -234,7 +234,7 @@ func (h subscriptionHandlers) probe(req *request) (answer, error) {
 	s, r, err := h.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && s.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The probe did not end within %s. It continues in the background.", h.api.timeout))
+			"The probe was not completed within %s. It continues in the background.", h.api.timeout))
 	}
 	if err != nil {
 		return answer{}, err

@@ -32,8 +32,8 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 // the next holder may not have the write.
 func (s *Store) Acknowledge(ctx context.Context) error {
 	if !s.writer.leased() {
-		return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but its lease ended before the record could "+
-			"be acknowledged, and another host may have taken over without it. Send the request again: with the same event id or "+
+		return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: this host lost its "+
+			"lease, and another may have taken over without the change. Send the request again: with the same event id or "+
 			"Idempotency-Key, it takes effect once.")
 	}
 	if s.AcknowledgeTimeout() == 0 {
@@ -59,8 +59,8 @@ func (s *Store) Acknowledge(ctx context.Context) error {
 
 // errNotAcknowledged returns the error of a write that is not in the replica yet.
 func errNotAcknowledged() *webhook.Error {
-	return webhook.NewError(webhook.CodeUnavailable, "The record is stored on this host, but not yet in the replica, so it is not "+
-		"acknowledged. Send the request again: with the same event id or Idempotency-Key, it takes effect once.")
+	return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: it is "+
+		"not in the replica yet. Send the request again: with the same event id or Idempotency-Key, it takes effect once.")
 }
 
 // AcknowledgeTimeout returns the longest time that [Store.Acknowledge] waits, 0 if it does not

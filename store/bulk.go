@@ -397,8 +397,9 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	return err
 }
 
-// CancelBulkRun stops a bulk run of a program, "" for any. What it has done is not undone. The
-// error is a *webhook.Error with CodeConflict if the run has ended.
+// CancelBulkRun stops a bulk run of a program, "" for any. What it has done is not
+// undone. The error is a *webhook.Error with CodeConflict if the run is no longer
+// running.
 func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
 		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
@@ -411,7 +412,7 @@ func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) 
 		return webhook.BulkRun{}, notFound(err, "bulk run")
 	}
 	if r.Status != webhook.BulkRunning {
-		return r.BulkRun, webhook.NewError(webhook.CodeConflict, "The bulk run has already ended: it is "+string(r.Status)+".")
+		return r.BulkRun, webhook.NewError(webhook.CodeConflict, "The bulk run is no longer running: its status is "+string(r.Status)+".")
 	}
 	if err := w.endBulkRun(&r, webhook.BulkCancelled, "", by); err != nil {
 		return webhook.BulkRun{}, err
@@ -543,9 +544,9 @@ func (w Write) Cancel(programID, subscriptionID, id string) error {
 	}
 	switch {
 	case status.Final():
-		return webhook.NewError(webhook.CodeConflict, "The delivery has already ended.")
+		return webhook.NewError(webhook.CodeConflict, "The delivery is already completed: its status is "+string(status)+".")
 	case !waits:
-		return webhook.NewError(webhook.CodeConflict, "The delivery is in flight and cannot be cancelled. You can cancel it if it is retried.")
+		return webhook.NewError(webhook.CodeConflict, "The delivery is in flight and cannot be cancelled. Try again when it waits for a retry.")
 	}
 	_, err := w.s.cancel(w.t, []int64{num})
 	return err

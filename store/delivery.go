@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"service/webhook"
@@ -238,7 +239,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	}
 	if open >= maxOpenPings {
 		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict,
-			webhook.Count(open, "ping")+" of the subscription are pending, the maximum. Wait for them to complete.")
+			fmt.Sprintf("%d pings and tests of the subscription wait for an attempt, the maximum. Try again when some of them were sent.", open))
 	}
 	at := s.clock.now().UTC().Truncate(time.Millisecond)
 	if event == nil {

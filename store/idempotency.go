@@ -64,7 +64,7 @@ func (w Write) StoreResponse(k *webhook.IdempotencyKey, a *StoredResponse) error
 	if keys >= webhook.MaxIdempotencyKeys || size+len(encrypted) > webhook.MaxIdempotencyBytes {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidTooMany, Parameter: webhook.IdempotencyHeader,
-			Detail: fmt.Sprintf("the access token has %s and %s of stored responses, and may have %d and %d MiB within 24 hours; "+
+			Detail: fmt.Sprintf("is one too many: within 24 hours the access token has used %s with %s of responses, and may use %d with %d MiB; "+
 				"wait for the oldest to expire, or send the request without a key",
 				webhook.Count(keys, "key"), webhook.Count(size, "byte"), webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes>>20),
 		})

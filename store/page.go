@@ -31,7 +31,7 @@ func (s *core) parseCursor(scope cursorScope, cursor string, position []int64) e
 		!hmac.Equal(b[n:], s.cursorMAC(scope, b[:n])) {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidFormat, Parameter: "page[cursor]",
-			Detail: "must be the next value of an earlier response of this list, with the same sort and filters",
+			Detail: "must be meta.pagination.next of an earlier response of this list, with the same sort and filters",
 		})
 	}
 	for i := range position {

@@ -167,7 +167,8 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	}
 	if closed > maxClosedInterests {
 		return sub, webhook.NewError(webhook.CodeConflict,
-			"The subscription was changed too often while events were waiting for it. Wait until they are delivered.")
+			fmt.Sprintf("active or events changed more than %d times while earlier events wait for the subscription, the maximum. "+
+				"Try again when these events are delivered.", maxClosedInterests))
 	}
 	return sub, nil
 }
@@ -235,8 +236,8 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		return sub, nil, until, err
 	}
 	if old >= maxOldSecrets {
-		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was replaced "+webhook.Count(old, "time")+
-			" within 24 hours, and the old ones are still valid. Wait for the first to expire.")
+		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was rotated "+webhook.Count(old, "time")+
+			" within 24 hours, the maximum: the old secrets are still valid. Try again when the first of them has expired.")
 	}
 	// insertOldSecret gives each secret its own expiry, even after two rotations in a millisecond.
 	var expires sql.NullInt64

@@ -282,7 +282,7 @@ func TestBulkRunPage(t *testing.T) {
 		t.Errorf("the stream sent %s", data)
 	}
 	v.do("GET", run).want(t, 200, "Cancelled after 0 deliveries: 0 resent.")
-	v.send(run+"/cancel").want(t, 409, "already ended")
+	v.send(run+"/cancel").want(t, 409, "no longer running")
 	v.ended(w, run).hasNot(t, "data-live=")
 	v.do("GET", "/bulk-runs?program=acme").want(t, 200, `href="`+run+`"`)
 	v.do("GET", "/bulk-runs?program=other").hasNot(t, run)

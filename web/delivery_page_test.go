@@ -205,7 +205,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.do("GET", path)
 	p.want(t, 200, "It will not be sent again.")
 	p.has(t, "The delivery was cancelled", "Already completed.", "Cancelled after 3 attempts")
-	v.send(path+"/cancel").want(t, 409, "already ended")
+	v.send(path+"/cancel").want(t, 409, "already completed")
 
 	// Redeliver, which leads to the new one; each links to the other.
 	v.do("GET", path+"/redeliver").want(t, 200, "will be resent to")

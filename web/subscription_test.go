@@ -408,7 +408,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	for range 3 {
 		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "Older secret")
 	}
-	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "Wait for the first to expire")
+	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "within 24 hours, the maximum")
 }
 
 // deletion deletes the subscription.

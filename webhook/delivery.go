@@ -29,7 +29,7 @@ const (
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
 	FailureExpired             FailureReason = "expired"   // it waited longer than the retention
-	FailureCancelled           FailureReason = "cancelled" // an admin cancelled it
+	FailureCancelled           FailureReason = "cancelled" // an admin or an API request cancelled it
 )
 
 // FailureReasons returns every failure reason but FailureNone.

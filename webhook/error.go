@@ -2,8 +2,7 @@ package webhook
 
 import "strings"
 
-// Code is the kind of a caller's mistake. Package api has the HTTP status and title
-// of each.
+// Code is the kind of an [Error]. Package api has the HTTP status and title of each.
 type Code string
 
 const (
@@ -12,16 +11,16 @@ const (
 	CodeForbidden        Code = "forbidden"           // the token lacks a scope
 	CodeNotFound         Code = "not_found"           // no such record in this program
 	CodeMethodNotAllowed Code = "method_not_allowed"  // the path exists, but not with this method
-	CodeTimeout          Code = "timeout"             // the service took too long
+	CodeTimeout          Code = "timeout"             // the service took longer than --request-timeout
 	CodeRequestTimeout   Code = "request_timeout"     // the client took too long to send the request
-	CodeConflict         Code = "conflict"            // an identifier is taken
-	CodePrecondition     Code = "precondition_failed" // the record has changed
+	CodeConflict         Code = "conflict"            // an identifier is taken, or the record's state does not allow the operation
+	CodePrecondition     Code = "precondition_failed" // If-Match or If-None-Match is not met
 	CodeTooLarge         Code = "too_large"           // the body exceeds its limit
-	CodeUnsupportedMedia Code = "unsupported_media"   // unsupported media type
+	CodeUnsupportedMedia Code = "unsupported_media"   // the body has an unsupported media type or encoding
 	CodeRateLimited      Code = "rate_limited"        // too many requests of a program, or of an address without a token
 	CodeURITooLong       Code = "uri_too_long"        // path and query exceed their limit
 	CodeHeaderTooLarge   Code = "header_too_large"    // the headers exceed their limit
-	CodeUnavailable      Code = "unavailable"         // the service cannot store anything now
+	CodeUnavailable      Code = "unavailable"         // the service cannot store, read or acknowledge now
 	CodeInternal         Code = "internal"            // an error of the service
 )
 
@@ -34,9 +33,9 @@ var codes = [...]Code{
 // Codes returns every [Code], for exhaustive tests.
 func Codes() []Code { return codes[:] }
 
-// Error is a caller's mistake, worded for the caller. It contains no secrets and
-// nothing from other programs. The API returns it in the spec's error envelope
-// (section 7.1); the command line prints it on one line.
+// Error is an error that is worded for the caller: usually a mistake of the caller. It
+// contains no secrets and nothing from other programs. The API returns it in the spec's
+// error envelope (section 7.1); the command line prints it on one line.
 type Error struct {
 	Code        Code
 	Detail      string
@@ -50,7 +49,7 @@ type Validation struct {
 	Parameter string `json:"parameter"` // a path: url, events[1].name, page[size]
 }
 
-// The validation codes.
+// The codes of a [Validation]. The reference at /docs explains them (api/openapi.yaml).
 const (
 	InvalidRequired           = "required"
 	InvalidType               = "invalid_type"

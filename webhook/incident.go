@@ -43,7 +43,7 @@ type Incident struct {
 
 	FailingReason FailingReason // "" if the circuit breaker did not open
 	FirstFailure  time.Time
-	LastSuccess   time.Time // zero if unknown; for a closed incident the last before it closed
+	LastSuccess   time.Time // zero if unknown; for a closed incident the last before it opened
 	NextProbe     time.Time // zero if none is due
 	Probes        int       // failed probes
 

@@ -377,7 +377,7 @@ func (p *listParser) take(path []string, array bool, given []string) bool {
 	case name == "page[cursor]" && p.list.Feed:
 		p.once(name, given, func(name, value string) {
 			if p.query.Cursor = value; value == "" { // would restart at the first page
-				p.fail(InvalidFormat, name, "must be the next value of an earlier response for this list")
+				p.fail(InvalidFormat, name, "must be meta.pagination.next of an earlier response of this list")
 			}
 		})
 	default:

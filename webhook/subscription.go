@@ -360,7 +360,7 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 		}
 	}
 	if !r.Destinations.AllowsHost(u.Hostname()) {
-		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to")
+		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to; use one on the public internet")
 	}
 	if r.isOwn(u) {
 		return fail(InvalidBlockedDestination, "must not target this service itself")

@@ -47,7 +47,7 @@ func (w *incidentWorld) record(c *Claim, number, status int) {
 	w.Helper()
 	a := webhook.Attempt{Number: number, StartedAt: time.Now(), ResponseStatus: status}
 	if status == 0 {
-		a.Error = webhook.ErrorTimeout
+		a.Error, a.ErrorFact = webhook.ErrorTimeout, "no response"
 	}
 	a.Result = webhook.Classify(status, a.Error)
 	_, err := w.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), w.policy)
@@ -157,7 +157,7 @@ func TestIncidentOfAnUnreachableSubscription(t *testing.T) {
 		w.attempt(1, 0)
 		i := w.want("")[0]
 		if i.FailingReason != webhook.FailingUnreachable || i.Failed != 0 || !i.FirstFailure.Equal(first) || i.Error != webhook.ErrorTimeout ||
-			i.WaitingEvents != 3 {
+			i.ErrorFact != "no response" || i.WaitingEvents != 3 {
 			t.Errorf("got %+v", i)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"service/webhook"
@@ -27,6 +28,8 @@ var (
 		iif(n.closed_at IS NULL, coalesce(` + lastSuccess + `, n.succeeded_at), n.succeeded_at),
 		f.next_probe_at, coalesce(f.probes, n.probes), coalesce(f.probe_log, n.probe_log, ''),
 		coalesce(f.last_at, n.last_at), coalesce(f.last_status, n.last_status, 0), coalesce(f.last_error, n.last_error, ''),
+		coalesce((SELECT a.response_header FROM attempts a WHERE a.delivery = coalesce(f.last_delivery, n.last_delivery)
+			AND a.error = coalesce(f.last_error, n.last_error) ORDER BY a.number DESC LIMIT 1), ''),
 		coalesce((SELECT d.id FROM deliveries d WHERE d.num = coalesce(f.last_delivery, n.last_delivery)), ''),
 		coalesce(f.failed, n.failed), coalesce(f.failed_from, n.failed_from),
 		iif(n.closed_at IS NULL,
@@ -53,16 +56,19 @@ var (
 func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []probeEntry, err error) {
 	var opened, first int64
 	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
-	var text string
+	var text, header string
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
 		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
-		&lastAt, &i.ResponseStatus, &i.Error, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom, &i.WaitingEvents, &oldest)
+		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom, &i.WaitingEvents, &oldest)
 	if err != nil {
 		return i, num, nil, err
 	}
 	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), fromMillis(closed), time.UnixMilli(first).UTC()
 	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = fromMillis(success), fromMillis(lastAt), fromMillis(failedFrom),
 		fromMillis(oldest)
+	if fact, ok := strings.CutPrefix(header, factMark); ok {
+		i.ErrorFact = fact
+	}
 	if i.Health == webhook.HealthFailing {
 		i.NextProbe = fromMillis(probe)
 	}

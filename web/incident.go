@@ -127,15 +127,31 @@ func incidentName(i *webhook.Incident) string {
 	return cmp.Or(host+path, i.SubscriptionID)
 }
 
-// incidentResult is what the last failed attempt came to: 401 Unauthorized.
+// incidentResult describes the last failed attempt: 401 Unauthorized, or connection refused.
 func incidentResult(i *webhook.Incident) string {
 	switch {
-	case i.Error != webhook.ErrorNone:
-		return errorTitles[i.Error]
-	case i.ResponseStatus != 0:
-		return outcomeText(&webhook.Attempt{ResponseStatus: i.ResponseStatus})
+	case i.ErrorFact != "" && i.Error == webhook.ErrorConnect:
+		return ui.Visible(i.ErrorFact)
+	case i.ErrorFact != "":
+		return errorTitles[i.Error] + ": " + ui.Visible(i.ErrorFact)
 	}
-	return cmp.Or(string(i.FailingReason), "failing")
+	return incidentOutcome(i)
+}
+
+// incidentOutcome is incidentResult without the cause of an error, which only admins see.
+func incidentOutcome(i *webhook.Incident) string {
+	if i.Error == webhook.ErrorNone && i.ResponseStatus == 0 {
+		return cmp.Or(string(i.FailingReason), "failing")
+	}
+	return attemptOutcome(&webhook.Attempt{ResponseStatus: i.ResponseStatus, Error: i.Error})
+}
+
+// attemptOutcome describes an attempt within a sentence: 401 Unauthorized, or DNS lookup failed.
+func attemptOutcome(a *webhook.Attempt) string {
+	if a.Error != webhook.ErrorNone {
+		return errorTitles[a.Error]
+	}
+	return outcomeText(a)
 }
 
 // errorTitles name the errors of attempts.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -110,6 +111,32 @@ func TestIncidentPages(t *testing.T) {
 		wants("/incidents", path, "resolved")
 		wants("/incidents/"+webhook.NewID(), "Not found")
 	})
+}
+
+// Admins see the cause of an error; the message for the partner has only the kind of error.
+func TestIncidentResult(t *testing.T) {
+	for _, test := range []struct {
+		incident            webhook.Incident
+		admins, withoutFact string
+	}{
+		{webhook.Incident{ResponseStatus: 401}, "401 Unauthorized", "401 Unauthorized"},
+		{webhook.Incident{Error: webhook.ErrorConnect, ErrorFact: "connection refused"}, "connection refused", "connection failed"},
+		{webhook.Incident{Error: webhook.ErrorTLS, ErrorFact: "the certificate is for another name: \u202e.example"},
+			"TLS failed: the certificate is for another name: " + ui.Visible("\u202e") + ".example", "TLS failed"},
+		{webhook.Incident{Error: webhook.ErrorDNS}, "DNS lookup failed", "DNS lookup failed"},
+		{webhook.Incident{FailingReason: webhook.FailingRejecting}, "rejecting", "rejecting"},
+	} {
+		if got := incidentResult(&test.incident); got != test.admins {
+			t.Errorf("incidentResult(%+v) = %q, want %q", test.incident, got, test.admins)
+		}
+		if got := incidentOutcome(&test.incident); got != test.withoutFact {
+			t.Errorf("incidentOutcome(%+v) = %q, want %q", test.incident, got, test.withoutFact)
+		}
+		test.incident.URL = "https://hooks.example/in"
+		if message := partnerMessage(&test.incident, 1); test.incident.ErrorFact != "" && strings.Contains(message, test.incident.ErrorFact) {
+			t.Errorf("the message for the partner has the cause:\n%s", message)
+		}
+	}
 }
 
 // The state of the service is reused for a moment.

@@ -69,7 +69,7 @@ func partnerMessage(i *webhook.Incident, most int) string {
 	if !i.Open() {
 		verb = " failed: "
 	}
-	line("Webhook deliveries to ", whole, verb, incidentResult(i))
+	line("Webhook deliveries to ", whole, verb, incidentOutcome(i))
 	line()
 	line("Endpoint:      ", whole)
 	line("Subscription:  ", i.SubscriptionID)
@@ -90,9 +90,9 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		}
 		line("  Time: ", at(i.LastFailure))
 		if i.Error != webhook.ErrorNone {
-			line("  Result: ", incidentResult(i), ". ", i.Error.Detail())
+			line("  Result: ", incidentOutcome(i), ". ", i.Error.Detail())
 		} else {
-			line("  Response: ", incidentResult(i))
+			line("  Response: ", incidentOutcome(i))
 		}
 	}
 	if check := partnerCheck(i); check != "" {

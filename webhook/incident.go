@@ -51,6 +51,7 @@ type Incident struct {
 	LastFailure    time.Time // zero if unknown
 	ResponseStatus int       // 0 for no response
 	Error          ErrorCode
+	ErrorFact      string // cause of Error, for admins only; see [Attempt.ErrorFact]
 	DeliveryID     string // "" if the delivery was removed
 
 	Failed        int64     // deliveries that failed permanently

@@ -16,7 +16,8 @@
 //     is its position in the event log: every event up to it is in a delivery or did not
 //     match. Its interests are the event names that it wants, each for a range of the log.
 //   - A slot is the right to have one delivery in flight. A queue has MaxInFlight slots,
-//     the dispatcher MaxConnections. Pings have slots of their own.
+//     unless its subscription sets another number, the dispatcher MaxConnections. Pings
+//     have slots of their own.
 //   - A claim is a delivery whose next attempt has been counted in the store.
 //   - A credit is the permission to make one claim ([store.Credit], credit.go).
 //   - A queue is failing while its circuit breaker is open ([webhook.HealthPolicy]). It

@@ -53,8 +53,8 @@ type subscriptionQueue struct {
 
 	// Cursor and backlog. Events are waiting if readSeq < wantedSeq. Both are copies, since
 	// others may own the cursor in store.Queue.
-	readSeq       int64     // events up to this seq are in a delivery or did not match; Seen of store.Queue
-	wantedSeq     int64     // seq of the newest event that may match: Wanted of store.Queue, or a later event
+	readSeq       int64     // Seen of store.Queue: events up to it are in a delivery or did not match
+	wantedSeq     int64     // Wanted of store.Queue, or a later event: the newest that may match
 	notBefore     time.Time // end of the batch window of the waiting events
 	forming       int       // deliveries being stored, including one being read and one on offer
 	credit        store.Credit
@@ -216,7 +216,7 @@ type priority int
 
 const (
 	priorityProven   priority = iota // responded within provenFor, and has fewer in flight than its window
-	priorityIdle                     // nothing in flight; the last attempt got a response
+	priorityIdle                     // nothing in flight; the last attempt was not retryable
 	priorityNew                      // nothing in flight; no attempt yet
 	priorityRetrying                 // nothing in flight; the last attempt was retryable
 	priorityGreedy                   // has slots in use and is not proven: one more may hang too

@@ -60,8 +60,8 @@ type exchange struct {
 	interim int // 1xx responses so far
 }
 
-// do sends the request and records the response in the attempt. It returns the
-// error that ended either early, even if there was a status.
+// do sends the request and records the response in the attempt. It returns the error
+// that ended the exchange early, which may be after the status.
 //
 // A server may close an idle connection at the moment a request takes it. As long
 // as no byte of the request was sent, the request is sent on another connection.
@@ -123,7 +123,7 @@ func (x *exchange) dial(to origin) (*conn, error) {
 
 // roundTrip sends the request and reads the response. It then recycles the
 // connection, or closes it if it cannot be reused. It reports whether a byte of the
-// request may have been sent.
+// request may have been sent, after which the request must not be sent again.
 func (x *exchange) roundTrip(c *conn, reused bool) (sent bool, err error) {
 	keep := false
 	defer func() { // even after a panic

@@ -32,7 +32,8 @@ var ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 // Otherwise the transaction had only one write, which fails.
 var ErrRolledBack = errors.New("store: a write without a savepoint failed")
 
-// errPanic is the error of all writes of a commit that panicked.
+// errPanic is the error of all writes of a commit that panicked, outside of the writes
+// themselves. They may or may not be stored.
 var errPanic = errors.New("store: panic in a commit")
 
 // Unavailable reports whether err means that the database cannot be read or written

@@ -32,12 +32,18 @@ type service struct {
 	health     webhook.HealthPolicy // of what is recorded
 }
 
+// loadCatalog returns a catalog that all tests share and none may change.
 var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
 // start returns a service. change may alter its configuration.
 func start(t testing.TB, change ...func(*Config)) *service {
 	t.Helper()
-	s, err := store.Open(context.Background(), store.Config{Dir: t.TempDir()})
+	shared, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalog := webhook.NewCatalog(shared.Types()...) // a test may change it
+	s, err := store.Open(context.Background(), store.Config{Dir: t.TempDir(), Catalog: catalog})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,10 +53,6 @@ func start(t testing.TB, change ...func(*Config)) *service {
 		}
 	})
 	t.Cleanup(closing)
-	catalog, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
 	contract, err := loadContract()
 	if err != nil {
 		t.Fatal(err)

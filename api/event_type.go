@@ -10,6 +10,7 @@ import (
 type eventTypeRecord struct {
 	Name        string          `json:"name"`
 	Version     string          `json:"version"`
+	Source      webhook.Source  `json:"source"`
 	Title       string          `json:"title"`
 	Description string          `json:"description"`
 	Schema      json.RawMessage `json:"schema"`
@@ -17,14 +18,14 @@ type eventTypeRecord struct {
 }
 
 func newEventTypeRecord(t *webhook.EventType) eventTypeRecord {
-	return eventTypeRecord{t.Name, webhook.EventVersion, t.Title, t.Description, t.Schema, t.Example}
+	return eventTypeRecord{t.Name, webhook.EventVersion, t.Source, t.Title, t.Description, t.Schema, t.Example}
 }
 
 // eventTypeHandlers serve the routes of event types.
-type eventTypeHandlers struct{ catalog *webhook.Catalog }
+type eventTypeHandlers struct{ api *API }
 
 func (h eventTypeHandlers) find(req *request) error {
-	t, ok := h.catalog.Type(req.params.ByName("name"))
+	t, ok := h.api.catalog.Type(req.params.ByName("name"))
 	if !ok {
 		return webhook.NotFound("event type")
 	}
@@ -33,7 +34,7 @@ func (h eventTypeHandlers) find(req *request) error {
 }
 
 func (h eventTypeHandlers) list(*request) (answer, error) {
-	types := h.catalog.Types()
+	types := h.api.catalog.Types()
 	records := make([]eventTypeRecord, len(types))
 	for i, t := range types {
 		records[i] = newEventTypeRecord(t)
@@ -42,5 +43,10 @@ func (h eventTypeHandlers) list(*request) (answer, error) {
 }
 
 func (h eventTypeHandlers) read(req *request) (answer, error) {
-	return answer{data: newEventTypeRecord(req.eventType), tagged: true}, nil
+	return eventTypeAnswer(req.eventType), nil
+}
+
+// eventTypeAnswer returns the response to a GET.
+func eventTypeAnswer(t *webhook.EventType) answer {
+	return answer{data: newEventTypeRecord(t), tagged: true}
 }

@@ -72,8 +72,9 @@ func addAction(text []byte) []byte {
 }
 
 // eventSchema returns the name of an event type's schema in the document. No schema of
-// openapi.yaml has this prefix.
-func eventSchema(name string) string { return "event_" + name }
+// openapi.yaml has this prefix. A dot separates the name from that of a definition, so
+// dots in the name become hyphens, which no name has.
+func eventSchema(name string) string { return "event_" + strings.ReplaceAll(name, ".", "-") }
 
 const schemasAt = "#/components/schemas/"
 

@@ -38,18 +38,35 @@ const (
 )
 
 // documents returns functions that return the OpenAPI document and the reference page.
-// Each is rendered on first use.
+// Each is rendered on first use, and again after a change of the catalog.
 func documents(catalog *webhook.Catalog, baseURL string) (document, reference func() *file) {
 	if baseURL == "" {
 		baseURL = "https://service.example"
 	}
-	document = sync.OnceValue(func() *file {
+	document = perVersion(catalog, func() *file {
 		return &file{"application/json; charset=utf-8", "", openapiDocument(catalog)}
 	})
-	reference = sync.OnceValue(func() *file {
+	reference = perVersion(catalog, func() *file {
 		return &file{"text/html; charset=utf-8", referencePolicy, renderReference(document().content, catalog, baseURL)}
 	})
 	return document, reference
+}
+
+// perVersion returns a function that returns what render returned for the current
+// version of the catalog. Concurrent callers wait for one that renders.
+func perVersion(catalog *webhook.Catalog, render func() *file) func() *file {
+	var mu sync.Mutex
+	var rendered *file
+	var version uint64
+	return func() *file {
+		mu.Lock()
+		defer mu.Unlock()
+		// A change while it renders increases the version, so the next call renders again.
+		if current := catalog.Version(); rendered == nil || current != version {
+			rendered, version = render(), current
+		}
+		return rendered
+	}
 }
 
 // documentHandlers serve the OpenAPI document and the reference page.

@@ -56,7 +56,7 @@ func (a *API) routes() []route {
 		incidents     = incidentHandlers{a}
 		bulkRuns      = bulkRunHandlers{a}
 		events        = eventHandlers{a}
-		eventTypes    = eventTypeHandlers{a.catalog}
+		eventTypes    = eventTypeHandlers{a}
 		tokens        = tokenHandlers{}
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}

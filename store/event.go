@@ -33,6 +33,9 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 	for i := range events {
 		e := &events[i]
 		e.ProgramID = programID
+		if !t.useType(s.catalog, e.Name, e.TypeID) {
+			return 0, webhook.NewError(webhook.CodeConflict, "The event type "+e.Name+" was deleted at the same time. Nothing was published.")
+		}
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
 		packed := s.dictionaries.pack(&t.w.packed, e)
 		var r sql.Result

@@ -63,6 +63,7 @@ const (
 	checkClockSaved = "clock since last run"
 	checkAdmins     = "admins"
 	checkReplicated = "replica"
+	checkEventTypes = "event types over the API"
 )
 
 const adviceRestore = "Stop the service and restore the data directory from its replica or a backup."
@@ -100,6 +101,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
 	}
+	x.eventTypes(s.unusedTypes)
 	status := s.Replica()
 	if status.State != ReplicaOff {
 		x.content(status.Verified, status.VerifyInterval, time.Now())
@@ -223,6 +225,37 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 	var admins bool
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema does not have the table
 		x.admins(admins)
+	}
+	if cfg.Catalog != nil {
+		each := func(query string, row func(scan func(...any) error) error) error { return queryRows(ctx, db, query, row) }
+		if unused, err := readEventTypes(each, cfg.Catalog); err == nil { // an older schema does not have the table
+			x.eventTypes(unused)
+		}
+	}
+}
+
+// queryRows calls row for each row of a query.
+func queryRows(ctx context.Context, db *sql.DB, query string, row func(scan func(...any) error) error) error {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// eventTypes reports the event types of the database that are not in use.
+func (x *examination) eventTypes(unused []UnusedType) {
+	for _, u := range unused {
+		x.add(LevelWarn, checkEventTypes,
+			"Move the file out of event_types and restart the service to use the event type of the API, or keep the file. "+
+				"If the schema cannot be used, replace it with PUT /v2/event_types/"+u.Name+".",
+			"%s was created over the API and is not used: %s", u.Name, u.Reason)
 	}
 }
 

@@ -13,6 +13,8 @@ type (
 	BulkRuns struct{ *core }
 	// Deliveries are the deliveries of all subscriptions, with their attempts.
 	Deliveries struct{ *core }
+	// EventTypes are the event types that were created over the API.
+	EventTypes struct{ *core }
 	// Events are the logs of the programs.
 	Events struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
@@ -46,6 +48,9 @@ func (s *Store) BulkRuns() BulkRuns { return BulkRuns{s.core} }
 
 // Deliveries returns the handle of deliveries.
 func (s *Store) Deliveries() Deliveries { return Deliveries{s.core} }
+
+// EventTypes returns the handle of event types.
+func (s *Store) EventTypes() EventTypes { return EventTypes{s.core} }
 
 // Events returns the handle of events.
 func (s *Store) Events() Events { return Events{s.core} }

@@ -29,6 +29,7 @@ func TestQueryPlans(t *testing.T) {
 			"COVERING INDEX events_by_name"},
 		{selectMissing, 2, "events_by_id (program_id=? AND id=?)"},
 		{selectSubscription, 2, "USING PRIMARY KEY"},
+		{selectEventType, 1, "sqlite_autoindex_event_types_1 (name=?)"},
 		{"SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", 1, "subscriptions_by_program"},
 		{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?", 3, "sqlite_autoindex_deliveries_1"},
 		{claimDueDelivery, 4, "deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},

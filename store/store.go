@@ -45,8 +45,13 @@ type Config struct {
 	Retention Retention
 	// SendAlerts makes alerts be sent; otherwise they are only stored and logged.
 	SendAlerts bool
+	// Catalog has the event types of the binary and of files. Open adds those of the
+	// database; later changes are in it as soon as they are stored. Nil for a store
+	// whose event types are not used. It must not be used by two stores.
+	Catalog *webhook.Catalog
 	// Dictionary is text that events have in common, the newest and most frequent last.
-	// It compresses new events. Nil uses that of an earlier Open.
+	// It compresses new events. Nil uses that of Catalog, or
+	// of an earlier Open.
 	Dictionary []byte
 	// Now is the wall clock; nil for time.Now. Tests set it.
 	Now func() time.Time
@@ -102,6 +107,9 @@ type core struct {
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // counts since Open; the map is read-only
 
+	catalog     *webhook.Catalog // Config.Catalog
+	unusedTypes []UnusedType     // set by Open
+
 	retention    Retention // Config.Retention
 	dictionaries dictionaries
 	housekeeping housekeeping
@@ -134,7 +142,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	s := &Store{core: &core{
 		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
-		housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts,
+		housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 	}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {
@@ -192,6 +200,12 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		s.logger.Error("storage is not writable; checking the clock later", "error", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := s.openEventTypes(ctx); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if cfg.Dictionary == nil && s.catalog != nil {
+		cfg.Dictionary = s.catalog.Dictionary()
 	}
 	if err := s.openDictionaries(ctx, cfg.Dictionary); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)

@@ -50,6 +50,9 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
+	if err := t.useTypes(s.catalog, sub.Events); err != nil {
+		return sub, nil, err
+	}
 	err = t.Exec(insertSubscription,
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond))
@@ -125,6 +128,11 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 	}
 	if f.AuthorizationHeader != nil {
 		if err := w.setAuthorization(&sub, *f.AuthorizationHeader); err != nil {
+			return sub, err
+		}
+	}
+	if f.Events != nil {
+		if err := t.useTypes(s.catalog, sub.Events); err != nil {
 			return sub, err
 		}
 	}

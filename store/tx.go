@@ -30,11 +30,12 @@ type writer struct {
 
 	incidents chan struct{} // that of housekeeping; nil in some tests
 
-	heads   map[string]head     // of each program's log
-	fails   map[string]struct{} // ids of all subscriptions with a row in failures, and possibly more; nil if unknown
-	last    int64               // newest created_at of a delivery; 0 if unknown
-	running bool                // the clock has been recovered, so chores may run
-	tx      tx
+	heads    map[string]head // of each program's log
+	typeUses typeUses
+	fails    map[string]struct{} // ids of all subscriptions with a row in failures, and possibly more; nil if unknown
+	last     int64               // newest created_at of a delivery; 0 if unknown
+	running  bool                // the clock has been recovered, so chores may run
+	tx       tx
 }
 
 // tx is the transaction of a write, with the store's state of the commit. It is valid until the
@@ -46,6 +47,9 @@ type tx struct {
 	touched   []string // programs whose head this write has moved
 	published int      // how many of accepted are from earlier writes
 
+	dropped []string // event types that this commit deletes
+	kept    int      // how many of dropped are from earlier writes
+
 	accepted []webhook.Event // events published in this commit so far
 	many     bool            // more events were published than accepted contains
 	spending bool            // credits are being spent, or spending them failed
@@ -53,7 +57,7 @@ type tx struct {
 }
 
 func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {
-	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head)}
+	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head), typeUses: make(typeUses)}
 	w.tx.w = w
 	return w
 }
@@ -86,7 +90,7 @@ func (w *writer) leased() bool {
 // beforeWrite is the hook [sqlite.Hooks].BeforeWrite.
 func (w *writer) beforeWrite(t *sqlite.Tx) {
 	w.tx.Tx = t
-	w.tx.touched, w.tx.published = w.tx.touched[:0], len(w.tx.accepted)
+	w.tx.touched, w.tx.published, w.tx.kept = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped)
 }
 
 // undoWrite is the hook [sqlite.Hooks].UndoWrite.
@@ -95,7 +99,7 @@ func (w *writer) undoWrite() {
 	for _, p := range t.touched {
 		delete(w.heads, p)
 	}
-	t.accepted = t.accepted[:t.published]
+	t.accepted, t.dropped = t.accepted[:t.published], t.dropped[:t.kept]
 }
 
 // beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it spends the credits offered for the
@@ -141,7 +145,7 @@ func (w *writer) rollback(err error) {
 func (t *tx) end(err error) {
 	t.settle(err)
 	clear(t.accepted)
-	t.accepted, t.many, t.spending = t.accepted[:0], false, false
+	t.accepted, t.many, t.spending, t.dropped = t.accepted[:0], false, false, t.dropped[:0]
 }
 
 // head is the end of a program's log, zero for an empty log.

@@ -268,8 +268,8 @@ func TestHostileEvents(t *testing.T) {
 	} {
 		v.do("GET", path).inert(t)
 	}
-	v.do("GET", "/event-types").has(t, ">custom<")
-	v.do("GET", "/event-types/evil_thing").has(t, ">custom<", "⟨U+202E⟩", "one of")
+	v.do("GET", "/event-types").has(t, ">file<")
+	v.do("GET", "/event-types/evil_thing").has(t, ">file<", "⟨U+202E⟩", "one of")
 }
 
 // TestEventTypePages holds that every event type has a page with all of its

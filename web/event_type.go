@@ -42,6 +42,7 @@ type eventTypeRecord struct {
 	states      subscriptionStates
 	more        bool // there are more
 	api         string
+	change      string // the request that changes it, "" if it is not defined over the API
 }
 
 // shownSubscribers is how many subscriptions an event type lists.
@@ -51,7 +52,7 @@ func (h *eventTypePages) show(r *request) (response, error) {
 	t, ok := h.cfg.Rules.Catalog.Type(r.PathValue("name"))
 	if !ok {
 		return response{}, &problem{status: http.StatusNotFound, title: "Unknown event type",
-			text: "The catalog has no event type with this name. Custom types are read when the service starts."}
+			text: "The catalog has no event type with this name."}
 	}
 	subs, err := h.store.Events().Subscribers(r.Context(), r.program, t.Name, shownSubscribers+1)
 	if err != nil {
@@ -59,10 +60,25 @@ func (h *eventTypePages) show(r *request) (response, error) {
 	}
 	e := eventTypeRecord{EventType: t, fields: schemaFields(t.Schema), api: h.curl.Command("GET", "/v2/event_types/"+t.Name, "")}
 	e.more, e.subscribers = len(subs) > shownSubscribers, subs[:min(len(subs), shownSubscribers)]
+	if t.Source == webhook.SourceAPI {
+		e.change = h.changeCommand(t)
+	}
 	if e.states, err = h.subscriptionStates(r.Context(), r.clock.Now, e.subscribers); err != nil {
 		return response{}, err
 	}
 	return response{page: eventTypePage(h.frame(r, t.Name), &e)}, nil
+}
+
+// maxShownSchema is the longest schema that a command contains, in bytes.
+const maxShownSchema = 4096
+
+// changeCommand returns the request that sets the schema of an event type, with the
+// current schema, or a file in its place if that is long.
+func (h *eventTypePages) changeCommand(t *webhook.EventType) string {
+	if len(t.Schema) > maxShownSchema {
+		return h.curl.Command("PUT", "/v2/event_types/"+t.Name, "@event_type.json")
+	}
+	return h.curl.CommandText("PUT", "/v2/event_types/"+t.Name, `{"schema": `+string(t.Schema)+`}`)
 }
 
 // fieldGroup is fields that an event has when something holds, "" for always.
@@ -185,7 +201,7 @@ func (r *schemaReader) resolve(n *schemaNode) *schemaNode {
 }
 
 func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
-	if n == nil || depth > maxSchemaDepth {
+	if n == nil || depth > maxSchemaDepth || r.count > maxSchemaFields {
 		return
 	}
 	n = r.resolve(n)

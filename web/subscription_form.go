@@ -68,7 +68,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 		groups[i].types = append(groups[i].types, t)
 	}
 	for _, t := range catalog.Types() {
-		first, rest, _ := strings.Cut(t.Name, "_")
+		first, rest, _ := strings.Cut(strings.ReplaceAll(t.Name, ".", "_"), "_")
 		if strings.HasPrefix(rest, "notification_") {
 			first += " notifications"
 		}

@@ -25,6 +25,9 @@ const (
 	ActionDeliveryExport           Action = "delivery.export"
 	ActionEventPublish             Action = "event.publish"
 	ActionEventExport              Action = "event.export"
+	ActionEventTypeCreate          Action = "event_type.create"
+	ActionEventTypeUpdate          Action = "event_type.update"
+	ActionEventTypeDelete          Action = "event_type.delete"
 	ActionTokenCreate              Action = "token.create"
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionTokenExport              Action = "token.export"
@@ -48,6 +51,7 @@ var actions = [...]Action{
 	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay,
 	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
+	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
 	ActionRestoreRelease,

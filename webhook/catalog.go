@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -25,7 +27,13 @@ type EventType struct {
 	Description string          // when it is published
 	Schema      json.RawMessage // JSON Schema 2020-12 of the whole event, self-contained, compact
 	Example     json.RawMessage // a valid event, compact
-	Own         bool            // defined by the operator, not by the spec
+	Source      Source
+
+	// Only with SourceAPI; zero for others.
+	ID        int64 // never reused, and kept by changes
+	Revision  int64 // increases with each change
+	CreatedAt time.Time
+	UpdatedAt time.Time
 
 	schema  *jsonschema.Schema
 	schemas map[string]*jsonschema.Schema // all subschemas by location
@@ -34,24 +42,56 @@ type EventType struct {
 	hasDetails bool // a notification: its events always have details
 }
 
-// Catalog is the set of event types. It is safe for concurrent use.
+// Catalog is the set of event types. It is safe for concurrent use: reads see a change
+// at once, and never wait for it.
 type Catalog struct {
-	types     map[string]*EventType
-	sorted    []*EventType
-	documents sync.Pool // of *document, to parse events into
+	current   atomic.Pointer[eventTypes]
+	changes   sync.Mutex // held while current is replaced
+	documents sync.Pool  // of *document, to parse events into
+}
+
+// eventTypes is the content of a catalog at one time. It does not change.
+type eventTypes struct {
+	byName  map[string]*EventType
+	sorted  []*EventType
+	version uint64 // counts the changes
 }
 
 // Has reports whether the catalog has an event type.
-func (c *Catalog) Has(name string) bool { return c.types[name] != nil }
+func (c *Catalog) Has(name string) bool { return c.current.Load().byName[name] != nil }
 
 // Type returns an event type. It belongs to the catalog and must not be changed.
 func (c *Catalog) Type(name string) (*EventType, bool) {
-	t, ok := c.types[name]
+	t, ok := c.current.Load().byName[name]
 	return t, ok
 }
 
 // Types returns every event type, sorted by name.
-func (c *Catalog) Types() []*EventType { return slices.Clone(c.sorted) }
+func (c *Catalog) Types() []*EventType { return slices.Clone(c.current.Load().sorted) }
+
+// Version returns a number that changes with every change of the catalog.
+func (c *Catalog) Version() uint64 { return c.current.Load().version }
+
+// Set adds an event type, or replaces the one with its name.
+func (c *Catalog) Set(t *EventType) {
+	c.change(func(byName map[string]*EventType) { byName[t.Name] = t })
+}
+
+// Remove removes an event type, if there is one with this name.
+func (c *Catalog) Remove(name string) {
+	c.change(func(byName map[string]*EventType) { delete(byName, name) })
+}
+
+// change replaces the content by a changed copy.
+func (c *Catalog) change(change func(byName map[string]*EventType)) {
+	c.changes.Lock()
+	defer c.changes.Unlock()
+	before := c.current.Load()
+	after := &eventTypes{byName: maps.Clone(before.byName), version: before.version + 1}
+	change(after.byName)
+	after.sorted = slices.SortedFunc(maps.Values(after.byName), func(a, b *EventType) int { return strings.Compare(a.Name, b.Name) })
+	c.current.Store(after)
+}
 
 //go:embed catalog
 var embedded embed.FS
@@ -90,12 +130,29 @@ type schemaFile struct {
 	content []byte
 }
 
-var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$`)
+
+// MaxEventName is the maximum length of the name of an event type, in bytes.
+const MaxEventName = 64
+
+// isEventName reports whether a name has the form of the name of an event type.
+func isEventName(name string) bool { return len(name) <= MaxEventName && eventName.MatchString(name) }
+
+// NewCatalog returns a catalog of certain event types, without the built-in ones.
+func NewCatalog(types ...*EventType) *Catalog {
+	c, byName := new(Catalog), make(map[string]*EventType, len(types))
+	c.documents.New = func() any { return new(document) }
+	for _, t := range types {
+		byName[t.Name] = t
+	}
+	c.current.Store(&eventTypes{byName: byName})
+	c.change(func(map[string]*EventType) {}) // sorts
+	return c
+}
 
 // newCatalog compiles the files. An error names the file and what to change.
 func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
-	c := &Catalog{types: make(map[string]*EventType)}
-	c.documents.New = func() any { return new(document) }
+	byName := make(map[string]*EventType)
 	var parts []schemaFile
 	for _, f := range files {
 		if strings.Contains(f.path, "/") {
@@ -111,15 +168,15 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 		if err != nil {
 			return nil, fmt.Errorf("event type %s: %w", f.path, err)
 		}
-		if c.types[t.Name] != nil {
+		if byName[t.Name] != nil {
 			return nil, fmt.Errorf("event type %s: duplicate event type", f.path)
 		}
-		c.types[t.Name] = t
-		c.sorted = append(c.sorted, t)
+		t.Source = SourceBuiltIn
+		byName[t.Name] = t
 	}
 	for _, f := range more {
 		t, err := newEventType(schemaFile{f.Name, f.Content}, nil)
-		if err == nil && c.types[t.Name] != nil {
+		if err == nil && byName[t.Name] != nil {
 			err = errors.New("an event type with this name already exists")
 		}
 		if err == nil {
@@ -128,12 +185,11 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 		if err != nil {
 			return nil, fmt.Errorf("event type %s: %w", f.Name, err)
 		}
-		t.Own = true
-		c.types[t.Name] = t
-		c.sorted = append(c.sorted, t)
+		t.Source = SourceFile
+		byName[t.Name] = t
 	}
-	slices.SortFunc(c.sorted, func(a, b *EventType) int { return strings.Compare(a.Name, b.Name) })
-	for _, t := range c.sorted {
+	c := NewCatalog(slices.Collect(maps.Values(byName))...)
+	for _, t := range c.Types() {
 		if t.Name == EventPing {
 			continue // cannot be published; catalog_test.go tests it
 		}
@@ -155,7 +211,7 @@ func (c *Catalog) Dictionary() []byte {
 			all = append(append(all, `,"details":`...), appendCompact(nil, f.Examples[0])...)
 		}
 	}
-	for _, t := range c.sorted {
+	for _, t := range c.Types() {
 		if e, err := c.NewEvent(t.Example, "", time.Time{}); err == nil {
 			_, rest, _ := bytes.Cut(e.JSON, []byte(e.Timestamp+`"`))
 			all = append(all, rest...)
@@ -166,8 +222,8 @@ func (c *Catalog) Dictionary() []byte {
 
 func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	name, ok := strings.CutSuffix(f.path, ".json")
-	if !ok || !eventName.MatchString(name) {
-		return nil, errors.New("the file name must be the event name (a-z, 0-9 and _) followed by .json")
+	if !ok || !isEventName(name) {
+		return nil, errors.New("the file name must be the event name (a-z, 0-9, _ and dots between parts, at most 64) followed by .json")
 	}
 	var d document
 	if err := d.parse(f.content, "the file"); err != nil {
@@ -195,7 +251,7 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	}
 	collectSchemas(t.schemas, schema)
 	t.hasDetails = schema.Properties["details"] != nil && schema.Properties["category"] != nil && len(parts) > 0
-	t.accepts = compileAcceptor(schema, false, 0)
+	t.accepts = compileAcceptor(schema, false, 0, new(int))
 	if t.accepts != nil {
 		for _, f := range t.accepts.fields {
 			if f.name == "id" || f.name == "timestamp" {
@@ -243,6 +299,9 @@ func (t *EventType) checkOwn(content []byte) error {
 	}
 	if at := d.externalRef(0); at != "" {
 		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
+	}
+	if err := checkWork(t.schema); err != nil {
+		return err
 	}
 	if !closed {
 		return errors.New(`the schema must be closed, so that misspelled fields are rejected: add "additionalProperties": false`)

@@ -27,7 +27,7 @@ func testCatalog(t testing.TB) *Catalog {
 // event.
 func slowCatalog(t testing.TB) *Catalog {
 	c := testCatalog(t)
-	for _, e := range c.types {
+	for _, e := range c.current.Load().byName {
 		e.accepts = nil
 	}
 	return c
@@ -87,7 +87,7 @@ func TestNotificationSchemasMatch(t *testing.T) {
 	c := testCatalog(t)
 	read := func(name string) map[string]any {
 		var schema map[string]any
-		if err := json.Unmarshal(c.types[name].Schema, &schema); err != nil {
+		if err := json.Unmarshal(c.current.Load().byName[name].Schema, &schema); err != nil {
 			t.Fatal(err)
 		}
 		delete(schema, "title")
@@ -127,7 +127,7 @@ func TestSchemasAreSelfContained(t *testing.T) {
 			}
 		}
 	}
-	ping := testCatalog(t).types[EventPing]
+	ping := testCatalog(t).current.Load().byName[EventPing]
 	var example any
 	if err := json.Unmarshal(ping.Example, &example); err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func samples(t testing.TB, c *Catalog) []sample {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := sample{name: name + "/" + category, event: decode(t, c.types[name].Example), optional: []string{"id", "timestamp"}}
+			s := sample{name: name + "/" + category, event: decode(t, c.current.Load().byName[name].Example), optional: []string{"id", "timestamp"}}
 			s.event["category"] = category
 			s.event["details"] = decode(t, raw)["examples"].([]any)[0]
 			switch category {
@@ -371,7 +371,7 @@ func TestConditionsOfEvents(t *testing.T) {
 			InvalidUnknownField, "details.a"},
 	}
 	for _, test := range tests {
-		event := decode(t, quick.types[test.name].Example)
+		event := decode(t, quick.current.Load().byName[test.name].Example)
 		test.change(event)
 		err := publish(t, quick, slow, event)
 		if test.code == "" && err != nil || test.code != "" && !only(err, test.code, test.at) {
@@ -417,7 +417,7 @@ func TestAcceptorsAccept(t *testing.T) {
 			if err := d.parse(raw, ""); err != nil {
 				t.Fatal(err)
 			}
-			if !c.types[s.event["name"].(string)].accepts.accept(&d, 0) {
+			if !c.current.Load().byName[s.event["name"].(string)].accepts.accept(&d, 0) {
 				t.Errorf("the acceptor did not accept %s: %s", s.name, raw)
 			}
 			delete(s.event, "id")
@@ -441,7 +441,7 @@ func TestNewCatalog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.types["order_placed"].accepts != nil {
+	if c.current.Load().byName["order_placed"].accepts != nil {
 		t.Error("got an acceptor for unsupported keywords")
 	}
 	_, got := c.NewEvent([]byte(`{"name":"order_placed","version":"1","size":"tiny","code":"1","note":"long","list":[1,2],"one":5}`),
@@ -501,7 +501,7 @@ func TestNewCatalog(t *testing.T) {
 func BenchmarkNewEvent(b *testing.B) {
 	quick, slow := testCatalog(b), slowCatalog(b)
 	for _, name := range []string{"content_published", "campaign_push_message_sent", "user_notification_created"} {
-		raw := []byte(quick.types[name].Example)
+		raw := []byte(quick.current.Load().byName[name].Example)
 		for _, way := range []struct {
 			name string
 			c    *Catalog

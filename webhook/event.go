@@ -34,6 +34,10 @@ type Event struct {
 	// out. Not stored.
 	DetailsFilled bool
 
+	// TypeID is the ID of the event type that the event was checked against, which
+	// the store compares with the current one. Not stored.
+	TypeID int64
+
 	// Trace is the trace that the event was published in. It is sent with attempts
 	// and is not part of the event. Only set while publishing.
 	Trace Trace
@@ -193,7 +197,7 @@ func (c *Catalog) commonFields(d *document, root int32, at string, e *Event) (t 
 		case "name":
 			haveName, field = true, "name"
 			if t, code, detail = c.readName(d, value); t != nil {
-				e.Name = t.Name
+				e.Name, e.TypeID = t.Name, t.ID
 			}
 		case "version":
 			haveVersion, field = true, "version"
@@ -245,7 +249,7 @@ func (c *Catalog) readName(d *document, i int32) (t *EventType, code, detail str
 	if !d.isString(i) {
 		return nil, InvalidType, "must be a string"
 	}
-	switch t = c.types[string(d.text(i))]; {
+	switch t = c.current.Load().byName[string(d.text(i))]; {
 	case t == nil:
 		return nil, InvalidUnknownEvent, unknownEvent
 	case t.Name == EventPing:

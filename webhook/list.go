@@ -483,8 +483,8 @@ var statusOrClass = regexp.MustCompile(`^[1-9]([0-9][0-9]|xx)$`)
 func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:
-		if !eventName.MatchString(s) {
-			return "", InvalidFormat, "must be event names of a-z, 0-9 and _"
+		if !isEventName(s) {
+			return "", InvalidFormat, "must be event names of a-z, 0-9, _ and dots"
 		}
 	case FilterID:
 		id, ok := parseUUID([]byte(s))

@@ -197,11 +197,16 @@ func (a *acceptor) isConstant(d *document, i int32) bool {
 	return string(d.raw(i)) == a.constant
 }
 
+// maxAcceptors is the maximum number of acceptors of an event type. A schema with
+// references can describe many more.
+const maxAcceptors = 10_000
+
 // compileAcceptor returns nil for a schema with unsupported keywords. An exact
 // acceptor accepts a value if and only if the schema does, which is needed to
-// choose between then and else.
-func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
-	if depth > MaxJSONDepth || !covered(s) { // a schema can refer to itself
+// choose between then and else. parts counts the acceptors, whose number is limited.
+func compileAcceptor(s *jsonschema.Schema, exact bool, depth int, parts *int) *acceptor {
+	*parts++
+	if depth > MaxJSONDepth || *parts > maxAcceptors || !covered(s) { // a schema can refer to itself
 		return nil
 	}
 	ok := true
@@ -209,7 +214,7 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int) *acceptor {
 		if s == nil {
 			return nil
 		}
-		a := compileAcceptor(s, exact, depth+1)
+		a := compileAcceptor(s, exact, depth+1, parts)
 		ok = ok && a != nil
 		return a
 	}

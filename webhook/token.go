@@ -19,6 +19,7 @@ const (
 	ScopeEventsRead    Scope = "events.read"
 	ScopeEventsWrite   Scope = "events.write"
 	ScopeMetricsRead   Scope = "metrics.read"
+	ScopePlatform      Scope = "platform" // of platform tokens; excludes every other scope
 )
 
 var scopes = [...]Scope{ScopeWebhooksRead, ScopeWebhooksWrite, ScopeEventsRead, ScopeEventsWrite, ScopeMetricsRead}

@@ -40,7 +40,7 @@ const (
 const maxFileBytes = 4 << 20
 
 // plainName matches the names of unencrypted files other than the database.
-var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[a-z][a-z0-9_]{0,63}\.json)$`)
+var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\.json)$`)
 
 // keyNames are the names of the encrypted files.
 var keyNames = []string{SecretKeyFile, alertFile, caKeyFile}

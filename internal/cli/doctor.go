@@ -321,7 +321,11 @@ func (d *diagnosis) data(
 		d.add(store.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
 		return true
 	}
-	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
+	catalog, err := server.LoadCatalog(c.Data)
+	if err != nil {
+		catalog = nil // another check reports it
+	}
+	cfg := store.Config{Catalog: catalog, Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
 	if s != nil {
 		cfg.MinFreeDisk, cfg.Replica, cfg.Retention = s.MinFreeDisk, s.Replica, s.Retention
 	}

@@ -11,14 +11,8 @@ import (
 	"service/webhook"
 )
 
-// Limits of the operator's own event types.
-const (
-	maxEventTypes      = 1000
-	maxEventTypeSchema = 1 << 20 // bytes
-)
-
 // LoadCatalog returns the catalog, including the operator's event types in the directory
-// event_types of the data directory. It skips names that begin with a dot. Any other file
+// event_types of the data directory; [store.Open] adds those of the database. It skips names that begin with a dot. Any other file
 // that is not an event type is an error: if it were skipped, events of that name would be
 // rejected later, far from the cause.
 func LoadCatalog(data string) (*webhook.Catalog, error) {
@@ -32,8 +26,8 @@ func LoadCatalog(data string) (*webhook.Catalog, error) {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		if len(files) == maxEventTypes {
-			return nil, fmt.Errorf("%s: there are more than %d event types", dir, maxEventTypes)
+		if len(files) == webhook.MaxEventTypes {
+			return nil, fmt.Errorf("%s: there are more than %d event types", dir, webhook.MaxEventTypes)
 		}
 		path := filepath.Join(dir, entry.Name())
 		info, err := os.Stat(path)
@@ -42,8 +36,8 @@ func LoadCatalog(data string) (*webhook.Catalog, error) {
 			return nil, err
 		case !info.Mode().IsRegular():
 			return nil, fmt.Errorf("%s is not a regular file: this directory must only have event types, as NAME.json", path)
-		case info.Size() > maxEventTypeSchema:
-			return nil, fmt.Errorf("%s is larger than %d bytes", path, maxEventTypeSchema)
+		case info.Size() > webhook.MaxEventTypeBytes:
+			return nil, fmt.Errorf("%s is larger than %d bytes", path, webhook.MaxEventTypeBytes)
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"service/webhook"
 )
 
 // operationsExample returns the code block about an own event type in docs/operations.md.
@@ -67,7 +69,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 		"content_updated.json": schema,
 		"README.md":            "Our event types",
 		"broken.json":          schema[:len(schema)/2],
-		"huge.json":            schema + strings.Repeat(" ", maxEventTypeSchema),
+		"huge.json":            schema + strings.Repeat(" ", webhook.MaxEventTypeBytes),
 	} {
 		write(name, content)
 		if _, err := LoadCatalog(data); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), name) {

@@ -1,0 +1,257 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+)
+
+// Source is where an event type is defined.
+type Source string
+
+const (
+	SourceBuiltIn Source = "built_in" // by the spec, in the binary
+	SourceFile    Source = "file"     // in the operator's directory event_types, read at start
+	SourceAPI     Source = "api"      // by a platform token, in the database
+)
+
+// Limits of an operator's own event types.
+const (
+	MaxEventTypes       = 1000     // in files; as many again over the API
+	MaxEventTypeBytes   = 1 << 20  // of one schema
+	MaxAPIEventTypeSize = 16 << 20 // bytes of all schemas over the API
+)
+
+// NewEventType compiles the schema of an event type for the API, and checks it like the
+// schema of a file. The result shares no memory with schema; the store sets its ID,
+// Revision and times.
+func NewEventType(name string, schema []byte) (*EventType, *Error) {
+	if err := checkEventName(name); err != nil {
+		return nil, err
+	}
+	if len(schema) > MaxEventTypeBytes {
+		return nil, Invalid(Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxEventTypeBytes), "schema"})
+	}
+	t, err := newEventType(schemaFile{name + ".json", schema}, nil)
+	if err == nil {
+		err = t.checkOwn(schema)
+	}
+	if err == nil {
+		err = t.checkExample()
+	}
+	if err != nil {
+		return nil, Invalid(Validation{InvalidValue, "is not a usable schema: " + schemaFault(err.Error()), "schema"})
+	}
+	t.Source = SourceAPI
+	return t, nil
+}
+
+// checkEventName returns what is wrong with the name of an event type, nil if nothing is.
+func checkEventName(name string) *Error {
+	switch {
+	case len(name) > MaxEventName:
+		return Invalid(Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxEventName), "name"})
+	case !isEventName(name):
+		return Invalid(Validation{InvalidFormat,
+			"must consist of a-z, 0-9 and _, begin with a letter, and may have dots between its parts, such as order.shipped", "name"})
+	}
+	return nil
+}
+
+// checkExample returns an error if the first example cannot be published.
+func (t *EventType) checkExample() error {
+	c := NewCatalog(t)
+	if _, err := c.NewEvent(t.Example, "examples[0]", time.Time{}); err != nil {
+		return fmt.Errorf("its example is invalid: %w", err)
+	}
+	return nil
+}
+
+// maxSchemaError is the maximum length of what is wrong with a schema, in bytes.
+const maxSchemaError = 1000
+
+// schemaFault returns a text in one line of bounded length.
+func schemaFault(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > maxSchemaError {
+		s = strings.ToValidUTF8(s[:maxSchemaError], "") + "…"
+	}
+	return s
+}
+
+// readOnlyEventTypeFields are the fields of a record that a request may send back; the
+// schema defines them.
+var readOnlyEventTypeFields = []string{"version", "title", "description", "example", "source"}
+
+// ParseEventType parses the body of a request that creates or changes the event type
+// with a name: {"schema": {…}}. Read-only fields of a record are ignored.
+func ParseEventType(name string, raw []byte) (*EventType, *Error) {
+	if err := checkEventName(name); err != nil {
+		return nil, err
+	}
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return nil, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return nil, NewError(CodeInvalid, `The body must be a JSON object such as {"schema": {…}}.`)
+	}
+	var v []Validation
+	var schema []byte
+	given := false
+	for key, value := range d.members(0) {
+		switch field := string(d.text(key)); {
+		case field == "schema":
+			given = true
+			if d.nodes[value].kind != jsontext.KindBeginObject {
+				v = append(v, Validation{InvalidType, "must be a JSON Schema, an object", field})
+			}
+			schema = d.raw(value)
+		case field == "name":
+			if !d.isString(value) || string(d.text(value)) != name {
+				v = append(v, Validation{InvalidValue, "must be the name in the URL, or be left out", field})
+			}
+		case !slices.Contains(readOnlyEventTypeFields, field):
+			v = append(v, Validation{InvalidUnknownField, "is not a field of an event type; it has: schema", join("", field)})
+		}
+	}
+	if !given {
+		v = append(v, Validation{InvalidRequired, "is required: the JSON Schema of the event", "schema"})
+	}
+	if v != nil {
+		return nil, invalid(v)
+	}
+	return NewEventType(name, schema)
+}
+
+// CheckChange returns an error if the event type must not replace before: a *[Error] of
+// CodeConflict that names what is no longer valid, or where before is defined. before
+// may be nil.
+func (t *EventType) CheckChange(before *EventType) *Error {
+	if before == nil {
+		return nil
+	}
+	if err := before.CheckChangeable(); err != nil {
+		return err
+	}
+	changes := CompareSchemas(before.Schema, t.Schema)
+	if changes == nil {
+		return nil
+	}
+	texts := make([]string, len(changes))
+	for i, c := range changes {
+		texts[i] = c.String()
+	}
+	return NewError(CodeConflict, "The new schema of "+t.Name+" may reject events that the current one accepts: "+strings.Join(texts, "; ")+
+		". A change may add optional properties and enum values and widen bounds. Otherwise create an event type with another name.")
+}
+
+// CheckChangeable returns an error if the event type cannot be changed over the API.
+func (t *EventType) CheckChangeable() *Error {
+	switch t.Source {
+	case SourceBuiltIn:
+		return NewError(CodeConflict, t.Name+" is a built-in event type, which cannot be changed or deleted.")
+	case SourceFile:
+		return NewError(CodeConflict, t.Name+" is defined by the file event_types/"+t.Name+
+			".json in the data directory. Change the file and restart the service.")
+	}
+	return nil
+}
+
+// maxSchemaWork bounds how many subschemas are applied to one place of an event and the
+// places around it. References that multiply could make the check of a small event take
+// hours.
+const maxSchemaWork = 5000
+
+var errSchemaWork = errors.New("the schema is too complex: its references make it apply too many subschemas to one event, " +
+	"or it refers to itself without end")
+
+// checkWork returns an error if checking an event may apply too many subschemas.
+func checkWork(root *jsonschema.Schema) error {
+	m := workMeter{}
+	if m.work(root, MaxJSONDepth, 0) > maxSchemaWork {
+		return errSchemaWork
+	}
+	return nil
+}
+
+// workMeter has the work of schemas, by the depth of the instance below them: 0 if not
+// yet known, -1 while it is computed.
+type workMeter map[*jsonschema.Schema]*[MaxJSONDepth + 1]int
+
+// work returns the number of subschemas that s applies to an instance of a depth along
+// one path from its root, at most maxSchemaWork+1. chain is the number of calls above.
+func (m workMeter) work(s *jsonschema.Schema, depth, chain int) int {
+	if s == nil || depth < 0 {
+		return 0
+	}
+	if chain > maxSchemaWork {
+		return maxSchemaWork + 1
+	}
+	row := m[s]
+	if row == nil {
+		row = new([MaxJSONDepth + 1]int)
+		m[s] = row
+	}
+	switch {
+	case row[depth] < 0:
+		return maxSchemaWork + 1
+	case row[depth] > 0:
+		return row[depth]
+	}
+	row[depth] = -1
+	here, below, one := subschemas(s)
+	total := 1
+	for _, sub := range here {
+		total = min(total+m.work(sub, depth, chain+1), maxSchemaWork+1)
+	}
+	for _, sub := range below {
+		total = min(total+m.work(sub, depth-1, chain+1), maxSchemaWork+1)
+	}
+	most := 0
+	for _, sub := range one {
+		most = max(most, m.work(sub, depth-1, chain+1))
+	}
+	row[depth] = min(total+most, maxSchemaWork+1)
+	return row[depth]
+}
+
+// subschemas returns the subschemas that apply to the same value as s, those that may all
+// apply to one member or element of it, and those of which one applies to each.
+func subschemas(s *jsonschema.Schema) (here, below, one []*jsonschema.Schema) {
+	here = slices.Concat(s.AllOf, s.AnyOf, s.OneOf)
+	here = append(here, s.Ref, s.RecursiveRef, s.Not, s.If, s.Then, s.Else, s.PropertyNames)
+	if s.DynamicRef != nil {
+		here = append(here, s.DynamicRef.Ref)
+	}
+	for _, sub := range s.DependentSchemas {
+		here = append(here, sub)
+	}
+	for _, dependency := range s.Dependencies {
+		if sub, ok := dependency.(*jsonschema.Schema); ok {
+			here = append(here, sub)
+		}
+	}
+	below = append(below, s.Items2020, s.Contains, s.UnevaluatedItems, s.UnevaluatedProperties)
+	for _, sub := range s.PatternProperties {
+		below = append(below, sub)
+	}
+	for _, sub := range []any{s.AdditionalProperties, s.AdditionalItems, s.Items} {
+		if sub, ok := sub.(*jsonschema.Schema); ok {
+			below = append(below, sub)
+		}
+	}
+	if list, ok := s.Items.([]*jsonschema.Schema); ok {
+		below = append(below, list...)
+	}
+	one = append(one, s.PrefixItems...)
+	for _, sub := range s.Properties {
+		one = append(one, sub)
+	}
+	return here, below, one
+}

@@ -16,7 +16,7 @@ type advice struct{ what, todo string }
 // the detail of the code.
 var errorAdvice = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout: "Ask the partner to respond before processing the events. --attempt-timeout limits the time of an attempt.",
-	webhook.ErrorDNS:     "Look up the host name from the host of the service, and check the URL for a typo.",
+	webhook.ErrorDNS:     "Resolve the host name on the machine that runs the service, and check the URL for a typo.",
 	webhook.ErrorConnect: "Check that the endpoint's server is running, that the port is right, and that no firewall blocks the service.",
 	webhook.ErrorTLS:     "Ask the partner to check the certificate and its chain: openssl s_client shows what the endpoint presents.",
 	webhook.ErrorBlocked: "If the address is intended, permit it with --allow-destination, then resend. Otherwise correct the URL of " +
@@ -35,15 +35,15 @@ var statusAdvice = map[int]advice{
 		"the partner's, then resend."},
 	404: {"No endpoint exists at this path (404).", "Check the path of the URL with the partner, then resend."},
 	405: {"The endpoint does not accept POST (405).", "Check the path of the URL with the partner, then resend."},
-	408: {"The endpoint timed out while reading the request (408).", "A 4xx status is final: resend once the endpoint is healthy."},
+	408: {"The endpoint timed out while reading the request (408).", "A 4xx status is not retried: resend once the endpoint is healthy."},
 	410: {"The endpoint is permanently gone (410).", "Ask the partner for the new URL, or delete the subscription."},
 	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, or send smaller batches with " +
 		"--batch-size, then resend."},
 	415: {"The endpoint does not accept JSON (415).", "Check the path of the URL with the partner, then resend."},
 	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend once the endpoint is fixed."},
-	429: {"The endpoint is rate limiting (429). Like any 4xx, that is final.",
+	429: {"The endpoint is rate limiting (429). Like any 4xx, a 429 is not retried.",
 		"Requests are slowed down automatically. Set the requests per second of the subscription to what the partner allows, then resend."},
-	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check their log for this time."},
+	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check the log of the endpoint for this time."},
 	502: {"A proxy received no valid response from the server behind it (502).",
 		"Tell the partner: the server behind the proxy is down or broken."},
 	503: {"The endpoint is overloaded or in maintenance (503).", "No action is needed unless it continues. A Retry-After header is " +
@@ -56,8 +56,8 @@ var classAdvice = map[int]advice{
 	2: {"The endpoint accepted the delivery.", ""},
 	3: {"The endpoint redirected the request. Redirects are not followed.",
 		"Set the URL of the subscription to the target of the redirect, then resend."},
-	4: {"The endpoint rejected the request. Retrying would not help.", "Check its response. Resend once the cause is fixed."},
-	5: {"The endpoint failed.", "Ask the partner to check their log for this time."},
+	4: {"The endpoint rejected the request. A 4xx status is not retried.", "Check its response. Resend once the cause is fixed."},
+	5: {"The endpoint failed.", "Ask the partner to check the log of the endpoint for this time."},
 }
 
 func adviceOf(a *webhook.Attempt) advice {

@@ -48,8 +48,8 @@ var (
 	bulkCancel = &bulkVerb{
 		action: webhook.BulkCancel, path: "/deliveries/cancel", title: "Cancel", button: "Cancel", danger: true,
 		will: "will be cancelled.", was: "cancelled",
-		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the log and can be resent or " +
-			"replayed.",
+		means: "They are not sent again: each ends as failed, with the reason cancelled. Their events stay in the event log and can be resent " +
+			"or replayed.",
 	}
 )
 

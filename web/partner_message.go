@@ -47,9 +47,9 @@ func partnerCheck(i *webhook.Incident) string {
 	case 3:
 		return "Does the URL redirect? Redirects are not followed: set the URL of the subscription to the final address."
 	case 5:
-		return "What does the log of your server say at this time?"
+		return "What does the log of your endpoint say at that time?"
 	}
-	return "What does the log of your endpoint say at this time? Only a status of 2xx counts as received."
+	return "What does the log of your endpoint say at that time? Only a status of 2xx counts as received."
 }
 
 // partnerMessage is what an operator sends to the partner about an incident. Waiting

@@ -66,7 +66,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	var right bool
 	var hashErr error
 	var newer webhook.PasswordHash
-	err = h.hasher.do(r.Context(), true, func() {
+	err = h.hasher.do(r.Context(), knownDevice, func() {
 		if right, _, hashErr = hash.Matches(form.Get("current")); right {
 			newer = webhook.HashPassword(form.Get("password"))
 		}

@@ -64,7 +64,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		return h.renderSetup(r, http.StatusUnprocessableEntity, s), nil
 	}
 	var hash webhook.PasswordHash
-	if err := h.hasher.do(r.Context(), true, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
+	if err := h.hasher.do(r.Context(), knownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
 		return response{}, tooBusy(err)
 	}
 	var secret string

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,12 +17,16 @@ type limit struct {
 	interval time.Duration
 }
 
-// addressLimit, adminLimit, deviceLimit and sessionLimit limit wrong passwords. A
-// browser that the admin has signed in with before is a known device and has a limit
-// of its own, so that others cannot lock the admin out. Unknown browsers are limited
-// by their address and by the admin they try to sign in as. Only several addresses
-// together can exhaust the latter.
+// deviceLimit and sessionLimit limit wrong passwords of a browser that the admin has
+// signed in with before, regardless of others.
+//
+// The others limit unknown browsers. addressLimit applies to each network. As long as
+// a network is within ownLimit, and an IPv6 network also within siteLimit, wrong
+// passwords of others do not concern it. Beyond that it shares adminLimit, the limit
+// per admin, with all others, so that many addresses get few guesses.
 func addressLimit() limit { return limit{"address", 10, time.Minute} }
+func ownLimit() limit     { return limit{"own", 20, 72 * time.Minute} }
+func siteLimit() limit    { return limit{"site", 100, 15 * time.Minute} }
 func adminLimit() limit   { return limit{"admin", 60, 10 * time.Second} }
 func deviceLimit() limit  { return limit{"device", 10, time.Minute} }
 func sessionLimit() limit { return limit{"session", 10, time.Minute} }
@@ -77,21 +82,61 @@ func (t *tryLimiter) allow(tries ...limitKey) (wait time.Duration) {
 	return 0
 }
 
-// evict removes expired keys, and at least the one that expires first: the keys with
-// the most tries stay the longest.
+// evictSample is how many keys evict looks at.
+const evictSample = 64
+
+// evict removes the expired keys of a random sample, and at least the one that expires
+// first: the keys with the most tries stay the longest.
 func evict(all map[string]time.Duration, now time.Duration) {
-	first := ""
+	first, seen := "", 0
 	for key, until := range all {
 		if until <= now {
 			delete(all, key)
 		} else if first == "" || until < all[first] {
 			first = key
 		}
+		if seen++; seen == evictSample {
+			break
+		}
 	}
 	if first != "" {
 		delete(all, first)
 	}
 }
+
+// used returns how many tries of a key are counted, at most the burst of its limit.
+func (t *tryLimiter) used(k limitKey) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := t.nextAllowed[k.limit.name][k.key] - time.Since(t.start)
+	return int(max(0, left+k.limit.interval-1) / k.limit.interval)
+}
+
+// allowUnknown is allow for a browser that has not signed in as an admin before. rank
+// orders browsers that wait for their password to be hashed, lowest first: it is the
+// number of wrong passwords from the same site. The caller refunds what was counted if
+// the password is right or was not checked.
+func (t *tryLimiter) allowUnknown(from netip.Addr, email string) (counted []limitKey, rank int, wait time.Duration) {
+	network := webhook.Network(from)
+	address, own := limitKey{addressLimit(), network.String()}, limitKey{ownLimit(), network.String()}
+	rank, counted = t.used(own), []limitKey{address, own}
+	if from.Is6() {
+		// One sender may have many networks of a site.
+		prefix, _ := from.Prefix(siteBits) // fails only for an IPv4 address
+		site := limitKey{siteLimit(), prefix.String()}
+		rank, counted = max(rank, t.used(site)), append(counted, site)
+	}
+	if wait = t.allow(counted...); wait == 0 {
+		return counted, rank, 0
+	}
+	counted = []limitKey{address, {adminLimit(), email}}
+	return counted, sharedRank, min(wait, t.allow(counted...))
+}
+
+const (
+	siteBits   = 48  // of an IPv6 address: what one customer of a network provider may have
+	sharedRank = 100 // of a browser that is within adminLimit only; no other rank is higher
+)
 
 // refund takes back tries that were right, or were not made.
 func (t *tryLimiter) refund(tries ...limitKey) {
@@ -117,18 +162,30 @@ const (
 	maxHashQueue = 16 // per queue, running ones included
 )
 
-// passwordHasher bounds concurrent password hashing and its queue. Unknown devices
-// share one slot, so that the other is always free for known ones.
+// passwordHasher bounds concurrent password hashing and its queues. Unknown devices
+// hash one at a time, so that a slot is always free for known ones. They wait in the
+// order of their rank. The queue is short, and a lower rank displaces a higher one, so
+// that many browsers with wrong passwords do not keep out one with none.
 type passwordHasher struct {
-	slots        chan struct{}
-	unknownSlots chan struct{} // taken before one of slots
+	slots      chan struct{}
+	knownQueue chan struct{}
 
-	knownQueue, unknownQueue chan struct{}
+	mu      sync.Mutex
+	running bool        // an unknown device has its turn
+	waiting []*hashTurn // of unknown devices, in the order of arrival
+
+	hashed func() // called after each hash; nil except in tests with fake time, which does not pass while the CPU computes
+}
+
+// hashTurn is an unknown device that waits. ready gets nil when it may hash, or errBusy
+// when another displaced it.
+type hashTurn struct {
+	rank  int
+	ready chan error
 }
 
 func newPasswordHasher() *passwordHasher {
-	return &passwordHasher{make(chan struct{}, maxHashes), make(chan struct{}, maxHashes-1), make(chan struct{}, maxHashQueue),
-		make(chan struct{}, maxHashQueue)}
+	return &passwordHasher{slots: make(chan struct{}, maxHashes), knownQueue: make(chan struct{}, maxHashQueue)}
 }
 
 // errBusy means that the queue of a passwordHasher is full.
@@ -136,29 +193,104 @@ type errBusy struct{}
 
 func (errBusy) Error() string { return "too many passwords are being hashed" }
 
+// knownDevice is the rank of a device that the admin has signed in with before.
+const knownDevice = -1
+
 // do calls hash once a slot is free. The error is errBusy when the queue is full, or
 // that of the context.
-func (h *passwordHasher) do(ctx context.Context, known bool, hash func()) error {
-	queue, slots := h.unknownQueue, []chan struct{}{h.unknownSlots, h.slots}
-	if known {
-		queue, slots = h.knownQueue, slots[1:]
+func (h *passwordHasher) do(ctx context.Context, rank int, hash func()) error {
+	if rank == knownDevice {
+		select {
+		case h.knownQueue <- struct{}{}:
+			defer func() { <-h.knownQueue }()
+		default:
+			return errBusy{}
+		}
+	} else {
+		if err := h.takeTurn(ctx, rank); err != nil {
+			return err
+		}
+		defer h.endTurn()
 	}
 	select {
-	case queue <- struct{}{}:
-		defer func() { <-queue }()
-	default:
-		return errBusy{}
-	}
-	for _, slot := range slots {
-		select {
-		case slot <- struct{}{}:
-			defer func() { <-slot }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	hash()
+	if h.hashed != nil {
+		h.hashed()
+	}
 	return nil
+}
+
+// takeTurn waits for the turn of an unknown device. The caller ends it with endTurn.
+func (h *passwordHasher) takeTurn(ctx context.Context, rank int) error {
+	t := &hashTurn{rank, make(chan error, 1)}
+	if err := h.enqueue(t); err != nil {
+		return err
+	}
+	select {
+	case err := <-t.ready:
+		return err
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	i := slices.Index(h.waiting, t)
+	if i >= 0 {
+		h.waiting = slices.Delete(h.waiting, i, i+1)
+	}
+	h.mu.Unlock()
+	if i < 0 && <-t.ready == nil {
+		h.endTurn() // it got its turn at the same time
+	}
+	return ctx.Err()
+}
+
+// enqueue gives t its turn if no other has it, and otherwise lets it wait. When the
+// queue is full, it displaces the newest one with the highest rank, which must be
+// higher than that of t.
+func (h *passwordHasher) enqueue(t *hashTurn) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.running {
+		h.running = true
+		t.ready <- nil
+		return nil
+	}
+	if len(h.waiting) >= maxHashQueue-1 {
+		last := 0
+		for i, other := range h.waiting {
+			if other.rank >= h.waiting[last].rank {
+				last = i
+			}
+		}
+		if h.waiting[last].rank <= t.rank {
+			return errBusy{}
+		}
+		h.waiting[last].ready <- errBusy{}
+		h.waiting = slices.Delete(h.waiting, last, last+1)
+	}
+	h.waiting = append(h.waiting, t)
+	return nil
+}
+
+// endTurn gives the turn to the oldest one with the lowest rank.
+func (h *passwordHasher) endTurn() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running = len(h.waiting) > 0; !h.running {
+		return
+	}
+	first := 0
+	for i, other := range h.waiting {
+		if other.rank < h.waiting[first].rank {
+			first = i
+		}
+	}
+	h.waiting[first].ready <- nil
+	h.waiting = slices.Delete(h.waiting, first, first+1)
 }
 
 // addressOf returns the address that a request came from, invalid when unknown.
@@ -166,9 +298,6 @@ func addressOf(r *request) netip.Addr {
 	a, _ := netip.ParseAddrPort(r.RemoteAddr) // what is no address is one sender
 	return a.Addr().Unmap().WithZone("")
 }
-
-// networkOf returns the network of addressOf, by which tries are limited.
-func networkOf(r *request) string { return webhook.Network(addressOf(r)).String() }
 
 // addressText returns addressOf as it is stored, "" when unknown.
 func addressText(r *request) string {

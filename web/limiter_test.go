@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"service/store"
 )
 
 func TestThrottle(t *testing.T) {
@@ -86,7 +89,7 @@ func TestHashingIsBounded(t *testing.T) {
 		}
 		results := make(chan error, 100)
 		for range 20 {
-			go func() { results <- h.do(t.Context(), false, countStranger) }()
+			go func() { results <- h.do(t.Context(), 0, countStranger) }()
 		}
 		synctest.Wait()
 		busy := 0
@@ -101,14 +104,14 @@ func TestHashingIsBounded(t *testing.T) {
 			t.Errorf("of 20 strangers %d were refused and %d are hashing, want 4 and 1", busy, running.Load())
 		}
 		// However many strangers wait, there is a place for who is known.
-		go func() { results <- h.do(t.Context(), true, count) }()
+		go func() { results <- h.do(t.Context(), knownDevice, count) }()
 		synctest.Wait()
 		if running.Load() != 2 {
 			t.Errorf("%d are hashing, want 2", running.Load())
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
-		go func() { gone <- h.do(ctx, true, func() { t.Error("hashed for one who is gone") }) }()
+		go func() { gone <- h.do(ctx, knownDevice, func() { t.Error("hashed for one who is gone") }) }()
 		synctest.Wait()
 		cancel()
 		if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -116,8 +119,59 @@ func TestHashingIsBounded(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if most.Load() != maxHashes || len(results) != 17 {
+		if most.Load() != maxHashes || len(results) != 17 || h.running || len(h.waiting) > 0 {
 			t.Errorf("at most %d at a time, and %d were done; want %d and 17", most.Load(), len(results), maxHashes)
+		}
+	})
+}
+
+// TestHashingIsInOrder holds that the lowest rank is next, of those of one rank the
+// first, that a lower rank displaces a higher one from a full queue, and that a turn
+// is not lost when its owner leaves.
+func TestHashingIsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPasswordHasher()
+		release := make(chan struct{})
+		var order []string
+		enter := func(ctx context.Context, rank int, name string) <-chan error {
+			result := make(chan error, 1)
+			go func() {
+				result <- h.do(ctx, rank, func() {
+					order = append(order, name)
+					<-release
+				})
+			}()
+			synctest.Wait()
+			return result
+		}
+		enter(t.Context(), 0, "running")
+		ctx, leave := context.WithCancel(t.Context())
+		left := enter(ctx, 1, "left")
+		enter(t.Context(), 2, "second of 2")
+		for i := range maxHashQueue - 4 {
+			enter(t.Context(), 1, fmt.Sprint("1, number ", i))
+		}
+		displaced := enter(t.Context(), 2, "displaced")
+		if err := <-enter(t.Context(), 2, "refused"); !errors.As(err, new(errBusy)) {
+			t.Errorf("of the highest rank in a full queue: got %v, want that it is busy", err)
+		}
+		enter(t.Context(), 0, "next")
+		if err := <-displaced; !errors.As(err, new(errBusy)) {
+			t.Errorf("the newest of the highest rank: got %v, want that it was displaced", err)
+		}
+		leave()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("who left: got %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		got := strings.Join(order, "; ")
+		if !strings.HasPrefix(got, "running; next; 1, number 0; 1, number 1; ") || !strings.HasSuffix(got, "; second of 2") ||
+			len(order) != maxHashQueue-1 {
+			t.Errorf("got %s", got)
+		}
+		if h.running || len(h.waiting) > 0 {
+			t.Errorf("after all: running %v, %d waiting", h.running, len(h.waiting))
 		}
 	})
 }
@@ -138,8 +192,8 @@ func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorde
 	return checked
 }
 
-// TestNobodyIsLockedOut plays attackers who know an admin's address: they get
-// some tries in a while and no more, and whatever they do the admin signs in.
+// TestNobodyIsLockedOut plays an attacker who knows an admin's address: one network
+// gets some tries in a while and no more, and the admin signs in.
 func TestNobodyIsLockedOut(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		withPassword(t, w, testAdmin)
@@ -173,35 +227,179 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		wants("another browser elsewhere, of no name", 303, "", "192.0.2.7:1000")
 		wants("the admin's browser from the same address, as behind one proxy", 303, device, "[2001:db8:bad::1]:1000")
 
-		// Many addresses: 60 tries between them.
-		tried += wrongTries(t, 100, func(i int) *httptest.ResponseRecorder {
-			return enter("", fmt.Sprintf("198.51.100.%d:1000", i+1), "wrong password")
-		})
-		if tried != 60 {
-			t.Errorf("all attackers had %d tries, want 60", tried)
+		for range 3 {
+			wants("the admin's browser at the same time", 303, device, "[2001:db8:bad::2]:1000")
 		}
-		wants("a guess of a new address", 429, "", "203.0.113.1:1000")
-		for range 30 {
-			wants("the admin's browser at the same time", 303, device, "203.0.113.1:1000")
-		}
-		// Another admin is not concerned, and a mark of another's device is none.
+		// A mark of another's device is none.
 		withPassword(t, w, "bo@example.com")
 		bo := do("POST", "/sign-in", "", "203.0.113.1:1000", "email", "bo@example.com", "password", testPassword)
 		if bo.Code != 303 {
 			t.Errorf("another admin: got %d, want 303", bo.Code)
 		}
-		wants("with the mark of another admin's device", 429, cookiesOf(bo, "device"), "203.0.113.1:1000")
-		wants("with a forged mark", 429, "device=AAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA", "203.0.113.1:1000")
+		wants("with the mark of another admin's device", 429, cookiesOf(bo, "device"), "[2001:db8:bad::1]:1000")
+		wants("with a forged mark", 429, "device=AAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA", "[2001:db8:bad::1]:1000")
 		// A device that is stolen has its own few tries.
 		tried = wrongTries(t, 30, func(int) *httptest.ResponseRecorder { return enter(device, "203.0.113.2:1000", "wrong password") })
 		if tried != 10 {
 			t.Errorf("a device had %d tries, want 10", tried)
 		}
-		// The terminal forgives, and so does time.
-		w.AdminsChanged(testAdmin)
-		wants("after the terminal has set a password", 303, "", "203.0.113.1:1000")
 		time.Sleep(10 * time.Minute)
 		wants("ten minutes later", 303, "", "[2001:db8:bad::1]:1000")
+	})
+}
+
+// cheapPassword gives an admin testPassword, with a hash that takes no time, and creates
+// the admin if there is none. Signing in replaces the hash.
+func cheapPassword(t *testing.T, w *Web, email string) {
+	t.Helper()
+	const hash = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw"
+	err := w.store.Write(t.Context(), func(sw store.Write) error {
+		admin, err := sw.Admin(email)
+		if isCallerError(err) {
+			_, err = sw.CreateAdmin(email, hash)
+		} else if err == nil {
+			_, err = sw.SetPassword(admin.ID, hash, "")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStrangersCannotKeepAnOwnerOut has 1,000 addresses send wrong passwords of one
+// owner, as fast as they are allowed, or so that the queue is full of addresses without
+// a wrong password for as long as possible. The owner's browser signs in at once, and a
+// new browser at a new address within a minute.
+func TestStrangersCannotKeepAnOwnerOut(t *testing.T) {
+	t.Run("as fast as allowed", func(t *testing.T) { strangersAttack(t, 0) })
+	t.Run("each first try", func(t *testing.T) { strangersAttack(t, time.Minute) })
+}
+
+// strangersAttack has each stranger rest after a wrong password.
+func strangersAttack(t *testing.T, rest time.Duration) {
+	t.Helper()
+	const strangers = 1000
+	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
+		cheapPassword(t, w, testAdmin)
+		enter := func(cookie, address, password string) *httptest.ResponseRecorder {
+			return do("POST", "/sign-in", cookie, address, "email", testAdmin, "password", password)
+		}
+		device := cookiesOf(enter("", "192.0.2.1:1000", testPassword), "device")
+		cheapPassword(t, w, testAdmin)
+		const hashing = 40 * time.Millisecond // more than it takes on a small server
+		w.pages.signIn.hasher.hashed = func() { time.Sleep(hashing) }
+
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var guesses atomic.Int32
+		retry := func(rw *httptest.ResponseRecorder) time.Duration {
+			after, err := time.ParseDuration(rw.Header().Get("Retry-After") + "s")
+			if err != nil {
+				t.Errorf("%d with Retry-After: %v", rw.Code, err)
+			}
+			return after
+		}
+		for i := range strangers {
+			address := fmt.Sprintf("198.51.%d.%d:1000", 100+i/250, i%250)
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Millisecond)
+				for ctx.Err() == nil {
+					rw := enter("", address, "wrong password")
+					wait := rest
+					if rw.Code == 401 {
+						guesses.Add(1)
+					} else {
+						wait = retry(rw)
+					}
+					select {
+					case <-time.After(wait):
+					case <-ctx.Done():
+					}
+				}
+			})
+		}
+		// signsIn enters the right password as a person does who follows the page.
+		signsIn := func(about, cookie, address string, within time.Duration) {
+			t.Helper()
+			began := time.Now()
+			rw := enter(cookie, address, testPassword)
+			for rw.Code == 503 || rw.Code == 429 {
+				if time.Since(began) > 10*within {
+					break
+				}
+				time.Sleep(retry(rw))
+				rw = enter(cookie, address, testPassword)
+			}
+			if took := time.Since(began); rw.Code != 303 || took > within {
+				t.Errorf("%s: got %d after %s, want 303 within %s", about, rw.Code, took, within)
+			} else {
+				t.Logf("%s: signed in after %s and %d wrong passwords", about, took, guesses.Load())
+			}
+			cheapPassword(t, w, testAdmin)
+		}
+		time.Sleep(2 * time.Second)
+		signsIn("the owner's browser", device, "203.0.113.1:1000", time.Second)
+		signsIn("a new browser at a new address", "", "203.0.113.2:1000", time.Minute)
+		signsIn("another one later", "", "203.0.113.3:1000", time.Minute)
+		stop()
+		all.Wait()
+	})
+}
+
+// TestManyAddressesGetFewGuesses has addresses use up their own tries and those that
+// they share. That limits neither an address with tries of its own nor another admin.
+func TestManyAddressesGetFewGuesses(t *testing.T) {
+	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
+		cheapPassword(t, w, testAdmin)
+		cheapPassword(t, w, "bo@example.com")
+		enter := func(email, address, password string) *httptest.ResponseRecorder {
+			return do("POST", "/sign-in", "", address, "email", email, "password", password)
+		}
+		const strangers = 30
+		tried := 0
+		for minute := range 60 {
+			tried += wrongTries(t, 10*strangers, func(i int) *httptest.ResponseRecorder {
+				return enter(testAdmin, fmt.Sprintf("198.51.100.%d:1000", i%strangers+1), "wrong password")
+			})
+			time.Sleep(time.Minute)
+			if minute == 0 && tried != 10*strangers {
+				t.Errorf("in the first minute %d tries, want %d", tried, 10*strangers)
+			}
+		}
+		// Of their own 20 each, and then 60 and 6 a minute, from the 11th minute on.
+		if tried < 20*strangers+60+6*45 || tried > 20*strangers+60+6*50 {
+			t.Errorf("%d addresses had %d tries in an hour", strangers, tried)
+		}
+		// The limits of this minute are used up; the clock does not move below.
+		wrongTries(t, 10*strangers, func(i int) *httptest.ResponseRecorder {
+			return enter(testAdmin, fmt.Sprintf("198.51.100.%d:1000", i%strangers+1), "wrong password")
+		})
+		wants := func(about string, want int, email, address, password string) {
+			t.Helper()
+			if got := enter(email, address, password); got.Code != want {
+				t.Errorf("%s: got %d, want %d", about, got.Code, want)
+			}
+		}
+		wants("a guess of an address that had its tries", 429, testAdmin, "198.51.100.1:1000", testPassword)
+		for range 9 {
+			wants("a mistake at a new address", 401, testAdmin, "203.0.113.1:1000", "wrong password")
+		}
+		wants("the owner at that address", 303, testAdmin, "203.0.113.1:1000", testPassword)
+		cheapPassword(t, w, testAdmin)
+		w.AdminsChanged(testAdmin)
+		time.Sleep(time.Minute)
+		wants("after the terminal has set a password", 401, testAdmin, "198.51.100.2:1000", "wrong password")
+
+		// All networks of a site share 100 tries.
+		tried = wrongTries(t, 300, func(i int) *httptest.ResponseRecorder {
+			return enter("bo@example.com", fmt.Sprintf("[2001:db8:bad:%x::1]:1000", i+1), "wrong password")
+		})
+		if tried != 160 {
+			t.Errorf("the networks of a site had %d tries, want 160", tried)
+		}
+		wants("a guess of a new network of that site", 429, "bo@example.com", "[2001:db8:bad:ffff::1]:1000", testPassword)
+		wants("of another site", 303, "bo@example.com", "[2001:db8:900d:1::1]:1000", testPassword)
 	})
 }
 
@@ -239,9 +437,13 @@ func TestBusy(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
 	v := visit(t, w)
-	for range maxHashQueue {
-		w.pages.signIn.hasher.unknownQueue <- struct{}{}
+	hasher := w.pages.signIn.hasher
+	hasher.mu.Lock()
+	hasher.running = true
+	for range maxHashQueue - 1 {
+		hasher.waiting = append(hasher.waiting, &hashTurn{ready: make(chan error, 1)})
 	}
+	hasher.mu.Unlock()
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
 		p.want(t, 503, "Try again in a few seconds")
@@ -252,7 +454,7 @@ func TestBusy(t *testing.T) {
 	// Whether there is such an admin does not show: a password is hashed all the same.
 	v.enter("unknown@example.com", testPassword).want(t, 503, "Try again in a few seconds")
 	for range maxHashQueue {
-		<-w.pages.signIn.hasher.unknownQueue
+		hasher.endTurn()
 	}
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 }

@@ -172,11 +172,13 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return response{}, err
 	}
 	device, known := h.sessions.device(r, admin.ID)
-	tries := []limitKey{{deviceLimit(), device}}
-	if !known {
-		tries = []limitKey{{addressLimit(), networkOf(r)}, {adminLimit(), email}}
+	tries, rank, wait := []limitKey{{deviceLimit(), device}}, knownDevice, time.Duration(0)
+	if known {
+		wait = h.limiter.allow(tries...)
+	} else {
+		tries, rank, wait = h.limiter.allowUnknown(addressOf(r), email)
 	}
-	if wait := h.limiter.allow(tries...); wait > 0 {
+	if wait > 0 {
 		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) +
 			". A browser that has signed in before has its own limit."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
@@ -185,7 +187,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	}
 	var right, stale bool
 	newer := hash
-	err = h.hasher.do(r.Context(), known, func() {
+	err = h.hasher.do(r.Context(), rank, func() {
 		if right, stale, err = hash.Matches(password); right && stale {
 			newer = webhook.HashPassword(password)
 		}

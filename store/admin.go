@@ -11,7 +11,7 @@ import (
 
 // A session is active if it was seen after ?1 and expires after ?2.
 const (
-	adminColumns = "a.id, a.email, a.created_at, a.signed_in_at"
+	adminColumns = "a.id, a.email, a.role, a.created_at, a.signed_in_at"
 
 	selectAdmins = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 " +
 		"AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
@@ -19,6 +19,7 @@ const (
 	selectAdminByID   = "SELECT " + adminColumns + ", a.password FROM admins a WHERE a.id = ?"
 	selectAnyAdmin    = "SELECT EXISTS (SELECT 1 FROM admins)"
 	selectAdminsCount = "SELECT count(*) FROM admins"
+	selectOwnersCount = "SELECT count(*) FROM admins WHERE role = 'owner'"
 )
 
 // List returns all admins, at most [webhook.MaxAdmins], ordered by address.
@@ -41,6 +42,16 @@ func (s Admins) Exist(ctx context.Context) (bool, error) {
 	var any bool
 	err := s.db.Scan(ctx, selectAnyAdmin, nil, &any)
 	return any, err
+}
+
+// LastOwner reports whether an admin is the only owner.
+func (s Admins) LastOwner(ctx context.Context, a *webhook.Admin) (bool, error) {
+	if a.Role != webhook.RoleOwner {
+		return false, nil
+	}
+	var owners int
+	err := s.db.Scan(ctx, selectOwnersCount, nil, &owners)
+	return owners <= 1, err
 }
 
 // ByEmail returns the admin with a normalized address, and the hash of the password. The error
@@ -70,10 +81,11 @@ func (w Write) Admin(email string) (webhook.Admin, error) {
 	return a, notFound(err, "admin")
 }
 
-// CreateAdmin creates an admin. The error is a *webhook.Error if the address is invalid or
-// taken.
-func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
-	if err := webhook.Invalid(webhook.CheckEmail("email", email)...); err != nil {
+// CreateAdmin creates an admin and ends an invitation of the address. The error is a
+// *webhook.Error if the address is invalid or taken, or if there is no owner yet and the role
+// is another.
+func (w Write) CreateAdmin(email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
+	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
 		return webhook.Admin{}, err
 	}
 	if err := hash.Check(); err != nil {
@@ -86,17 +98,27 @@ func (w Write) CreateAdmin(email string, hash webhook.PasswordHash) (webhook.Adm
 	if count >= webhook.MaxAdmins {
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 	}
+	var owners int
+	if err := w.t.Scan(selectOwnersCount, nil, &owners); err != nil {
+		return webhook.Admin{}, err
+	}
+	if owners == 0 && role != webhook.RoleOwner {
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is no owner yet: the first admin must have the role owner.")
+	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	a := webhook.Admin{ID: webhook.NewID(), Email: email, CreatedAt: now}
-	made, err := w.t.Affected("INSERT INTO admins (id, email, password, created_at) VALUES (?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
-		a.ID, a.Email, string(hash), now.UnixMilli())
+	a := webhook.Admin{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now}
+	made, err := w.t.Affected("INSERT INTO admins (id, email, role, password, created_at) VALUES (?, ?, ?, ?, ?) "+
+		"ON CONFLICT (email) DO NOTHING", a.ID, a.Email, string(a.Role), string(hash), now.UnixMilli())
 	if err == nil && made == 0 {
 		err = webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
+	}
+	if err == nil {
+		err = w.t.Exec("DELETE FROM invitations WHERE email = ?", email)
 	}
 	return a, err
 }
 
-// CreateFirstAdmin creates an admin if there is none yet. Otherwise the error is a
+// CreateFirstAdmin creates an owner if there is no admin yet. Otherwise the error is a
 // *webhook.Error.
 func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var any bool
@@ -106,7 +128,7 @@ func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhoo
 	if any {
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "An admin already exists.")
 	}
-	return w.CreateAdmin(email, hash)
+	return w.CreateAdmin(email, webhook.RoleOwner, hash)
 }
 
 // SetPassword replaces the password of an admin and ends the admin's sessions except the one
@@ -131,21 +153,61 @@ func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) e
 	return w.t.Exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
 }
 
-// RemoveAdmin removes the admin with an address, with all sessions. Audit entries of the admin
-// remain. The error is a *webhook.Error if there is none.
+// RemoveAdmin removes the admin with an address, with all sessions and the open invitations
+// that the admin created. Audit entries of the admin remain. The error is a *webhook.Error if
+// there is none, or if it is the last owner.
 func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
 	a, err := w.Admin(email)
+	if err == nil {
+		err = w.checkOtherOwner(&a)
+	}
 	if err == nil {
 		err = w.t.Exec("DELETE FROM admins WHERE id = ?", a.ID)
 	}
 	return a, err
 }
 
+// SetRole changes the role of an admin, which applies to the next request of open sessions. An
+// admin who is no owner any more loses open invitations. It returns the admin as before. The
+// error is a *webhook.Error if there is none, or if it is the last owner.
+func (w Write) SetRole(adminID string, role webhook.Role) (webhook.Admin, error) {
+	if err := webhook.Invalid(webhook.CheckRole("role", role)...); err != nil {
+		return webhook.Admin{}, err
+	}
+	var hash webhook.PasswordHash
+	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdminByID, []any{adminID}, dest...) }, &hash)
+	if err != nil {
+		return a, notFound(err, "admin")
+	}
+	if role != webhook.RoleOwner {
+		if err := w.checkOtherOwner(&a); err != nil {
+			return a, err
+		}
+		if err := w.t.Exec("DELETE FROM invitations WHERE invited_by = ?", a.ID); err != nil {
+			return a, err
+		}
+	}
+	return a, w.t.Exec("UPDATE admins SET role = ? WHERE id = ?", string(role), a.ID)
+}
+
+// checkOtherOwner returns a *webhook.Error if an admin is the last owner.
+func (w Write) checkOtherOwner(a *webhook.Admin) error {
+	if a.Role != webhook.RoleOwner {
+		return nil
+	}
+	var owners int
+	err := w.t.Scan(selectOwnersCount, nil, &owners)
+	if err == nil && owners <= 1 {
+		err = webhook.NewError(webhook.CodeConflict, a.Email+" is the last owner. Make another admin an owner first.")
+	}
+	return err
+}
+
 // scanAdmin reads a row of adminColumns and one more column.
 func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
 	var created int64
 	var signedIn sql.NullInt64
-	err = scan(&a.ID, &a.Email, &created, &signedIn, more)
+	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, more)
 	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), fromMillis(signedIn)
 	return a, err
 }

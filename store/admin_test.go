@@ -30,7 +30,7 @@ func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
 	t.Helper()
 	var a webhook.Admin
 	mustWrite(t, s, func(w Write) (err error) {
-		a, err = w.CreateAdmin(email, hashOf("abc"))
+		a, err = w.CreateAdmin(email, webhook.RoleOwner, hashOf("abc"))
 		return err
 	})
 	return a
@@ -83,7 +83,7 @@ func TestAdmins(t *testing.T) {
 		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
 	} {
 		wantMistake(t, s.Write(t.Context(), func(w Write) error {
-			_, err := w.CreateAdmin(email, hashOf("abc"))
+			_, err := w.CreateAdmin(email, webhook.RoleOwner, hashOf("abc"))
 			return err
 		}), want)
 	}
@@ -92,7 +92,7 @@ func TestAdmins(t *testing.T) {
 		return err
 	}), webhook.CodeConflict)
 	if err := s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateAdmin("cy@example.com", "a password")
+		_, err := w.CreateAdmin("cy@example.com", webhook.RoleOwner, "a password")
 		return err
 	}); err == nil {
 		t.Error("stored a password instead of its hash")
@@ -148,7 +148,7 @@ func TestSessions(t *testing.T) {
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	session, secret := createSession(t, s, ana, "")
 	got, ok, err := s.Sessions().Get(t.Context(), secret)
-	session.Email = ana.Email
+	session.Email, session.Role = ana.Email, ana.Role
 	if err != nil || !ok || got != session {
 		t.Errorf("got %+v, %v, %v; want %+v", got, ok, err, session)
 	}
@@ -423,7 +423,7 @@ func TestAuditIsAtomic(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = s.Write(t.Context(), func(w Write) error {
-		if _, err := w.CreateAdmin("ana@example.com", hashOf("abc")); err != nil {
+		if _, err := w.CreateAdmin("ana@example.com", webhook.RoleOwner, hashOf("abc")); err != nil {
 			return err
 		}
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: "admin.crown"})

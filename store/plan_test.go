@@ -45,6 +45,8 @@ func TestQueryPlans(t *testing.T) {
 		{countAdminSessions, 4, "sessions_by_admin (admin_id=?)"},
 		{selectAdmin, 1, "sqlite_autoindex_admins_"},
 		{selectAdminByID, 1, "USING PRIMARY KEY"},
+		{selectInvitation, 1, "SEARCH i USING PRIMARY KEY (hash=?)"},
+		{selectInvitationByID, 1, "sqlite_autoindex_invitations_"},
 		{auditAll.down.text, len(auditAll.down.names), "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
 		{auditBySubject.down.text, len(auditBySubject.down.names), "audit_by_subject (subject_id=? AND num>? AND num<?)"},
 		{auditByAdmin.up.text, len(auditByAdmin.up.names), "audit_by_admin (admin=? AND num>? AND num<?)"},

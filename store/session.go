@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	sessionColumns = "s.id, s.admin_id, a.email, s.address, s.agent, s.created_at, s.seen_at, s.expires_at"
+	sessionColumns = "s.id, s.admin_id, a.email, a.role, s.address, s.agent, s.created_at, s.seen_at, s.expires_at"
 
 	selectSession  = "SELECT " + sessionColumns + " FROM sessions s CROSS JOIN admins a ON a.id = s.admin_id WHERE s.hash = ?"
 	selectSessions = "SELECT " + sessionColumns + " FROM sessions s INDEXED BY sessions_by_admin CROSS JOIN admins a ON a.id = s.admin_id" +
@@ -161,7 +161,7 @@ func (w Write) EndSessions(adminID, except string) (ended int, err error) {
 // scanSession reads a row of sessionColumns.
 func scanSession(scan func(...any) error) (s webhook.Session, err error) {
 	var created, seen, expires int64
-	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Address, &s.Agent, &created, &seen, &expires)
+	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Role, &s.Address, &s.Agent, &created, &seen, &expires)
 	s.CreatedAt, s.SeenAt, s.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
 	return s, err
 }

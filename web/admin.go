@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 
 	"service/store"
 	"service/web/ui"
@@ -89,6 +90,141 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	}
 	h.setupCodes.clear()
 	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+}
+
+// adminPages are the pages of admins and of invitations.
+type adminPages struct{ *site }
+
+// adminPath returns the path of the page of an admin.
+func adminPath(id string) string { return "/admins/" + url.PathEscape(id) }
+
+// roleMeanings say what an admin with a role may do.
+var roleMeanings = map[webhook.Role]string{
+	webhook.RoleViewer:   "Sees everything but secrets, and changes nothing.",
+	webhook.RoleOperator: "Also acts on subscriptions, deliveries, events and replays.",
+	webhook.RoleOwner:    "Also acts on tokens, alerts, admins and settings.",
+}
+
+// roleOptions are the choices of a field for a role.
+func roleOptions() (all []ui.Option) {
+	for _, r := range webhook.Roles() {
+		all = append(all, ui.Option{Value: string(r), Label: string(r)})
+	}
+	return all
+}
+
+// adminList is the page of all admins and open invitations.
+type adminList struct {
+	admins      []webhook.Admin
+	invitations []webhook.Invitation
+	own         string // id of the admin who looks at it
+	same        string // the command that lists them
+}
+
+func (h *adminPages) list(r *request) (response, error) {
+	l := adminList{own: r.session.AdminID, same: h.command("admin list")}
+	var err error
+	if l.admins, err = h.store.Admins().List(r.Context()); err != nil {
+		return response{}, err
+	}
+	if l.invitations, err = h.store.Admins().Invitations(r.Context()); err != nil {
+		return response{}, err
+	}
+	return response{page: adminsPage(h.frame(r, "Admins"), &l)}, nil
+}
+
+// adminView is the page of one admin.
+type adminView struct {
+	webhook.Admin
+	sessions  []webhook.Session
+	own       string // id of the session that looks at it
+	lastOwner bool
+}
+
+func (h *adminPages) find(r *request) (*adminView, error) {
+	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, asProblem(err)
+	}
+	v := &adminView{Admin: a, own: r.session.ID}
+	if v.lastOwner, err = h.store.Admins().LastOwner(r.Context(), &a); err != nil {
+		return nil, err
+	}
+	v.sessions, err = h.store.Sessions().List(r.Context(), a.ID)
+	return v, err
+}
+
+func (h *adminPages) show(r *request) (response, error) {
+	v, err := h.find(r)
+	if err != nil {
+		return response{}, err
+	}
+	return response{page: adminPage(h.frame(r, ui.Visible(v.Email)), v)}, nil
+}
+
+// setRole changes the role of an admin. It applies to the next request of open sessions.
+func (h *adminPages) setRole(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	role := webhook.Role(form.Get("role"))
+	var before webhook.Admin
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if before, err = sw.SetRole(r.PathValue("id"), role); err != nil || before.Role == role {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAdminRole, "", before.ID, before.Email+": from "+string(before.Role)+" to "+string(role)))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: adminPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: before.Email + " now has the role " + string(role) + "."}}, nil
+}
+
+// endSessions ends all sessions of an admin.
+func (h *adminPages) endSessions(r *request) (response, error) {
+	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+	ended := 0
+	if err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+			if ended, err = sw.EndSessions(a.ID, ""); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionSessionEnd, "", a.ID, "of "+a.Email+": "+webhook.Count(ended, "session")))
+		})
+	}
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: adminPath(a.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Ended " + webhook.Count(ended, "session") + " of " + a.Email + "."}}, nil
+}
+
+func (h *adminPages) confirmRemove(r *request) (response, error) {
+	v, err := h.find(r)
+	if err != nil {
+		return response{}, err
+	}
+	return response{page: adminRemovePage(h.frame(r, "Remove "+ui.Visible(v.Email)), v)}, nil
+}
+
+// remove removes an admin, with all sessions.
+func (h *adminPages) remove(r *request) (response, error) {
+	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+	if err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
+			if _, err := sw.RemoveAdmin(a.Email); err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionAdminRemove, "", a.ID, a.Email))
+		})
+	}
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: "/admins", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Removed " + a.Email + "."}}, nil
 }
 
 // checkNewPassword returns the faults of a new password that was typed twice.

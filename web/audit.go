@@ -110,6 +110,12 @@ func subjectPath(e *webhook.AuditEntry) string {
 		return eventPath(e.ProgramID, e.SubjectID)
 	case "token":
 		return tokenPath(e.SubjectID)
+	case "admin":
+		switch e.Action {
+		case webhook.ActionAdminRemove, webhook.ActionAdminInvite, webhook.ActionAdminRevokeInvitation:
+		default:
+			return adminPath(e.SubjectID)
+		}
 	case "alert_channel":
 		if e.Action != webhook.ActionAlertChannelDelete {
 			return channelPath(e.SubjectID)

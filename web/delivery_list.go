@@ -32,11 +32,19 @@ type deliveryList struct {
 	unfolded  bool      // filters are set that do not narrow the histogram
 }
 
-var deliveryColumns = []ui.Column{
-	{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
-	{Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
-	{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"},
-	{Name: "ID", Class: "w-copy"},
+// deliveryColumns are the columns of the list. Rows can be selected by those who may
+// redeliver them.
+func deliveryColumns(selectable bool) []ui.Column {
+	columns := []ui.Column{
+		{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
+		{Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
+		{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"},
+		{Name: "ID", Class: "w-copy"},
+	}
+	if !selectable {
+		return columns[1:]
+	}
+	return columns
 }
 
 // all is the label of the choice of all deliveries that match.

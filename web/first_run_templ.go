@@ -120,7 +120,7 @@ func setupItem(n int, s *setupStep, next bool) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		if s.path == "" {
+		if s.path == "" || !ui.Allowed(ctx, s.path) {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "<strong>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -549,7 +549,7 @@ func incidentActions(i *incidentRow) templ.Component {
 				return templ_7745c5c3_Err
 			}
 		}
-		if canResend(&i.Incident) {
+		if canResend(&i.Incident) && ui.Allowed(ctx, subscriptionPath(i.SubscriptionID)+"/replay") {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 35, "<form method=\"post\" action=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

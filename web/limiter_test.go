@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/webhook"
 )
 
 func TestThrottle(t *testing.T) {
@@ -256,7 +257,7 @@ func cheapPassword(t *testing.T, w *Web, email string) {
 	err := w.store.Write(t.Context(), func(sw store.Write) error {
 		admin, err := sw.Admin(email)
 		if isCallerError(err) {
-			_, err = sw.CreateAdmin(email, hash)
+			_, err = sw.CreateAdmin(email, webhook.RoleOwner, hash)
 		} else if err == nil {
 			_, err = sw.SetPassword(admin.ID, hash, "")
 		}

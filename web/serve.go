@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/a-h/templ"
@@ -26,7 +23,7 @@ import (
 type response struct {
 	page   templ.Component
 	status int  // of the page, 0 for 200
-	secret bool // the page shows a secret: browsers must not cache it, and it is not compressed
+	secret bool // the page shows a secret: it is not compressed
 
 	location string   // the redirect (303)
 	note     *ui.Note // shown once on the page at location; nil for none
@@ -89,7 +86,7 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-store") // assets say otherwise of themselves
+	h.Set("Cache-Control", "no-store") // only assets replace it
 	seen := &responseRecorder{ResponseWriter: rw}
 	began := time.Now()
 	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also when it is cut off
@@ -129,7 +126,7 @@ func (w *Web) serve(do handler) http.Handler {
 				http.SetCookie(rw, w.noteCookie("", -1))
 			}
 			w.headers(rw, a.status, a.retryAfter)
-			w.write(rw, r, cmp.Or(a.status, http.StatusOK), a.secret, &body)
+			w.write(rw, cmp.Or(a.status, http.StatusOK), !a.secret && assets.AcceptsGzip(r.Header), &body)
 		}
 	})
 }
@@ -157,7 +154,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 		body.Reset()
 		body.WriteString(http.StatusText(p.status))
 	}
-	w.write(rw, r, p.status, false, &body)
+	w.write(rw, p.status, assets.AcceptsGzip(r.Header), &body)
 }
 
 // headers sets the headers that some statuses require.
@@ -170,24 +167,13 @@ func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Durati
 	}
 }
 
-// write sends a page. A page with a secret is neither cached nor compressed: the
-// length of a compressed page could leak the secret if another site controlled some
-// text on it. Browsers cache any other page and revalidate it by its ETag.
-func (w *Web) write(rw http.ResponseWriter, r *request, status int, secret bool, body *bytes.Buffer) {
+// write sends a page. A page with a secret is not compressed: the length of a compressed
+// page could leak the secret if another site controlled some text on it.
+func (w *Web) write(rw http.ResponseWriter, status int, compress bool, body *bytes.Buffer) {
 	h := rw.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Encoding, Cookie")
-	if status == http.StatusOK && r.Method != http.MethodPost && !secret && r.note == nil {
-		hash := sha256.Sum256(body.Bytes())
-		tag := `W/"` + hex.EncodeToString(hash[:12]) + `"` // weak: it may be compressed or not
-		h.Set("ETag", tag)
-		h.Set("Cache-Control", "private, no-cache")
-		if matches(r.Header.Get("If-None-Match"), tag) {
-			rw.WriteHeader(http.StatusNotModified)
-			return
-		}
-	}
-	if !secret && assets.AcceptsGzip(r.Header) {
+	if compress {
 		h.Set("Content-Encoding", "gzip")
 		var small bytes.Buffer
 		z := w.gzips.Get().(*gzip.Writer)
@@ -200,16 +186,6 @@ func (w *Web) write(rw http.ResponseWriter, r *request, status int, secret bool,
 	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	rw.WriteHeader(status)
 	rw.Write(body.Bytes()) // the visitor is gone if this fails
-}
-
-// matches reports whether an If-None-Match field contains tag (RFC 9110, 13.1.2).
-func matches(field, tag string) bool {
-	for one := range strings.SplitSeq(field, ",") {
-		if one = strings.TrimSpace(one); one == "*" || strings.TrimPrefix(one, "W/") == strings.TrimPrefix(tag, "W/") {
-			return true
-		}
-	}
-	return false
 }
 
 // send writes a file while it is produced.

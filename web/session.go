@@ -53,7 +53,7 @@ func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash 
 		replaced = c.Value
 	}
 	session, secret, err := sw.CreateSession(admin.ID, hash, addressText(r), r.UserAgent(), replaced)
-	session.Email = admin.Email
+	session.Email, session.Role = admin.Email, admin.Role
 	r.session, r.admin = session, admin.Email
 	return secret, err
 }

@@ -35,6 +35,7 @@ var sections = []ui.Section{
 	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
 	{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
 	{Path: "/system", Icon: "system", Label: "System"},
+	{Path: "/admins", Icon: "admin", Label: "Admins"},
 	{Path: "/audit", Icon: "audit", Label: "Audit log"},
 }
 
@@ -43,7 +44,7 @@ var sections = []ui.Section{
 func (h *site) frame(r *request, title string) ui.Frame {
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
-		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Note: r.note,
+		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Role: string(r.session.Role), Note: r.note,
 		Program: r.program, Programs: r.programs, Status: r.status,
 	}
 	if r.Method == "GET" || r.Method == "HEAD" {

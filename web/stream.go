@@ -114,6 +114,10 @@ func (s *stream) write(text string) error {
 
 // follow runs a stream until it ends.
 func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error) {
+	if r.Method == http.MethodHead {
+		rw.Header().Set("Content-Type", "text/event-stream")
+		return // the connection can be used again
+	}
 	select {
 	case w.streams <- struct{}{}:
 		defer func() { <-w.streams }()
@@ -129,7 +133,12 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)},
 		checkedAt: time.Now()}
 	if r.admin != "" {
-		s.stillSignedIn = func() (bool, error) { return w.sessions.findUnnoted(r) }
+		// With another role the browser reconnects and gets what that role may see.
+		role := r.session.Role
+		s.stillSignedIn = func() (bool, error) {
+			found, err := w.sessions.findUnnoted(r)
+			return found && r.session.Role == role, err
+		}
 	}
 	if err := s.idle(); err != nil {
 		return

@@ -1,7 +1,8 @@
 // Package web serves the admin UI: its pages, and the sessions of admins.
 //
-// Without a session every page only says how to sign in. Other sites cannot send
-// forms to the pages. Text from outside is shown as text, never as markup. Pages
+// Without a session every page only says how to sign in. Each route needs a role, and
+// pages show only what the role of the visitor allows. Other sites cannot send forms
+// to the pages. Text from outside is shown as text, never as markup. Pages
 // work without JavaScript.
 //
 // # How a page is made
@@ -41,11 +42,14 @@ package web
 //go:generate go -C .. tool templ generate
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -117,6 +121,7 @@ type Web struct {
 	sessions *sessions
 	pages    pages
 	mux      *http.ServeMux
+	roles    map[string]webhook.Role // that routes need, by their pattern
 	origins  *http.CrossOriginProtection
 	noteKey  [32]byte        // signs what a page says once
 	streams  chan struct{}   // one slot for each stream that runs
@@ -139,6 +144,7 @@ type pages struct {
 	events        *eventPages
 	eventTypes    *eventTypePages
 	tokens        *tokenPages
+	admins        *adminPages
 	audit         *auditPages
 	system        *systemPages
 }
@@ -159,6 +165,7 @@ func New(cfg Config) *Web {
 		site:     shared,
 		sessions: &sessions{store: cfg.Store, secure: cfg.Secure},
 		origins:  http.NewCrossOriginProtection(),
+		roles:    make(map[string]webhook.Role),
 		streams:  make(chan struct{}, maxStreams),
 	}
 	throttle, hashing := newTryLimiter(maxLimitKeys), newPasswordHasher()
@@ -178,129 +185,214 @@ func New(cfg Config) *Web {
 		events:        &eventPages{shared},
 		eventTypes:    &eventTypePages{shared},
 		tokens:        &tokenPages{shared},
+		admins:        &adminPages{shared},
 		audit:         &auditPages{shared},
 		system:        &systemPages{shared},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // most of a megabyte each: reused
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
-	w.mux = w.routes()
+	w.mux = w.newMux()
 	return w
 }
 
-// routes returns every route of the pages. Without a session there is only
-// signing in.
-func (w *Web) routes() *http.ServeMux {
-	p := &w.pages
+// route is a path of the pages, and who may use it.
+type route struct {
+	path string       // a pattern of [http.ServeMux]
+	role webhook.Role // the least that may use it, or anyone
+	kind routeKind
+	by
+}
+
+// The column role of the routes.
+const (
+	anyone   = webhook.Role("") // without a session: signing in
+	viewer   = webhook.RoleViewer
+	operator = webhook.RoleOperator
+	owner    = webhook.RoleOwner
+)
+
+// routeKind tells pages from what pages request by themselves, which does not keep the
+// session alive.
+type routeKind int
+
+const (
+	pageRoute routeKind = iota
+	partRoute
+)
+
+// newMux returns the handler of all routes and of the assets.
+func (w *Web) newMux() *http.ServeMux {
 	m := http.NewServeMux()
-	anyone := func(path string, h by) { m.Handle(path, w.serve(h.handle)) }
-	admins := func(path string, h by) {
-		m.Handle(path, w.serve(p.signIn.requireSession(w.withPrograms(h.handle))))
-		w.sectionPages[strings.TrimSuffix(path, "{$}")] = h.get != nil
-	}
-	// What pages request by themselves does not keep the session alive.
-	streams := func(path string, h by) { m.Handle(path, w.serve(p.signIn.requireSessionUnnoted(h.handle))) }
-
 	m.Handle(assets.Prefix, w.assets)
-	m.Handle("/", w.serve(p.signIn.requireSession(notFound)))
-
-	anyone("/setup/{code}", by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin})
-	anyone("/sign-in", by{get: p.signIn.showSignIn, post: p.signIn.signIn})
-	anyone("/sign-in/{code}", by{get: p.signIn.showLink, post: p.signIn.useLink})
-	admins("/sign-out", by{post: p.signIn.signOut})
-
-	admins("/{$}", by{get: p.overview.show})
-	streams("/status", by{get: p.incidents.showStatus})
-	admins("/find", by{get: p.search.show})
-	streams("/find/suggest", by{get: p.search.suggest})
-
-	admins("/incidents", by{get: p.incidents.list})
-	admins("/incidents/{id}", by{get: p.incidents.show})
-
-	admins("/subscriptions", by{get: p.subscriptions.list})
-	streams("/subscriptions/arrivals", by{get: p.subscriptions.showNewRows(webhook.AllSubscriptionList, p.subscriptions.arrived)})
-	admins("/subscriptions/export", by{get: p.subscriptions.export})
-	admins("/subscriptions/new", by{get: p.subscriptions.newForm, post: p.subscriptions.create})
-	admins("/subscriptions/check-url", by{post: p.subscriptions.checkURL})
-	admins("/subscriptions/{id}", by{get: p.subscriptions.show})
-	admins("/subscriptions/{id}/edit", by{get: p.subscriptions.editForm, post: p.subscriptions.update})
-	admins("/subscriptions/{id}/ping", by{post: p.subscriptions.ping})
-	admins("/subscriptions/{id}/probe", by{post: p.subscriptions.probe})
-	admins("/subscriptions/{id}/test", by{post: p.subscriptions.test})
-	admins("/subscriptions/{id}/pause", by{post: p.subscriptions.pause})
-	admins("/subscriptions/{id}/resume", by{post: p.subscriptions.resume})
-	admins("/subscriptions/{id}/rotate-secret", by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret})
-	admins("/subscriptions/{id}/replay", by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay})
-	admins("/subscriptions/{id}/replays/{replay}/cancel", by{post: p.subscriptions.cancelReplay})
-	admins("/subscriptions/{id}/delete", by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete})
-
-	w.deliveryRoutes(admins, streams)
-
-	admins("/events", by{get: p.events.list})
-	streams("/events/arrivals", by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)})
-	admins("/events/export", by{get: p.events.export})
-	admins("/events/publish", by{get: p.events.newForm, post: p.events.publish})
-	admins("/events/{program}/{id}", by{get: p.events.show})
-	admins("/events/{program}/{id}/body.json.txt", by{get: p.events.body})
-	w.settingRoutes(admins, streams)
+	m.Handle("/", w.serve(w.pages.signIn.requireSession(notFound)))
+	for _, t := range w.routes() {
+		m.Handle(t.path, w.serve(w.guard(t)))
+		w.roles[t.path] = t.role
+		if t.kind == pageRoute {
+			w.sectionPages[strings.TrimSuffix(t.path, "{$}")] = t.get != nil
+		}
+	}
 	return m
 }
 
-// settingRoutes adds the pages of what changes seldom.
-func (w *Web) settingRoutes(admins, streams func(path string, h by)) {
-	p := &w.pages
-	admins("/event-types", by{get: p.eventTypes.list})
-	admins("/event-types/{name}", by{get: p.eventTypes.show})
-
-	admins("/tokens", by{get: p.tokens.list})
-	admins("/tokens/export", by{get: p.tokens.export})
-	admins("/tokens/new", by{get: p.tokens.newForm, post: p.tokens.create})
-	admins("/tokens/{id}", by{get: p.tokens.show})
-	admins("/tokens/{id}/revoke", by{get: p.tokens.confirmRevoke, post: p.tokens.revoke})
-
-	admins("/alerts", by{get: p.channels.list})
-	admins("/alerts/new", by{get: p.channels.newForm, post: p.channels.create})
-	admins("/alerts/{id}", by{get: p.channels.show})
-	admins("/alerts/{id}/edit", by{get: p.channels.editForm, post: p.channels.update})
-	admins("/alerts/{id}/test", by{post: p.channels.test})
-	admins("/alerts/{id}/delete", by{get: p.channels.confirmDelete, post: p.channels.delete})
-
-	admins("/system", by{get: p.system.show})
-	admins("/system/release", by{post: p.system.releaseHold})
-	admins("/audit", by{get: p.audit.list})
-	streams("/audit/arrivals", by{get: p.audit.showNewRows(webhook.AuditList, p.audit.arrived)})
-	admins("/audit/export", by{get: p.audit.export})
-
-	admins("/preferences", by{get: p.account.showPreferences, post: p.account.savePreferences})
-	admins("/account", by{get: p.account.show})
-	admins("/account/password", by{post: p.account.changePassword})
-	admins("/account/sessions/{id}/revoke", by{post: p.account.revokeSession})
-	admins("/account/sign-out-everywhere", by{post: p.account.signOutEverywhere})
+// guard returns the handler of a route, which refuses those who may not use it. No
+// other place decides that.
+func (w *Web) guard(t route) handler {
+	switch {
+	case t.role == anyone:
+		return t.handle
+	case t.kind == partRoute:
+		return w.pages.signIn.requireSessionUnnoted(w.requireRole(t.role, t.handle))
+	}
+	return w.pages.signIn.requireSession(w.requireRole(t.role, w.withPrograms(t.handle)))
 }
 
-// deliveryRoutes adds the routes of deliveries and bulk runs.
-func (w *Web) deliveryRoutes(admins, streams func(string, by)) {
-	p := &w.pages
-	admins("/deliveries", by{get: p.deliveries.list})
-	streams("/deliveries/stream", by{get: p.deliveries.listStream})
-	streams("/deliveries/arrivals", by{get: p.deliveries.showNewRows(webhook.AllDeliveryList, p.deliveries.arrived)})
-	admins("/deliveries/count", by{get: p.deliveries.count})
-	admins("/deliveries/export", by{get: p.deliveries.export})
-	admins("/deliveries/redeliver", by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)})
-	admins("/deliveries/cancel", by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)})
-	streams("/deliveries/redeliver/count", by{get: p.deliveries.countBulk(bulkRedeliver)})
-	streams("/deliveries/cancel/count", by{get: p.deliveries.countBulk(bulkCancel)})
-	admins("/deliveries/{id}", by{get: p.deliveries.show})
-	streams("/deliveries/{id}/stream", by{get: p.deliveries.stream})
-	admins("/deliveries/{id}/body.json.txt", by{get: p.deliveries.body})
-	admins("/deliveries/{id}/attempts/{number}/body.txt", by{get: p.deliveries.attemptBody})
-	admins("/deliveries/{id}/redeliver", by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver})
-	admins("/deliveries/{id}/cancel", by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel})
+// requireRole passes on requests of admins whose role allows them. The role is that of
+// this moment: the session is read with each request. Pages then show only the links
+// and forms that the role allows.
+func (w *Web) requireRole(need webhook.Role, do handler) handler {
+	return func(r *request) (response, error) {
+		has := r.session.Role
+		if !has.Allows(need) {
+			return response{}, &problem{
+				status: http.StatusForbidden, title: "Your role does not allow this",
+				text: "This needs the role " + string(need) + ". You are signed in as " + ui.Visible(r.admin) + " with the role " +
+					string(has) + ". Nothing was changed. An owner can change your role.",
+			}
+		}
+		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return has.Allows(w.roleOf(address)) }))
+		return do(r)
+	}
+}
 
-	admins("/bulk-runs", by{get: p.bulkRuns.list})
-	admins("/bulk-runs/{id}", by{get: p.bulkRuns.show})
-	streams("/bulk-runs/{id}/stream", by{get: p.bulkRuns.stream})
-	admins("/bulk-runs/{id}/cancel", by{post: p.bulkRuns.cancel})
+// roleOf returns the role that a page or an action needs, by its address.
+func (w *Web) roleOf(address string) webhook.Role {
+	path, _, _ := strings.Cut(address, "#")
+	path, _, _ = strings.Cut(path, "?")
+	_, pattern := w.mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}})
+	return cmp.Or(w.roles[pattern], viewer)
+}
+
+// routes returns every route of the pages.
+func (w *Web) routes() []route {
+	p := &w.pages
+	return slices.Concat([]route{
+		{"/setup/{code}", anyone, pageRoute, by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin}},
+		{"/sign-in", anyone, pageRoute, by{get: p.signIn.showSignIn, post: p.signIn.signIn}},
+		{"/sign-in/{code}", anyone, pageRoute, by{get: p.signIn.showLink, post: p.signIn.useLink}},
+		{"/invitation/{code}", anyone, pageRoute, by{get: p.signIn.showInvitation, post: p.signIn.acceptInvitation}},
+		{"/sign-out", viewer, pageRoute, by{post: p.signIn.signOut}},
+
+		{"/{$}", viewer, pageRoute, by{get: p.overview.show}},
+		{"/status", viewer, partRoute, by{get: p.incidents.showStatus}},
+		{"/find", viewer, pageRoute, by{get: p.search.show}},
+		{"/find/suggest", viewer, partRoute, by{get: p.search.suggest}},
+
+		{"/incidents", viewer, pageRoute, by{get: p.incidents.list}},
+		{"/incidents/{id}", viewer, pageRoute, by{get: p.incidents.show}},
+
+		{"/subscriptions", viewer, pageRoute, by{get: p.subscriptions.list}},
+		{"/subscriptions/arrivals", viewer, partRoute,
+			by{get: p.subscriptions.showNewRows(webhook.AllSubscriptionList, p.subscriptions.arrived)}},
+		{"/subscriptions/export", viewer, pageRoute, by{get: p.subscriptions.export}},
+		{"/subscriptions/new", operator, pageRoute, by{get: p.subscriptions.newForm, post: p.subscriptions.create}},
+		{"/subscriptions/check-url", operator, pageRoute, by{post: p.subscriptions.checkURL}},
+		{"/subscriptions/{id}", viewer, pageRoute, by{get: p.subscriptions.show}},
+		{"/subscriptions/{id}/edit", operator, pageRoute, by{get: p.subscriptions.editForm, post: p.subscriptions.update}},
+		{"/subscriptions/{id}/ping", operator, pageRoute, by{post: p.subscriptions.ping}},
+		{"/subscriptions/{id}/probe", operator, pageRoute, by{post: p.subscriptions.probe}},
+		{"/subscriptions/{id}/test", operator, pageRoute, by{post: p.subscriptions.test}},
+		{"/subscriptions/{id}/pause", operator, pageRoute, by{post: p.subscriptions.pause}},
+		{"/subscriptions/{id}/resume", operator, pageRoute, by{post: p.subscriptions.resume}},
+		{"/subscriptions/{id}/rotate-secret", operator, pageRoute, by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret}},
+		{"/subscriptions/{id}/replay", operator, pageRoute, by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay}},
+		{"/subscriptions/{id}/replays/{replay}/cancel", operator, pageRoute, by{post: p.subscriptions.cancelReplay}},
+		{"/subscriptions/{id}/delete", operator, pageRoute, by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete}},
+	}, w.deliveryRoutes(), w.eventRoutes(), w.settingRoutes())
+}
+
+// deliveryRoutes are the routes of deliveries and bulk runs.
+func (w *Web) deliveryRoutes() []route {
+	p := &w.pages
+	return []route{
+		{"/deliveries", viewer, pageRoute, by{get: p.deliveries.list}},
+		{"/deliveries/stream", viewer, partRoute, by{get: p.deliveries.listStream}},
+		{"/deliveries/arrivals", viewer, partRoute, by{get: p.deliveries.showNewRows(webhook.AllDeliveryList, p.deliveries.arrived)}},
+		{"/deliveries/count", viewer, pageRoute, by{get: p.deliveries.count}},
+		{"/deliveries/export", viewer, pageRoute, by{get: p.deliveries.export}},
+		{"/deliveries/redeliver", operator, pageRoute,
+			by{get: p.deliveries.confirmBulk(bulkRedeliver), post: p.deliveries.runBulk(bulkRedeliver)}},
+		{"/deliveries/cancel", operator, pageRoute, by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)}},
+		{"/deliveries/redeliver/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkRedeliver)}},
+		{"/deliveries/cancel/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkCancel)}},
+		{"/deliveries/{id}", viewer, pageRoute, by{get: p.deliveries.show}},
+		{"/deliveries/{id}/stream", viewer, partRoute, by{get: p.deliveries.stream}},
+		{"/deliveries/{id}/body.json.txt", viewer, pageRoute, by{get: p.deliveries.body}},
+		{"/deliveries/{id}/attempts/{number}/body.txt", viewer, pageRoute, by{get: p.deliveries.attemptBody}},
+		{"/deliveries/{id}/redeliver", operator, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
+		{"/deliveries/{id}/cancel", operator, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
+
+		{"/bulk-runs", viewer, pageRoute, by{get: p.bulkRuns.list}},
+		{"/bulk-runs/{id}", viewer, pageRoute, by{get: p.bulkRuns.show}},
+		{"/bulk-runs/{id}/stream", viewer, partRoute, by{get: p.bulkRuns.stream}},
+		{"/bulk-runs/{id}/cancel", operator, pageRoute, by{post: p.bulkRuns.cancel}},
+	}
+}
+
+// eventRoutes are the routes of events and event types.
+func (w *Web) eventRoutes() []route {
+	p := &w.pages
+	return []route{
+		{"/events", viewer, pageRoute, by{get: p.events.list}},
+		{"/events/arrivals", viewer, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
+		{"/events/export", viewer, pageRoute, by{get: p.events.export}},
+		{"/events/publish", operator, pageRoute, by{get: p.events.newForm, post: p.events.publish}},
+		{"/events/{program}/{id}", viewer, pageRoute, by{get: p.events.show}},
+		{"/events/{program}/{id}/body.json.txt", viewer, pageRoute, by{get: p.events.body}},
+
+		{"/event-types", viewer, pageRoute, by{get: p.eventTypes.list}},
+		{"/event-types/{name}", viewer, pageRoute, by{get: p.eventTypes.show}},
+	}
+}
+
+// settingRoutes are the routes of tokens, alerts, the system, admins and the account.
+func (w *Web) settingRoutes() []route {
+	p := &w.pages
+	return []route{
+		{"/tokens", viewer, pageRoute, by{get: p.tokens.list}},
+		{"/tokens/export", viewer, pageRoute, by{get: p.tokens.export}},
+		{"/tokens/new", owner, pageRoute, by{get: p.tokens.newForm, post: p.tokens.create}},
+		{"/tokens/{id}", viewer, pageRoute, by{get: p.tokens.show}},
+		{"/tokens/{id}/revoke", owner, pageRoute, by{get: p.tokens.confirmRevoke, post: p.tokens.revoke}},
+
+		{"/alerts", viewer, pageRoute, by{get: p.channels.list}},
+		{"/alerts/new", owner, pageRoute, by{get: p.channels.newForm, post: p.channels.create}},
+		{"/alerts/{id}", viewer, pageRoute, by{get: p.channels.show}},
+		{"/alerts/{id}/edit", owner, pageRoute, by{get: p.channels.editForm, post: p.channels.update}},
+		{"/alerts/{id}/test", owner, pageRoute, by{post: p.channels.test}},
+		{"/alerts/{id}/delete", owner, pageRoute, by{get: p.channels.confirmDelete, post: p.channels.delete}},
+
+		{"/system", viewer, pageRoute, by{get: p.system.show}},
+		{"/system/release", owner, pageRoute, by{post: p.system.releaseHold}},
+		{"/admins", viewer, pageRoute, by{get: p.admins.list}},
+		{"/admins/invite", owner, pageRoute, by{get: p.admins.inviteForm, post: p.admins.invite}},
+		{"/admins/invitations/{id}/revoke", owner, pageRoute, by{post: p.admins.revokeInvitation}},
+		{"/admins/{id}", viewer, pageRoute, by{get: p.admins.show}},
+		{"/admins/{id}/role", owner, pageRoute, by{post: p.admins.setRole}},
+		{"/admins/{id}/end-sessions", owner, pageRoute, by{post: p.admins.endSessions}},
+		{"/admins/{id}/remove", owner, pageRoute, by{get: p.admins.confirmRemove, post: p.admins.remove}},
+
+		{"/audit", viewer, pageRoute, by{get: p.audit.list}},
+		{"/audit/arrivals", viewer, partRoute, by{get: p.audit.showNewRows(webhook.AuditList, p.audit.arrived)}},
+		{"/audit/export", viewer, pageRoute, by{get: p.audit.export}},
+
+		{"/preferences", viewer, pageRoute, by{get: p.account.showPreferences, post: p.account.savePreferences}},
+		{"/account", viewer, pageRoute, by{get: p.account.show}},
+		{"/account/password", viewer, pageRoute, by{post: p.account.changePassword}},
+		{"/account/sessions/{id}/revoke", viewer, pageRoute, by{post: p.account.revokeSession}},
+		{"/account/sign-out-everywhere", viewer, pageRoute, by{post: p.account.signOutEverywhere}},
+	}
 }
 
 // withPrograms tells a page of an admin what programs there are, and how the service

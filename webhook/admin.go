@@ -18,6 +18,7 @@ import (
 type Admin struct {
 	ID         string    `json:"id"`
 	Email      string    `json:"email"`
+	Role       Role      `json:"role"`
 	CreatedAt  time.Time `json:"created_at"`
 	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero for never
 	Sessions   int       `json:"sessions"`              // open ones
@@ -186,6 +187,7 @@ type Session struct {
 	ID        string
 	AdminID   string
 	Email     string // the admin's
+	Role      Role   // the admin's, as it is now
 	Address   string // where it was started from
 	Agent     string // User-Agent of the browser; outside text
 	CreatedAt time.Time

@@ -36,7 +36,10 @@ const (
 	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
 	ActionAdminPassword            Action = "admin.password"
+	ActionAdminRole                Action = "admin.role"
 	ActionAdminRemove              Action = "admin.remove"
+	ActionAdminInvite              Action = "admin.invite"
+	ActionAdminRevokeInvitation    Action = "admin.revoke_invitation"
 	ActionSessionBegin             Action = "session.begin"
 	ActionSessionEnd               Action = "session.end"
 	ActionRestoreRelease           Action = "restore.release"
@@ -53,7 +56,8 @@ var actions = [...]Action{
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
-	ActionAdminCreate, ActionAdminPassword, ActionAdminRemove, ActionSessionBegin, ActionSessionEnd,
+	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
+	ActionSessionBegin, ActionSessionEnd,
 	ActionRestoreRelease,
 	ActionAlertChannelCreate, ActionAlertChannelUpdate, ActionAlertChannelTest, ActionAlertChannelDelete,
 }

@@ -149,19 +149,29 @@ func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d
 	return d, email, hash, err
 }
 
-type adminCreateCmd struct{ credentialFlags }
+type adminCreateCmd struct {
+	credentialFlags
+	Role string `default:"owner" placeholder:"ROLE" help:"What the admin may do: viewer, operator or owner. The first admin must be an owner."`
+}
 
 func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
+	var f configErrors
+	for _, v := range webhook.CheckRole("role", webhook.Role(c.Role)) {
+		f.add(v.Parameter, "%s", v.Detail)
+	}
+	if err := f.err(); err != nil {
+		return err
+	}
 	d, email, hash, err := c.open(ctx, std, true)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	admin, err := d.CreateAdmin(ctx, email, hash)
+	admin, err := d.CreateAdmin(ctx, email, webhook.Role(c.Role), hash)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "Created admin %s, who can now sign in to the admin UI.\n", admin.Email)
+	_, err = fmt.Fprintf(std.Out, "Created admin %s with the role %s, who can now sign in to the admin UI.\n", admin.Email, admin.Role)
 	return err
 }
 
@@ -227,13 +237,13 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "EMAIL\tCREATED\tSIGNED IN\tSESSIONS")
+	fmt.Fprintln(t, "EMAIL\tROLE\tCREATED\tSIGNED IN\tSESSIONS")
 	for _, a := range all {
 		signedIn := "never"
 		if !a.SignedInAt.IsZero() {
 			signedIn = a.SignedInAt.UTC().Format("2006-01-02 15:04 UTC")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\n", a.Email, day(a.CreatedAt), signedIn, a.Sessions)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", a.Email, a.Role, day(a.CreatedAt), signedIn, a.Sessions)
 	}
 	return t.Flush()
 }

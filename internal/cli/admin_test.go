@@ -55,6 +55,8 @@ func changeByCommands(t *testing.T, dir string) (token, id string) {
 	command(exitFailed, "admin", "create", "--email", "ana@example.com")
 	command(exitDone, "admin", "reset-password", "--email", "ana@example.com")
 	command(exitDone, "admin", "logout-all")
+	command(exitFailed, "admin", "remove", "--email", "ana@example.com") // the last owner
+	command(exitDone, "admin", "create", "--email", "bo@example.com", "--role", "owner")
 	command(exitDone, "admin", "remove", "--email", "ana@example.com")
 	return strings.TrimSpace(token), id
 }
@@ -76,7 +78,8 @@ func checkAudit(t *testing.T, st *store.Store, token, id string) {
 	}
 	want := []string{
 		"terminal token.create acme", "terminal token.revoke acme", "terminal key.rotate ",
-		"terminal admin.create ", "terminal admin.password ", "terminal admin.remove ",
+		"terminal admin.create ", "terminal admin.password ", "terminal admin.create ",
+		"terminal admin.remove ",
 	}
 	if !slices.Equal(got, want) || entries[0].SubjectID != id || entries[1].SubjectID != id {
 		t.Errorf("got %q, want %q for token %s", got, want, id)

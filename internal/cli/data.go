@@ -53,7 +53,7 @@ type dataAccess interface {
 	RotateKey(context.Context) (store.KeyRotation, error)
 	Release(context.Context) error
 	Admins(context.Context) ([]webhook.Admin, error)
-	CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error)
+	CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error)
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)

@@ -203,7 +203,8 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 
-	admin, err := control.AuditedStore{Store: d.svc.Store(), Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.NoPassword())
+	admin, err := control.AuditedStore{Store: d.svc.Store(), Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.RoleOwner,
+		webhook.NoPassword())
 	if err != nil {
 		return err
 	}

@@ -69,12 +69,13 @@ func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 }
 
 // CreateAdmin calls [store.Write.CreateAdmin].
-func (t AuditedStore) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (admin webhook.Admin, err error) {
+func (t AuditedStore) CreateAdmin(ctx context.Context, email string, role webhook.Role,
+	hash webhook.PasswordHash) (admin webhook.Admin, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if admin, err = w.CreateAdmin(email, hash); err != nil {
+		if admin, err = w.CreateAdmin(email, role, hash); err != nil {
 			return err
 		}
-		return w.Audit(t.entry(webhook.ActionAdminCreate, "", admin.ID, email))
+		return w.Audit(t.entry(webhook.ActionAdminCreate, "", admin.ID, email+" as "+string(role)))
 	})
 	return admin, err
 }

@@ -154,16 +154,16 @@ func (c *Client) Admins(ctx context.Context) ([]webhook.Admin, error) {
 }
 
 // CreateAdmin calls [AuditedStore.CreateAdmin] in the running server.
-func (c *Client) CreateAdmin(ctx context.Context, email string, hash webhook.PasswordHash) (webhook.Admin, error) {
+func (c *Client) CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var created webhook.Admin
-	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{email, hash}, &created)
+	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{email, role, hash}, &created)
 	return created, err
 }
 
 // ResetPassword calls [AuditedStore.ResetPassword] in the running server.
 func (c *Client) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (int, error) {
 	var sessions endedSessions
-	err := c.call(ctx, http.MethodPost, "/admins/reset-password", adminRequest{email, hash}, &sessions)
+	err := c.call(ctx, http.MethodPost, "/admins/reset-password", adminRequest{Email: email, Hash: hash}, &sessions)
 	return sessions.Ended, err
 }
 

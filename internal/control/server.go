@@ -75,7 +75,7 @@ func (s *Server) Handler() http.Handler {
 			return nil, err
 		}
 		defer s.AdminsChanged(request.Email)
-		return s.Store.CreateAdmin(r.Context(), request.Email, request.Hash)
+		return s.Store.CreateAdmin(r.Context(), request.Email, request.Role, request.Hash)
 	}))
 	m.HandleFunc("POST /admins/reset-password", s.respond(func(r *http.Request) (any, error) {
 		request, err := decode[adminRequest](r)
@@ -110,10 +110,11 @@ type createdToken struct {
 	Secret string        `json:"secret"`
 }
 
-// adminRequest has the email address of an admin, and the hash of a new password if there is
-// one.
+// adminRequest has the email address of an admin, the role of a new one, and the hash of a new
+// password if there is one.
 type adminRequest struct {
 	Email string               `json:"email"`
+	Role  webhook.Role         `json:"role,omitempty"`
 	Hash  webhook.PasswordHash `json:"password_hash,omitempty"`
 }
 

@@ -190,12 +190,12 @@ func webRoutes(t *testing.T) []webRoute {
 	}
 	var all []webRoute
 	for n := range ast.Preorder(parsed) {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || len(call.Args) != 2 {
+		row, ok := n.(*ast.CompositeLit)
+		if !ok || row.Type != nil || len(row.Elts) != 4 {
 			continue
 		}
-		path, isText := call.Args[0].(*ast.BasicLit)
-		by, isBy := call.Args[1].(*ast.CompositeLit)
+		path, isText := row.Elts[0].(*ast.BasicLit)
+		by, isBy := row.Elts[3].(*ast.CompositeLit)
 		if !isText || !isBy || types.ExprString(by.Type) != "by" {
 			continue
 		}

@@ -17,6 +17,7 @@ type Frame struct {
 	Clock     Clock // formats the times of the page
 	Keys      bool
 	Admin     string // email of the signed-in admin, "" for none
+	Role      string // of that admin
 	Note      *Note
 	Address   string // the address of this page, for forms that lead back to it
 	Nav       []Section
@@ -44,6 +45,14 @@ func (f *Frame) withProgram(id string) string {
 		path = "/"
 	}
 	return Address(path, values)
+}
+
+// signedInAs names the admin and the role.
+func (f *Frame) signedInAs() string {
+	if f.Role == "" {
+		return Visible(f.Admin)
+	}
+	return Visible(f.Admin) + " · " + f.Role
 }
 
 func (f *Frame) colorScheme() string {

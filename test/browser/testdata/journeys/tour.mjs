@@ -179,6 +179,8 @@ const [html, json] = [subscriptions["/html"], subscriptions["/json"]];
 const delivery = deliveries["/html"];
 await visit(page, "/tokens");
 const token = await page.locator("tr[data-row] a[href^='/tokens/']").first().getAttribute("href");
+await visit(page, "/admins");
+const other = await page.locator("tr[data-row] a[href^='/admins/']", { hasText: "brien" }).getAttribute("href");
 const gets = [
   ...["/", "/deliveries", "/subscriptions", "/events", "/event-types", "/tokens", "/audit", "/system", "/account", "/preferences", "/find"],
   [`/find?q=${q}`, 404],
@@ -187,6 +189,9 @@ const gets = [
   ["/incidents/no-such", 404],
   ...["/alerts", "/alerts/new"],
   ["/alerts/no-such", 404],
+  ...["/admins", "/admins/invite", other, `${other}/remove`],
+  ["/admins/no-such", 404],
+  ["/invitation/no-such", 404],
   ...["/deliveries", "/audit", "/incidents"].map((list) => [`${list}?filter[nonsense]=${q}&sort=${q}&page[size]=${q}`, 400]), // which say what is wrong
   [`/deliveries?filter[event]=${q}&program=${q}`, 400],
   "/deliveries?filter[status]=pending", // and nothing matches
@@ -296,6 +301,18 @@ await post(page, `${channel}/edit`, [["name", ""]], 422);
 await post(page, `${channel}/edit`, [["name", attack.slice(0, 60)], ["active", "true"], ["alert", "events_lost"]], 200);
 await post(page, `${channel}/test`, [], 200);
 await post(page, `${channel}/delete`, [], 200);
+await post(page, "/admins/invite", [["email", attack + long], ["role", attack]], 422);
+await post(page, "/admins/invite", [["email", `i${email}`], ["role", "viewer"]], 200);
+const invitation = new URL(await page.getByLabel("Link", { exact: true }).textContent()).pathname;
+await see(stranger, invitation);
+await post(stranger, invitation, [], 200, "/sign-in");
+await post(stranger, invitation, [["password", attack], ["again", long]], 422, "/sign-in");
+await see(page, "/admins");
+await post(page, await page.locator("form[action^='/admins/invitations/']").getAttribute("action"), [], 200);
+await see(stranger, invitation, 404);
+await post(page, `${other}/role`, [["role", attack]], 422);
+await post(page, `${other}/role`, [["role", "viewer"]], 200);
+await post(page, `${other}/end-sessions`, [], 200);
 await post(page, "/events/publish", [["program", attack], ["event", `{"name":"${long}","${long}":${JSON.stringify(attack)}}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", `${attack}${control}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", JSON.stringify({ name: "hostile_thing", version: "1", note: attack })]], 200);
@@ -311,7 +328,9 @@ await post(stranger, "/sign-in", [["email", email], ["password", admin.password]
 await see(stranger, "/");
 await post(stranger, "/account/sign-out-everywhere", [], 200);
 await post(stranger, "/sign-in", [["email", email], ["password", admin.password], ["next", "/"]], 200, "/sign-in");
+await post(stranger, "/tokens/new", [["program", attack]], 403);
 await post(stranger, "/sign-out", [], 200);
+await post(page, `${other}/remove`, [], 200);
 
 // The service's own fault.
 await restart("0s", "audit");

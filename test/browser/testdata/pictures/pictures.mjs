@@ -2,7 +2,7 @@
 // Pictures of all pages, light and dark, of a service with some life in it.
 // FOR is how many seconds it lives before, and SIZES are the widths.
 import http from "node:http";
-import { base, command, data, done, fresh, screenshot, signedIn, visit } from "../journeys/lib.mjs";
+import { admin, base, command, commandWith, data, done, fresh, screenshot, signedIn, visit } from "../journeys/lib.mjs";
 
 const lives = Number(process.env.FOR) * 1000;
 const wait = (ms) => new Promise((r) => setTimeout(r, ms));
@@ -85,6 +85,16 @@ for (let n = 0; Date.now() - began < lives; n++) {
   await wait(150 + 500 * Math.abs(Math.sin(n / 40)) * Math.random());
 }
 
+// Colleagues: one who is invited, and two who are admins.
+for (const [email, role] of [["kim@example.com", "operator"], ["lee@example.com", "viewer"]]) commandWith(admin.password, "admin", "create", "--data", data, "--email", email, "--role", role);
+const invite = async (email) => {
+  await visit(first.page, "/admins/invite");
+  await first.page.fill("#email", email);
+  await first.page.getByRole("button", { name: "Create invitation" }).click();
+  return new URL(await first.page.getByLabel("Link", { exact: true }).textContent()).pathname;
+};
+const invitation = await invite("sam@example.com");
+
 const href = async (page, path, selector) => {
   await visit(page, path);
   return page.locator(selector).first().getAttribute("href");
@@ -99,13 +109,15 @@ const one = {
   type: await href(page, "/event-types", "main [data-row] a[href^='/event-types/']"),
   incident: await href(page, "/incidents", "main [data-row] a[href^='/incidents/']"),
   token: await href(page, "/tokens", "main [data-row] a[href^='/tokens/']"),
+  admin: await href(page, "/admins", "main [data-row] a:text('kim@example.com')"),
 };
 const pages = {
   overview: "/", incidents: "/incidents", incident: one.incident, subscriptions: "/subscriptions", subscription: one.subscription, "subscription-failing": one.failing, "subscription-new": "/subscriptions/new",
   "subscription-edit": `${one.subscription}/edit`, "subscription-rotate": `${one.subscription}/rotate-secret`, "subscription-replay": `${one.subscription}/replay`,
   "subscription-delete": `${one.subscription}/delete`, deliveries: "/deliveries", delivery: one.retried, "delivery-failed": one.failed,
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: one.event, publish: "/events/publish", "event-types": "/event-types", "event-type": one.type,
-  tokens: "/tokens", "token-new": "/tokens/new", token: one.token, system: "/system", audit: "/audit", account: "/account", preferences: "/preferences", find: "/find",
+  tokens: "/tokens", "token-new": "/tokens/new", token: one.token, system: "/system", admins: "/admins", admin: one.admin, "admin-invite": "/admins/invite", "admin-remove": `${one.admin}/remove`,
+  audit: "/audit", account: "/account", preferences: "/preferences", find: "/find",
 };
 if (process.env.ONLY?.includes("bulk-run")) {
   await visit(page, "/deliveries/redeliver?filter[status]=failed");
@@ -114,12 +126,29 @@ if (process.env.ONLY?.includes("bulk-run")) {
   Object.assign(pages, { "bulk-run": new URL(page.url()).pathname, "bulk-runs": "/bulk-runs" });
 }
 if (process.env.ONLY?.includes("deliveries-selected")) pages["deliveries-selected"] = "/deliveries?filter[status]=failed,retryable";
+if (process.env.ONLY?.includes("role")) { // what the invited see, and a viewer
+  const guest = await fresh();
+  await shoot(guest.page, "role-invitation", () => visit(guest.page, invitation));
+  await guest.page.getByRole("button", { name: "Continue" }).click();
+  await shoot(guest.page, "role-accept", async () => {});
+  await shoot(page, "role-invited", async () => {
+    await invite("pat@example.com");
+  });
+  const viewer = await fresh();
+  await visit(viewer.page, "/sign-in");
+  await viewer.page.fill("#email", "lee@example.com");
+  await viewer.page.fill("#password", admin.password);
+  await viewer.page.click("button.primary");
+  await viewer.page.waitForURL(`${base}/`);
+  const seen = { "role-viewer-subscription": [one.failing ?? one.subscription], "role-viewer-overview": ["/"], "role-viewer-deliveries": ["/deliveries"], "role-viewer-admins": ["/admins"], "role-viewer-403": ["/tokens/new", 403], "role-viewer-delivery": [one.failed], "role-viewer-account": ["/account"] };
+  for (const [name, to] of Object.entries(seen)) await shoot(viewer.page, name, () => visit(viewer.page, ...to));
+}
 const only = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
 const show = async (name) => {
   await visit(page, pages[name]);
   if (name.endsWith("-selected")) for (const i of [0, 1]) await page.locator("input[data-tick]").nth(i).check();
 };
-for (const name of only.filter((name) => name !== "first-run")) {
+for (const name of only.filter((name) => name !== "first-run" && name !== "role")) {
   if (pages[name]) await shoot(page, name, () => show(name));
   else console.log(`${name}: nothing to show`);
 }

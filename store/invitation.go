@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	invitationColumns = "i.id, i.email, i.role, a.email, i.created_at, i.expires_at"
+
+	selectInvitations = "SELECT " + invitationColumns + " FROM invitations i CROSS JOIN admins a ON a.id = i.invited_by " +
+		"WHERE i.expires_at > ? ORDER BY i.created_at DESC, i.id"
+	selectInvitation     = "SELECT " + invitationColumns + " FROM invitations i CROSS JOIN admins a ON a.id = i.invited_by WHERE i.hash = ?"
+	selectInvitationByID = "SELECT " + invitationColumns + " FROM invitations i CROSS JOIN admins a ON a.id = i.invited_by WHERE i.id = ?"
+)
+
+// CreateInvitation creates an invitation by an owner and returns the code of its link: 32 random
+// bytes in base64url. It replaces an open invitation of the same address. The error is a
+// *webhook.Error if the address or the role is invalid, an admin has the address, or there are
+// [webhook.MaxInvitations].
+func (w Write) CreateInvitation(ownerID, email string, role webhook.Role) (webhook.Invitation, string, error) {
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	in := webhook.Invitation{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, ExpiresAt: now.Add(webhook.InvitationLife)}
+	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
+		return in, "", err
+	}
+	if _, err := w.Admin(email); err == nil {
+		return in, "", webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
+	} else if !errors.As(err, new(*webhook.Error)) {
+		return in, "", err
+	}
+	err := w.t.Exec("DELETE FROM invitations WHERE expires_at <= ? OR email = ?", now.UnixMilli(), email)
+	var count int
+	if err == nil {
+		err = w.t.Scan("SELECT count(*) FROM invitations", nil, &count)
+	}
+	if err == nil && count >= webhook.MaxInvitations {
+		err = webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d open invitations, the maximum. Revoke one.", count))
+	}
+	if err != nil {
+		return in, "", err
+	}
+	var random [32]byte
+	rand.Read(random[:])
+	code := base64.RawURLEncoding.EncodeToString(random[:])
+	hash := sha256.Sum256([]byte(code))
+	return in, code, w.t.Exec("INSERT INTO invitations (hash, id, email, role, invited_by, created_at, expires_at) "+
+		"VALUES (?, ?, ?, ?, ?, ?, ?)", hash[:], in.ID, in.Email, string(in.Role), ownerID, now.UnixMilli(), in.ExpiresAt.UnixMilli())
+}
+
+// Invitations returns the open invitations, at most [webhook.MaxInvitations], newest first.
+func (s Admins) Invitations(ctx context.Context) ([]webhook.Invitation, error) {
+	var all []webhook.Invitation
+	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
+		one, err := scanInvitation(scan)
+		all = append(all, one)
+		return err
+	})
+	return all, err
+}
+
+// Invitation returns the open invitation with a code, and false if there is none.
+func (s Admins) Invitation(ctx context.Context, code string) (webhook.Invitation, bool, error) {
+	hash := sha256.Sum256([]byte(code))
+	in, err := scanInvitation(func(dest ...any) error { return s.db.Scan(ctx, selectInvitation, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return in, false, nil
+	}
+	return in, err == nil && s.clock.now().Before(in.ExpiresAt), err
+}
+
+// AcceptInvitation creates the admin of an open invitation, which ends. The error is a
+// *webhook.Error if no invitation with the code is open.
+func (w Write) AcceptInvitation(code string, password webhook.PasswordHash) (webhook.Admin, webhook.Invitation, error) {
+	hash := sha256.Sum256([]byte(code))
+	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitation, []any{hash[:]}, dest...) })
+	if err != nil {
+		return webhook.Admin{}, in, notFound(err, "invitation")
+	}
+	if !w.s.clock.now().Before(in.ExpiresAt) {
+		return webhook.Admin{}, in, webhook.NotFound("invitation")
+	}
+	a, err := w.CreateAdmin(in.Email, in.Role, password) // which removes the invitation
+	return a, in, err
+}
+
+// RevokeInvitation ends an invitation. The error is a *webhook.Error if there is none with this
+// id.
+func (w Write) RevokeInvitation(id string) (webhook.Invitation, error) {
+	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitationByID, []any{id}, dest...) })
+	if err != nil {
+		return in, notFound(err, "invitation")
+	}
+	return in, w.t.Exec("DELETE FROM invitations WHERE id = ?", id)
+}
+
+// scanInvitation reads a row of invitationColumns.
+func scanInvitation(scan func(...any) error) (in webhook.Invitation, err error) {
+	var created, expires int64
+	err = scan(&in.ID, &in.Email, &in.Role, &in.InvitedBy, &created, &expires)
+	in.CreatedAt, in.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	return in, err
+}

@@ -1,0 +1,169 @@
+package store
+
+import (
+	"database/sql"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// setRole changes the role of an admin.
+func setRole(t *testing.T, s *Store, id string, role webhook.Role) error {
+	t.Helper()
+	return s.Write(t.Context(), func(w Write) error {
+		_, err := w.SetRole(id, role)
+		return err
+	})
+}
+
+// The role of a session is that of its admin at the moment, and there is always an owner.
+func TestRoles(t *testing.T) {
+	s := open(t)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.CreateAdmin("bo@example.com", webhook.RoleViewer, hashOf("abc"))
+		return err
+	}), webhook.CodeConflict)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.CreateAdmin("bo@example.com", "root", hashOf("abc"))
+		return err
+	}), webhook.CodeInvalid)
+	ana := createAdmin(t, s, "ana@example.com")
+	_, secret := createSession(t, s, ana, "")
+	role := func() webhook.Role {
+		t.Helper()
+		session, _, err := s.Sessions().Get(t.Context(), secret)
+		must(t, err)
+		return session.Role
+	}
+	wantMistake(t, setRole(t, s, ana.ID, webhook.RoleOperator), webhook.CodeConflict)
+	wantMistake(t, setRole(t, s, ana.ID, "root"), webhook.CodeInvalid)
+	wantMistake(t, setRole(t, s, webhook.NewID(), webhook.RoleViewer), webhook.CodeNotFound)
+	must(t, setRole(t, s, ana.ID, webhook.RoleOwner))
+	if last, err := s.Admins().LastOwner(t.Context(), &ana); !last || err != nil || role() != webhook.RoleOwner {
+		t.Errorf("the only owner: last %v, %v, with the role %s", last, err, role())
+	}
+	bo := createAdmin(t, s, "bo@example.com")
+	must(t, setRole(t, s, ana.ID, webhook.RoleViewer))
+	if last, err := s.Admins().LastOwner(t.Context(), &bo); !last || err != nil || role() != webhook.RoleViewer {
+		t.Errorf("the other owner: last %v, %v; the first has the role %s", last, err, role())
+	}
+	wantMistake(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.RemoveAdmin(bo.Email)
+		return err
+	}), webhook.CodeConflict)
+	mustWrite(t, s, func(w Write) error {
+		_, err := w.RemoveAdmin(ana.Email)
+		return err
+	})
+}
+
+// An invitation makes one admin, with its address and role, and ends in each way that it can.
+func TestInvitations(t *testing.T) {
+	s := open(t)
+	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
+	invite := func(owner webhook.Admin, email string, role webhook.Role) (in webhook.Invitation, code string, err error) {
+		err = s.Write(t.Context(), func(w Write) (err error) {
+			in, code, err = w.CreateInvitation(owner.ID, email, role)
+			return err
+		})
+		return in, code, err
+	}
+	isOpen := func(code string) bool {
+		t.Helper()
+		_, ok, err := s.Admins().Invitation(t.Context(), code)
+		must(t, err)
+		return ok
+	}
+	accept := func(code string) (a webhook.Admin, err error) {
+		err = s.Write(t.Context(), func(w Write) (err error) {
+			a, _, err = w.AcceptInvitation(code, hashOf("abc"))
+			return err
+		})
+		return a, err
+	}
+	for email, want := range map[string]webhook.Code{"bo@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid} {
+		_, _, err := invite(ana, email, webhook.RoleViewer)
+		wantMistake(t, err, want)
+	}
+	_, _, err := invite(ana, "cy@example.com", "root")
+	wantMistake(t, err, webhook.CodeInvalid)
+
+	_, replaced, err := invite(ana, "cy@example.com", webhook.RoleOwner)
+	must(t, err)
+	in, code, err := invite(bo, "cy@example.com", webhook.RoleOperator)
+	must(t, err)
+	got, ok, err := s.Admins().Invitation(t.Context(), code)
+	in.InvitedBy = bo.Email
+	if err != nil || !ok || got != in || isOpen(replaced) || isOpen("") || len(code) != 43 {
+		t.Errorf("got %+v, %v, %v; want %+v, and the first one to be replaced", got, ok, err, in)
+	}
+	all, err := s.Admins().Invitations(t.Context())
+	if err != nil || len(all) != 1 || all[0] != in {
+		t.Errorf("the list: got %+v, %v", all, err)
+	}
+	for _, wrong := range []string{replaced, "", "x"} {
+		_, err := accept(wrong)
+		wantMistake(t, err, webhook.CodeNotFound)
+	}
+	cy, err := accept(code)
+	if err != nil || cy.Email != "cy@example.com" || cy.Role != webhook.RoleOperator {
+		t.Errorf("the admin: got %+v, %v", cy, err)
+	}
+	_, err = accept(code)
+	wantMistake(t, err, webhook.CodeNotFound)
+
+	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w Write) error) {
+		t.Helper()
+		in, code, err := invite(owner, "di@example.com", webhook.RoleOwner)
+		must(t, err)
+		if !isOpen(code) {
+			t.Errorf("%s: not open at first", about)
+		}
+		mustWrite(t, s, func(w Write) error { return end(in, w) })
+		_, err = accept(code)
+		wantMistake(t, err, webhook.CodeNotFound)
+		if isOpen(code) {
+			t.Errorf("%s: still open", about)
+		}
+	}
+	ends("revoked", ana, func(in webhook.Invitation, w Write) error {
+		_, err := w.RevokeInvitation(in.ID)
+		return err
+	})
+	ends("the owner is one no more", bo, func(_ webhook.Invitation, w Write) error {
+		_, err := w.SetRole(bo.ID, webhook.RoleViewer)
+		return err
+	})
+	must(t, setRole(t, s, bo.ID, webhook.RoleOwner))
+	ends("the owner is removed", bo, func(_ webhook.Invitation, w Write) error {
+		_, err := w.RemoveAdmin(bo.Email)
+		return err
+	})
+	ends("an admin with the address", ana, func(in webhook.Invitation, w Write) error {
+		_, err := w.CreateAdmin(in.Email, webhook.RoleViewer, hashOf("abc"))
+		return err
+	})
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.RevokeInvitation(in.ID)
+		return err
+	}), webhook.CodeNotFound)
+}
+
+// Admins from before roles existed are owners.
+func TestMigrationOfAdmins(t *testing.T) {
+	dir := t.TempDir()
+	schema12(t, dir)
+	old, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, databaseFile))
+	must(t, err)
+	_, err = old.Exec("INSERT INTO admins (id, email, password, created_at) VALUES ('1', 'ana@example.com', ?, ?), "+
+		"('2', 'bo@example.com', ?, ?)", string(hashOf("abc")), time.Now().UnixMilli(), string(hashOf("abc")), time.Now().UnixMilli())
+	must(t, err)
+	must(t, old.Close())
+	all, err := openDir(t, dir).Admins().List(t.Context())
+	if err != nil || len(all) != 2 || all[0].Role != webhook.RoleOwner || all[1].Role != webhook.RoleOwner {
+		t.Errorf("got %+v, %v; want two owners", all, err)
+	}
+}

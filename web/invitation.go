@@ -1,0 +1,164 @@
+package web
+
+import (
+	"net/http"
+	"strings"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// invitationForm is the form that invites an admin.
+type invitationForm struct {
+	email  string // as typed
+	role   string
+	errors []ui.FieldError
+}
+
+func invitationFields() map[string][2]string {
+	return map[string][2]string{"email": {"email", "Email"}, "role": {"role", "Role"}}
+}
+
+func (h *adminPages) inviteForm(r *request) (response, error) {
+	return h.renderInvite(r, http.StatusOK, &invitationForm{role: string(webhook.RoleViewer)}), nil
+}
+
+func (h *adminPages) renderInvite(r *request, status int, f *invitationForm) response {
+	return response{page: invitePage(h.frame(r, "Invite admin"), f), status: status}
+}
+
+// invite creates an invitation. The response shows its link, once.
+func (h *adminPages) invite(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	f := invitationForm{email: strings.TrimSpace(form.Get("email")), role: form.Get("role")}
+	var in webhook.Invitation
+	var code string
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		in, code, err = sw.CreateInvitation(r.session.AdminID, webhook.NormalizeEmail(f.email), webhook.Role(f.role))
+		if err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAdminInvite, "", in.ID, in.Email+" as "+string(in.Role)))
+	})
+	if f.errors = ui.FieldErrors(err, invitationFields()); f.errors != nil {
+		if len(f.email) > ui.MaxVisible {
+			f.email = ""
+		}
+		return h.renderInvite(r, http.StatusUnprocessableEntity, &f), nil
+	}
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	return response{page: invitedPage(h.frame(r, "Invitation created"), &in, h.cfg.BaseURL+"/invitation/"+code), secret: true}, nil
+}
+
+// revokeInvitation ends an open invitation.
+func (h *adminPages) revokeInvitation(r *request) (response, error) {
+	var in webhook.Invitation
+	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if in, err = sw.RevokeInvitation(r.PathValue("id")); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAdminRevokeInvitation, "", in.ID, in.Email+" as "+string(in.Role)))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: "/admins", note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Revoked the invitation of " + in.Email + ". Its link no longer works."}}, nil
+}
+
+// acceptForm is the form of who was invited.
+type acceptForm struct {
+	action     string
+	invitation webhook.Invitation
+	errors     []ui.FieldError
+}
+
+// invitation returns the open invitation of the link, or a problem when the link is
+// invalid.
+func (h *signInPages) invitation(r *request) (*acceptForm, error) {
+	code := r.PathValue("code")
+	in, open, err := h.store.Admins().Invitation(r.Context(), code)
+	if err != nil {
+		return nil, err
+	}
+	if !open {
+		return nil, invalidInvitation()
+	}
+	return &acceptForm{action: "/invitation/" + code, invitation: in}, nil
+}
+
+// invalidInvitation does not tell a used link from one that has expired, was revoked or
+// never existed.
+func invalidInvitation() *problem {
+	return &problem{
+		status: http.StatusNotFound,
+		title:  "This invitation is not valid",
+		text:   "An invitation works once, within 72 hours, and can be revoked. Ask an owner for a new one.",
+	}
+}
+
+// showInvitation shows a button, which changes nothing: link previews, such as those of
+// chats, do not press buttons.
+func (h *signInPages) showInvitation(r *request) (response, error) {
+	f, err := h.invitation(r)
+	if err != nil {
+		return response{}, err
+	}
+	return response{page: invitationPage(h.frame(r, "Invitation"), f), secret: true}, nil
+}
+
+// acceptInvitation opens the form for a password or, with one, creates the admin and
+// signs in.
+func (h *signInPages) acceptInvitation(r *request) (response, error) {
+	f, err := h.invitation(r)
+	if err != nil {
+		return response{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	if !form.Has("password") {
+		return h.renderAccept(r, http.StatusOK, f), nil
+	}
+	f.errors = ui.FieldErrors(validationError(checkNewPassword(form.Get("password"), form.Get("again"))), passwordFields())
+	if f.errors != nil {
+		return h.renderAccept(r, http.StatusUnprocessableEntity, f), nil
+	}
+	var hash webhook.PasswordHash
+	if err := h.hasher.do(r.Context(), knownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
+		return response{}, tooBusy(err)
+	}
+	var secret string
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
+		admin, in, err := sw.AcceptInvitation(r.PathValue("code"), hash)
+		if err != nil {
+			return err
+		}
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
+			return err
+		}
+		err = sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, string(admin.Role)+", invited by "+in.InvitedBy))
+		if err != nil {
+			return err
+		}
+		return sw.Audit(r.signInEntry())
+	})
+	if isCallerError(err) { // another request was first, or it was revoked
+		return response{}, invalidInvitation()
+	}
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+}
+
+func (h *signInPages) renderAccept(r *request, status int, f *acceptForm) response {
+	return response{page: acceptPage(h.frame(r, "Choose a password"), f), status: status, secret: true}
+}

@@ -23,7 +23,7 @@ type benchCmd struct {
 	Publishers string   `default:"128" placeholder:"N" help:"Publishers at a time, and clients of the raw measurement."`
 	Rounds     string   `default:"1" placeholder:"N" help:"Number of rounds. With several, the report has medians and the maximum of memory."`
 	Cores      string   `default:"0" placeholder:"N" help:"Processors for service, receiver and publishers together; 0 is all. Linux only."`
-	Case       []string `placeholder:"NAME" help:"Cases to measure: ${cases}. Default: all."`
+	Case       []string `placeholder:"NAME" help:"Cases to measure, which docs/performance.md describes: ${cases}. Default: all."`
 	Stored     string   `default:"0" placeholder:"N" help:"Events to store before a case starts."`
 	Others     string   `default:"0" placeholder:"N" help:"Subscriptions to other events to create before a case starts."`
 	JSON       bool     `name:"json" help:"Print the results as JSON."`

@@ -117,7 +117,7 @@ func TestStoreThatCannotWrite(t *testing.T) {
 	s.closeStore()
 	r = s.send("POST", "/v2/events", contentUpdated)
 	wantStatus(t, "publish", r, 503)
-	if strings.Contains(r.body, "closed") || strings.Count(s.log.String(), "storage is not writable") != 1 {
+	if strings.Contains(r.body, "closed") || strings.Count(s.log.String(), `msg="storage is not writable"`) != 1 {
 		t.Errorf("the cause must be logged once, and not returned: %s\n%s", r.body, s.log)
 	}
 	r = s.send("POST", "/v2/events", contentUpdated, "Content-Type", "application/x-ndjson")

@@ -38,6 +38,9 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 		return answer{}, known
 	} else if err != nil {
 		h.api.logError(req, "not ready", err)
+		if store.Unavailable(err) {
+			return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: storage is not writable.")
+		}
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the storage does not respond.")
 	}
 	if err := h.api.ready(); err != nil {

@@ -84,7 +84,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	x.key(s.keys.File(), nil)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Free disk space, or resolve the error; the service then resumes by itself.",
-			"storage is not writable: %v", err)
+			"the service is not ready: %v", err)
 	}
 	switch found := s.db.Damaged(); {
 	case found != nil:
@@ -371,6 +371,8 @@ func (x *examination) disk(dir string, minFree int64, unused func(dest ...any) e
 	case low:
 		x.add(LevelFail, checkDisk, "Free disk space or shorten --retention: events are rejected until then.", "%s, %d MiB required", space,
 			need>>20)
+	case room < 1<<20:
+		x.add(LevelFail, checkDisk, "Free disk space or shorten --retention: writes fail until then.", "%s", space)
 	case need > 0 && room < 4*need:
 		x.add(LevelWarn, checkDisk, "Free disk space or shorten --retention.", "%s; below %d MiB, events are rejected", space, need>>20)
 	default:
@@ -394,7 +396,7 @@ func (x *examination) library() {
 			"%s is older than %d.%d.%d", v, minSQLite[0], minSQLite[1], minSQLite[2])
 		return
 	}
-	x.ok(checkSQLite, "%s (%s)", v, DriverName)
+	x.ok(checkSQLite, "%s (driver %s)", v, DriverName)
 }
 
 // newEnough reports whether a version of SQLite is at least minSQLite.

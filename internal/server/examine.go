@@ -13,7 +13,7 @@ import (
 // not at all if that is 0.
 func (s *Server) examine(ctx context.Context, reading time.Duration) []store.Finding {
 	all := s.store.Examine(ctx, reading)
-	deliveries := store.Finding{Check: "deliveries", Level: store.LevelOK, Detail: "being sent"}
+	deliveries := store.Finding{Check: "deliveries", Level: store.LevelOK, Detail: "the dispatcher is running"}
 	if err := s.delivering(); err != nil {
 		deliveries.Level, deliveries.Detail, deliveries.Advice = store.LevelFail, err.Error(), "Check the log."
 	}

@@ -22,7 +22,7 @@ const maxWrites = 512
 // ErrUnavailable means that a write failed because the database cannot be written,
 // for example because the disk is full or the database is closed. Nothing of the
 // write is stored; the same write may succeed later.
-var ErrUnavailable = errors.New("store: cannot write")
+var ErrUnavailable = errors.New("storage is not writable")
 
 // ErrClosed is the error of a write after Close. It wraps [ErrUnavailable].
 var ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)

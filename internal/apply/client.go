@@ -176,7 +176,7 @@ func refusal(resp *http.Response, body []byte) error {
 		return fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}
 	e := webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}
-	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + e.Error()}
+	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + strings.TrimSuffix(e.Error(), ".")}
 	after, errAfter := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

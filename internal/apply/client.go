@@ -98,8 +98,13 @@ func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
 	}
 }
 
+// requestTime limits one request.
+const requestTime = 2 * time.Minute
+
 // try sends a request once.
 func (c *Client) try(ctx context.Context, r call) (*envelope, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
 	var body io.Reader = http.NoBody
 	if r.body != nil {
 		b, err := json.Marshal(r.body)

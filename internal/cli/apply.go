@@ -78,9 +78,6 @@ func (c *applyCmd) Run(ctx context.Context, std Streams) error {
 	return r.run(ctx, apply.Options{UpdateSecrets: c.UpdateSecrets, ReplaceTokens: c.ReplaceTokens})
 }
 
-// requestTime limits one request.
-const requestTime = 2 * time.Minute
-
 // connect makes the client use HTTPS if it has a token, otherwise the admin socket.
 func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(), err error) {
 	var send func(*http.Request) (*http.Response, error)
@@ -106,7 +103,7 @@ func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(
 		if err == nil {
 			return resp, nil
 		}
-		err = transportError(req.Context(), err)
+		err = transportError(ctx, err)
 		var temporary temporaryError
 		if errors.As(err, &temporary) {
 			return nil, apply.Temporary{Err: temporary.error}

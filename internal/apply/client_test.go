@@ -1,0 +1,187 @@
+package apply
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// exchange is a client whose requests are answered by a handler without a network, so that
+// time can be fake.
+func exchange(t *testing.T, handler http.HandlerFunc) (c *Client, sent *[]string) {
+	t.Helper()
+	sent = new([]string)
+	c = &Client{BaseURL: "http://service", Replays: true, RetryFor: time.Minute, Note: func(string, ...any) {}}
+	c.Send = func(req *http.Request) (*http.Response, error) {
+		*sent = append(*sent, req.Method+" "+req.URL.Path+" "+req.Header.Get("Idempotency-Key"))
+		w := httptest.NewRecorder()
+		handler(w, req)
+		return w.Result(), nil
+	}
+	return c, sent
+}
+
+// refuse writes an error of the API.
+func refuse(w http.ResponseWriter, status int, detail string) {
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error": {"code": %d, "title": "Refused", "detail": %q}}`, status, detail)
+}
+
+// TestRetries checks that a request is repeated with the same key while the service is busy,
+// not before Retry-After, and not when it is refused.
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		n := 0
+		c, sent := exchange(t, func(w http.ResponseWriter, _ *http.Request) {
+			switch n++; n {
+			case 1:
+				w.Header().Set("Retry-After", "20")
+				refuse(w, http.StatusTooManyRequests, "busy")
+			case 2:
+				refuse(w, http.StatusServiceUnavailable, "busy")
+			default:
+				io.WriteString(w, `{"data": {}}`)
+			}
+		})
+		if err := c.put(t.Context(), "/v2/programs/acme", "", nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(*sent) != 3 || (*sent)[0] != (*sent)[1] || (*sent)[1] != (*sent)[2] || strings.HasSuffix((*sent)[0], " ") {
+			t.Errorf("got %q, want one request with a key three times", *sent)
+		}
+		if took := time.Since(began); took < 20*time.Second || took > 22*time.Second {
+			t.Errorf("took %s, want a little more than 20 s", took)
+		}
+
+		c, sent = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusServiceUnavailable, "busy") })
+		err := c.put(t.Context(), "/v2/programs/acme", "", nil)
+		if err == nil || !strings.HasSuffix(err.Error(), "busy; gave up after 1m0s") || refused(err) {
+			t.Errorf("got %v", err)
+		}
+		for _, status := range []int{400, 401, 403, 404, 409, 412, 500} {
+			c, sent = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, status, "no.") })
+			err := c.put(t.Context(), "/v2/programs/acme", "", nil)
+			var r *Refusal
+			if !errors.As(err, &r) || r.Status != status || len(*sent) != 1 || !strings.HasSuffix(err.Error(), ": no") {
+				t.Errorf("%d: got %v after %d requests", status, err, len(*sent))
+			}
+		}
+	})
+}
+
+// TestUnknownOutcome checks that a POST is not repeated over a connection that does not store
+// keys, if the first may have created a record.
+func TestUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			method  string
+			replays bool
+			want    int
+		}{{"POST", true, 2}, {"POST", false, 1}, {"PUT", false, 2}, {"GET", false, 2}} {
+			n := 0
+			c := &Client{Replays: test.replays, RetryFor: time.Minute, Note: func(string, ...any) {}}
+			c.Send = func(*http.Request) (*http.Response, error) {
+				if n++; n == 1 {
+					return nil, Temporary{Err: errors.New("connection reset")}
+				}
+				w := httptest.NewRecorder()
+				io.WriteString(w, `{"data": {}}`)
+				return w.Result(), nil
+			}
+			_, err := c.do(t.Context(), call{method: test.method, path: "/"})
+			if n != test.want || (err == nil) != (test.want == 2) {
+				t.Errorf("%+v: got %d requests, %v", test, n, err)
+			}
+		}
+	})
+}
+
+// TestPages checks that every page of a list is read, and that a record on two pages counts
+// once.
+func TestPages(t *testing.T) {
+	c, sent := exchange(t, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if q.Get("page[size]") != "100" || q.Get("filter[state]") != "valid" {
+			t.Errorf("got the query %q", r.URL.RawQuery)
+		}
+		fmt.Fprintf(w, `{"data": [{"id": "a%[1]s", "name": "a"}, {"id": "twice", "name": "b", "expires_at": "2027-01-31T00:00:00.000Z"}],
+			"meta": {"pagination": {"page_number": %[1]s, "page_size": 100, "total_count": 6, "total_pages": 3}}}`, q.Get("page[number]"))
+	})
+	all, err := c.tokens(t.Context(), "acme")
+	if err != nil || len(*sent) != 3 {
+		t.Fatalf("got %d requests, %v; want 3", len(*sent), err)
+	}
+	var ids []string
+	for _, one := range all {
+		ids = append(ids, one.ID)
+	}
+	if want := []string{"a1", "twice", "a2", "a3"}; !slices.Equal(ids, want) {
+		t.Errorf("got %q, want %q", ids, want)
+	}
+}
+
+// TestApplyContinues checks which changes are made after one that fails.
+func TestApplyContinues(t *testing.T) {
+	const file = `programs:
+  - id: bad
+    subscriptions: [{url: https://a.example, events: [ping]}]
+  - id: good
+    subscriptions: [{url: https://b.example, events: [ping]}, {url: https://c.example, events: [ping]}]
+`
+	for _, test := range []struct {
+		name   string
+		status int
+		want   []string
+		fatal  bool
+	}{
+		{"refused", 400, []string{"program bad: failed", "program good: made", "subscription bad https://a.example: skipped",
+			"subscription good https://b.example: made", "subscription good https://c.example: made"}, false},
+		{"forbidden", 403, []string{"program bad: failed", "program good: skipped", "subscription bad https://a.example: skipped",
+			"subscription good https://b.example: skipped", "subscription good https://c.example: skipped"}, true},
+		{"internal error", 500, []string{"program bad: failed", "program good: made", "subscription bad https://a.example: skipped",
+			"subscription good https://b.example: made", "subscription good https://c.example: made"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, _ := exchange(t, func(w http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/bad") {
+					refuse(w, test.status, "no")
+					return
+				}
+				io.WriteString(w, `{"data": {}}`)
+			})
+			f, err := parse("f.yml", ".", []byte(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := Diff(f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+			var got []string
+			made, err := c.Apply(context.Background(), plan, nil, nil, func(r Result) {
+				what := "made"
+				if r.Skipped() {
+					what = "skipped"
+				} else if r.Err != nil {
+					what = "failed"
+				}
+				got = append(got, r.Change.Title()+": "+what)
+			})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if (err != nil) != test.fatal || made != strings.Count(strings.Join(got, "\n"), ": made") {
+				t.Errorf("got %d made, %v", made, err)
+			}
+		})
+	}
+}

@@ -75,11 +75,8 @@ func (p *Plan) resolve(all Secrets, s *Secret, lookup func(string) (string, bool
 // Apply makes the changes of a plan in their order and reports each result. A refused change
 // does not end the run, but the changes that need it are skipped. If the service cannot be
 // reached, or ctx ends, the rest is skipped. It returns the number of changes made.
-func (c *Client) Apply(ctx context.Context, p *Plan, outputs map[string]Output, secrets Secrets,
+func (c *Client) Apply(ctx context.Context, p *Plan, secrets Secrets,
 	report func(Result)) (made int, err error) {
-	if err := tidy(outputs); err != nil {
-		return 0, err
-	}
 	failed := make(map[string]bool) // programs that could not be created
 	for i := range p.Changes {
 		change := &p.Changes[i]

@@ -167,7 +167,7 @@ func TestApplyContinues(t *testing.T) {
 			}
 			plan := Diff(f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
 			var got []string
-			made, err := c.Apply(context.Background(), plan, nil, nil, func(r Result) {
+			made, err := c.Apply(context.Background(), plan, nil, func(r Result) {
 				what := "made"
 				if r.Skipped() {
 					what = "skipped"

@@ -133,12 +133,27 @@ func finish(path, secret string) error {
 	return os.Remove(path + pendingSuffix)
 }
 
-// tidy removes pending files whose secret is written: an earlier run ended between the two.
-func tidy(outputs map[string]Output) error {
+// Tidy removes what interrupted runs left next to the files with secrets: incomplete files, and
+// pending files whose secret is written.
+func Tidy(outputs map[string]Output) error {
 	var errs []error
+	dirs := make(map[string]bool)
 	for path, o := range outputs {
 		if o.Exists && !o.Began.IsZero() {
 			errs = append(errs, os.Remove(path+pendingSuffix))
+		}
+		dirs[filepath.Dir(path)] = true
+	}
+	for dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // Diff reports it if a file has to be created there
+		}
+		for _, e := range entries {
+			name, _, incomplete := strings.Cut(e.Name(), durable.TempSuffix)
+			if _, ours := outputs[filepath.Join(dir, strings.TrimSuffix(name, pendingSuffix))]; incomplete && ours {
+				errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+			}
 		}
 	}
 	return errors.Join(errs...)

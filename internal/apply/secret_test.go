@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,12 +96,23 @@ func TestOutput(t *testing.T) {
 	if content, _ := os.ReadFile(path); string(content) != "svc_1\n" {
 		t.Errorf("got %q", content)
 	}
-	outputs := map[string]Output{path: inspect(path)}
-	if err := tidy(outputs); err != nil {
+
+	// What interrupted runs leave is removed, and nothing else.
+	for _, name := range []string{".unfinished-1", ".pending.unfinished-2", "2", "2.pending", "2.unfinished-3"} {
+		if err := os.WriteFile(path+name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Tidy(map[string]Output{path: inspect(path)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(path + pendingSuffix); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the pending file of a written secret remains: %v", err)
+	entries, err := os.ReadDir(filepath.Dir(path))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{"token", "token2", "token2.pending", "token2.unfinished-3"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("got %q, %v; want %q", names, err, want)
 	}
 }
 

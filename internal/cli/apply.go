@@ -130,6 +130,11 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 	outputs := apply.Outputs(r.file)
 	plan := apply.Diff(r.file, state, outputs, options, time.Now())
 	secrets := plan.Resolve(os.LookupEnv)
+	if !r.dryRun {
+		if err := apply.Tidy(outputs); err != nil {
+			return fmt.Errorf("%w; nothing was changed", err)
+		}
+	}
 	if r.dryRun {
 		for i := range plan.Changes {
 			r.print(r.std.Out, plan.Changes[i].String())
@@ -143,7 +148,7 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 		return nil
 	}
 	var skipped int
-	made, err := r.client.Apply(ctx, plan, outputs, secrets, func(result apply.Result) {
+	made, err := r.client.Apply(ctx, plan, secrets, func(result apply.Result) {
 		switch {
 		case result.Err == nil:
 			r.print(r.std.Out, result.Change.String())

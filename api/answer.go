@@ -60,8 +60,10 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	header["X-Content-Type-Options"] = values[3:4:4]
 	header["Content-Length"] = values[4:5:5]
 	if req.token != nil {
-		values[5], values[6] = req.token.ProgramID, req.token.UserID
-		header["X-Program-Id"] = values[5:6:6]
+		values[5], values[6] = req.program(), req.token.UserID
+		if values[5] != "" {
+			header[programHeader] = values[5:6:6]
+		}
 		header["X-User-Id"] = values[6:7:7]
 	}
 	a.quotaHeader(header, req)
@@ -109,7 +111,11 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 		if req.route.scope == scopeNone {
 			break // no token would help
 		}
-		header.Set("WWW-Authenticate", challenge+`, error="insufficient_scope", scope="`+string(req.route.scope)+`"`)
+		value := challenge + `, error="insufficient_scope"`
+		if req.route.scope != scopeAny {
+			value += `, scope="` + string(req.route.scope) + `"`
+		}
+		header.Set("WWW-Authenticate", value)
 	case webhook.CodeMethodNotAllowed:
 		header.Set("Allow", req.allow)
 	case webhook.CodeRateLimited, webhook.CodeConflict:

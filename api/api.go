@@ -54,8 +54,8 @@ type Config struct {
 	// always ready.
 	Ready func() error
 
-	// MaxSubscriptions is the maximum number of subscriptions of a program; 0
-	// is no limit.
+	// MaxSubscriptions is the maximum number of subscriptions of a program
+	// without a limit of its own; 0 is no limit.
 	MaxSubscriptions int
 
 	// BatchSize is the maximum number of events in a delivery, by which a dry
@@ -63,8 +63,12 @@ type Config struct {
 	BatchSize int
 
 	// RateLimit is the maximum number of requests of a program in any 60
-	// seconds; 0 is no limit.
+	// seconds, unless the program has a limit of its own; 0 is no limit.
 	RateLimit int
+
+	// PlatformRateLimit is the maximum number of requests of a platform token in
+	// any 60 seconds, not counting those in a program; 0 is no limit.
+	PlatformRateLimit int
 
 	// BaseURL is the address of the API that the reference shows, without a
 	// trailing slash; "" is https://service.example.
@@ -88,20 +92,23 @@ const DefaultBatchSize = 100
 // limits, responses and logging. What a route does is a method of the handlers of
 // its noun, such as subscriptionHandlers.
 type API struct {
-	store            *store.Store
-	catalog          *webhook.Catalog
-	rules            webhook.SubscriptionRules
-	logger           *slog.Logger
-	ready            func() error
-	maxSubscriptions int
-	batchSize        int
-	timeout          time.Duration
-	inFlight         inFlightKeys
-	limiter          *rateLimiter // nil: no limit
-	invalidTokens    *invalidTokenLimiter
-	metrics          *metrics
-	registry         *prometheus.Registry // includes metrics
-	scraping         chan struct{}        // a semaphore: one scrape at a time
+	store             *store.Store
+	catalog           *webhook.Catalog
+	rules             webhook.SubscriptionRules
+	logger            *slog.Logger
+	ready             func() error
+	maxSubscriptions  int
+	batchSize         int
+	timeout           time.Duration
+	inFlight          inFlightKeys
+	rateLimit         int // default of programs, 0 for no limit
+	platformRateLimit int // 0 for no limit
+	programLimiter    *rateLimiter
+	platformLimiter   *rateLimiter
+	invalidTokens     *invalidTokenLimiter
+	metrics           *metrics
+	registry          *prometheus.Registry // includes metrics
+	scraping          chan struct{}        // a semaphore: one scrape at a time
 
 	document  func() *file // the OpenAPI document
 	reference func() *file // the document as a web page
@@ -134,6 +141,8 @@ func newAPI(cfg Config) *API {
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
 		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(),
 		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
+		rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
+		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
 	}
 	if a.registry == nil {
 		a.registry = prometheus.NewRegistry()
@@ -147,9 +156,6 @@ func newAPI(cfg Config) *API {
 	}
 	if a.ready == nil {
 		a.ready = func() error { return nil }
-	}
-	if cfg.RateLimit > 0 {
-		a.limiter = newRateLimiter(cfg.RateLimit)
 	}
 	a.document, a.reference = documents(a.catalog, cfg.BaseURL)
 	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
@@ -217,7 +223,7 @@ func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	}
 	n := 7
 	if t := req.token; t != nil {
-		attrs[7], attrs[8], attrs[9] = slog.String("program", t.ProgramID), slog.String("user", t.UserID), slog.String("token", t.ID)
+		attrs[7], attrs[8], attrs[9] = slog.String("program", req.program()), slog.String("user", t.UserID), slog.String("token", t.ID)
 		n = 10
 	}
 	a.logger.LogAttrs(req.ctx, level, "request", attrs[:n]...)

@@ -27,6 +27,7 @@ type service struct {
 	catalog    *webhook.Catalog
 	api        *API
 	token      string // of program acme and user ada, with every scope
+	platform   string // a platform token
 	log        *logBuffer
 	contract   *contractChecker
 	health     webhook.HealthPolicy // of what is recorded
@@ -67,7 +68,18 @@ func start(t testing.TB, change ...func(*Config)) *service {
 	}
 	sv := &service{t: t, store: s, closeStore: closing, catalog: catalog, api: New(cfg), log: log, contract: contract}
 	sv.token = sv.newToken("acme", "ada", webhook.Scopes()...)
+	sv.platform = sv.newToken("", "ops", webhook.ScopePlatform)
 	return sv
+}
+
+// as returns the service with a token for a route: a platform token if the route needs one.
+func (s *service) as(rt *route) *service {
+	if rt.scope != webhook.ScopePlatform {
+		return s
+	}
+	platform := *s
+	platform.token = s.platform
+	return &platform
 }
 
 func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {

@@ -122,7 +122,9 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		r, err := w.CreateBulkRun(&store.NewBulkRun{ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query})
+		r, err := w.CreateBulkRun(&store.NewBulkRun{
+			ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query, Audit: req.actor(),
+		})
 		return answer{status: http.StatusAccepted, location: "/v2/bulk_runs/" + r.ID, data: newWholeBulkRunRecord(&r)}, err
 	})
 }

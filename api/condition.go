@@ -159,6 +159,18 @@ func (c conditions) write(current func() (answer, error)) error {
 	return nil
 }
 
+// exists is write for a record without an ETag: * is met if the record exists, and no other
+// tag matches it.
+func (c conditions) exists(exists bool) error {
+	switch {
+	case c.match != nil && !(exists && c.match.any):
+		return changed("If-Match")
+	case c.noneMatch != nil && exists && c.noneMatch.any:
+		return changed("If-None-Match")
+	}
+	return nil
+}
+
 // changed returns the 412 for a precondition that is not met.
 func changed(header string) error {
 	if header == "If-None-Match" {

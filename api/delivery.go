@@ -100,7 +100,12 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 		return answer{}, err
 	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
-	err := h.api.store.Write(req.ctx, func(w store.Write) error { return w.Cancel(req.program(), subscription, id) })
+	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+		if err := w.Cancel(req.program(), subscription, id); err != nil {
+			return err
+		}
+		return req.audit(w, webhook.ActionDeliveryCancel, req.program(), id, "")
+	})
 	if err != nil {
 		return answer{}, err
 	}
@@ -116,6 +121,9 @@ func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
 		d, err := w.Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID)
+		if err == nil {
+			err = req.audit(w, webhook.ActionDeliveryRedeliver, req.program(), req.delivery.ID, "as "+d.ID)
+		}
 		r := newDeliveryRecord(&d)
 		r.Attempts = []attemptRecord{}
 		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID

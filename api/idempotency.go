@@ -74,10 +74,14 @@ func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer
 	return ans, err
 }
 
-// fingerprint returns a hash of method, path, query and body.
+// fingerprint returns a hash of method, path, query and body, and of the program that a
+// platform token selected.
 func (req *request) fingerprint(body []byte) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	io.WriteString(h, req.http.Method+" "+req.http.URL.EscapedPath()+"?"+req.http.URL.RawQuery+"\n")
+	if req.token.Platform() {
+		io.WriteString(h, programHeader+": "+req.program()+"\n")
+	}
 	h.Write(body)
 	h.Sum(sum[:0])
 	return sum

@@ -15,61 +15,67 @@ import (
 // rateWindow is the length of the sliding window.
 const rateWindow = time.Minute
 
-// rateLimiter allows exactly limit requests of a program in any rateWindow. Rejected
-// requests do not count. Programs do not affect each other.
+// rateLimiter allows exactly so many requests with one key, a program or a platform token, in
+// any rateWindow. Rejected requests do not count. Keys do not affect each other.
 //
-// A program uses 8 bytes for each counted request, and nothing after it has been idle
-// for a while.
+// A key uses 8 bytes for each counted request, and nothing after it has been idle for a
+// while.
 type rateLimiter struct {
-	limit  int       // at least 1
-	policy string    // the RateLimit-Policy header
-	start  time.Time // with its monotonic reading, so clock changes do not matter
+	name  string    // of the quota policy
+	start time.Time // with its monotonic reading, so clock changes do not matter
 
-	mu       sync.Mutex
-	programs map[string]*ring
-	swept    time.Duration // when idle programs were last dropped
+	mu    sync.Mutex
+	rings map[string]*ring
+	swept time.Duration // when idle keys were last dropped
 }
 
-func newRateLimiter(limit int) *rateLimiter {
-	return &rateLimiter{
-		limit: limit, start: time.Now(), programs: make(map[string]*ring),
-		policy: fmt.Sprintf(`"program";q=%d;w=%d`, limit, int(rateWindow.Seconds())),
-	}
+// The names of the quota policies.
+const (
+	programPolicy  = "program"
+	platformPolicy = "platform"
+)
+
+func newRateLimiter(name string) *rateLimiter {
+	return &rateLimiter{name: name, start: time.Now(), rings: make(map[string]*ring)}
 }
 
-// quota is the state of a program after a request.
+// quota is the state of a key after a request.
 type quota struct {
+	policy    string // the name of the limiter
+	limit     int
 	ok        bool          // the request is allowed, and counts
 	remaining int           // requests that are allowed now
 	more      time.Duration // until there is one more of them; above 0
 }
 
-// take counts a request of a program, or rejects it.
-func (l *rateLimiter) take(program string) quota {
+// take counts a request with a key whose limit, at least 1, may have changed since its last
+// one. It returns a quota that is not ok if the request is rejected.
+func (l *rateLimiter) take(key string, limit int) quota {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Since(l.start)
 	if now-l.swept >= rateWindow {
 		l.swept = now
-		for name, r := range l.programs {
+		for name, r := range l.rings {
 			if r.newest() <= now-rateWindow {
-				delete(l.programs, name)
+				delete(l.rings, name)
 			}
 		}
 	}
-	r := l.programs[program]
+	r := l.rings[key]
 	if r == nil {
 		r = &ring{}
-		l.programs[program] = r
+		l.rings[key] = r
 	}
 	for r.n > 0 && r.oldest() <= now-rateWindow {
 		r.drop()
 	}
-	q := quota{ok: r.n < l.limit}
+	q := quota{policy: l.name, limit: limit, ok: r.n < limit}
 	if q.ok {
-		r.add(now, l.limit)
+		r.add(now, limit)
 	}
-	q.remaining, q.more = l.limit-r.n, r.oldest()+rateWindow-now
+	// If the limit was lowered, several requests must leave the window before there is one more.
+	q.remaining, q.more = max(0, limit-r.n), r.at(max(0, r.n-limit))+rateWindow-now
 	return q
 }
 
@@ -102,37 +108,64 @@ func (r *ring) add(t time.Duration, most int) {
 	r.n++
 }
 
-// authenticate finds the token of a request and counts the request against the limit of
-// the program. It returns an error if the token is missing or invalid, or if a limit is
-// exceeded.
+// authenticate finds the token of a request and the program that it acts in, and counts the
+// request against the limit of the program, or of the platform token without one. It returns
+// an error if the token is missing or invalid, if a limit is exceeded, or if the token may not
+// act in the program.
 func (a *API) authenticate(req *request) (err error) {
 	if req.token, err = a.token(req); err != nil {
 		return a.limit(req, err)
 	}
-	if a.limiter == nil {
+	selected := a.selectProgram(req)
+	if err := a.count(req); err != nil {
+		return err
+	}
+	return selected
+}
+
+// count counts a request with a token against its limit, or rejects it.
+func (a *API) count(req *request) error {
+	whose, limiter, key, limit := "The program", a.programLimiter, req.program(), a.rateLimit
+	if key == "" {
+		whose, limiter, key, limit = "The platform token", a.platformLimiter, req.token.ID, a.platformRateLimit
+	} else if p, err := a.store.Programs().Get(req.ctx, key); err != nil {
+		return err
+	} else if own := p.Limits.RateLimit; own != nil {
+		limit = *own
+	}
+	if limit == 0 {
 		return nil
 	}
-	req.quota = a.limiter.take(req.program())
+	req.quota = limiter.take(key, limit)
 	if req.quota.ok {
 		return nil
 	}
 	a.metrics.rateLimited.Inc()
 	req.retryAfter = seconds(req.quota.more)
 	return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf(
-		"The program has reached its limit of %d requests in %d seconds. Try again in %s s.",
-		a.limiter.limit, int(rateWindow.Seconds()), req.retryAfter))
+		"%s has reached its limit of %d requests in %d seconds. Try again in %s s.",
+		whose, limit, int(rateWindow.Seconds()), req.retryAfter))
 }
 
 // quotaHeader adds the headers of draft-ietf-httpapi-ratelimit-headers.
 func (a *API) quotaHeader(header http.Header, req *request) {
-	if req.quota == (quota{}) { // no limit, or the request has no token
+	q := &req.quota
+	if q.policy == "" { // no limit, or the request has no token
 		return
 	}
-	state := append(make([]byte, 0, 40), `"program";r=`...)
-	state = strconv.AppendInt(state, int64(req.quota.remaining), 10)
-	state = append(state, ";t="...)
-	state = append(state, seconds(req.quota.more)...)
-	values := &[...]string{a.limiter.policy, string(state)}
+	text := append(make([]byte, 0, 80), '"')
+	text = append(append(text, q.policy...), `";q=`...)
+	text = strconv.AppendInt(text, int64(q.limit), 10)
+	text = append(text, ";w="...)
+	text = strconv.AppendInt(text, int64(rateWindow/time.Second), 10)
+	end := len(text)
+	text = append(text, '"')
+	text = append(append(text, q.policy...), `";r=`...)
+	text = strconv.AppendInt(text, int64(q.remaining), 10)
+	text = append(text, ";t="...)
+	text = append(text, seconds(q.more)...)
+	both := string(text)
+	values := &[...]string{both[:end], both[end:]}
 	header["Ratelimit-Policy"] = values[0:1:1]
 	header["Ratelimit"] = values[1:2:2]
 }

@@ -100,7 +100,7 @@ func TestWindowSlides(t *testing.T) {
 func TestLimiterAgainstAModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, limit := range []int{1, 2, 7, 8, 9, 33} {
-			l := newRateLimiter(limit)
+			l := newRateLimiter(programPolicy)
 			var counted []time.Time
 			random := uint32(limit)
 			for range 3000 {
@@ -114,8 +114,8 @@ func TestLimiterAgainstAModel(t *testing.T) {
 				if ok {
 					counted = append(counted, now)
 				}
-				want := quota{ok, limit - len(counted), rateWindow - now.Sub(counted[0])}
-				if got := l.take("p"); got != want {
+				want := quota{programPolicy, limit, ok, limit - len(counted), rateWindow - now.Sub(counted[0])}
+				if got := l.take("p", limit); got != want {
 					t.Fatalf("limit %d: got %+v, want %+v", limit, got, want)
 				}
 			}
@@ -201,24 +201,24 @@ func TestUnroutedRequestsCount(t *testing.T) {
 
 func TestLimiterDropsIdlePrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newRateLimiter(1000)
+		l := newRateLimiter(programPolicy)
 		for i := range 500 {
-			l.take("program " + strconv.Itoa(i))
+			l.take("program "+strconv.Itoa(i), 1000)
 		}
 		time.Sleep(rateWindow / 2)
-		l.take("busy")
+		l.take("busy", 1000)
 		time.Sleep(rateWindow / 2)
-		l.take("busy")
-		if n := len(l.programs); n != 1 {
+		l.take("busy", 1000)
+		if n := len(l.rings); n != 1 {
 			t.Errorf("got %d programs, want only the busy one", n)
 		}
-		if n := len(l.programs["busy"].times); n > 8 {
+		if n := len(l.rings["busy"].times); n > 8 {
 			t.Errorf("a program with two requests has room for %d", n)
 		}
 		for range 5000 {
-			l.take("busy")
+			l.take("busy", 1000)
 		}
-		if n := len(l.programs["busy"].times); n != 1000 {
+		if n := len(l.rings["busy"].times); n != 1000 {
 			t.Errorf("a program at its limit of 1000 has room for %d", n)
 		}
 	})
@@ -458,7 +458,7 @@ func BenchmarkRateLimiter(b *testing.B) {
 		programs int
 	}{{"let through", 1 << 40, 1}, {"refused", 1000, 1}, {"programs=10000", 1000, 10000}} {
 		b.Run(bench.name, func(b *testing.B) {
-			l := newRateLimiter(min(bench.limit, 1<<20))
+			l, limit := newRateLimiter(programPolicy), min(bench.limit, 1<<20)
 			names := make([]string, bench.programs)
 			for i := range names {
 				names[i] = webhook.NewID()
@@ -466,7 +466,7 @@ func BenchmarkRateLimiter(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					l.take(names[i%len(names)])
+					l.take(names[i%len(names)], limit)
 				}
 			})
 		})
@@ -476,11 +476,11 @@ func BenchmarkRateLimiter(b *testing.B) {
 // BenchmarkQuota measures the cost of the rate limit per request: the count and the
 // headers.
 func BenchmarkQuota(b *testing.B) {
-	a := &API{limiter: newRateLimiter(1000)}
+	a := &API{programLimiter: newRateLimiter(programPolicy)}
 	header := make(http.Header)
 	b.ReportAllocs()
 	for b.Loop() {
-		req := request{quota: a.limiter.take("program")}
+		req := request{quota: a.programLimiter.take("program", 1000)}
 		a.quotaHeader(header, &req)
 	}
 }

@@ -175,6 +175,15 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		op = route.Operation
 	}
 	ref := op.Responses.Value(strconv.Itoa(got.status))
+	if name := ofSelection[got.status]; ref == nil && name != "" && r.Header[programHeader] != nil {
+		// Every operation with a token can return these, if the request selects a program.
+		responses := openapi3.NewResponses()
+		responses.Set(strconv.Itoa(got.status), &openapi3.ResponseRef{Value: c.strict.Components.Responses[name].Value})
+		selecting := *op
+		selecting.Responses = responses
+		op, ref = &selecting, responses.Value(strconv.Itoa(got.status))
+		route = &routers.Route{Spec: c.strict, Path: route.Path, PathItem: route.PathItem, Method: route.Method, Operation: op}
+	}
 	if ref == nil {
 		fail("the status is not listed")
 		return all
@@ -231,6 +240,9 @@ func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) boo
 
 // generalResponses are the responses that need no operation.
 var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
+
+// ofSelection are the responses to a request that selects a program which it may not use.
+var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound"}
 
 // isTestRoute reports whether a request is for a route that only tests add.
 func isTestRoute(r *http.Request) bool {
@@ -557,7 +569,7 @@ func TestAccessMatrix(t *testing.T) {
 func testMatrix(t *testing.T) {
 	s := start(t)
 	theirs := s.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), theirs.eventType, webhook.NewID(), webhook.NewID()}
+	unknown := missing()
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
 		tok, secret, err := s.store.Tokens().Create(t.Context(),
 			webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
@@ -610,6 +622,11 @@ func testMatrix(t *testing.T) {
 		}
 		_, scopeless := token("acme", time.Time{}, others...)
 		want("a token that lacks the scope", "Bearer "+scopeless, 403)
+		if scope == webhook.ScopePlatform {
+			want("a token of a program with every scope", "Bearer "+s.token, 403)
+			want("a token of another program", "Bearer "+foreign, 403)
+			return
+		}
 		if strings.Contains(pattern, "{") {
 			want("a token of another program", "Bearer "+foreign, 404)
 		}

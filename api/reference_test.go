@@ -148,11 +148,16 @@ func TestReferenceCommands(t *testing.T) {
 	p := &referencePage{BaseURL: server.URL, catalog: s.catalog}
 	mustDecode(s.api.document().content, &p.contract)
 	done := 0
-	var last []Sample
-	run := func(op string, command Sample) {
+	type deletion struct {
+		operation, scope string
+		command          Sample
+	}
+	var last []deletion
+	run := func(op, scope string, command Sample) {
 		done++
+		token := s.as(&route{scope: webhook.Scope(scope)}).token
 		cmd := exec.Command(shell, "-c", "set -e\n"+command.Text+" --silent --show-error --write-out '\\n%{http_code}'")
-		cmd.Env = append(os.Environ(), "URL="+server.URL, "TOKEN="+s.token)
+		cmd.Env = append(os.Environ(), "URL="+server.URL, "TOKEN="+token)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s\n%s", op, err, command.Text, out)
@@ -177,16 +182,16 @@ func TestReferenceCommands(t *testing.T) {
 				}
 				command.Text = strings.Replace(command.Text, pathOf(op), of.path(&route{pattern: routePattern(op.Path)}), 1)
 				if op.Method == http.MethodDelete {
-					last = append(last, command)
+					last = append(last, deletion{op.OperationID, op.Scope, command})
 					continue
 				}
-				run(op.OperationID, command)
+				run(op.OperationID, op.Scope, command)
 			}
 		}
 	}
 	slices.Reverse(last) // the replay, before its subscription
-	for _, command := range last {
-		run("DELETE", command)
+	for _, d := range last {
+		run(d.operation, d.scope, d.command)
 	}
 	if done < 20 {
 		t.Errorf("only %d commands were run", done)

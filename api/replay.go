@@ -94,6 +94,9 @@ func (h replayHandlers) create(req *request) (answer, error) {
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
 		r, err := w.CreateReplay(plan)
+		if err == nil {
+			err = req.audit(w, webhook.ActionSubscriptionReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
+		}
 		location := "/v2/webhooks/subscriptions/" + r.SubscriptionID + "/replays/" + r.ID
 		return answer{status: http.StatusAccepted, location: location, data: newReplayRecord(&r)}, err
 	})
@@ -130,8 +133,10 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 		if r.Status != webhook.ReplayRunning {
 			return webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
 		}
-		r, err = w.CancelReplay(req.program(), r.SubscriptionID, r.ID)
-		return err
+		if r, err = w.CancelReplay(req.program(), r.SubscriptionID, r.ID); err != nil {
+			return err
+		}
+		return req.audit(w, webhook.ActionSubscriptionCancelReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
 	})
 	return answer{data: newReplayRecord(&r)}, err
 }
@@ -152,6 +157,9 @@ func (h replayHandlers) delete(req *request) (answer, error) {
 		})
 		if err == nil {
 			r, err = w.CancelReplay(program, subscription, id)
+		}
+		if err == nil {
+			err = req.audit(w, webhook.ActionSubscriptionCancelReplay, program, subscription, "replay "+id)
 		}
 		return err
 	})

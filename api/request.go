@@ -27,8 +27,9 @@ type request struct {
 	params httprouter.Params
 
 	token      *webhook.Token // nil before authentication, and on routes that need none
+	programID  string         // see program
 	query      webhook.ListQuery
-	quota      quota  // of the program; zero without a limit
+	quota      quota  // of the program or the platform token; zero without a limit
 	retryAfter string // the Retry-After header of CodeRateLimited and of a temporary CodeConflict
 	allow      string // the Allow header of CodeMethodNotAllowed
 
@@ -40,6 +41,7 @@ type request struct {
 	replay       *webhook.Replay
 	incident     *webhook.Incident
 	bulkRun      *webhook.BulkRun
+	tenant       *webhook.Program // that the path names; not the one that the request acts in
 
 	key *webhook.IdempotencyKey // to store the response under, or nil
 
@@ -104,12 +106,13 @@ func (b *bounded) end() {
 	}
 }
 
-// program is the scope of everything that the request may access.
-func (req *request) program() string { return req.token.ProgramID }
+// program is the scope of everything that the request may access: the token's program, or
+// the one that a platform token selected, "" if it selected none.
+func (req *request) program() string { return req.programID }
 
 // process checks a request and calls its handler. The order of checks is the same for
-// all routes, so no client learns more than it may: token (401), rate limit (429), scope
-// (403), record (404), then query and body (415, 413, 400).
+// all routes, so no client learns more than it may: token (401), rate limit (429), program
+// and scope (400, 403, 404), record (404), then query and body (415, 413, 400).
 func (a *API) process(req *request) (ans answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -125,6 +128,11 @@ func (a *API) process(req *request) (ans answer, err error) {
 		}
 		if scope != scopeAny && !req.token.Allows(scope) {
 			return ans, webhook.NewError(webhook.CodeForbidden, "The access token lacks the scope "+string(scope)+".")
+		}
+		if req.program() == "" && scope != scopeAny && scope != webhook.ScopePlatform {
+			return ans, webhook.Invalid(webhook.Validation{
+				Code: webhook.InvalidRequired, Parameter: programHeader, Detail: "is required with a platform token: the ID of a program",
+			})
 		}
 	}
 	if req.route.find != nil {

@@ -39,6 +39,8 @@ const (
 	replayPath        = replaysPath + "/:replay_id"
 	bulkRunsPath      = "/v2/bulk_runs"
 	bulkRunPath       = bulkRunsPath + "/:id"
+	programPath       = "/v2/programs/:id"
+	programTokensPath = programPath + "/tokens"
 )
 
 func listed(l *webhook.List) queryRules { return queryRules{list: l} }
@@ -57,7 +59,7 @@ func (a *API) routes() []route {
 		bulkRuns      = bulkRunHandlers{a}
 		events        = eventHandlers{a}
 		eventTypes    = eventTypeHandlers{a}
-		tokens        = tokenHandlers{}
+		tokens        = tokenHandlers{a}
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}
 
@@ -103,7 +105,26 @@ func (a *API) routes() []route {
 		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
 		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.needsNoToken
 	}
-	return append(all, a.actionRoutes()...)
+	return slices.Concat(all, a.platformRoutes(), a.actionRoutes())
+}
+
+// platformRoutes are the routes of platform tokens.
+func (a *API) platformRoutes() []route {
+	const platform = webhook.ScopePlatform
+	var (
+		programs = programHandlers{a}
+		tokens   = tokenHandlers{a}
+
+		none = queryRules{}
+	)
+	return []route{
+		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false, nil},
+		{"GET", programPath, platform, programs.find, none, programs.read, false, nil},
+		{"PUT", programPath, platform, nil, none, programs.put, false, nil},
+		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false, nil},
+		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false, nil},
+		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false, nil},
+	}
 }
 
 // actionRoutes are the actions on a record, which accept POST and PUT (spec, section 4.4).

@@ -13,7 +13,13 @@ import (
 )
 
 // ids fill the parameters of a route's pattern.
-type ids struct{ subscription, delivery, replay, event, eventType, incident, bulkRun string }
+type ids struct{ subscription, delivery, replay, event, eventType, incident, bulkRun, program, token string }
+
+// missing returns ids of records that do not exist, except for the event type.
+func missing() ids {
+	return ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID(), webhook.NewID(),
+		"nobody", webhook.NewID()}
+}
 
 func (i ids) path(rt *route) string {
 	id := i.event
@@ -24,8 +30,11 @@ func (i ids) path(rt *route) string {
 		id = i.incident
 	case strings.HasPrefix(rt.pattern, "/v2/bulk_runs"):
 		id = i.bulkRun
+	case strings.HasPrefix(rt.pattern, "/v2/programs"):
+		id = i.program
 	}
-	return strings.NewReplacer(":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
+	return strings.NewReplacer(":token_id", i.token,
+		":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
 }
 
 // records creates one record of each kind.
@@ -46,11 +55,22 @@ func (s *service) records() ids {
 	}
 	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
-	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID}
+	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
+	token, _, err := s.store.Tokens().Create(s.t.Context(),
+		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, token.ID}
 }
 
 func bodyFor(rt *route) string {
-	if rt.method == "PUT" && strings.HasSuffix(rt.pattern, ":id") {
+	switch {
+	case rt.method == "PUT" && rt.pattern == programPath:
+		return `{"name":"Acme"}`
+	case rt.method == "POST" && rt.pattern == programTokensPath:
+		return `{"user_id":"backend","scopes":["events.write"]}`
+	case rt.method == "PUT" && strings.HasSuffix(rt.pattern, ":id"):
 		return `{"active":false}`
 	}
 	return ""
@@ -82,16 +102,18 @@ func TestProgramsAreIsolated(t *testing.T) {
 	mallory := *s
 	mallory.token = s.newToken("mallory", "mal", webhook.Scopes()...)
 	own := mallory.records()
-	unknown := ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID(), webhook.NewID()}
+	unknown := missing()
 	tried := 0
 	for _, rt := range s.api.routes() {
-		if !strings.Contains(rt.pattern, ":id") {
-			continue
+		if !strings.Contains(rt.pattern, ":id") || rt.scope == webhook.ScopePlatform {
+			continue // see TestPlatformTokens
 		}
 		attempts := []struct{ foreign, unknown ids }{{theirs, unknown}}
 		if strings.Contains(rt.pattern, ":delivery_id") || strings.Contains(rt.pattern, ":replay_id") {
-			inOwn := func(of ids) ids { return ids{own.subscription, of.delivery, of.replay, "", "", "", ""} }
-			ofOwn := func(in ids) ids { return ids{in.subscription, own.delivery, own.replay, "", "", "", ""} }
+			inOwn := func(of ids) ids { return ids{subscription: own.subscription, delivery: of.delivery, replay: of.replay} }
+			ofOwn := func(in ids) ids {
+				return ids{subscription: in.subscription, delivery: own.delivery, replay: own.replay}
+			}
 			attempts = append(attempts,
 				struct{ foreign, unknown ids }{inOwn(theirs), inOwn(unknown)},
 				struct{ foreign, unknown ids }{ofOwn(theirs), ofOwn(unknown)})
@@ -169,11 +191,11 @@ func TestHead(t *testing.T) {
 	i := s.records()
 	for _, rt := range s.api.routes() {
 		target := i.path(&rt)
-		head := s.send("HEAD", target, "")
+		head := s.as(&rt).send("HEAD", target, "")
 		if rt.method != "GET" {
 			continue
 		}
-		get := s.send("GET", target, "")
+		get := s.as(&rt).send("GET", target, "")
 		if head.status != get.status || get.status != 200 {
 			t.Errorf("HEAD %s: got %d, GET got %d", target, head.status, get.status)
 		}
@@ -199,7 +221,8 @@ func TestMethods(t *testing.T) {
 				continue
 			}
 			for _, token := range []string{"", "Bearer " + s.token} {
-				r := s.send(method, ids{"x", "y", "r", "z", "n", "i", "b"}.path(&rt), "", "Authorization", token, "Origin", "https://elsewhere.example")
+				target := ids{"x", "y", "r", "z", "n", "i", "b", "p", "t"}.path(&rt)
+				r := s.send(method, target, "", "Authorization", token, "Origin", "https://elsewhere.example")
 				wantStatus(t, method+" "+rt.pattern, r, 405)
 				if got := r.header.Get("Allow"); got != strings.Join(allowed, ", ") {
 					t.Errorf("%s %s: got Allow %q, want %q", method, rt.pattern, got, strings.Join(allowed, ", "))
@@ -268,7 +291,7 @@ func TestUnknownParameters(t *testing.T) {
 		}
 		for _, name := range []string{"verbose", "page", "page[]", "page[sise]", "pages[size]", "page[size][x]", "sorts", "sort[]",
 			"filter[nothing]", "filter", "", "page[Size]"} {
-			r := s.send(rt.method, i.path(&rt)+"?"+url.QueryEscape(name)+"=1", bodyFor(&rt))
+			r := s.as(&rt).send(rt.method, i.path(&rt)+"?"+url.QueryEscape(name)+"=1", bodyFor(&rt))
 			wantStatus(t, rt.method+" "+rt.pattern+"?"+name, r, 400)
 			e, _ := errorOf(r)
 			if len(e.Validations) != 1 || e.Validations[0].Code != "unknown_field" || name != "" && e.Validations[0].Parameter != name {

@@ -1,30 +1,115 @@
 package api
 
-import "service/webhook"
+import (
+	"net/http"
+	"time"
 
-// tokenRecord is an access token as the API shows it: never its secret.
+	"service/store"
+	"service/webhook"
+)
+
+// tokenRecord is an access token in the API.
 type tokenRecord struct {
 	ID        string          `json:"id"`
-	Hint      string          `json:"hint"` // the first characters of the secret
-	ProgramID string          `json:"program_id"`
+	Hint      string          `json:"hint"`       // the first characters of the secret
+	ProgramID *string         `json:"program_id"` // null for a platform token
 	UserID    string          `json:"user_id"`
 	Name      string          `json:"name"`
 	Scopes    []webhook.Scope `json:"scopes"`
 	CreatedAt timestamp       `json:"created_at"`
-	ExpiresAt timestamp       `json:"expires_at"` // null: never
+	ExpiresAt timestamp       `json:"expires_at"`       // null: never
+	RevokedAt timestamp       `json:"revoked_at"`       // null unless it is revoked
+	UsedAt    timestamp       `json:"used_at"`          // null: never
+	Secret    string          `json:"secret,omitempty"` // only in the response that created it
 }
 
 func newTokenRecord(t *webhook.Token) tokenRecord {
 	return tokenRecord{
-		ID: t.ID, Hint: t.Hint, ProgramID: t.ProgramID, UserID: t.UserID, Name: t.Name, Scopes: t.Scopes,
-		CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt),
+		ID: t.ID, Hint: t.Hint, ProgramID: orNull(t.ProgramID), UserID: t.UserID, Name: t.Name, Scopes: t.Scopes,
+		CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt), RevokedAt: timestamp(t.RevokedAt), UsedAt: timestamp(t.UsedAt),
 	}
 }
 
 // tokenHandlers serve the routes of access tokens.
-type tokenHandlers struct{}
+type tokenHandlers struct{ api *API }
 
 // read shows the token that the request carries.
 func (h tokenHandlers) read(req *request) (answer, error) {
-	return answer{data: newTokenRecord(req.token)}, nil
+	t, err := h.api.store.Tokens().Get(req.ctx, req.token.ID) // the cached one has an old UsedAt
+	return answer{data: newTokenRecord(&t)}, err
+}
+
+// find finds a token of the program in the path.
+func (h tokenHandlers) find(req *request) error {
+	if err := (programHandlers{h.api}).find(req); err != nil {
+		return err
+	}
+	t, err := h.api.store.Tokens().Get(req.ctx, req.params.ByName("token_id"))
+	if err == nil && t.ProgramID != req.tenant.ID {
+		err = webhook.NotFound("token")
+	}
+	return err
+}
+
+func (h tokenHandlers) list(req *request) (answer, error) {
+	tokens, total, err := h.api.store.Tokens().Page(req.ctx, req.tenant.ID, &req.query)
+	if err != nil {
+		return answer{}, err
+	}
+	records := make([]tokenRecord, len(tokens))
+	for i := range tokens {
+		records[i] = newTokenRecord(&tokens[i])
+	}
+	return answer{data: records, meta: newPageMeta(&req.query, total)}, nil
+}
+
+// create creates a token of a program and returns its secret, which no later response
+// contains.
+func (h tokenHandlers) create(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	fields, invalid := webhook.ParseToken(body, req.tenant.ID, time.Now())
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	return h.api.create(req, func(w store.Write) (answer, error) {
+		if _, err := w.Program(req.tenant.ID); err != nil {
+			return answer{}, err // erased since it was found
+		}
+		t, secret, err := w.CreateToken(fields)
+		if err != nil {
+			return answer{}, err
+		}
+		detail := "for user " + t.UserID + ", with " + webhook.JoinScopes(t.Scopes, ", ")
+		if !t.ExpiresAt.IsZero() {
+			detail += ", expires " + webhook.FormatTime(t.ExpiresAt)
+		}
+		if err := req.audit(w, webhook.ActionTokenCreate, t.ProgramID, t.ID, detail); err != nil {
+			return answer{}, err
+		}
+		r := newTokenRecord(&t)
+		r.Secret = secret
+		return answer{status: http.StatusCreated, data: r}, nil
+	})
+}
+
+// revoke revokes a token. Revoking it again changes nothing.
+func (h tokenHandlers) revoke(req *request) (answer, error) {
+	var t webhook.Token
+	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+		before, err := w.Token(req.params.ByName("token_id"))
+		if err != nil {
+			return err
+		}
+		if t = before; !t.RevokedAt.IsZero() {
+			return nil
+		}
+		if t, err = w.RevokeToken(t.ID); err != nil {
+			return err
+		}
+		return req.audit(w, webhook.ActionTokenRevoke, t.ProgramID, t.ID, "of user "+t.UserID)
+	})
+	return answer{data: newTokenRecord(&t)}, err
 }

@@ -31,7 +31,7 @@ const (
 	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ?4 AND id <= ?5 AND length(id) = 22 " +
 		"UNION ALL SELECT id, program_id FROM deliveries WHERE id >= ?1 AND id < ?2 AND length(id) = 36 LIMIT ?3"
-	findTokens = "SELECT id, program_id FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findTokens = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
 	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
 )
 

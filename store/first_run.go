@@ -20,7 +20,8 @@ const (
 	// At most firstRunDeliveries rows.
 	selectAnyDelivered = `SELECT EXISTS (SELECT 1 FROM deliveries WHERE status = 'success'
 		AND (ping IS NULL OR CAST(ping AS TEXT) ->> '$.name' <> 'ping'))`
-	selectNewestToken        = "SELECT program_id FROM tokens WHERE revoked_at IS NULL ORDER BY created_at DESC, id DESC LIMIT 1"
+	selectNewestToken = "SELECT program_id FROM tokens WHERE revoked_at IS NULL AND program_id IS NOT NULL " +
+		"ORDER BY created_at DESC, id DESC LIMIT 1"
 	selectNewestSubscription = "SELECT id, program_id FROM subscriptions WHERE deleted_at IS NULL ORDER BY created_at DESC, id DESC LIMIT 1"
 )
 

@@ -2,28 +2,261 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"service/webhook"
 )
 
+const (
+	programColumns = "id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at"
+	selectProgram  = "SELECT " + programColumns + " FROM programs WHERE id = ?"
+)
+
 // ensureProgram creates a program unless it exists.
 func (t *tx) ensureProgram(id string, now time.Time) error {
-	return t.Exec("INSERT INTO programs (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING", id, now.UnixMilli())
+	return t.Exec("INSERT INTO programs (id, created_at, updated_at) VALUES (?1, ?2, ?2) ON CONFLICT DO NOTHING", id, now.UnixMilli())
+}
+
+// scanProgram reads a row of programColumns.
+func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
+	var created, updated int64
+	var limits [3]sql.NullInt64
+	err = scan(&p.ID, &p.Name, &limits[0], &limits[1], &limits[2], &created, &updated)
+	for i, to := range [...]**int{&p.Limits.MaxSubscriptions, &p.Limits.RateLimit, &p.Limits.MaxInFlight} {
+		if limits[i].Valid {
+			n := int(limits[i].Int64)
+			*to = &n
+		}
+	}
+	p.CreatedAt, p.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
+	return p, err
 }
 
 // List returns all programs, ordered by id.
-func (s Programs) List(ctx context.Context) ([]webhook.Program, error) {
-	var all []webhook.Program
-	err := s.db.Each(ctx, "SELECT id, created_at FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
-		var p webhook.Program
-		var created int64
-		if err := scan(&p.ID, &created); err != nil {
-			return err
-		}
-		p.CreatedAt = time.UnixMilli(created).UTC()
+func (s Programs) List(ctx context.Context) (all []webhook.Program, err error) {
+	err = s.db.Each(ctx, "SELECT "+programColumns+" FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
+		p, err := scanProgram(scan)
 		all = append(all, p)
-		return nil
+		return err
 	})
 	return all, err
+}
+
+// Get returns a program. It is usually cached, since every request needs one; the caller must
+// not change it. The error is a *webhook.Error if there is no such program.
+func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) {
+	p, generation := s.programs.get(id)
+	if p != nil {
+		return p, nil
+	}
+	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
+	if err != nil {
+		return nil, notFound(err, "program")
+	}
+	s.programs.put(&found, generation)
+	return &found, nil
+}
+
+// Program returns a program as of this write.
+func (w Write) Program(id string) (webhook.Program, error) {
+	p, err := scanProgram(func(dest ...any) error { return w.t.Scan(selectProgram, []any{id}, dest...) })
+	return p, notFound(err, "program")
+}
+
+// PutProgram sets fields of a program, and creates it if it is new. before is nil in that case.
+// A change takes effect with the commit.
+func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	p, err = w.Program(id)
+	var e *webhook.Error
+	switch {
+	case err == nil:
+		old := p
+		before = &old
+		if !f.Apply(&p) {
+			return p, before, nil
+		}
+	case errors.As(err, &e):
+		p = webhook.Program{ID: id, CreatedAt: now}
+		f.Apply(&p)
+	default:
+		return p, nil, err
+	}
+	p.UpdatedAt = now
+	err = w.t.Exec(`INSERT INTO programs (id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+		ON CONFLICT DO UPDATE SET name = ?2, max_subscriptions = ?3, rate_limit = ?4, max_in_flight = ?5, updated_at = ?7`,
+		id, p.Name, orDefault(p.Limits.MaxSubscriptions), orDefault(p.Limits.RateLimit), orDefault(p.Limits.MaxInFlight),
+		p.CreatedAt.UnixMilli(), now.UnixMilli())
+	w.programChanged(id)
+	return p, before, err
+}
+
+// programChanged drops a program from the cache, and notifies watchers, after the commit.
+func (w Write) programChanged(id string) {
+	w.t.AfterCommit(func() {
+		w.s.programs.forget(id)
+		w.s.watchers.programChanged(id)
+	})
+}
+
+// orDefault binds a limit; nil is NULL.
+func orDefault(limit *int) any {
+	if limit == nil {
+		return nil
+	}
+	return *limit
+}
+
+// Page returns a page of the programs, and how many match the filters.
+func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
+	b := bindsOf(q)
+	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
+	err = s.view(ctx, func(v *view) error {
+		if err := v.Scan(countPrograms.text, countPrograms.args(b), &total); err != nil || q.Number-1 > total/q.Size {
+			return err
+		}
+		page := orderedPrograms(q.Sort)
+		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
+			p, err := scanProgram(scan)
+			programs = append(programs, p)
+			return err
+		})
+	})
+	return programs, total, err
+}
+
+var (
+	listedPrograms = " FROM programs WHERE " +
+		allOf(isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
+	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
+	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
+)
+
+// orderedPrograms returns the query of a page in an order. The id is the last criterion.
+func orderedPrograms(order []webhook.SortField) statement {
+	var terms []string
+	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
+		if f.Descending {
+			f.Name += " DESC"
+		}
+		terms = append(terms, f.Name)
+	}
+	return selectPrograms.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
+}
+
+// The statistics of the programs whose ids are a JSON array: each row has the id and four
+// numbers.
+const (
+	countProgramSubscriptions = `SELECT s.program_id, count(*), sum(s.active), sum(s.status = 'failing'), sum(s.status = 'disabled')
+		FROM json_each(?1) i CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program
+		WHERE s.program_id = i.value AND s.deleted_at IS NULL GROUP BY i.key`
+	countProgramIncidents = `SELECT n.program_id, count(*), 0, 0, 0 FROM incidents n INDEXED BY incidents_unresolved
+		WHERE n.closed_at IS NULL AND n.num > 0 AND n.program_id IN (SELECT value FROM json_each(?1)) GROUP BY n.program_id`
+	countProgramTokens = `SELECT t.program_id, count(*), 0, 0, 0 FROM json_each(?1) i CROSS JOIN tokens t INDEXED BY tokens_by_program
+		WHERE t.program_id = i.value AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > ?2) GROUP BY i.key`
+	selectProgramHeads = `SELECT e.program_id, e.seq, e.received_at, 0, 0 FROM json_each(?1) i
+		CROSS JOIN events e INDEXED BY events_by_seq
+		WHERE e.program_id = i.value AND e.seq = (SELECT max(seq) FROM events WHERE program_id = i.value)`
+	countProgramAttempts = `SELECT t.program_id, sum(t.success), sum(t.failed), sum(t.retryable), 0
+		FROM json_each(?1) i CROSS JOIN stats t
+		WHERE t.program_id = i.value AND t.subscription_id = '' AND t.span = ?2 AND t.at >= ?3 GROUP BY i.key`
+)
+
+// Statistics returns the statistics of programs, with the same number of queries for one as for
+// a hundred.
+func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*webhook.ProgramStatistics, error) {
+	now := s.clock.now()
+	from := now.Truncate(StatHour).Add(-23 * StatHour)
+	all := make(map[string]*webhook.ProgramStatistics, len(ids))
+	for _, id := range ids {
+		all[id] = new(webhook.ProgramStatistics)
+	}
+	// Memory first, see [Store.Stats].
+	s.stats.each(func(key statKey, stat *webhook.Stat) {
+		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.span == StatHour && key.at >= from.UnixMilli() {
+			p.Attempts.Success += stat.Success
+			p.Attempts.Failed += stat.Failed
+			p.Attempts.Retryable += stat.Retryable
+		}
+	})
+	parts := []struct {
+		query string
+		args  []any
+		add   func(p *webhook.ProgramStatistics, n [4]int64)
+	}{
+		{countProgramSubscriptions, nil, func(p *webhook.ProgramStatistics, n [4]int64) {
+			p.Subscriptions, p.ActiveSubscriptions, p.FailingSubscriptions, p.DisabledSubscriptions = int(n[0]), int(n[1]), int(n[2]), int(n[3])
+		}},
+		{countProgramIncidents, nil, func(p *webhook.ProgramStatistics, n [4]int64) { p.OpenIncidents = int(n[0]) }},
+		{countProgramTokens, []any{now.UnixMilli()}, func(p *webhook.ProgramStatistics, n [4]int64) { p.Tokens = int(n[0]) }},
+		{selectProgramHeads, nil, func(p *webhook.ProgramStatistics, n [4]int64) {
+			p.Events, p.LastEventAt = n[0], time.UnixMilli(n[1]).UTC()
+		}},
+		{countProgramAttempts, []any{StatHour.Milliseconds(), from.UnixMilli()}, func(p *webhook.ProgramStatistics, n [4]int64) {
+			p.Attempts.Success += n[0]
+			p.Attempts.Failed += n[1]
+			p.Attempts.Retryable += n[2]
+		}},
+	}
+	return all, s.view(ctx, func(v *view) error {
+		for _, part := range parts {
+			err := v.Each(part.query, append([]any{jsonOf(ids)}, part.args...), func(scan func(...any) error) error {
+				var id string
+				var n [4]int64
+				err := scan(&id, &n[0], &n[1], &n[2], &n[3])
+				if p := all[id]; p != nil && err == nil {
+					part.add(p, n)
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// programCache caches programs by id. Only this process changes programs, so a change drops
+// the one that it changes.
+type programCache struct {
+	mu         sync.RWMutex
+	programs   map[string]*webhook.Program // the programs are read-only
+	generation int                         // incremented by forget
+}
+
+const programCacheSize = 16 << 10
+
+// get returns a cached program, nil if there is none, and the current generation for put.
+func (c *programCache) get(id string) (*webhook.Program, int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.programs[id], c.generation
+}
+
+// put caches a program that was read in a generation, unless one was forgotten since.
+func (c *programCache) put(p *webhook.Program, generation int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if generation != c.generation {
+		return
+	}
+	if c.programs == nil || len(c.programs) >= programCacheSize {
+		c.programs = make(map[string]*webhook.Program)
+	}
+	c.programs[p.ID] = p
+}
+
+// forget drops a program after a change.
+func (c *programCache) forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.programs, id)
+	c.generation++
 }

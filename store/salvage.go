@@ -218,7 +218,7 @@ func records(each func(query string, row func(scan func(...any) error) error) er
 	for _, kind := range [...]struct{ name, query string }{
 		{"program", "SELECT id, id, '', created_at, 0, 0 FROM programs ORDER BY created_at, id"},
 		{"subscription", "SELECT id, program_id, url, created_at, revision, deleted_at IS NOT NULL FROM subscriptions ORDER BY created_at, id"},
-		{"token", "SELECT id, program_id, hint || '… of user ' || user_id, created_at, 0, revoked_at IS NOT NULL FROM tokens " +
+		{"token", "SELECT id, coalesce(program_id, ''), hint || '… of user ' || user_id, created_at, 0, revoked_at IS NOT NULL FROM tokens " +
 			"ORDER BY created_at, id"},
 		{"admin", "SELECT id, '', email, created_at, 0, 0 FROM admins ORDER BY created_at, id"},
 	} {

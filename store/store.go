@@ -124,6 +124,7 @@ type core struct {
 	deliveredFrom atomic.Int64
 
 	tokens   tokenCache
+	programs programCache
 	watchers watchers
 }
 

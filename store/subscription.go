@@ -24,8 +24,8 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 
 // CreateSubscription creates a subscription from valid fields and queues its first ping. It
 // returns the signing secret, which is shown only once. The subscription receives events that are
-// published from now on. limit is the maximum number of subscriptions in the program, 0 for no
-// limit.
+// published from now on. limit is the maximum number of subscriptions in a program without a limit
+// of its own, 0 for no limit.
 func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
@@ -76,9 +76,17 @@ func (w Write) CreateSubscription(programID, userID string, f *webhook.Subscript
 	return sub, secret, err
 }
 
-// limitSubscriptions returns an error if the program has limit subscriptions or more. It counts
-// only up to limit, which bounds the cost of creating one.
+// limitSubscriptions returns an error if the program has reached its own limit of subscriptions, or
+// without one the limit given here. It counts only up to the limit, which bounds the cost of creating
+// one.
 func (t *tx) limitSubscriptions(programID string, limit int) error {
+	var own sql.NullInt64
+	if err := t.Scan("SELECT max_subscriptions FROM programs WHERE id = ?", []any{programID}, &own); ignoreNoRows(err) != nil {
+		return err
+	}
+	if own.Valid {
+		limit = int(own.Int64)
+	}
 	const listed = "FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
 	var count int
 	if limit > 0 {

@@ -12,7 +12,11 @@ import (
 	"service/webhook"
 )
 
-const tokenColumns = "id, hint, program_id, user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
+const (
+	tokenColumns = "id, hint, coalesce(program_id, ''), user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
+	insertToken  = "INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at, expires_at) " +
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 // Create is [Write.CreateToken].
 func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
@@ -23,8 +27,9 @@ func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.T
 	return token, secret, err
 }
 
-// CreateToken creates a token, and its program if that is new. The secret cannot be retrieved
-// again, since only its SHA-256 is stored. The error is a *webhook.Error if n is invalid.
+// CreateToken creates a token, and its program if that is new. A platform token has no program.
+// The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
+// *webhook.Error if n is invalid.
 func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	now := w.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
@@ -41,12 +46,13 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	for i, scope := range n.Scopes {
 		names[i] = string(scope)
 	}
-	err := w.t.ensureProgram(n.ProgramID, now)
-	if err == nil {
-		err = w.t.Exec("INSERT INTO tokens (hash, "+tokenColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			hash[:], token.ID, token.Hint, token.ProgramID, token.UserID, token.Name, strings.Join(names, " "),
-			now.UnixMilli(), millis(token.ExpiresAt), nil, nil)
+	if n.ProgramID != "" {
+		if err := w.t.ensureProgram(n.ProgramID, now); err != nil {
+			return webhook.Token{}, "", err
+		}
 	}
+	err := w.t.Exec(insertToken, token.ID, hash[:], token.Hint, orNull(token.ProgramID), token.UserID, token.Name, strings.Join(names, " "),
+		now.UnixMilli(), millis(token.ExpiresAt))
 	return token, secret, err
 }
 
@@ -76,12 +82,13 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	if q.Sort[0].Descending {
 		order = " ORDER BY created_at DESC, id DESC"
 	}
+	listed := tokensListed(programID)
 	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan("SELECT count(*)"+listedTokens, args, &total); err != nil || q.Number-1 > total/q.Size {
+		if err := v.Scan("SELECT count(*)"+listed, args, &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.Each("SELECT "+tokenColumns+listedTokens+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
+		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
 			t, err := scanToken(scan)
 			tokens = append(tokens, t)
 			return err
@@ -103,9 +110,10 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 	if last != nil {
 		at, id = last.CreatedAt.UnixMilli(), last.ID
 	}
-	query := "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
+	listed := tokensListed(programID)
+	query := "SELECT " + tokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
 	if q.Sort[0].Descending {
-		query = "SELECT " + tokenColumns + listedTokens + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
+		query = "SELECT " + tokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
 			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
 	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
@@ -119,8 +127,15 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 	return tokens, err
 }
 
-const listedTokens = ` FROM tokens WHERE (?4 IS NULL OR program_id = ?4)
-	AND (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
+// tokensListed selects the listed tokens of a program, "" for all programs.
+func tokensListed(programID string) string {
+	if programID == "" {
+		return listedTokens + " AND ?4 IS NULL"
+	}
+	return listedTokens + " AND program_id = ?4"
+}
+
+const listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
 		IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
 	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)`
@@ -144,6 +159,14 @@ func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err
 	return token, err
 }
 
+// Token returns a token as of this write.
+func (w Write) Token(id string) (webhook.Token, error) {
+	token, err := scanToken(func(dest ...any) error {
+		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	})
+	return token, notFound(err, "token")
+}
+
 // RevokeToken revokes a token immediately and returns it. Revoking it again changes nothing.
 // The error is a *webhook.Error if there is no such token.
 func (w Write) RevokeToken(id string) (webhook.Token, error) {
@@ -151,11 +174,8 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 	if err != nil {
 		return webhook.Token{}, err
 	}
-	token, err := scanToken(func(dest ...any) error {
-		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
-	})
 	w.t.AfterCommit(w.s.tokens.clear)
-	return token, notFound(err, "token")
+	return w.Token(id)
 }
 
 // Authenticate returns the token with a secret. The error is a *webhook.Error with

@@ -17,6 +17,7 @@ type Changes struct {
 	Events        map[EventKey]int64  // the newest seq for each key
 	Subscriptions map[string]struct{} // ids of subscriptions that were created, changed or deleted
 	Queued        map[string]struct{} // ids of subscriptions with a newly queued delivery, such as a ping
+	Programs      map[string]struct{} // ids of programs whose name or limits changed
 	Alerts        bool                // an alert is to be sent
 	Incidents     bool                // an incident was opened or closed
 
@@ -128,6 +129,10 @@ func (ws *watchers) published(events []webhook.Event) {
 
 func (ws *watchers) subscriptionChanged(id string) {
 	ws.notify(func(c *Changes) { put(&c.Subscriptions, id) })
+}
+
+func (ws *watchers) programChanged(id string) {
+	ws.notify(func(c *Changes) { put(&c.Programs, id) })
 }
 
 func (ws *watchers) queued(subscriptionID string) {

@@ -28,6 +28,8 @@ const (
 	ActionEventTypeCreate          Action = "event_type.create"
 	ActionEventTypeUpdate          Action = "event_type.update"
 	ActionEventTypeDelete          Action = "event_type.delete"
+	ActionProgramCreate            Action = "program.create"
+	ActionProgramUpdate            Action = "program.update"
 	ActionTokenCreate              Action = "token.create"
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionTokenExport              Action = "token.export"
@@ -55,6 +57,7 @@ var actions = [...]Action{
 	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
+	ActionProgramCreate, ActionProgramUpdate,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
 	ActionSessionBegin, ActionSessionEnd,

@@ -214,7 +214,7 @@ var (
 	}
 )
 
-// TokenList lists the tokens of all programs for admins.
+// TokenList lists the tokens of one program, and for admins of all programs.
 var TokenList = &List{
 	Sort:    []string{"created_at"},
 	Default: []SortField{{Name: "created_at", Descending: true}},
@@ -222,6 +222,18 @@ var TokenList = &List{
 		{Name: "state", Values: []string{"valid", "expired", "revoked"}},
 		{Name: "user_id", Kind: FilterText},
 		{Name: "created_at", Kind: FilterTime},
+	},
+}
+
+// ProgramList lists the programs.
+var ProgramList = &List{
+	Sort:    []string{"created_at", "updated_at", "id", "name"},
+	Default: []SortField{{Name: "created_at"}},
+	Filters: []Filter{
+		{Name: "id", Kind: FilterText},
+		{Name: "name", Kind: FilterText},
+		{Name: "created_at", Kind: FilterTime},
+		{Name: "updated_at", Kind: FilterTime},
 	},
 }
 

@@ -4,9 +4,13 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 )
 
@@ -14,7 +18,166 @@ import (
 // visible to another.
 type Program struct {
 	ID        string // the platform's identifier, 1 to 64 of A-Z a-z 0-9 . _ -
+	Name      string
+	Limits    ProgramLimits
 	CreatedAt time.Time
+	UpdatedAt time.Time // last change of the fields above
+}
+
+// ProgramLimits are the limits of a program. Nil stands for the installation's default.
+type ProgramLimits struct {
+	MaxSubscriptions *int `json:"max_subscriptions"` // 0 is no limit
+	RateLimit        *int `json:"rate_limit"`        // requests in any 60 seconds; 0 is no limit
+	MaxInFlight      *int `json:"max_in_flight"`     // deliveries in flight, excluding pings; nil is no limit of its own
+}
+
+// Bounds of a program's fields.
+const (
+	MaxProgramName         = 200 // characters
+	MaxProgramLimit        = 1_000_000
+	MaxProgramInFlight     = 100_000
+	programFieldNames      = "name, limits"
+	programLimitFieldNames = "max_subscriptions, rate_limit, max_in_flight"
+)
+
+// ProgramFields are the fields of a request that creates or changes a program. Nil fields
+// are not changed.
+type ProgramFields struct {
+	ID               *string // as sent back; only compared with the program's
+	Name             *string
+	MaxSubscriptions **int // the inner nil is the default
+	RateLimit        **int
+	MaxInFlight      **int
+}
+
+// Apply sets the fields in a program, and reports whether that changed it.
+func (f *ProgramFields) Apply(p *Program) (changed bool) {
+	if f.Name != nil && *f.Name != p.Name {
+		p.Name, changed = *f.Name, true
+	}
+	for _, l := range [...]struct {
+		field **int
+		limit **int
+	}{
+		{f.MaxSubscriptions, &p.Limits.MaxSubscriptions}, {f.RateLimit, &p.Limits.RateLimit}, {f.MaxInFlight, &p.Limits.MaxInFlight},
+	} {
+		if l.field == nil {
+			continue
+		}
+		if old := *l.limit; (old == nil) != (*l.field == nil) || old != nil && *old != **l.field {
+			*l.limit, changed = *l.field, true
+		}
+	}
+	return changed
+}
+
+// ParseProgram parses the body of a request that creates or changes the program with an
+// id. Read-only fields are ignored.
+func ParseProgram(raw []byte, id string) (ProgramFields, *Error) {
+	var p programParser
+	if err := p.d.parse(raw, ""); err != nil {
+		return p.fields, err
+	}
+	if p.d.nodes[0].kind != jsontext.KindBeginObject {
+		return p.fields, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	for name, value := range p.d.members(0) {
+		p.field(string(p.d.text(name)), value)
+	}
+	if p.fields.ID != nil && *p.fields.ID != id {
+		p.fail(InvalidValue, "id", "must be the ID in the URL, or be left out")
+	}
+	return p.fields, invalid(p.faults)
+}
+
+// readOnlyProgramFields are the fields of a record that a request may send back unchanged.
+var readOnlyProgramFields = []string{"created_at", "updated_at", "statistics"}
+
+// programParser collects the fields of a request and what is wrong with them.
+type programParser struct {
+	d      document
+	fields ProgramFields
+	faults []Validation
+}
+
+func (p *programParser) fail(code, parameter, detail string) {
+	p.faults = append(p.faults, Validation{code, detail, parameter})
+}
+
+// field parses the value of a field.
+func (p *programParser) field(name string, value int32) {
+	switch {
+	case name == "id" || name == "name":
+		if !p.d.isString(value) {
+			p.fail(InvalidType, name, "must be a string")
+			return
+		}
+		text := string(p.d.text(value))
+		if name == "id" {
+			p.fields.ID = &text
+			return
+		}
+		p.fields.Name = &text
+		if utf8.RuneCountInString(text) > MaxProgramName {
+			p.fail(InvalidTooLong, name, fmt.Sprintf("must be at most %d characters", MaxProgramName))
+		} else if strings.ContainsFunc(text, unicode.IsControl) {
+			p.fail(InvalidFormat, name, "must not contain control characters")
+		}
+	case name == "limits":
+		if p.d.nodes[value].kind != jsontext.KindBeginObject {
+			p.fail(InvalidType, name, "must be an object; it has: "+programLimitFieldNames)
+		}
+		for member, limit := range p.d.members(value) {
+			p.limit(string(p.d.text(member)), limit)
+		}
+	case !slices.Contains(readOnlyProgramFields, name):
+		p.fail(InvalidUnknownField, join("", name), "is not a field of a program; it has: "+programFieldNames)
+	}
+}
+
+// limit parses a field of limits.
+func (p *programParser) limit(name string, value int32) {
+	at, least, most, meaning := join("limits", name), 0, MaxProgramLimit, "0 for no limit, or null for the default"
+	var field ***int
+	switch name {
+	case "max_subscriptions":
+		field = &p.fields.MaxSubscriptions
+	case "rate_limit":
+		field = &p.fields.RateLimit
+	case "max_in_flight":
+		field, least, most, meaning = &p.fields.MaxInFlight, 1, MaxProgramInFlight, "or null for no limit"
+	default:
+		p.fail(InvalidUnknownField, at, "is not a limit of a program; it has: "+programLimitFieldNames)
+		return
+	}
+	if p.d.nodes[value].kind == jsontext.KindNull {
+		*field = new(*int)
+		return
+	}
+	n, fault := p.d.integer(value)
+	switch {
+	case fault != nil:
+		p.fail(fault.Code, at, fault.Detail+", or null")
+	case n < int64(least) || n > int64(most):
+		p.fail(InvalidValue, at, fmt.Sprintf("must be %d to %d, %s", max(least, 1), most, meaning))
+	default:
+		limit := new(int)
+		*limit = int(n)
+		*field = &limit
+	}
+}
+
+// ProgramStatistics describe the health of a program in numbers.
+type ProgramStatistics struct {
+	Subscriptions         int       // not deleted
+	ActiveSubscriptions   int       // of Subscriptions, like the next two
+	FailingSubscriptions  int       // whose circuit breaker is open
+	DisabledSubscriptions int       // set inactive by the service
+	OpenIncidents         int       // not resolved
+	Tokens                int       // neither expired nor revoked
+	Events                int64     // accepted so far, including those removed since
+	LastEventAt           time.Time // zero for never
+	Attempts              Stat      // of the current hour and the 23 before it, excluding pings
 }
 
 var identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Scope is a permission of a token.
@@ -24,15 +26,15 @@ const (
 
 var scopes = [...]Scope{ScopeWebhooksRead, ScopeWebhooksWrite, ScopeEventsRead, ScopeEventsWrite, ScopeMetricsRead}
 
-// Scopes returns every scope.
+// Scopes returns the scopes that a token of a program can have: all but [ScopePlatform].
 func Scopes() []Scope { return scopes[:] }
 
 // Token is a stored bearer access token. The secret is shown once, at creation, and
 // only its SHA-256 is stored.
 type Token struct {
 	ID        string    `json:"id"`
-	Hint      string    `json:"hint"` // first characters of the secret, to recognize it
-	ProgramID string    `json:"program_id"`
+	Hint      string    `json:"hint"`       // first characters of the secret, to recognize it
+	ProgramID string    `json:"program_id"` // "" for a platform token
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
@@ -44,38 +46,141 @@ type Token struct {
 
 // NewToken is a request for a token.
 type NewToken struct {
-	ProgramID string    `json:"program_id"`
+	ProgramID string    `json:"program_id"` // "" for a platform token
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
+// Platform reports whether a platform token is requested.
+func (n *NewToken) Platform() bool { return slices.Contains(n.Scopes, ScopePlatform) }
+
 // Check returns what is wrong with the request, or nil.
 func (n NewToken) Check(now time.Time) *Error {
-	v := CheckIdentifier("program", n.ProgramID)
-	v = append(v, CheckIdentifier("user", n.UserID)...)
-	if len(n.Name) > 200 {
-		v = append(v, Validation{InvalidTooLong, "must be at most 200 bytes", "name"})
+	return Invalid(n.check(now, [4]string{"program", "user", "scope", "expires"})...)
+}
+
+// check returns what is wrong with the request. names are the parameters for its program,
+// user, scopes and expiry.
+func (n *NewToken) check(now time.Time, names [4]string) (v []Validation) {
+	program, user, scope, expires := names[0], names[1], names[2], names[3]
+	switch {
+	case !n.Platform():
+		v = CheckIdentifier(program, n.ProgramID)
+	case n.ProgramID != "":
+		v = append(v, Validation{InvalidValue, "must be left out: a platform token belongs to no program", program})
+	}
+	v = append(v, CheckIdentifier(user, n.UserID)...)
+	if len(n.Name) > MaxTokenName {
+		v = append(v, Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxTokenName), "name"})
 	}
 	if len(n.Scopes) == 0 {
-		v = append(v, Validation{InvalidRequired, "is required: one or more of " + JoinScopes(Scopes(), ", "), "scope"})
+		v = append(v, Validation{InvalidRequired, "is required: one or more of " + JoinScopes(Scopes(), ", ") +
+			"; or platform alone", scope})
 	}
 	for i, s := range n.Scopes {
-		if !slices.Contains(scopes[:], s) {
-			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s", s, JoinScopes(Scopes(), ", ")), "scope"})
-		} else if slices.Contains(n.Scopes[:i], s) {
-			v = append(v, Validation{InvalidDuplicate, fmt.Sprintf("%q is given twice", s), "scope"})
+		switch {
+		case s == ScopePlatform && len(n.Scopes) > 1:
+			v = append(v, Validation{InvalidValue, "platform must be the only scope: it includes the others", scope})
+		case s != ScopePlatform && !slices.Contains(scopes[:], s):
+			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s, platform", s, JoinScopes(Scopes(), ", ")), scope})
+		case slices.Contains(n.Scopes[:i], s):
+			v = append(v, Validation{InvalidDuplicate, fmt.Sprintf("%q is given twice", s), scope})
 		}
 	}
 	if !n.ExpiresAt.IsZero() && !n.ExpiresAt.After(now) {
-		v = append(v, Validation{InvalidValue, "must be in the future", "expires"})
+		v = append(v, Validation{InvalidValue, "must be in the future", expires})
 	}
-	return Invalid(v...)
+	return v
 }
 
-// Allows reports whether the token has the scope.
-func (t *Token) Allows(s Scope) bool { return slices.Contains(t.Scopes, s) }
+// MaxTokenName is the maximum length of a token's name, in bytes.
+const MaxTokenName = 200
+
+// Platform reports whether this is a platform token, which may act in any program.
+func (t *Token) Platform() bool { return slices.Contains(t.Scopes, ScopePlatform) }
+
+// Allows reports whether the token has the scope. A platform token has every scope.
+func (t *Token) Allows(s Scope) bool { return t.Platform() || slices.Contains(t.Scopes, s) }
+
+// ParseToken parses the body of a request for a token of a program.
+func ParseToken(raw []byte, programID string, now time.Time) (NewToken, *Error) {
+	n := NewToken{ProgramID: programID}
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return n, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return n, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	var v []Validation
+	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+	for name, value := range d.members(0) {
+		switch s := string(d.text(name)); s {
+		case "user_id", "name":
+			if !d.isString(value) {
+				fail(InvalidType, s, "must be a string")
+			} else if s == "name" {
+				n.Name = string(d.text(value))
+			} else {
+				n.UserID = string(d.text(value))
+			}
+		case "scopes":
+			var faults []Validation
+			n.Scopes, faults = parseScopes(&d, value)
+			v = append(v, faults...)
+		case "expires_at":
+			if fault := n.parseExpiry(&d, value); fault != nil {
+				v = append(v, *fault)
+			}
+		default:
+			fail(InvalidUnknownField, join("", s), "is not a field of a new token; it has: user_id, scopes, name, expires_at")
+		}
+	}
+	return n, invalid(merge(v, n.check(now, [4]string{"program_id", "user_id", "scopes", "expires_at"})))
+}
+
+// parseScopes parses the scopes of a token of a program.
+func parseScopes(d *document, list int32) (all []Scope, v []Validation) {
+	if d.nodes[list].kind != jsontext.KindBeginArray {
+		return nil, []Validation{{InvalidType, `must be an array of scopes such as "events.write"`, "scopes"}}
+	}
+	for i, value := range d.elements(list) {
+		at := element("scopes", i)
+		if i > len(scopes) {
+			return all, append(v, Validation{InvalidTooMany, fmt.Sprintf("must have at most %d elements", len(scopes)), "scopes"})
+		}
+		if !d.isString(value) {
+			v = append(v, Validation{InvalidType, "must be a string", at})
+			continue
+		}
+		s := Scope(d.text(value))
+		if s == ScopePlatform {
+			v = append(v, Validation{InvalidValue, "platform is not a scope of a program's token; create it with service token create", "scopes"})
+			continue
+		}
+		all = append(all, s)
+	}
+	return all, v
+}
+
+// parseExpiry parses expires_at; null is never.
+func (n *NewToken) parseExpiry(d *document, value int32) *Validation {
+	const detail = "must be a timestamp such as 2027-03-14T08:24:48.644Z, or null for never"
+	switch {
+	case d.nodes[value].kind == jsontext.KindNull:
+		return nil
+	case !d.isString(value):
+		return &Validation{InvalidType, detail, "expires_at"}
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(d.text(value)))
+	if err != nil {
+		return &Validation{InvalidFormat, detail, "expires_at"}
+	}
+	n.ExpiresAt = at.UTC().Truncate(time.Millisecond)
+	return nil
+}
 
 // Valid reports whether the token is neither expired nor revoked.
 func (t *Token) Valid(now time.Time) bool {

@@ -50,6 +50,7 @@ type dataAccess interface {
 	CreateToken(context.Context, webhook.NewToken) (webhook.Token, string, error)
 	Tokens(context.Context) ([]webhook.Token, error)
 	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
+	Programs(context.Context) ([]control.Program, error)
 	RotateKey(context.Context) (store.KeyRotation, error)
 	Release(context.Context) error
 	Admins(context.Context) ([]webhook.Admin, error)

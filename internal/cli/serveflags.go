@@ -53,7 +53,8 @@ type serveFlags struct {
 	SMTPUser           string   `name:"smtp-user" placeholder:"USER" help:"User name for the mail server."`
 	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
 	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
-	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit."`
+	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
+	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting those in a program. 0 is no limit."`
 	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
 	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
@@ -71,21 +72,22 @@ type serveFlags struct {
 func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	var f configErrors
 	s := &server.Config{
-		Dir:              c.Data,
-		SecretKeyFile:    c.SecretKeyFile,
-		Version:          version(),
-		TLS:              f.choice("tls", c.TLS, "auto", "off") != "off",
-		TrustedProxies:   f.proxies("trusted-proxy", c.TrustedProxy),
-		AllowHTTP:        c.AllowHTTP,
-		RetryPolicy:      f.retryPolicy(c.RetrySchedule, c.RetryJitter),
-		AttemptTimeout:   f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute),
-		MaxInFlight:      f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit),
-		MaxConnections:   f.integer("max-connections", c.MaxConnections, 1, 1<<16),
-		BatchSize:        f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
-		BatchWindow:      f.duration("batch-window", c.BatchWindow, 0, time.Minute),
-		RateLimit:        f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
-		RequestTimeout:   f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
-		MaxSubscriptions: f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
+		Dir:               c.Data,
+		SecretKeyFile:     c.SecretKeyFile,
+		Version:           version(),
+		TLS:               f.choice("tls", c.TLS, "auto", "off") != "off",
+		TrustedProxies:    f.proxies("trusted-proxy", c.TrustedProxy),
+		AllowHTTP:         c.AllowHTTP,
+		RetryPolicy:       f.retryPolicy(c.RetrySchedule, c.RetryJitter),
+		AttemptTimeout:    f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute),
+		MaxInFlight:       f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit),
+		MaxConnections:    f.integer("max-connections", c.MaxConnections, 1, 1<<16),
+		BatchSize:         f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
+		BatchWindow:       f.duration("batch-window", c.BatchWindow, 0, time.Minute),
+		RateLimit:         f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
+		PlatformRateLimit: f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000),
+		RequestTimeout:    f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
+		MaxSubscriptions:  f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
 		HealthPolicy: webhook.HealthPolicy{
 			FailingAfter:   f.integer("failing-after", c.FailingAfter, 0, 1<<20),
 			RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -21,9 +22,9 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	dataFlag
 	keyFlag
-	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required)."`
+	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required, except with --scope platform)."`
 	User    string   `placeholder:"ID" help:"User that the token acts for (required)."`
-	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}."`
+	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}; or platform, which manages all programs and acts in any."`
 	Name    string   `placeholder:"N" help:"Label for the list of tokens."`
 	Expires string   `placeholder:"D" help:"Lifetime, such as 90d. Default: until it is revoked."`
 }
@@ -97,7 +98,7 @@ func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
 	for _, k := range all {
-		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, k.ProgramID, k.UserID,
+		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, cmp.Or(k.ProgramID, "-"), k.UserID,
 			webhook.JoinScopes(k.Scopes, ","), day(k.CreatedAt), tokenState(&k, now), terminal.Escape(k.Name))
 	}
 	return t.Flush()
@@ -133,6 +134,10 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "Revoked token %s (%s…) of program %s.\n", revoked.ID, revoked.Hint, revoked.ProgramID)
+	whose := "of program " + revoked.ProgramID
+	if revoked.Platform() {
+		whose = "of the platform"
+	}
+	_, err = fmt.Fprintf(std.Out, "Revoked token %s (%s…) %s.\n", revoked.ID, revoked.Hint, whose)
 	return err
 }

@@ -124,6 +124,13 @@ func (c *Client) RevokeToken(ctx context.Context, id string) (webhook.Token, err
 	return revoked, err
 }
 
+// Programs calls [AuditedStore.Programs] in the running server.
+func (c *Client) Programs(ctx context.Context) ([]Program, error) {
+	var all []Program
+	err := c.call(ctx, http.MethodGet, "/programs", nil, &all)
+	return all, err
+}
+
 // RotateKey calls [AuditedStore.RotateKey] in the running server.
 func (c *Client) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 	var r store.KeyRotation

@@ -45,6 +45,9 @@ func (s *Server) Handler() http.Handler {
 	m.HandleFunc("POST /tokens/{id}/revoke", s.respond(func(r *http.Request) (any, error) {
 		return s.Store.RevokeToken(r.Context(), r.PathValue("id"))
 	}))
+	m.HandleFunc("GET /programs", s.respond(func(r *http.Request) (any, error) {
+		return s.Store.Programs(r.Context())
+	}))
 	m.HandleFunc("POST /release", s.respond(func(r *http.Request) (any, error) {
 		return struct{}{}, s.Store.Release(r.Context())
 	}))

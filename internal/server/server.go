@@ -163,7 +163,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Store: s.store, Logger: cfg.Logger, Catalog: catalog,
 		Rules: rules,
 		Ready: s.delivering, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, BaseURL: s.baseURL,
-		RateLimit: cfg.RateLimit, RequestTimeout: cfg.RequestTimeout,
+		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
 		Metrics: registry,
 	})
 	s.route(apiHandler)

@@ -1,0 +1,231 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+
+	"service/store"
+	"service/webhook"
+)
+
+// programHeader selects the program that a platform token acts in. Responses name the
+// program with it.
+const programHeader = "X-Program-Id"
+
+// selectProgram determines the program that a request with a token acts in. A token of a
+// program can only select its own: the error for another does not say whether it exists.
+func (a *API) selectProgram(req *request) error {
+	req.programID = req.token.ProgramID
+	values := req.http.Header[programHeader]
+	if values == nil {
+		return nil
+	}
+	if len(values) > 1 {
+		return webhook.Invalid(webhook.Validation{Code: webhook.InvalidFormat, Parameter: programHeader, Detail: "must be given once"})
+	}
+	id := values[0]
+	if faults := webhook.CheckIdentifier(programHeader, id); faults != nil {
+		faults[0].Code = webhook.InvalidFormat
+		return webhook.Invalid(faults...)
+	}
+	switch {
+	case id == req.programID:
+		return nil
+	case !req.token.Platform():
+		return webhook.NewError(webhook.CodeForbidden,
+			"The access token belongs to another program. Only a platform token may select a program with "+programHeader+".")
+	}
+	if _, err := a.store.Programs().Get(req.ctx, id); isNotFound(err) {
+		return webhook.NewError(webhook.CodeNotFound, "There is no program "+id+".")
+	} else if err != nil {
+		return err
+	}
+	req.programID = id
+	return nil
+}
+
+func isNotFound(err error) bool {
+	var e *webhook.Error
+	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
+}
+
+// actor returns an audit entry with the platform token and the address of the request, the
+// zero value if the token belongs to a program.
+func (req *request) actor() (e webhook.AuditEntry) {
+	if !req.token.Platform() {
+		return e
+	}
+	host, _, err := net.SplitHostPort(req.http.RemoteAddr)
+	if err != nil {
+		host = ""
+	}
+	return webhook.AuditEntry{Admin: "token:" + req.token.ID, Address: host}
+}
+
+// audit records what a platform token changes, in the write that changes it. It does nothing
+// for a token of a program.
+func (req *request) audit(w store.Write, action webhook.Action, programID, subjectID, detail string) error {
+	e := req.actor()
+	if e.Admin == "" {
+		return nil
+	}
+	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
+	return w.Audit(e)
+}
+
+// programRecord is a program in the API.
+type programRecord struct {
+	ID         string                `json:"id"`
+	Name       string                `json:"name"`
+	Limits     webhook.ProgramLimits `json:"limits"`
+	CreatedAt  timestamp             `json:"created_at"`
+	UpdatedAt  timestamp             `json:"updated_at"`
+	Statistics programStatistics     `json:"statistics"`
+}
+
+type programStatistics struct {
+	Subscriptions         int           `json:"subscriptions"`
+	ActiveSubscriptions   int           `json:"active_subscriptions"`
+	FailingSubscriptions  int           `json:"failing_subscriptions"`
+	DisabledSubscriptions int           `json:"disabled_subscriptions"`
+	OpenIncidents         int           `json:"open_incidents"`
+	Tokens                int           `json:"tokens"`
+	Events                int64         `json:"events"`
+	LastEventAt           timestamp     `json:"last_event_at"`
+	Attempts24h           attemptCounts `json:"attempts_24h"`
+}
+
+type attemptCounts struct {
+	Success   int64 `json:"success"`
+	Failed    int64 `json:"failed"`
+	Retryable int64 `json:"retryable"`
+}
+
+// programHandlers serve the routes of programs.
+type programHandlers struct{ api *API }
+
+func (h programHandlers) find(req *request) (err error) {
+	req.tenant, err = h.api.store.Programs().Get(req.ctx, req.params.ByName("id"))
+	return err
+}
+
+// records returns the records of programs with their statistics.
+func (h programHandlers) records(req *request, programs []webhook.Program) ([]programRecord, error) {
+	ids := make([]string, len(programs))
+	for i := range programs {
+		ids[i] = programs[i].ID
+	}
+	statistics, err := h.api.store.Programs().Statistics(req.ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	records := make([]programRecord, len(programs))
+	for i := range programs {
+		p, s := &programs[i], statistics[programs[i].ID]
+		records[i] = programRecord{
+			ID: p.ID, Name: p.Name, Limits: p.Limits, CreatedAt: timestamp(p.CreatedAt), UpdatedAt: timestamp(p.UpdatedAt),
+			Statistics: programStatistics{
+				Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
+				DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens,
+				Events: s.Events, LastEventAt: timestamp(s.LastEventAt),
+				Attempts24h: attemptCounts{s.Attempts.Success, s.Attempts.Failed, s.Attempts.Retryable},
+			},
+		}
+	}
+	return records, nil
+}
+
+func (h programHandlers) list(req *request) (answer, error) {
+	programs, total, err := h.api.store.Programs().Page(req.ctx, &req.query)
+	if err != nil {
+		return answer{}, err
+	}
+	records, err := h.records(req, programs)
+	return answer{data: records, meta: newPageMeta(&req.query, total)}, err
+}
+
+func (h programHandlers) read(req *request) (answer, error) { return h.answer(req, req.tenant) }
+
+// answer returns the response with one program.
+func (h programHandlers) answer(req *request, p *webhook.Program) (answer, error) {
+	records, err := h.records(req, []webhook.Program{*p})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{data: records[0]}, nil
+}
+
+// put creates a program, or changes the fields that were sent.
+func (h programHandlers) put(req *request) (answer, error) {
+	id := req.params.ByName("id")
+	if faults := webhook.CheckIdentifier("id", id); faults != nil {
+		return answer{}, webhook.Invalid(faults...)
+	}
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	fields, invalid := webhook.ParseProgram(body, id)
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
+	var program webhook.Program
+	var before *webhook.Program
+	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		if program, before, err = w.PutProgram(id, &fields); err != nil {
+			return err
+		}
+		if err := conditions.exists(before != nil); err != nil {
+			return err
+		}
+		if before == nil {
+			return req.audit(w, webhook.ActionProgramCreate, id, id, programDetail(&webhook.Program{}, &program))
+		}
+		if detail := programDetail(before, &program); detail != "" {
+			return req.audit(w, webhook.ActionProgramUpdate, id, id, detail)
+		}
+		return nil
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	ans, err := h.answer(req, &program)
+	if before == nil {
+		ans.status, ans.location = http.StatusCreated, "/v2/programs/"+id
+	}
+	return ans, err
+}
+
+// programDetail describes for the audit log what changed between two states of a program.
+func programDetail(before, after *webhook.Program) string {
+	var changes []string
+	if before.Name != after.Name {
+		name, _ := json.Marshal(after.Name) // a string cannot fail
+		changes = append(changes, "name "+string(name))
+	}
+	for _, l := range [...]struct {
+		name        string
+		before, now *int
+	}{
+		{"max_subscriptions", before.Limits.MaxSubscriptions, after.Limits.MaxSubscriptions},
+		{"rate_limit", before.Limits.RateLimit, after.Limits.RateLimit},
+		{"max_in_flight", before.Limits.MaxInFlight, after.Limits.MaxInFlight},
+	} {
+		if was, is := limitText(l.before), limitText(l.now); was != is {
+			changes = append(changes, l.name+" "+is)
+		}
+	}
+	return strings.Join(changes, ", ")
+}
+
+func limitText(limit *int) string {
+	text, _ := json.Marshal(limit) // a number or null cannot fail
+	return string(text)
+}

@@ -1,0 +1,365 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// The matrix of routes and what a token selects with X-Program-Id.
+func TestPlatformTokens(t *testing.T) {
+	s := start(t)
+	made := s.records()
+	other := s.newToken("other", "oda", webhook.Scopes()...)
+	send := func(rt *route, token string, selected ...string) response {
+		headers := []string{"Authorization", "Bearer " + token}
+		for _, id := range selected {
+			headers = append(headers, programHeader, id)
+		}
+		return s.send(rt.method, made.path(rt), bodyFor(rt), headers...)
+	}
+	for _, rt := range s.api.routes() {
+		if rt.scope == scopeNone {
+			continue
+		}
+		name := rt.method + " " + rt.pattern
+		free := rt.scope == scopeAny || rt.scope == webhook.ScopePlatform
+
+		r := send(&rt, s.platform)
+		if free && r.status >= 400 {
+			t.Errorf("%s with a platform token: got %d %s", name, r.status, r.body)
+		}
+		if !free {
+			wantFault(t, name+" with a platform token", r, "required", programHeader)
+		}
+		if r.header[programHeader] != nil || r.header.Get("X-User-Id") != "ops" {
+			t.Errorf("%s with a platform token: got %v, want no program", name, r.header)
+		}
+
+		wantFault(t, name+" with a malformed program", send(&rt, s.platform, "ac me"), "invalid_format", programHeader)
+		wantFault(t, name+" with a malformed program and a partner's token", send(&rt, s.token, "/"), "invalid_format", programHeader)
+		r = send(&rt, s.platform, "nobody")
+		wantStatus(t, name+" with an unknown program", r, 404)
+		if !strings.Contains(r.body, "There is no program nobody.") || r.header[programHeader] != nil {
+			t.Errorf("%s with an unknown program: got %v %s", name, r.header, r.body)
+		}
+
+		// A partner's token cannot select another program, nor learn whether it exists.
+		foreign, unknown := send(&rt, other, "acme"), send(&rt, other, "nobody")
+		wantStatus(t, name+" with another program", foreign, 403)
+		if nameless(foreign) != nameless(unknown) || foreign.header.Get(programHeader) != "other" || strings.Contains(foreign.body, "acme") {
+			t.Errorf("%s with another program: got\n%v, and with an unknown one\n%v", name, foreign, unknown)
+		}
+		own := send(&rt, other, "other")
+		if (own.status == 403) != (rt.scope == webhook.ScopePlatform) || own.header.Get(programHeader) != "other" {
+			t.Errorf("%s with its own program: got %v", name, own)
+		}
+	}
+
+	// With a program, a platform token can use every route as its own tokens can.
+	for _, rt := range s.api.routes() {
+		if rt.scope == scopeNone || rt.method != "GET" {
+			continue
+		}
+		r := send(&rt, s.platform, "acme")
+		if r.status != 200 || r.header.Get(programHeader) != "acme" || r.header.Get("X-User-Id") != "ops" {
+			t.Errorf("%s in a program: got %v", rt.pattern, r)
+		}
+		if rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath || rt.pattern == "/v2/token" {
+			continue
+		}
+		if own := send(&rt, s.token); nameless(own) != strings.ReplaceAll(nameless(r), "[ops]", "[ada]") {
+			t.Errorf("%s in a program: got\n%v, and with the program's token\n%v", rt.pattern, r, own)
+		}
+	}
+	twice := httptest.NewRequest("GET", "/v2/events", nil)
+	twice.Header["Authorization"], twice.Header[programHeader] = []string{"Bearer " + s.platform}, []string{"acme", "acme"}
+	wantFault(t, "two programs", s.serve(twice), "invalid_format", programHeader)
+}
+
+// What a platform token does in a program is the same as what a token of that program does, and
+// is in the audit log.
+func TestPlatformTokenActs(t *testing.T) {
+	s := start(t)
+	s.records()
+	token := data[identified](t, s.as(&route{scope: webhook.ScopePlatform}).send("GET", "/v2/token", "")).ID
+	in := func(method, target, body string, status int) string {
+		t.Helper()
+		r := s.send(method, target, body, "Authorization", "Bearer "+s.platform, programHeader, "acme")
+		wantStatus(t, method+" "+target, r, status)
+		return r.body
+	}
+	in("PUT", "/v2/programs/acme", `{"name":"Acme Ltd.","limits":{"rate_limit":9}}`, 200)
+	in("PUT", "/v2/programs/acme", `{"name":"Acme Ltd."}`, 200) // changes nothing
+	in("PUT", "/v2/programs/fresh", `{}`, 201)
+	in("POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/x","events":[{"name":"content_updated"}]}`, 201)
+	subs, _, err := s.store.Subscriptions().Page(t.Context(), "acme", listQuery(t, webhook.SubscriptionList, "sort=-created_at"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/v2/webhooks/subscriptions/" + subs[0].ID
+	in("PUT", path, `{"active":false}`, 200)
+	in("PUT", path, `{"active":true}`, 200)
+	in("PUT", path, `{"description":"d","ordered":true}`, 200)
+	in("PUT", "/v2/programs/acme", `{"limits":{"rate_limit":null}}`, 200)
+	in("POST", path+"/rotate_secret", "", 200)
+	replay := in("POST", path+"/replays", `{"from":"2026-01-01","only":"all"}`, 202)
+	replay, _, _ = strings.Cut(replay[strings.Index(replay, `"id":"`)+6:], `"`)
+	in("POST", path+"/replays/"+replay+"/cancel", "", 200)
+	in("POST", "/v2/bulk_runs", `{"action":"cancel"}`, 202)
+	in("DELETE", path, "", 200)
+	in("POST", "/v2/events", contentUpdated, 201)
+	created := in("POST", "/v2/programs/acme/tokens", `{"user_id":"backend","scopes":["events.write"]}`, 201)
+	id, _, _ := strings.Cut(created[strings.Index(created, `"id":"`)+6:], `"`)
+	in("DELETE", "/v2/programs/acme/tokens/"+id, "", 200)
+	in("DELETE", "/v2/programs/acme/tokens/"+id, "", 200) // changes nothing
+
+	entries, _, err := s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "sort=at&page[size]=100"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		if e.Admin != "token:"+token || e.Address != "192.0.2.1" {
+			t.Errorf("entry %+v: want the platform token and its address", e)
+		}
+		if e.ProgramID != "acme" && e.ProgramID != "fresh" || e.SubjectID == "" {
+			t.Errorf("entry %+v: want a program and a subject", e)
+		}
+		got = append(got, string(e.Action)+": "+strings.ReplaceAll(e.Detail, replay, "R"))
+	}
+	want := []string{
+		`program.update: name "Acme Ltd.", rate_limit 9`, "program.create: ", "subscription.create: content_updated", "subscription.pause: ",
+		"subscription.resume: ", "subscription.update: set description, ordered", "program.update: rate_limit null",
+		"subscription.rotate_secret: …", "subscription.replay: replay R", "subscription.cancel_replay: replay R", "delivery.cancel: …",
+		"subscription.delete: ", "token.create: for user backend, with events.write", "token.revoke: of user backend",
+	}
+	for i := range got {
+		if i < len(want) && strings.HasSuffix(want[i], "…") {
+			got[i] = got[i][:min(len(got[i]), len(want[i])-len("…"))] + "…"
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the audit log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func listQuery(t *testing.T, l *webhook.List, raw string) *webhook.ListQuery {
+	t.Helper()
+	q, err := queryRules{list: l}.parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &q
+}
+
+// A key of a platform token is bound to the program in which it was used.
+func TestIdempotencyKeyOfAnotherProgram(t *testing.T) {
+	s := start(t)
+	s.newToken("other", "oda", webhook.Scopes()...)
+	body := `{"url":"https://partner.example/x","events":[{"name":"content_updated"}]}`
+	send := func(program string) response {
+		return s.send("POST", "/v2/webhooks/subscriptions", body,
+			"Authorization", "Bearer "+s.platform, programHeader, program, "Idempotency-Key", "k")
+	}
+	first := send("acme")
+	wantStatus(t, "the first", first, 201)
+	if again := send("acme"); again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("again: got %v, want the first response", again)
+	}
+	wantStatus(t, "in another program", send("other"), 409)
+}
+
+// Preconditions of a program, which has no ETag.
+func TestProgramPreconditions(t *testing.T) {
+	s := start(t)
+	put := func(id, header, value string) int {
+		return s.send("PUT", "/v2/programs/"+id, `{"name":"n"}`, "Authorization", "Bearer "+s.platform, header, value).status
+	}
+	for _, test := range []struct {
+		id, header, value string
+		want              int
+	}{
+		{"new", "If-Match", "*", 412}, {"new", "If-Match", `"x"`, 412}, {"new", "If-None-Match", `"x"`, 201}, {"new2", "If-None-Match", "*", 201},
+		{"new", "If-None-Match", "*", 412}, {"new", "If-Match", "*", 200}, {"new", "If-Match", `"x"`, 412}, {"new", "If-Match", "x", 400},
+	} {
+		if got := put(test.id, test.header, test.value); got != test.want {
+			t.Errorf("%s with %s: %s: got %d, want %d", test.id, test.header, test.value, got, test.want)
+		}
+	}
+}
+
+func TestProgramFields(t *testing.T) {
+	s := start(t)
+	for body, parameter := range map[string]string{
+		`{"name":5}`: "name invalid_type",
+		`{"name":"` + strings.Repeat("ä", 201) + `"}`: "name too_long",
+		`{"name":"a\nb"}`:                      "name invalid_format",
+		`{"id":"other"}`:                       "id invalid_value",
+		`{"limits":5}`:                         "limits invalid_type",
+		`{"limits":{"rate_limit":-1}}`:         "limits.rate_limit invalid_value",
+		`{"limits":{"rate_limit":1000001}}`:    "limits.rate_limit invalid_value",
+		`{"limits":{"rate_limit":"5"}}`:        "limits.rate_limit invalid_type",
+		`{"limits":{"max_in_flight":0}}`:       "limits.max_in_flight invalid_value",
+		`{"limits":{"max_subscriptions":1.5}}`: "limits.max_subscriptions invalid_type",
+		`{"limits":{"max":1}}`:                 "limits.max unknown_field",
+		`{"colour":"red"}`:                     "colour unknown_field",
+	} {
+		name, code, _ := strings.Cut(parameter, " ")
+		r := s.send("PUT", "/v2/programs/p", body, "Authorization", "Bearer "+s.platform)
+		wantFault(t, body, r, code, name)
+	}
+	wantFault(t, "a malformed id", s.send("PUT", "/v2/programs/-p", `{}`, "Authorization", "Bearer "+s.platform), "invalid_format", "id")
+	wantStatus(t, "nothing was created", s.send("GET", "/v2/programs/p", "", "Authorization", "Bearer "+s.platform), 404)
+
+	for body, parameter := range map[string]string{
+		`{}`:                                                           "user_id required",
+		`{"user_id":"u","scopes":[]}`:                                  "scopes required",
+		`{"user_id":"u","scopes":["platform"]}`:                        "scopes invalid_value",
+		`{"user_id":"u","scopes":["sing"]}`:                            "scopes invalid_value",
+		`{"user_id":"u","scopes":[5]}`:                                 "scopes[0] invalid_type",
+		`{"user_id":"u","scopes":"events.read"}`:                       "scopes invalid_type",
+		`{"user_id":"u","scopes":["events.read","events.read"]}`:       "scopes duplicate",
+		`{"user_id":"u","scopes":["events.read"],"expires_at":"soon"}`: "expires_at invalid_format",
+		`{"user_id":"u","scopes":["events.read"],"expires_at":"2001-01-01T00:00:00Z"}`:         "expires_at invalid_value",
+		`{"user_id":"u","scopes":["events.read"],"program_id":"p"}`:                            "program_id unknown_field",
+		`{"user_id":"u","scopes":["events.read"],"name":"` + strings.Repeat("x", 201) + `"}`:   "name too_long",
+		`{"user_id":"u u","scopes":["events.read"]}`:                                           "user_id invalid_format",
+		`{"user_id":"u","scopes":[` + strings.Repeat(`"events.read",`, 99) + `"events.read"]}`: "scopes too_many",
+	} {
+		name, code, _ := strings.Cut(parameter, " ")
+		r := s.send("POST", "/v2/programs/acme/tokens", body, "Authorization", "Bearer "+s.platform)
+		if e, _ := errorOf(r); r.status != 400 || !hasValidation(e.Validations, code, name) {
+			t.Errorf("%.80s: got %v, want %s", body, r, parameter)
+		}
+	}
+	wantStatus(t, "a token of a missing program",
+		s.send("POST", "/v2/programs/nobody/tokens", `{"user_id":"u","scopes":["events.read"]}`, "Authorization", "Bearer "+s.platform), 404)
+	own := data[identified](t, s.send("GET", "/v2/token", "")).ID
+	s.newToken("other", "oda", webhook.Scopes()...)
+	foreign := s.send("DELETE", "/v2/programs/other/tokens/"+own, "", "Authorization", "Bearer "+s.platform)
+	wantStatus(t, "a token of another program", foreign, 404)
+	wantStatus(t, "it was not revoked", s.send("GET", "/v2/token", ""), 200)
+}
+
+func hasValidation(all []webhook.Validation, code, parameter string) bool {
+	for _, v := range all {
+		if v.Code == code && v.Parameter == parameter {
+			return true
+		}
+	}
+	return false
+}
+
+// The limits of a program replace the defaults, and take effect with the next request.
+func TestProgramLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, limited(2), func(c *Config) { c.MaxSubscriptions, c.PlatformRateLimit = 1, 4 })
+		platform := s.newToken("", "ops", webhook.ScopePlatform)
+		put := func(limits string) {
+			t.Helper()
+			r := s.send("PUT", "/v2/programs/acme", `{"limits":`+limits+`}`, "Authorization", "Bearer "+platform)
+			wantStatus(t, "PUT "+limits, r, 200)
+			if !strings.HasPrefix(r.header.Get("RateLimit"), `"platform";r=`) || r.header.Get("RateLimit-Policy") != `"platform";q=4;w=60` {
+				t.Errorf("PUT %s: got %v, want the limit of the platform token", limits, r.header)
+			}
+		}
+		get := func(status int, state string) {
+			t.Helper()
+			r := s.send("GET", "/v2/event_types/ping", "")
+			wantStatus(t, "GET", r, status)
+			if got := r.header.Get("RateLimit"); got != state {
+				t.Errorf("GET: got RateLimit %s, want %s", got, state)
+			}
+		}
+		get(200, `"program";r=1;t=60`)
+		time.Sleep(time.Second)
+		get(200, `"program";r=0;t=59`)
+		get(429, `"program";r=0;t=59`)
+		put(`{"rate_limit":4}`)
+		time.Sleep(time.Second)
+		get(200, `"program";r=1;t=58`)
+		time.Sleep(time.Second)
+		get(200, `"program";r=0;t=57`)
+		put(`{"rate_limit":2}`) // two more must leave the window
+		get(429, `"program";r=0;t=59`)
+		put(`{"rate_limit":0}`)
+		get(200, "")
+		put(`{"rate_limit":null}`)
+		get(429, `"program";r=0;t=59`)
+		r := s.send("GET", "/v2/programs", "", "Authorization", "Bearer "+platform)
+		wantStatus(t, "one too many of the platform token", r, 429)
+		if !strings.Contains(r.body, "The platform token has reached its limit of 4 requests") {
+			t.Errorf("got %s", r.body)
+		}
+		r = s.send("GET", "/v2/events", "", "Authorization", "Bearer "+platform, programHeader, "acme")
+		wantStatus(t, "a platform token in the program counts against its limit", r, 429)
+		wantStatus(t, "another platform token", s.send("GET", "/v2/programs", "", "Authorization", "Bearer "+s.platform), 200)
+	})
+
+	s := start(t, func(c *Config) { c.MaxSubscriptions = 1 })
+	subscribe := func(status int) {
+		t.Helper()
+		r := s.send("POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/x","events":[{"name":"content_updated"}]}`)
+		wantStatus(t, "subscribe", r, status)
+	}
+	subscribe(201)
+	subscribe(400)
+	for _, limit := range []struct {
+		value string
+		allow int
+	}{{"3", 2}, {"0", 2}, {"1", 0}, {"null", 0}} {
+		wantStatus(t, "limit "+limit.value, s.send("PUT", "/v2/programs/acme", `{"limits":{"max_subscriptions":`+limit.value+`}}`,
+			"Authorization", "Bearer "+s.platform), 200)
+		for range limit.allow {
+			subscribe(201)
+		}
+		if limit.value != "0" {
+			subscribe(400)
+		}
+	}
+}
+
+// A page of programs costs the same number of queries for any number of programs.
+func TestProgramStatistics(t *testing.T) {
+	s := start(t)
+	s.records()
+	var r struct {
+		Data struct{ Statistics map[string]any }
+	}
+	decode(t, s.as(&route{scope: webhook.ScopePlatform}).send("GET", "/v2/programs/acme", ""), &r)
+	got := r.Data.Statistics
+	if at, _ := got["last_event_at"].(string); at == "" {
+		t.Errorf("last_event_at: got %v", got["last_event_at"])
+	}
+	delete(got, "last_event_at")
+	want := "map[active_subscriptions:1 attempts_24h:map[failed:1 retryable:0 success:1] disabled_subscriptions:0 events:2 " +
+		"failing_subscriptions:0 open_incidents:1 subscriptions:1 tokens:2]"
+	if fmt.Sprint(got) != want {
+		t.Errorf("got  %v\nwant %s", got, want)
+	}
+	ids := []string{}
+	err := s.store.Write(context.Background(), func(w store.Write) error {
+		for i := range 100 {
+			ids = append(ids, fmt.Sprintf("p%03d", i))
+			if _, _, err := w.PutProgram(ids[i], &webhook.ProgramFields{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := s.as(&route{scope: webhook.ScopePlatform}).send("GET", "/v2/programs?page[size]=100&sort=-id", "")
+	if n := strings.Count(page.body, `"attempts_24h"`); page.status != 200 || n != 100 || !strings.Contains(page.body, `"total_count":101`) {
+		t.Errorf("got %d programs: %.300s", n, page.body)
+	}
+}

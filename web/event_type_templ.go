@@ -82,7 +82,7 @@ func eventTypesPage(f ui.Frame, e *eventTypeRecords) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "Custom types are schema files in the folder event_types of the data directory, or are created over the API with a platform token.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "Custom types are schema files in the directory event_types of the data directory, or are created over the API with a platform token.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -64,7 +64,7 @@ func TestDegraded(t *testing.T) {
 	const degraded = `title="1 of 2 attempts failed in the last hour"`
 	page := v.do("GET", "/subscriptions/"+sub.ID)
 	page.want(t, 200, "1 of 2 attempts failed in the last hour.")
-	page.has(t, degraded, "Last attempt:", ": 503 Service Unavailable")
+	page.has(t, degraded, "Last attempt:", "· 503 Service Unavailable")
 	page.apart(t).inert(t)
 	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "failed in the last hour")
 	events, _, err := s.s.Events().Page(t.Context(), "acme", &webhook.ListQuery{Sort: webhook.EventList.Default, Size: 1})

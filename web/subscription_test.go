@@ -251,7 +251,7 @@ func TestSubscriptionActions(t *testing.T) {
 
 	l.publish("content_published", `"a"`, `"b"`)
 	l.end(l.form(), webhook.Attempt{ResponseStatus: 404, Duration: 9 * time.Millisecond})
-	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", ": 404 Not Found") // which is newer than the ping
+	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", "· 404 Not Found") // which is newer than the ping
 	v.send(path+"/pause").want(t, 303, "")
 	paused := v.do("GET", path)
 	paused.want(t, 200, "Paused.")

@@ -2,7 +2,9 @@ package api
 
 import (
 	"encoding/json"
+	"net/http"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -49,4 +51,64 @@ func (h eventTypeHandlers) read(req *request) (answer, error) {
 // eventTypeAnswer returns the response to a GET.
 func eventTypeAnswer(t *webhook.EventType) answer {
 	return answer{data: newEventTypeRecord(t), tagged: true}
+}
+
+// put creates an event type, or changes it in a way that keeps valid what is valid. The
+// catalog has it before the response is sent.
+func (h eventTypeHandlers) put(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
+	wanted, invalid := webhook.ParseEventType(req.params.ByName("name"), body)
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	t, created, err := h.api.store.EventTypes().Put(req.ctx, wanted,
+		func(before *webhook.EventType) error {
+			if before == nil && conditions.match != nil {
+				return changed("If-Match") // no entity tag matches a record that does not exist
+			} else if before == nil {
+				return nil
+			}
+			return conditions.write(func() (answer, error) { return eventTypeAnswer(before), nil })
+		},
+		func(w store.Write, created bool) error {
+			action := webhook.ActionEventTypeUpdate
+			if created {
+				action = webhook.ActionEventTypeCreate
+			}
+			return req.audit(w, action, "", wanted.Name, "")
+		})
+	if err != nil {
+		return answer{}, err
+	}
+	ans := answer{data: newEventTypeRecord(t)}
+	if created {
+		ans.status, ans.location = http.StatusCreated, "/v2/event_types/"+t.Name
+	}
+	return ans, nil
+}
+
+// delete returns the record as it was.
+func (h eventTypeHandlers) delete(req *request) (answer, error) {
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
+	t, err := h.api.store.EventTypes().Delete(req.ctx, req.eventType.Name,
+		func(t *webhook.EventType) error {
+			return conditions.write(func() (answer, error) { return eventTypeAnswer(t), nil })
+		},
+		func(w store.Write) error {
+			return req.audit(w, webhook.ActionEventTypeDelete, "", req.eventType.Name, "")
+		})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{data: newEventTypeRecord(t)}, nil
 }

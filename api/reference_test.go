@@ -180,7 +180,8 @@ func TestReferenceCommands(t *testing.T) {
 				case "probeSubscription":
 					of = failing
 				}
-				command.Text = strings.Replace(command.Text, pathOf(op), of.path(&route{pattern: routePattern(op.Path)}), 1)
+				rt := route{method: op.Method, pattern: routePattern(op.Path), scope: webhook.Scope(op.Scope)}
+				command.Text = strings.Replace(command.Text, pathOf(op), of.path(&rt), 1)
 				if op.Method == http.MethodDelete {
 					last = append(last, deletion{op.OperationID, op.Scope, command})
 					continue

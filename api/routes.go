@@ -98,6 +98,8 @@ func (a *API) routes() []route {
 		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false, nil},
 		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
 		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false, nil},
+		{"PUT", "/v2/event_types/:name", webhook.ScopePlatform, nil, none, eventTypes.put, false, nil},
+		{"DELETE", "/v2/event_types/:name", webhook.ScopePlatform, eventTypes.find, none, eventTypes.delete, false, nil},
 		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true, nil},
 		{"GET", referencePath, scopeNone, nil, free, documents.page, true, nil},
 		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true, nil},

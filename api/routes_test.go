@@ -33,8 +33,15 @@ func (i ids) path(rt *route) string {
 	case strings.HasPrefix(rt.pattern, "/v2/programs"):
 		id = i.program
 	}
+	eventType := i.eventType
+	switch { // of the API, since others cannot be changed
+	case rt.scope == webhook.ScopePlatform && rt.method == "PUT":
+		eventType = "order.shipped"
+	case rt.scope == webhook.ScopePlatform && rt.method == "DELETE":
+		eventType = "order.returned"
+	}
 	return strings.NewReplacer(":token_id", i.token,
-		":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", i.eventType).Replace(rt.pattern)
+		":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", eventType).Replace(rt.pattern)
 }
 
 // records creates one record of each kind.
@@ -55,6 +62,7 @@ func (s *service) records() ids {
 	}
 	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
+	s.defineEventType("order.returned")
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
 	token, _, err := s.store.Tokens().Create(s.t.Context(),
 		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
@@ -66,6 +74,8 @@ func (s *service) records() ids {
 
 func bodyFor(rt *route) string {
 	switch {
+	case rt.method == "PUT" && rt.pattern == "/v2/event_types/:name":
+		return `{"schema":` + orderSchema("order.shipped", `{}`) + `}`
 	case rt.method == "PUT" && rt.pattern == programPath:
 		return `{"name":"Acme"}`
 	case rt.method == "POST" && rt.pattern == programTokensPath:

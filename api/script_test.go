@@ -23,7 +23,8 @@ import (
 //
 //	# a comment
 //	> POST /v2/events            a request; its headers and, after an empty >,
-//	> Content-Type: …            its body. {{token}} has every scope.
+//	> Content-Type: …            its body. {{token}} has every scope,
+//	>                            {{platform_token}} is a platform token.
 //	< 201                        the response: its status, the headers that
 //	< Location: …                matter and, after an empty <, its complete
 //	<                            body, indented.
@@ -49,8 +50,9 @@ func TestScripts(t *testing.T) {
 			}
 			s := start(t)
 			p := player{service: s, t: t, file: file, known: map[string]string{
-				"token":        s.token,
-				"reader_token": s.newToken("acme", "rob", webhook.ScopeWebhooksRead, webhook.ScopeEventsRead),
+				"token":          s.token,
+				"platform_token": s.platform,
+				"reader_token":   s.newToken("acme", "rob", webhook.ScopeWebhooksRead, webhook.ScopeEventsRead),
 			}}
 			p.play(strings.Split(string(text), "\n"))
 		})

@@ -133,6 +133,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	}
 	q.credit = d.credit(q, store.CreditEvents)
 	// An offer leaves the slots that only priorityProven may use.
+	q.credit.Program = q.program.slots
 	q.credit.Keys, q.credit.Slots = keys, d.shares[max(q.priority(now), priorityIdle)]
 	d.credits.Offer(&q.credit)
 	return true

@@ -168,7 +168,7 @@ func TestNoCreditIsSpentBetweenJobs(t *testing.T) {
 			d.pings.acquire(q)
 			q.pingsInFlight = 1
 		} else {
-			d.credits.Take()
+			d.credits.Take(q.program.slots)
 			d.occupy(job{queue: q})
 		}
 		d.release(job{queue: q, id: "0", kind: kind}, &store.Recorded{}, time.Now())

@@ -127,11 +127,15 @@ type Dispatcher struct {
 	alerts     chan struct{}   // an alert is ready to send
 	workers    sync.WaitGroup
 
+	staleLimits map[string]struct{} // programs whose limit must be read; owned by the loop of Run
+
 	mu          sync.Mutex // guards the fields below
 	stopping    bool
 	queues      map[string]*subscriptionQueue // by subscription id
 	interested  map[store.EventKey]*queueSet  // the queues that want an event
 	runQueues   [priorities]runQueue          // queues that have work and may use a slot
+	programs    map[string]*program           // by id
+	limits      map[string]int                // deliveries in flight, of programs with a limit
 	nextTurn    priority                      // the priority whose turn is next
 	pings       pingSlots
 	timers      timers
@@ -155,14 +159,17 @@ func New(cfg Config) *Dispatcher {
 	}
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, client: client.New(cfg.client()), metrics: newMetrics(),
-		credits:    store.NewCredits(cfg.MaxConnections),
-		shares:     shares(cfg.MaxConnections),
-		lowReserve: max(1, cfg.MaxConnections/8),
-		wakeup:     make(chan struct{}, 1),
-		alerts:     make(chan struct{}, 1),
-		queues:     make(map[string]*subscriptionQueue),
-		interested: make(map[store.EventKey]*queueSet),
-		pings:      pingSlots{programs: make(map[string]*programPings)},
+		credits:     store.NewCredits(cfg.MaxConnections),
+		shares:      shares(cfg.MaxConnections),
+		lowReserve:  max(1, cfg.MaxConnections/8),
+		wakeup:      make(chan struct{}, 1),
+		alerts:      make(chan struct{}, 1),
+		queues:      make(map[string]*subscriptionQueue),
+		interested:  make(map[store.EventKey]*queueSet),
+		programs:    make(map[string]*program),
+		limits:      make(map[string]int),
+		staleLimits: make(map[string]struct{}),
+		pings:       pingSlots{programs: make(map[string]*programPings)},
 	}
 	if cfg.Metrics != nil {
 		cfg.Metrics.MustRegister(collector{d})
@@ -263,6 +270,9 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	}
 	var queues []*store.Queue
 	err = d.untilAvailable(ctx, "storage is not readable: pausing deliveries until it recovers", func() (err error) {
+		if err := d.readAllLimits(ctx); err != nil {
+			return err
+		}
 		queues, err = d.store.Queues().All(ctx)
 		return err
 	})
@@ -297,6 +307,7 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 	defer timer.Stop()
 	released := d.store.Released()
 	for {
+		d.readLimits(ctx, nil)
 		d.reload(ctx, time.Now())
 		d.mu.Lock()
 		now := time.Now() // after the reload, during which workers rescheduled queues
@@ -318,7 +329,9 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 		case <-timer.C:
 		case <-d.wakeup:
 		case <-watcher.C:
-			d.apply(watcher.Take())
+			changes := watcher.Take()
+			d.readLimits(ctx, changes.Programs)
+			d.apply(changes)
 		case <-released:
 			released = nil
 			d.mu.Lock()
@@ -433,6 +446,7 @@ func isNotFound(err error) bool {
 // The caller holds d.mu.
 func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.queues[q.SubscriptionID] = q
+	d.join(q)
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		if d.interested[key] == nil {
@@ -466,6 +480,7 @@ func (d *Dispatcher) remove(q *subscriptionQueue) {
 	d.uninstall(q)
 	d.reschedule(q, phaseDeleted, time.Now())
 	delete(d.queues, q.SubscriptionID)
+	d.leave(q)
 }
 
 // storeFailed pauses all claims for storeRetryWait: an attempt that cannot be counted and

@@ -68,6 +68,10 @@ type subscriptionQueue struct {
 
 	timer timer
 
+	program *program // nil until the subscription was read
+	parked  bool     // membership in program.waiting
+	granted bool     // in a run queue, with a slot of its program set aside
+
 	target *client.Target // parsed from store.Queue.URL; nil until an attempt needs it
 }
 

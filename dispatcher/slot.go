@@ -58,10 +58,16 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		q.inRunQueue[p] = false
 		kind, ok := q.runnable(now, q.wantedSeq, &d.cfg)
 		if !ok || q.priority(now) != p {
+			if !ok {
+				d.ungrant(q)
+			}
 			d.reschedule(q, q.phase, now) // not yet, or with another priority
+			d.unpark(q.program, now)
 			continue
 		}
-		d.credits.Take()
+		if !d.takeSlot(q) {
+			continue
+		}
 		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, beforeDue: kind == store.CreditDue && !due(q.nextDue, now)}
 		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
@@ -75,6 +81,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			q.forming++
 			to = phaseReading
 		}
+		d.unpark(q.program, now)
 		d.reschedule(q, to, now)
 		return j, true
 	}
@@ -170,7 +177,9 @@ func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 		q.pingsInFlight--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {
-		d.credits.Return()
+		d.credits.Return(q.program.slots)
+		d.unpark(q.program, now) // before q asks for another slot
+		d.forget(q.program)
 		q.inFlight--
 		if j.priority > priorityIdle {
 			d.lowInFlight--

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -53,10 +54,18 @@ type Credit struct {
 	Except []string
 
 	// For an offered credit:
-	Keys  []EventKey // the events that it matches
-	Slots int        // spend it only while fewer slots than this are taken
+	Program *ProgramSlots // of the queue's program
+	Keys    []EventKey    // the events that it matches
+	Slots   int           // spend it only while fewer slots than this are taken
 
 	offered bool
+}
+
+// ProgramSlots counts the slots of a program. The zero value has no limit. It belongs to one
+// Credits, which guards it.
+type ProgramSlots struct {
+	taken int
+	limit int // 0 for no limit
 }
 
 // Credits holds the slots of one dispatcher and the credits that it offers. Spending a credit
@@ -96,19 +105,44 @@ func (c *Credits) Taken() int {
 	return c.taken
 }
 
-// Take takes a slot while the credits are paused.
-func (c *Credits) Take() {
+// Take takes a slot for a program while the credits are paused. The caller has checked that
+// both have one.
+func (c *Credits) Take(p *ProgramSlots) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken++
+	p.taken++
 }
 
-// Return returns a slot.
-func (c *Credits) Return() {
+// Return returns a slot of a program.
+func (c *Credits) Return(p *ProgramSlots) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.taken--
+	p.taken--
 }
+
+// Limit sets the maximum number of slots of a program, 0 for no limit. Slots beyond a lower
+// limit are not taken away.
+func (c *Credits) Limit(p *ProgramSlots, limit int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.limit = limit
+}
+
+// Program returns how many slots a program has taken, and how many more it may take;
+// [math.MaxInt] without a limit.
+func (c *Credits) Program(p *ProgramSlots) (taken, free int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.limit == 0 {
+		return p.taken, math.MaxInt
+	}
+	return p.taken, max(0, p.limit-p.taken)
+}
+
+// full reports whether a program has reached its limit. The caller must hold c.mu.
+func (p *ProgramSlots) full() bool { return p.limit > 0 && p.taken >= p.limit }
 
 // Pause stops or resumes the spending of offered credits.
 func (c *Credits) Pause(pause bool) {
@@ -196,7 +230,7 @@ func (c *Credits) take(t *tx) {
 				return
 			}
 			cr := c.offers[key][n]
-			if c.taken >= cr.Slots || !cr.Queue.Wants(e.Name, e.Seq) {
+			if c.taken >= cr.Slots || cr.Program.full() || !cr.Queue.Wants(e.Name, e.Seq) {
 				continue
 			}
 			g := gathering{logRun{To: cr.Queue.Seen}, cr.Queue, cr.Count, cr.Size}
@@ -207,6 +241,7 @@ func (c *Credits) take(t *tx) {
 			f.commit.Add(1)
 			c.close(cr)
 			c.taken++
+			cr.Program.taken++
 			c.spent++
 			t.formed = append(t.formed, f) // settle releases it even after an error
 		}

@@ -23,7 +23,8 @@ func due(id string) *Credit     { return &Credit{Queue: &Queue{SubscriptionID: i
 func duePing(id string) *Credit { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditPing} }
 
 func creditFor(q *Queue, slots int) *Credit {
-	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Keys: []EventKey{{q.ProgramID, "content_updated"}}}
+	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Program: new(ProgramSlots),
+		Keys: []EventKey{{q.ProgramID, "content_updated"}}}
 }
 
 // offered returns the result of an offered credit that was spent.
@@ -79,12 +80,12 @@ func TestInlineDelivery(t *testing.T) {
 	credits.Pause(true)
 	publish(t, s, "p", "content_updated")
 	credits.Pause(false)
-	credits.Take()
+	credits.Take(credit.Program)
 	publish(t, s, "p", "content_updated")
 	if n := credits.Taken(); n != 2 {
 		t.Errorf("%d slots are taken, want 2", n)
 	}
-	credits.Return()
+	credits.Return(credit.Program)
 	if !credits.Withdraw(credit) || credits.Withdraw(credit) {
 		t.Error("Withdraw did not return true once, then false")
 	}
@@ -337,7 +338,7 @@ func TestPanicReturnsCredits(t *testing.T) {
 	if claim, err := offered(t, credits); claim != nil || !errors.Is(err, ErrStale) {
 		t.Errorf("got %+v, %v; want %v", claim, err, ErrStale)
 	}
-	credits.Return()
+	credits.Return(bad.Program)
 	credits.Close()
 	if _, some := <-credits.C; some || credits.Taken() != 0 {
 		t.Errorf("%d slots are taken at the end, want 0", credits.Taken())

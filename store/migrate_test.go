@@ -136,7 +136,7 @@ func TestMigrationsAreOnlyAdded(t *testing.T) {
 		"0001_initial.sql", "0002_retention_alerts.sql", "0003_attention.sql", "0004_admins.sql", "0005_all_deliveries.sql", "0006_tokens.sql",
 		"0007_traces.sql", "0008_certificates.sql", "0009_attempts.sql", "0011_responses.sql", "0012_breaker.sql", "0013_delivered.sql",
 		"0014_bytes.sql", "0015_incidents.sql", "0016_bulk_runs.sql", "0017_alert_channels.sql", "0018_bulk_subscriptions.sql",
-		"0019_event_types.sql", "0020_platform.sql",
+		"0019_event_types.sql", "0020_roles.sql", "0021_platform.sql",
 	}
 	files, err := migrations.ReadDir("migrations")
 	must(t, err)

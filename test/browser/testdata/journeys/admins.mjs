@@ -94,7 +94,7 @@ check(await owner.getByText("Removed bo@example.com.").isVisible(), "the admin i
 await bo.fill("#email", "bo@example.com");
 await bo.fill("#password", password);
 await press(bo, "Sign in");
-check(await bo.getByText("No admin has this email and password.").isVisible(), "who was removed cannot sign in");
+check(await bo.getByText("Wrong email or password.").isVisible(), "who was removed cannot sign in");
 await visit(owner, "/audit");
-for (const what of ["admin invite", "admin role", "session end", "admin remove"]) check(await owner.getByText(what, { exact: true }).first().isVisible(), `${what} is in the audit log`);
+for (const what of ["admin invite", "admin role", "session end", "admin remove"]) check(await owner.locator("[data-row]", { hasText: what }).count() > 0, `${what} is in the audit log`);
 await done();

@@ -305,6 +305,43 @@ func TestEventTypePages(t *testing.T) {
 	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")
 }
 
+// TestEventTypeOfTheAPI holds that an event type that is created while the server runs has a
+// page at once, which shows the request that changes it.
+func TestEventTypeOfTheAPI(t *testing.T) {
+	var catalog *webhook.Catalog
+	w := testWeb(t, func(cfg *Config) {
+		catalog = webhook.NewCatalog(cfg.Rules.Catalog.Types()...)
+		cfg.Rules.Catalog = catalog
+	})
+	v := visit(t, w)
+	v.signIn(w)
+	v.do("GET", "/event-types/order.shipped").want(t, 404, "no event type with this name")
+	schema := func(title string) []byte {
+		return []byte(`{"title":"` + title + `","description":"Emitted when it's shipped.","type":"object","properties":{` +
+			`"id":{"type":"string","format":"uuid"},"timestamp":{"type":"string","format":"date-time"},"name":{"const":"order.shipped"},` +
+			`"version":{"const":"1"}},"required":["id","timestamp","name","version"],"additionalProperties":false,"examples":[{` +
+			`"id":"019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7","timestamp":"2026-03-14T08:24:48.644Z","name":"order.shipped","version":"1"}]}`)
+	}
+	for _, title := range []string{"Shipped", strings.Repeat("Shipped ", maxShownSchema/8)} {
+		et, invalid := webhook.NewEventType("order.shipped", schema(title))
+		if invalid != nil {
+			t.Fatal(invalid)
+		}
+		catalog.Set(et)
+		page := v.do("GET", "/event-types/order.shipped")
+		page.want(t, 200, "Change it over the API")
+		page.has(t, ">API<", "-X PUT", "/v2/event_types/order.shipped")
+		page.inert(t)
+		if long := len(et.Schema) > maxShownSchema; strings.Contains(page.body, "@event_type.json") != long {
+			t.Errorf("a schema of %d bytes: want a file in its place %t", len(et.Schema), long)
+		}
+	}
+	v.do("GET", "/event-types").has(t, `href="/event-types/order.shipped"`, ">API<", "<h2>Order")
+	v.do("GET", "/events/publish?name=order.shipped").want(t, 200, "order.shipped")
+	v.do("GET", "/events?filter[name]=order.shipped").want(t, 200, "order.shipped")
+	v.do("GET", "/event-types/content_published").hasNot(t, "Change it over the API")
+}
+
 // TestSchemaFields holds that schemas of any form are read as far as they can be.
 func TestSchemaFields(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -12,7 +12,7 @@ const (
 )
 
 // inject returns the error that a test injects into a statement of the writer, or
-// nil. ROLLBACK never fails, since it needs no disk.
+// nil. No fault is injected into ROLLBACK, which needs no disk.
 func (t *Tx) inject(query string) error {
 	if t.w.fault == nil || query == "ROLLBACK" {
 		return nil

@@ -31,9 +31,9 @@ type Hooks struct {
 	// of that write. UndoWrite must not run statements.
 	UndoWrite func()
 
-	// BeforeCommit runs after the writes of a transaction, if all of them are
-	// repeatable (see [Writer.DoRepeatable]). If it fails, the writes run again
-	// without it, in a new transaction.
+	// BeforeCommit runs inside the transaction, after its writes and before Stamp and
+	// COMMIT, if all of the writes are repeatable (see [Writer.DoRepeatable]). If it
+	// fails, the writes run again without it, in a new transaction.
 	BeforeCommit func(t *Tx) error
 
 	// Stamp runs at the end of each transaction that changed something, for example
@@ -45,7 +45,8 @@ type Hooks struct {
 	// not use the database.
 	AfterCommit func()
 
-	// Rollback is called after a commit failed. The owner discards what it
+	// Rollback is called after a transaction was rolled back, even if its writes then
+	// run again, and after a commit failed without one. The owner discards what it
 	// remembers of the writes, and all its cached state of the database.
 	//
 	// err says what happened. If it wraps [ErrRolledBack], the writes run again, or

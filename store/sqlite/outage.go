@@ -12,8 +12,9 @@ type outage struct {
 	failures    int       // number of writes that failed
 }
 
-// outageQuiet is how long all writes must succeed before an outage counts as over.
-// A full disk may still have room for a small write now and then.
+// outageQuiet is how long all writes must succeed before an outage counts as over,
+// unless [Writer.EndOutage] ends it earlier. A full disk may still have room for a small
+// write now and then.
 const outageQuiet = 5 * time.Second
 
 // record updates the outage after a commit. failures is the number of writes that

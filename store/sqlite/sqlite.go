@@ -2,9 +2,10 @@
 // group commit, and a pool of connections that read. It knows nothing about
 // webhooks.
 //
-// A write is a function that a caller passes to the [Writer]. A commit is one
-// transaction with all writes that wait when it begins, its batch. The owner of a [DB],
-// package store, adds work to commits with [Hooks].
+// A write is a function that a caller passes to the [Writer]. A commit runs its batch,
+// the writes that wait when it begins, in one transaction, or in a second one if the
+// first is rolled back. The owner of a [DB], package store, adds work to commits with
+// [Hooks].
 //
 // Guarantees:
 //   - A write that returned nil is fsynced and survives a power cut.
@@ -60,8 +61,8 @@ type DB struct {
 }
 
 // Open checks a database, opens it and migrates its schema. It creates the file if
-// it does not exist. If the database is damaged, Open changes no file and the error
-// wraps [ErrDamaged].
+// it does not exist. If the database is damaged, the error wraps [ErrDamaged]. If the
+// first check finds the damage, Open changes no file.
 func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	// SQLite would create a file that other users can read, and would give the WAL
 	// the same mode.

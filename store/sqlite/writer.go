@@ -28,12 +28,12 @@ var ErrUnavailable = errors.New("storage is not writable")
 var ErrClosed = fmt.Errorf("%w: closed", ErrUnavailable)
 
 // ErrRolledBack means that a transaction was rolled back because a write without a
-// savepoint failed. Its writes run again, each in a savepoint, if they are repeatable.
-// Otherwise the transaction had only one write, which fails.
+// savepoint, or the hook BeforeCommit, failed. Its writes run again, each in a savepoint,
+// if they are repeatable. Otherwise the transaction had only one write, which fails.
 var ErrRolledBack = errors.New("store: a write without a savepoint failed")
 
-// errPanic is the error of all writes of a commit that panicked, outside of the writes
-// themselves. They may or may not be stored.
+// errPanic is the error of a commit's writes if the code around them panicked, such as a
+// hook. They may or may not be stored.
 var errPanic = errors.New("store: panic in a commit")
 
 // Unavailable reports whether err means that the database cannot be read or written
@@ -48,9 +48,10 @@ func Unavailable(err error) bool { return errors.Is(err, ErrUnavailable) || isSt
 // fsync.
 //
 // A write that fails is rolled back alone. This needs a savepoint, which copies each
-// page that the write changes. To avoid the copies, a commit with only repeatable writes
-// (see [Writer.DoRepeatable]) runs without savepoints; if one of them fails, the
-// transaction is rolled back and all of them run again, each in a savepoint.
+// page that the write changes. To avoid the copies, a commit of a single write, or of
+// repeatable writes only (see [Writer.DoRepeatable]), runs without savepoints. If a write
+// fails after it may have changed something, the transaction is rolled back, and
+// repeatable writes run again, each in a savepoint.
 type Writer struct {
 	db     *sql.DB
 	conn   *sql.Conn
@@ -233,7 +234,7 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 		for _, op := range batch {
 			op.err = err
 		}
-		w.rollback(err) // last, since the hook may call Failed
+		w.rollback(err) // after failed is set: the hook may call Failed
 		panicked = false
 		return
 	}
@@ -404,7 +405,8 @@ func (w *Writer) Failed() bool { return w.failed.Load() }
 
 // EndOutage ends the outage, a period of failed writes that is logged as one: Failed
 // reports false again, and the log says that the storage is writable. The caller must
-// have checked with writes of its own that the disk accepts them.
+// have checked with writes of its own that the disk accepts them. An outage in the log
+// also ends after outageQuiet; Failed is reset only here.
 func (w *Writer) EndOutage() error {
 	w.failed.Store(false)
 	return w.Do(func(t *Tx) error {

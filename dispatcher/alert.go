@@ -14,7 +14,7 @@ import (
 
 // AlertTarget is the operator's --alert-url and its signing secret.
 type AlertTarget struct {
-	URL    string // subject to the egress guard (see package client) like any other URL
+	URL    string // must lead to Config.Destinations, as the URL of a subscription must
 	Secret webhook.SigningSecret
 }
 
@@ -37,8 +37,8 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 		case <-timer.C:
 		case <-d.alerts:
 		}
-		// The claim lasts longer than any attempt: an alert not recorded by then was
-		// interrupted.
+		// An alert stays claimed for longer than any attempt: an attempt not recorded
+		// by then was interrupted.
 		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
 		switch {
 		case err != nil:

@@ -19,7 +19,7 @@ func (d *Dispatcher) attempt(
 	ctx context.Context, q *subscriptionQueue, c *store.Claim, prep *prepared,
 ) (a webhook.Attempt, r store.Recorded) {
 	defer prep.discard() // has no effect once it was taken
-	to, gone, err := d.recipient(ctx, q, c)
+	to, gone, err := d.claimTarget(ctx, q, c)
 	if err != nil {
 		return interruptedAttempt(c.Number, time.Now()), r // the next start records the attempt as interrupted
 	}
@@ -43,7 +43,7 @@ func (d *Dispatcher) attempt(
 			return a, r
 		}
 		d.mu.Lock()
-		retryAt := d.claimFailed(q, c.SubscriptionID, err)
+		retryAt := d.pauseClaims(q, c.SubscriptionID, err)
 		d.mu.Unlock()
 		// The slot stays in use until the result is stored. At shutdown this gives
 		// up: the next start records the attempt as interrupted.
@@ -55,36 +55,36 @@ func (d *Dispatcher) attempt(
 	}
 }
 
-// recipient is the subscription of an attempt, with its parsed URL.
-type recipient struct {
+// attemptTarget is the subscription of an attempt, with its parsed URL.
+type attemptTarget struct {
 	*store.Queue
 	target *client.Target
 }
 
-// currentRecipient returns the subscription of q as it was last read from the store, and
+// currentTarget returns the subscription of q as it was last read from the store, and
 // whether it is known to be deleted. It parses the URL once.
-func (d *Dispatcher) currentRecipient(q *subscriptionQueue) (to recipient, gone bool) {
+func (d *Dispatcher) currentTarget(q *subscriptionQueue) (to attemptTarget, gone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q.target == nil {
 		q.target = client.NewTarget(q.URL)
 	}
-	return recipient{q.Queue, q.target}, q.phase == phaseDeleted
+	return attemptTarget{q.Queue, q.target}, q.phase == phaseDeleted
 }
 
-// recipient returns the subscription of a claim in its current revision. gone means
+// claimTarget returns the subscription of a claim in its current revision. gone means
 // that it was deleted or that its record is unusable. The attempt is already
 // counted, so while the store cannot be read it waits and keeps its slot. It returns
 // an error only if ctx ends first.
-func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to recipient, gone bool, err error) {
-	to, gone = d.currentRecipient(q)
+func (d *Dispatcher) claimTarget(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to attemptTarget, gone bool, err error) {
+	to, gone = d.currentTarget(q)
 	for !gone && c.Revision != to.Revision {
 		// The subscription changed after the queue was read. An acknowledged
 		// change, such as a new URL, applies to this attempt already.
 		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
 		switch {
 		case err == nil:
-			return recipient{fresh, client.NewTarget(fresh.URL)}, false, nil
+			return attemptTarget{fresh, client.NewTarget(fresh.URL)}, false, nil
 		case isNotFound(err):
 			return to, true, nil
 		case ctx.Err() != nil:
@@ -94,7 +94,7 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 			return to, true, nil
 		}
 		d.mu.Lock()
-		retryAt := d.claimFailed(q, c.SubscriptionID, err)
+		retryAt := d.pauseClaims(q, c.SubscriptionID, err)
 		d.mu.Unlock()
 		select {
 		case <-time.After(time.Until(retryAt)):
@@ -105,8 +105,8 @@ func (d *Dispatcher) recipient(ctx context.Context, q *subscriptionQueue, c *sto
 	return to, gone, nil
 }
 
-// send makes one attempt, using prep if it was prepared for this recipient.
-func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, prep *prepared) webhook.Attempt {
+// send makes one attempt, using prep if it was prepared for this target.
+func (d *Dispatcher) send(ctx context.Context, to attemptTarget, c *store.Claim, prep *prepared) webhook.Attempt {
 	return d.withRecover(c.ID, c.Number, func() webhook.Attempt {
 		attempt := prep.take(to)
 		if attempt == nil {
@@ -117,7 +117,7 @@ func (d *Dispatcher) send(ctx context.Context, to recipient, c *store.Claim, pre
 }
 
 // request returns the request of an attempt.
-func request(to recipient, c *store.Claim) *client.Request {
+func request(to attemptTarget, c *store.Claim) *client.Request {
 	size := 192 // bytes of the body without events; an estimate
 	for _, e := range c.Events {
 		size += len(e) + 1
@@ -125,14 +125,15 @@ func request(to recipient, c *store.Claim) *client.Request {
 	return &client.Request{
 		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
 		To: to.target, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
+		// A test is stored as a ping with an example event.
 		Test: c.Ping && len(c.Events) == 1 && webhook.IsTestEvent(c.Events[0]),
 		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),
 	}
 }
 
-// prepared is an attempt that was prepared while the store formed its delivery.
+// prepared is an attempt that was prepared while its delivery was being stored.
 type prepared struct {
-	to      recipient
+	to      attemptTarget
 	attempt *client.Prepared // nil once taken
 }
 
@@ -144,12 +145,12 @@ func (d *Dispatcher) prepare(j job, f *store.Forming) (p *prepared) {
 			p = nil // the attempt itself reports the error
 		}
 	}()
-	to, _ := d.currentRecipient(j.queue)
+	to, _ := d.currentTarget(j.queue)
 	return &prepared{to, d.client.Prepare(request(to, f.Peek()))}
 }
 
-// take returns the attempt, once, if it was prepared for this recipient.
-func (p *prepared) take(to recipient) (attempt *client.Prepared) {
+// take returns the attempt, once, if it was prepared for this target.
+func (p *prepared) take(to attemptTarget) (attempt *client.Prepared) {
 	if p != nil && p.to == to {
 		attempt, p.attempt = p.attempt, nil
 	}

@@ -14,8 +14,8 @@ import (
 // deliveries are stored inline, since the publisher waits for that commit.
 const maxInlineSubscriptions = 8
 
-// spendCredit spends a credit for j. The store then forms a delivery: it stores the next
-// one from the log, or claims one that is stored already. awaitClaim waits for it.
+// spendCredit spends a credit for j. The store then stores the next delivery from the
+// log, or claims one that is stored already. awaitClaim waits for it.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	d.mu.Lock()
@@ -35,9 +35,9 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 		q.pace.backlogged = q.readSeq < q.wantedSeq
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
-		// Submit last, since this goroutine may become the leader of a commit, for
-		// which publishers then wait, but under d.mu, so that no other worker submits
-		// the queue's next delivery first.
+		// Submit last: as leader of a commit this goroutine would keep publishers
+		// waiting. Still under d.mu: no other worker may submit the queue's next
+		// delivery first.
 		f.Submit()
 		d.mu.Unlock()
 	}
@@ -58,7 +58,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	}
 	switch {
 	case err != nil && !errors.Is(err, store.ErrStale):
-		next = d.claimFailed(q, j.id, err) // the due time is unknown: try again after the pause
+		next = d.pauseClaims(q, j.id, err) // the due time is unknown: try again after the pause
 	case err != nil || f.Skipped:
 		to = phaseStale
 	}
@@ -132,8 +132,8 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 		return false
 	}
 	q.credit = d.credit(q, store.CreditEvents)
-	// An offer leaves the slots that only priorityProven may use.
 	q.credit.Program = q.program.slots
+	// An offer does not use the slots reserved for priorityProven.
 	q.credit.Keys, q.credit.Slots = keys, d.shares[max(q.priority(now), priorityIdle)]
 	d.credits.Offer(&q.credit)
 	return true
@@ -153,10 +153,10 @@ func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	}
 }
 
-// claimFailed pauses claims after err and returns until when: all claims if the
+// pauseClaims pauses claims after err and returns until when: all claims if the
 // store is unavailable, otherwise only those of q, since one of its records is
 // unusable. The caller holds d.mu.
-func (d *Dispatcher) claimFailed(q *subscriptionQueue, id string, err error) time.Time {
+func (d *Dispatcher) pauseClaims(q *subscriptionQueue, id string, err error) time.Time {
 	if store.Unavailable(err) {
 		d.storeFailed(err)
 		return d.pausedUntil

@@ -149,7 +149,7 @@ func TestPingDuringInlineDelivery(t *testing.T) {
 func TestSuspendedQueueOffersNoCredit(t *testing.T) {
 	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(1)...)
 	d.mu.Lock()
-	d.claimFailed(d.queues["0"], "0", errors.New("record is unusable"))
+	d.pauseClaims(d.queues["0"], "0", errors.New("record is unusable"))
 	d.mu.Unlock()
 	publish(t, d.store)
 	if n := d.credits.Taken(); n != 0 {

@@ -426,7 +426,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 			}
 			d.reschedule(q, phaseReloadPending, now)
 		case err != nil:
-			d.claimFailed(q, q.SubscriptionID, err)
+			d.pauseClaims(q, q.SubscriptionID, err)
 			d.reschedule(q, phaseUnusable, time.Now())
 		default:
 			d.uninstall(q)

@@ -1267,7 +1267,7 @@ func TestUnusableRecordSuspendsOnlyItsQueue(t *testing.T) {
 		before := len(good.posts())
 		w.d.mu.Lock()
 		q := w.d.queues[sub.ID]
-		until := w.d.claimFailed(q, sub.ID, errors.New("event is missing"))
+		until := w.d.pauseClaims(q, sub.ID, errors.New("event is missing"))
 		w.d.mu.Unlock()
 		for range 10 {
 			w.publish("content_deleted")

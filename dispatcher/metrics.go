@@ -87,7 +87,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// attempt counts a completed attempt.
+// attempt counts a completed attempt. Pings include tests here.
 func (m *metrics) attempt(a *webhook.Attempt) {
 	if a.ResponseStatus >= http.StatusOK { // 200 to 999, see client.Send
 		m.byStatus[a.ResponseStatus/100].Inc()
@@ -101,12 +101,12 @@ var (
 	inFlightDesc = gaugeDesc("service_deliveries_in_flight", "Deliveries in flight.", "kind")
 	limitDesc    = gaugeDesc("service_deliveries_in_flight_limit", "Maximum number of deliveries in flight.", "kind")
 	pausedDesc   = gaugeDesc("service_deliveries_held",
-		"1 while deliveries are paused because the store failed or after a restore, else 0.")
+		"1 while deliveries are held because the store failed, or after a restore, else 0.")
 	subscriptionsDesc = gaugeDesc("service_subscriptions", "Subscriptions by status.", "program", "status")
 	failingDesc       = gaugeDesc("service_subscriptions_failing",
 		"Failing subscriptions by reason.", "program", "reason")
 	inactiveDesc = gaugeDesc("service_subscriptions_inactive",
-		"Inactive subscriptions; they receive only pings.", "program")
+		"Inactive subscriptions; they receive only pings and tests.", "program")
 	behindDesc = gaugeDesc("service_backlog_subscriptions",
 		"Active subscriptions with waiting events.", "program")
 	distanceDesc = gaugeDesc("service_backlog_distance_events",

@@ -23,10 +23,11 @@ const (
 	// A 429 without Retry-After pauses the subscription for minPause, and each
 	// consecutive one for twice as long, up to maxPause.
 	minPause, maxPause = time.Second, time.Minute
-	// maxRetryPause is the longest pause that Retry-After can cause.
+	// maxRetryPause is the longest pause of the subscription by Retry-After; the wait
+	// of the retried delivery has its own limit, webhook.MaxRetryAfter.
 	maxRetryPause = time.Hour
-	// lateTolerance is how late a request may be, at any rate, without delaying the
-	// requests after it.
+	// lateTolerance is how late a request may be, whatever the rate is, without
+	// delaying the requests after it.
 	lateTolerance = 2 * time.Millisecond
 	// forgetRateAfter is how long after the last 429 or 503 the rate stays limited.
 	forgetRateAfter = time.Hour
@@ -146,12 +147,17 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 }
 
 // slowDown lowers the rate. The best estimate of what the receiver accepts is what
-// it accepted in the last second. A trial that is refused restores the rate before it.
-// A 503 while nothing is accepted, or without a success since the last 429 or 503, is
-// an outage and says nothing about the rate. If a rate is refused again before it
-// could be raised, each cut is twice the last, up to one half, but leaves at least
-// backoffFactor of what was accepted: the receiver's limit may have dropped a lot. A
-// 429 without a success since the last 429 or 503 halves the rate.
+// it accepted in the last second.
+//
+//   - A refused trial restores the rate before it.
+//   - A 503 while nothing is accepted, or without a success since the last 429 or 503,
+//     is an outage and changes nothing.
+//   - Without a rate so far, it becomes backoffFactor of what was accepted.
+//   - A 429 without a success since the last 429 or 503 halves the rate.
+//   - Any other 429 or 503 cuts the rate by 1-backoffFactor. If the last one was less
+//     than minRaiseAfter ago, the cut is twice the last one, up to one half: the
+//     receiver's limit may have dropped a lot. At least backoffFactor of what was
+//     accepted remains.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
 	switch {

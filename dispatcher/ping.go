@@ -31,6 +31,9 @@ func (s *pingSlots) push(q *subscriptionQueue) {
 // free or no queue may have it.
 func (s *pingSlots) next() *subscriptionQueue {
 	free := maxPings - s.inFlight
+	if free == 0 {
+		return nil
+	}
 	// The programs that are skipped have a ping in flight for each free slot, so
 	// they are few.
 	for i, p := range s.turn {

@@ -21,6 +21,9 @@ import (
 // retryable attempt halves it, down to 1; any other doubles it, from 2 up to the queue's
 // limit. The queue may exceed its window, but only with priorityGreedy.
 //
+// A delivery of waiting events is forming from when the queue takes a slot for it, or
+// offers its credit, until the delivery is stored or the credit is withdrawn.
+//
 // ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
 // was rejected, half of the current slots after a 429 or 503. It doubles with each
 // success.
@@ -53,10 +56,10 @@ type subscriptionQueue struct {
 
 	// Cursor and backlog. Events are waiting if readSeq < wantedSeq. Both are copies, since
 	// others may own the cursor in store.Queue.
-	readSeq       int64     // Seen of store.Queue: events up to it are in a delivery or did not match
+	readSeq       int64     // how far the log was read (Seen of store.Queue); at or after the cursor
 	wantedSeq     int64     // Wanted of store.Queue, or a later event: the newest that may match
 	notBefore     time.Time // end of the batch window of the waiting events
-	forming       int       // deliveries being stored, including one being read and one on offer
+	forming       int       // deliveries of waiting events that are forming, see below
 	credit        store.Credit
 	hasReplay     bool // a replay is running
 	replayForming bool // one of its deliveries is being stored
@@ -86,8 +89,11 @@ type subscriptionQueue struct {
 //	current                  | a slot is taken for waiting events         | reading
 //	reading                  | the events were read, and their delivery   | current
 //	                         | is being stored                            |
-//	current, offered,        | the subscription changed, or one of its    | reload pending; stale
-//	reading, unusable        | deliveries could not be stored             | while one is being stored
+//	current, offered,        | the subscription changed, or a delivery    | reload pending
+//	reading, unusable        | could not be stored, and no delivery is    |
+//	                         | being stored                               |
+//	current, offered,        | the same, and a delivery is being stored   | stale
+//	reading, unusable        |                                            |
 //	stale                    | no delivery is being stored                | reload pending
 //	reload pending           | the loop starts to read the subscription   | reloading
 //	reloading                | the subscription was read                  | current
@@ -143,8 +149,8 @@ func (q *subscriptionQueue) current() bool {
 }
 
 // runnable returns the work for which the queue could use a slot now, and false for
-// none. It takes newest for the seq of the newest wanted event, and does not change the
-// queue.
+// none. newest is the assumed seq of the newest wanted event; offer passes
+// [math.MaxInt64] to ask about a future one. runnable does not change the queue.
 func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
@@ -298,6 +304,7 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	if fresh.Failing {
 		q.probeEarly = q.probeEarly && fresh.Rejecting
 		q.noteRejected(fresh.RejectedName)
+		// Only a failed probe moves the next one to a later time.
 		q.probed = q.Failing && (q.probed || fresh.NextProbe.Sub(q.NextProbe) > probeTolerance)
 	} else {
 		q.probeEarly, q.probed = false, false

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// reschedule moves q to the phase to, or to the one that transition returns instead, and
-// updates everything that depends on its state: pending reloads, the run queue of its
+// reschedule sets q's phase to what transition returns for the requested phase to, and
+// updates everything that depends on q's state: pending reloads, the run queue of its
 // priority, its timer and its offered credit. It must be called after every change of a
 // queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {

@@ -28,7 +28,7 @@ var errorAdvice = map[webhook.ErrorCode]string{
 
 // statusAdvice is for statuses with advice of their own.
 var statusAdvice = map[int]advice{
-	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend once the endpoint is fixed."},
+	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend it once the endpoint works."},
 	401: {"The endpoint requires credentials, or rejected those it received (401).",
 		"Compare the Authorization header of the subscription with what the partner expects, then resend."},
 	403: {"The endpoint refused the request (403).", "Its signature check or a firewall may be the cause: compare the signing secret with " +
@@ -40,7 +40,7 @@ var statusAdvice = map[int]advice{
 	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, or send smaller batches with " +
 		"--batch-size, then resend."},
 	415: {"The endpoint does not accept JSON (415).", "Check the path of the URL with the partner, then resend."},
-	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend once the endpoint is fixed."},
+	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend it once the endpoint works."},
 	429: {"The endpoint is rate limiting (429). Like any 4xx, a 429 is not retried.",
 		"Requests are slowed down automatically. Set the requests per second of the subscription to what the partner allows, then resend."},
 	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check the log of the endpoint for this time."},

@@ -60,7 +60,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 		step, format = "hour", "2 Jan 15:04"
 	}
 	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
-		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
+		{Name: "Success", State: "success"}, {Name: "Failed, can be retried", State: "retryable"}, {Name: "Failed, not retried", State: "failed"},
 	}}
 	p.times = ui.Chart{ID: "times", Name: "Attempt duration", StepName: ui.Label(step), Format: chartTime, Log: true,
 		Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}

@@ -116,7 +116,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					if l.unfolded {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p class=\"quiet\">The chart counts all attempts in this period. The other filters do not apply to it.</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "<p class=\"quiet\">The chart counts all attempts in the time that it shows. The other filters do not apply to it.</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

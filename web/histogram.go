@@ -91,8 +91,12 @@ func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest 
 	case to.Sub(from) > 24*time.Hour:
 		form = "Mon 2 Jan 15:04"
 	}
-	c = &ui.Chart{ID: "histogram", Name: "Attempts by result", StepName: "From", Pick: v.TimeField(), Series: []ui.Series{
-		{Name: "Success", State: "success"}, {Name: "Retryable", State: "retryable"}, {Name: "Failed", State: "failed"},
+	name := "Attempts by result"
+	if _, ok := q.Ranges["created_at"]; !ok {
+		name += ", last 24 h"
+	}
+	c = &ui.Chart{ID: "histogram", Name: name, StepName: "From", Pick: v.TimeField(), Series: []ui.Series{
+		{Name: "Success", State: "success"}, {Name: "Failed, can be retried", State: "retryable"}, {Name: "Failed, not retried", State: "failed"},
 	}}
 	for i := range all {
 		s := &all[i]

@@ -141,7 +141,7 @@ func incidentResult(i *webhook.Incident) string {
 // incidentOutcome is incidentResult without the cause of an error, which only admins see.
 func incidentOutcome(i *webhook.Incident) string {
 	if i.Error == webhook.ErrorNone && i.ResponseStatus == 0 {
-		return cmp.Or(string(i.FailingReason), "failing")
+		return cmp.Or(ui.FailingReason(i.FailingReason), "failing")
 	}
 	return attemptOutcome(&webhook.Attempt{ResponseStatus: i.ResponseStatus, Error: i.Error})
 }

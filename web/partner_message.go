@@ -101,7 +101,10 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		line("  ", check)
 	}
 	line()
-	if i.Open() && isSevere(i) {
+	switch {
+	case i.Open() && i.Health == webhook.HealthDisabled:
+		line("New events are not delivered. Tell us when the endpoint works again.")
+	case isSevere(i):
 		line("New events wait. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
 	}
 	if i.WaitingEvents > 0 {

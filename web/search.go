@@ -121,6 +121,14 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 	return a, nil
 }
 
+// none says that no event was found, of those that were read.
+func (s *searchResult) none() string {
+	if s.older == "" {
+		return "No event has this value in this period."
+	}
+	return "Not found in the events read so far."
+}
+
 // end ends the sentence that says how far back events were read.
 func (s *searchResult) end() string {
 	if s.older == "" {

@@ -37,7 +37,7 @@ func TestSearch(t *testing.T) {
 		t.Errorf("%d events are found, want 2", n)
 	}
 	p.inert(t)
-	v.do("GET", "/find?q=text:none&span=7d").want(t, 404, "No event has this value")
+	v.do("GET", "/find?q=text:none&span=7d").want(t, 404, "No event has this value in this period.")
 	v.do("GET", "/find?q=text:"+"two&page[cursor]=x").want(t, 422, "")
 	v.do("GET", "/find?q=https%3A%2F%2Fhooks.partner.example%2Fin").want(t, 303, "")
 	v.do("GET", "/find").want(t, 200, "content_id:4711")

@@ -267,9 +267,9 @@ func failingBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 				}
 			} else {
 				var templ_7745c5c3_Var14 string
-				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs("The endpoint has been unreachable for ")
+				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs("The endpoint has not accepted a delivery for ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_alarm.templ`, Line: 60, Col: 47}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_alarm.templ`, Line: 60, Col: 54}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var14))
 				if templ_7745c5c3_Err != nil {
@@ -669,7 +669,7 @@ func permanentFailures(p *subscriptionPage) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				if ui.Allowed(ctx, subscriptionPath(p.ID)+"/replay") {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "Resend them with the button below.")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "Resend them once the endpoint works.")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -61,12 +61,12 @@ func TestDegraded(t *testing.T) {
 	other := s.subscribe("acme", "https://a.example/other")
 	s.deliver(sub, 200)
 	delivery := s.deliver(sub, 503)
-	const degraded = `title="1 of 2 attempts failed in the last hour"`
+	const degraded = `title="1 of 2 attempts did not succeed in the last hour"`
 	page := v.do("GET", "/subscriptions/"+sub.ID)
-	page.want(t, 200, "1 of 2 attempts failed in the last hour.")
+	page.want(t, 200, "1 of 2 attempts did not succeed in the last hour.")
 	page.has(t, degraded, "Last attempt:", "· 503 Service Unavailable")
 	page.apart(t).inert(t)
-	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "failed in the last hour")
+	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "did not succeed in the last hour")
 	events, _, err := s.s.Events().Page(t.Context(), "acme", &webhook.ListQuery{Sort: webhook.EventList.Default, Size: 1})
 	if err != nil {
 		t.Fatal(err)

@@ -264,8 +264,8 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 	}
 	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
 		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
-		{Name: "Retryable", State: "retryable", Values: column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
-		{Name: "Failed", State: "failed", Values: column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
+		{Name: "Failed, can be retried", State: "retryable", Values: column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
+		{Name: "Failed, not retried", State: "failed", Values: column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
 	}}
 	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
 		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 {

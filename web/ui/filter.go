@@ -161,6 +161,8 @@ func pillLabel(value string) string {
 		return "yes"
 	case "false":
 		return "no"
+	case string(webhook.FailingUnreachable):
+		return FailingReason(webhook.FailingUnreachable)
 	case "quiet":
 		return "no failures for an hour"
 	case "changed":

@@ -67,8 +67,8 @@ func galleryCharts() (steps, latency Chart) {
 		Labels: []string{"05:00", "05:01", "05:02", "05:03", "05:04", "05:05", "05:06"},
 		Series: []Series{
 			{"Success", "success", []float64{40, 42, 38, 60, 71, 55, 48}},
-			{"Retryable", "retryable", []float64{0, 0, 12, 20, 4, 0, 0}},
-			{"Failed", "failed", []float64{1, 0, 2, 0, 5, 1, 0}},
+			{"Failed, can be retried", "retryable", []float64{0, 0, 12, 20, 4, 0, 0}},
+			{"Failed, not retried", "failed", []float64{1, 0, 2, 0, 5, 1, 0}},
 		},
 	}
 	latency = Chart{

@@ -25,13 +25,13 @@ func (s *SubscriptionState) Health() webhook.Health {
 	return s.stored
 }
 
-// Reason says how many attempts failed in the last hour.
+// Reason says how many attempts did not succeed in the last hour, retried or not.
 func (s *SubscriptionState) Reason() string {
 	noun := " attempts"
 	if s.recent.Total() == 1 {
 		noun = " attempt"
 	}
-	return Number(s.recent.FailedAttempts()) + " of " + Number(s.recent.Total()) + noun + " failed in the last hour"
+	return Number(s.recent.FailedAttempts()) + " of " + Number(s.recent.Total()) + noun + " did not succeed in the last hour"
 }
 
 // badge returns the state whose color and symbol the badge has, and its word.
@@ -49,4 +49,12 @@ func (s *SubscriptionState) badge() (state, word string) {
 		return "retryable", "degraded"
 	}
 	return "success", "healthy"
+}
+
+// FailingReason is why a subscription is failing, for reading.
+func FailingReason(r webhook.FailingReason) string {
+	if r == webhook.FailingUnreachable {
+		return "no response or 5xx"
+	}
+	return string(r)
 }

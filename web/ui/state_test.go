@@ -35,10 +35,10 @@ func TestSubscriptionState(t *testing.T) {
 		}
 	}
 	s := NewSubscriptionState(&active, failed)
-	if got, want := s.Reason(), "3 of 12 attempts failed in the last hour"; got != want {
+	if got, want := s.Reason(), "3 of 12 attempts did not succeed in the last hour"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if s = NewSubscriptionState(&active, webhook.Stat{Failed: 1}); s.Reason() != "1 of 1 attempt failed in the last hour" {
+	if s = NewSubscriptionState(&active, webhook.Stat{Failed: 1}); s.Reason() != "1 of 1 attempt did not succeed in the last hour" {
 		t.Errorf("got %q", s.Reason())
 	}
 }

@@ -26,6 +26,9 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 		if invalid := webhook.CheckIdempotencyKey(values); invalid != nil {
 			return answer{}, invalid
 		}
+		if req.owner() {
+			return handle(req)
+		}
 		if media, _ := req.mediaType(mediaJSON, mediaNDJSON); media == mediaNDJSON {
 			return answer{}, webhook.Invalid(webhook.Validation{
 				Code: webhook.InvalidValue, Parameter: webhook.IdempotencyHeader,

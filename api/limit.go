@@ -125,6 +125,9 @@ func (a *API) authenticate(req *request) (err error) {
 
 // count counts a request with a token against its limit, or rejects it.
 func (a *API) count(req *request) error {
+	if req.owner() {
+		return nil
+	}
 	whose, limiter, key, limit := "The program", a.programLimiter, req.program(), a.rateLimit
 	if key == "" {
 		whose, limiter, key, limit = "The platform token", a.platformLimiter, req.token.ID, a.platformRateLimit

@@ -58,6 +58,9 @@ func (req *request) actor() (e webhook.AuditEntry) {
 	if !req.token.Platform() {
 		return e
 	}
+	if req.owner() {
+		return webhook.AuditEntry{Admin: webhook.Terminal}
+	}
 	host, _, err := net.SplitHostPort(req.http.RemoteAddr)
 	if err != nil {
 		host = ""

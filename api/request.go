@@ -172,6 +172,9 @@ func (a *API) acknowledge(req *request, err error) error {
 
 // token returns the token of the request.
 func (a *API) token(req *request) (*webhook.Token, error) {
+	if req.owner() {
+		return ownerToken(), nil
+	}
 	values := req.http.Header["Authorization"]
 	if len(values) == 0 {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "An access token is required: Authorization: Bearer <token>.")

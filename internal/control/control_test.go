@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -30,6 +32,10 @@ func serveSocket(t *testing.T, dir string) {
 	admin := &Server{
 		Store: AuditedStore{st, "v1"}, Logger: slog.New(slog.DiscardHandler),
 		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+		API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s %s %d", r.Method, r.URL.RequestURI(), len(body))
+		}),
 	}
 	server := &http.Server{Handler: admin.Handler()}
 	done := make(chan error)
@@ -54,6 +60,30 @@ func TestSocketMode(t *testing.T) {
 	}
 	if got := info.Mode(); got != fs.ModeSocket|0o600 {
 		t.Errorf("got the socket mode %v, want %v", got, fs.ModeSocket|0o600)
+	}
+}
+
+// TestAPI checks that the socket passes requests of the API on as they are, also large ones.
+func TestAPI(t *testing.T) {
+	dir := t.TempDir()
+	serveSocket(t, dir)
+	c, err := Dial(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", "/v2/programs/a%2Fb?x=1", strings.NewReader(strings.Repeat("x", 2<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.API(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if want := "PUT /v2/programs/a%2Fb?x=1 2097152"; err != nil || string(got) != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
 

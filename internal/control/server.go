@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"service/internal/archive"
@@ -22,11 +23,25 @@ type Server struct {
 	AdminsChanged func(email string) // called after an admin was created or got a new password
 	Catalog       *webhook.Catalog   // validates salvaged events
 	Retention     time.Duration      // how long events are kept
+	API           http.Handler       // serves the API to the owner, see [api.API.Owner]
 	Logger        *slog.Logger
 }
 
-// Handler returns the handler of the socket.
+// Handler returns the handler of the socket. It serves the API below /v2/, where commands that
+// can also use HTTPS send the same requests.
 func (s *Server) Handler() http.Handler {
+	commands := s.commands()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v2/") {
+			s.API.ServeHTTP(w, r)
+			return
+		}
+		commands.ServeHTTP(w, r)
+	})
+}
+
+// commands returns the handler of the requests that only commands send.
+func (s *Server) commands() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /examination", s.respond(func(r *http.Request) (any, error) {
 		return s.Examine(r.Context(), examineTime), nil

@@ -43,6 +43,7 @@ type Server struct {
 	web          *web.Web
 	handler      http.Handler   // API and admin UI
 	plainHandler http.Handler   // plain HTTP
+	owner        http.Handler   // API on the admin socket
 	certificates *certs.Manager // nil without TLS
 	public       net.Listener
 	plain        net.Listener // for plain HTTP, nil for none
@@ -166,6 +167,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
 		Metrics: registry,
 	})
+	s.owner = apiHandler.Owner()
 	s.route(apiHandler)
 	return nil
 }
@@ -354,7 +356,8 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	}
 	commands := &control.Server{
 		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version}, SetupLink: s.SetupLink,
-		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention.All, Logger: logger,
+		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention.All,
+		API: s.owner, Logger: logger,
 	}
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)

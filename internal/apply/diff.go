@@ -190,7 +190,22 @@ func (d *differ) eventType(t *EventType) {
 		d.plan.Unchanged++
 		return
 	}
-	d.change(Change{Op: Update, EventType: t, Details: details})
+	d.change(Change{Op: Update, EventType: t, Details: append(details, incompatible(t, before)...)})
+}
+
+// incompatible returns why the API will refuse a change of an event type, nil if it will not, or
+// if the schema is not valid at all.
+func incompatible(t *EventType, before json.RawMessage) (reasons []string) {
+	if _, invalid := webhook.NewEventType(t.Name, t.Schema); invalid != nil {
+		return nil
+	}
+	for i, c := range webhook.CompareSchemas(before, t.Schema) {
+		if i == maxDifferences {
+			return append(reasons, "and more")
+		}
+		reasons = append(reasons, "incompatible: "+c.String())
+	}
+	return reasons
 }
 
 func (d *differ) program(p *Program) {

@@ -51,9 +51,9 @@ type commands struct {
 	Promote     promoteCmd     `cmd:"" group:"run" help:"Make the standby take over. Waits until the primary's lease has expired; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
-	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List the programs, the tenants of the service."`
+	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" group:"data" help:"Create and verify backups."`
 	Restore     restoreCmd     `cmd:"" group:"data" help:"Restore the data directory from a replica or backup."`

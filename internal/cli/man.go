@@ -93,7 +93,7 @@ func manPage(app *kong.Node, name string) string {
 
 // roff escapes text for roff, so that none of it is read as a request or an escape.
 func roff(s string) string {
-	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "\n", " ", "…", `\&...`, "’", `\(cq`).Replace(s)
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "\n", " ", "…", `\&...`, "±", `\(+-`, "’", `\(cq`).Replace(s)
 	if strings.HasPrefix(s, ".") {
 		s = `\&` + s
 	}

@@ -109,7 +109,7 @@ const one = {
   type: await href(page, "/event-types", "main [data-row] a[href^='/event-types/']"),
   incident: await href(page, "/incidents", "main [data-row] a[href^='/incidents/']"),
   token: await href(page, "/tokens", "main [data-row] a[href^='/tokens/']"),
-  admin: await href(page, "/admins", "main [data-row] a:text('kim@example.com')"),
+  admin: await href(page, "/admins", "main [data-row] a:has-text('kim@example.com')"),
 };
 const pages = {
   overview: "/", incidents: "/incidents", incident: one.incident, subscriptions: "/subscriptions", subscription: one.subscription, "subscription-failing": one.failing, "subscription-new": "/subscriptions/new",

@@ -201,7 +201,7 @@ func invitedPage(f ui.Frame, i *webhook.Invitation, link string) templ.Component
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p><strong>Copy the link now:</strong> it won't be shown again. Who opens it becomes an admin: send it to nobody else.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 6, "<p><strong>Copy the link now:</strong> it won't be shown again. Anyone with the link can become an admin: send it to that person only.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -38,7 +38,7 @@ func (a *API) selectProgram(req *request) error {
 		return webhook.NewError(webhook.CodeForbidden,
 			"The access token belongs to another program. Only a platform token may select a program with "+programHeader+".")
 	}
-	if _, err := a.store.Programs().Get(req.ctx, id); isNotFound(err) {
+	if p, err := a.store.Programs().Get(req.ctx, id); isNotFound(err) || err == nil && !p.ErasingSince.IsZero() {
 		return webhook.NewError(webhook.CodeNotFound, "There is no program "+id+".")
 	} else if err != nil {
 		return err

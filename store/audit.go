@@ -72,7 +72,7 @@ func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) 
 
 // feed returns the feed of audit entries that match q.
 func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, q.Ranges["at"], s.before)
+	low, high, err := s.between(ctx, "", q.Ranges["at"], s.before)
 	if err != nil {
 		return nil, err
 	}
@@ -111,5 +111,5 @@ const (
 // before returns the highest num of the entries that were made before a time, 0 if there are
 // none.
 func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
+	return s.lastBefore(ctx, "", "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
 }

@@ -28,18 +28,25 @@ type Snapshot struct {
 // Remove removes the copy. Call it once.
 func (s *Snapshot) Remove() error { return os.Remove(s.Path) }
 
+// selectLiveBytes is the size of a copy of the database.
+const selectLiveBytes = "SELECT (page_count - freelist_count) * page_size " +
+	"FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+
 // Snapshot makes a copy of the database and syncs it to disk. Writes go on; the WAL grows until
 // the copy is complete. The error is a *webhook.Error if the disk has no room for so many
 // copies in addition to what must stay free for events. A key rotation waits for the snapshot.
-func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err error) {
+func (s *Store) Snapshot(ctx context.Context, copies int) (*Snapshot, error) {
+	return s.snapshot(ctx, copies)
+}
+
+func (s *core) snapshot(ctx context.Context, copies int) (_ *Snapshot, err error) {
 	keys, release, err := s.keys.Content()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	var live, schema int64
-	if err := s.db.Scan(ctx, "SELECT (page_count - freelist_count) * page_size "+
-		"FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &live); err != nil {
+	if err := s.db.Scan(ctx, selectLiveBytes, nil, &live); err != nil {
 		return nil, err
 	}
 	if err := s.db.Scan(ctx, "PRAGMA user_version", nil, &schema); err != nil {
@@ -69,15 +76,21 @@ func (s *Store) Snapshot(ctx context.Context, copies int) (_ *Snapshot, err erro
 	return made, err
 }
 
+// freeRoom returns the free bytes on the disk of the data directory, and how many of them must
+// stay free for events.
+func (s *core) freeRoom() (room, minFree int64, err error) {
+	if room, minFree, _ = s.disk.check(s.scanNow); minFree == 0 {
+		room, _, err = free(s.dir)
+	}
+	return room, minFree, err
+}
+
 // roomFor returns a *webhook.Error if writing so many bytes would leave less free disk than
 // events need.
 func (s *core) roomFor(bytes int64) error {
-	room, minFree, _ := s.disk.check(s.scanNow)
-	if minFree == 0 {
-		var err error
-		if room, _, err = free(s.dir); err != nil {
-			return nil // free space unknown: assume that there is room
-		}
+	room, minFree, err := s.freeRoom()
+	if err != nil {
+		return nil // free space unknown: assume that there is room
 	}
 	if room-minFree >= bytes {
 		return nil

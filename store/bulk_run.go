@@ -108,7 +108,9 @@ func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
 	err = s.db.Each(ctx, selectRunningBulkRuns, nil, func(scan func(...any) error) error {
 		r, err := scanBulkRun(scan)
-		runs = append(runs, r)
+		if s.programStates.get(r.ProgramID) == nil {
+			runs = append(runs, r)
+		}
 		return err
 	})
 	return runs, err

@@ -57,8 +57,18 @@ func (w *sweep) removeEarly() error {
 	if w.delivered <= w.edge {
 		return nil
 	}
-	mayMove := true
-	for after := w.s.deliveredFrom.Load(); ; {
+	for _, r := range w.s.imported.of("deliveries") { // older than those before them
+		if err := w.removeEarlyAfter(r.first-1, false); err != nil {
+			return err
+		}
+	}
+	return w.removeEarlyAfter(w.s.deliveredFrom.Load(), true)
+}
+
+// removeEarlyAfter does this for the deliveries after a num. mayMove says whether the next sweep
+// may begin where this one ends.
+func (w *sweep) removeEarlyAfter(after int64, mayMove bool) error {
+	for {
 		nums, to, settled, err := w.findDelivered(after)
 		if err != nil || to == after {
 			return err

@@ -22,6 +22,9 @@ const eventColumns = "seq, id, name, received_at, json"
 // its write was rolled back.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
+	if err := s.programStates.usable(programID); err != nil {
+		return 0, err
+	}
 	if err := s.room(t); err != nil {
 		return 0, err
 	}

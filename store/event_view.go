@@ -50,12 +50,13 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	if !wide.To.IsZero() {
 		wide.To = wide.To.Add(disorder)
 	}
-	low, high, err := s.between(ctx, wide, s.rowBefore)
+	low, high, err := s.between(ctx, "events", wide, s.rowBefore)
 	if err != nil {
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
 	f.binds = bindsOfEvents(q)
+	f.binds["hidden"] = s.programStates.hidden()
 	switch {
 	case q.Filters["id"] != nil:
 		f.streams = []stream{{access: allEventsByID}}
@@ -82,7 +83,7 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 
 // The rows of the logs of all programs, in the order in which events were stored.
 var (
-	rowMatches    = allOf(isWithin("received_at", "e.received_at"), eventMatches)
+	rowMatches    = allOf(isWithin("received_at", "e.received_at"), isVisible("e.program_id"), eventMatches)
 	allEvents     = along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
 	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
 		CROSS JOIN events e INDEXED BY events_by_id
@@ -163,7 +164,7 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 // rowBefore returns the highest rowid of an event that was received before a time, 0 if there
 // is none, give or take disorder.
 func (s Events) rowBefore(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, selectRowEnds, selectRowFrom, at)
+	return s.lastBefore(ctx, "events", selectRowEnds, selectRowFrom, at)
 }
 
 // EventDelivery is a delivery that carries an event, with its target.

@@ -62,6 +62,9 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 				if err := scan((*deliveryID)(&f.ID), &f.ProgramID); err != nil {
 					return err
 				}
+				if s.programStates.get(f.ProgramID) != nil {
+					return nil
+				}
 				if all, n = append(all, f), n+1; n == limit {
 					return sqlite.ErrStop
 				}

@@ -31,6 +31,9 @@ func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []
 	err = s.view(ctx, func(v *view) error {
 		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
 			sub, err := scanSubscription(scan)
+			if s.programStates.get(sub.ProgramID) != nil {
+				return err
+			}
 			subs = append(subs, sub)
 			return err
 		})
@@ -40,7 +43,9 @@ func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []
 		return v.Each(findProgramsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
-			programs = append(programs, id)
+			if s.programStates.get(id) == nil {
+				programs = append(programs, id)
+			}
 			return err
 		})
 	})
@@ -74,7 +79,7 @@ const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json
 // for Within.
 func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) {
 	scope := cursorScope{"event search", q.ProgramID, "", q.Field + ":" + q.Value}
-	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}}
+	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}, imported: s.imported.of("events")}
 	if q.Cursor != "" {
 		if err := s.parseCursor(scope, q.Cursor, x.position); err != nil {
 			return x.found, err
@@ -91,6 +96,9 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 					return err
 				}
 				e.ProgramID = program
+				if s.programStates.get(program) != nil {
+					e.JSON = []byte("{}") // hidden
+				}
 				return x.take(row, &e)
 			})
 		})
@@ -112,6 +120,7 @@ type eventSearch struct {
 	found    EventsFound
 	position []int64 // the rowid of the last event read
 	ended    bool    // From was reached
+	imported []importedRange
 }
 
 func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
@@ -119,7 +128,7 @@ func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
 // take examines the next event. It returns [sqlite.ErrStop] if no more events must be read.
 func (x *eventSearch) take(row int64, e *webhook.Event) error {
 	// Events of different programs may be slightly out of order.
-	if e.ReceivedAt.Before(x.From.Add(-disorder)) {
+	if e.ReceivedAt.Before(x.From.Add(-disorder)) && rangeOf(x.imported, row, e.ReceivedAt.UnixMilli()) == nil {
 		x.ended = true
 		return sqlite.ErrStop
 	}

@@ -18,6 +18,7 @@ type housekeeping struct {
 	deletions chan struct{} // deleted subscriptions with pending deliveries
 	responses chan struct{} // responses above a quota
 	incidents chan struct{} // incidents that may have become quiet
+	erasures  chan struct{} // programs to erase
 	bulk      chan struct{} // bulk runs
 
 	bulkTurns atomic.Int64 // looks at the running bulk runs, for tests
@@ -35,6 +36,7 @@ type housekeeping struct {
 func newHousekeeping() housekeeping {
 	return housekeeping{
 		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1), incidents: make(chan struct{}, 1), bulk: make(chan struct{}, 1),
+		erasures:  make(chan struct{}, 1),
 		successes: make(map[string]stored), others: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
 	}
 }
@@ -55,13 +57,16 @@ const (
 )
 
 // Housekeep works in small steps, until ctx ends, on what writes have left to be done: it ends
-// the pending deliveries of deleted subscriptions, removes responses above a quota, and closes
-// quiet incidents. The next process continues where this one stops.
+// the pending deliveries of deleted subscriptions, removes responses above a quota, closes quiet
+// incidents, and erases programs. The next process continues where this one stops.
 func (s *Store) Housekeep(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })
 	all.Go(func() { s.housekeepAt(ctx, s.housekeeping.incidents, s.closeQuiet) })
+	all.Go(func() {
+		s.housekeep(ctx, s.housekeeping.erasures, func(ctx context.Context) error { return s.eraseAll(ctx, true) })
+	})
 	all.Wait()
 	return nil
 }

@@ -347,11 +347,12 @@ func (s Incidents) Newer(ctx context.Context, programID string, q *webhook.ListQ
 
 // feed returns the feed of incidents that match q.
 func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, q.Ranges["opened_at"], s.before)
+	low, high, err := s.between(ctx, "incidents", q.Ranges["opened_at"], s.before)
 	if err != nil {
 		return nil, err
 	}
 	list, b := webhook.AllIncidentList, bindsOf(q)
+	b["hidden"] = s.programStates.hidden()
 	programs := q.Filters["program_id"]
 	if programID != "" {
 		list, programs = webhook.IncidentList, []string{programID}
@@ -378,7 +379,8 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 }
 
 var (
-	incidentMatches = allOf(isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"), isWithin("closed_at", "n.closed_at"),
+	incidentMatches = allOf(isVisible("n.program_id"), isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"),
+		isWithin("closed_at", "n.closed_at"), isWithin("opened_at", "n.opened_at"),
 		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
 		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f "+
 			"WHERE f.subscription_id = n.subscription_id AND f.incident = n.num)) IN (SELECT value FROM json_each(:failing_reason))")
@@ -396,7 +398,7 @@ const selectIncidentFrom = "SELECT num, opened_at FROM incidents WHERE num >= ? 
 // before returns the highest num of an incident that was opened before a time, 0 if there is
 // none.
 func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
+	return s.lastBefore(ctx, "incidents", "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
 }
 
 const countWaiting = `SELECT count(*) FROM (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id

@@ -3,7 +3,9 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"math"
 	"regexp"
 	"slices"
@@ -194,8 +196,9 @@ func along(key, order, matches, from string) *access {
 }
 
 // between converts a time range to a range of a key along which time never decreases. Both
-// bounds are exclusive.
-func (s *core) between(ctx context.Context, r webhook.TimeRange,
+// bounds are exclusive. Imported rows of the table may be out of this order: the caller checks
+// the time of each row.
+func (s *core) between(ctx context.Context, table string, r webhook.TimeRange,
 	before func(context.Context, time.Time) (int64, error)) (low, high int64, err error) {
 	high = math.MaxInt64
 	if !r.From.IsZero() {
@@ -207,21 +210,31 @@ func (s *core) between(ctx context.Context, r webhook.TimeRange,
 		high, err = before(ctx, r.To)
 		high++
 	}
+	low, high = widen(s.imported.of(table), low, high, r)
 	return low, high, err
 }
 
 // lastBefore returns the highest key of a row with an earlier time, the lower end if there is
 // none. ends selects a key below and one above all rows; from selects the key and the time of
-// the first row from a key on, since old rows may have been removed.
-func (s *core) lastBefore(ctx context.Context, ends, from string, at time.Time) (int64, error) {
+// the first row from a key on, since old rows may have been removed. It ignores imported rows of
+// the table.
+func (s *core) lastBefore(ctx context.Context, table, ends, from string, at time.Time) (int64, error) {
+	imported := s.imported.of(table)
 	var low, high int64 // before at; not before at
 	err := s.db.Scan(ctx, ends, nil, &low, &high)
 	for err == nil && high-low > 1 {
 		middle := low + (high-low)/2
 		var key, t int64
-		if err = s.db.Scan(ctx, from, []any{middle}, &key, &t); err == nil && t < at.UnixMilli() {
+		err = s.db.Scan(ctx, from, []any{middle}, &key, &t)
+		for r := rangeOf(imported, key, t); err == nil && r != nil; r = rangeOf(imported, key, t) {
+			err = s.db.Scan(ctx, from, []any{r.last + 1}, &key, &t)
+		}
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			high, err = middle, nil
+		case err == nil && t < at.UnixMilli():
 			low = key
-		} else {
+		default:
 			high = middle
 		}
 	}
@@ -305,7 +318,7 @@ func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuer
 
 // feed returns the feed of a program's events that match q.
 func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
+	low, high, err := s.between(ctx, "", q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.seqBefore(ctx, programID, at)
 	})
 	if err != nil {

@@ -25,10 +25,10 @@ const (
 )
 
 // The conditions of the filters of deliveries. A range of created_at is a range of num, with
-// which it never decreases.
+// which it never decreases, except among imported deliveries.
 var (
 	deliveryMatches = allOf(":status IS NULL OR iif("+ofDeleted+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
-		isIn("d.response_status"), isIn("d.error"), isWithin("completed_at", "d.completed_at"),
+		isIn("d.response_status"), isIn("d.error"), isWithin("created_at", "d.created_at"), isWithin("completed_at", "d.completed_at"),
 		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+ofDeleted,
 		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
 			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value
@@ -37,7 +37,8 @@ var (
 			" WHERE e.id IN (SELECT value FROM json_each(:event_id)))",
 		":failure_reason IS NULL OR iif("+ofDeleted+", 'subscription_deleted', d.failure_reason) IN (SELECT value "+
 			"FROM json_each(:failure_reason))",
-		isIn("d.program_id"), isIn("d.subscription_id"), ":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
+		isIn("d.program_id"), isIn("d.subscription_id"), isVisible("d.program_id"), "d.program_id <> ''", // see blankNewest
+		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
 			"WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
@@ -315,13 +316,14 @@ type deliveryList struct {
 // of num.
 func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List,
 	q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, q.Ranges["created_at"], s.numBefore)
+	low, high, err := s.between(ctx, "deliveries", q.Ranges["created_at"], s.numBefore)
 	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high,
 		budget: s.lists.scan}
 	if q.Filters["event"] != nil || q.Filters["event_id"] != nil {
 		f.budget = s.lists.costlyScan
 	}
 	f.binds = bindsOf(q)
+	f.binds["hidden"] = s.programStates.hidden()
 	f.binds["id"], f.binds["redelivery_of"] = jsonOf(storedIDs(q.Filters["id"])), jsonOf(storedIDs(q.Filters["redelivery_of"]))
 	due := q.Ranges["next_attempt_at"]
 	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
@@ -709,7 +711,7 @@ func (f *feed) completionPosition(o order) (position, error) {
 // numBefore returns the highest num of a delivery that was created before a time, 0 if there is
 // none.
 func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, selectNumEnds, selectFromNum, at)
+	return s.lastBefore(ctx, "deliveries", selectNumEnds, selectFromNum, at)
 }
 
 const (

@@ -19,6 +19,9 @@ const (
 
 // ensureProgram creates a program unless it exists.
 func (t *tx) ensureProgram(id string, now time.Time) error {
+	if err := t.w.programStates.usable(id); err != nil {
+		return err
+	}
 	return t.Exec("INSERT INTO programs (id, created_at, updated_at) VALUES (?1, ?2, ?2) ON CONFLICT DO NOTHING", id, now.UnixMilli())
 }
 
@@ -41,7 +44,9 @@ func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
 func (s Programs) List(ctx context.Context) (all []webhook.Program, err error) {
 	err = s.db.Each(ctx, "SELECT "+programColumns+" FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		p, err := scanProgram(scan)
-		all = append(all, p)
+		if s.programStates.describe(&p) {
+			all = append(all, p)
+		}
 		return err
 	})
 	return all, err
@@ -58,6 +63,9 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	if err != nil {
 		return nil, notFound(err, "program")
 	}
+	if !s.programStates.describe(&found) {
+		return nil, webhook.NotFound("program")
+	}
 	s.programs.put(&found, generation)
 	return &found, nil
 }
@@ -71,6 +79,9 @@ func (w Write) Program(id string) (webhook.Program, error) {
 // PutProgram sets fields of a program, and creates it if it is new. before is nil in that case.
 // A change takes effect with the commit.
 func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
+	if err := w.s.programStates.usable(id); err != nil {
+		return p, nil, err
+	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	p, err = w.Program(id)
 	var e *webhook.Error
@@ -117,6 +128,7 @@ func orDefault(limit *int) any {
 func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
 	b := bindsOf(q)
 	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
+	b["hidden"] = s.programStates.importing()
 	err = s.view(ctx, func(v *view) error {
 		if err := v.Scan(countPrograms.text, countPrograms.args(b), &total); err != nil || q.Number-1 > total/q.Size {
 			return err
@@ -124,6 +136,7 @@ func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []we
 		page := orderedPrograms(q.Sort)
 		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
 			p, err := scanProgram(scan)
+			s.programStates.describe(&p)
 			programs = append(programs, p)
 			return err
 		})
@@ -133,7 +146,7 @@ func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []we
 
 var (
 	listedPrograms = " FROM programs WHERE " +
-		allOf(isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
+		allOf(isVisible("id"), isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
 	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
 	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
 )

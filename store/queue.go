@@ -95,6 +95,9 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
 	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables, nil, func(scan func(...any) error) error {
 		q, err := s.scanQueue(scan)
+		if q != nil && s.programStates.get(q.ProgramID) != nil {
+			return nil // its secrets may be gone
+		}
 		if errors.Is(err, keyring.ErrDecrypt) {
 			q, err = &Queue{SubscriptionID: q.SubscriptionID, Unusable: err}, nil
 		}
@@ -139,6 +142,9 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 	q, err := s.scanQueue(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ?", []any{subscriptionID}, dest...)
 	})
+	if q != nil && s.programStates.get(q.ProgramID) != nil {
+		return nil, webhook.NotFound("subscription")
+	}
 	if err != nil {
 		return nil, notFound(err, "subscription")
 	}
@@ -500,6 +506,9 @@ func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 
 // store writes the delivery, or nothing and returns ErrStale.
 func (f *Forming) store(t *tx) error {
+	if t.w.programStates.get(f.made.ProgramID) != nil {
+		return ErrStale
+	}
 	// If the cursor is not where the caller saw it, this would skip the events of a
 	// delivery that was not stored. Another revision may ask for other events.
 	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions "+
@@ -632,6 +641,10 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	var next sql.NullInt64
 	var due time.Time
 	err := s.writer.doRepeatable(func(t *tx) error {
+		if s.programStates.get(cr.Queue.ProgramID) != nil {
+			c.num = 0
+			return nil
+		}
 		now := s.clock.now()
 		c.AcceptedAt = time.Time{}
 		until, attempts := s.clock.wait(now), webhook.MaxAttempts
@@ -746,6 +759,9 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			t.AfterCommit(func() { s.watchers.recorded(c.ID, a) })
 		}
 		t.AfterCommit(func() {
+			if s.programStates.get(c.ProgramID) != nil {
+				wake(s.housekeeping.erasures)
+			}
 			s.housekeeping.recorded(c, a)
 			if !c.Ping {
 				s.stats.count(c, a, now)
@@ -862,6 +878,7 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer wake(s.housekeeping.erasures) // which waits for attempts in flight
 	now := time.Now()
 	ops := make([]*sqlite.Op, len(nums)) // they share their commits
 	for i, num := range nums {

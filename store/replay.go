@@ -278,6 +278,9 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 			Probe: q.Failing, Events: b.bodies, Trace: b.trace}
 	}
 	err = s.writer.do(func(t *tx) (err error) {
+		if s.programStates.get(q.ProgramID) != nil {
+			return ErrStale
+		}
 		if more, err = t.advanceReplay(&r, &b, q); err != nil || c == nil {
 			return err
 		}

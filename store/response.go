@@ -268,3 +268,14 @@ func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string
 	})
 	return ids, err
 }
+
+// nums returns the numbers that a query selects.
+func (s *core) nums(ctx context.Context, query string, args ...any) (nums []int64, err error) {
+	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
+		var num int64
+		err := scan(&num)
+		nums = append(nums, num)
+		return err
+	})
+	return nums, err
+}

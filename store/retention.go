@@ -83,8 +83,9 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 		}
 		now, doubted, err := s.retentionTime()
 		w := &sweep{}
-		if err == nil && !doubted {
+		if err == nil && !doubted && s.sweeping.TryLock() { // otherwise a program is being imported
 			w, err = s.sweep(ctx, now.Add(-keep.All), now.Add(-keep.delivered()))
+			s.sweeping.Unlock()
 			s.noteSwept(w.swept)
 		}
 		if ctx.Err() != nil {
@@ -146,6 +147,7 @@ type sweep struct {
 	// delivered is the edge for successful deliveries, if it is later.
 	delivered int64
 	step      int // records in the next step
+	pause     int // after a step, in multiples of it; 0 for sweepRest, negative for none
 	swept     Swept
 
 	longest time.Duration // longest step
@@ -174,7 +176,11 @@ func (w *sweep) write(fn func(*tx) error) error {
 	case took < sweepTime/3:
 		w.step = min(w.step*2, maxSweep)
 	}
-	rest := time.NewTimer(sweepRest * took)
+	pause := w.pause
+	if pause == 0 {
+		pause = sweepRest
+	}
+	rest := time.NewTimer(time.Duration(max(pause, 0)) * took)
 	defer rest.Stop()
 	select {
 	case <-rest.C:
@@ -225,7 +231,18 @@ func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
 
 // deliveries expires old pending deliveries, and removes old completed ones.
 func (w *sweep) deliveries() error {
-	for after, more := int64(0), true; more; {
+	err := w.deliveriesAfter(0)
+	for _, r := range w.s.imported.of("deliveries") { // older than those before them
+		if err == nil {
+			err = w.deliveriesAfter(r.first - 1)
+		}
+	}
+	return err
+}
+
+// deliveriesAfter does this for the deliveries after a num, up to the first that is too new.
+func (w *sweep) deliveriesAfter(after int64) error {
+	for more := true; more; {
 		to, n, err := w.aged(after)
 		if err != nil || to == after {
 			return err

@@ -11,20 +11,22 @@ import (
 )
 
 // BenchmarkPublishDuringRetention measures the latency of publishing while retention removes
-// old records, and while it does not. 8 publishers each publish one event at a time for 5 s.
+// old records, while a program is erased, and while nothing is removed. 8 publishers each publish one event at a time for 5 s.
 //
 //	go test -run '^$' -bench PublishDuringRetention -benchtime 1x -count 5 ./store
 func BenchmarkPublishDuringRetention(b *testing.B) {
-	b.Run("alone", func(b *testing.B) { benchPublish(b, false) })
-	b.Run("retention", func(b *testing.B) { benchPublish(b, true) })
+	b.Run("alone", func(b *testing.B) { benchPublish(b, "") })
+	b.Run("retention", func(b *testing.B) { benchPublish(b, "retention") })
+	b.Run("erasure", func(b *testing.B) { benchPublish(b, "erasure") })
 }
 
-func benchPublish(b *testing.B, sweep bool) {
+func benchPublish(b *testing.B, during string) {
 	const publishers, lasts = 8, 5 * time.Second
 	for b.Loop() {
 		b.StopTimer()
 		s := open(b)
 		oldEvents(b, s)
+		program(b, s, "q")
 		edge := time.Now()
 		time.Sleep(2 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(context.Background(), lasts)
@@ -37,7 +39,7 @@ func benchPublish(b *testing.B, sweep bool) {
 				var mine []time.Duration
 				for ctx.Err() == nil {
 					began := time.Now()
-					publish(b, s, "p", "content_updated")
+					publish(b, s, "q", "content_updated")
 					mine = append(mine, time.Since(began))
 				}
 				mu.Lock()
@@ -46,8 +48,11 @@ func benchPublish(b *testing.B, sweep bool) {
 			})
 		}
 		w := &sweepResult{}
-		if sweep {
+		switch during {
+		case "retention":
 			w.run(ctx, b, s, edge)
+		case "erasure":
+			w.erase(ctx, b, s)
 		}
 		all.Wait()
 		b.StopTimer()
@@ -80,6 +85,24 @@ func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, edge time
 	r.events, r.longest = w.swept.Events, w.longest
 	if ctx.Err() == nil {
 		b.Log("the sweep finished before the time was over")
+	}
+}
+
+func (r *sweepResult) erase(ctx context.Context, b *testing.B, s *Store) {
+	err := s.Write(ctx, func(w Write) error {
+		_, err := w.EraseProgram("p")
+		return err
+	})
+	e := &erasure{sweep: &sweep{s: s.core, ctx: ctx}, programID: "p"}
+	if err == nil {
+		err = e.run()
+	}
+	if err != nil && ctx.Err() == nil {
+		b.Error(err)
+	}
+	r.events, r.longest = e.swept.Events, e.longest
+	if ctx.Err() == nil {
+		b.Log("the erasure finished before the time was over")
 	}
 }
 

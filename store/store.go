@@ -110,7 +110,8 @@ type core struct {
 	catalog     *webhook.Catalog // Config.Catalog
 	unusedTypes []UnusedType     // set by Open
 
-	retention    Retention // Config.Retention
+	retention    Retention     // Config.Retention
+	replicaKeeps time.Duration // how long the replica keeps what was removed, 0 without one
 	dictionaries dictionaries
 	housekeeping housekeeping
 	quotas       quotas
@@ -122,6 +123,11 @@ type core struct {
 	swept   Swept // since Open
 	// No delivery up to this num needs to be examined by removeEarly again.
 	deliveredFrom atomic.Int64
+
+	programStates programStates
+	imported      importedRanges
+	erasing       sync.Mutex // held while programs are erased
+	sweeping      sync.Mutex // held by retention while it removes records, and by an import
 
 	tokens   tokenCache
 	programs programCache
@@ -153,7 +159,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	s.writer = newWriter(s.clock, s.metrics, &s.watchers, &s.dictionaries, s.logger)
-	s.writer.incidents = s.housekeeping.incidents
+	s.writer.incidents, s.writer.programStates = s.housekeeping.incidents, &s.programStates
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
 		if err == nil {
@@ -189,10 +195,13 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err = s.openDatabase(ctx, path, &cfg); err != nil {
 		return nil, err
 	}
-	if err := s.openClock(ctx); err != nil {
+	if err := errors.Join(s.openClock(ctx), s.openProgramStates(ctx), s.openImportedRanges(ctx)); err != nil {
 		return nil, err
 	}
 	s.replication = s.newReplication(&cfg, path)
+	if cfg.Replica != nil {
+		s.replicaKeeps = cfg.Replica.SnapshotRetention + cfg.Replica.SnapshotInterval
+	}
 	if err := s.openKeyring(&cfg); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,9 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
+	if err := s.programStates.usable(programID); err != nil {
+		return webhook.Subscription{}, nil, err
+	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	sub := webhook.Subscription{
 		ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now,
@@ -108,6 +111,9 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 
 // Get returns one subscription of a program.
 func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
+	if s.programStates.get(programID) != nil {
+		return webhook.Subscription{}, webhook.NotFound("subscription")
+	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
 	})
@@ -319,6 +325,9 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
+	if t.w.programStates.get(programID) != nil {
+		return webhook.Subscription{}, webhook.NotFound("subscription")
+	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan(selectSubscription, []any{id, programID}, dest...)
 	})

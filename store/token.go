@@ -203,7 +203,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 		s.tokens.put(hash, token, generation)
 	}
 	now := s.clock.now()
-	if !token.Valid(now) {
+	if !token.Valid(now) || s.programStates.get(token.ProgramID) != nil {
 		return refused()
 	}
 	s.uses.note(token.ID, now)

@@ -28,7 +28,8 @@ type writer struct {
 	lease    atomic.Pointer[Lease] // required for writing; nil for none
 	credits  atomic.Pointer[Credits]
 
-	incidents chan struct{} // that of housekeeping; nil in some tests
+	incidents     chan struct{}  // that of housekeeping; nil in some tests
+	programStates *programStates // of the store
 
 	heads    map[string]head // of each program's log
 	typeUses typeUses
@@ -57,7 +58,8 @@ type tx struct {
 }
 
 func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {
-	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head), typeUses: make(typeUses)}
+	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head), typeUses: make(typeUses),
+		programStates: new(programStates)}
 	w.tx.w = w
 	return w
 }

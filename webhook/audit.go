@@ -34,6 +34,9 @@ const (
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionTokenExport              Action = "token.export"
 	ActionAuditExport              Action = "audit.export"
+	ActionProgramDelete            Action = "program.delete"
+	ActionProgramExport            Action = "program.export"
+	ActionProgramImport            Action = "program.import"
 	ActionKeyRotate                Action = "key.rotate"
 	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
@@ -57,7 +60,7 @@ var actions = [...]Action{
 	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
-	ActionProgramCreate, ActionProgramUpdate,
+	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
 	ActionSessionBegin, ActionSessionEnd,

@@ -22,6 +22,9 @@ type Program struct {
 	Limits    ProgramLimits
 	CreatedAt time.Time
 	UpdatedAt time.Time // last change of the fields above
+	// ErasingSince is when its erasure began, zero unless it is being erased. Then it cannot be
+	// used.
+	ErasingSince time.Time
 }
 
 // ProgramLimits are the limits of a program. Nil stands for the installation's default.
@@ -91,7 +94,7 @@ func ParseProgram(raw []byte, id string) (ProgramFields, *Error) {
 }
 
 // readOnlyProgramFields are the fields of a record that a request may send back unchanged.
-var readOnlyProgramFields = []string{"created_at", "updated_at", "statistics"}
+var readOnlyProgramFields = []string{"created_at", "updated_at", "statistics", "status", "erasure"}
 
 // programParser collects the fields of a request and what is wrong with them.
 type programParser struct {

@@ -78,8 +78,16 @@ type backupCreateCmd struct {
 	File        string `arg:"" help:"File to create, a tar archive."`
 }
 
+// newFile is a file that a command creates.
+type newFile struct {
+	name  string
+	force bool // replaces an existing file
+}
+
+func (c *backupCreateCmd) file() newFile { return newFile{c.File, c.Force} }
+
 func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
-	if err := c.check(); err != nil {
+	if err := c.file().check(); err != nil {
 		return err
 	}
 	var passphrase string
@@ -99,7 +107,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	if onOneDisk(folder, c.Data) {
 		r.Copies = 2 // the snapshot, and the archive that it goes into
 	}
-	f, err := os.CreateTemp(folder, "."+filepath.Base(c.File)+".unfinished-*")
+	f, err := c.file().create()
 	if err != nil {
 		return err
 	}
@@ -116,14 +124,8 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	case err != nil:
 		return err
 	}
-	info, err := f.Stat()
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := c.name(f.Name()); err != nil {
-		return err
-	}
-	if err := durable.SyncDir(folder); err != nil {
+	size, err := c.file().finish(f)
+	if err != nil {
 		return err
 	}
 	keys := "The keys are included, encrypted with the passphrase. Store the passphrase separately."
@@ -131,52 +133,69 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 		keys = "The keys are not included. Its secrets can only be decrypted with a separate copy of secret.key."
 	}
 	_, err = fmt.Fprintf(std.Out, "Created %s: the database as of %s, schema %d, %d bytes in total.\n%s\n",
-		terminal.Escape(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, info.Size(), keys)
+		terminal.Escape(c.File), webhook.FormatTime(m.CreatedAt), m.Schema, size, keys)
 	return err
 }
 
 // check refuses a file that cannot be created, before the passphrase prompt.
-func (c *backupCreateCmd) check() error {
-	info, err := os.Stat(c.File)
+func (c newFile) check() error {
+	info, err := os.Stat(c.name)
 	switch {
-	case c.File == "" || c.File == "-":
+	case c.name == "" || c.name == "-":
 		return usagef("FILE: must be the name of a file to create")
 	case err == nil && !info.Mode().IsRegular():
-		return fmt.Errorf("%s is not a regular file", c.File)
-	case err == nil && !c.Force:
+		return fmt.Errorf("%s is not a regular file", c.name)
+	case err == nil && !c.force:
 		return c.taken()
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if folder, err := os.Stat(filepath.Dir(c.File)); err != nil {
+	if folder, err := os.Stat(filepath.Dir(c.name)); err != nil {
 		return err
 	} else if !folder.IsDir() {
-		return fmt.Errorf("%s is not a directory", filepath.Dir(c.File))
+		return fmt.Errorf("%s is not a directory", filepath.Dir(c.name))
 	}
 	return nil
 }
 
-func (c *backupCreateCmd) taken() error {
-	return fmt.Errorf("%s already exists; --force replaces it", c.File)
+func (c newFile) taken() error {
+	return fmt.Errorf("%s already exists; --force replaces it", c.name)
 }
 
-// name renames the finished archive to its final name. Without Force it fails if a file
-// of that name has appeared since check.
-func (c *backupCreateCmd) name(unfinished string) error {
-	if c.Force {
-		return os.Rename(unfinished, c.File)
+// create creates the file under a temporary name.
+func (c newFile) create() (*os.File, error) {
+	return os.CreateTemp(filepath.Dir(c.name), "."+filepath.Base(c.name)+".unfinished-*")
+}
+
+// finish syncs and closes the file, gives it its name, and returns its size.
+func (c newFile) finish(f *os.File) (size int64, err error) {
+	info, err := f.Stat()
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return 0, err
 	}
-	err := os.Link(unfinished, c.File)
+	if err := c.rename(f.Name()); err != nil {
+		return 0, err
+	}
+	return info.Size(), durable.SyncDir(filepath.Dir(c.name))
+}
+
+// rename renames the finished file to its final name. Without force it fails if a file of that
+// name has appeared since check.
+func (c newFile) rename(unfinished string) error {
+	if c.force {
+		return os.Rename(unfinished, c.name)
+	}
+	err := os.Link(unfinished, c.name)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrExist):
 		return c.taken()
 	}
-	if _, err := os.Lstat(c.File); err == nil {
+	if _, err := os.Lstat(c.name); err == nil {
 		return c.taken()
 	}
-	return os.Rename(unfinished, c.File) // the file system has no hard links
+	return os.Rename(unfinished, c.name) // the file system has no hard links
 }
 
 // onOneDisk reports whether two directories are known to be on the same file system.

@@ -15,6 +15,7 @@ import (
 
 	"service/internal/archive"
 	"service/internal/control"
+	"service/internal/server"
 	"service/store"
 	"service/webhook"
 )
@@ -58,6 +59,14 @@ type dataAccess interface {
 	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)
+	// DeleteProgram begins to erase a program; without a server it erases all of it.
+	DeleteProgram(ctx context.Context, id string) (webhook.Erasure, error)
+	// ProgramSpace returns how much space an export needs, with more copies on the same disk.
+	ProgramSpace(ctx context.Context, copies int) (control.ProgramSpace, error)
+	// ExportProgram calls use with the input of [archive.WriteProgram] and returns its error.
+	ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error
+	// ImportProgram imports a program from the output of [archive.ProgramSource.Send].
+	ImportProgram(ctx context.Context, from io.Reader) (store.Imported, error)
 	// Backup calls use with the input of [archive.Write] and returns its error.
 	Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error
 	Close() error
@@ -82,11 +91,14 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bo
 		}
 	}
 	logger := newLogger(std.Err, "text", slog.LevelWarn)
-	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger})
+	// Most commands need no event types, so a file that is wrong does not matter to them.
+	types, typesErr := server.LoadCatalog(d.Data)
+	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger, Catalog: types})
 	if err != nil {
 		return nil, k.explain(err)
 	}
-	return control.AuditedStore{Store: st, Version: version()}, nil
+	catalog := func() (*webhook.Catalog, error) { return types, typesErr }
+	return control.AuditedStore{Store: st, Version: version(), Catalog: catalog}, nil
 }
 
 // keyFlag is the flag of every command that opens the database itself.

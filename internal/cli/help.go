@@ -14,7 +14,7 @@ import (
 var ownVariables = []string{
 	"SERVICE_TOKEN", "SERVICE_TOKEN_FILE", // of publish and apply
 	"SERVICE_SECRET", "SERVICE_SECRET_FILE", // of listen
-	"SERVICE_ADMIN_PASSWORD_FILE", "SERVICE_BACKUP_PASSPHRASE_FILE",
+	"SERVICE_ADMIN_PASSWORD_FILE", "SERVICE_BACKUP_PASSPHRASE_FILE", "SERVICE_EXPORT_PASSPHRASE_FILE",
 }
 
 // setVariables removes the environment variables of flags that are neither settings of

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,7 +15,10 @@ import (
 )
 
 type programCmd struct {
-	List programListCmd `cmd:"" help:"List the programs with their limits and health, ordered by ID."`
+	List   programListCmd   `cmd:"" help:"List the programs with their limits and health, ordered by ID."`
+	Export programExportCmd `cmd:"" help:"Export a program with everything in it to an encrypted file. The server may be running."`
+	Import programImportCmd `cmd:"" help:"Import a program from such a file. It must not exist here."`
+	Delete programDeleteCmd `cmd:"" help:"Erase a program with everything in it. This cannot be undone."`
 }
 
 type programListCmd struct {
@@ -59,9 +63,17 @@ func printPrograms(w io.Writer, all []control.Program) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", p.ID, subscriptions, s.FailingSubscriptions, s.Tokens, s.Events,
 			s.Attempts.Total(), s.Attempts.FailedAttempts(), programLimit(p.Limits.RateLimit), programLimit(p.Limits.MaxInFlight),
-			day(p.CreatedAt), terminal.Escape(p.Name))
+			day(p.CreatedAt), terminal.Escape(programName(p)))
 	}
 	return t.Flush()
+}
+
+// programName returns the name of a program, with its status if it is being erased.
+func programName(p *control.Program) string {
+	if p.ErasingSince.IsZero() {
+		return p.Name
+	}
+	return strings.TrimSpace(p.Name + " (erasing)")
 }
 
 // programLimit formats a limit of a program.
@@ -78,6 +90,7 @@ func programLimit(limit *int) string {
 // programRecord is a program in JSON, like in the API.
 type programRecord struct {
 	ID         string                `json:"id"`
+	Status     string                `json:"status"` // active or erasing
 	Name       string                `json:"name"`
 	Limits     webhook.ProgramLimits `json:"limits"`
 	CreatedAt  time.Time             `json:"created_at"`
@@ -99,7 +112,7 @@ type programStatistics struct {
 
 func newProgramRecord(p *control.Program) programRecord {
 	s := &p.Statistics
-	r := programRecord{p.ID, p.Name, p.Limits, p.CreatedAt, p.UpdatedAt, programStatistics{
+	r := programRecord{p.ID, p.Status(), p.Name, p.Limits, p.CreatedAt, p.UpdatedAt, programStatistics{
 		Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
 		DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens, Events: s.Events,
 		Attempts24h: map[string]int64{"success": s.Attempts.Success, "failed": s.Attempts.Failed, "retryable": s.Attempts.Retryable},

@@ -35,7 +35,7 @@ func TestAcknowledge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &http.Server{Handler: (&Server{Store: AuditedStore{st, "v1"}, Logger: slog.New(slog.DiscardHandler)}).Handler()}
+	server := &http.Server{Handler: (&Server{Store: AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler)}).Handler()}
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
 	ctx, stop := context.WithCancel(context.Background())

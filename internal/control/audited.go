@@ -17,6 +17,8 @@ import (
 type AuditedStore struct {
 	*store.Store
 	Version string // of the binary, for the manifest of backups
+	// Catalog returns the event types, for exports and imports of programs.
+	Catalog func() (*webhook.Catalog, error)
 }
 
 // entry returns an entry of the audit log.
@@ -159,6 +161,107 @@ func (t AuditedStore) Release(ctx context.Context) error {
 		}
 		return w.Audit(t.entry(webhook.ActionRestoreRelease, "", "", ""))
 	})
+}
+
+// DeleteProgram begins to erase a program. If no server runs, it erases all of it.
+func (t AuditedStore) DeleteProgram(ctx context.Context, id string) (webhook.Erasure, error) {
+	e, err := t.beginErasure(ctx, id)
+	if err != nil {
+		return e, err
+	}
+	err = t.Store.Programs().Erase(ctx)
+	e.Finished = err == nil
+	return e, err
+}
+
+// beginErasure begins to erase a program.
+func (t AuditedStore) beginErasure(ctx context.Context, id string) (e webhook.Erasure, err error) {
+	err = t.Write(ctx, func(w store.Write) error {
+		began, err := w.EraseProgram(id)
+		if err != nil {
+			return err
+		}
+		e = t.Store.Programs().Erasure(id, began)
+		return w.Audit(t.entry(webhook.ActionProgramDelete, id, id, ""))
+	})
+	return e, err
+}
+
+// ProgramSpace calls [store.Programs.ExportSpace].
+func (t AuditedStore) ProgramSpace(ctx context.Context, copies int) (y ProgramSpace, err error) {
+	y.Need, y.Free, err = t.Store.Programs().ExportSpace(ctx, copies)
+	return y, err
+}
+
+// ExportProgram calls use with the input of [archive.WriteProgram].
+func (t AuditedStore) ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error {
+	s, err := t.programSource(ctx, &r)
+	if err != nil {
+		return err
+	}
+	in, out := io.Pipe()
+	var g errgroup.Group
+	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
+	err = use(in)
+	in.CloseWithError(context.Canceled) // stops Send if use has not read everything
+	return errors.Join(err, g.Wait(), s.Close())
+}
+
+// programSource exports a program and records that in the audit log.
+func (t AuditedStore) programSource(ctx context.Context, r *archive.ProgramRequest) (*archive.ProgramSource, error) {
+	catalog, err := t.Catalog()
+	if err != nil {
+		return nil, err
+	}
+	s, err := archive.NewProgramSource(ctx, t.Store, catalog, r, t.Version)
+	if err != nil {
+		return nil, err
+	}
+	err = t.Write(ctx, func(w store.Write) error {
+		return w.Audit(t.entry(webhook.ActionProgramExport, r.ProgramID, r.ProgramID, ""))
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// ImportProgram imports a program from the output of [archive.ProgramSource.Send], in a process
+// without a server. The next start records attempts that were in flight as interrupted.
+func (t AuditedStore) ImportProgram(ctx context.Context, from io.Reader) (store.Imported, error) {
+	if err := t.Store.Programs().Erase(ctx); err != nil { // what an interrupted import left
+		return store.Imported{}, err
+	}
+	return t.importProgram(ctx, from, &store.ProgramImport{Idle: true})
+}
+
+// importProgram imports a program. It refuses everything that it can before it adds anything.
+func (t AuditedStore) importProgram(ctx context.Context, from io.Reader, x *store.ProgramImport) (y store.Imported, err error) {
+	p, err := archive.ReceiveProgram(ctx, from, t.Dir(), t.Store.Programs().ImportRoom)
+	if err != nil {
+		return y, err
+	}
+	defer func() { err = errors.Join(err, p.Remove()) }()
+	catalog, err := t.Catalog()
+	if err != nil {
+		return y, err
+	}
+	if err := p.CheckTypes(catalog); err != nil {
+		return y, err
+	}
+	x.Path, x.Key = p.Path, p.Key
+	y, err = t.Store.Programs().Import(ctx, x, func(w store.Write, y store.Imported) error {
+		if err := p.CheckTypes(catalog); err != nil { // one may have been deleted
+			return err
+		}
+		detail := webhook.Count(y.Subscriptions, "subscription") + ", " + webhook.Count(y.Events, "event") + ", " +
+			webhook.Count(y.Deliveries, "delivery")
+		return w.Audit(t.entry(webhook.ActionProgramImport, y.ProgramID, y.ProgramID, detail))
+	})
+	if errors.Is(err, store.ErrUnusable) {
+		err = webhook.NewError(webhook.CodeInvalid, "The export cannot be imported: "+err.Error()+".")
+	}
+	return y, err
 }
 
 // Backup calls use with the input of [archive.Write].

@@ -84,7 +84,12 @@ func (c *Client) stream(ctx context.Context, method, path string, in any, use fu
 			return err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://service"+path, &body)
+	return c.send(ctx, method, path, &body, use)
+}
+
+// send sends a request with a body and calls use with the body of the response.
+func (c *Client) send(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://service"+path, body)
 	if err != nil {
 		return err
 	}
@@ -140,6 +145,37 @@ func (c *Client) RotateKey(ctx context.Context) (store.KeyRotation, error) {
 // Release calls [AuditedStore.Release] in the running server.
 func (c *Client) Release(ctx context.Context) error {
 	return c.call(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
+}
+
+// DeleteProgram calls [AuditedStore.DeleteProgram] in the running server, which erases the
+// program in the background.
+func (c *Client) DeleteProgram(ctx context.Context, id string) (webhook.Erasure, error) {
+	var e webhook.Erasure
+	return e, c.call(ctx, http.MethodPost, "/programs/"+url.PathEscape(id)+"/delete", nil, &e)
+}
+
+// ProgramSpace is how many bytes an export of a program needs at most, and how many are free.
+type ProgramSpace struct {
+	Need int64 `json:"need"`
+	Free int64 `json:"free"`
+}
+
+// ProgramSpace calls [AuditedStore.ProgramSpace] in the running server.
+func (c *Client) ProgramSpace(ctx context.Context, copies int) (ProgramSpace, error) {
+	var y ProgramSpace
+	return y, c.call(ctx, http.MethodPost, "/programs/space", archive.ProgramRequest{Copies: copies}, &y)
+}
+
+// ExportProgram calls [AuditedStore.ExportProgram] in the running server.
+func (c *Client) ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error {
+	return c.stream(ctx, http.MethodPost, "/programs/export", r, use)
+}
+
+// ImportProgram imports a program in the running server.
+func (c *Client) ImportProgram(ctx context.Context, from io.Reader) (y store.Imported, err error) {
+	return y, c.send(ctx, http.MethodPost, importPath, from, func(response io.Reader) error {
+		return json.NewDecoder(response).Decode(&y)
+	})
 }
 
 // Backup calls [AuditedStore.Backup] in the running server.

@@ -30,7 +30,7 @@ func serveSocket(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	admin := &Server{
-		Store: AuditedStore{st, "v1"}, Logger: slog.New(slog.DiscardHandler),
+		Store: AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler),
 		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
 		API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -143,7 +143,7 @@ func TestErrorsAreHidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	admin := &Server{Store: AuditedStore{closed, "v1"}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	admin := &Server{Store: AuditedStore{Store: closed, Version: "v1"}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	server := &http.Server{Handler: admin.Handler()}
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()

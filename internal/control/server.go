@@ -20,10 +20,11 @@ type Server struct {
 	Store         AuditedStore
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
 	Examine       func(ctx context.Context, reading time.Duration) []store.Finding
-	AdminsChanged func(email string) // called after an admin was created or got a new password
-	Catalog       *webhook.Catalog   // validates salvaged events
-	Retention     time.Duration      // how long events are kept
-	API           http.Handler       // serves the API to the owner, see [api.API.Owner]
+	AdminsChanged func(email string)  // called after an admin was created or got a new password
+	Catalog       *webhook.Catalog    // validates salvaged events
+	Retention     time.Duration       // how long events are kept
+	Retry         webhook.RetryPolicy // decides what follows attempts that were in flight in an export
+	API           http.Handler        // serves the API to the owner, see [api.API.Owner]
 	Logger        *slog.Logger
 }
 
@@ -76,6 +77,7 @@ func (s *Server) commands() http.Handler {
 		}
 		return rotation, err
 	}))
+	s.handlePrograms(m)
 	m.HandleFunc("POST /backup", s.backup)
 	m.HandleFunc("POST /promote", s.respond(func(*http.Request) (any, error) {
 		return nil, webhook.NewError(webhook.CodeConflict, "This service is not a standby: it is already the primary.")
@@ -120,7 +122,14 @@ func (s *Server) commands() http.Handler {
 		return endedSessions{ended}, err
 	}))
 	s.handleSalvage(m)
-	return http.MaxBytesHandler(m, 1<<20)
+	limited := http.MaxBytesHandler(m, 1<<20)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == importPath {
+			m.ServeHTTP(w, r) // the body is as large as the program
+			return
+		}
+		limited.ServeHTTP(w, r)
+	})
 }
 
 type createdToken struct {

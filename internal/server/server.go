@@ -354,10 +354,11 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	if s.certificates != nil {
 		g.Go(func() error { return s.certificates.Run(running) })
 	}
+	catalog := func() (*webhook.Catalog, error) { return s.catalog, nil }
 	commands := &control.Server{
-		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version}, SetupLink: s.SetupLink,
-		Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog, Retention: s.cfg.Retention.All,
-		API: s.owner, Logger: logger,
+		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink,
+		Retry: s.cfg.RetryPolicy, Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
+		Retention: s.cfg.Retention.All, API: s.owner, Logger: logger,
 	}
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/url"
 	"slices"
 )
@@ -36,6 +38,14 @@ var (
 	// copyPragmas configure a connection that copies the database. It is not
 	// query_only, since VACUUM INTO writes the copy.
 	copyPragmas = []string{"PRAGMA busy_timeout = 10000", "PRAGMA trusted_schema = OFF", "PRAGMA cache_size = -4000"}
+	// privatePragmas configure the only connection to a file that a crash may leave useless.
+	privatePragmas = []string{
+		"PRAGMA journal_mode = OFF",
+		"PRAGMA synchronous = OFF",
+		"PRAGMA foreign_keys = OFF",
+		"PRAGMA trusted_schema = OFF",
+		"PRAGMA cache_size = -16000",
+	}
 	// exclusivePragmas configure a connection that excludes all others.
 	exclusivePragmas = []string{
 		"PRAGMA busy_timeout = 1000",
@@ -64,6 +74,45 @@ func dsn(path, mode string) string {
 // OpenWritable opens a database that no process has open, with the settings of
 // a [Writer]. It creates the file if it does not exist. The caller closes it.
 func OpenWritable(path string) (*sql.DB, error) { return openPool(path, modeCreate, writerPragmas) }
+
+// OpenPrivate opens a database that no other process uses, and migrates it to the newest schema.
+// It creates the file if it does not exist. Nothing is fsynced, and a statement that fails may
+// leave the file damaged: it is for copies. The pool has one connection. The caller closes it.
+func OpenPrivate(ctx context.Context, path string, migrations fs.FS) (_ *sql.DB, err error) {
+	db, err := openPool(path, modeCreate, privatePragmas)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var have int
+	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return nil, err
+	}
+	files, err := migrationFiles(migrations)
+	if err != nil {
+		return nil, err
+	}
+	for i, name := range files[min(have, len(files)):] {
+		script, err := fs.ReadFile(migrations, name)
+		if err == nil {
+			err = migrateStep(ctx, conn, string(script), have+i+1)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+	}
+	return db, nil
+}
 
 // OpenReadOnly opens a database for reading. The caller closes it.
 func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, modeReadOnly, readerPragmas) }

@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"service/internal/archive"
+	"service/internal/terminal"
+	"service/webhook"
+)
+
+// exportPassphrase says where the passphrase of an export comes from.
+type exportPassphrase struct {
+	PassphraseFile string `env:"SERVICE_EXPORT_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase of the export. Default: a prompt on a terminal, otherwise stdin."`
+}
+
+func (c exportPassphrase) read(ctx context.Context, std Streams, fresh bool) (string, error) {
+	return passphraseFlag(c).read(ctx, std, fresh)
+}
+
+type programExportCmd struct {
+	dataFlag
+	keyFlag
+	exportPassphrase
+	Force bool   `help:"Replace an existing file."`
+	ID    string `arg:"" help:"Program to export."`
+	File  string `arg:"" help:"File to create, encrypted with the passphrase."`
+}
+
+func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
+	file := newFile{c.File, c.Force}
+	if err := file.check(); err != nil {
+		return err
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	folder := filepath.Dir(c.File)
+	r := archive.ProgramRequest{ProgramID: c.ID}
+	if onOneDisk(folder, c.Data) {
+		r.Copies = 1 // the file
+	}
+	space, err := d.ProgramSpace(ctx, r.Copies)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(std.Err, "The export needs up to %d bytes on the disk of %s while it is made; %d are free.\n", space.Need,
+		terminal.Escape(c.Data), space.Free)
+	if space.Need > space.Free {
+		return errors.New("not enough disk space: nothing was exported")
+	}
+	passphrase, err := c.exportPassphrase.read(ctx, std, true)
+	if err != nil {
+		return err
+	}
+	f, err := file.create()
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	var h *archive.ProgramHeader
+	err = d.ExportProgram(ctx, r, func(from io.Reader) (err error) {
+		h, err = archive.WriteProgram(f, from, passphrase, func(bytes int64) error { return roomFor(folder, bytes) })
+		return err
+	})
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted: no export was written")
+	case err != nil:
+		return err
+	}
+	size, err := file.finish(f)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "Created %s: program %s as of %s, %d bytes, encrypted with the passphrase.\n"+
+		"It has everything of the program, and with the passphrase also its secrets. Store the passphrase separately.\n",
+		terminal.Escape(c.File), h.ProgramID, webhook.FormatTime(h.CreatedAt), size)
+	return err
+}
+
+type programImportCmd struct {
+	dataFlag
+	keyFlag
+	exportPassphrase
+	File string `arg:"" help:"File from program export."`
+}
+
+func (c *programImportCmd) Run(ctx context.Context, std Streams) (err error) {
+	f, err := openBackup(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p, err := archive.VerifyProgram(ctx, f)
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	passphrase, err := c.exportPassphrase.read(ctx, std, false)
+	if err != nil {
+		return err
+	}
+	from, err := p.Open(ctx, passphrase)
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	y, err := d.ImportProgram(ctx, from)
+	if err != nil {
+		return c.explain(ctx, err)
+	}
+	_, err = fmt.Fprintf(std.Out, "Imported program %s as of %s: %s, %s, %s.\n", y.ProgramID, webhook.FormatTime(p.Header.CreatedAt),
+		webhook.Count(y.Subscriptions, "subscription"), webhook.Count(y.Events, "event"), webhook.Count(y.Deliveries, "delivery"))
+	if err == nil && y.Interrupted > 0 {
+		_, err = fmt.Fprintf(std.Out, "%s in flight, which may be sent again.\n", wasOrWere(y.Interrupted))
+	}
+	return err
+}
+
+func wasOrWere(n int) string {
+	if n == 1 {
+		return "1 delivery was"
+	}
+	return webhook.Count(n, "delivery") + " were"
+}
+
+// explain says that nothing was changed.
+func (c *programImportCmd) explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted: nothing of the program is visible, and what was added is removed")
+	}
+	return fmt.Errorf("%s: %w; nothing was changed", c.File, err)
+}

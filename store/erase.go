@@ -1,0 +1,482 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"service/webhook"
+)
+
+// EraseProgram begins to erase everything of a program, and returns when that began. After the
+// commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases the
+// records in steps; the id can be used again when it has finished. Erasing it again changes
+// nothing. The error is a *webhook.Error if there is no such program.
+func (w Write) EraseProgram(id string) (began time.Time, err error) {
+	s, t := w.s, w.t
+	if state := s.programStates.get(id); state != nil && state.name == stateErasing {
+		return state.at, nil
+	}
+	if err := s.programStates.usable(id); err != nil {
+		return began, err
+	}
+	var exists bool
+	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists); err != nil {
+		return began, err
+	}
+	if !exists {
+		return began, webhook.NotFound("program")
+	}
+	began = s.clock.now().UTC().Truncate(time.Millisecond)
+	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ? WHERE program_id = ? AND status = 'running'",
+		began.UnixMilli(), id); err != nil {
+		return began, err
+	}
+	t.AfterCommit(func() {
+		wake(s.housekeeping.erasures)
+		wake(s.housekeeping.bulk)
+	})
+	return began, s.setProgramState(t, id, &programState{stateErasing, began})
+}
+
+// Erasure returns what to say about the erasure of a program that began at a time.
+func (s Programs) Erasure(programID string, began time.Time) webhook.Erasure {
+	return webhook.Erasure{ProgramID: programID, Began: began, Replica: s.replicaKeeps}
+}
+
+// ErasingSince returns when the erasure of a program began, zero if it is not being erased.
+func (s Programs) ErasingSince(programID string) time.Time {
+	if state := s.programStates.get(programID); state != nil && state.name == stateErasing {
+		return state.at
+	}
+	return time.Time{}
+}
+
+// Erase erases all programs that are being erased, and returns when nothing is left of them. It
+// is for a process without [Store.Housekeep] and without a dispatcher.
+func (s Programs) Erase(ctx context.Context) error { return s.eraseAll(ctx, false) }
+
+// errInFlight reports that attempts of the program are in flight.
+var errInFlight = errors.New("store: attempts of the program are in flight")
+
+// eraseAll erases all programs that are being erased. With attempts in flight it leaves their
+// deliveries; [Queues.Record] wakes it.
+func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
+	s.erasing.Lock()
+	defer s.erasing.Unlock()
+	var errs []error
+	for _, id := range s.programStates.erasing() {
+		e := &erasure{sweep: &sweep{s: s, ctx: ctx}, programID: id, dispatching: dispatching}
+		began := time.Now()
+		switch err := e.run(); {
+		case errors.Is(err, errInFlight):
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			s.logger.Info("erased a program", "program", id, "events", e.swept.Events, "deliveries", e.swept.Deliveries,
+				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.longest)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// erasure erases one program. Every step can be repeated, so it continues after a crash.
+type erasure struct {
+	*sweep
+	programID     string
+	dispatching   bool     // a dispatcher may have attempts of the program in flight
+	subscriptions []string // ids, including deleted ones
+}
+
+func (e *erasure) run() error {
+	for _, part := range []func() error{
+		e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, e.shrink,
+	} {
+		e.step = firstSweep
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat runs a query that removes at most ?2 rows of ?1 until it removes none.
+func (e *erasure) repeat(query string, which any, then ...string) (removed int64, err error) {
+	for {
+		var n int64
+		step := e.step
+		err := e.write(func(t *tx) (err error) {
+			if n, err = t.Affected(query, which, step); err != nil {
+				return err
+			}
+			for _, also := range then {
+				if err := t.Exec(also, which); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return removed, err
+		}
+		if removed += n; n < int64(step) {
+			return removed, nil
+		}
+	}
+}
+
+// Conditions and queries of an erasure. ?1 is the program, the subscription or the token.
+const (
+	selectErasedSubscriptions = "SELECT id, deleted_at IS NULL OR active OR signing_secret <> x'' FROM subscriptions " +
+		"INDEXED BY subscriptions_of_program WHERE program_id = ? ORDER BY id"
+	closeErased = `UPDATE subscriptions SET deleted_at = coalesce(deleted_at, ?2), active = 0, authorization_header = NULL,
+		signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
+	eraseOldSecrets = "DELETE FROM old_signing_secrets WHERE subscription_id IN (SELECT value FROM json_each(?1))"
+
+	eraseKeys   = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE token_id = ?1 LIMIT ?2)"
+	eraseEvents = "DELETE FROM events WHERE program_id = ?1 AND seq IN (SELECT seq FROM events WHERE program_id = ?1 ORDER BY seq LIMIT ?2)"
+
+	// An all-programs bulk run may have redelivered some of the deliveries.
+	unlinkErased = `DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT b.run, i.value FROM json_each(?1) i
+		CROSS JOIN bulk_run_subscriptions b ON b.subscription_id = ?2)`
+	selectErasedPings = "SELECT id FROM deliveries WHERE num IN (SELECT value FROM json_each(?1)) AND ping IS NOT NULL " +
+		"AND completed_at IS NULL"
+	// The newest delivery stays, without content, so that its num is not reused.
+	blankNewest = `UPDATE deliveries SET id = ?2, program_id = '', subscription_id = '', subscription = NULL, status = 'failed',
+		failure_reason = 'cancelled', attempts_made = 0, claimed_at = NULL, next_attempt_at = NULL, response_status = NULL, error = NULL,
+		seqs = NULL, ping = CAST('{}' AS BLOB), redelivery_of = NULL, replay_id = NULL, created_at = ?3, completed_at = ?3, started_after = NULL,
+		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
+		WHERE num = (SELECT max(num) FROM deliveries) AND num IN (SELECT value FROM json_each(?1))`
+
+	selectErasedAudit = "SELECT num, program_id = ?2 AND detail <> '' FROM audit WHERE num > ?1 ORDER BY num LIMIT 1000"
+	blankAudit        = "UPDATE audit SET detail = '' WHERE num IN (SELECT value FROM json_each(?1))"
+)
+
+var (
+	selectErased   = byCreation.query("d.num", "?1", " AND d.claimed_at IS NULL", " LIMIT ?2")
+	selectClaimed  = "SELECT EXISTS (" + byCreation.query("1", "?1", "", "") + ")"
+	selectAnErased = byCreation.query("d.num", "?1", "", " LIMIT ?2")
+)
+
+// close removes the secrets of all subscriptions and makes the dispatcher drop their queues.
+func (e *erasure) close() error {
+	var left []string
+	err := e.s.db.Each(e.ctx, selectErasedSubscriptions, []any{e.programID}, func(scan func(...any) error) error {
+		var id string
+		var open bool
+		err := scan(&id, &open)
+		if e.subscriptions = append(e.subscriptions, id); open {
+			left = append(left, id)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	now := e.s.clock.now().UnixMilli()
+	for len(left) > 0 {
+		some := left[:min(len(left), e.step)]
+		left = left[len(some):]
+		err := e.write(func(t *tx) error {
+			t.AfterCommit(func() {
+				for _, id := range some {
+					e.s.watchers.probed(id, nil)
+					e.s.housekeeping.forget(id)
+					e.s.watchers.subscriptionChanged(id)
+				}
+			})
+			return errors.Join(t.Exec(closeErased, jsonOf(some), now), t.Exec(eraseOldSecrets, jsonOf(some)))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tokens removes the tokens with their stored responses.
+func (e *erasure) tokens() error {
+	ids, err := e.s.ids(e.ctx, "SELECT id FROM tokens WHERE program_id = ?", e.programID)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if _, err := e.repeat(eraseKeys, id); err != nil {
+			return err
+		}
+		err := e.write(func(t *tx) error {
+			return errors.Join(t.Exec("DELETE FROM idempotency_use WHERE token_id = ?", id), t.Exec("DELETE FROM tokens WHERE id = ?", id))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deliveries removes the deliveries with their attempts and responses. The error is errInFlight
+// if some are left for that reason.
+func (e *erasure) deliveries() error {
+	find := selectAnErased
+	if e.dispatching {
+		find = selectErased
+	}
+	left := false
+	for _, id := range e.subscriptions {
+		for {
+			nums, err := e.s.nums(e.ctx, find, id, e.step)
+			if err != nil {
+				return err
+			}
+			if len(nums) == 0 {
+				break
+			}
+			if err := e.removeNums(id, nums); err != nil {
+				return err
+			}
+		}
+		var claimed bool
+		if err := e.s.db.Scan(e.ctx, selectClaimed, []any{id}, &claimed); err != nil {
+			return err
+		}
+		left = left || claimed
+	}
+	if left {
+		return errInFlight
+	}
+	return nil
+}
+
+// removeNums removes deliveries of a subscription.
+func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
+	list := jsonOf(nums)
+	return e.write(func(t *tx) error {
+		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
+			var id string
+			err := scan((*deliveryID)(&id))
+			t.AfterCommit(func() { e.s.watchers.dropped(id) })
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := t.Exec(unlinkErased, list, subscriptionID); err != nil {
+			return err
+		}
+		for _, query := range removalByNum.parts {
+			if err := t.Exec(query, list); err != nil {
+				return err
+			}
+		}
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
+		kept, err := t.Affected(blankNewest, list, shortID(webhook.NewID()), now)
+		if err != nil {
+			return err
+		}
+		t.deliveryChanged(0)
+		removed, err := t.Affected(removeUnlessBlank, list)
+		e.swept.Deliveries += removed + kept
+		return err
+	})
+}
+
+const removeUnlessBlank = "DELETE FROM deliveries WHERE num IN (SELECT value FROM json_each(?1)) AND program_id <> ''"
+
+// events removes the log.
+func (e *erasure) events() (err error) {
+	e.swept.Events, err = e.repeat(eraseEvents, e.programID)
+	return err
+}
+
+// runs removes the bulk runs of the program.
+func (e *erasure) runs() error {
+	runs, err := e.s.nums(e.ctx, "SELECT num FROM bulk_runs WHERE program_id = ?", e.programID)
+	for _, num := range runs {
+		if err != nil {
+			return err
+		}
+		_, err = e.repeat("DELETE FROM bulk_run_deliveries WHERE run = ?1 AND delivery IN "+
+			"(SELECT delivery FROM bulk_run_deliveries WHERE run = ?1 LIMIT ?2)", num)
+		if err == nil {
+			_, err = e.repeat("DELETE FROM bulk_run_subscriptions WHERE run = ?1 AND subscription_id IN "+
+				"(SELECT subscription_id FROM bulk_run_subscriptions WHERE run = ?1 LIMIT ?2)", num)
+		}
+		if err == nil {
+			err = e.write(func(t *tx) error {
+				return errors.Join(t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", num), t.Exec("DELETE FROM bulk_runs WHERE num = ?", num))
+			})
+		}
+	}
+	return err
+}
+
+// erasedAtOnce is how many subscriptions are removed together.
+const erasedAtOnce = 64
+
+// ofSubscriptions removes what belongs to the subscriptions, and these.
+func (e *erasure) ofSubscriptions() error {
+	for left := e.subscriptions; len(left) > 0; {
+		some := jsonOf(left[:min(len(left), erasedAtOnce)])
+		left = left[min(len(left), erasedAtOnce):]
+		for _, query := range eraseOfSubscriptions {
+			if _, err := e.repeat(query, some); err != nil {
+				return err
+			}
+		}
+		err := e.write(func(t *tx) error {
+			for _, table := range eraseSingle {
+				if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id IN (SELECT value FROM json_each(?))", some); err != nil {
+					return err
+				}
+			}
+			return t.Exec("DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))", some)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	// Tables with any number of rows for a subscription. ?1 is an array of subscriptions.
+	eraseOfSubscriptions = []string{
+		"DELETE FROM delivered WHERE (subscription_id, name, first_seq) IN (SELECT x.subscription_id, x.name, x.first_seq" +
+			ofErased("delivered x ON x.subscription_id"),
+		"DELETE FROM interests WHERE (subscription_id, name, after_seq) IN (SELECT x.subscription_id, x.name, x.after_seq" +
+			ofErased("interests x ON x.subscription_id"),
+		"DELETE FROM alert_sends WHERE num IN (SELECT y.num FROM json_each(?1) i CROSS JOIN alerts x ON x.subscription_id = i.value " +
+			"CROSS JOIN alert_sends y ON y.alert = x.num LIMIT ?2)",
+		"DELETE FROM alerts WHERE num IN (SELECT x.num" + ofErased("alerts x ON x.subscription_id"),
+		"DELETE FROM incidents WHERE num IN (SELECT x.num" + ofErased("incidents x ON x.subscription_id"),
+		"DELETE FROM replays WHERE id IN (SELECT x.id" + ofErased("replays x ON x.subscription_id"),
+		"DELETE FROM bulk_run_subscriptions WHERE (subscription_id, run) IN (SELECT x.subscription_id, x.run" +
+			ofErased("bulk_run_subscriptions x ON x.subscription_id"),
+	}
+	// Tables with few rows for a subscription.
+	eraseSingle = []string{"bulk_run_waits", "cursors", "failures", "losses", "old_signing_secrets", "response_marks"}
+
+	eraseOfProgram = []string{
+		"DELETE FROM delivery_events WHERE program_id = ?1 AND (seq, delivery) IN (SELECT seq, delivery FROM delivery_events " +
+			"WHERE program_id = ?1 LIMIT ?2)",
+		"DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT delivery, number FROM stored_responses " +
+			"WHERE program_id = ?1 LIMIT ?2)",
+		"DELETE FROM response_use WHERE program_id = ?1 AND ?2 > 0",
+		"DELETE FROM stats WHERE program_id = ?1 AND (subscription_id, span, at) IN (SELECT subscription_id, span, at FROM stats " +
+			"WHERE program_id = ?1 LIMIT ?2)",
+	}
+)
+
+// ofErased continues a query of the rows of an array of subscriptions, by an index.
+func ofErased(table string) string {
+	return " FROM json_each(?1) i CROSS JOIN " + table + " = i.value LIMIT ?2)"
+}
+
+// ofProgram removes everything else.
+func (e *erasure) ofProgram() error {
+	// In a write, since a chore of the writer writes them.
+	err := e.write(func(*tx) error {
+		e.s.stats.forget(e.programID)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, query := range eraseOfProgram {
+		if _, err := e.repeat(query, e.programID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// audit removes the details from the program's entries of the audit log. The entries keep ids.
+func (e *erasure) audit() error {
+	for after, more := int64(0), true; more; {
+		var nums []int64
+		more = false
+		err := e.s.db.Each(e.ctx, selectErasedAudit, []any{after, e.programID}, func(scan func(...any) error) error {
+			var detailed bool
+			err := scan(&after, &detailed)
+			if more = true; detailed {
+				nums = append(nums, after)
+			}
+			return err
+		})
+		for err == nil && len(nums) > 0 {
+			some := nums[:min(len(nums), e.step)]
+			nums = nums[len(some):]
+			err = e.write(func(t *tx) error { return t.Exec(blankAudit, jsonOf(some)) })
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish removes the program, after which its id can be used again.
+func (e *erasure) finish() error {
+	return e.write(func(t *tx) error {
+		// A write that began before the erasure may have added something.
+		var left sql.NullString
+		if err := t.Scan(selectErasedRest, []any{e.programID}, &left); err != nil {
+			return err
+		}
+		if left.Valid {
+			return errors.New("store: a record of the program was added: " + left.String)
+		}
+		delete(t.w.heads, e.programID)
+		e.s.tail.forget(e.programID)
+		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
+			return err
+		}
+		return e.s.setProgramState(t, e.programID, nil)
+	})
+}
+
+const selectErasedRest = `SELECT CASE
+	WHEN EXISTS (SELECT 1 FROM subscriptions WHERE program_id = ?1) THEN 'subscription'
+	WHEN EXISTS (SELECT 1 FROM tokens WHERE program_id = ?1) THEN 'token'
+	WHEN EXISTS (SELECT 1 FROM events WHERE program_id = ?1) THEN 'event' END`
+
+// forget drops the statistics of a program that are not written yet.
+func (s *stats) forget(programID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.pending {
+		if key.programID == programID {
+			delete(s.pending, key)
+		}
+	}
+	for key := range s.writing {
+		if key.programID == programID {
+			delete(s.writing, key)
+		}
+	}
+}
+
+// forget drops the events of a program.
+func (t *tail) forget(programID string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.programs[programID]
+	if p == nil {
+		return
+	}
+	for i := range p.events[p.from:] {
+		t.bytes -= p.events[p.from+i].size()
+	}
+	delete(t.programs, programID)
+	left := t.order[:0]
+	for _, id := range t.order[t.oldest:] {
+		if id != programID {
+			left = append(left, id)
+		}
+	}
+	t.order, t.oldest = left, 0
+}

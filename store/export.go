@@ -1,0 +1,365 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"service/internal/durable"
+	"service/store/keyring"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// ProgramExport is a database with one program, in a file in the data directory. Its secrets are
+// encrypted with a key of its own. The caller owns the file and calls Remove when done.
+type ProgramExport struct {
+	Path      string
+	Bytes     int64
+	Schema    int
+	At        time.Time // everything written before is included
+	ProgramID string
+	Key       []byte   // content of a key file that decrypts its secrets; secret
+	Names     []string // of the event types that it uses, sorted
+}
+
+// Remove removes the file. Call it once.
+func (x *ProgramExport) Remove() error { return os.Remove(x.Path) }
+
+// exportCopies is how many databases an export writes next to the database at a time: a copy of
+// everything, and the program.
+const exportCopies = 2
+
+// ExportSpace returns how many bytes an export needs at most on the disk of the data directory,
+// where copies files of the size of the database are added, and how many are free for it.
+func (s Programs) ExportSpace(ctx context.Context, copies int) (need, free int64, err error) {
+	if err := s.db.Scan(ctx, selectLiveBytes, nil, &need); err != nil {
+		return 0, 0, err
+	}
+	room, minFree, err := s.freeRoom()
+	if err != nil {
+		return 0, 0, err
+	}
+	return int64(exportCopies+copies) * need, max(room-minFree, 0), nil
+}
+
+// Export copies a program as of one moment to a database of its own, while writes go on. copies
+// is how many more files of the size of the database must fit on the disk. The error is a
+// *webhook.Error if there is no such program, or if the disk has no room.
+func (s Programs) Export(ctx context.Context, programID string, copies int) (_ *ProgramExport, err error) {
+	if err := s.checkProgram(ctx, programID); err != nil {
+		return nil, err
+	}
+	// Counts that are in memory are part of the program.
+	err = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.snapshot(ctx, exportCopies+copies)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, snapshot.Remove()) }()
+	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".export"))
+	if err != nil {
+		return nil, err
+	}
+	made := &ProgramExport{Path: f.Name(), Schema: snapshot.Schema, At: snapshot.At, ProgramID: programID}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("store: export: %w", err), made.Remove())
+		}
+	}()
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	if err := made.fill(ctx, snapshot); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(made.Path)
+	if err == nil {
+		made.Bytes = info.Size()
+	}
+	return made, err
+}
+
+// checkProgram returns a *webhook.Error if a program does not exist or cannot be used.
+func (s *core) checkProgram(ctx context.Context, id string) error {
+	var exists bool
+	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists); err != nil {
+		return err
+	}
+	if !exists {
+		return webhook.NotFound("program")
+	}
+	return s.programStates.usable(id)
+}
+
+// fill copies the program from a snapshot of the whole database.
+func (x *ProgramExport) fill(ctx context.Context, from *Snapshot) (err error) {
+	db, err := sqlite.OpenPrivate(ctx, x.Path, migrations)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if _, err := db.ExecContext(ctx, "ATTACH DATABASE ? AS src", from.Path); err != nil {
+		return err
+	}
+	if err := createMaps(ctx, db, x.ProgramID); err != nil {
+		return err
+	}
+	var offset int64
+	err = ignoreNoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
+		waitOffset).Scan(&offset))
+	if err != nil {
+		return err
+	}
+	for i := range programTables {
+		if err := programTables[i].export(ctx, db, x.ProgramID, offset); err != nil {
+			return fmt.Errorf("%s: %w", programTables[i].name, err)
+		}
+	}
+	if err := x.reencrypt(ctx, db, from.Keys); err != nil {
+		return err
+	}
+	if x.Names, err = usedNames(ctx, db); err != nil {
+		return err
+	}
+	for _, m := range exportMaps {
+		if _, err := db.ExecContext(ctx, "DROP TABLE "+m[0]); err != nil {
+			return err
+		}
+	}
+	_, err = db.ExecContext(ctx, "DETACH DATABASE src")
+	return err
+}
+
+// The numbers of the program's records in the copy, which are dense: an import adds the same to
+// all of them.
+var exportMaps = [][2]string{{"export_deliveries", "deliveries"}, {"export_incidents", "incidents"}, {"export_runs", "bulk_runs"}}
+
+// createMaps stores these numbers with those that the records have in src.
+func createMaps(ctx context.Context, db *sql.DB, programID string) error {
+	for _, m := range exportMaps {
+		if _, err := db.ExecContext(ctx, "CREATE TABLE "+m[0]+" (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)"); err != nil {
+			return err
+		}
+		_, err := db.ExecContext(ctx, "INSERT INTO "+m[0]+" (old, new) SELECT num, row_number() OVER (ORDER BY num) FROM src."+m[1]+
+			" WHERE program_id = ?1 ORDER BY num", programID)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapped returns the number of a record in the copy, NULL if it is gone.
+func mapped(name, column string) string {
+	return "(SELECT m.new FROM export_" + name + " m WHERE m.old = " + column + ")"
+}
+
+// reachedNum returns how many records of the copy have at most a number.
+func reachedNum(name, column string) string {
+	return "coalesce((SELECT m.new FROM export_" + name + " m WHERE m.old <= " + column + " ORDER BY m.old DESC LIMIT 1), 0)"
+}
+
+// programTable is a table with records of programs.
+type programTable struct {
+	name  string
+	from  string            // FROM and WHERE clauses that select the rows t of the program ?1
+	wait  []string          // columns in wait clock time; in the copy they are in wall clock time
+	other map[string]string // what a column has in the copy, if not the same
+	// key is the order in which the rows are imported.
+	key string
+}
+
+const (
+	ofTheProgram       = " t WHERE t.program_id = ?1"
+	ofItsSubscriptions = " t WHERE t.subscription_id IN (SELECT id FROM src.subscriptions WHERE program_id = ?1)"
+	ofItsTokens        = " t WHERE t.token_id IN (SELECT id FROM src.tokens WHERE program_id = ?1)"
+	ofItsDeliveries    = " t ON t.delivery = m.old WHERE ?1 = ?1"
+	ofItsRuns          = " t WHERE t.run IN (SELECT old FROM export_runs WHERE ?1 = ?1)"
+)
+
+// programTables are the tables with records of programs, in the order of an import. A table of a
+// later schema that is missing here would not be moved; TestProgramTables finds it.
+var programTables = []programTable{
+	{name: "programs", from: "src.programs t WHERE t.id = ?1", key: "id"},
+	{name: "subscriptions", from: "src.subscriptions" + ofTheProgram, key: "id"},
+	{name: "old_signing_secrets", from: "src.old_signing_secrets" + ofItsSubscriptions, wait: []string{"expires_at"},
+		key: "subscription_id, expires_at"},
+	{name: "tokens", from: "src.tokens" + ofTheProgram, key: "id"},
+	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key"},
+	{name: "events", from: "src.events" + ofTheProgram, key: "seq"},
+	{name: "deliveries", from: "export_deliveries m CROSS JOIN src.deliveries t ON t.num = m.old WHERE ?1 = ?1",
+		wait: []string{"next_attempt_at"}, other: map[string]string{"num": "m.new"}, key: "num"},
+	{name: "delivery_events", from: "src.delivery_events" + ofTheProgram,
+		other: map[string]string{"delivery": mapped("deliveries", "t.delivery")}, key: "seq, delivery"},
+	{name: "attempts", from: "export_deliveries m CROSS JOIN src.attempts" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery, number"},
+	{name: "responses", from: "export_deliveries m CROSS JOIN src.responses" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery"},
+	{name: "stored_responses", from: "src.stored_responses t JOIN export_deliveries m ON m.old = t.delivery WHERE t.program_id = ?1",
+		other: map[string]string{"delivery": "m.new"}, key: "delivery, number"},
+	{name: "replays", from: "src.replays" + ofItsSubscriptions, key: "id"},
+	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq"},
+	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at"},
+	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id"},
+	{name: "bulk_runs", from: "src.bulk_runs" + ofTheProgram, other: map[string]string{
+		"num": mapped("runs", "t.num"), "newest": reachedNum("deliveries", "t.newest"), "after_num": reachedNum("deliveries", "t.after_num"),
+	}, key: "num"},
+	{name: "bulk_run_waits", from: "src.bulk_run_waits" + ofItsRuns, other: map[string]string{
+		"run": mapped("runs", "t.run"), "after_num": reachedNum("deliveries", "t.after_num"),
+	}, key: "run, subscription_id"},
+	{name: "bulk_run_deliveries", from: "src.bulk_run_deliveries t JOIN export_deliveries m ON m.old = t.delivery WHERE t.run IN " +
+		"(SELECT old FROM export_runs WHERE ?1 = ?1)",
+		other: map[string]string{"run": mapped("runs", "t.run"), "delivery": "m.new"}, key: "run, delivery"},
+	{name: "bulk_run_subscriptions", from: "src.bulk_run_subscriptions" + ofItsRuns, other: map[string]string{"run": mapped("runs", "t.run")},
+		key: "subscription_id, run"},
+	{name: "incidents", from: "src.incidents" + ofTheProgram, other: map[string]string{
+		"num": mapped("incidents", "t.num"), "last_delivery": mapped("deliveries", "t.last_delivery"), "probe_log": mappedProbes,
+	}, key: "num"},
+	{name: "alerts", from: "src.alerts" + ofTheProgram, other: map[string]string{
+		// Those that are not sent yet are sent by the installation where they arose.
+		"status": "iif(t.next_attempt_at IS NULL, t.status, 'unsent')", "next_attempt_at": "NULL", "incident": mapped("incidents", "t.incident"),
+	}, key: "num"},
+	{name: "losses", from: "src.losses" + ofItsSubscriptions, key: "subscription_id"},
+	{name: "failures", from: "src.failures" + ofItsSubscriptions, wait: []string{"quiet_at"}, other: map[string]string{
+		"last_delivery": mapped("deliveries", "t.last_delivery"), "incident": mapped("incidents", "t.incident"), "probe_log": mappedProbes,
+	}, key: "subscription_id"},
+	{name: "cursors", from: "src.cursors" + ofItsSubscriptions, key: "subscription_id"},
+	{name: "interests", from: "src.interests" + ofItsSubscriptions, key: "subscription_id, name, after_seq"},
+	{name: "dictionaries", from: "src.dictionaries t WHERE ?1 = ?1", key: "num"},
+}
+
+// mappedProbes is a log of probes with the numbers of the copy, 0 for a delivery that is gone.
+const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(json_set(p.value, '$.delivery',
+	coalesce((SELECT m.new FROM export_deliveries m WHERE m.old = p.value ->> 'delivery'), 0)) ORDER BY p.key) FROM json_each(t.probe_log) p))`
+
+// otherTables have no records of programs, or follow from those that have.
+var otherTables = []string{
+	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
+	"imported_ranges", "idempotency_use", "response_use", "event_types", "invitations",
+}
+
+// columns returns the columns of the table in a database.
+func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []string, err error) {
+	rows, err := db.QueryContext(ctx, "SELECT name, type FROM pragma_table_info(?)", p.name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return names, types, sqlite.Drain(rows, func(scan func(...any) error) error {
+		var name, kind string
+		err := scan(&name, &kind)
+		names, types = append(names, name), append(types, kind)
+		return err
+	})
+}
+
+// export copies the rows of a program. offset is wall clock minus wait clock in milliseconds.
+func (p *programTable) export(ctx context.Context, db *sql.DB, programID string, offset int64) error {
+	names, _, err := p.columns(ctx, db)
+	if err != nil {
+		return err
+	}
+	values := make([]string, len(names))
+	for i, name := range names {
+		values[i] = "t." + name
+		if slices.Contains(p.wait, name) {
+			values[i] += fmt.Sprintf(" + (%d)", offset)
+		}
+		if other, ok := p.other[name]; ok {
+			values[i] = other
+		}
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO main."+p.name+" ("+strings.Join(names, ", ")+") SELECT "+strings.Join(values, ", ")+
+		" FROM "+p.from+" ORDER BY "+p.key, programID)
+	return err
+}
+
+// reencrypt encrypts the secrets of the copy with a new key, which it sets in x.
+func (x *ProgramExport) reencrypt(ctx context.Context, db *sql.DB, keys []byte) error {
+	old, err := parseKeyring(keys)
+	if err != nil {
+		return err
+	}
+	fresh := []keyring.Key{keyring.NewKey()}
+	x.Key = keyring.Format(fresh)
+	ring, err := keyring.New(nil, fresh)
+	if err != nil {
+		return err
+	}
+	for _, c := range encryptedColumns() {
+		if err := c.each(ctx, db, func(place string, value []byte) ([]byte, error) {
+			secret, err := old.Decrypt(value, place)
+			if err != nil {
+				return nil, err
+			}
+			return ring.Encrypt(secret, place), nil
+		}); err != nil {
+			return err
+		}
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?, ?)", keyCheck, ring.NewCheck())
+	return err
+}
+
+// each replaces all secrets of a column in a private database.
+func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(place string, value []byte) ([]byte, error)) error {
+	type row struct {
+		text   string
+		number int64
+		place  string
+		value  []byte
+	}
+	for last := (row{}); ; {
+		var some []row
+		rows, err := db.QueryContext(ctx, c.next, last.text, last.number, reencryptBatch)
+		if err != nil {
+			return err
+		}
+		err = sqlite.Drain(rows, func(scan func(...any) error) error {
+			var r row
+			err := scan(&r.text, &r.number, &r.place, &r.value)
+			r.value = slices.Clone(r.value)
+			some = append(some, r)
+			return err
+		})
+		for i := range some {
+			last = some[i]
+			if err != nil || len(last.value) == 0 {
+				continue
+			}
+			if last.value, err = replace(last.place, last.value); err == nil {
+				_, err = db.ExecContext(ctx, c.update, last.text, last.number, last.value)
+			}
+		}
+		if err != nil || len(some) < reencryptBatch {
+			return err
+		}
+	}
+}
+
+// usedNames returns the names of the event types that a program in a private database uses.
+func usedNames(ctx context.Context, db *sql.DB) (names []string, err error) {
+	rows, err := db.QueryContext(ctx, `WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
+		UNION ALL SELECT (SELECT min(e.name) FROM events e WHERE e.name > n.name) FROM n WHERE n.name IS NOT NULL)
+		SELECT name FROM n WHERE name IS NOT NULL
+		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`)
+	if err != nil {
+		return nil, err
+	}
+	return names, sqlite.Drain(rows, func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		names = append(names, name)
+		return err
+	})
+}

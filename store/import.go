@@ -1,0 +1,579 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"service/store/keyring"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// ProgramImport is a program to import.
+type ProgramImport struct {
+	Path string // the database of a [ProgramExport], not used by another process; it is changed
+	Key  []byte // that of the export
+	// Retry decides what follows the attempts that were in flight, which become interrupted.
+	// Nil leaves that to the next start of the service.
+	Retry *webhook.RetryPolicy
+	Idle  bool // no other writes are expected, so it does not pause between two steps
+}
+
+// Imported counts what was imported.
+type Imported struct {
+	ProgramID     string `json:"program_id"`
+	Subscriptions int    `json:"subscriptions"` // not deleted
+	Events        int    `json:"events"`
+	Deliveries    int    `json:"deliveries"`
+	Interrupted   int    `json:"interrupted"` // deliveries whose attempt was in flight
+}
+
+// importCopies is how many times the size of an export an import needs on the disk at most: the
+// export itself, the records with their indexes, and the WAL.
+const importCopies = 3
+
+// ImportRoom returns a *webhook.Error if the disk has no room for the import of so many bytes.
+func (s Programs) ImportRoom(bytes int64) error { return s.roomFor(importCopies * bytes) }
+
+// importPause is the pause after a step of an import, in multiples of the step.
+const importPause = 2
+
+// Import adds a program in small steps. Nothing of it is visible or sent until the last step,
+// which also runs the functions. If it fails, or the process ends, what it has added is erased.
+// The error is a *webhook.Error if the program exists, and wraps [ErrUnusable] if the database
+// cannot be used.
+func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
+	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
+		return y, err
+	}
+	db, err := sqlite.OpenPrivate(ctx, x.Path, migrations)
+	if err != nil {
+		return y, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, db: db, retry: x.Retry,
+		subscriptions: make(map[int64]int64), runs: make(map[int64]int64)}
+	if x.Idle {
+		im.pause = -1
+	}
+	if im.keys, err = parseKeyring(x.Key); err != nil {
+		return y, fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	if err := im.open(); err != nil {
+		return y, err
+	}
+	// Retention must not see half of the program.
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
+	if state := s.programStates.get(im.programID); state != nil && state.name == stateErasing {
+		if err := s.eraseAll(ctx, true); err != nil { // what an earlier import left
+			return y, err
+		}
+	}
+	if err := im.begin(); err != nil {
+		return y, err
+	}
+	if err = im.run(also); err != nil {
+		return y, errors.Join(err, s.abandonImport(im.programID))
+	}
+	for _, id := range im.ids {
+		s.watchers.subscriptionChanged(id)
+	}
+	wake(s.housekeeping.bulk)
+	wake(s.housekeeping.incidents)
+	return im.done, nil
+}
+
+// abandonImport makes what an import has added be erased.
+func (s *core) abandonImport(programID string) error {
+	state := &programState{stateErasing, s.clock.now()}
+	s.programStates.set(programID, state) // also if it cannot be stored: the next process does the same
+	wake(s.housekeeping.erasures)
+	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
+}
+
+// importer adds one program.
+type importer struct {
+	*sweep
+	db        *sql.DB // the export
+	keys      *keyring.Keyring
+	packed    dictionaries // of the export
+	programID string
+	retry     *webhook.RetryPolicy
+	done      Imported
+	ids       []string // of the subscriptions
+
+	// What is added to the numbers of the export.
+	deliveries, incidents, events int64
+	subscriptions, runs           map[int64]int64 // the numbers of the others
+}
+
+// open reads the id of the program and the dictionaries.
+func (im *importer) open() error {
+	var programs int
+	err := im.db.QueryRowContext(im.ctx, "SELECT count(*), coalesce(max(id), '') FROM programs").Scan(&programs, &im.programID)
+	if err != nil {
+		return err
+	}
+	if programs != 1 || webhook.CheckIdentifier("id", im.programID) != nil {
+		return fmt.Errorf("%w: it is not the export of one program", ErrUnusable)
+	}
+	return im.packed.read(func(query string, row func(scan func(...any) error) error) error {
+		rows, err := im.db.QueryContext(im.ctx, query)
+		if err != nil {
+			return err
+		}
+		return sqlite.Drain(rows, row)
+	})
+}
+
+// begin adds the program itself, hidden.
+func (im *importer) begin() error {
+	table := &programTables[0]
+	rows, err := im.read(table, "TRUE")
+	if err != nil {
+		return err
+	}
+	if err := im.checkSubscriptions(); err != nil {
+		return err
+	}
+	return im.s.writer.do(func(t *tx) error {
+		if err := im.s.programStates.usable(im.programID); err != nil {
+			return err
+		}
+		var exists bool
+		if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{im.programID}, &exists); err != nil {
+			return err
+		}
+		if exists {
+			return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists here already. Delete it first, or keep it.")
+		}
+		if err := t.Exec(rows.insert, rows.all[0]...); err != nil {
+			return err
+		}
+		return im.s.setProgramState(t, im.programID, &programState{stateImporting, im.s.clock.now()})
+	})
+}
+
+// checkSubscriptions refuses a program whose records are here under another id.
+func (im *importer) checkSubscriptions() error {
+	rows, err := im.db.QueryContext(im.ctx, "SELECT id FROM subscriptions")
+	if err != nil {
+		return err
+	}
+	var ids []string
+	err = sqlite.Drain(rows, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	})
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	found, err := im.s.ids(im.ctx, "SELECT s.program_id FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value LIMIT 1", jsonOf(ids))
+	if err == nil && len(found) > 0 && found[0] != im.programID { // that is found out below
+		err = webhook.NewError(webhook.CodeConflict, "The program "+found[0]+" has subscriptions of this export. Delete it first, or keep it.")
+	}
+	return err
+}
+
+// run adds everything else, and makes the program visible.
+func (im *importer) run(also []func(Write, Imported) error) error {
+	for i := range programTables[1:] {
+		table := &programTables[1+i]
+		if table.name == "dictionaries" {
+			continue
+		}
+		if err := im.table(table); err != nil {
+			return fmt.Errorf("store: import %s: %w", table.name, err)
+		}
+	}
+	if err := im.interrupt(); err != nil {
+		return err
+	}
+	for what, to := range map[string]*int{
+		"subscriptions WHERE deleted_at IS NULL": &im.done.Subscriptions, "events": &im.done.Events, "deliveries": &im.done.Deliveries,
+	} {
+		if err := im.db.QueryRowContext(im.ctx, "SELECT count(*) FROM "+what).Scan(to); err != nil {
+			return err
+		}
+	}
+	im.done.ProgramID = im.programID
+	return im.s.write(im.ctx, func(w Write) error {
+		delete(w.t.w.heads, im.programID)
+		w.t.w.fails = nil
+		for _, do := range also {
+			if err := do(w, im.done); err != nil {
+				return err
+			}
+		}
+		return im.s.setProgramState(w.t, im.programID, nil)
+	})
+}
+
+// interrupt records the attempts that were in flight.
+func (im *importer) interrupt() error {
+	nums, err := im.s.nums(im.ctx, "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL "+
+		"AND program_id = ?", im.programID)
+	im.done.Interrupted = len(nums)
+	for len(nums) > 0 && err == nil && im.retry != nil {
+		some := nums[:min(len(nums), im.step)]
+		nums = nums[len(some):]
+		err = im.write(func(t *tx) error {
+			for _, num := range some {
+				if err := t.interrupt(num, *im.retry, time.Now()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return err
+}
+
+// importRows are rows to add to a table.
+type importRows struct {
+	insert string
+	column map[string]int // index by name
+	kinds  []string       // types of the columns
+	all    [][]any
+}
+
+// at returns the value of a column of a row.
+func (r *importRows) at(row []any, column string) *any { return &row[r.column[column]] }
+
+// add adds a number to a column of a row, unless that is NULL.
+func (r *importRows) add(row []any, column string, n int64) {
+	if v, ok := (*r.at(row, column)).(int64); ok {
+		*r.at(row, column) = v + n
+	}
+}
+
+// rowsOf returns the rows of a table of the export that match a condition, in the order of its
+// key, and how to insert them. The caller must call Close.
+func (im *importer) rowsOf(table *programTable, where string) (*importRows, *sql.Rows, error) {
+	names, kinds, err := table.columns(im.ctx, im.db)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &importRows{column: make(map[string]int), kinds: kinds}
+	for i, name := range names {
+		r.column[name] = i
+	}
+	selected := strings.Join(names, ", ")
+	if table.name == "events" { // the order in which they are stored
+		r.column["rowid"], r.kinds = len(names), append(r.kinds, "INTEGER")
+		names, selected = append(names, "rowid"), selected+", rowid"
+	}
+	r.insert = "INSERT INTO " + table.name + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
+	rows, err := im.db.QueryContext(im.ctx, "SELECT "+selected+" FROM "+table.name+" WHERE "+where+" ORDER BY "+table.key)
+	return r, rows, err
+}
+
+// scan reads the next row.
+func (r *importRows) scan(rows *sql.Rows) ([]any, error) {
+	row, dest := make([]any, len(r.kinds)), make([]any, len(r.kinds))
+	for i := range row {
+		dest[i] = &row[i]
+	}
+	err := rows.Scan(dest...)
+	for i, kind := range r.kinds { // one of the drivers returns texts as bytes
+		switch v := row[i].(type) {
+		case []byte:
+			if kind == "TEXT" {
+				row[i] = string(v)
+			} else if v == nil {
+				row[i] = []byte{}
+			}
+		case string:
+			if kind == "BLOB" {
+				row[i] = []byte(v)
+			}
+		}
+	}
+	return row, err
+}
+
+// read reads the rows of a small table.
+func (im *importer) read(table *programTable, where string) (*importRows, error) {
+	r, rows, err := im.rowsOf(table, where)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row, err := r.scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		r.all = append(r.all, row)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if len(r.all) == 0 {
+		return nil, fmt.Errorf("%w: it has no row in %s", ErrUnusable, table.name)
+	}
+	return r, nil
+}
+
+// table adds the rows of a table in steps.
+func (im *importer) table(table *programTable) error {
+	where := "TRUE"
+	if of := numberedTable(table.name); of != nil {
+		last, err := im.reserve(table, of)
+		if err != nil || last == 0 {
+			return err
+		}
+		where = fmt.Sprintf("%s < %d", of.column, last)
+	}
+	r, rows, err := im.rowsOf(table, where)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for more := true; more; {
+		r.all = r.all[:0]
+		for len(r.all) < im.step {
+			if more = rows.Next(); !more {
+				break
+			}
+			row, err := r.scan(rows)
+			if err == nil {
+				err = im.convert(table, r, row)
+			}
+			if err != nil {
+				return err
+			}
+			r.all = append(r.all, row)
+		}
+		if len(r.all) == 0 {
+			break
+		}
+		if err := im.write(func(t *tx) error { return im.insert(t, table, r) }); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// insert adds rows to a table.
+func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
+	if table.name == "failures" {
+		t.w.fails = nil
+	}
+	for _, row := range r.all {
+		values := row
+		switch table.name {
+		case "subscriptions", "old_signing_secrets", "idempotency_keys":
+			// In the write, since a key rotation goes on after those that have begun.
+			values = slices.Clone(row)
+			im.encrypt(table, r, values)
+		case "events":
+			values = slices.Clone(row)
+			e := webhook.Event{ID: row[r.column["id"]].(string), JSON: row[r.column["json"]].([]byte)}
+			values[r.column["json"]] = slices.Clone(im.s.dictionaries.pack(&t.w.packed, &e))
+		}
+		if err := im.insertRow(t, table, r, values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertRow adds a row. Subscriptions and bulk runs get the next number.
+func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []any) error {
+	if table.name != "subscriptions" && table.name != "bulk_runs" {
+		return t.Exec(r.insert, row...)
+	}
+	old, _ := (*r.at(row, "num")).(int64)
+	values := slices.Clone(row)
+	if table.name == "bulk_runs" {
+		*r.at(values, "num") = nil
+		result, err := t.ExecResult(r.insert, values...)
+		if err != nil {
+			return err
+		}
+		num, err := result.LastInsertId()
+		t.AfterCommit(func() { im.runs[old] = num })
+		return err
+	}
+	var num int64
+	if err := t.Scan("SELECT coalesce(max(num), 0) + 1 FROM subscriptions", nil, &num); err != nil {
+		return err
+	}
+	*r.at(values, "num") = num
+	t.AfterCommit(func() { im.subscriptions[old] = num })
+	return t.Exec(r.insert, values...)
+}
+
+// numbered is a table whose rows are in the order of a number, along which a time never
+// decreases. The rows of an import get numbers without a gap, since the times of others are
+// between theirs.
+type numbered struct{ table, column, time string }
+
+var numberedTables = []numbered{
+	{"deliveries", "num", "created_at"}, {"events", "rowid", "received_at"}, {"incidents", "num", "opened_at"},
+}
+
+func numberedTable(name string) *numbered {
+	for i := range numberedTables {
+		if numberedTables[i].table == name {
+			return &numberedTables[i]
+		}
+	}
+	return nil
+}
+
+// reserve adds the last row of a table, so that no other gets the numbers of those before it. It
+// returns the last number in the export, 0 if there is none.
+func (im *importer) reserve(table *programTable, of *numbered) (last int64, err error) {
+	var from, to sql.NullInt64
+	err = im.db.QueryRowContext(im.ctx, fmt.Sprintf("SELECT coalesce(max(%s), 0), min(%s), max(%s) FROM %s", of.column, of.time, of.time,
+		of.table)).Scan(&last, &from, &to)
+	if err != nil || last == 0 {
+		return 0, err
+	}
+	r, err := im.read(table, fmt.Sprintf("%s = %d", of.column, last))
+	if err != nil {
+		return 0, err
+	}
+	base := map[string]*int64{"deliveries": &im.deliveries, "events": &im.events, "incidents": &im.incidents}[of.table]
+	for _, row := range r.all {
+		if err := im.convert(table, r, row); err != nil { // without the base, which is not known yet
+			return 0, err
+		}
+	}
+	return last, im.write(func(t *tx) error {
+		var newest int64
+		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
+			return err
+		}
+		*base = newest
+		added := importedRange{of.table, newest + 1, newest + last, from.Int64, to.Int64}
+		if err := im.s.addImportedRange(t, added); err != nil {
+			return err
+		}
+		rows := *r
+		rows.all = [][]any{slices.Clone(r.all[0])}
+		rows.add(rows.all[0], of.column, newest)
+		return im.insert(t, table, &rows)
+	})
+}
+
+// convert converts a row to this installation.
+func (im *importer) convert(table *programTable, r *importRows, row []any) error {
+	offset := im.s.clock.offset().Milliseconds()
+	for _, column := range table.wait {
+		r.add(row, column, -offset)
+	}
+	switch table.name {
+	case "subscriptions":
+		im.ids = append(im.ids, row[r.column["id"]].(string))
+		return im.decrypt(table, r, row)
+	case "old_signing_secrets", "idempotency_keys":
+		return im.decrypt(table, r, row)
+	case "events":
+		r.add(row, "rowid", im.events)
+		plain, err := im.packed.unpack(row[r.column["id"]].(string), row[r.column["json"]].([]byte))
+		*r.at(row, "json") = plain
+		return err
+	case "deliveries":
+		r.add(row, "num", im.deliveries)
+		if num, ok := (*r.at(row, "subscription")).(int64); ok {
+			*r.at(row, "subscription") = im.subscriptions[num]
+		}
+	case "delivery_events", "attempts", "responses", "stored_responses":
+		r.add(row, "delivery", im.deliveries)
+	case "bulk_runs":
+		r.add(row, "newest", im.deliveries)
+		r.add(row, "after_num", im.deliveries)
+	case "bulk_run_waits", "bulk_run_deliveries", "bulk_run_subscriptions":
+		*r.at(row, "run") = im.runs[row[r.column["run"]].(int64)]
+		if table.name == "bulk_run_waits" {
+			r.add(row, "after_num", im.deliveries)
+		} else if table.name == "bulk_run_deliveries" {
+			r.add(row, "delivery", im.deliveries)
+		}
+	case "incidents", "failures":
+		if table.name == "incidents" {
+			r.add(row, "num", im.incidents)
+		} else {
+			r.add(row, "incident", im.incidents)
+		}
+		r.add(row, "last_delivery", im.deliveries)
+		return im.convertProbes(r, row)
+	case "alerts":
+		r.add(row, "incident", im.incidents)
+		*r.at(row, "num") = nil // the next
+	}
+	return nil
+}
+
+// convertProbes converts the numbers of deliveries in a log of probes.
+func (im *importer) convertProbes(r *importRows, row []any) error {
+	text, ok := (*r.at(row, "probe_log")).(string)
+	if !ok {
+		return nil
+	}
+	var log []probeEntry
+	if err := json.Unmarshal([]byte(text), &log); err != nil {
+		return err
+	}
+	for i := range log {
+		if log[i].Delivery > 0 {
+			log[i].Delivery += im.deliveries
+		}
+	}
+	b, err := json.Marshal(log)
+	*r.at(row, "probe_log") = string(b)
+	return err
+}
+
+// secretsOf returns the columns of a table with secrets, and what each is bound to.
+func secretsOf(table *programTable, r *importRows, row []any) map[string]string {
+	text := func(column string) string { return row[r.column[column]].(string) }
+	switch table.name {
+	case "subscriptions":
+		id := text("id")
+		return map[string]string{"authorization_header": "authorization_header of " + id, "signing_secret": "signing_secret of " + id}
+	case "old_signing_secrets":
+		return map[string]string{"secret": "signing_secret of " + text("subscription_id")}
+	}
+	return map[string]string{"body": responsePlace(&webhook.IdempotencyKey{TokenID: text("token_id"), Key: text("key")})}
+}
+
+// decrypt decrypts the secrets of a row.
+func (im *importer) decrypt(table *programTable, r *importRows, row []any) error {
+	for column, place := range secretsOf(table, r, row) {
+		encrypted, _ := (*r.at(row, column)).([]byte)
+		if len(encrypted) == 0 {
+			continue // none
+		}
+		plain, err := im.keys.Decrypt(encrypted, place)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUnusable, err)
+		}
+		*r.at(row, column) = secretValue(plain)
+	}
+	return nil
+}
+
+// secretValue marks a value that must be encrypted.
+type secretValue []byte
+
+// encrypt encrypts the secrets of a row.
+func (im *importer) encrypt(table *programTable, r *importRows, row []any) {
+	for column, place := range secretsOf(table, r, row) {
+		if plain, ok := (*r.at(row, column)).(secretValue); ok {
+			*r.at(row, column) = im.s.keys.Encrypt(plain, place)
+		}
+	}
+}

@@ -86,7 +86,27 @@ type programRecord struct {
 	Limits     webhook.ProgramLimits `json:"limits"`
 	CreatedAt  timestamp             `json:"created_at"`
 	UpdatedAt  timestamp             `json:"updated_at"`
+	Status     string                `json:"status"`
+	Erasure    *programErasure       `json:"erasure"`
 	Statistics programStatistics     `json:"statistics"`
+}
+
+// programErasure is the erasure of a program that is in progress.
+type programErasure struct {
+	BeganAt timestamp `json:"began_at"`
+	// ReplicaSeconds is how long the replica keeps the program at most after the erasure has
+	// finished, null without a replica.
+	ReplicaSeconds *int64 `json:"replica_seconds"`
+	Notice         string `json:"notice"`
+}
+
+func newProgramErasure(e webhook.Erasure) *programErasure {
+	y := &programErasure{BeganAt: timestamp(e.Began), Notice: e.Notice()}
+	if e.Replica > 0 {
+		seconds := int64(e.Replica.Seconds())
+		y.ReplicaSeconds = &seconds
+	}
+	return y
 }
 
 type programStatistics struct {
@@ -130,12 +150,15 @@ func (h programHandlers) records(req *request, programs []webhook.Program) ([]pr
 		p, s := &programs[i], statistics[programs[i].ID]
 		records[i] = programRecord{
 			ID: p.ID, Name: p.Name, Limits: p.Limits, CreatedAt: timestamp(p.CreatedAt), UpdatedAt: timestamp(p.UpdatedAt),
-			Statistics: programStatistics{
+			Status: p.Status(), Statistics: programStatistics{
 				Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
 				DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens,
 				Events: s.Events, LastEventAt: timestamp(s.LastEventAt),
 				Attempts24h: attemptCounts{s.Attempts.Success, s.Attempts.Failed, s.Attempts.Retryable},
 			},
+		}
+		if !p.ErasingSince.IsZero() {
+			records[i].Erasure = newProgramErasure(h.api.store.Programs().Erasure(p.ID, p.ErasingSince))
 		}
 	}
 	return records, nil
@@ -203,6 +226,23 @@ func (h programHandlers) put(req *request) (answer, error) {
 	if before == nil {
 		ans.status, ans.location = http.StatusCreated, "/v2/programs/"+id
 	}
+	return ans, err
+}
+
+// delete begins to erase a program. Erasing it again changes nothing.
+func (h programHandlers) delete(req *request) (answer, error) {
+	program := *req.tenant
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		if program.ErasingSince, err = w.EraseProgram(program.ID); err != nil || !req.tenant.ErasingSince.IsZero() {
+			return err
+		}
+		return req.audit(w, webhook.ActionProgramDelete, program.ID, program.ID, "")
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	ans, err := h.answer(req, &program)
+	ans.status = http.StatusAccepted
 	return ans, err
 }
 

@@ -23,7 +23,17 @@ func TestPlatformTokens(t *testing.T) {
 		for _, id := range selected {
 			headers = append(headers, programHeader, id)
 		}
-		return s.send(rt.method, made.path(rt), bodyFor(rt), headers...)
+		path := made.path(rt)
+		if rt.method == "DELETE" && rt.pattern == programPath { // acme is needed
+			path = "/v2/programs/" + webhook.NewID()
+			if err := s.store.Write(t.Context(), func(w store.Write) error {
+				_, _, err := w.PutProgram(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s.send(rt.method, path, bodyFor(rt), headers...)
 	}
 	for _, rt := range s.api.routes() {
 		if rt.scope == scopeNone {
@@ -361,5 +371,43 @@ func TestProgramStatistics(t *testing.T) {
 	page := s.as(&route{scope: webhook.ScopePlatform}).send("GET", "/v2/programs?page[size]=100&sort=-id", "")
 	if n := strings.Count(page.body, `"attempts_24h"`); page.status != 200 || n != 100 || !strings.Contains(page.body, `"total_count":101`) {
 		t.Errorf("got %d programs: %.300s", n, page.body)
+	}
+}
+
+// TestDeleteProgram checks that the tokens of an erased program are invalid at once, that its
+// record says what keeps it, and that its id is free when the erasure has finished.
+func TestDeleteProgram(t *testing.T) {
+	s := start(t)
+	s.records()
+	platform := func(method, target, body string, status int) string {
+		t.Helper()
+		r := s.send(method, target, body, "Authorization", "Bearer "+s.platform)
+		wantStatus(t, method+" "+target, r, status)
+		return r.body
+	}
+	platform("DELETE", "/v2/programs/unknown", "", 404)
+	for range 2 {
+		got := platform("DELETE", "/v2/programs/acme", "", 202)
+		for _, want := range []string{`"status":"erasing"`, `"replica_seconds":null`, "There is no replica. Backups, and copies of the database"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	}
+	wantStatus(t, "a token of the program", s.send("GET", "/v2/events", ""), 401)
+	wantStatus(t, "in the program", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+s.platform, programHeader, "acme"), 404)
+	if got := platform("GET", "/v2/programs/acme", "", 200); !strings.Contains(got, `"status":"erasing","erasure":{"began_at":`) {
+		t.Errorf("read: got %s", got)
+	}
+	platform("PUT", "/v2/programs/acme", `{}`, 409)
+	platform("POST", "/v2/programs/acme/tokens", `{"user_id":"u","scopes":["events.read"]}`, 409)
+	if err := s.store.Programs().Erase(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	platform("GET", "/v2/programs/acme", "", 404)
+	platform("PUT", "/v2/programs/acme", `{}`, 201)
+	entries, _, err := s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "filter[action]=program.delete"))
+	if err != nil || len(entries) != 1 || !strings.HasPrefix(entries[0].Admin, "token:") {
+		t.Errorf("audit: got %v, %v", entries, err)
 	}
 }

@@ -123,6 +123,7 @@ func (a *API) platformRoutes() []route {
 		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false, nil},
 		{"GET", programPath, platform, programs.find, none, programs.read, false, nil},
 		{"PUT", programPath, platform, nil, none, programs.put, false, nil},
+		{"DELETE", programPath, platform, programs.find, none, programs.delete, false, nil},
 		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false, nil},
 		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false, nil},
 		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false, nil},

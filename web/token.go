@@ -95,6 +95,25 @@ var scopePresets = []scopePreset{
 	{"publisher", "Publisher", "events.write"},
 	{"read", "Read only", "webhooks.read,events.read"},
 	{"monitoring", "Monitoring", "metrics.read"},
+	{string(webhook.ScopePlatform), "Platform", string(webhook.ScopePlatform)},
+}
+
+// platform reports whether the form is that of a platform token, which has no program and no
+// other scope.
+func (t *tokenForm) platform() bool { return t.scopes[webhook.ScopePlatform] }
+
+// choices are the scopes to choose from.
+func (t *tokenForm) choices() []webhook.Scope {
+	if t.platform() {
+		return nil
+	}
+	return webhook.Scopes()
+}
+
+// scripted reports whether a script may apply a preset to the form as it is. The form of a
+// platform token has other fields.
+func (t *tokenForm) scripted(p scopePreset) bool {
+	return !t.platform() && p.scopes != string(webhook.ScopePlatform)
 }
 
 // presetAddress is the address of the form with the scopes of a preset.
@@ -145,6 +164,9 @@ func (h *tokenPages) create(r *request) (response, error) {
 		f.scopes[webhook.Scope(s)] = true
 	}
 	days, known := tokenDays[f.days]
+	if f.platform() {
+		f.program, n.ProgramID = "", ""
+	}
 	if days > 0 {
 		n.ExpiresAt = r.clock.Now.AddDate(0, 0, days).UTC().Truncate(time.Millisecond)
 	}
@@ -165,11 +187,14 @@ func (h *tokenPages) create(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(err)
 	}
-	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand()), secret: true}, nil
+	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand(&token)), secret: true}, nil
 }
 
 // listCommand is a first request with a new token.
-func (h *tokenPages) listCommand() string {
+func (h *tokenPages) listCommand(t *webhook.Token) string {
+	if t.Platform() {
+		return h.curl.Command("GET", "/v2/programs", "")
+	}
 	return h.curl.Command("GET", "/v2/webhooks/subscriptions", "")
 }
 
@@ -218,6 +243,14 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 		nil
 }
 
+// tokenProgram names the program of a token.
+func tokenProgram(t *webhook.Token) string {
+	if t.Platform() {
+		return "all programs"
+	}
+	return "program " + t.ProgramID
+}
+
 // tokenState returns the state of a token for [ui.StateBadge], and its word.
 func tokenState(t *webhook.Token, now time.Time) (state, word string) {
 	switch {
@@ -238,6 +271,7 @@ var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeEventsRead:    "read events",
 	webhook.ScopeEventsWrite:   "publish events",
 	webhook.ScopeMetricsRead:   "read the metrics of the whole service",
+	webhook.ScopePlatform:      "create and change programs, tokens and event types, and act in every program",
 }
 
 // export writes the list of tokens as a file, without the tokens themselves.

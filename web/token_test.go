@@ -73,3 +73,40 @@ func TestTokenPages(t *testing.T) {
 		t.Error("the audit does not have one making and one revocation")
 	}
 }
+
+// An owner can create a platform token, with a form of its own that warns about it.
+func TestPlatformToken(t *testing.T) {
+	w := testWeb(t, nil)
+	makeAdmin(t, w, "eve@example.com")
+	v := visit(t, w)
+	v.signIn(w)
+
+	form := v.do("GET", "/tokens/new?scopes=platform&program=acme")
+	form.want(t, http.StatusOK, "A platform token is not limited to a program.")
+	form.has(t, `name="scope" value="platform"`)
+	for _, text := range []string{`id="program"`, `data-preset`, `type="checkbox"`} {
+		if strings.Contains(form.body, text) {
+			t.Errorf("the form has %s", text)
+		}
+	}
+	if usual := v.do("GET", "/tokens/new"); strings.Contains(usual.body, "not limited to a program") ||
+		strings.Contains(usual.body, `value="platform"`) || strings.Contains(usual.body, `data-preset="platform"`) {
+		t.Error("the usual form offers the scope platform as a checkbox")
+	}
+	v.post("/tokens/new", "user=&scope=platform&days=30").want(t, http.StatusUnprocessableEntity, "A platform token is not limited")
+
+	made := v.post("/tokens/new", "user=ops&scope=platform&days=30&program=acme")
+	made.want(t, http.StatusOK, "Copy it now:")
+	made.has(t, "/v2/programs")
+	if strings.Contains(made.body, "/subscriptions/new") {
+		t.Error("a platform token leads to the form of a subscription, which needs a program")
+	}
+	token, err := w.store.Tokens().Authenticate(t.Context(), regexp.MustCompile(`svc_[0-9A-Za-z]{46}`).FindString(made.body))
+	if err != nil || !token.Platform() || token.ProgramID != "" {
+		t.Fatalf("the token made is %+v, %v", token, err)
+	}
+	v.do("GET", "/tokens").want(t, http.StatusOK, "platform token")
+	v.do("GET", "/tokens/"+token.ID).want(t, http.StatusOK, "All (platform token)")
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "all programs")
+	v.post("/tokens/"+token.ID+"/revoke", "").want(t, http.StatusSeeOther, "")
+}

@@ -75,16 +75,19 @@ func (n *NewToken) check(now time.Time, names [4]string) (v []Validation) {
 	if len(n.Name) > MaxTokenName {
 		v = append(v, Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxTokenName), "name"})
 	}
+	allowed := JoinScopes(Scopes(), ", ")
+	if n.ProgramID == "" {
+		allowed += ", or platform alone"
+	}
 	if len(n.Scopes) == 0 {
-		v = append(v, Validation{InvalidRequired, "is required: one or more of " + JoinScopes(Scopes(), ", ") +
-			"; or platform alone", scope})
+		v = append(v, Validation{InvalidRequired, "is required: one or more of " + allowed, scope})
 	}
 	for i, s := range n.Scopes {
 		switch {
 		case s == ScopePlatform && len(n.Scopes) > 1:
 			v = append(v, Validation{InvalidValue, "platform must be the only scope: it includes the others", scope})
 		case s != ScopePlatform && !slices.Contains(scopes[:], s):
-			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s, platform", s, JoinScopes(Scopes(), ", ")), scope})
+			v = append(v, Validation{InvalidValue, fmt.Sprintf("%q is not one of %s", s, allowed), scope})
 		case slices.Contains(n.Scopes[:i], s):
 			v = append(v, Validation{InvalidDuplicate, fmt.Sprintf("%q is given twice", s), scope})
 		}

@@ -101,8 +101,8 @@ func adminPath(id string) string { return "/admins/" + url.PathEscape(id) }
 // roleMeanings say what an admin with a role may do.
 var roleMeanings = map[webhook.Role]string{
 	webhook.RoleViewer:   "Sees everything but secrets, and changes nothing.",
-	webhook.RoleOperator: "Also acts on subscriptions, deliveries, events and replays.",
-	webhook.RoleOwner:    "Also acts on tokens, alerts, admins and settings.",
+	webhook.RoleOperator: "Everything a viewer can do, plus manage subscriptions, deliveries, events and replays.",
+	webhook.RoleOwner:    "Everything an operator can do, plus manage tokens, alerts, admins and settings.",
 }
 
 // roleOptions are the choices of a field for a role.

@@ -139,7 +139,7 @@ func TestAuditPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
-	v.do("GET", "/audit").want(t, 200, "session begin")
+	v.do("GET", "/audit").want(t, 200, ">Sign in</td>")
 	hostile := "<script>alert(1)</script>\x00\u202e\xff"
 	err := w.store.Write(t.Context(), func(sw store.Write) error {
 		for _, e := range []webhook.AuditEntry{
@@ -157,7 +157,7 @@ func TestAuditPage(t *testing.T) {
 	}
 	p := v.do("GET", "/audit")
 	p.want(t, 200, `<a href="/tokens/token-1">`)
-	for _, want := range []string{"terminal", "token create", "acme", "svc_abc…", "subscription pause", "&lt;script&gt;alert(1)",
+	for _, want := range []string{"terminal", "Create token", "acme", "svc_abc…", "Pause subscription", "&lt;script&gt;alert(1)",
 		"from 192.0.2.1", "⟨U+202E⟩"} {
 		if !strings.Contains(p.body, want) {
 			t.Errorf("%q is not on the page", want)
@@ -167,10 +167,10 @@ func TestAuditPage(t *testing.T) {
 		t.Errorf("hostile text is on the page:\n%s", p.body[strings.Index(p.body, "<main"):])
 	}
 	for query, want := range map[string][2]string{
-		"?filter[admin]=terminal":            {"token create", "subscription pause"},
-		"?filter[action]=subscription.pause": {"subscription pause", "svc_abc"},
-		"?filter[subject_id]=token-1":        {"svc_abc", "subscription pause"},
-		"?program=acme":                      {"svc_abc", "subscription pause"},
+		"?filter[admin]=terminal":            {"Create token", "Pause subscription"},
+		"?filter[action]=subscription.pause": {"Pause subscription", "svc_abc"},
+		"?filter[subject_id]=token-1":        {"svc_abc", "Pause subscription"},
+		"?program=acme":                      {"svc_abc", "Pause subscription"},
 		"?filter[admin]=unknown":             {"No results", "svc_abc"},
 	} {
 		p := v.do("GET", "/audit"+query)

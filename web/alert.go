@@ -39,6 +39,19 @@ func alertDelivery(a *store.Alert, now time.Time) string {
 	return ""
 }
 
+// sentWord says whether an alert was sent.
+func sentWord(s webhook.Status) string {
+	switch s {
+	case webhook.StatusSuccess:
+		return "sent"
+	case webhook.StatusFailed, store.AlertUnsent:
+		return "not sent"
+	case webhook.StatusRetryable:
+		return "retrying"
+	}
+	return "sending"
+}
+
 // alertBadge is the state whose color and symbol the sending of an alert has.
 func alertBadge(s webhook.Status) string {
 	if s == store.AlertUnsent {

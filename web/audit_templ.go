@@ -136,7 +136,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 							}
 							return nil
 						})
-						templ_7745c5c3_Err = ui.Table("Audit log", ui.Column{Name: "Time", Class: "w-time"}, ui.Column{Name: "Admin", Class: "w-waits"}, ui.Column{Name: "Action", Class: "w-state"}, ui.Column{Name: "Details"}, ui.Column{Name: "Record", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.Table("Audit log", ui.Column{Name: "Time", Class: "w-time"}, ui.Column{Name: "Admin", Class: "w-waits"}, ui.Column{Name: "Action", Class: "w-state"}, ui.Column{Name: "Details"}, ui.Column{Name: "Record ID", Class: "w-id"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var5), templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}
@@ -292,9 +292,9 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				ctx = templ.InitializeContext(ctx)
 				var templ_7745c5c3_Var13 string
-				templ_7745c5c3_Var13, templ_7745c5c3_Err = templ.JoinStringErrs(actionText(e.Action))
+				templ_7745c5c3_Var13, templ_7745c5c3_Err = templ.JoinStringErrs(ui.ActionLabel(e.Action))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/audit.templ`, Line: 55, Col: 25}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/audit.templ`, Line: 55, Col: 29}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var13))
 				if templ_7745c5c3_Err != nil {
@@ -394,7 +394,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Record").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Record ID").Render(templ.WithChildren(ctx, templ_7745c5c3_Var17), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -406,12 +406,6 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 		}
 		return nil
 	})
-}
-
-// actionText renders an action for reading: subscription rotate secret.
-func actionText(a webhook.Action) string {
-	noun, verb, _ := strings.Cut(string(a), ".")
-	return ui.Words(noun) + " " + ui.Words(verb)
 }
 
 // nounOf is the kind of record that an action is done to.

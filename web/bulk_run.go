@@ -79,8 +79,8 @@ func (b *bulkRunRecord) by() string {
 
 // waitingText says what the run waits for.
 func (b *bulkRunRecord) waitingText() string {
-	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ". Each may have " + ui.Number(webhook.MaxOpenRedeliveries) +
-		" resent deliveries in progress; the run continues as they complete."
+	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ". At most " + ui.Number(webhook.MaxOpenRedeliveries) +
+		" resent deliveries at a time per subscription; the run continues as they complete."
 }
 
 // created is the address of the deliveries that the run has created, those with one
@@ -108,7 +108,7 @@ var bulkResults = [...]struct {
 	status webhook.Status
 	word   string
 }{
-	{webhook.StatusSuccess, "succeeded"}, {webhook.StatusFailed, "failed"}, {webhook.StatusRetryable, "will be retried"},
+	{webhook.StatusSuccess, "succeeded"}, {webhook.StatusFailed, "failed"}, {webhook.StatusRetryable, "retrying"},
 	{webhook.StatusPending, "pending"},
 }
 

@@ -268,7 +268,7 @@ func channelListPage(f ui.Frame, l *channelList) templ.Component {
 											return templ_7745c5c3_Err
 										}
 									} else {
-										templ_7745c5c3_Err = ui.StateBadge(alertBadge(l.alerts[0].Status), string(l.alerts[0].Status)).Render(ctx, templ_7745c5c3_Buffer)
+										templ_7745c5c3_Err = ui.StateBadge(alertBadge(l.alerts[0].Status), sentWord(l.alerts[0].Status)).Render(ctx, templ_7745c5c3_Buffer)
 										if templ_7745c5c3_Err != nil {
 											return templ_7745c5c3_Err
 										}
@@ -557,7 +557,7 @@ func channelTableRow(f ui.Frame, c *channelRow) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = ui.StateBadge(string(c.last.Status), "").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.StateBadge(string(c.last.Status), sentWord(c.last.Status)).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -1024,7 +1024,7 @@ func sendRow(f ui.Frame, kind webhook.ChannelKind, s *store.AlertSend) templ.Com
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				templ_7745c5c3_Err = ui.StateBadge(string(s.Status), "").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.StateBadge(string(s.Status), sentWord(s.Status)).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -53,7 +53,7 @@ func TestChannelPages(t *testing.T) {
 	v.do("GET", path+"/delete").want(t, 200, "Delete channel")
 	v.send(path+"/delete").want(t, 303, "")
 	v.do("GET", path).want(t, 404, "")
-	shown("/audit", "alert channel create", "alert channel update", "alert channel test", "alert channel delete")
+	shown("/audit", "Create alert channel", "Edit alert channel", "Test alert channel", "Delete alert channel")
 }
 
 // Without a mail server no email channel can be created, and the page says what is missing.

@@ -284,7 +284,11 @@ func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 func (e *eventRecord) outcome() string {
 	removed := ""
 	if e.Removed > 0 {
-		removed = "Accepted by " + webhook.Count(e.Removed, "subscription") + " in deliveries that have since been removed by retention."
+		stored := "; that delivery is no longer stored."
+		if e.Removed > 1 {
+			stored = "; those deliveries are no longer stored."
+		}
+		removed = "Delivered to " + webhook.Count(e.Removed, "subscription") + stored
 	}
 	switch {
 	case len(e.lines) > 0 || len(e.Waiting) > 0:

@@ -161,7 +161,7 @@ func TestPublish(t *testing.T) {
 		return strings.NewReplacer("&#34;", `"`, "&#39;", "'", "&lt;", "<", "&gt;", ">", "&amp;", "&").Replace(m[1])
 	}
 	p := v.do("GET", "/events/publish?program=acme&name=content_published")
-	p.want(t, 200, "In acme 1 active subscription includes it.")
+	p.want(t, 200, "In acme 1 active subscription will receive it.")
 	p.inert(t)
 	text := form(p)
 	if strings.Contains(text, "timestamp") {

@@ -226,7 +226,7 @@ func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
 	}
 	for _, part := range slices.Concat(n.AnyOf, n.OneOf) {
 		if part != nil && len(part.Properties) > 0 {
-			r.node(part, path, joinWhen(when, "in one form"), depth)
+			r.node(part, path, joinWhen(when, variantWhen), depth)
 		}
 	}
 	if n.If != nil {
@@ -235,6 +235,17 @@ func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
 			r.node(n.Else, path, joinWhen(when, "not: "+is), depth)
 		}
 	}
+}
+
+// variantWhen is the condition of fields that one variant of an object has.
+const variantWhen = "in one of several variants"
+
+// whenTitle is the heading of fields with a condition.
+func whenTitle(when string) string {
+	if strings.HasPrefix(when, variantWhen) {
+		return capitalized(when)
+	}
+	return "When " + when
 }
 
 func joinWhen(a, b string) string {
@@ -300,15 +311,35 @@ func kindOf(n *schemaNode, r *schemaReader) string {
 	for _, bound := range []struct {
 		name  string
 		value json.Number
-	}{{"at least", n.Minimum}, {"at most", n.Maximum}, {"characters from", n.MinLength}, {"characters up to", n.MaxLength}} {
+	}{{"at least", n.Minimum}, {"at most", n.Maximum}} {
 		if bound.value != "" {
 			parts = append(parts, bound.name+" "+bound.value.String())
 		}
 	}
+	if text := lengthText(n.MinLength.String(), n.MaxLength.String()); text != "" {
+		parts = append(parts, text)
+	}
 	if n.Pattern != "" {
-		parts = append(parts, "like "+strconv.Quote(n.Pattern))
+		parts = append(parts, "matching "+strconv.Quote(n.Pattern))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// lengthText says how long a text may be, "" where that has no bound.
+func lengthText(from, to string) string {
+	noun := " characters"
+	switch {
+	case from == "" && to == "":
+		return ""
+	case to == "":
+		if from == "1" {
+			noun = " character"
+		}
+		return "at least " + from + noun
+	case from == "" || from == "0":
+		return "at most " + to + noun
+	}
+	return from + " to " + to + noun
 }
 
 // plainJSON renders a value, or an array of them, for reading.

@@ -82,7 +82,7 @@ func eventTypesPage(f ui.Frame, e *eventTypeRecords) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "Custom types are schema files in the directory event_types of the data directory, or are created over the API with a platform token.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 5, "Custom types are schema files in the directory event_types of the data directory, or are created over the API with a platform token (created with <code>service token create --scope platform</code>).</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -479,14 +479,14 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 			}
 			for _, g := range e.fields {
 				if g.when != "" {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<h3>When ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<h3>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var23 string
-					templ_7745c5c3_Var23, templ_7745c5c3_Err = templ.JoinStringErrs(ui.Visible(g.when))
+					templ_7745c5c3_Var23, templ_7745c5c3_Err = templ.JoinStringErrs(ui.Visible(whenTitle(g.when)))
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/event_type.templ`, Line: 90, Col: 34}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/event_type.templ`, Line: 90, Col: 40}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var23))
 					if templ_7745c5c3_Err != nil {
@@ -834,7 +834,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			if e.change != "" {
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<details class=\"api\"><summary>Change it over the API</summary><p class=\"quiet\">With a platform token. A change may add optional properties and enum values and widen bounds.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 51, "<details class=\"api\"><summary>Change it over the API</summary><p class=\"quiet\">With a platform token (created with <code>service token create --scope platform</code>). A change may add optional properties and enum values and widen bounds.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -90,8 +90,8 @@ func TestHealthIsQuiet(t *testing.T) {
 			[]string{alarm, "<details", `class="incident`}},
 		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `id="health"`}},
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
-			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 waiting, 10 failed",
-			"401 Unauthorized since", "at least 10,000 waiting",
+			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 events waiting, 10 deliveries failed",
+			"401 Unauthorized since", "at least 10,000 events waiting",
 			"no success on record", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<",
 			"404 Not Found",
 		}, []string{healthy, "second line</strong>", "key=secret"}},
@@ -203,10 +203,10 @@ func TestHealthShowsTheStore(t *testing.T) {
 		publishOne(t, s, "user_created")
 		publishOne(t, s, "user_created")
 		time.Sleep(2 * time.Hour)
-		wants("503 Service Unavailable since", "4 waiting", "no channel", "/probe")
+		wants("503 Service Unavailable since", "4 events waiting", "no channel", "/probe")
 
 		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
-		wants("500 Internal Server Error since", "disabled: new events are not delivered", "5 waiting")
+		wants("500 Internal Server Error since", "disabled: new events are not delivered", "5 events waiting")
 
 		// A retention of three hours: what waits for its next attempt expires, and
 		// then what waits in the log is lost.

@@ -172,22 +172,33 @@ func incidentState(i *webhook.Incident) (state, word string) {
 	case !i.Open():
 		return "success", "resolved"
 	case isSevere(i):
-		return "failed", "open"
+		return "failed", "open, deliveries stopped"
 	}
-	return "retryable", "open"
+	return "retryable", "open, some failed"
 }
 
 // waitingText says how many events wait and how many deliveries failed permanently:
-// 312 waiting, 5 failed.
+// 312 events waiting, 5 deliveries failed.
 func waitingText(waiting int, more bool, failed int64) string {
 	var parts []string
 	if waiting > 0 || more {
-		parts = append(parts, atLeast(waiting, more)+" waiting")
+		parts = append(parts, countWord(waiting, atLeast(waiting, more), "event")+" waiting")
 	}
 	if failed > 0 {
-		parts = append(parts, ui.Number(failed)+" failed")
+		parts = append(parts, countWord(int(failed), ui.Number(failed), "delivery")+" failed")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// countWord is a number, as it is written, and what there is that many of.
+func countWord(n int, written, noun string) string {
+	if n != 1 {
+		if stem, ok := strings.CutSuffix(noun, "y"); ok {
+			noun = stem + "ie"
+		}
+		noun += "s"
+	}
+	return written + " " + noun
 }
 
 // closedByText says what closed an incident.

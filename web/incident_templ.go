@@ -735,7 +735,7 @@ func incidentListPage(f ui.Frame, l *incidentList) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 46, " <p class=\"lead\">An incident is a period in which deliveries to a subscription fail. It opens when a delivery fails permanently, or when several attempts in a row fail and the circuit breaker opens: new events then wait, and single probes test whether the endpoint works again. Incidents close automatically.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 46, " <p class=\"lead\">An incident is a period in which deliveries to a subscription fail. It opens when a delivery fails permanently, or when several attempts in a row fail and the circuit breaker opens: new events then wait, and single probes test whether the endpoint works again. Incidents are resolved automatically.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -1468,9 +1468,9 @@ func incidentAdvice(f ui.Frame, i *webhook.Incident) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var71 string
-			templ_7745c5c3_Var71, templ_7745c5c3_Err = templ.JoinStringErrs("Closed: " + closedByText(i.ClosedBy) + ".")
+			templ_7745c5c3_Var71, templ_7745c5c3_Err = templ.JoinStringErrs("Resolved: " + closedByText(i.ClosedBy) + ".")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 280, Col: 51}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 280, Col: 53}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var71))
 			if templ_7745c5c3_Err != nil {
@@ -1566,9 +1566,9 @@ func incidentAdvice(f ui.Frame, i *webhook.Incident) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var76 string
-			templ_7745c5c3_Var76, templ_7745c5c3_Err = templ.JoinStringErrs(failedText(i.Failed) + ". Other deliveries continue. The incident closes when none fails permanently for an hour.")
+			templ_7745c5c3_Var76, templ_7745c5c3_Err = templ.JoinStringErrs(failedText(i.Failed) + ". Other deliveries continue. The incident is resolved when no delivery fails permanently for an hour.")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 299, Col: 122}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 299, Col: 134}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var76))
 			if templ_7745c5c3_Err != nil {
@@ -1624,7 +1624,7 @@ func incidentEntry(f ui.Frame, i *webhook.Incident, e *webhook.IncidentEntry) te
 				return templ_7745c5c3_Err
 			}
 		case webhook.IncidentEntryClosed:
-			templ_7745c5c3_Err = ui.StateBadge("success", "Closed").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.StateBadge("success", "Resolved").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -90,12 +90,13 @@ func TestIncidentPages(t *testing.T) {
 		}
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Second)
-		overview := wants("/", "Partner &lt;X&gt;", ": 401 Unauthorized since", "1 waiting, 2 failed", "last success", "next probe",
+		overview := wants("/", "Partner &lt;X&gt;", ": 401 Unauthorized since", "1 event waiting, 2 deliveries failed", "last success",
+			"next probe",
 			">1 incident</span>",
 			"/subscriptions/"+sub.ID+"/probe", "/subscriptions/"+sub.ID+"/replay", "Copy message for partner", "View response")
 		path := regexp.MustCompile(`/incidents/[0-9a-f-]{36}`).FindString(overview)
 		wants("/status", ">1 incident</span>", ">Ready</span>")
-		wants("/incidents?filter[status]=open", path, "rejecting", "1 waiting, 2 failed")
+		wants("/incidents?filter[status]=open", path, "rejecting", "1 event waiting, 2 deliveries failed")
 		wants("/incidents?filter[status]=resolved", "No results.")
 		wants("/incidents?filter[status]=closed", "must be one of open, resolved")
 		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
@@ -106,7 +107,7 @@ func TestIncidentPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		wants(path, "Closed: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
+		wants(path, "Resolved: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
 		wants("/", "No open incidents.", ">No incidents</span>")
 		wants("/incidents", path, "resolved")
 		wants("/incidents/"+webhook.NewID(), "Not found")

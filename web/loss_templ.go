@@ -35,7 +35,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were older than the retention period and were removed before they could be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if the source has it. A longer <code>--retention</code> keeps waiting events longer. ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were older than the retention period and were removed before they could be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if your platform still has it: events of the subscription's types, published at least one retention period before they were removed. A longer <code>--retention</code> keeps waiting events longer. ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -50,7 +50,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 				return templ_7745c5c3_Err
 			}
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</p><div class=\"panel\"><table class=\"listing\" role=\"table\" aria-labelledby=\"lost\"><thead role=\"rowgroup\"><tr role=\"row\"><th role=\"columnheader\" scope=\"col\" class=\"w-state\">Lost</th><th role=\"columnheader\" scope=\"col\">Subscription</th><th role=\"columnheader\" scope=\"col\" class=\"w-answer\">First time</th><th role=\"columnheader\" scope=\"col\" class=\"w-answer\">Last time</th></tr></thead> <tbody role=\"rowgroup\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 2, "</p><div class=\"panel\"><table class=\"listing\" role=\"table\" aria-labelledby=\"lost\"><thead role=\"rowgroup\"><tr role=\"row\"><th role=\"columnheader\" scope=\"col\" class=\"w-state\">Lost</th><th role=\"columnheader\" scope=\"col\">Subscription</th><th role=\"columnheader\" scope=\"col\" class=\"w-answer\">First removed</th><th role=\"columnheader\" scope=\"col\" class=\"w-answer\">Last removed</th></tr></thead> <tbody role=\"rowgroup\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -91,7 +91,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 7, "</td><td role=\"cell\" data-label=\"First time\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 7, "</td><td role=\"cell\" data-label=\"First removed\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -108,7 +108,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "</td><td role=\"cell\" data-label=\"Last time\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 8, "</td><td role=\"cell\" data-label=\"Last removed\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -62,7 +62,7 @@ func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	links := []filterLink{{"All", ui.InProgram("/", program), len(shown) == 0}}
 	for _, s := range []webhook.Status{webhook.StatusPending, webhook.StatusRetryable, webhook.StatusFailed, webhook.StatusSuccess} {
 		links = append(links, filterLink{
-			label: ui.Words(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
+			label: ui.StateWord(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
 			current: slices.Equal(shown, []string{string(s)}),
 		})
 	}
@@ -158,5 +158,7 @@ func (o *overview) waits() string {
 	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= store.CountLimit)
 }
 
-// retries says how many deliveries are scheduled.
-func (o *overview) retries() string { return countedOf(o.totals.Waiting, "scheduled delivery") }
+// retries says how many deliveries wait for their next attempt.
+func (o *overview) retries() string {
+	return countedOf(o.totals.Waiting, "delivery") + " waiting for an attempt"
+}

@@ -59,7 +59,7 @@ func unavailable(err error) error {
 	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored",
 		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
 	if store.LeaseExpired(err) {
-		p.text = "The service cannot renew its lease, which lets one instance at a time serve, because the replica's bucket is unreachable. " +
+		p.text = "The service cannot renew its lease (only the instance that holds it may run), because the replica's bucket is unreachable. " +
 			"Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."
 	}
 	return p

@@ -88,7 +88,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				case store.ReplicaOpening:
-					templ_7745c5c3_Err = ui.StateBadge("pending", "opening").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.StateBadge("pending", "connecting").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -510,7 +510,7 @@ func replicaGauge(r store.ReplicaStatus) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "<span>Opening</span></span></dd><dd class=\"quiet\"><a href=\"/system#replica\">")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "<span>Connecting</span></span></dd><dd class=\"quiet\"><a href=\"/system#replica\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -638,7 +638,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p><p>The pause is there to check the restored data, and that no other instance still sends. If that is done, you need not wait: resume. Either way, partners may receive some deliveries twice.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

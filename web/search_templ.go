@@ -200,7 +200,7 @@ func searchHelp(begin string) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "</p><ul class=\"plain-list\"><li>the ID of a subscription, delivery, event or token, or its first characters (lists show the last ones: use Copy ID there),</li><li>a part of the description or URL of a subscription, or of the ID of a program,</li><li>a value in the payload of events: <code>content_id:4711</code>, or <code>details.owner:ada</code> means the field owner in details.</li></ul></div>")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 13, "</p><ul class=\"plain-list\"><li>the ID of a subscription, delivery, event or token, or its first characters (lists show the last ones: use Copy ID there),</li><li>a part of the description or URL of a subscription, or of the ID of a program,</li><li>a value in the payload of events: <code>content_id:4711</code>; for a nested field, <code>details.owner:ada</code>.</li></ul></div>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -143,8 +143,8 @@ func (h *signInPages) showSignIn(r *request) (response, error) {
 // unavailable explains why nobody can sign in while the store cannot write.
 func (h *signInPages) unavailable(err error) string {
 	if store.LeaseExpired(err) {
-		return "Signing in is not possible: the service has lost its lease, which lets one instance at a time serve. The replica's bucket does " +
-			"not respond, or another instance has taken over. " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
+		return "Signing in is not possible: the service has lost its lease (only the instance that holds it may run). The replica's bucket " +
+			"does not respond, or another instance has taken over. " + h.cfg.BaseURL + "/readyz reports when the service has the lease again."
 	}
 	return "Signing in is not possible while the service cannot write to its disk. Free disk space; " + h.cfg.BaseURL +
 		"/readyz reports when the service has recovered."

@@ -326,8 +326,12 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
+	text := "Replay started."
+	if form.Get("only") == string(webhook.ReplayFailed) {
+		text = "The failed deliveries are being resent by a replay, listed below."
+	}
 	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Replay started. It continues in the background, even after a restart of the service."}}, nil
+		Text: text + " It continues in the background, even after a restart of the service."}}, nil
 }
 
 func (h *subscriptionPages) cancelReplay(r *request) (response, error) {

@@ -275,7 +275,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 func authorizationHint(p *subscriptionForm) string {
 	hint := "Sent unchanged with every delivery, for example: Bearer TOKEN. It is stored encrypted and never shown."
 	if p.editing != nil && p.editing.HasAuthorizationHeader {
-		hint = "Set. Leave empty to keep it. It is stored encrypted and never shown."
+		hint = "A header is set. Leave empty to keep it. It is stored encrypted and never shown."
 	}
 	if p.errors != nil {
 		hint += " Your entry was not kept: enter it again."

@@ -27,8 +27,11 @@ func TestResendRejected(t *testing.T) {
 	first.hasNot(t, "has rejected deliveries")
 	first.has(t, "1 delivery failed permanently", "Resend failed (1)")
 	attempt(401)
+	v.do("GET", path).hasNot(t, "--disable-after")
+	w.cfg.DisableAfter = time.Hour
 	failing := v.do("GET", path)
 	failing.want(t, 200, "The endpoint has rejected deliveries for")
+	failing.has(t, "the subscription will be disabled and miss new events (--disable-after).")
 	failing.has(t, "New events wait and will be delivered after the first successful attempt. Until then only probes are sent",
 		"a ping and, if it is accepted, one event",
 		"2 deliveries failed permanently", "and will not be retried", "Resend failed (2)", "401 Unauthorized</a>.", `/incidents/`)

@@ -36,6 +36,8 @@ type subscriptionPage struct {
 	types  []string // the event types that a test can have, the subscribed ones first
 
 	incident *webhook.Incident // the newest, nil without any
+
+	disableAt time.Time // from when on a failed probe disables it; zero for never
 }
 
 // subscriptionCurl is a command that does over the API what the page does.
@@ -107,6 +109,9 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 		p.incident = &i
 	} else if !isCallerError(err) {
 		return response{}, err
+	}
+	if after := h.cfg.DisableAfter; after > 0 && u.Status == webhook.HealthFailing {
+		p.disableAt = u.Failures.Since.Add(after)
 	}
 	p.curls = h.curls(u)
 	p.types = h.testTypes(u)

@@ -200,7 +200,7 @@ func TestEditSubscription(t *testing.T) {
 	l := newEventSource(t, w, "https://partner.example/in")
 	path := subscriptionPath(l.sub.ID)
 	form := v.do("GET", path+"/edit")
-	form.want(t, 200, "Set. Leave empty to keep it.")
+	form.want(t, 200, "A header is set. Leave empty to keep it.")
 	form.inert(t)
 	form.hasNot(t, "top-secret-token")
 	was := form.hidden(t, "was")
@@ -363,7 +363,7 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	v.send(path+"/replay", "only", counted.hidden(t, "only"), "from", counted.hidden(t, "from"), "to", counted.hidden(t, "to")).want(t, 303,
 		"")
 	running := v.do("GET", path)
-	running.want(t, 200, "Replay started")
+	running.want(t, 200, "Replay started.")
 	running.apart(t).inert(t)
 	cancel := running.link(t, `action="([^"]+/cancel)"`)
 	v.send(cancel).want(t, 303, "")

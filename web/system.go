@@ -112,7 +112,8 @@ func (h *systemPages) supportText(s *systemRecord) string {
 	line("ready", "%s", ready)
 	line("database", "SQLite %s (%s), schema %d, %d bytes, %d free, WAL %d bytes", s.store.SQLite, s.driver, s.store.Schema, s.store.Database,
 		s.store.Free, s.store.WAL)
-	line("commits", "%d, %.1f writes and %.1f ms each, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000, s.store.Failures)
+	line("commits", "%d, %.1f writes and %.1f ms per commit, %.0f failed", s.store.Commits, s.store.Writes, s.store.Seconds*1000,
+		s.store.Failures)
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.MinFree, s.disk.Low)
 	line("forecast", "%s", s.forecast)
 	line("replica", "%s, lag %s, last success %s", s.replica.State, s.replica.Lag.Round(time.Millisecond), replicaTime(&s.replica))

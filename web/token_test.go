@@ -69,7 +69,7 @@ func TestTokenPages(t *testing.T) {
 	v.do("GET", "/tokens?filter[state]=revoked").want(t, http.StatusOK, token.Hint)
 	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "Already revoked.")
 	audit := v.do("GET", "/audit?filter[subject_id]="+token.ID)
-	if strings.Count(audit.body, "token create</td>") != 1 || strings.Count(audit.body, "token revoke</td>") != 1 {
+	if strings.Count(audit.body, "Create token</td>") != 1 || strings.Count(audit.body, "Revoke token</td>") != 1 {
 		t.Error("the audit does not have one making and one revocation")
 	}
 }

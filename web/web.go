@@ -94,6 +94,7 @@ type Config struct {
 	// program may have; 0 is no limit. BatchSize is the maximum number of
 	// events in a delivery.
 	Rules            webhook.SubscriptionRules
+	DisableAfter     time.Duration // after which a failing subscription is disabled; 0 is never
 	MaxSubscriptions int
 	BatchSize        int
 

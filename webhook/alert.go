@@ -26,8 +26,8 @@ var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertFailing: {
 		"The circuit breaker is open: several attempts in a row have failed. " +
 			"New events wait, and only probes are sent, to test whether the endpoint works again. No event is lost within the retention period.",
-		"Check the last response and contact the partner, whose endpoint must respond with 2xx. Ping the subscription to test it: " +
-			"a success sends the next probe immediately. Delivery resumes after the first success.",
+		"Check the last response and contact the partner, whose endpoint must respond with 2xx. Press Probe now on the " +
+			"subscription's page to test it. Delivery resumes after the first success.",
 	},
 	AlertRecovered: {
 		"The circuit breaker has closed: the endpoint accepts deliveries again. The events that waited are being sent.",
@@ -39,7 +39,7 @@ var alertTexts = map[AlertName]struct{ message, action string }{
 	},
 	AlertLost: {
 		"Events that waited for the subscription were older than the retention period and were removed. They will not be delivered.",
-		"Tell the partner which events are missing, and publish them again if the source has them. " +
+		"Tell the partner which events are missing, and publish them again if your platform still has them. " +
 			"A longer --retention keeps waiting events for longer.",
 	},
 }

@@ -158,7 +158,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
 		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
-		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize,
+		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, DisableAfter: cfg.HealthPolicy.DisableAfter,
 	})
 	apiHandler := api.New(api.Config{
 		Store: s.store, Logger: cfg.Logger, Catalog: catalog,
@@ -263,7 +263,7 @@ func explainListen(flag string, err error) error {
 // delivering returns nil if the dispatcher is running. Its error may be public.
 func (s *Server) delivering() error {
 	if !s.dispatcher.Ready() {
-		return errors.New("the dispatcher is not running")
+		return errors.New("deliveries are not being sent; check the log")
 	}
 	return nil
 }

@@ -11,22 +11,29 @@ import (
 // filterNames are what people call the properties of a list that have another name in
 // the API.
 var filterNames = map[string]string{
+	"active":             "Delivery",
 	"attempts_made.from": "Attempts",
-	"closed_by":          "Reason closed",
+	"bulk_run_id":        "Bulk run ID",
+	"closed_at":          "Resolved",
+	"closed_by":          "Resolved because",
 	"completed_at":       "Completed",
 	"created_at":         "Created",
 	"event":              "Event type",
+	"event_id":           "Event ID",
 	"id":                 "ID",
 	"losses":             "Lost events",
 	"name":               "Event type",
 	"next_attempt_at":    "Next attempt",
+	"opened_at":          "Opened",
 	"program_id":         "Program",
 	"received_at":        "Received",
 	"redelivery_of":      "Resent from delivery",
 	"replay_id":          "Replay ID",
+	"subject_id":         "Record ID",
 	"subscription_id":    "Subscription ID",
 	"subscription_url":   "Subscription URL",
 	"state":              "Status",
+	"timestamp":          "Occurred",
 	"updated_at":         "Last changed",
 	"user_id":            "User",
 }
@@ -68,7 +75,7 @@ func (v *Listing) chips(f Frame) []chip {
 			rest := slices.Delete(slices.Clone(set), j, j+1)
 			text := value
 			if fl.Kind == webhook.FilterOneOf {
-				text = Words(value)
+				text = valueLabel(fl, value)
 			}
 			all = append(all, chip{filterName(fl.Name) + ": " + Visible(text), v.withFilter(fl.Name, rest...)})
 		}

@@ -117,7 +117,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 		}
 		p.Kind, p.Options = "select", []Option{{"", "Any"}}
 		for _, value := range fl.Values {
-			p.Options = append(p.Options, Option{value, Words(strings.ReplaceAll(value, ".", " "))})
+			p.Options = append(p.Options, Option{value, valueLabel(fl, value)})
 		}
 	}
 	return p
@@ -155,7 +155,13 @@ func (v *Listing) sorts() []Option {
 }
 
 // pillLabel is how a value is shown in its box.
-func pillLabel(value string) string {
+func pillLabel(name, value string) string {
+	switch {
+	case name == "active" && value == "true":
+		return "active"
+	case name == "active":
+		return "paused or disabled"
+	}
 	switch value {
 	case "true":
 		return "yes"
@@ -163,12 +169,22 @@ func pillLabel(value string) string {
 		return "no"
 	case string(webhook.FailingUnreachable):
 		return FailingReason(webhook.FailingUnreachable)
+	case string(webhook.BulkRedeliver):
+		return "resend"
 	case "quiet":
 		return "no failures for an hour"
 	case "changed":
 		return "changed or resumed"
 	}
-	return Words(value)
+	return StateWord(value)
+}
+
+// valueLabel is how a value is shown in a list of choices and in a chip.
+func valueLabel(fl *webhook.Filter, value string) string {
+	if fl.Name == "action" {
+		return ActionLabel(webhook.Action(value))
+	}
+	return Words(strings.ReplaceAll(value, ".", " "))
 }
 
 // orderLabel says which end of an order comes first.

@@ -58,3 +58,12 @@ func FailingReason(r webhook.FailingReason) string {
 	}
 	return string(r)
 }
+
+// StateWord is the word for a state or a status: that of a delivery that is retried is
+// retryable in the API, and retrying on pages.
+func StateWord(state string) string {
+	if state == string(webhook.StatusRetryable) {
+		return "retrying"
+	}
+	return Words(state)
+}

@@ -67,9 +67,9 @@ func StateBadge(state, word string) templ.Component {
 		}
 		if word == "" {
 			var templ_7745c5c3_Var4 string
-			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(state)
+			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(StateWord(state))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/state.templ`, Line: 14, Col: 11}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/state.templ`, Line: 14, Col: 22}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var4))
 			if templ_7745c5c3_Err != nil {

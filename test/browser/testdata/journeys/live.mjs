@@ -96,7 +96,7 @@ await visit(one, await row.locator("a[href^='/deliveries/']").first().getAttribu
 check(await attemptsNow() === "1", "a delivery whose first attempt is under way");
 await one.click("[data-live-toggle]");
 for (let i = 0; i < 3; i++) await server.answer(503);
-await row.first().getByText("Retryable").waitFor();
+await row.first().getByText("Retrying").waitFor();
 await until("the third attempt on the list", async () => (await row.first().textContent()).includes("3/5"));
 check(await attemptsNow() === "1", "the page that is paused stays as it is");
 await one.click("[data-live-toggle]");

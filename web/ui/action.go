@@ -1,0 +1,40 @@
+package ui
+
+import (
+	"strings"
+
+	"service/webhook"
+)
+
+// actionVerbs are the verbs of actions that pages have another word for.
+var actionVerbs = map[string]string{
+	"redeliver":         "resend",
+	"update":            "edit",
+	"password":          "change password of",
+	"role":              "change role of",
+	"rotate_secret":     "rotate secret of",
+	"cancel_replay":     "cancel replay of",
+	"revoke_invitation": "revoke invitation of",
+}
+
+// actionLabels are the actions whose label is not their verb and their noun.
+var actionLabels = map[webhook.Action]string{
+	webhook.ActionSessionBegin:     "Sign in",
+	webhook.ActionSessionEnd:       "Sign out",
+	webhook.ActionRestoreRelease:   "Resume deliveries after restore",
+	webhook.ActionSubscriptionTest: "Send test event",
+	webhook.ActionAuditExport:      "Export audit log",
+	webhook.ActionKeyRotate:        "Rotate encryption key",
+}
+
+// ActionLabel names an action as the pages name it: Resend delivery, Edit subscription.
+func ActionLabel(a webhook.Action) string {
+	if label, ok := actionLabels[a]; ok {
+		return label
+	}
+	noun, verb, _ := strings.Cut(string(a), ".")
+	if v, ok := actionVerbs[verb]; ok {
+		verb = v
+	}
+	return Label(verb + " " + noun)
+}

@@ -67,7 +67,7 @@ type Config struct {
 	RateLimit int
 
 	// PlatformRateLimit is the maximum number of requests of a platform token in
-	// any 60 seconds, not counting those in a program; 0 is no limit.
+	// any 60 seconds, not counting requests that select a program; 0 is no limit.
 	PlatformRateLimit int
 
 	// BaseURL is the address of the API that the reference shows, without a

@@ -30,6 +30,7 @@ const SMTPPort = mail.SubmissionPort
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var o outage
 	for {
 		select {
 		case <-ctx.Done():
@@ -40,9 +41,12 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 		// An alert stays claimed for longer than any attempt: an attempt not recorded
 		// by then was interrupted.
 		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
+		if err == nil {
+			o.end(d.logger, "storage recovered: sending alerts again")
+		}
 		switch {
 		case err != nil:
-			d.logger.Error("storage failed: pausing alerts until it recovers", "error", err)
+			o.failed(d.logger, "failed to read or record alerts: pausing them until storage recovers", err)
 			next = time.Now().Add(storeRetryWait)
 		case c != nil:
 			a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })

@@ -255,7 +255,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 // ends, which is not an error.
 func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	interrupted := 0
-	err := d.untilAvailable(ctx, "storage is not writable: pausing deliveries until it recovers", func() (err error) {
+	err := d.untilAvailable(ctx, "storage is not writable: deliveries start when it recovers", func() (err error) {
 		interrupted, err = d.store.Queues().RecoverInterrupted(d.cfg.RetryPolicy)
 		return err
 	})
@@ -269,7 +269,7 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 		d.logger.Info("recorded attempts interrupted by the last shutdown or crash", "count", interrupted)
 	}
 	var queues []*store.Queue
-	err = d.untilAvailable(ctx, "storage is not readable: pausing deliveries until it recovers", func() (err error) {
+	err = d.untilAvailable(ctx, "storage is not readable: deliveries start when it recovers", func() (err error) {
 		if err := d.readAllLimits(ctx); err != nil {
 			return err
 		}
@@ -283,15 +283,19 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 }
 
 // untilAvailable calls do until it returns nil or an error other than that the store is
-// unavailable, or until ctx ends. It logs each such error with message and returns the
-// last result.
+// unavailable, or until ctx ends. It logs the first such error with message, and the end of
+// the outage, and returns the last result.
 func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func() error) error {
+	var o outage
 	for {
 		err := do()
+		if err == nil {
+			o.end(d.logger, "storage recovered: starting deliveries")
+		}
 		if !store.Unavailable(err) || ctx.Err() != nil {
 			return err
 		}
-		d.logger.Error(message, "error", err)
+		o.failed(d.logger, message, err)
 		select {
 		case <-time.After(storeRetryWait):
 		case <-ctx.Done():
@@ -488,11 +492,11 @@ func (d *Dispatcher) remove(q *subscriptionQueue) {
 func (d *Dispatcher) storeFailed(err error) {
 	now := time.Now()
 	if now.After(d.pausedUntil) {
-		level := slog.LevelError
 		if errors.Is(err, store.ErrUnavailable) {
-			level = slog.LevelDebug // the store logs an outage of its disk, once
+			d.logger.Debug("storage is not available: pausing deliveries", "error", err) // the store logs an outage of its disk, once
+		} else {
+			d.logger.Error("failed to read or record deliveries (not a full disk): pausing them", "error", err)
 		}
-		d.logger.Log(context.Background(), level, "storage failed: pausing deliveries until it recovers", "error", err)
 	}
 	d.pausedUntil = now.Add(storeRetryWait)
 	d.credits.Pause(true)

@@ -119,7 +119,7 @@ func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding,
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		bucket.bucket(bucketCtx, cfg.Replica)
+		bucket.bucket(bucketCtx, &cfg)
 	}()
 	err := x.directory(ctx, cfg, reading)
 	if err != nil {
@@ -166,7 +166,11 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	x.library()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
-		x.add(LevelWarn, checkDatabase, "service serve creates it on its first start.", "%s does not exist", path)
+		advice := "service serve creates it on its first start."
+		if cfg.Replica != nil {
+			advice = "service serve restores it from the replica, or creates it if the replica is empty."
+		}
+		x.add(LevelWarn, checkDatabase, advice, "%s does not exist", path)
 		return nil
 	}
 	if err := checkFiles(cfg.Dir); err != nil {
@@ -227,7 +231,9 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		x.admins(admins)
 	}
 	if cfg.Catalog != nil {
-		each := func(query string, row func(scan func(...any) error) error) error { return queryRows(ctx, db, query, row) }
+		each := func(query string, row func(scan func(...any) error) error) error {
+			return queryRows(ctx, db, query, row)
+		}
 		if unused, err := readEventTypes(each, cfg.Catalog); err == nil { // an older schema does not have the table
 			x.eventTypes(unused)
 		}
@@ -535,7 +541,8 @@ func (x *examination) replica(y ReplicaStatus) {
 }
 
 // bucket checks that the replica can be reached, for a data directory that no process has open.
-func (x *examination) bucket(ctx context.Context, cfg *replica.Config) {
+func (x *examination) bucket(ctx context.Context, c *Config) {
+	cfg := c.Replica
 	if cfg == nil {
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "not configured")
 		return
@@ -545,8 +552,11 @@ func (x *examination) bucket(ctx context.Context, cfg *replica.Config) {
 	case errors.Is(err, replica.ErrEmpty):
 		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s is reachable but empty", cfg.Target())
 	case err != nil:
-		x.add(LevelFail, checkReplicated, "Resolve the error; service serve starts without the replica and retries.",
-			"%s is not reachable: %v", cfg.Target(), err)
+		advice := "Resolve the error; service serve starts without the replica and retries."
+		if _, err := os.Stat(filepath.Join(c.Dir, databaseFile)); errors.Is(err, fs.ErrNotExist) {
+			advice = "Resolve the error; without a database, service serve does not start until it can read the replica."
+		}
+		x.add(LevelFail, checkReplicated, advice, "%s is not reachable: %v", cfg.Target(), err)
 	default:
 		x.ok(checkReplicated, "%s is reachable; its newest state is of %s", cfg.Target(), webhook.FormatTime(newest))
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strings"
 	"syscall"
@@ -258,4 +259,19 @@ func TestExamineReplica(t *testing.T) {
 	must(t, os.RemoveAll(target))
 	must(t, os.WriteFile(target, nil, 0o600))
 	reach(LevelFail, "is not reachable: ")
+	found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
+	must(t, err)
+	if got := found[len(found)-1].Advice; !strings.Contains(got, "starts without the replica") {
+		t.Errorf("got advice %q with a database, want that the service starts", got)
+	}
+	empty := t.TempDir()
+	found, err = Examine(t.Context(), Config{Dir: empty, Replica: fileReplica(t, empty, target)}, time.Minute)
+	must(t, err)
+	if got := found[len(found)-1].Advice; !strings.Contains(got, "does not start until") {
+		t.Errorf("got advice %q without a database, want that the service does not start", got)
+	}
+	restores := func(f Finding) bool { return f.Check == checkDatabase && strings.Contains(f.Advice, "restores it from the replica") }
+	if !slices.ContainsFunc(found, restores) {
+		t.Errorf("got %v without a database, want that the service restores it", found)
+	}
 }

@@ -143,7 +143,10 @@ func (a *Alert) JSON() ([]byte, error) {
 func (a *Alert) Summary() string {
 	switch a.Name {
 	case AlertFailing:
-		return "subscription is failing: " + string(a.Failures.Reason)
+		if a.Failures.Reason == FailingRejecting {
+			return "subscription is failing: its endpoint rejects deliveries"
+		}
+		return "subscription is failing: its endpoint responds with 5xx or not at all"
 	case AlertRecovered:
 		return "subscription has recovered"
 	case AlertDisabled:

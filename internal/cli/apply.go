@@ -20,11 +20,11 @@ type applyCmd struct {
 	dataFlag
 	File          string `short:"f" placeholder:"FILE" help:"YAML file with the desired state, - for stdin (required)."`
 	DryRun        bool   `env:"-" help:"Print the changes and make none."`
-	UpdateSecrets bool   `env:"-" help:"Set authorization headers again. They cannot be read back, so that a change of one is not noticed."`
+	UpdateSecrets bool   `env:"-" help:"Set authorization headers again. They cannot be read back, so apply cannot detect that one has changed."`
 	ReplaceTokens bool   `env:"-" help:"Replace tokens that differ from the file: create a new one, then revoke the old one."`
 	Schema        bool   `env:"-" help:"Print the JSON Schema of the file, for editors."`
 	URL           string `name:"url" placeholder:"URL" help:"Base URL of the API. Default with a token: https://127.0.0.1:8443. Without a token, the admin socket of --data is used."`
-	Token         string `env:"SERVICE_TOKEN" placeholder:"TOKEN" help:"Platform token. Prefer --token-file: other users can see command lines."`
+	Token         string `env:"SERVICE_TOKEN" placeholder:"TOKEN" help:"A token with the scope platform, from service token create --scope platform. Prefer --token-file: other users can see command lines."`
 	TokenFile     string `env:"SERVICE_TOKEN_FILE" placeholder:"FILE" help:"File with the token."`
 	CA            string `name:"ca" aliases:"ca-file" placeholder:"FILE" help:"PEM file of certificates to trust instead of the system's, such as the server's ca.pem."`
 	RetryFor      string `default:"2m" placeholder:"D" help:"Time to keep repeating a request while the server is unreachable or busy."`

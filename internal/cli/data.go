@@ -103,7 +103,7 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bo
 
 // keyFlag is the flag of every command that opens the database itself.
 type keyFlag struct {
-	SecretKeyFile string `placeholder:"FILE" help:"File with the key that encrypts secrets, outside the data directory. Default: secret.key in it."`
+	SecretKeyFile string `placeholder:"FILE" help:"File with the key that encrypts secrets. Default: secret.key in the data directory; a file named here must be outside it."`
 }
 
 // explain adds the name of the flag to an error about the key's file.

@@ -54,7 +54,7 @@ type serveFlags struct {
 	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
 	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
 	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
-	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting those in a program. 0 is no limit."`
+	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
 	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
 	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
@@ -65,7 +65,7 @@ type serveFlags struct {
 	RestoreHold        string   `default:"0" placeholder:"D" help:"How long to pause deliveries after a restore, to check what would be sent again. service release ends the pause."`
 	Lease              string   `default:"0" placeholder:"D" help:"Lease duration for automatic failover, such as 30s: the primary server keeps renewing a lease in the replica's bucket, and a standby takes over when it expires. 0 is no lease."`
 	LogFormat          string   `default:"text" placeholder:"text|json" help:"Format of the log on stderr."`
-	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo, info means warn."`
+	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo the default is warn, and info has no effect."`
 }
 
 // settings parses the flags. Its error lists all invalid ones.

@@ -62,7 +62,7 @@ type Config struct {
 	// RateLimit is the maximum number of requests per program in 60 seconds; 0 is no limit.
 	RateLimit int
 	// PlatformRateLimit is the maximum number of requests per platform token in 60 seconds,
-	// not counting those in a program; 0 is no limit.
+	// not counting requests that select a program; 0 is no limit.
 	PlatformRateLimit int
 
 	// Destinations are the private networks that subscriptions may target.

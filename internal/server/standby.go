@@ -185,7 +185,8 @@ func (b *Standby) examine() []store.Finding {
 	f := store.Finding{Check: StandbyCheck, Level: store.LevelOK}
 	switch y := b.follower.State(); {
 	case y.Err != "":
-		f.Level, f.Advice = store.LevelFail, "Check the replica. A takeover now would start with the data that the standby has."
+		f.Level, f.Advice = store.LevelFail, "Check the replica. A takeover now would start with the data that the "+
+			"standby has; if objects are damaged, it does not take over."
 		f.Detail = fmt.Sprintf("running, but failed to follow the replica %s: %s", from, y.Err)
 	case !y.Following:
 		f.Level, f.Advice = store.LevelWarn, "Wait until the copy is complete."

@@ -37,7 +37,7 @@ func (o *outage) record(failures int, err error, now time.Time, logger *slog.Log
 // end logs the end of an outage, if there is one.
 func (o *outage) end(now time.Time, logger *slog.Logger) {
 	if !o.began.IsZero() {
-		logger.Info("storage is writable again", "refused", o.failures, "lasted", now.Sub(o.began).Round(time.Millisecond))
+		logger.Info("storage is writable again", "failed_writes", o.failures, "lasted", now.Sub(o.began).Round(time.Millisecond))
 		*o = outage{}
 	}
 }

@@ -30,8 +30,8 @@ func TestOutageEnds(t *testing.T) {
 		time.Sleep(time.Second)
 		record(0)
 		record(0)
-		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "refused=5 lasted=10s") {
-			t.Errorf("got %d lines, want 2, the last with refused=5 lasted=10s:\n%s", got, &log)
+		if got := strings.Count(log.String(), "\n"); got != 2 || !strings.Contains(log.String(), "failed_writes=5 lasted=10s") {
+			t.Errorf("got %d lines, want 2, the last with failed_writes=5 lasted=10s:\n%s", got, &log)
 		}
 		record(1)
 		if got := strings.Count(log.String(), "level=ERROR"); got != 2 {

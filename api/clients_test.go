@@ -99,7 +99,7 @@ func (p *partner) use(program string, args ...string) {
 	if !ok {
 		p.t.Fatal("no such event type")
 	}
-	p.env = append(p.env, "URL="+server.URL, "TOKEN="+s.token,
+	p.env = append(p.env, "URL="+server.URL, "TOKEN="+s.token, "PLATFORM_TOKEN="+s.platform,
 		`DELIVERY={"delivery_id":"d","subscription_id":"s","program_id":"acme","events":[`+string(published.Example)+`]}`)
 	if got := p.run(program, args...); !strings.Contains(got, "all as it should be") {
 		p.t.Errorf("the partner's program printed:\n%s", got)

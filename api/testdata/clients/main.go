@@ -80,6 +80,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("a subscription that is not there: %v %s", err, missing.Body)
 	}
 
+	if err := platform(ctx); err != nil {
+		return err
+	}
+
 	// The client can also decode deliveries.
 	var body client.DeliveryBody
 	if err := json.Unmarshal([]byte(os.Getenv("DELIVERY")), &body); err != nil {
@@ -88,6 +92,39 @@ func run(ctx context.Context) error {
 	event, err := body.Events[0].ValueByDiscriminator()
 	if published, ok := event.(client.EventContentPublished); err != nil || !ok || published.ContentId != 48211 {
 		return fmt.Errorf("a delivery: %v %+v", err, event)
+	}
+	return nil
+}
+
+// platform creates a program with a token, and acts in it, with a platform token.
+func platform(ctx context.Context) error {
+	c, err := client.NewClientWithResponses(os.Getenv("URL"), client.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+		r.Header.Set("Authorization", "Bearer "+os.Getenv("PLATFORM_TOKEN"))
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	name := "Customer"
+	program, err := c.PutProgramWithResponse(ctx, "customer", &client.PutProgramParams{}, client.ProgramFields{Name: &name})
+	if err != nil || program.JSON201 == nil || program.JSON201.Data.Name != name || program.JSON201.Data.Limits.RateLimit != nil {
+		return fmt.Errorf("program: %v %s", err, program.Body)
+	}
+	token, err := c.CreateTokenWithResponse(ctx, "customer", &client.CreateTokenParams{},
+		client.NewToken{UserId: "backend", Scopes: []client.NewTokenScopes{"events.write"}})
+	if err != nil || token.JSON201 == nil || token.JSON201.Data.Secret == nil {
+		return fmt.Errorf("token: %v", err)
+	}
+	list, err := c.ListProgramsWithResponse(ctx, &client.ListProgramsParams{FilterId: &[]string{"customer"}})
+	if err != nil || list.JSON200 == nil || len(list.JSON200.Data) != 1 || list.JSON200.Data[0].Statistics.Tokens != 1 {
+		return fmt.Errorf("programs: %v %s", err, list.Body)
+	}
+	subs, err := c.ListSubscriptionsWithResponse(ctx, &client.ListSubscriptionsParams{}, func(_ context.Context, r *http.Request) error {
+		r.Header.Set("X-Program-Id", "customer")
+		return nil
+	})
+	if err != nil || subs.JSON200 == nil || len(subs.JSON200.Data) != 0 {
+		return fmt.Errorf("subscriptions of the program: %v %s", err, subs.Body)
 	}
 	return nil
 }

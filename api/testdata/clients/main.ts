@@ -6,10 +6,10 @@ type Schemas = components["schemas"];
 
 const url = process.env.URL!;
 
-async function call<T>(method: string, path: string, body?: unknown): Promise<{ status: number; body: T }> {
+async function call<T>(method: string, path: string, body?: unknown, token = process.env.TOKEN): Promise<{ status: number; body: T }> {
   const response = await fetch(url + path, {
     method,
-    headers: { Authorization: `Bearer ${process.env.TOKEN}`, ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
+    headers: { Authorization: `Bearer ${token}`, ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   return { status: response.status, body: (await response.json()) as T };
@@ -48,6 +48,15 @@ want("incidents", incidents.status === 200 && incidents.body.data.length === 0, 
 
 const missing = await call<Schemas["Error"]>("GET", "/v2/webhooks/subscriptions/none");
 want("a subscription that is not there", missing.status === 404 && missing.body.error.code === 404, missing);
+
+const fields: Schemas["ProgramFields"] = { name: "Customer", limits: { rate_limit: 10 } };
+type Program = operations["putProgram"]["responses"][201]["content"]["application/json"];
+const program = await call<Program>("PUT", "/v2/programs/customer", fields, process.env.PLATFORM_TOKEN);
+want("program", program.status === 201 && program.body.data.limits.rate_limit === 10 && program.body.data.statistics.tokens === 0, program);
+const wanted: Schemas["NewToken"] = { user_id: "backend", scopes: ["events.write"] };
+type Token = operations["createToken"]["responses"][201]["content"]["application/json"];
+const token = await call<Token>("POST", "/v2/programs/customer/tokens", wanted, process.env.PLATFORM_TOKEN);
+want("token", token.status === 201 && token.body.data.secret !== undefined && token.body.data.program_id === "customer", token.status);
 
 const delivery: Schemas["DeliveryBody"] = JSON.parse(process.env.DELIVERY!);
 for (const event of delivery.events) {

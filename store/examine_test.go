@@ -7,8 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -270,7 +270,9 @@ func TestExamineReplica(t *testing.T) {
 	if got := found[len(found)-1].Advice; !strings.Contains(got, "does not start until") {
 		t.Errorf("got advice %q without a database, want that the service does not start", got)
 	}
-	restores := func(f Finding) bool { return f.Check == checkDatabase && strings.Contains(f.Advice, "restores it from the replica") }
+	restores := func(f Finding) bool {
+		return f.Check == checkDatabase && strings.Contains(f.Advice, "restores it from the replica")
+	}
 	if !slices.ContainsFunc(found, restores) {
 		t.Errorf("got %v without a database, want that the service restores it", found)
 	}

@@ -41,7 +41,7 @@ func (h tokenHandlers) read(req *request) (answer, error) {
 
 // find finds a token of the program in the path.
 func (h tokenHandlers) find(req *request) error {
-	if err := (programHandlers{h.api}).find(req); err != nil {
+	if err := programHandlers(h).find(req); err != nil {
 		return err
 	}
 	t, err := h.api.store.Tokens().Get(req.ctx, req.params.ByName("token_id"))

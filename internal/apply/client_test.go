@@ -65,7 +65,7 @@ func TestRetries(t *testing.T) {
 			t.Errorf("took %s, want a little more than 20 s", took)
 		}
 
-		c, sent = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusServiceUnavailable, "busy") })
+		c, _ = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusServiceUnavailable, "busy") })
 		err := c.put(t.Context(), "/v2/programs/acme", "", nil)
 		if err == nil || !strings.HasSuffix(err.Error(), "busy; gave up after 1m0s") || refused(err) {
 			t.Errorf("got %v", err)

@@ -101,8 +101,9 @@ func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.C
 			q.probeEarly = false
 		}
 	}
-	// Except is set only while nothing else is in flight: other attempts could move the
-	// cursor before the queue is reloaded.
+	// Except is set only while nothing else is in flight: the success of another attempt
+	// would raise the limit of slots, and a second worker could read waiting events before
+	// the queue is reloaded.
 	if q.rejected && !q.Ordered && q.inFlight == 1 {
 		c.Except = q.rejectedNames
 	}

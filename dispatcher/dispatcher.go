@@ -31,8 +31,8 @@
 // timer expires.
 //
 // An idle queue offers its credit to the store, which spends it in the commit of the next
-// event: this is inline delivery, and saves a commit. Offers are paused while queues wait
-// for slots.
+// event: this is inline delivery, and saves a commit. Spending of offers is paused while a
+// waiting queue may take a free slot.
 package dispatcher
 
 import (

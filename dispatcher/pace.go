@@ -20,8 +20,8 @@ const (
 	// A raise is on trial for minTrial, or for as long as the new rate needs for this
 	// number of requests (trialRequests), whichever is longer.
 	minTrial, trialRequests = 2 * time.Second, 5
-	// A 429 without Retry-After pauses the subscription for minPause, and each
-	// consecutive one for twice as long, up to maxPause.
+	// Each 429 pauses the subscription for at least minPause, doubled for each 429 or 503
+	// since the last success, up to maxPause. A longer Retry-After applies instead.
 	minPause, maxPause = time.Second, time.Minute
 	// maxRetryPause is the longest pause of the subscription by Retry-After; the wait
 	// of the retried delivery has its own limit, webhook.MaxRetryAfter.

@@ -25,7 +25,7 @@ import (
 // offers its credit, until the delivery is stored or the credit is withdrawn.
 //
 // ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
-// was rejected, half of the current slots after a 429 or 503. It doubles with each
+// was rejected (a 429 included), half of the current slots after a 503. It doubles with each
 // success.
 type subscriptionQueue struct {
 	*store.Queue
@@ -59,7 +59,7 @@ type subscriptionQueue struct {
 	readSeq       int64     // how far the log was read (Seen of store.Queue); at or after the cursor
 	wantedSeq     int64     // Wanted of store.Queue, or a later event: the newest that may match
 	notBefore     time.Time // end of the batch window of the waiting events
-	forming       int       // deliveries of waiting events that are forming, see below
+	forming       int       // deliveries of waiting events that are forming, see above
 	credit        store.Credit
 	hasReplay     bool // a replay is running
 	replayForming bool // one of its deliveries is being stored
@@ -90,11 +90,12 @@ type subscriptionQueue struct {
 //	reading                  | the events were read, and their delivery   | current
 //	                         | is being stored                            |
 //	current, offered,        | the subscription changed, or a delivery    | reload pending
-//	reading, unusable        | could not be stored, and no delivery is    |
-//	                         | being stored                               |
-//	current, offered,        | the same, and a delivery is being stored   | stale
-//	reading, unusable        |                                            |
-//	stale                    | no delivery is being stored                | reload pending
+//	unusable                 | could not be stored or skipped events, and |
+//	                         | no delivery is forming                     |
+//	current, offered,        | the same, and a delivery is forming        | stale
+//	reading                  |                                            |
+//	stale                    | no delivery is forming                     | reload pending
+//	stale                    | the subscription was read at the start     | current
 //	reload pending           | the loop starts to read the subscription   | reloading
 //	reloading                | the subscription was read                  | current
 //	reloading                | the store cannot be read                   | reload pending

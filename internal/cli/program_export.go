@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"service/internal/archive"
 	"service/internal/terminal"
@@ -50,8 +51,8 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(std.Err, "The export needs up to %d bytes on the disk of %s while it is made; %d are free.\n", space.Need,
-		terminal.Escape(c.Data), space.Free)
+	fmt.Fprintf(std.Err, "The export needs up to %s on the disk of %s while it is made; %s are free.\n", webhook.ByteSize(space.Need),
+		terminal.Escape(c.Data), webhook.ByteSize(space.Free))
 	if space.Need > space.Free {
 		return errors.New("not enough disk space: nothing was exported")
 	}
@@ -140,5 +141,5 @@ func (c *programImportCmd) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted: nothing of the program is visible, and what was added is removed")
 	}
-	return fmt.Errorf("%s: %w; nothing was changed", c.File, err)
+	return fmt.Errorf("%s: %s; nothing was changed", c.File, strings.TrimSuffix(err.Error(), "."))
 }

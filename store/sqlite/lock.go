@@ -15,7 +15,7 @@ import (
 var ErrLocked = errors.New("the data directory is in use")
 
 // LockFile is the name of the lock file in a data directory. It names the process that
-// holds the lock, or held it last.
+// last locked the directory with LockDir; LockDirReadOnly does not write to it.
 const LockFile = "lock"
 
 // DirLock is an exclusive lock of a data directory. The kernel releases it when the

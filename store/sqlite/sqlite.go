@@ -38,8 +38,8 @@ type Config struct {
 	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
 	// checkpoints the WAL (write-ahead log).
 	NoAutoCheckpoint bool
-	// Check examines an existing database before anything is written to it. Open
-	// returns its error. May be nil.
+	// Check examines the database before SQLite writes to it, and must accept a new
+	// one without tables. Open returns its error. May be nil.
 	Check  func(ctx context.Context, db *sql.DB) error
 	Hooks  Hooks
 	Logger *slog.Logger // must not be nil

@@ -113,7 +113,8 @@ func openWriter(cfg *Config, c *corruption) (*Writer, error) {
 }
 
 // Do runs fn in the next commit. If it returns nil, the changes of fn are fsynced;
-// otherwise none of them are stored. It takes no context: a queued write always
+// otherwise none of them are stored, except that after a panic in a hook or in an
+// AfterCommit function (errPanic) they may be. It takes no context: a queued write always
 // completes, so its caller always learns the outcome. fn runs on the leader's
 // goroutine, and must not wait for another write.
 func (w *Writer) Do(fn func(*Tx) error) error { return w.Wait(w.Submit(fn, false)) }
@@ -268,7 +269,8 @@ func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 	if err != nil {
 		return err
 	}
-	// Only now: for BEGIN, a driver may report the changes of an earlier statement.
+	// Only now: BEGIN, like SAVEPOINT and RELEASE, may report the changes of an earlier
+	// statement. With savepoints, Stamp may therefore run although nothing changed.
 	t.changed = false
 	run := t.runWithoutSavepoint
 	if savepoints {

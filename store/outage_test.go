@@ -57,7 +57,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		t.Error(err)
 	}
 	want("after a check", 1, 1)
-	if !strings.Contains(log.String(), " refused=") || strings.Contains(log.String(), " refused=1 ") {
+	if !strings.Contains(log.String(), " failed_writes=") || strings.Contains(log.String(), " failed_writes=1 ") {
 		t.Errorf("the log lacks the number of refused writes:\n%s", &log)
 	}
 }

@@ -285,7 +285,8 @@ func (d *deliveryRecord) next() string {
 	case !sub.Active && !d.Own:
 		why = append(why, "The subscription is paused: only pings and tests are sent until it is resumed.")
 	case sub.Status == webhook.HealthFailing && !d.Own:
-		why = append(why, "The subscription is failing and receives one delivery at a time, so this one may have to wait.")
+		why = append(why, "The subscription is failing: only probes are sent until one succeeds. "+
+			"This delivery waits until then, or is itself sent as a probe.")
 	}
 	return strings.Join(why, " ")
 }

@@ -295,7 +295,7 @@ func (e *eventRecord) outcome() string {
 	case removed != "":
 		return removed
 	default:
-		return "No subscription included its type when it was published."
+		return "No active subscription included its type when it was published."
 	}
 	// The newest of a subscription says how it stands.
 	counts := make(map[webhook.Status]int)

@@ -65,7 +65,7 @@ func TestEventPages(t *testing.T) {
 	again := v.send("/deliveries/" + c.ID + "/redeliver").Header.Get("Location")
 	p = v.do("GET", page)
 	p.has(t, "1 subscription: being sent to 1.", again, "resent from", "same subscription")
-	v.do("GET", "/events/other/"+id).has(t, "No subscription included its type")
+	v.do("GET", "/events/other/"+id).has(t, "No active subscription included its type")
 	v.do("GET", "/events/other/"+events[1].ID).want(t, 404, "")
 	p = v.do("GET", page+"/body.json.txt")
 	if p.body != string(events[1].JSON) || p.Header.Get("Content-Type") != "text/plain; charset=utf-8" {

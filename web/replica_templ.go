@@ -638,7 +638,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p><p>The pause is there to check the restored data, and that no other instance still sends. If that is done, you need not wait: resume. Either way, partners may receive some deliveries twice.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p><p>The pause is there to check the restored data, and that no other instance still sends. If that is done, an owner can resume deliveries now. Either way, partners may receive some deliveries twice.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

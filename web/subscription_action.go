@@ -120,7 +120,8 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 
 func (h *subscriptionPages) pause(r *request) (response, error) {
 	return h.setActive(r, false, webhook.ActionSubscriptionPause,
-		"Subscription paused. Only pings and tests are sent. New events are not delivered; replay the missed events after you resume it.")
+		"Subscription paused. Only pings and tests are sent. "+
+			"Events published until you resume it are not delivered; replay the missed ones then.")
 }
 
 func (h *subscriptionPages) resume(r *request) (response, error) {

@@ -91,7 +91,7 @@ func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error 
 	t.Helper()
 	var watched atomic.Bool
 	l.cfg.Logger = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-		if bytes.Contains(p, []byte("checking whether it renews the lease")) {
+		if bytes.Contains(p, []byte("waiting to see whether it renews the lease")) {
 			watched.Store(true)
 		}
 		return len(p), nil

@@ -251,7 +251,7 @@ func (f *failOver) checkOutage() {
 		{"POST", "/v2/events", "application/json", `{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`,
 			http.StatusServiceUnavailable, "The service cannot store anything"},
 		{"POST", "/sign-in", "application/x-www-form-urlencoded", "email=" + adminEmail + "&password=" + url.QueryEscape(adminPassword),
-			http.StatusServiceUnavailable, "has no lease"},
+			http.StatusServiceUnavailable, "has lost its lease"},
 		{"GET", "/readyz", "", "", http.StatusServiceUnavailable, "lease"},
 		{"GET", "/healthz", "", "", http.StatusOK, ""},
 		{"GET", "/v2/events", "", "", http.StatusOK, ""},
@@ -419,7 +419,7 @@ func TestServeTakesOver(t *testing.T) {
 	}
 	three.MustStop(p)
 	log := p.Log.String()
-	watches, restores := strings.Index(log, "checking whether it renews the lease"),
+	watches, restores := strings.Index(log, "waiting to see whether it renews the lease"),
 		strings.Index(log, "restored the missing database from the replica")
 	if watches < 0 || restores < watches {
 		t.Errorf("the service restored the database before it had the lease:\n%s", log)

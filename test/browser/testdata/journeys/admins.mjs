@@ -96,5 +96,5 @@ await bo.fill("#password", password);
 await press(bo, "Sign in");
 check(await bo.getByText("Wrong email or password.").isVisible(), "who was removed cannot sign in");
 await visit(owner, "/audit");
-for (const what of ["admin invite", "admin role", "session end", "admin remove"]) check(await owner.locator("[data-row]", { hasText: what }).count() > 0, `${what} is in the audit log`);
+for (const what of ["Invite admin", "Change role of admin", "Sign out", "Remove admin"]) check(await owner.locator("[data-row]", { hasText: what }).count() > 0, `${what} is in the audit log`);
 await done();

@@ -102,7 +102,7 @@ const ping = page.locator("#ping");
 await ping.getByText("thank you").waitFor();
 check((await ping.innerText()).includes("200") && (await ping.textContent()).includes("success"), "the result, the status and the first lines of the answer");
 const subscription = new URL(page.url()).pathname;
-for (const [status, result] of [[503, "retryable"], [404, "failed"], [200, "success"]]) {
+for (const [status, result] of [[503, "retrying"], [404, "failed"], [200, "success"]]) {
   answer = { status, headers: {}, body: `answer ${status}` };
   await visit(page, subscription);
   if (script) await page.evaluate(() => { window.here = true; });

@@ -123,12 +123,16 @@ func flockHolder(f *os.File) string {
 	if !ok {
 		return unknown
 	}
-	locks, _ := os.ReadFile("/proc/locks") // Linux only
-	for line := range strings.Lines(string(locks)) {
-		// 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1835010 0 EOF
-		field := strings.Fields(line)
-		if len(field) > 5 && field[1] == "FLOCK" && field[4] != "0" && strings.HasSuffix(field[5], fmt.Sprintf(":%d", stat.Ino)) {
-			return "process " + field[4]
+	// The kernel lists the locks page by page. While others are released, one read can
+	// miss a lock at the border of two pages.
+	for range 5 {
+		locks, _ := os.ReadFile("/proc/locks") // Linux only
+		for line := range strings.Lines(string(locks)) {
+			// 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1835010 0 EOF
+			field := strings.Fields(line)
+			if len(field) > 5 && field[1] == "FLOCK" && field[4] != "0" && strings.HasSuffix(field[5], fmt.Sprintf(":%d", stat.Ino)) {
+				return "process " + field[4]
+			}
 		}
 	}
 	return unknown

@@ -172,24 +172,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		}
 		s.Close()
 	}()
-	if s.lock, err = sqlite.LockDir(cfg.Dir); err != nil {
-		return nil, err
-	}
-	if err := tidy(cfg.Dir); err != nil {
-		s.logger.Warn("failed to remove unfinished files of a killed process", "error", err)
-	}
-	if err := finishRestore(cfg.Dir, s.logger); err != nil {
-		return nil, err
-	}
-	if err := checkFiles(cfg.Dir); err != nil {
-		return nil, err
-	}
-	if cfg.Replica != nil {
-		if err := cfg.Replica.CheckDatabase(path); err != nil {
-			return nil, err
-		}
-	}
-	if err := restoreMissing(ctx, &cfg); err != nil {
+	if err := s.prepareFiles(ctx, path, &cfg); err != nil {
 		return nil, err
 	}
 	if err = s.openDatabase(ctx, path, &cfg); err != nil {
@@ -224,6 +207,29 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		cfg.Metrics.MustRegister(collector{s})
 	}
 	return s, nil
+}
+
+// prepareFiles locks the data directory, completes what a killed process left unfinished,
+// and restores the database from the replica if it is missing.
+func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err error) {
+	if s.lock, err = sqlite.LockDir(cfg.Dir); err != nil {
+		return err
+	}
+	if err := tidy(cfg.Dir); err != nil {
+		s.logger.Warn("failed to remove unfinished files of a killed process", "error", err)
+	}
+	if err := finishRestore(cfg.Dir, s.logger); err != nil {
+		return err
+	}
+	if err := checkFiles(cfg.Dir); err != nil {
+		return err
+	}
+	if cfg.Replica != nil {
+		if err := cfg.Replica.CheckDatabase(path); err != nil {
+			return err
+		}
+	}
+	return restoreMissing(ctx, cfg)
 }
 
 // openDatabase opens the database.

@@ -86,6 +86,20 @@ func (s *Server) commands() http.Handler {
 		link, err := s.SetupLink(r.Context())
 		return setupLink{link}, err
 	}))
+	s.handleAdmins(m)
+	s.handleSalvage(m)
+	limited := http.MaxBytesHandler(m, 1<<20)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == importPath {
+			m.ServeHTTP(w, r) // the body is as large as the program
+			return
+		}
+		limited.ServeHTTP(w, r)
+	})
+}
+
+// handleAdmins registers the commands about admins.
+func (s *Server) handleAdmins(m *http.ServeMux) {
 	m.HandleFunc("GET /admins", s.respond(func(r *http.Request) (any, error) {
 		return s.Store.Admins(r.Context())
 	}))
@@ -121,15 +135,6 @@ func (s *Server) commands() http.Handler {
 		ended, err := s.Store.EndSessions(r.Context(), request.Email)
 		return endedSessions{ended}, err
 	}))
-	s.handleSalvage(m)
-	limited := http.MaxBytesHandler(m, 1<<20)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == importPath {
-			m.ServeHTTP(w, r) // the body is as large as the program
-			return
-		}
-		limited.ServeHTTP(w, r)
-	})
 }
 
 type createdToken struct {

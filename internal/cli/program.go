@@ -17,7 +17,7 @@ import (
 type programCmd struct {
 	List   programListCmd   `cmd:"" help:"List the programs with their limits and health, ordered by ID."`
 	Export programExportCmd `cmd:"" help:"Export a program with everything in it to an encrypted file. The server may be running."`
-	Import programImportCmd `cmd:"" help:"Import a program from such a file. It must not exist here."`
+	Import programImportCmd `cmd:"" help:"Import a program from a file that program export wrote. The program must not exist here."`
 	Delete programDeleteCmd `cmd:"" help:"Erase a program with everything in it. This cannot be undone."`
 }
 

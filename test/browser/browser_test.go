@@ -32,27 +32,26 @@ import (
 	"service/test/harness"
 )
 
-// The versions of the tools that drive the journeys. Chromium must be installed.
+// Versions of the npm packages that the journeys import. Chromium must be installed.
 const (
 	playwright = "playwright-core@1.65.1"
 	axe        = "axe-core@4.14.1"
 )
 
-// journeysDir holds the journeys, and lib.mjs, which they import.
+// journeysDir has the journeys and lib.mjs, which they import.
 const journeysDir = "testdata/journeys"
 
-// TestBrowser runs the journeys of testdata/journeys: each is a file that drives
-// a browser over the admin UI of the built binary. Its first line has the flags
-// of serve that it needs, and its second may ask for a second run:
+// TestBrowser runs the journeys of testdata/journeys. A journey is a file that drives a
+// browser through the admin UI of the built binary. Its first line has the flags of serve
+// that it needs; its second line can request a second run:
 //
 //	// serve --demo
 //	// and without JavaScript
 //
-// lib.mjs there describes what a journey is given. The service is a new one for
-// each journey, and its API and pages are on one address, with a certificate of
-// its own CA.
+// lib.mjs describes the helpers of a journey. Each journey has its own service, with API and
+// pages on one address and a certificate of its own CA.
 //
-// It needs node, npm, Chromium, and the network once (requirement browser).
+// TestBrowser needs node, npm, Chromium, and the network once (requirement browser).
 func TestBrowser(t *testing.T) {
 	harness.Long(t)
 	dir := t.TempDir()
@@ -86,27 +85,27 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// journeys is what every journey is run with.
+// journeys is the environment that all journeys share.
 type journeys struct {
-	dir    string // with the journeys and their modules
+	dir    string // the journeys and their node_modules
 	tools  browserPrograms
 	binary string
 	routes string // JSON
 }
 
-// journeyTime is how long a journey may take. It waits for conditions, each of
-// which may take as long as [harness.Timeout], so this ends only what hangs.
+// journeyTime returns the time limit of a journey. A journey waits up to [harness.Timeout]
+// for each condition, so the limit ends only a journey that hangs.
 func journeyTime() time.Duration { return harness.Scale(8 * time.Minute) }
 
-// run runs one journey, with or without JavaScript: on or off.
+// run runs one journey; script is on or off, for JavaScript.
 func (j *journeys) run(t *testing.T, name, script string, flags []string) {
-	t.Parallel() // journeys mostly wait, and share nothing
+	t.Parallel() // journeys mostly wait, and share no state
 	s := serveForBrowser(t, j.binary, flags...)
 	ctx, cancel := context.WithTimeout(t.Context(), journeyTime())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, j.tools.node, name+".mjs")
 	cmd.Dir = j.dir
-	patience := journeyTime() - 20*time.Second // it says where it hangs before it is killed
+	patience := journeyTime() - 20*time.Second // a journey that hangs prints its pages before it is killed
 	cmd.Env = append(os.Environ(), "CHROMIUM="+j.tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+j.binary, "SCRIPT="+script,
 		"CONTROL="+s.control(), "ROUTES="+j.routes, "GALLERY="+harness.Path("web/ui/testdata/gallery.html"),
 		milliseconds("TIMEOUT", harness.Timeout()), milliseconds("PATIENCE", patience))
@@ -120,25 +119,25 @@ func (j *journeys) run(t *testing.T, name, script string, flags []string) {
 	}
 }
 
-// milliseconds renders an environment variable for a journey.
+// milliseconds returns an environment variable with a duration in milliseconds.
 func milliseconds(name string, d time.Duration) string {
 	return fmt.Sprintf("%s=%d", name, d.Milliseconds())
 }
 
 var (
-	pictures      = flag.String("pictures", "", "the folder that TestPictures puts pictures of all pages into, relative to the repository")
-	picturesAfter = flag.Duration("pictures.after", 5*time.Minute, "how long TestPictures lets the service live before it takes them")
-	picturesSizes = flag.String("pictures.sizes", "1280", "the widths of the pictures, in pixels")
-	picturesOnly  = flag.String("pictures.only", "", "the names of the pictures that are taken, all if none is given")
-	picturesWhole = flag.Bool("pictures.whole", false, "show pages whole, and not what a screen shows of them")
+	pictures      = flag.String("pictures", "", "folder for the pictures of TestPictures, relative to the repository")
+	picturesAfter = flag.Duration("pictures.after", 5*time.Minute, "how long TestPictures runs the service before it takes pictures")
+	picturesSizes = flag.String("pictures.sizes", "1280", "widths of the pictures, in pixels")
+	picturesOnly  = flag.String("pictures.only", "", "names of the pictures to take; all when empty")
+	picturesWhole = flag.Bool("pictures.whole", false, "take whole pages instead of the viewport")
 )
 
-// TestPictures is no test: it takes the pictures of docs/screenshots.
+// TestPictures is not a test: it takes the pictures of docs/screenshots.
 //
 //	go test ./test/browser -run Pictures -timeout 30m -pictures docs/screenshots
 func TestPictures(t *testing.T) {
 	if *pictures == "" {
-		t.Skip("no pictures were asked for")
+		t.Skip("no -pictures flag")
 	}
 	folder := *pictures
 	if !filepath.IsAbs(folder) {
@@ -151,7 +150,7 @@ func TestPictures(t *testing.T) {
 	}
 	tools := browserTools(t, dir)
 	flags, _, _ := strings.Cut(string(harness.Read(t, "testdata/pictures/pictures.mjs")), "\n")
-	data, err := os.MkdirTemp("", "service-") // its name is seen on the pages
+	data, err := os.MkdirTemp("", "service-") // the pages show its name
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,15 +172,15 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// webRoute is a line of the table of pages.
+// webRoute is a row of the table of pages.
 type webRoute struct {
 	Path string `json:"path"` // as net/http.ServeMux takes it
 	Get  bool   `json:"get"`
 	Post bool   `json:"post"`
 }
 
-// webRoutes reads the table of pages from its source: the tour, which goes to
-// all of them, is to fail for one that it does not know.
+// webRoutes reads the table of pages from its source. The tour fails for a route that it
+// does not visit.
 func webRoutes(t *testing.T) []webRoute {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), harness.Path("web/web.go"), nil, 0)
@@ -210,21 +209,21 @@ func webRoutes(t *testing.T) []webRoute {
 			case "post":
 				r.Post = true
 			default:
-				t.Fatalf("web/web.go: %s is answered by %s, which this test does not know", r.Path, key)
+				t.Fatalf("web/web.go: route %s has the unknown key %s, want get or post", r.Path, key)
 			}
 		}
 		all = append(all, r)
 	}
 	if len(all) < 40 {
-		t.Fatalf("web/web.go: a table of %d pages was found, want all of them", len(all))
+		t.Fatalf("web/web.go: got a table of %d pages, want at least 40", len(all))
 	}
 	return all
 }
 
-// browserPrograms are what a journey is run with.
+// browserPrograms are the paths of the programs that run a journey.
 type browserPrograms struct{ node, chromium string }
 
-// browserTools finds node and Chromium, and fetches the rest into a folder.
+// browserTools finds node and Chromium, and installs the npm packages into dir.
 func browserTools(t *testing.T, dir string) browserPrograms {
 	t.Helper()
 	var found browserPrograms
@@ -253,21 +252,21 @@ func browserTools(t *testing.T, dir string) browserPrograms {
 	return found
 }
 
-// browsed is a service that a browser looks at.
+// browsed is a service under test in a browser.
 type browsed struct {
 	t      *testing.T
 	binary string
 	flags  []string
-	link   string // signs one browser in, once; without the demo it makes the first admin
-	data   string // its data directory, which the demo chooses itself: "" then
+	link   string // signs in once; without --demo it creates the first admin
+	data   string // data directory; empty with --demo, which chooses its own
 
-	listen string // the address it is on, from its first start to the end of the test
+	listen string // its address, the same after each restart
 	cmd    *exec.Cmd
 	errs   *bytes.Buffer
-	read   chan struct{} // closed when all that it prints was read
+	read   chan struct{} // closed when standard output ends
 }
 
-// serveForBrowser runs a service until the test ends.
+// serveForBrowser starts a service that runs until the test ends.
 func serveForBrowser(t *testing.T, binary string, flags ...string) *browsed {
 	t.Helper()
 	s := &browsed{t: t, binary: binary, flags: flags, listen: "127.0.0.1:0"}
@@ -291,7 +290,7 @@ func serveForBrowser(t *testing.T, binary string, flags ...string) *browsed {
 	return s
 }
 
-// start runs the service, and returns the URL of the pages that it prints.
+// start starts the service and returns the URL that it prints for the pages.
 func (s *browsed) start() (*url.URL, error) {
 	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", s.listen, "--grace", "1s"}, s.flags...)...)
 	errs := new(bytes.Buffer)
@@ -307,7 +306,7 @@ func (s *browsed) start() (*url.URL, error) {
 	found := ""
 	pages := regexp.MustCompile(`https?://\S+/(?:(?:sign-in|setup)/\S+)?$`)
 	lines := bufio.NewScanner(out)
-	// The demo prints its link first, and last, when there is something to look at.
+	// The demo prints its link at the start, and again when it has data.
 	times := 1
 	if slices.Contains(s.flags, "--demo") {
 		times = 2
@@ -319,15 +318,15 @@ func (s *browsed) start() (*url.URL, error) {
 	}
 	go func() {
 		defer close(s.read)
-		io.Copy(io.Discard, out) // what the demo prints goes on
+		io.Copy(io.Discard, out) // the demo continues to print
 	}()
 	if found == "" {
-		return nil, errors.Join(errors.New("serve printed no address of the pages"), s.stop())
+		return nil, errors.Join(errors.New("serve printed no URL of the pages"), s.stop())
 	}
 	return url.Parse(found)
 }
 
-// stop ends the service.
+// stop stops the service and waits for its end. It does nothing if the service is not running.
 func (s *browsed) stop() error {
 	if s.cmd == nil {
 		return nil
@@ -337,17 +336,17 @@ func (s *browsed) stop() error {
 	err := s.cmd.Wait()
 	s.cmd = nil
 	if s.t.Failed() {
-		s.t.Logf("the service said:\n%s", s.errs)
+		s.t.Logf("standard error of the service:\n%s", s.errs)
 	}
 	if err != nil {
-		return fmt.Errorf("the service ended with %w\n%s", err, s.errs)
+		return fmt.Errorf("stop the service: %w\n%s", err, s.errs)
 	}
 	return nil
 }
 
-// control is the URL of a helper: a journey restarts its service by POST to
-// /restart. aged=12h moves the times of all sessions 12 hours back, because the
-// binary only reads the machine's clock. table=NAME drops that table, so requests
+// control starts a control server for a journey and returns its URL. POST /restart restarts
+// the service. The field aged, such as 12h, moves the times of all sessions back, because the
+// binary reads the machine's clock only. The field table renames a table, so that requests
 // that need it fail.
 func (s *browsed) control() string {
 	if s.data == "" {

@@ -1,4 +1,4 @@
-// Package browser tests the admin UI: in a browser, and the time and size of its
+// Package browser tests the admin UI in a browser, and the response time and size of its
 // pages.
 package browser
 

@@ -27,30 +27,30 @@ import (
 )
 
 var (
-	pagesDeliveries = flag.Int("pages.deliveries", 10_000, "how many deliveries there are when TestPages asks for the admin pages")
-	pagesTimes      = flag.Int("pages.times", 1, "how often TestPages asks for each page; from 20 times on their time is judged")
-	pagesRate       = flag.Int("pages.rate", 50, "events published and delivered each second during the run")
-	pagesData       = flag.String("pages.data", "", "a folder that keeps the data of TestPages for another run; a temporary one when empty")
-	pagesOnly       = flag.String("pages.only", "", "a regular expression: only pages whose names match")
+	pagesDeliveries = flag.Int("pages.deliveries", 10_000, "number of deliveries in the data of TestPages")
+	pagesTimes      = flag.Int("pages.times", 1, "number of requests to each page; from 20 on their time is checked")
+	pagesRate       = flag.Int("pages.rate", 50, "events published and delivered per second during the run")
+	pagesData       = flag.String("pages.data", "", "folder that keeps the data of TestPages for another run; temporary when empty")
+	pagesOnly       = flag.String("pages.only", "", "regular expression for the names of the pages to request; all when empty")
 )
 
 const (
-	pagesTime  = 50 * time.Millisecond // that a page may take, 95 times of 100
-	pagesFirst = 60 << 10              // bytes that the first load of a page may take: with its style sheet and its script, compressed
+	pagesTime  = 50 * time.Millisecond // limit of a page's response time, 95th percentile
+	pagesFirst = 60 << 10              // limit of a first load in bytes, compressed, with style sheet and script
 
 	pagesPrograms = 50
 	pagesEmail    = "ana@example.com"
 	pagesPassword = "correct horse battery staple"
 )
 
-// TestPages asks for every page of the admin UI and for the filters that may be
-// dear, while events are published and delivered: each page has what it should,
-// and is small. How long they take is printed, and judged in full:
+// TestPages requests every page of the admin UI, and lists with expensive filters, while
+// events are published and delivered. It checks rows and size. It always prints the response
+// times, and checks them with 20 requests or more:
 //
 //	go test ./test/browser -run TestPages -v -timeout 30m -pages.deliveries 1000000 -pages.times 40 -pages.rate 500
 //
-// A time covers the whole response, as a client on the same machine sees it. cpu
-// is the processor time of the service for it, including the load at that time.
+// A time covers the whole response, as a client on the same machine sees it. cpu is the
+// processor time of the service per request, including the load at that time.
 func TestPages(t *testing.T) {
 	harness.Long(t)
 	dir := *pagesData
@@ -72,7 +72,7 @@ func TestPages(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), dir, "--max-subscriptions", "0", "--log-level", "warn")
 	load := in.Token("load")
 	run := in.MustStart()
-	t.Logf("ready %s after its start", run.Ready.Sub(run.Started).Round(time.Millisecond))
+	t.Logf("ready %s after the start", run.Ready.Sub(run.Started).Round(time.Millisecond))
 	l := startPagesLoad(t, in, load)
 	b := pageVisitor{t: t, base: in.URL(), assets: make(map[string]int), cpu: func() time.Duration {
 		return harness.ProcessorTime(t,
@@ -90,22 +90,22 @@ func TestPages(t *testing.T) {
 	}
 	rate := l.end(t)
 	if len(b.nothing) > 0 {
-		t.Logf("a page that reads next to nothing took %.1f ms (p50), %.1f ms (p95) in between", inMillis(harness.Percentile(b.nothing, 50)),
+		t.Logf("baseline page /preferences: p50 %.1f ms, p95 %.1f ms", inMillis(harness.Percentile(b.nothing, 50)),
 			inMillis(harness.Percentile(b.nothing, 95)))
 	}
-	t.Logf("at the same time %.0f events/s were published and delivered", rate)
+	t.Logf("load: %.0f events/s published and delivered", rate)
 	if status := in.Stop(run); status != harness.ExitOK {
-		t.Errorf("exit status %d, want %d", status, harness.ExitOK)
+		t.Errorf("got exit status %d, want %d", status, harness.ExitOK)
 	}
 }
 
-// pagesLoad publishes events at a steady rate, which are delivered.
+// pagesLoad publishes events at a steady rate to a receiver that accepts them.
 type pagesLoad struct {
 	in         *harness.Instance
 	token      string
 	cancel     context.CancelFunc
 	publishers sync.WaitGroup
-	pending    sync.WaitGroup // events that have not arrived
+	pending    sync.WaitGroup // events that the receiver has not got yet
 	published  atomic.Int64
 	began      time.Time
 }
@@ -150,8 +150,8 @@ func (l *pagesLoad) publish(ctx context.Context, every time.Duration) {
 	}
 }
 
-// end stops the publishers, waits until all events have arrived, and returns how
-// many were published a second.
+// end stops the publishers, waits until all events have arrived, and returns the rate in
+// events per second.
 func (l *pagesLoad) end(t *testing.T) float64 {
 	t.Helper()
 	l.cancel()
@@ -166,32 +166,32 @@ func (l *pagesLoad) end(t *testing.T) float64 {
 	return rate
 }
 
-// page is one to ask for, and what it must have.
+// page is a page to request, with its expectations.
 type page struct {
 	name, path string
-	rows       int  // at least so many, in the whole of it when it is walked
-	walk       bool // to the end, since its pages may be short
-	stream     bool // it is endless, or long: until it begins
+	rows       int  // minimum number of rows, over all pages that walk visits
+	walk       bool // follow the pagination until rows are found
+	stream     bool // an endless or long response: read its header only
 }
 
-// pageSample is what the addresses of pages are made of.
+// pageSample has the IDs in the URLs of the pages.
 type pageSample struct {
 	deliveries  int
 	now         time.Time
-	large       string // id of a delivery with five attempts and long answers
-	plain       string // of one that succeeded at once, in the middle
-	big         string // the busiest program
-	backlog     string // a subscription that fails, with events waiting
-	incident    string // id of its incident
-	busy        string // one that has many deliveries
-	fan         string // id of the event that went to all of its program
+	large       string // a delivery with five attempts and long responses
+	plain       string // a delivery that succeeded at the first attempt, in the middle
+	big         string // the program with the most events
+	backlog     string // a failing subscription with a backlog
+	incident    string // the incident of backlog
+	busy        string // a subscription with many deliveries
+	fan         string // an event with a delivery to every subscription of fanProgram
 	fanProgram  string
 	someEvent   string
 	token       string
 	rareProgram string
 }
 
-// at renders a time in the past for an address.
+// at returns a time in the past for a URL.
 func (s *pageSample) at(ago time.Duration) string {
 	return url.QueryEscape(webhook.FormatTime(s.now.Add(-ago)))
 }
@@ -265,7 +265,7 @@ func pagesOf(s *pageSample) []page {
 	return slices.Concat(all, settingPages(s), deliveryLists(s))
 }
 
-// settingPages returns the pages of what changes seldom.
+// settingPages returns the pages of tokens, system, audit, search and account.
 func settingPages(s *pageSample) []page {
 	return []page{
 		{name: "tokens", path: "/tokens"},
@@ -285,8 +285,8 @@ func settingPages(s *pageSample) []page {
 	}
 }
 
-// deliveryLists returns the pages of deliveries by span and by each filter: of
-// all programs, of a large one and, where that may be slow, of a small one.
+// deliveryLists returns the lists of deliveries by span and by each filter: of all programs,
+// of a large program and, where that may be slow, of a small one.
 func deliveryLists(s *pageSample) (all []page) {
 	for _, span := range []string{"1h", "24h", "7d", "30d"} {
 		all = append(all,
@@ -354,7 +354,7 @@ func deliveryLists(s *pageSample) (all []page) {
 	return all
 }
 
-// pageVisitor is an admin with a browser that keeps nothing.
+// pageVisitor is a signed-in admin whose client has no cache.
 type pageVisitor struct {
 	t      *testing.T
 	base   string
@@ -362,7 +362,7 @@ type pageVisitor struct {
 	assets map[string]int // compressed sizes, by path
 
 	cpu     func() time.Duration
-	nothing []time.Duration // of a page that reads next to nothing, in between
+	nothing []time.Duration // times of a baseline page that reads almost nothing
 }
 
 func (b *pageVisitor) signIn() {
@@ -379,7 +379,7 @@ func (b *pageVisitor) signIn() {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || resp.Request.URL.Path != "/" {
-		b.t.Fatalf("signing in: status %d at %s", resp.StatusCode, resp.Request.URL)
+		b.t.Fatalf("sign in: got status %d at %s, want 200 at /", resp.StatusCode, resp.Request.URL)
 	}
 }
 
@@ -389,7 +389,7 @@ var (
 	pageRow   = regexp.MustCompile(`<tr[^>]*\bdata-row\b`)
 )
 
-// measure asks for a page again and again.
+// measure requests a page pagesTimes times, checks it and logs its figures.
 func (b *pageVisitor) measure(p *page) {
 	b.t.Helper()
 	var times []time.Duration
@@ -411,7 +411,7 @@ func (b *pageVisitor) measure(p *page) {
 		path = strings.ReplaceAll(string(older[1]), "&amp;", "&")
 	}
 	if rows < p.rows {
-		b.t.Errorf("%s: %s has %d rows on %d pages, want %d", p.name, p.path, rows, pages, p.rows)
+		b.t.Errorf("%s: got %d rows of %s on %d pages, want at least %d", p.name, rows, p.path, pages, p.rows)
 	}
 	walked := pages
 	before := b.cpu()
@@ -431,11 +431,11 @@ func (b *pageVisitor) measure(p *page) {
 	if p95 > pagesTime {
 		slow = "  SLOW"
 		if *pagesTimes >= 20 {
-			b.t.Errorf("%s: %s took %s, want at most %s 95 times of 100", p.name, p.path, p95, pagesTime)
+			b.t.Errorf("%s: %s: got a p95 of %s, want at most %s", p.name, p.path, p95, pagesTime)
 		}
 	}
 	if !p.stream && first > pagesFirst {
-		b.t.Errorf("%s: %s is %d bytes when it is loaded first, want at most %d", p.name, p.path, first, pagesFirst)
+		b.t.Errorf("%s: %s: got a first load of %d bytes, want at most %d", p.name, p.path, first, pagesFirst)
 	}
 	b.t.Logf("%-55s p50 %7.1f ms  p95 %7.1f ms  max %7.1f ms  cpu %5.1f ms  %6d bytes, first load %6d  %3d rows, %d pages walked%s",
 		p.name, inMillis(harness.Percentile(times, 50)), inMillis(p95), inMillis(slices.Max(times)), inMillis(cpu), size, first, rows, walked,
@@ -444,7 +444,8 @@ func (b *pageVisitor) measure(p *page) {
 
 func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// get asks for a page once, and returns its time, its text and its size as sent.
+// get requests a page and returns the time, the decompressed body and the size as sent. With
+// firstByte it returns when the header has arrived.
 func (b *pageVisitor) get(path string, firstByte bool) (took time.Duration, body []byte, size int) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -474,7 +475,7 @@ func (b *pageVisitor) get(path string, firstByte bool) (took time.Duration, body
 		}
 	}
 	if err != nil || resp.StatusCode != http.StatusOK || bytes.Contains(body, []byte("could not be loaded")) {
-		b.t.Errorf("%s: status %d, %v\n%.2000s", path, resp.StatusCode, err, body)
+		b.t.Errorf("%s: got status %d, want 200; error %v\n%.2000s", path, resp.StatusCode, err, body)
 	}
 	return took, body, size
 }
@@ -510,11 +511,11 @@ type pagesFill struct {
 // pagesSpan is how far back the deliveries go.
 const pagesSpan = 24 * 24 * time.Hour
 
-// fillPages makes a data directory with so many deliveries of the last 24 days.
-// Half are of one program with 200 subscriptions, the rest of 50 with 16 each;
-// the last of them has very many more, and one event that went to all. Some
-// subscriptions fail, with half of the log waiting for them. Of the deliveries
-// most succeeded at once; see the query.
+// fillPages creates a data directory with deliveries of the last 24 days. Half belong to one
+// program with 200 subscriptions, the rest to 50 programs with 16 each. The last program has
+// many more subscriptions, and one event with a delivery to each. Some subscriptions are
+// failing, with half of the log as backlog. Most deliveries succeeded at the first attempt;
+// see the query.
 func fillPages(tb testing.TB, dir string, deliveries int) {
 	tb.Helper()
 	p := &pagesFill{tb: tb, deliveries: deliveries, many: deliveries / 100, begin: time.Now().Add(-pagesSpan).UnixMilli()}
@@ -548,11 +549,11 @@ func (p *pagesFill) exec(query string, args ...any) {
 	}
 }
 
-// pagesPlace is the place of a subscription: its number among those of a program.
+// pagesPlace identifies a subscription by its number within a program.
 type pagesPlace struct{ program, number int }
 
-// createSubscriptions creates the data directory with an admin, and returns its
-// subscriptions.
+// createSubscriptions creates the data directory with an admin, tokens and subscriptions, and
+// returns the IDs of the subscriptions.
 func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 	tb := p.tb
 	tb.Helper()
@@ -614,7 +615,7 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 func (p *pagesFill) insertDeliveries() {
 	p.tb.Helper()
 	step := int64(pagesSpan/time.Millisecond) / int64(p.deliveries)
-	// Event j of all is of program k, as its seq.
+	// The event with index j belongs to program k, with sequence number seq.
 	const events = `WITH RECURSIVE n(j) AS (SELECT ?1 UNION ALL SELECT j + 1 FROM n WHERE j + 1 < ?2),
 		e AS (SELECT j, iif(j % 100 < 50, 0, j % 100 - 49) AS k, iif(j % 100 < 50, j / 100 * 50 + j % 100, j / 100) + 1 AS seq, ?3 + 2 * ?4 * j AS at,
 			CASE WHEN j % 10007 = 77 THEN 'channel_created' WHEN j % 50 = 3 AND j * 10 < ?5 THEN 'content_deleted' WHEN j % 4 = 1 THEN 'content_published' ELSE 'content_updated' END AS name FROM n) `
@@ -628,7 +629,8 @@ func (p *pagesFill) insertDeliveries() {
 			SELECT `+programOf+`, seq, `+pageID("at", "0", "j")+`, name, at,
 				CAST(printf('{"id":"%s","timestamp":"%s.000Z","name":"%s","version":"1","content_id":%d,"channel_ids":[11,12,13]}', `+pageID("at", "0",
 			"j")+`, strftime('%Y-%m-%dT%H:%M:%S', at / 1000, 'unixepoch'), name, j) AS BLOB) FROM e`, args...)
-		// Two deliveries each, to subscriptions of its program in turn. Of 20,000 deliveries (x) ...
+		// Two deliveries per event, to subscriptions of its program in turn. x selects the results
+		// among 20,000 deliveries.
 		p.exec(events+`, d AS (SELECT 2 * j + i.value + 1 AS num, k, seq, at + ?4 * i.value AS at, (2 * j + i.value) % 20000 AS x,
 				(j / 100 + j % 100 + i.value) % iif(k = 0, 200, 16) AS number FROM e CROSS JOIN json_each('[0,1]') i),
 			o AS (SELECT *, CASE
@@ -654,8 +656,8 @@ func (p *pagesFill) insertDeliveries() {
 	}
 }
 
-// insertAttempts inserts the deliveries of the event that went to all of its
-// program, and the attempts of all deliveries.
+// insertAttempts inserts the deliveries of the event that every subscription of the last
+// program gets, and the attempts of all deliveries.
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
 	p.exec(`INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
@@ -673,10 +675,10 @@ func (p *pagesFill) insertAttempts() {
 		"= subscription_id)")
 }
 
-// changeSubscriptions makes some subscriptions fail, and pauses and deletes some.
+// changeSubscriptions sets some subscriptions to failing, paused or deleted.
 func (p *pagesFill) changeSubscriptions() {
 	p.tb.Helper()
-	// Every tenth of the first program, and one of each other, fails.
+	// Every tenth subscription of the first program, and one of every other program, is failing.
 	const failing = "(SELECT id FROM temp.subs WHERE program = 0 AND number % 10 = 7 OR number = 3)"
 	p.exec("UPDATE subscriptions SET status = 'failing' WHERE id IN " + failing)
 	p.exec("UPDATE cursors SET seq = seq / 2 WHERE subscription_id IN " + failing)
@@ -694,8 +696,8 @@ func (p *pagesFill) changeSubscriptions() {
 	p.exec("INSERT INTO losses (subscription_id, events, first_at, last_at) SELECT id, 17, ?1, ?1 FROM temp.subs WHERE number = 9", p.begin)
 }
 
-// insertStats inserts statistics: of all and of each program by the minute for
-// two days, of each subscription by the hour.
+// insertStats inserts statistics: per minute for two days and per hour, in total and for each
+// program, and per hour for each subscription.
 func (p *pagesFill) insertStats() {
 	p.tb.Helper()
 	now := time.Now()
@@ -731,12 +733,12 @@ func (p *pagesFill) insertOthers() {
 
 func pagesProgram(number int) string { return fmt.Sprintf("program-%02d", number) }
 
-// pageID is SQL for an id of a time in milliseconds, a kind and a number.
+// pageID returns SQL for an ID made of a time in milliseconds, a kind and a number.
 func pageID(at, kind, number string) string {
 	return fmt.Sprintf("printf('%%08x-%%04x-7%%03x-8000-%%012x', (%s) >> 16, (%s) & 65535, %s, %s)", at, at, kind, number)
 }
 
-// samplePages picks what the pages are of.
+// samplePages picks the records whose pages TestPages requests.
 func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 	tb.Helper()
 	s := pageSample{now: time.Now(), big: pagesProgram(0), fanProgram: pagesProgram(pagesPrograms)}

@@ -1,60 +1,60 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-jitter 0 --rejecting-after 0 --attempt-timeout 5m
 // and without JavaScript
-// What comes into a list while it is looked at: rows are counted and do not move; a delivery
-// that matches the filter only once it has failed appears at its place.
-import { api, check, done, follow, holding, looks, script, signedIn, until, visit } from "./lib.mjs";
+// New rows of an open list are counted, and the rows on the page do not move. A delivery
+// that matches the filter only after it failed appears at its position.
+import { api, check, done, waitForLoad, startManualReceiver, checkPage, javaScript, signIn, until, visit } from "./lib.mjs";
 
-const { page, context } = await signedIn();
-const server = await holding();
-const made = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }] });
-check(made.status === 201, `a subscription: ${JSON.stringify(made.body)}`);
+const { page, context } = await signIn();
+const server = await startManualReceiver();
+const created = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }] });
+check(created.status === 201, `a subscription is created, got ${JSON.stringify(created.body)}`);
 let n = 0;
 const publish = async (name) => {
-  const answer = await api("POST", "/v2/events", { name, version: "1", content_id: ++n });
-  check(answer.status === 201, "an event is accepted");
+  const response = await api("POST", "/v2/events", { name, version: "1", content_id: ++n });
+  check(response.status === 201, `an event is accepted, got status ${response.status}`);
 };
 for (let i = 0; i < 4; i++) await publish("content_unpublished");
 
-// The second page of the events: new ones do not move it.
+// New events do not move the rows of the second page.
 await visit(page, "/events?page[size]=2");
-await follow(page, () => page.locator(".pager [rel=next]").click());
+await waitForLoad(page, () => page.locator(".pager [rel=next]").click());
 const row = page.locator("tr[data-row]").first();
-const where = async () => JSON.stringify([await row.getAttribute("id"), (await row.boundingBox()).y]);
-const was = await where();
-const show = page.locator("#new-rows a");
-check(await show.count() === 0, "nothing is new");
+const rowPosition = async () => JSON.stringify([await row.getAttribute("id"), (await row.boundingBox()).y]);
+const positionBefore = await rowPosition();
+const showLink = page.locator("#new-rows a");
+check(await showLink.count() === 0, "no new rows at first");
 await publish("content_unpublished");
 await publish("content_deleted");
-if (!script) await page.reload(); // with a script it comes by itself
+if (!javaScript) await page.reload(); // with JavaScript the page updates itself
 await page.getByText("2 new · Show").waitFor();
-check(await where() === was, "no row has moved");
-await looks(page);
-await follow(page, () => show.click());
+check(await rowPosition() === positionBefore, "no row moved");
+await checkPage(page);
+await waitForLoad(page, () => showLink.click());
 check(!page.url().includes("cursor") && await page.locator("tr[data-row]").count() === 2, `the first page, got ${page.url()}`);
-check(await page.locator("#new-rows a").count() === 0, "nothing is new there");
+check(await page.locator("#new-rows a").count() === 0, "no new rows on the first page");
 
-await server.attempt(1);
-if (!script) {
-  await server.answer(204);
+await server.waitForAttempt(1);
+if (!javaScript) {
+  await server.respond(204);
 } else {
-  // A list of failures: what was in flight when it was loaded comes in once it has failed,
-  // in the order of the list.
-  const failed = await context.newPage();
-  await visit(failed, "/deliveries?filter[status]=failed");
-  check(await failed.getByText("No results").count() === 1, "nothing has failed");
-  await server.answer(410);
-  await failed.waitForSelector("[data-live-list] tr");
-  await until("the stream", () => failed.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));
-  const ids = () => failed.locator("[data-live-list] tr").evaluateAll((all) => all.map((tr) => tr.id));
-  const [first] = await ids();
+  // A delivery that was in flight when the list of failures was loaded appears once it has
+  // failed, in the order of the list.
+  const failedPage = await context.newPage();
+  await visit(failedPage, "/deliveries?filter[status]=failed");
+  check(await failedPage.getByText("No results").count() === 1, "no failures at first");
+  await server.respond(410);
+  await failedPage.waitForSelector("[data-live-list] tr");
+  await until("the live stream", () => failedPage.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));
+  const rowIds = () => failedPage.locator("[data-live-list] tr").evaluateAll((all) => all.map((tr) => tr.id));
+  const [firstFailure] = await rowIds();
   await publish("content_deleted");
-  await server.attempt(2);
-  await server.answer(410);
-  await until("the second failure", async () => (await ids()).length === 2);
-  check((await ids())[1] === first, "the newest comes first");
-  const shown = await ids();
-  await visit(failed, "/deliveries?filter[status]=failed");
-  check((await ids()).join() === shown.join(), "in the order of the list");
+  await server.waitForAttempt(2);
+  await server.respond(410);
+  await until("the second failure", async () => (await rowIds()).length === 2);
+  check((await rowIds())[1] === firstFailure, "the newest failure comes first");
+  const liveOrder = await rowIds();
+  await visit(failedPage, "/deliveries?filter[status]=failed");
+  check((await rowIds()).join() === liveOrder.join(), "live rows have the order of the list");
 }
 
 server.close();

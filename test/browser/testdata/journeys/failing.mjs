@@ -1,65 +1,66 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --rejecting-after 2
 // and without JavaScript
-// A partner gets nothing: from the overview to the response that says why, a probe, and
-// everything resent that failed. The page of the subscription is current without a reload.
-import { api, check, done, follow, looks, receiver, script, signedIn, until, visit } from "./lib.mjs";
+// An endpoint rejects deliveries. An admin goes from the overview to the response that says
+// why, probes the endpoint and resends the failed deliveries. The page of the subscription
+// updates without a reload.
+import { api, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 let status = 401;
-const server = await receiver(() => ({ status, headers: { "Content-Type": "text/plain" }, body: status === 401 ? "token expired\n" : "ok\n" }));
-const { page } = await signedIn();
-const made = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }], description: "Partner X" });
-check(made.status === 201, `a subscription: ${JSON.stringify(made.body)}`);
-const id = made.body.data.id;
+const server = await startReceiver(() => ({ status, headers: { "Content-Type": "text/plain" }, body: status === 401 ? "token expired\n" : "ok\n" }));
+const { page } = await signIn();
+const created = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }], description: "Partner X" });
+check(created.status === 201, `a subscription is created, got ${JSON.stringify(created.body)}`);
+const id = created.body.data.id;
 await until("the first ping", () => server.requests.length === 1);
-const state = async () => (await api("GET", `/v2/webhooks/subscriptions/${id}`)).body.data.status;
+const subscriptionStatus = async () => (await api("GET", `/v2/webhooks/subscriptions/${id}`)).body.data.status;
 for (let n = 1; n <= 3; n++) {
-  const answer = await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: n });
-  check(answer.status === 201, "an event is accepted");
-  if (n < 3) await until("its rejection", async () => (await api("GET", `/v2/webhooks/subscriptions/${id}/deliveries?filter[status]=failed&filter[event]=content_deleted`)).body.data.length >= n);
+  const response = await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: n });
+  check(response.status === 201, `an event is accepted, got status ${response.status}`);
+  if (n < 3) await until("the rejection", async () => (await api("GET", `/v2/webhooks/subscriptions/${id}/deliveries?filter[status]=failed&filter[event]=content_deleted`)).body.data.length >= n);
 }
-await until("the circuit breaker", async () => await state() === "failing");
+await until("the circuit breaker", async () => await subscriptionStatus() === "failing");
 
-// Why: one click from the overview.
+// The reason is one click from the overview.
 await visit(page, "/");
-const card = page.locator("#overview-incidents .incident");
-check((await card.innerText()).includes("Partner X") && (await card.innerText()).includes("401 Unauthorized"), "the overview begins with the incident");
-await looks(page);
-await follow(page, () => card.getByRole("link", { name: "View response" }).click());
-check((await page.locator("#response").innerText()).includes("token expired"), "the response that says why");
+const incidentCard = page.locator("#overview-incidents .incident");
+check((await incidentCard.innerText()).includes("Partner X") && (await incidentCard.innerText()).includes("401 Unauthorized"), "the overview shows the incident");
+await checkPage(page);
+await waitForLoad(page, () => incidentCard.getByRole("link", { name: "View response" }).click());
+check((await page.locator("#response").innerText()).includes("token expired"), "the response shows the reason");
 
-// What is lost if nothing is done is counted, apart from what waits.
+// Deliveries that failed permanently are counted separately from waiting events.
 await visit(page, `/subscriptions/${id}`);
 const alarms = page.locator("#subscription-alarms");
-check((await alarms.innerText()).includes("The endpoint has rejected deliveries for"), "why it is failing");
-check(/\d+ deliver(y|ies) failed permanently/.test(await alarms.innerText()), "what failed permanently is counted");
-check((await alarms.innerText()).includes("Next probe"), "when the next probe is due");
-await looks(page);
+check((await alarms.innerText()).includes("The endpoint has rejected deliveries for"), "the page says why the subscription is failing");
+check(/\d+ deliver(y|ies) failed permanently/.test(await alarms.innerText()), "the page counts permanent failures");
+check((await alarms.innerText()).includes("Next probe"), "the page shows the time of the next probe");
+await checkPage(page);
 
-// The partner repairs the endpoint. A probe finds out, and the page shows it.
+// The partner repairs the endpoint. A ping or probe succeeds and the page shows the new state.
 status = 200;
-if (script) {
-  await page.evaluate(() => { window.here = true; });
+if (javaScript) {
+  await page.evaluate(() => { window.loadedOnce = true; });
   await page.getByRole("button", { name: "Ping", exact: true }).click();
   await page.locator("#ping").getByText("200").first().waitFor();
-  await until("the new state in place", async () => (await page.locator("#subscription-state").innerText()).toLowerCase().includes("healthy") || (await page.locator("#subscription-state").innerText()).toLowerCase().includes("degraded"));
-  check(await page.evaluate(() => window.here), "the page was not loaded again");
+  await until("the new state on the page", async () => (await page.locator("#subscription-state").innerText()).toLowerCase().includes("healthy") || (await page.locator("#subscription-state").innerText()).toLowerCase().includes("degraded"));
+  check(await page.evaluate(() => window.loadedOnce), "the page did not reload");
 } else {
-  await follow(page, () => page.getByRole("button", { name: "Probe now" }).click());
-  check((await page.locator("#ping").innerText()).includes("200"), "the result of the probe");
+  await waitForLoad(page, () => page.getByRole("button", { name: "Probe now" }).click());
+  check((await page.locator("#ping").innerText()).includes("200"), "the page shows the result of the probe");
 }
-await until("the recovery", async () => await state() === "healthy");
+await until("the recovery", async () => await subscriptionStatus() === "healthy");
 
-// What failed is resent, and the incident says so.
+// The failed deliveries are resent, and the incident's timeline says so.
 await visit(page, `/subscriptions/${id}`);
-const failed = Number((await alarms.innerText()).match(/(\d+) deliver(y|ies) failed permanently/)[1]);
-const link = await alarms.getByRole("link", { name: "View incident" }).getAttribute("href");
-const before = server.requests.length;
-await follow(page, () => alarms.getByRole("button", { name: `Resend failed (${failed})` }).click());
-await until("everything again", () => server.requests.length > before);
+const failedCount = Number((await alarms.innerText()).match(/(\d+) deliver(y|ies) failed permanently/)[1]);
+const incidentLink = await alarms.getByRole("link", { name: "View incident" }).getAttribute("href");
+const requestsBefore = server.requests.length;
+await waitForLoad(page, () => alarms.getByRole("button", { name: `Resend failed (${failedCount})` }).click());
+await until("the resent deliveries", () => server.requests.length > requestsBefore);
 await until("the entry in the timeline", async () => {
-  await visit(page, link);
+  await visit(page, incidentLink);
   return /Resent \d+ deliver(y|ies) by ada@example.com: \d+ succeeded/.test(await page.locator("#incident-timeline").innerText());
 });
-await looks(page);
+await checkPage(page);
 server.close();
 await done();

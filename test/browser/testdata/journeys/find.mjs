@@ -1,84 +1,84 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
-// A partner is found by name and by URL, an event by a value in its payload, and the time
-// of a list by its histogram. A test event goes to one subscription alone.
-import { api, base, check, done, follow, looks, receiver, script, signedIn, until, visit } from "./lib.mjs";
+// The search finds a partner by description and an event by a value in its payload. The
+// histogram sets the time range of a list. A test event goes to one subscription only.
+import { api, base, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
-const { page } = await signedIn();
-const server = await receiver(() => 204);
+const { page } = await signIn();
+const server = await startReceiver(() => 204);
 const ids = [];
 for (const [path, description] of [["x", "Partner X, streaming"], ["y", "Partner Y"]]) {
-  const made = await api("POST", "/v2/webhooks/subscriptions", { url: server.url + path, description, events: [{ name: "content_updated" }] });
-  check(made.status === 201, `a subscription: ${JSON.stringify(made.body)}`);
-  ids.push(made.body.data.id);
+  const created = await api("POST", "/v2/webhooks/subscriptions", { url: server.url + path, description, events: [{ name: "content_updated" }] });
+  check(created.status === 201, `a subscription is created, got ${JSON.stringify(created.body)}`);
+  ids.push(created.body.data.id);
 }
 await until("both pings", () => server.requests.length === 2);
 for (const content_id of [4711, 4712]) {
-  const answer = await api("POST", "/v2/events", { name: "content_updated", version: "1", content_id });
-  check(answer.status === 201, "an event is accepted");
+  const response = await api("POST", "/v2/events", { name: "content_updated", version: "1", content_id });
+  check(response.status === 201, `an event is accepted, got status ${response.status}`);
 }
 await until("their deliveries", () => server.requests.length >= 4);
 
 const search = async (text) => {
   await visit(page, "/");
   await page.fill("#find", text);
-  await follow(page, () => page.press("#find", "Enter"));
+  await waitForLoad(page, () => page.press("#find", "Enter"));
 };
 await search("partner x");
-check(page.url() === `${base}/subscriptions/${ids[0]}`, `the only partner of the name, got ${page.url()}`);
+check(page.url() === `${base}/subscriptions/${ids[0]}`, `the page of the only match, got ${page.url()}`);
 await search("partner");
-check(await page.locator("main tbody tr").count() === 2, "both partners");
-await looks(page);
+check(await page.locator("main tbody tr").count() === 2, "both partners match");
+await checkPage(page);
 await search("content_id:4711");
-check(await page.locator("main tbody tr").count() === 1, "one event");
-check((await page.locator("main").innerText()).includes("all events of this period"), "how far back it was looked");
-await looks(page);
-if (script) {
+check(await page.locator("main tbody tr").count() === 1, "one event matches");
+check((await page.locator("main").innerText()).includes("all events of this period"), "the page says which period was searched");
+await checkPage(page);
+if (javaScript) {
   await visit(page, "/");
   await page.locator("#find").pressSequentially("streaming");
   await page.locator(".found a").waitFor();
-  await looks(page);
+  await checkPage(page);
   await page.keyboard.press("ArrowDown");
-  await follow(page, () => page.keyboard.press("Enter"));
-  check(page.url() === `${base}/subscriptions/${ids[0]}`, `the suggestion, got ${page.url()}`);
+  await waitForLoad(page, () => page.keyboard.press("Enter"));
+  check(page.url() === `${base}/subscriptions/${ids[0]}`, `the page of the suggestion, got ${page.url()}`);
 }
 
-// A test event, to this subscription alone.
-const before = server.requests.length;
+// A test event goes to this subscription only.
+const requestsBefore = server.requests.length;
 await visit(page, `/subscriptions/${ids[1]}`);
 await page.selectOption("#test-name", "channel_created");
 await page.getByRole("button", { name: "Send test event" }).click();
 await page.locator("#ping .state-success").waitFor();
-check(server.requests.length === before + 1, "one request");
+check(server.requests.length === requestsBefore + 1, "one request arrived");
 const request = server.requests.at(-1);
-check(JSON.parse(request.body).events[0].name === "channel_created", "the type that was chosen");
-check(request.headers["x-service-test"] === "true", "it is marked as a test");
-await looks(page);
+check(JSON.parse(request.body).events[0].name === "channel_created", "the request has the chosen event type");
+check(request.headers["x-service-test"] === "true", "the request is marked as a test");
+await checkPage(page);
 
-// The bar of the histogram is the time of the list, from the chart and from its table.
+// A bar of the histogram sets the time range of the list: in the chart, or in its table without JavaScript.
 await until("statistics", async () => {
   await visit(page, "/deliveries?span=1h");
   return page.locator("figure[data-pick]").count();
 });
-if (script) {
+if (javaScript) {
   await page.locator("figure[data-pick] input").focus();
-  check(/^.+: Success \d+/.test(await page.locator("figure[data-pick] .readout").innerText()), "the values of the last step");
-  await looks(page); // it is folded while the page is narrow
+  check(/^.+: Success \d+/.test(await page.locator("figure[data-pick] .readout").innerText()), "the readout shows the values of the last bar");
+  await checkPage(page); // it closes the readout while the page is narrow
   await page.locator("figure[data-pick] input").focus();
-  await follow(page, () => page.keyboard.press("Enter"));
+  await waitForLoad(page, () => page.keyboard.press("Enter"));
 } else {
   await page.locator("figure[data-pick] summary").click();
-  await follow(page, () => page.locator("figure[data-pick] tbody a").last().click());
+  await waitForLoad(page, () => page.locator("figure[data-pick] tbody a").last().click());
 }
-check(decodeURIComponent(page.url()).includes("filter[created_at.to]="), `a span of time, got ${page.url()}`);
+check(decodeURIComponent(page.url()).includes("filter[created_at.to]="), `the URL has a time range, got ${page.url()}`);
 await page.locator(".chips a").first().waitFor();
-await follow(page, () => page.locator(".chips a").first().click());
-check(!page.url().includes("created_at"), `the filter is removed, got ${page.url()}`);
+await waitForLoad(page, () => page.locator(".chips a").first().click());
+check(!page.url().includes("created_at"), `the URL has no time range, got ${page.url()}`);
 
-// Applying other filters keeps the time.
+// Applying another filter keeps the time range.
 await visit(page, "/deliveries?span=24h");
 await page.selectOption("#filter-event", "content_updated");
-await follow(page, () => page.getByRole("button", { name: "Apply" }).click());
-const now = decodeURIComponent(page.url());
-check(now.includes("span=24h") && now.includes("filter[event]=content_updated"), `both, got ${now}`);
+await waitForLoad(page, () => page.getByRole("button", { name: "Apply" }).click());
+const currentURL = decodeURIComponent(page.url());
+check(currentURL.includes("span=24h") && currentURL.includes("filter[event]=content_updated"), `the URL has both filters, got ${currentURL}`);
 await done();

@@ -1,24 +1,24 @@
-// What a journey is given. A journey is a module that ends; it fails by throwing.
+// Helpers for journeys. A journey is a module that ends with done; it fails by throwing.
 //
-//   const { page } = await signedIn();           // an admin's page
-//   await visit(page, "/deliveries");            // goes there, and wants 200
-//   await looks(page);                           // axe, light and dark, 320 and 1280 px wide
-//   await looksOnce(page, "a delivery");         // the same, if there is something new on it
-//   await tabTo(page, "#email");                 // goes there by keyboard alone
-//   const r = await receiver((req) => 204);      // a subscriber: r.url, r.requests
-//   const h = await holding();                   // one that answers when the journey says so
-//   await api("POST", "/v2/events", {...});      // with a token of all scopes
-//   check(value, "what should be");
-//   await until("what is waited for", async () => value);
+//   const { page } = await signIn();             // a page with an admin signed in
+//   await visit(page, "/deliveries");            // loads the path, wants status 200
+//   await checkPage(page);                       // axe in light and dark, at 320 and 1280 px
+//   await checkNewParts(page, "a delivery");     // the same, for what axe has not seen yet
+//   await tabTo(page, "#email");                 // moves the focus with Tab alone
+//   const r = await startReceiver((req) => 204); // a receiver: r.url, r.requests
+//   const m = await startManualReceiver();       // a receiver that responds when told to
+//   await api("POST", "/v2/events", {...});      // with a token that has all scopes
+//   check(value, "what is expected");
+//   await until("what is awaited", async () => value);
 //   await restart();                             // the service, on the same data
 //
-// A journey must not depend on how fast the machine is: it waits for conditions,
-// for at most timeout, and what happens on a page between two of its steps is
-// caused by the journey (see holding), never by a schedule of seconds.
+// A journey must not depend on the speed of the machine. It waits for conditions, up to
+// timeout. What happens between two of its steps is caused by the journey, never by a
+// schedule in seconds: see startManualReceiver.
 //
-// script says whether the browsers of this journey run JavaScript; a journey may
-// be gone once with and once without (see TestBrowser). Whatever a page has to complain about fails the journey at its end: errors in
-// the console, exceptions, requests that the policy refused.
+// javaScript says whether this journey's browsers run JavaScript; TestBrowser can run a
+// journey with and without. Console errors, exceptions and violations of the Content
+// Security Policy fail a journey in done.
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
@@ -27,99 +27,97 @@ import { chromium } from "playwright-core";
 
 const env = (name) => process.env[name] ?? "";
 
-export const link = env("LINK");
-export const base = new URL(link).origin;
+export const startupLink = env("LINK");
+export const base = new URL(startupLink).origin;
 export const data = env("DATA");
-export const script = env("SCRIPT") !== "off";
+export const javaScript = env("SCRIPT") !== "off";
 
-// How long, in milliseconds, anything that must happen is waited for.
+// How long a journey waits for a condition, in milliseconds.
 export const timeout = Number(env("TIMEOUT") || 60_000);
-export const routes = JSON.parse(env("ROUTES") || "[]"); // of the pages: {path, get, post}
+export const routes = JSON.parse(env("ROUTES") || "[]"); // the admin pages: {path, get, post}
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
 const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox"] });
-const complaints = [];
-const plain = new WeakSet(); // the browsers without JavaScript
+const pageErrors = [];
+const contextsWithoutJavaScript = new WeakSet();
 
-// All that pages, and requests beside them, asked the service for: {method, path, status}.
-export const asked = [];
+// Every response of the service, to a page or to a request of the journey: {method, path, status}.
+export const responses = [];
 
-// A journey that hangs says where, before it is killed.
+// A journey that hangs prints its pages before TestBrowser kills it.
 setTimeout(() => {
-  console.error(`the journey hangs, at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
+  console.error(`the journey hangs at ${browser.contexts().flatMap((c) => c.pages()).map((p) => p.url())}`);
   process.exit(1);
 }, Number(env("PATIENCE") || 460_000)).unref();
 
 // check fails the journey unless value is true.
-export function check(value, should) {
-  if (!value) throw new Error(`should be: ${should}`);
+export function check(value, expectation) {
+  if (!value) throw new Error(`want: ${expectation}`);
 }
 
-// fresh returns a page of a browser that has not been here. Options are
-// Playwright's of a context; expected are complaints that the journey causes on
-// purpose, as texts that they contain.
-export async function fresh(options = {}, expected = []) {
-  const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: script, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+// newPage returns a page in a new browser context. Options are Playwright's options of a
+// context. An error of the page that contains a text of expected does not fail the journey.
+export async function newPage(options = {}, expected = []) {
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: javaScript, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(timeout);
-  if (options.javaScriptEnabled ?? script) {
+  if (options.javaScriptEnabled ?? javaScript) {
     await context.addInitScript(() => {
-      document.addEventListener("securitypolicyviolation", (e) => console.error(`the policy refused ${e.violatedDirective}: ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
+      document.addEventListener("securitypolicyviolation", (e) => console.error(`Content Security Policy: ${e.violatedDirective} blocked ${e.blockedURI} ${e.sourceFile}:${e.lineNumber}`));
     });
   } else {
-    plain.add(context);
+    contextsWithoutJavaScript.add(context);
   }
   const page = await context.newPage();
-  const complain = (text) => {
-    if (!expected.some((e) => text.includes(e))) complaints.push(`${page.url()}: ${text}`);
+  const recordError = (text) => {
+    if (!expected.some((e) => text.includes(e))) pageErrors.push(`${page.url()}: ${text}`);
   };
-  // What a page asks for again by itself may fail, while the service restarts for example.
-  const byItself = (m) => m.text().startsWith("Failed to load resource") && [`${base}/status`, page.url()].includes(m.location().url);
-  page.on("console", (m) => ["error", "warning"].includes(m.type()) && !byItself(m) && complain(m.text()));
+  // A page's own polling may fail, for example while the service restarts.
+  const isBackgroundLoad = (m) => m.text().startsWith("Failed to load resource") && [`${base}/status`, page.url()].includes(m.location().url);
+  page.on("console", (m) => ["error", "warning"].includes(m.type()) && !isBackgroundLoad(m) && recordError(m.text()));
   context.on("response", (r) => {
-    if (r.url().startsWith(base)) asked.push({ method: r.request().method(), path: new URL(r.url()).pathname, status: r.status() });
+    if (r.url().startsWith(base)) responses.push({ method: r.request().method(), path: new URL(r.url()).pathname, status: r.status() });
   });
-  page.on("pageerror", (e) => complain(e.stack || e.message));
+  page.on("pageerror", (e) => recordError(e.stack || e.message));
   return { context, page };
 }
 
-let state;
+let savedSession;
 
-// The admin that signedIn makes where there is none yet.
+// The admin that signIn creates if there is none.
 export const admin = { email: "ada@example.com", password: "correct horse battery staple" };
 
-// until waits for a value that is true, asking often, and returns it.
-export async function until(what, found) {
+// until polls found until it returns a true value, and returns that value.
+export async function until(condition, found) {
   for (const end = Date.now() + timeout; Date.now() < end;) {
     const value = await found();
     if (value) return value;
     await new Promise((r) => setTimeout(r, 50));
   }
-  throw new Error(`did not come: ${what}`);
+  throw new Error(`timed out waiting for ${condition}`);
 }
 
-// restart ends the service, and starts it again at the same address and on the
-// same data. Aged, such as 12h, makes the sessions so much older meanwhile; table
-// names one that is taken away, so that a page of it fails.
-export async function restart(aged = "0s", table = "") {
-  const answer = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged, table }) });
-  check(answer.ok, `a restart: ${await answer.text()}`);
+// restart stops the service and starts it at the same address, on the same data. In between
+// it ages all sessions by sessionAge, such as 12h, and renames the table missingTable, so
+// that its pages fail.
+export async function restart(sessionAge = "0s", missingTable = "") {
+  const response = await fetch(`${env("CONTROL")}/restart`, { method: "POST", body: new URLSearchParams({ aged: sessionAge, table: missingTable }) });
+  check(response.ok, `the service restarts, got ${await response.text()}`);
 }
 
-// follow does what leads to another page, such as pressing a button that sends a
-// form, and waits for that page. What follows a form too early, such as going
-// elsewhere, would cancel it.
-export async function follow(page, act) {
-  await Promise.all([page.waitForEvent("load"), act()]);
+// waitForLoad runs an action that loads another page, such as submitting a form, and waits
+// for that page. Without the wait, the next navigation would cancel the request.
+export async function waitForLoad(page, action) {
+  await Promise.all([page.waitForEvent("load"), action()]);
 }
 
-// tabTo presses Tab until the element of a selector has the focus. At each stop
-// on the way it must be seen where the focus is: it is marked, on the screen, and
-// not under something else. It returns how many stops there were.
+// tabTo presses Tab until the element of a selector has the focus, and returns the number
+// of stops. At each stop the focus must be visible: outlined, within the viewport, and not
+// covered by another element.
 export async function tabTo(page, selector, key = "Tab") {
   const stops = [];
   for (let n = 1; n <= 80; n++) {
     await page.keyboard.press(key);
-    const at = await page.evaluate((wanted) => {
+    const stop = await page.evaluate((target) => {
       const e = document.activeElement;
       if (!e || e === document.body) return { name: "nothing" };
       const name = `${e.localName}${e.id && `#${e.id}`}.${e.className} ${e.textContent.trim().slice(0, 20)}`;
@@ -127,25 +125,25 @@ export async function tabTo(page, selector, key = "Tab") {
       const box = e.getBoundingClientRect();
       const [x, y] = [box.left + Math.min(box.width / 2, 20), box.top + Math.min(box.height / 2, 20)];
       const top = document.elementFromPoint(x, y);
-      const faults = [];
-      if (style.outlineStyle === "none" || parseFloat(style.outlineWidth) < 1) faults.push("is not marked");
-      if (box.width < 1 || box.bottom <= 0 || box.top >= innerHeight || box.right <= 0 || box.left >= innerWidth) faults.push("is not on the screen");
-      else if (top && !e.contains(top) && !top.contains(e)) faults.push(`is under ${top.localName}.${top.className}`);
-      return { name, faults, there: e.matches(wanted) };
+      const problems = [];
+      if (style.outlineStyle === "none" || parseFloat(style.outlineWidth) < 1) problems.push("has no outline");
+      if (box.width < 1 || box.bottom <= 0 || box.top >= innerHeight || box.right <= 0 || box.left >= innerWidth) problems.push("is outside the viewport");
+      else if (top && !e.contains(top) && !top.contains(e)) problems.push(`is covered by ${top.localName}.${top.className}`);
+      return { name, problems, found: e.matches(target) };
     }, selector);
-    stops.push(at.name);
-    check(!at.faults?.length, `the focus is seen: ${at.name} ${at.faults}`);
-    if (at.there) return n;
+    stops.push(stop.name);
+    check(!stop.problems?.length, `the focus is visible, got ${stop.name} that ${stop.problems}`);
+    if (stop.found) return n;
   }
-  throw new Error(`Tab does not come to ${selector}: ${stops.join(", ")}`);
+  throw new Error(`Tab does not reach ${selector}, got ${stops.join(", ")}`);
 }
 
-// signedIn returns a page of a browser that is signed in. The first call uses
-// the link that serve printed; the others share its session.
-export async function signedIn(options = {}, expected = []) {
-  if (!state) {
-    const { context, page } = await fresh();
-    await page.goto(link);
+// signIn returns a page with an admin signed in. The first call uses the link that serve
+// printed; later calls share its session.
+export async function signIn(options = {}, expected = []) {
+  if (!savedSession) {
+    const { context, page } = await newPage();
+    await page.goto(startupLink);
     if (await page.locator("#email").count()) {
       await page.fill("#email", admin.email);
       await page.fill("#password", admin.password);
@@ -153,144 +151,141 @@ export async function signedIn(options = {}, expected = []) {
     }
     await page.click("button.primary");
     await page.waitForURL(`${base}/`);
-    state = await context.storageState();
+    savedSession = await context.storageState();
     await context.close();
   }
-  return fresh({ storageState: state, ...options }, expected);
+  return newPage({ storageState: savedSession, ...options }, expected);
 }
 
-// visit goes to a path of the service, and wants a status.
+// visit loads a path of the service, wants the status, and returns the response.
 export async function visit(page, to, status = 200) {
-  const answer = await page.goto(base + to);
-  check(answer.status() === status, `${to}: status ${status}, got ${answer.status()}`);
-  return answer;
+  const response = await page.goto(base + to);
+  check(response.status() === status, `${to} responds with ${status}, got ${response.status()}`);
+  return response;
 }
 
-// fits holds a page as it stands against its width, narrow and wide, and against
-// what a look has to say of it at each; it leaves the page wide. Its answer is
-// what is wrong.
-async function fits(page, look = () => []) {
-  const faults = [];
+// layoutProblems returns the problems of a page at a narrow and at a wide viewport: content
+// that overflows, and what findProblems returns for the width. It leaves the page wide.
+async function layoutProblems(page, findProblems = () => []) {
+  const problems = [];
   for (const width of [320, 1280]) {
     await page.setViewportSize({ width, height: 800 });
-    const over = await page.evaluate(() => {
-      scrollTo(0, 0); // what is half under a bar is no smaller
+    const overflow = await page.evaluate(() => {
+      scrollTo(0, 0); // a target partly under a sticky bar counts as too small
       return document.documentElement.scrollWidth - document.documentElement.clientWidth;
     });
-    if (over > 0) faults.push(`${width} px: ${over} px wider than the screen`);
-    faults.push(...(await look(width)).map((fault) => `${width} px, ${fault}`));
+    if (overflow > 0) problems.push(`${width} px: ${overflow} px wider than the viewport`);
+    problems.push(...(await findProblems(width)).map((problem) => `${width} px, ${problem}`));
   }
-  return faults;
+  return problems;
 }
 
-const fail = (page, faults) => {
-  if (faults.length) throw new Error(`${page.url()}\n${faults.join("\n")}`);
+const throwProblems = (page, problems) => {
+  if (problems.length) throw new Error(`${page.url()}\n${problems.join("\n")}`);
 };
 
-// What axe is asked: all rules that hold here, and what contrast text has, which
-// takes it half of its time. Nothing is loaded for it, which would be the style
-// anew each time.
-const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
-const rules = (except) => ({ resultTypes: ["violations"], preload: false, runOnly: tags, rules: { "target-size": { enabled: true }, ...Object.fromEntries(except.map((id) => [id, { enabled: false }])) } });
-const contrast = { resultTypes: ["violations"], preload: false, runOnly: { type: "rule", values: ["color-contrast"] } };
+// Options of axe: all rules, or colour contrast alone, which takes half of the time. Without
+// preload: false, axe would load the style sheet again on each run.
+const axeTags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+const axeRules = (disabledRules) => ({ resultTypes: ["violations"], preload: false, runOnly: axeTags, rules: { "target-size": { enabled: true }, ...Object.fromEntries(disabledRules.map((id) => [id, { enabled: false }])) } });
+const axeContrast = { resultTypes: ["violations"], preload: false, runOnly: { type: "rule", values: ["color-contrast"] } };
 
-// byAxe holds a page against axe, light and dark, narrow and wide, by what ask
-// has axe asked in a light page, and in a dark one: its structure is the same,
-// and only its colours can be wrong. What ask returns is evaluated in the page.
-const byAxe = async (page, ask) => {
+// axeProblems returns the problems that axe finds in a page, light and dark, narrow and
+// wide. findViolations runs axe for a colour scheme: a dark page has the same structure as
+// the light one, so only its colours need a check.
+const axeProblems = async (page, findViolations) => {
   if (!await page.evaluate(() => window.axe)) await page.evaluate(axe);
-  return fits(page, async (width) => {
-    const faults = [];
-    for (const colorScheme of width === 320 ? ["light", "dark"] : ["dark", "light"]) { // it is dark still when it becomes wide
+  return layoutProblems(page, async (width) => {
+    const problems = [];
+    for (const colorScheme of width === 320 ? ["light", "dark"] : ["dark", "light"]) { // the narrow pass ended dark
       await page.emulateMedia({ colorScheme });
-      for (const v of await ask(colorScheme)) {
-        faults.push(`${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
+      for (const v of await findViolations(colorScheme)) {
+        problems.push(`${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
       }
     }
-    return faults;
+    return problems;
   });
 };
 
-// looks holds a page as it stands against axe and its width, light and dark,
-// narrow and wide. It leaves the page wide and light. Except names rules of axe
-// that do not hold there for a reason. Without JavaScript there is no axe, which
-// is itself a script, and it is the width alone.
-export async function looks(page, except = []) {
-  if (plain.has(page.context())) return fail(page, await fits(page));
-  fail(page, await byAxe(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? rules(except) : contrast)));
+// checkPage checks a page with axe and its layout, light and dark, narrow and wide. It leaves
+// the page wide and light. disabledRules are rules of axe that do not apply there. axe is a
+// script: without JavaScript only the layout is checked.
+export async function checkPage(page, disabledRules = []) {
+  if (contextsWithoutJavaScript.has(page.context())) return throwProblems(page, await layoutProblems(page));
+  throwProblems(page, await axeProblems(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? axeRules(disabledRules) : axeContrast)));
 }
 
-const seen = new Set(); // the names of pages, and the parts of pages, that axe has looked at
+const checkedParts = new Set(); // names of pages and signatures of elements that axe has checked
 
-// looksOnce does what looks does for what this journey has not shown to axe: a
-// page of another name, such as its route, and elements that differ from all that
-// were there before by their name, classes, role or state, or by those of an
-// element they are in. Contrast is looked at for these alone. Where there is
-// nothing new it is the width alone. It says whether axe has looked.
-export async function looksOnce(page, name) {
+// checkNewParts does what checkPage does if the page has something that axe has not checked
+// in this journey: another name, such as a route, or an element whose signature is new. The
+// signature is the name, classes, role and state of an element and its ancestors. Contrast
+// is checked for new elements alone. If nothing is new, only the layout is checked. It
+// returns whether axe ran.
+export async function checkNewParts(page, name) {
   const parts = await page.evaluate(() => {
-    const kinds = ["type", "role", "aria-hidden", "aria-invalid", "aria-expanded", "aria-pressed", "aria-current", "data-state", "hidden", "open", "disabled"];
-    const named = new Map([[document.documentElement, ""]]);
-    window.parts = new Map(); // to the elements that are alike
+    const attributes = ["type", "role", "aria-hidden", "aria-invalid", "aria-expanded", "aria-pressed", "aria-current", "data-state", "hidden", "open", "disabled"];
+    const signatures = new Map([[document.documentElement, ""]]);
+    window.parts = new Map(); // from a signature to its elements
     for (const e of document.querySelectorAll("*:not(svg *):not(:root)")) {
-      const kind = `${named.get(e.parentElement)} > ${e.localName}.${e.getAttribute("class") ?? ""} ${kinds.map((k) => e.getAttribute(k) ?? "-")}${e.checkVisibility() ? "" : " is not shown"}`;
-      named.set(e, kind);
-      window.parts.set(kind, [...window.parts.get(kind) ?? [], e]);
+      const signature = `${signatures.get(e.parentElement)} > ${e.localName}.${e.getAttribute("class") ?? ""} ${attributes.map((k) => e.getAttribute(k) ?? "-")}${e.checkVisibility() ? "" : " hidden"}`;
+      signatures.set(e, signature);
+      window.parts.set(signature, [...window.parts.get(signature) ?? [], e]);
     }
     return [...window.parts.keys()];
   });
-  const fresh = parts.filter((part) => !seen.has(part));
-  if (!fresh.length && seen.has(name)) {
-    fail(page, await fits(page));
+  const newParts = parts.filter((part) => !checkedParts.has(part));
+  if (!newParts.length && checkedParts.has(name)) {
+    throwProblems(page, await layoutProblems(page));
     return false;
   }
-  [name, ...fresh].forEach((part) => seen.add(part));
-  fail(page, await byAxe(page, (scheme) => page.evaluate(async ([all, contrast, fresh]) => {
-    const found = all ? (await axe.run(all)).violations : [];
-    const include = fresh.flatMap((part) => window.parts.get(part)).filter((e) => e.isConnected);
-    return include.length ? [...found, ...(await axe.run({ include }, contrast)).violations] : found;
-  }, [scheme === "light" ? rules(["color-contrast"]) : null, contrast, fresh])));
+  [name, ...newParts].forEach((part) => checkedParts.add(part));
+  throwProblems(page, await axeProblems(page, (scheme) => page.evaluate(async ([options, axeContrast, newParts]) => {
+    const violations = options ? (await axe.run(options)).violations : [];
+    const include = newParts.flatMap((part) => window.parts.get(part)).filter((e) => e.isConnected);
+    return include.length ? [...violations, ...(await axe.run({ include }, axeContrast)).violations] : violations;
+  }, [scheme === "light" ? axeRules(["color-contrast"]) : null, axeContrast, newParts])));
   return true;
 }
 
-// command runs the binary beside the service, and returns what it says.
-export function command(...args) {
-  return commandWith("", ...args);
+// runCommand runs the binary with arguments and returns its standard output.
+export function runCommand(...args) {
+  return runCommandWithInput("", ...args);
 }
 
-// commandWith is the same with something to read from its standard input.
-export function commandWith(input, ...args) {
+// runCommandWithInput does the same with a text on standard input.
+export function runCommandWithInput(input, ...args) {
   return execFileSync(env("SERVICE"), args, { encoding: "utf8", input }).trim();
 }
 
 let token;
 
-// api calls the API with a token of the program acme that may do all. Its
-// answer is {status, body}. There is none with the demo, whose data is its own.
+// api calls the API with a token of the program acme that has all scopes, and returns
+// {status, body}. It does not work with --demo, which has its own data directory.
 export async function api(method, to, body) {
-  token ??= command("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "webhooks.read", "--scope", "webhooks.write", "--scope", "events.read", "--scope", "events.write");
-  const answer = await fetch(base + to, {
+  token ??= runCommand("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "webhooks.read", "--scope", "webhooks.write", "--scope", "events.read", "--scope", "events.write");
+  const response = await fetch(base + to, {
     method,
     headers: { Authorization: `Bearer ${token}`, ...(body ? { "Content-Type": "application/json" } : {}) },
     body: body && JSON.stringify(body),
   });
-  return { status: answer.status, body: await answer.json() };
+  return { status: response.status, body: await response.json() };
 }
 
-// receiver is a subscriber's server. What answer returns for a request, with
-// its body, is the status, or {status, headers, body}, or a promise of one; a
-// subscription to it needs --allow-http and --allow-destination 127.0.0.1.
-export async function receiver(answer) {
+// startReceiver starts a receiver on loopback. respond returns the response to a request: a
+// status, or {status, headers, body}, or a promise of one. A subscription to it needs
+// --allow-http and --allow-destination 127.0.0.1.
+export async function startReceiver(respond) {
   const requests = [];
   const server = http.createServer((req, res) => {
-    let text = "";
-    req.on("data", (d) => { text += d; });
+    let body = "";
+    req.on("data", (d) => { body += d; });
     req.on("end", async () => {
-      const request = { headers: req.headers, body: text, number: requests.length + 1 };
+      const request = { headers: req.headers, body: body, number: requests.length + 1 };
       requests.push(request);
-      const a = await answer(request);
-      if (typeof a === "number") res.writeHead(a).end();
-      else res.writeHead(a.status, a.headers).end(a.body);
+      const reply = await respond(request);
+      if (typeof reply === "number") res.writeHead(reply).end();
+      else res.writeHead(reply.status, reply.headers).end(reply.body);
     });
   });
   await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
@@ -298,53 +293,52 @@ export async function receiver(answer) {
   return { url: `http://127.0.0.1:${server.address().port}/`, requests, close: () => server.close() };
 }
 
-// holding is a receiver that answers pings with 204 at once, and everything else
-// when the journey says so: answer(status) answers the oldest request that waits
-// for its answer, once there is one, and attempt(n) waits for the nth request
-// that is no ping. always(status) answers those that come from now on at once.
-// The service needs an --attempt-timeout that is longer than the journey.
-export async function holding() {
-  const waiting = [];
-  let status;
+// startManualReceiver starts a receiver that responds to a ping with 204 immediately, and to
+// every other request when the journey says so. waitForAttempt(n) waits for the nth request
+// that is not a ping. respond(status) waits for an open request and responds to the oldest.
+// After respondAlways(status) the receiver responds to new requests immediately. The service
+// needs an --attempt-timeout that is longer than the journey.
+export async function startManualReceiver() {
+  const openRequests = [];
+  let immediateStatus;
   const isPing = (r) => JSON.parse(r.body).events[0].name === "ping";
-  const server = await receiver((r) => (isPing(r) ? 204 : status ?? new Promise((answer) => waiting.push(answer))));
+  const server = await startReceiver((r) => (isPing(r) ? 204 : immediateStatus ?? new Promise((resolve) => openRequests.push(resolve))));
   const attempts = () => server.requests.filter((r) => !isPing(r));
   return {
     ...server,
     attempts,
-    attempt: (n) => until(`attempt ${n}`, () => attempts().length >= n),
-    answer: async (status) => {
-      await until("a request that waits for its answer", () => waiting.length > 0);
-      waiting.shift()(status);
+    waitForAttempt: (n) => until(`attempt ${n}`, () => attempts().length >= n),
+    respond: async (status) => {
+      await until("an open request", () => openRequests.length > 0);
+      openRequests.shift()(status);
     },
-    always: (of) => { status = of; },
+    respondAlways: (status) => { immediateStatus = status; },
   };
 }
 
-// gallery is a page with all the parts that pages are made of, shown as if the
-// service had it.
-export async function gallery(page) {
-  const home = await page.request.get(`${base}/`);
-  const html = await home.text();
-  const path = (ext) => html.match(new RegExp(`/assets/[a-z]+\\.[0-9a-f]+\\.${ext}`))[0];
+// openGallery opens a page with every component of the admin UI, as if the service had it.
+export async function openGallery(page) {
+  const overview = await page.request.get(`${base}/`);
+  const html = await overview.text();
+  const assetPath = (ext) => html.match(new RegExp(`/assets/[a-z]+\\.[0-9a-f]+\\.${ext}`))[0];
   const body = fs.readFileSync(env("GALLERY"), "utf8")
-    .replace("/assets/style.css", path("css")).replace("/assets/app.js", path("js")).replace("/assets/icon.svg", path("svg"));
+    .replace("/assets/style.css", assetPath("css")).replace("/assets/app.js", assetPath("js")).replace("/assets/icon.svg", assetPath("svg"));
   await page.route("**/gallery", (route) => route.fulfill({
-    status: 200, body, headers: { "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": home.headers()["content-security-policy"] },
+    status: 200, body, headers: { "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": overview.headers()["content-security-policy"] },
   }));
   await page.goto(`${base}/gallery`);
 }
 
-// screenshot keeps a picture, of the whole page if asked for, where SCREENSHOTS
-// names a folder.
+// screenshot saves a picture of the viewport, or of the whole page, to the folder that
+// SCREENSHOTS names. Without SCREENSHOTS it does nothing.
 export async function screenshot(page, name, fullPage = false) {
   if (env("SCREENSHOTS")) await page.screenshot({ path: path.join(env("SCREENSHOTS"), `${name}.png`), fullPage });
 }
 
-// done ends a journey; a journey that does not call it fails.
+// done ends a journey. It fails if a page had errors. A journey must call it.
 export async function done() {
   await browser.close();
-  if (complaints.length) throw new Error(`the pages complain:\n${complaints.join("\n")}`);
+  if (pageErrors.length) throw new Error(`errors of the pages:\n${pageErrors.join("\n")}`);
   finished = true;
 }
 

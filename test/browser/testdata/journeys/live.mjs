@@ -1,129 +1,128 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 50ms,50ms,1h,1h --retry-jitter 0 --attempt-timeout 5m
-// A receiver that fails twice and then succeeds, each time when the journey says
-// so, watched as it happens on the page of its delivery and on the list, without
-// loading either again; what is new is counted for screen readers; the pages can
-// be paused, and rest in a tab that is hidden.
-import { api, check, done, holding, looks, signedIn, until, visit } from "./lib.mjs";
+// A receiver fails twice and then succeeds. The page of the delivery and the list show each
+// step without a reload, and announce changes to screen readers. Both can be paused, and
+// close their streams in a hidden tab.
+import { api, check, done, startManualReceiver, checkPage, signIn, until, visit } from "./lib.mjs";
 
-const { page: list, context } = await signedIn();
-await visit(list, "/deliveries");
-check(await list.getByText("No deliveries yet.").isVisible(), "the page of nothing says what to do");
+const { page: listPage, context } = await signIn();
+await visit(listPage, "/deliveries");
+check(await listPage.getByText("No deliveries yet.").isVisible(), "the empty list says what to do");
 
-// The first row comes by itself.
-const server = await holding();
-const made = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }] });
-check(made.status === 201, `a subscription: ${JSON.stringify(made.body)}`);
-await list.waitForSelector("[data-live-list] tr");
+// The first row appears without a reload.
+const server = await startManualReceiver();
+const created = await api("POST", "/v2/webhooks/subscriptions", { url: server.url, events: [{ name: "content_deleted" }] });
+check(created.status === 201, `a subscription is created, got ${JSON.stringify(created.body)}`);
+await listPage.waitForSelector("[data-live-list] tr");
 let n = 0;
-const publish = async () => { // and waits for its first attempt
-  const before = server.attempts().length;
-  const answer = await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: ++n });
-  check(answer.status === 201, "an event is accepted");
-  await server.attempt(before + 1);
+const publish = async () => { // and wait for the first attempt
+  const attemptsBefore = server.attempts().length;
+  const response = await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: ++n });
+  check(response.status === 201, `an event is accepted, got status ${response.status}`);
+  await server.waitForAttempt(attemptsBefore + 1);
 };
-const mark = (page) => page.evaluate(() => { window.here = true; });
-const unmoved = async (page, what) => check(await page.evaluate(() => window.here), `${what} was not loaded again`);
-await until("the stream", () => list.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));
-await mark(list);
+const markLoaded = (page) => page.evaluate(() => { window.loadedOnce = true; });
+const checkNotReloaded = async (page, name) => check(await page.evaluate(() => window.loadedOnce), `${name} did not reload`);
+await until("the live stream", () => listPage.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));
+await markLoaded(listPage);
 
-// It is opened while the first attempt is under way.
+// The page of the delivery is opened while the first attempt is in flight.
 await publish();
-const row = list.locator("[data-live-list] tr", { hasText: "content_deleted" });
+const row = listPage.locator("[data-live-list] tr", { hasText: "content_deleted" });
 await row.getByText("1/5").waitFor();
-const one = await context.newPage();
-await visit(one, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
-await mark(one);
-const attempts = one.locator("#attempts");
-const facts = one.locator("#facts");
-const articles = attempts.locator("article.attempt");
-const attemptsNow = async () => (await attempts.locator("h2").innerText()).match(/(\d) of 5/)[1];
-check(await attemptsNow() === "1" && await articles.count() === 0, "it was opened while the first attempt was under way");
-check((await facts.innerText()).includes("not yet"), "it has not ended");
+const deliveryPage = await context.newPage();
+await visit(deliveryPage, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
+await markLoaded(deliveryPage);
+const attempts = deliveryPage.locator("#attempts");
+const details = deliveryPage.locator("#facts");
+const attemptItems = attempts.locator("article.attempt");
+const attemptNumber = async () => (await attempts.locator("h2").innerText()).match(/(\d) of 5/)[1];
+check(await attemptNumber() === "1" && await attemptItems.count() === 0, "the first attempt is in flight");
+check((await details.innerText()).includes("not yet"), "the delivery is not completed");
 
-// Twice it fails. Where the focus is, something is being read or pressed: that
-// stays as it is until the focus leaves, and then is what it should be.
-await one.locator("#record a", { hasText: "Resend" }).focus();
-await server.answer(503);
-await until("the second attempt on its page", async () => await attemptsNow() === "2");
+// Two attempts fail. The part of the page that has the focus does not change while an admin
+// reads or presses it. It is updated when the focus leaves.
+await deliveryPage.locator("#record a", { hasText: "Resend" }).focus();
+await server.respond(503);
+await until("the second attempt on the page of the delivery", async () => await attemptNumber() === "2");
 await until("the second attempt on the list", async () => (await row.textContent()).includes("2/5"));
-check(await articles.count() === 1 && (await articles.first().textContent()).includes("503"), "the first answer");
-await server.answer(503);
-await until("the third attempt on its page", async () => await attemptsNow() === "3");
-check((await attempts.textContent()).includes("Attempt 2") && await articles.count() === 2, "the second answer");
-check(await one.evaluate(() => document.activeElement.textContent.trim()) === "Resend", "the focus is where it was");
+check(await attemptItems.count() === 1 && (await attemptItems.first().textContent()).includes("503"), "the first response is shown");
+await server.respond(503);
+await until("the third attempt on the page of the delivery", async () => await attemptNumber() === "3");
+check((await attempts.textContent()).includes("Attempt 2") && await attemptItems.count() === 2, "the second response is shown");
+check(await deliveryPage.evaluate(() => document.activeElement.textContent.trim()) === "Resend", "the focus did not move");
 
-// And then it succeeds.
-await server.answer(200);
+// The third attempt succeeds.
+await server.respond(200);
 await row.getByText("Success").waitFor();
-check((await row.textContent()).includes("3/5"), "the third attempt has succeeded");
-check(await row.count() === 1, "the row was changed in its place");
-await until("the end on its page", async () => !(await facts.innerText()).includes("not yet"));
-await until("the third answer", async () => await articles.count() === 3);
-await one.evaluate(() => document.activeElement.blur());
-await until("the title, which had the focus", async () => (await one.locator("#record").textContent()).includes("success"));
-await until("the word of it for screen readers", async () => await one.locator("[data-live-status]").textContent() === "Updated: success");
-await unmoved(one, "the page of the delivery");
-await unmoved(list, "the list");
-check(server.requests.length === 4, "a ping and three attempts were sent");
+check((await row.textContent()).includes("3/5"), "the third attempt succeeded");
+check(await row.count() === 1, "the row was updated in place");
+await until("the completion on the page of the delivery", async () => !(await details.innerText()).includes("not yet"));
+await until("the third response", async () => await attemptItems.count() === 3);
+await deliveryPage.evaluate(() => document.activeElement.blur());
+await until("the title, after the focus has left it", async () => (await deliveryPage.locator("#record").textContent()).includes("success"));
+await until("the announcement of the update", async () => await deliveryPage.locator("[data-live-status]").textContent() === "Updated: success");
+await checkNotReloaded(deliveryPage, "the page of the delivery");
+await checkNotReloaded(listPage, "the list");
+check(server.requests.length === 4, "one ping and three attempts arrived");
 const [first, second, third] = server.attempts();
-check(first.body === third.body && second.body === third.body && first.headers["webhook-id"] === third.headers["webhook-id"], "the same bytes each time");
+check(first.body === third.body && second.body === third.body && first.headers["webhook-id"] === third.headers["webhook-id"], "all attempts have the same body and webhook-id");
 
-// Paused, nothing moves: what is new waits, is counted, and told once.
-await list.click("[data-live-toggle]");
-const toggle = list.locator("[data-live-toggle]");
-check(await toggle.getAttribute("aria-pressed") === "true" && await toggle.getAttribute("aria-label") === "Paused: resume live updates", "the button says that it is paused");
-server.always(410);
+// A paused list does not change. New deliveries are counted and announced once.
+await listPage.click("[data-live-toggle]");
+const toggle = listPage.locator("[data-live-toggle]");
+check(await toggle.getAttribute("aria-pressed") === "true" && await toggle.getAttribute("aria-label") === "Paused: resume live updates", "the button says that the list is paused");
+server.respondAlways(410);
 await publish();
 await publish();
-await list.getByText("2 new · Show").waitFor();
-check(await row.count() === 1, "nothing moved while it was paused");
-const told = list.locator("[data-live-status]");
-check(await told.getAttribute("role") === "status", "what tells of it is a polite live region");
-await until("the count for screen readers", async () => await told.textContent() === "2 new deliveries to show");
-await looks(list);
-await list.click("[data-live-show]");
+await listPage.getByText("2 new · Show").waitFor();
+check(await row.count() === 1, "the paused list did not change");
+const liveStatus = listPage.locator("[data-live-status]");
+check(await liveStatus.getAttribute("role") === "status", "the announcement is in a polite live region");
+await until("the announcement of the count", async () => await liveStatus.textContent() === "2 new deliveries to show");
+await checkPage(listPage);
+await listPage.click("[data-live-show]");
 await until("the new rows", async () => await row.count() === 3);
-check(await toggle.getAttribute("aria-pressed") === "true", "it is paused still");
+check(await toggle.getAttribute("aria-pressed") === "true", "the list is still paused");
 await toggle.click();
-check(await toggle.getAttribute("aria-pressed") === "false", "and goes on");
+check(await toggle.getAttribute("aria-pressed") === "false", "the list is live again");
 
-// The page of a delivery is paused as well: what stands there stays. Three
-// attempts fail, and the fourth is in an hour.
-server.always(undefined);
+// A paused page of a delivery does not change either. Three attempts fail; the fourth is due
+// in an hour.
+server.respondAlways(undefined);
 await publish();
-await until("its row", async () => await row.count() === 4);
-await visit(one, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
-check(await attemptsNow() === "1", "a delivery whose first attempt is under way");
-await one.click("[data-live-toggle]");
-for (let i = 0; i < 3; i++) await server.answer(503);
+await until("the row of the delivery", async () => await row.count() === 4);
+await visit(deliveryPage, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
+check(await attemptNumber() === "1", "the first attempt is in flight");
+await deliveryPage.click("[data-live-toggle]");
+for (let i = 0; i < 3; i++) await server.respond(503);
 await row.first().getByText("Retrying").waitFor();
 await until("the third attempt on the list", async () => (await row.first().textContent()).includes("3/5"));
-check(await attemptsNow() === "1", "the page that is paused stays as it is");
-await one.click("[data-live-toggle]");
-await until("what has become of it", async () => await attemptsNow() === "3" && await articles.count() === 3);
+check(await attemptNumber() === "1", "the paused page did not change");
+await deliveryPage.click("[data-live-toggle]");
+await until("all three attempts on the page", async () => await attemptNumber() === "3" && await attemptItems.count() === 3);
 
-// In a hidden tab the stream rests; shown again it goes on from where it was.
-const streams = [];
-list.on("request", (r) => r.url().includes("/deliveries/stream") && streams.push(r));
-const hide = (hidden) => list.evaluate((is) => {
-  Object.defineProperty(document, "hidden", { configurable: true, get: () => is });
-  Object.defineProperty(document, "visibilityState", { configurable: true, get: () => (is ? "hidden" : "visible") });
+// A hidden tab closes the stream. A visible one resumes it after the last id.
+const streamRequests = [];
+listPage.on("request", (r) => r.url().includes("/deliveries/stream") && streamRequests.push(r));
+const setHidden = (hidden) => listPage.evaluate((value) => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => value });
+  Object.defineProperty(document, "visibilityState", { configurable: true, get: () => (value ? "hidden" : "visible") });
   document.dispatchEvent(new Event("visibilitychange"));
 }, hidden);
-const rested = new Promise((ended) => list.on("requestfailed", (r) => r.url().includes("/deliveries/stream") && ended()));
-await hide(true);
-await rested;
-const rows = await row.count();
-const successes = async () => (await api("GET", `/v2/webhooks/subscriptions/${made.body.data.id}/deliveries?filter[status]=success`)).body.data.length;
-const before = await successes();
-server.always(200);
+const streamClosed = new Promise((resolve) => listPage.on("requestfailed", (r) => r.url().includes("/deliveries/stream") && resolve()));
+await setHidden(true);
+await streamClosed;
+const rowsBefore = await row.count();
+const countSuccesses = async () => (await api("GET", `/v2/webhooks/subscriptions/${created.body.data.id}/deliveries?filter[status]=success`)).body.data.length;
+const successesBefore = await countSuccesses();
+server.respondAlways(200);
 await publish();
-await until("its end", async () => await successes() === before + 1);
-check(await row.count() === rows && streams.length === 0, "a hidden tab asks for nothing");
-await hide(false);
-await until("what came meanwhile", async () => await row.count() === rows + 1);
-check(streams.length === 1 && streams[0].headers()["last-event-id"], "it goes on from the last id");
-await unmoved(list, "the list");
+await until("its success", async () => await countSuccesses() === successesBefore + 1);
+check(await row.count() === rowsBefore && streamRequests.length === 0, "a hidden tab sends no request");
+await setHidden(false);
+await until("the row of the delivery that completed while the tab was hidden", async () => await row.count() === rowsBefore + 1);
+check(streamRequests.length === 1 && streamRequests[0].headers()["last-event-id"], "the stream resumes after the last id");
+await checkNotReloaded(listPage, "the list");
 
 server.close();
 await done();

@@ -19,6 +19,8 @@ type (
 	Events struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
 	Incidents struct{ *core }
+	// Portal has the links and sessions of partners in the portal.
+	Portal struct{ *core }
 	// Programs are the tenants.
 	Programs struct{ *core }
 	// Queues are the subscription queues that the dispatcher works on: waiting
@@ -57,6 +59,9 @@ func (s *Store) Events() Events { return Events{s.core} }
 
 // Incidents returns the handle of incidents.
 func (s *Store) Incidents() Incidents { return Incidents{s.core} }
+
+// Portal returns the handle of the portal.
+func (s *Store) Portal() Portal { return Portal{s.core} }
 
 // Programs returns the handle of programs.
 func (s *Store) Programs() Programs { return Programs{s.core} }

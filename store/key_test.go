@@ -165,7 +165,7 @@ var inTheClear = []string{
 	"idempotency_keys.request", "responses.body",
 	"sessions.hash", // of 256 random bits
 	"settings.value checked_at", "settings.value clock",
-	"invitations.hash", "tokens.hash", // of 256 random bits
+	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "tokens.hash", // of 256 random bits
 }
 
 // A rotation re-encrypts everything with the new key and removes the old one. Add new columns

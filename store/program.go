@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	programColumns = "id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at"
+	programColumns = "id, name, max_subscriptions, rate_limit, max_in_flight, portal_origins, created_at, updated_at"
 	selectProgram  = "SELECT " + programColumns + " FROM programs WHERE id = ?"
 )
 
@@ -29,7 +29,9 @@ func (t *tx) ensureProgram(id string, now time.Time) error {
 func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
 	var created, updated int64
 	var limits [3]sql.NullInt64
-	err = scan(&p.ID, &p.Name, &limits[0], &limits[1], &limits[2], &created, &updated)
+	var origins string
+	err = scan(&p.ID, &p.Name, &limits[0], &limits[1], &limits[2], &origins, &created, &updated)
+	p.PortalOrigins = strings.Fields(origins)
 	for i, to := range [...]**int{&p.Limits.MaxSubscriptions, &p.Limits.RateLimit, &p.Limits.MaxInFlight} {
 		if limits[i].Valid {
 			n := int(limits[i].Int64)
@@ -99,11 +101,11 @@ func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Progra
 		return p, nil, err
 	}
 	p.UpdatedAt = now
-	err = w.t.Exec(`INSERT INTO programs (id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-		ON CONFLICT DO UPDATE SET name = ?2, max_subscriptions = ?3, rate_limit = ?4, max_in_flight = ?5, updated_at = ?7`,
+	err = w.t.Exec(`INSERT INTO programs (id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at, portal_origins)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+		ON CONFLICT DO UPDATE SET name = ?2, max_subscriptions = ?3, rate_limit = ?4, max_in_flight = ?5, updated_at = ?7, portal_origins = ?8`,
 		id, p.Name, orDefault(p.Limits.MaxSubscriptions), orDefault(p.Limits.RateLimit), orDefault(p.Limits.MaxInFlight),
-		p.CreatedAt.UnixMilli(), now.UnixMilli())
+		p.CreatedAt.UnixMilli(), now.UnixMilli(), strings.Join(p.PortalOrigins, " "))
 	w.programChanged(id)
 	return p, before, err
 }

@@ -57,7 +57,23 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 	}
 	p.attempts(t, s)
 	p.rest(t, s)
+	p.portal(t, s)
 	return p
+}
+
+// portal adds an open link to the portal and a session.
+func (p *filledProgram) portal(t *testing.T, s *Store) {
+	t.Helper()
+	must(t, s.Write(t.Context(), func(w Write) error {
+		_, code, err := w.CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead})
+		if err == nil {
+			_, _, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite})
+		}
+		if err == nil {
+			_, _, err = w.BeginPortalSession(code, "203.0.113.9", "Browser of "+p.id, "")
+		}
+		return err
+	}))
 }
 
 // attempts records attempts of all kinds.

@@ -17,11 +17,13 @@ import (
 // Program is a tenant, and the scope of every request. Nothing in one program is
 // visible to another.
 type Program struct {
-	ID        string // the platform's identifier, 1 to 64 of A-Z a-z 0-9 . _ -
-	Name      string
-	Limits    ProgramLimits
-	CreatedAt time.Time
-	UpdatedAt time.Time // last change of the fields above
+	ID     string // the platform's identifier, 1 to 64 of A-Z a-z 0-9 . _ -
+	Name   string
+	Limits ProgramLimits
+	// PortalOrigins are the origins on which the portal may be embedded in an iframe.
+	PortalOrigins []string
+	CreatedAt     time.Time
+	UpdatedAt     time.Time // last change of the fields above
 	// ErasingSince is when its erasure began, zero unless it is being erased. Then it cannot be
 	// used.
 	ErasingSince time.Time
@@ -39,7 +41,7 @@ const (
 	MaxProgramName         = 200 // characters
 	MaxProgramLimit        = 1_000_000
 	MaxProgramInFlight     = 100_000
-	programFieldNames      = "name, limits"
+	programFieldNames      = "name, limits, portal_origins"
 	programLimitFieldNames = "max_subscriptions, rate_limit, max_in_flight"
 )
 
@@ -51,12 +53,16 @@ type ProgramFields struct {
 	MaxSubscriptions **int // the inner nil is the default
 	RateLimit        **int
 	MaxInFlight      **int
+	PortalOrigins    *[]string
 }
 
 // Apply sets the fields in a program, and reports whether that changed it.
 func (f *ProgramFields) Apply(p *Program) (changed bool) {
 	if f.Name != nil && *f.Name != p.Name {
 		p.Name, changed = *f.Name, true
+	}
+	if f.PortalOrigins != nil && !slices.Equal(*f.PortalOrigins, p.PortalOrigins) {
+		p.PortalOrigins, changed = *f.PortalOrigins, true
 	}
 	for _, l := range [...]struct {
 		field **int
@@ -133,9 +139,32 @@ func (p *programParser) field(name string, value int32) {
 		for member, limit := range p.d.members(value) {
 			p.limit(string(p.d.text(member)), limit)
 		}
+	case name == "portal_origins":
+		p.portalOrigins(name, value)
 	case !slices.Contains(readOnlyProgramFields, name):
 		p.fail(InvalidUnknownField, join("", name), "is not a field of a program; it has: "+programFieldNames)
 	}
+}
+
+// portalOrigins parses the origins that may embed the portal.
+func (p *programParser) portalOrigins(name string, list int32) {
+	if p.d.nodes[list].kind != jsontext.KindBeginArray {
+		p.fail(InvalidType, name, `must be an array of origins such as "https://app.example.com"`)
+		return
+	}
+	origins := []string{}
+	for i, value := range p.d.elements(list) {
+		if i > MaxPortalOrigins {
+			break // which is one too many already
+		}
+		if !p.d.isString(value) {
+			p.fail(InvalidType, element(name, i), "must be a string")
+			return
+		}
+		origins = append(origins, string(p.d.text(value)))
+	}
+	p.fields.PortalOrigins = &origins
+	p.faults = append(p.faults, CheckPortalOrigins(name, origins)...)
 }
 
 // limit parses a field of limits.

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	selectPortalLink = "SELECT id, program_id, role, created_at, expires_at FROM portal_links WHERE hash = ?"
+
+	portalSessionColumns = "id, link_id, program_id, role, address, agent, created_at, expires_at"
+	selectPortalSession  = "SELECT " + portalSessionColumns + " FROM portal_sessions WHERE hash = ?"
+	selectPortalSessions = "SELECT " + portalSessionColumns + " FROM portal_sessions INDEXED BY portal_sessions_by_program " +
+		"WHERE program_id = ? AND expires_at > ? ORDER BY created_at DESC"
+	countPortalLinks = "SELECT count(*) FROM portal_links INDEXED BY portal_links_by_program WHERE program_id = ? AND expires_at > ?"
+
+	deleteExpiredPortalLinks = "DELETE FROM portal_links WHERE hash IN (SELECT hash FROM portal_links INDEXED BY portal_links_by_expiry " +
+		"WHERE expires_at <= ? LIMIT 256)"
+	deleteOldestPortalLinks = "DELETE FROM portal_links WHERE hash IN (SELECT hash FROM portal_links INDEXED BY portal_links_by_program " +
+		"WHERE program_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
+	deleteExpiredPortalSessions = "DELETE FROM portal_sessions WHERE hash IN (SELECT hash FROM portal_sessions " +
+		"INDEXED BY portal_sessions_by_expiry WHERE expires_at <= ? LIMIT 256)"
+	deleteOldestPortalSessions = "DELETE FROM portal_sessions WHERE hash IN (SELECT hash FROM portal_sessions " +
+		"INDEXED BY portal_sessions_by_program WHERE program_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
+	deletePortalLinks    = "DELETE FROM portal_links INDEXED BY portal_links_by_program WHERE program_id = ?"
+	deletePortalSessions = "DELETE FROM portal_sessions INDEXED BY portal_sessions_by_program WHERE program_id = ?"
+)
+
+// newCode returns 32 random bytes in base64url, and their SHA-256, which is what is stored.
+func newCode() (code string, hash [sha256.Size]byte) {
+	var random [32]byte
+	rand.Read(random[:])
+	code = base64.RawURLEncoding.EncodeToString(random[:])
+	return code, sha256.Sum256([]byte(code))
+}
+
+// CreatePortalLink creates a link to the portal of a program, and returns the code in it. At
+// [webhook.MaxPortalLinks] it ends the oldest link of the program. The error is a *webhook.Error
+// if n is invalid, or the program does not exist or cannot be used.
+func (w Write) CreatePortalLink(n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	if err := webhook.Invalid(n.Check(now)...); err != nil {
+		return l, "", err
+	}
+	if n.ExpiresAt.IsZero() {
+		n.ExpiresAt = now.Add(webhook.DefaultPortalLinkLife)
+	}
+	if err := w.s.programStates.usable(n.ProgramID); err != nil {
+		return l, "", err
+	}
+	if _, err := w.Program(n.ProgramID); err != nil {
+		return l, "", err
+	}
+	l = webhook.PortalLink{ID: webhook.NewID(), ProgramID: n.ProgramID, Role: n.Role, CreatedAt: now,
+		ExpiresAt: n.ExpiresAt.UTC().Truncate(time.Millisecond)}
+	code, hash := newCode()
+	err = w.t.Exec(deleteExpiredPortalLinks, now.UnixMilli())
+	if err == nil {
+		err = w.t.Exec(deleteOldestPortalLinks, l.ProgramID, webhook.MaxPortalLinks-1)
+	}
+	if err == nil {
+		err = w.t.Exec("INSERT INTO portal_links (hash, id, program_id, role, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
+			hash[:], l.ID, l.ProgramID, string(l.Role), now.UnixMilli(), l.ExpiresAt.UnixMilli())
+	}
+	return l, code, err
+}
+
+// Link returns the open link with a code, and false if there is none or its program cannot be
+// used.
+func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool, error) {
+	hash := sha256.Sum256([]byte(code))
+	l, err := scanPortalLink(func(dest ...any) error { return s.db.Scan(ctx, selectPortalLink, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return l, false, nil
+	}
+	return l, err == nil && s.opens(&l), err
+}
+
+// opens reports whether a link can be used now.
+func (s *core) opens(l *webhook.PortalLink) bool {
+	return s.clock.now().Before(l.ExpiresAt) && s.programStates.usable(l.ProgramID) == nil
+}
+
+// BeginPortalSession uses a link, which ends with that, and returns a session with its secret, of
+// which only the SHA-256 is stored. replaced is the secret of the browser's previous session,
+// which ends; "" for none. The error is a *webhook.Error if no link with the code is open.
+func (w Write) BeginPortalSession(code, address, agent, replaced string) (p webhook.PortalSession, secret string, err error) {
+	hash := sha256.Sum256([]byte(code))
+	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })
+	if err != nil {
+		return p, "", notFound(err, "link")
+	}
+	if !w.s.opens(&l) {
+		return p, "", webhook.NotFound("link")
+	}
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
+	p = webhook.PortalSession{ID: webhook.NewID(), LinkID: l.ID, ProgramID: l.ProgramID, Role: l.Role, Address: address, Agent: agent,
+		CreatedAt: now, ExpiresAt: now.Add(webhook.PortalSessionLife)}
+	secret, stored := newCode()
+	err = w.t.Exec("DELETE FROM portal_links WHERE hash = ?", hash[:])
+	if err == nil && replaced != "" {
+		_, _, err = w.EndPortalSession(replaced)
+	}
+	if err == nil {
+		err = w.t.Exec(deleteExpiredPortalSessions, now.UnixMilli())
+	}
+	if err == nil {
+		err = w.t.Exec(deleteOldestPortalSessions, p.ProgramID, webhook.MaxPortalSessions-1)
+	}
+	if err == nil {
+		err = w.t.Exec("INSERT INTO portal_sessions (hash, id, link_id, program_id, role, address, agent, created_at, expires_at) "+
+			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", stored[:], p.ID, p.LinkID, p.ProgramID, string(p.Role), p.Address, p.Agent,
+			now.UnixMilli(), p.ExpiresAt.UnixMilli())
+	}
+	return p, secret, err
+}
+
+// Session returns the session with a secret, and false if there is none or its program cannot be
+// used.
+func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSession, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	p, err := scanPortalSession(func(dest ...any) error { return s.db.Scan(ctx, selectPortalSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, false, nil
+	}
+	return p, err == nil && s.clock.now().Before(p.ExpiresAt) && s.programStates.usable(p.ProgramID) == nil, err
+}
+
+// Sessions returns the open sessions in the portal of a program, newest first, and the number of
+// its open links.
+func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webhook.PortalSession, links int, err error) {
+	now := s.clock.now().UnixMilli()
+	if err := s.db.Scan(ctx, countPortalLinks, []any{programID, now}, &links); err != nil {
+		return nil, 0, err
+	}
+	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, func(scan func(...any) error) error {
+		p, err := scanPortalSession(scan)
+		sessions = append(sessions, p)
+		return err
+	})
+	return sessions, links, err
+}
+
+// EndPortalSession ends the session with a secret, and reports whether there was one.
+func (w Write) EndPortalSession(secret string) (webhook.PortalSession, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, false, nil
+	}
+	if err == nil {
+		err = w.t.Exec("DELETE FROM portal_sessions WHERE hash = ?", hash[:])
+	}
+	return p, err == nil, err
+}
+
+// EndPortalAccess ends all sessions in the portal of a program and all its links, and returns how
+// many there were.
+func (w Write) EndPortalAccess(programID string) (sessions, links int64, err error) {
+	if sessions, err = w.t.Affected(deletePortalSessions, programID); err != nil {
+		return 0, 0, err
+	}
+	links, err = w.t.Affected(deletePortalLinks, programID)
+	return sessions, links, err
+}
+
+func scanPortalLink(scan func(...any) error) (l webhook.PortalLink, err error) {
+	var created, expires int64
+	err = scan(&l.ID, &l.ProgramID, &l.Role, &created, &expires)
+	l.CreatedAt, l.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	return l, err
+}
+
+func scanPortalSession(scan func(...any) error) (p webhook.PortalSession, err error) {
+	var created, expires int64
+	err = scan(&p.ID, &p.LinkID, &p.ProgramID, &p.Role, &p.Address, &p.Agent, &created, &expires)
+	p.CreatedAt, p.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	return p, err
+}

@@ -1,0 +1,157 @@
+package webhook
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// PortalRole is what a partner may do in the portal of a program.
+type PortalRole string
+
+// A partner with the role read sees the program's records. With write, the partner also
+// manages subscriptions, sends pings and tests, and resends deliveries.
+const (
+	PortalRead  PortalRole = "read"
+	PortalWrite PortalRole = "write"
+)
+
+// PortalRoles returns every role of the portal, from the one that may do least.
+func PortalRoles() []PortalRole { return []PortalRole{PortalRead, PortalWrite} }
+
+// Allows reports whether a partner with this role may do what needs a role. Unknown roles
+// allow nothing and are allowed to nobody.
+func (r PortalRole) Allows(need PortalRole) bool {
+	has, needs := slices.Index(PortalRoles(), r), slices.Index(PortalRoles(), need)
+	return needs >= 0 && has >= needs
+}
+
+// Bounds of the links and sessions of the portal.
+const (
+	DefaultPortalLinkLife = 24 * time.Hour
+	MinPortalLinkLife     = time.Minute
+	MaxPortalLinkLife     = 7 * 24 * time.Hour
+	PortalSessionLife     = 8 * time.Hour
+	MaxPortalLinks        = 1000 // open links of a program; another one ends the oldest
+	MaxPortalSessions     = 100  // of a program; another one ends the oldest
+	MaxPortalOrigins      = 10   // of a program
+)
+
+// PortalLink opens the portal of a program once. The link has a code, of which the service
+// stores the SHA-256.
+type PortalLink struct {
+	ID        string     `json:"id"`
+	ProgramID string     `json:"program_id"`
+	Role      PortalRole `json:"role"`
+	CreatedAt time.Time  `json:"created_at"`
+	ExpiresAt time.Time  `json:"expires_at"`
+}
+
+// PortalSession is a partner's session in the portal of one program.
+type PortalSession struct {
+	ID        string
+	LinkID    string // the link that opened it
+	ProgramID string
+	Role      PortalRole
+	Address   string
+	Agent     string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
+// NewPortalLink is the request for a link. A zero ExpiresAt is [DefaultPortalLinkLife] from now.
+type NewPortalLink struct {
+	ProgramID string
+	Role      PortalRole
+	ExpiresAt time.Time
+}
+
+// ParsePortalLink parses the body of a request for a portal link of a program.
+func ParsePortalLink(raw []byte, programID string, now time.Time) (NewPortalLink, *Error) {
+	n := NewPortalLink{ProgramID: programID}
+	var d document
+	if err := d.parse(raw, ""); err != nil {
+		return n, err
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return n, NewError(CodeInvalid, "The body must be a JSON object.")
+	}
+	var v []Validation
+	for name, value := range d.members(0) {
+		switch s := string(d.text(name)); s {
+		case "role":
+			if !d.isString(value) {
+				v = append(v, Validation{InvalidType, "must be a string", s})
+			} else {
+				n.Role = PortalRole(d.text(value))
+			}
+		case "expires_at":
+			expires := NewToken{}
+			if fault := expires.parseExpiry(&d, value); fault != nil {
+				fault.Detail = "must be a timestamp such as 2027-03-14T08:24:48.644Z, or null for 24 hours from now"
+				v = append(v, *fault)
+			}
+			n.ExpiresAt = expires.ExpiresAt
+		default:
+			v = append(v, Validation{InvalidUnknownField, "is not a field of a portal link; it has: role, expires_at", join("", s)})
+		}
+	}
+	return n, invalid(merge(v, n.Check(now)))
+}
+
+// Check returns what is wrong with the request.
+func (n *NewPortalLink) Check(now time.Time) (v []Validation) {
+	v = CheckIdentifier("program", n.ProgramID)
+	switch {
+	case n.Role == "":
+		v = append(v, Validation{InvalidRequired, "is required: read or write", "role"})
+	case !slices.Contains(PortalRoles(), n.Role):
+		v = append(v, Validation{InvalidValue, "must be read or write", "role"})
+	}
+	// A second of tolerance, for clocks that differ a little.
+	if at := n.ExpiresAt; !at.IsZero() && (at.Before(now.Add(MinPortalLinkLife-time.Second)) || at.After(now.Add(MaxPortalLinkLife+time.Second))) {
+		v = append(v, Validation{InvalidValue, "must be 1 minute to 7 days from now", "expires_at"})
+	}
+	return v
+}
+
+// portalOrigin has only characters that stand for themselves in a content security policy.
+var portalOrigin = regexp.MustCompile(`^https://([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?$`)
+
+// maxOrigin bounds an origin, in bytes: a host name of 253 with a scheme and a port.
+const maxOrigin = 267
+
+// CheckPortalOrigins returns what is wrong with the origins that may embed the portal.
+func CheckPortalOrigins(parameter string, origins []string) (v []Validation) {
+	if len(origins) > MaxPortalOrigins {
+		return []Validation{{InvalidTooMany, fmt.Sprintf("must have at most %d elements", MaxPortalOrigins), parameter}}
+	}
+	for i, o := range origins {
+		at := element(parameter, i)
+		switch {
+		case len(o) > maxOrigin || !portalOrigin.MatchString(o) || !validPort(o):
+			v = append(v, Validation{InvalidFormat, "must be an origin such as https://app.example.com or https://app.example.com:8443, " +
+				"in lower case and without a path", at})
+		case slices.Contains(origins[:i], o):
+			v = append(v, Validation{InvalidDuplicate, "occurs twice", at})
+		}
+	}
+	return v
+}
+
+// validPort reports whether the port of an origin, if it has one, is at most 65535 and not the
+// default one, which browsers leave out.
+func validPort(origin string) bool {
+	rest := origin[len("https://"):]
+	for i := range rest {
+		if rest[i] == ':' {
+			port, err := strconv.Atoi(rest[i+1:])
+			return err == nil && port <= 65535 && port != 443
+		}
+	}
+	return true
+}

@@ -149,7 +149,7 @@ func TestRateLimitHeaders(t *testing.T) {
 		want("in time", s.send("HEAD", "/v2/event_types", ""), 200, `"program";r=0;t=11`, "")
 
 		for name, r := range map[string]response{
-			"unknown token":  s.send("GET", "/v2/events", "", "Authorization", "Bearer "+webhook.NewTokenSecret()),
+			"unknown token":  s.send("GET", "/v2/events", "", "Authorization", "Bearer "+webhook.NewTokenSecret(webhook.TokenPrefix)),
 			"no token":       s.send("GET", "/v2/events", "", "Authorization", ""),
 			"no token asked": s.send("GET", "/healthz", ""),
 		} {
@@ -239,7 +239,7 @@ func TestInvalidTokensAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, limited(1000))
 		const home, neighbour = "192.0.2.1:1000", "192.0.2.2:1000"
-		guess := func() string { return "Bearer " + webhook.NewTokenSecret() }
+		guess := func() string { return "Bearer " + webhook.NewTokenSecret(webhook.TokenPrefix) }
 		for i := range maxInvalidTokens {
 			wantStatus(t, "an unknown token", s.from("192.0.2.1:"+strconv.Itoa(i+1), []string{guess(), "Bearer x", "Basic x"}[i%3]), 401)
 		}

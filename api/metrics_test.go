@@ -48,7 +48,7 @@ func TestMetricsAccess(t *testing.T) {
 		{"loopback, IPv6", "[::1]:40000", "[::1]:8443", "", [2]string{}, 200},
 		{"loopback, IPv4 mapped", "[::ffff:127.0.0.1]:40000", "[::ffff:127.0.0.1]", "", [2]string{}, 200},
 		{"loopback, without a port", "127.0.0.9:40000", "127.0.0.9", "", [2]string{}, 200},
-		{"loopback with a token that is none", "127.0.0.1:40000", "localhost", webhook.NewTokenSecret(), [2]string{}, 401},
+		{"loopback with a token that is none", "127.0.0.1:40000", "localhost", webhook.NewTokenSecret(webhook.TokenPrefix), [2]string{}, 401},
 		{"loopback with a token without the scope", "127.0.0.1:40000", "localhost", other, [2]string{}, 403},
 		{"forwarded", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-For", "203.0.113.7"}, 401},
 		{"forwarded for loopback", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-For", "127.0.0.1"}, 401},

@@ -608,7 +608,7 @@ func testMatrix(t *testing.T) {
 			}
 		}
 		want("no token", "", 401)
-		want("an unknown token", "Bearer "+webhook.NewTokenSecret(), 401)
+		want("an unknown token", "Bearer "+webhook.NewTokenSecret(webhook.TokenPrefix), 401)
 		want("an expired token", "Bearer "+expired, 401)
 		want("a revoked token", "Bearer "+revoked, 401)
 		if scope == scopeAny {

@@ -34,7 +34,7 @@ func TestTokens(t *testing.T) {
 		{"empty secret", []string{"Bearer "}, `Bearer realm="service", error="invalid_token"`},
 		{"no scheme", []string{s.token}, `Bearer realm="service", error="invalid_token"`},
 		{"another scheme", []string{"Basic " + s.token}, `Bearer realm="service", error="invalid_token"`},
-		{"unknown", []string{"Bearer " + webhook.NewTokenSecret()}, `Bearer realm="service", error="invalid_token"`},
+		{"unknown", []string{"Bearer " + webhook.NewTokenSecret(webhook.TokenPrefix)}, `Bearer realm="service", error="invalid_token"`},
 		{"mistyped", []string{"Bearer " + s.token + "x"}, `Bearer realm="service", error="invalid_token"`},
 		{"huge", []string{"Bearer " + strings.Repeat("x", 10000)}, `Bearer realm="service", error="invalid_token"`},
 		{"revoked", []string{"Bearer " + secret}, `Bearer realm="service", error="invalid_token"`},

@@ -154,7 +154,7 @@ func TestTokens(t *testing.T) {
 			got.Allows(webhook.ScopeEventsWrite) {
 			t.Errorf("got %+v (%v)", got, err)
 		}
-		_, err = s.Tokens().Authenticate(ctx, webhook.NewTokenSecret())
+		_, err = s.Tokens().Authenticate(ctx, webhook.NewTokenSecret(webhook.TokenPrefix))
 		wantCode(t, err, webhook.CodeUnauthenticated)
 		_, err = s.Tokens().Authenticate(ctx, "")
 		wantCode(t, err, webhook.CodeUnauthenticated)

@@ -13,6 +13,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -70,6 +71,9 @@ type Config struct {
 	// VerifyReplica is the time between two comparisons of the replica's content with
 	// the database, 0 for none.
 	VerifyReplica time.Duration
+	// TokenPrefix begins the secrets of new tokens, see [webhook.CheckTokenPrefix]; "" is
+	// [webhook.TokenPrefix].
+	TokenPrefix string
 	// Metrics is where the store registers its metrics; nil for nowhere.
 	Metrics *prometheus.Registry
 	// Fault makes statements fail in tests; nil for none.
@@ -103,6 +107,8 @@ type core struct {
 
 	replication *replica.Replication // nil without a replica
 	hold        *hold
+
+	tokenPrefix string // Config.TokenPrefix
 
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // counts since Open; the map is read-only
@@ -150,6 +156,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
+		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
 	}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)
 	for _, name := range webhook.AlertNames() {

@@ -35,7 +35,7 @@ func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
 	}
-	secret := webhook.NewTokenSecret()
+	secret := webhook.NewTokenSecret(w.s.tokenPrefix)
 	hash, _ := webhook.HashTokenSecret(secret)
 	token := webhook.Token{
 		ID: webhook.NewID(), Hint: webhook.TokenHint(secret),

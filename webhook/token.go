@@ -191,17 +191,43 @@ func (t *Token) Valid(now time.Time) bool {
 }
 
 // A token's secret is the prefix, 40 characters of base 62 (238 bits), and a
-// checksum of 6 characters. Scanners for leaked secrets can recognize it, and a
-// mistyped secret is detected without reading the store.
+// checksum of 6 characters. The prefix is [TokenPrefix], which an installation may
+// extend by a label, such as svc_2_, so that a proxy can route by it. Scanners for leaked
+// secrets can recognize a secret, and a mistyped one is detected without reading the store.
 const (
-	tokenPrefix = "svc_"
-	tokenBody   = 40
-	tokenSum    = 6
-	alphabet    = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	tokenBody = 40
+	tokenSum  = 6
+	alphabet  = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// NewTokenSecret returns a new random secret.
-func NewTokenSecret() string {
+// TokenPrefix begins every token, and is the default prefix of new ones.
+const TokenPrefix = "svc_"
+
+// maxTokenLabel is the maximum length of the label in a prefix, in bytes.
+const maxTokenLabel = 16
+
+// CheckTokenPrefix returns what is wrong with a prefix of new tokens, or "". It must be
+// [TokenPrefix], or that and a label of lower-case letters and digits, and an underscore.
+func CheckTokenPrefix(prefix string) string {
+	if label, ok := strings.CutPrefix(prefix, TokenPrefix); ok && isTokenLabel(label) {
+		return ""
+	}
+	return fmt.Sprintf("must be %s, or %[1]s and 1 to %d lower-case letters and digits and an underscore, such as %[1]s2_, not %[3]q",
+		TokenPrefix, maxTokenLabel, prefix)
+}
+
+// isTokenLabel reports whether s is a label with its underscore, or empty.
+func isTokenLabel(s string) bool {
+	label, ok := strings.CutSuffix(s, "_")
+	if !ok {
+		return s == ""
+	}
+	outside := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }
+	return label != "" && len(label) <= maxTokenLabel && !strings.ContainsFunc(label, outside)
+}
+
+// NewTokenSecret returns a new random secret. prefix must pass [CheckTokenPrefix].
+func NewTokenSecret(prefix string) string {
 	body := make([]byte, 0, tokenBody)
 	var b [64]byte
 	for len(body) < tokenBody {
@@ -214,11 +240,13 @@ func NewTokenSecret() string {
 			}
 		}
 	}
-	return tokenPrefix + string(body) + tokenChecksum(string(body))
+	return prefix + string(body) + tokenChecksum(strings.TrimPrefix(prefix, TokenPrefix)+string(body))
 }
 
-func tokenChecksum(body string) string {
-	n := crc32.ChecksumIEEE([]byte(body))
+// tokenChecksum returns the checksum of what is between [TokenPrefix] and the checksum: the
+// label, if there is one, and the body.
+func tokenChecksum(middle string) string {
+	n := crc32.ChecksumIEEE([]byte(middle))
 	var sum [tokenSum]byte
 	for i := len(sum) - 1; i >= 0; i-- {
 		sum[i] = alphabet[n%62]
@@ -228,17 +256,26 @@ func tokenChecksum(body string) string {
 }
 
 // HashTokenSecret returns the hash that the store has for a secret, and whether the
-// secret is well formed.
+// secret is well formed, with any prefix: that of the installation may have changed, and
+// tokens of other installations come with imported programs.
 func HashTokenSecret(secret string) (hash [sha256.Size]byte, ok bool) {
-	rest, ok := strings.CutPrefix(secret, tokenPrefix)
-	if !ok || len(rest) != tokenBody+tokenSum || tokenChecksum(rest[:tokenBody]) != rest[tokenBody:] {
+	rest, ok := strings.CutPrefix(secret, TokenPrefix)
+	label := len(rest) - tokenBody - tokenSum
+	if !ok || label < 0 || !isTokenLabel(rest[:label]) || tokenChecksum(rest[:label+tokenBody]) != rest[label+tokenBody:] {
 		return hash, false
 	}
 	return sha256.Sum256([]byte(secret)), true
 }
 
-// TokenHint returns the part of a secret that may be shown later.
-func TokenHint(secret string) string { return secret[:min(len(secret), len(tokenPrefix)+6)] }
+// TokenHint returns the part of a secret that may be shown later: its prefix and six
+// characters.
+func TokenHint(secret string) string {
+	prefix := len(TokenPrefix)
+	if label := strings.LastIndexByte(secret, '_') + 1; label > prefix && isTokenLabel(secret[prefix:label]) {
+		prefix = label
+	}
+	return secret[:min(len(secret), prefix+6)]
+}
 
 // JoinScopes returns the scopes separated by sep.
 func JoinScopes(scopes []Scope, sep string) string {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestTokenSecret(t *testing.T) {
-	secret := NewTokenSecret()
+	secret := NewTokenSecret(TokenPrefix)
 	if !strings.HasPrefix(secret, "svc_") || len(secret) != 50 || strings.Trim(secret[4:], alphabet) != "" {
 		t.Fatalf("got secret %q, want the prefix and 46 characters", secret)
 	}
@@ -41,6 +41,43 @@ func TestTokenSecret(t *testing.T) {
 	}
 	if hint := TokenHint("abc"); hint != "abc" {
 		t.Errorf("got hint %q for a short secret", hint)
+	}
+}
+
+func TestTokenPrefix(t *testing.T) {
+	for _, prefix := range []string{"svc_", "svc_2_", "svc_eu_", "svc_0123456789abcdef_"} {
+		if wrong := CheckTokenPrefix(prefix); wrong != "" {
+			t.Errorf("%s: got %q", prefix, wrong)
+		}
+		secret := NewTokenSecret(prefix)
+		if !strings.HasPrefix(secret, prefix) || len(secret) != len(prefix)+46 || strings.Trim(secret[len(prefix):], alphabet) != "" {
+			t.Fatalf("got secret %q, want %s and 46 characters", secret, prefix)
+		}
+		if hash, ok := HashTokenSecret(secret); !ok || hash != sha256.Sum256([]byte(secret)) {
+			t.Errorf("%s: got hash %x, %t", prefix, hash, ok)
+		}
+		if hint := TokenHint(secret); hint != secret[:len(prefix)+6] {
+			t.Errorf("got hint %q of a token with %s", hint, prefix)
+		}
+		for i := range len(secret) { // the checksum includes the label
+			wrong := []byte(secret)
+			if wrong[i] = '7'; secret[i] == '7' {
+				wrong[i] = '8'
+			}
+			if _, ok := HashTokenSecret(string(wrong)); ok {
+				t.Errorf("%q with %q at %d: got it accepted", secret, wrong[i], i)
+			}
+		}
+		if _, ok := HashTokenSecret(strings.Replace(secret, "svc_", "svc_x_", 1)); ok {
+			t.Errorf("%q with another label: got it accepted", secret)
+		}
+	}
+	for _, prefix := range []string{"", "2", "svc", "svc2_", "svc_2", "svc__", "svc_A_", "svc_a-b_", "svc_a_b_", "svc_é_", "svc_2_ ",
+		" svc_2_", "SVC_2_", "svc_0123456789abcdefg_", "svc_2_\n"} {
+		wrong, want := CheckTokenPrefix(prefix), "must be svc_, or svc_ and 1 to 16 lower-case letters and digits and an underscore, "
+		if !strings.HasPrefix(wrong, want) {
+			t.Errorf("%q: got %q, want %q", prefix, wrong, want)
+		}
 	}
 }
 
@@ -78,7 +115,7 @@ func TestTokenSecretsDiffer(t *testing.T) {
 	seen := make(map[string]bool)
 	count := make(map[rune]int)
 	for range 2000 {
-		secret := NewTokenSecret()
+		secret := NewTokenSecret(TokenPrefix)
 		if seen[secret] {
 			t.Fatal("got the same secret twice")
 		}

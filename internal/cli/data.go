@@ -75,6 +75,12 @@ type dataAccess interface {
 // openData connects to the server that runs on the data directory. If none runs, it opens
 // the store. It creates a missing data directory only if create is set.
 func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bool) (dataAccess, error) {
+	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std, create)
+}
+
+// openDataWith is openData with a configuration for the store, if no server runs. It sets
+// its directory, logger and catalog.
+func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams, create bool) (dataAccess, error) {
 	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
 		return running, nil
@@ -90,12 +96,13 @@ func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bo
 			return nil, err
 		}
 	}
-	logger := newLogger(std.Err, "text", slog.LevelWarn)
+	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
 	// Most commands need no event types, so a file that is wrong does not matter to them.
 	types, typesErr := server.LoadCatalog(d.Data)
-	st, err := store.Open(ctx, store.Config{Dir: d.Data, SecretKeyFile: k.SecretKeyFile, Logger: logger, Catalog: types})
+	cfg.Catalog = types
+	st, err := store.Open(ctx, cfg)
 	if err != nil {
-		return nil, k.explain(err)
+		return nil, keyFlag{cfg.SecretKeyFile}.explain(err)
 	}
 	catalog := func() (*webhook.Catalog, error) { return types, typesErr }
 	return control.AuditedStore{Store: st, Version: version(), Catalog: catalog}, nil

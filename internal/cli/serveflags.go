@@ -55,6 +55,7 @@ type serveFlags struct {
 	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
 	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
 	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
+	TokenPrefix        string   `default:"svc_" placeholder:"PREFIX" help:"First characters of new access tokens, such as svc_2_, by which a proxy in front of several installations can route. Tokens with another prefix stay valid."`
 	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
 	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
@@ -86,6 +87,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		BatchWindow:       f.duration("batch-window", c.BatchWindow, 0, time.Minute),
 		RateLimit:         f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
 		PlatformRateLimit: f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000),
+		TokenPrefix:       c.TokenPrefix,
 		RequestTimeout:    f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
 		MaxSubscriptions:  f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
 		HealthPolicy: webhook.HealthPolicy{
@@ -100,6 +102,9 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		Replica:       f.replica("litestream", c.Litestream),
 		VerifyReplica: f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour),
 		RestoreHold:   f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
+	}
+	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {
+		f.add("token-prefix", "%s", wrong)
 	}
 	if s.Dir == "" {
 		f.add("data", "must be a directory")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/internal/terminal"
+	"service/store"
 	"service/webhook"
 )
 
@@ -27,6 +28,8 @@ type tokenCreateCmd struct {
 	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}; or platform, which manages all programs and acts in any."`
 	Name    string   `placeholder:"N" help:"Label for the list of tokens."`
 	Expires string   `placeholder:"D" help:"Lifetime, such as 90d. Default: until it is revoked."`
+
+	TokenPrefix string `default:"svc_" placeholder:"PREFIX" help:"First characters of the token, such as svc_2_. A running server uses its own --token-prefix instead."`
 }
 
 func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
@@ -41,6 +44,9 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 			request.ExpiresAt = now.Add(after).Truncate(time.Millisecond)
 		}
 	}
+	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {
+		f.add("token-prefix", "%s", wrong)
+	}
 	// Validate before opening the data: an invalid flag is a usage error and must not
 	// create a data directory.
 	if invalid := request.Check(now); invalid != nil {
@@ -51,7 +57,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
+	t, err := openDataWith(ctx, c.dataFlag, store.Config{SecretKeyFile: c.SecretKeyFile, TokenPrefix: c.TokenPrefix}, std, true)
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,9 @@ type Config struct {
 	// not counting requests that select a program; 0 is no limit.
 	PlatformRateLimit int
 
+	// TokenPrefix begins new access tokens; empty for [webhook.TokenPrefix].
+	TokenPrefix string
+
 	// Destinations are the private networks that subscriptions may target.
 	Destinations webhook.Destinations
 	// AllowHTTP permits subscription URLs that begin with http://.

@@ -87,7 +87,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger,
 		BeforeRestore: beforeRestore, Retention: cfg.Retention, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "",
 		Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica,
-		Metrics: registry, Catalog: catalog,
+		TokenPrefix: cfg.TokenPrefix, Metrics: registry, Catalog: catalog,
 	})
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func (c *canaryRun) drive() []string {
 	c.server = harness.Listen(c.t, http.HandlerFunc(c.receiver))
 	alertKey := harness.RandomHex(24)
 	c.plant("alert URL", "k="+alertKey, alertKey, nil)
-	c.in.Flags = append(c.in.Flags, "--alert-url", c.server+"/alert?k="+alertKey)
+	c.in.Flags = append(c.in.Flags, "--alert-url", c.server+"/alert?k="+alertKey, "--token-prefix", "svc_2_")
 	c.listenSMTP()
 	first := c.in.MustStart()
 	c.base = c.in.URL()
@@ -74,7 +74,7 @@ func (c *canaryRun) createTokens() {
 			c.command(harness.ExitOK, "", "token", "revoke", "--data", data, f[0])
 		}
 	}
-	c.unknown = "svc_" + harness.RandomHex(40)
+	c.unknown = "svc_2_" + harness.RandomHex(40)
 	c.plant("token: unknown", c.unknown, c.unknown[20:], nil)
 }
 

@@ -380,10 +380,17 @@ func (d *deliveryRecord) requestBody() *ui.Body {
 // bodyFile is what the body of the request is called as a file.
 func (d *deliveryRecord) bodyFile() string { return "delivery-" + d.ID + ".json.txt" }
 
-// asCurl is a command that makes the request of the last attempt. In place of
-// secrets it has $TOKEN, $QUERY and $SIGNATURE.
+// asCurl is a command that repeats the request of the last attempt with the current time and
+// its signature. In place of secrets it has $SECRET, $TOKEN and $QUERY.
 func (d *deliveryRecord) asCurl() string {
 	var b strings.Builder
+	signed, data := `printf %s `+ui.ShellQuoteText(d.ID+".")+`"$TIMESTAMP.$BODY"`, `"$BODY"`
+	if len(d.body) > maxCurlBody || d.body == nil {
+		signed, data = `{ printf %s `+ui.ShellQuoteText(d.ID+".")+`"$TIMESTAMP."; cat `+d.bodyFile()+`; }`, "@"+d.bodyFile()
+	} else {
+		b.WriteString("BODY=" + ui.ShellQuoteText(string(d.body)) + "\n")
+	}
+	b.WriteString("TIMESTAMP=$(date +%s)\n" + decodeSecret + "\nSIGNATURE=v1,$(" + signed + " |\n  " + signInput + ")\n")
 	target, query, _ := strings.Cut(d.Subscription.URL, "?")
 	b.WriteString("curl ")
 	if query != "" {
@@ -398,15 +405,13 @@ func (d *deliveryRecord) asCurl() string {
 			b.WriteString(" \\\n  -H \"Authorization: $TOKEN\"")
 		case "webhook-signature":
 			b.WriteString(" \\\n  -H \"webhook-signature: $SIGNATURE\"")
+		case "webhook-timestamp":
+			b.WriteString(" \\\n  -H \"webhook-timestamp: $TIMESTAMP\"")
 		default:
 			b.WriteString(" \\\n  -H " + ui.ShellQuoteText(l[0]+": "+l[1]))
 		}
 	}
-	if len(d.body) > maxCurlBody || d.body == nil {
-		b.WriteString(" \\\n  --data-binary @" + d.bodyFile())
-	} else {
-		b.WriteString(" \\\n  --data-binary " + ui.ShellQuoteText(string(d.body)))
-	}
+	b.WriteString(" \\\n  --data-binary " + data)
 	return b.String()
 }
 

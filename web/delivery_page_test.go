@@ -5,8 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -384,6 +387,60 @@ func TestChangesOf(t *testing.T) {
 	want := []change{{"X-Old", "1", ""}, {"Set-Cookie", "a, b", "a"}, {"X-New", "", "2"}}
 	if diff := cmp.Diff(want, changesOf(before, after), cmp.AllowUnexported(change{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestCurlSigns runs the cURL command with a shell function in place of curl, and verifies the
+// request that it would send.
+func TestCurlSigns(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal("this test needs bash")
+	}
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Fatal("this test needs openssl")
+	}
+	secret := webhook.NewSigningSecret()
+	for _, body := range []string{`{"text":"it's $HOME \u202e 100 %"}`, `{"text":"` + strings.Repeat("x", maxCurlBody) + `"}`} {
+		d := deliveryRecord{body: []byte(body)}
+		d.ID, d.Subscription.URL, d.Subscription.HasAuthorizationHeader = "019ddcfe", "https://example.com/in?key=1", true
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, d.bodyFile()), d.body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), bash, "-c", `curl() { printf '%s\0' "$@"; }; `+d.asCurl())
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "SECRET="+secret.Reveal(), "TOKEN=Bearer x", "QUERY=key=2")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, d.asCurl())
+		}
+		args := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+		header := make(http.Header)
+		for i, arg := range args {
+			if arg == "-H" {
+				name, value, _ := strings.Cut(args[i+1], ": ")
+				header.Set(name, value)
+			}
+		}
+		sent := args[len(args)-1]
+		if name, ok := strings.CutPrefix(sent, "@"); ok {
+			read, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent = string(read)
+		}
+		if args[0] != "https://example.com/in?key=2" || sent != body || header.Get("Authorization") != "Bearer x" {
+			t.Errorf("got %q, want the URL with QUERY, the token and the body", args)
+		}
+		seconds, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := header.Get("webhook-signature"), secret.Sign(d.ID, time.Unix(seconds, 0), d.body); got != want {
+			t.Errorf("got signature %q, want %q", got, want)
+		}
 	}
 }
 

@@ -342,6 +342,15 @@ func waitingOf(i *webhook.Incident, most int) string {
 	return waitingText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
 }
 
+// disabledText says what happens to the events of a disabled subscription: those that its
+// count of waiting events has, and those that it does not have.
+func disabledText(i *webhook.Incident) string {
+	if i.WaitingEvents == 0 {
+		return "new events are not delivered"
+	}
+	return "new events are not delivered; those waiting were published before and are delivered after it is resumed"
+}
+
 // failedDeliveries is the list of the deliveries of an incident that failed permanently.
 func failedDeliveries(i *webhook.Incident) string {
 	values := url.Values{

@@ -29,6 +29,15 @@ func TestPartnerMessage(t *testing.T) {
 			t.Errorf("lacks %q:\n%s", want, text)
 		}
 	}
+	disabled := i
+	disabled.Health = webhook.HealthDisabled
+	text = partnerMessage(&disabled, store.MaxWaiting)
+	for _, want := range []string{"events published since then are not delivered automatically",
+		"Events published before and still waiting: 312. They are delivered after the subscription is resumed."} {
+		if !strings.Contains(text, want) {
+			t.Errorf("disabled: lacks %q:\n%s", want, text)
+		}
+	}
 	if strings.Contains(text, "secret") || strings.Contains(text, "key=") {
 		t.Errorf("it has the query of the URL:\n%s", text)
 	}

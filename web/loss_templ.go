@@ -35,7 +35,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were older than the retention period and were removed before they could be delivered. <strong>Tell the partner what is missing,</strong> and publish it again if your platform still has it: events of the subscription's types, published at least one retention period before they were removed. A longer <code>--retention</code> keeps waiting events longer. ")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p>These events were older than the retention period and were removed before they could be delivered. Only their number is known, not their IDs or contents. <strong>Tell the partner what is missing,</strong> and publish it again if your platform still has it: events of the subscription's types, published at least one retention period before they were removed. A longer <code>--retention</code> keeps waiting events longer. ")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

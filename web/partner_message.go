@@ -103,13 +103,18 @@ func partnerMessage(i *webhook.Incident, most int) string {
 	line()
 	switch {
 	case i.Open() && i.Health == webhook.HealthDisabled:
-		line("New events are not delivered. Tell us when the endpoint works again.")
+		line("The subscription is disabled: events published since then are not delivered automatically. Tell us when the endpoint " +
+			"works again.")
 	case isSevere(i):
 		line("New events wait. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
 	}
 	if i.WaitingEvents > 0 {
 		n := atLeast(i.WaitingEvents, i.WaitingEvents >= most)
-		line("Events waiting: ", n)
+		if i.Open() && i.Health == webhook.HealthDisabled {
+			line("Events published before and still waiting: ", n, ". They are delivered after the subscription is resumed.")
+		} else {
+			line("Events waiting: ", n)
+		}
 	}
 	if i.Failed > 0 {
 		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10),

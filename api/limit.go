@@ -117,6 +117,9 @@ func (a *API) authenticate(req *request) (err error) {
 		return a.limit(req, err)
 	}
 	selected := a.selectProgram(req)
+	if selected == nil {
+		selected = a.checkMove(req.program())
+	}
 	if err := a.count(req); err != nil {
 		return err
 	}

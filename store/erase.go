@@ -37,7 +37,7 @@ func (w Write) EraseProgram(id string) (began time.Time, err error) {
 		wake(s.housekeeping.erasures)
 		wake(s.housekeeping.bulk)
 	})
-	return began, s.setProgramState(t, id, &programState{stateErasing, began})
+	return began, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
 }
 
 // Erasure returns what to say about the erasure of a program that began at a time.

@@ -92,7 +92,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 
 // abandonImport makes what an import has added be erased.
 func (s *core) abandonImport(programID string) error {
-	state := &programState{stateErasing, s.clock.now()}
+	state := &programState{name: stateErasing, at: s.clock.now()}
 	s.programStates.set(programID, state) // also if it cannot be stored: the next process does the same
 	wake(s.housekeeping.erasures)
 	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
@@ -157,7 +157,7 @@ func (im *importer) begin() error {
 		if err := t.Exec(rows.insert, rows.all[0]...); err != nil {
 			return err
 		}
-		return im.s.setProgramState(t, im.programID, &programState{stateImporting, im.s.clock.now()})
+		return im.s.setProgramState(t, im.programID, &programState{name: stateImporting, at: im.s.clock.now()})
 	})
 }
 

@@ -200,6 +200,12 @@ func encryptedColumns() []encryptedColumn {
 			"UPDATE alert_channels SET target = ?3 WHERE id = ?1 AND ?2 = 0",
 		},
 		{
+			nil,
+			"SELECT program_id, 0, 'move token of ' || program_id, token FROM program_moves WHERE program_id > ?1 AND ?2 = 0 " +
+				"AND direction = 'out' ORDER BY program_id LIMIT ?3",
+			"UPDATE program_moves SET token = ?3 WHERE program_id = ?1 AND ?2 = 0 AND direction = 'out'",
+		},
+		{
 			// Last, so that the check fits the old key as long as that is needed.
 			nil,
 			"SELECT name, 0, name, value FROM settings WHERE name > ?1 AND ?2 = 0 " +

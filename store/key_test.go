@@ -175,6 +175,9 @@ func TestRotateKey(t *testing.T) {
 	s := opened(t, Config{Dir: dir})
 	f := fillEncrypted(t, s, reencryptBatch+3)
 	createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
+	must(t, s.write(t.Context(), func(w Write) error { return w.t.ensureProgram("moving-program", time.Now()) }))
+	to := MoveTarget{URL: "https://other.example.com", Token: "token of the target"}
+	must(t, s.Write(t.Context(), func(w Write) error { return w.BeginMove("moving-program", webhook.NewID(), &to) }))
 	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
 		t.Fatal(err)
 	}
@@ -190,6 +193,9 @@ func TestRotateKey(t *testing.T) {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
 	f.check(t, s)
+	if moves, err := s.Programs().OutgoingMoves(t.Context()); err != nil || len(moves) != 1 || moves[0].Token != to.Token {
+		t.Errorf("the token of a move: %v", err)
+	}
 	after := blobs(t, s)
 	for column, values := range before {
 		if slices.Contains(inTheClear, column) || len(values) == 0 && column == "settings.value" {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -12,15 +13,38 @@ import (
 
 // programState is why a program cannot be used.
 type programState struct {
-	name string // stateErasing or stateImporting
+	name string
 	at   time.Time
+	// out is the last move to another installation, nil for none. A program that has moved
+	// before has it also while it arrives again.
+	out *storedMove
+	in  string // id of the move, only in stateArriving
 }
 
 // The states of programs, as stored.
 const (
 	stateErasing   = "erasing"
 	stateImporting = "importing"
+	stateMoving    = webhook.ProgramMoving
+	stateMoved     = webhook.ProgramMoved
+	stateArriving  = webhook.ProgramArriving
 )
+
+// move returns the move that the program is part of, nil if it is in another state.
+func (p *programState) move() *webhook.ProgramMove {
+	if p == nil || p.name == stateErasing || p.name == stateImporting {
+		return nil
+	}
+	m := &webhook.ProgramMove{ID: p.in, Status: p.name, BeganAt: p.at}
+	if p.out != nil {
+		m.URL, m.CA = p.out.url, p.out.ca
+		m.Forwards = p.name != stateMoving && !p.out.activated.IsZero()
+	}
+	if p.name != stateArriving {
+		m.ID = p.out.id
+	}
+	return m
+}
 
 // programStates are the programs that cannot be used, a copy of the table program_states. There
 // are few, and usually none. The leader of the writer replaces the map after a commit.
@@ -47,7 +71,8 @@ func (p *programStates) describe(program *webhook.Program) bool {
 	if state != nil && state.name == stateErasing {
 		program.ErasingSince = state.at
 	}
-	return state == nil || state.name == stateErasing
+	program.Move = state.move()
+	return state == nil || state.name != stateImporting
 }
 
 // importing returns the ids of the programs that are being imported as a JSON array to bind, nil
@@ -81,12 +106,17 @@ func (p *programStates) hidden() any {
 
 // erasing returns the ids of the programs that are being erased.
 func (p *programStates) erasing() (ids []string) {
+	return p.list(func(state *programState) bool { return state.name == stateErasing })
+}
+
+// list returns the ids of the programs in a state that matches, sorted.
+func (p *programStates) list(match func(*programState) bool) (ids []string) {
 	all := p.current.Load()
 	if all == nil {
 		return nil
 	}
 	for id, state := range *all {
-		if state.name == stateErasing {
+		if match(&state) {
 			ids = append(ids, id)
 		}
 	}
@@ -114,14 +144,30 @@ func isVisible(column string) string {
 
 // openProgramStates reads the states.
 func (s *core) openProgramStates(ctx context.Context) error {
-	return s.db.Each(ctx, "SELECT program_id, state, at FROM program_states", nil, func(scan func(...any) error) error {
+	const query = `SELECT p.program_id, p.state, p.at, coalesce(i.id, ''), o.id IS NOT NULL, coalesce(o.id, ''), coalesce(o.url, ''),
+		coalesce(o.ca, ''), o.activated_at, o.emptied_at FROM program_states p
+		LEFT JOIN program_moves i ON i.program_id = p.program_id AND i.direction = 'in'
+		LEFT JOIN program_moves o ON o.program_id = p.program_id AND o.direction = 'out'`
+	return s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
 		var id string
 		var state programState
 		var at int64
-		err := scan(&id, &state.name, &at)
+		var hasOut bool
+		var out storedMove
+		var activated, emptied sql.NullInt64
+		err := scan(&id, &state.name, &at, &state.in, &hasOut, &out.id, &out.url, &out.ca, &activated, &emptied)
 		state.at = time.UnixMilli(at).UTC()
-		if state.name == stateImporting {
+		switch state.name {
+		case stateImporting:
 			state.name = stateErasing // its process has ended
+		case stateMoving, stateMoved, stateArriving:
+			if hasOut {
+				out.activated, out.emptied = fromMillis(activated), emptied.Valid
+				state.out = &out
+			}
+		}
+		if state.name != stateArriving {
+			state.in = ""
 		}
 		s.programStates.set(id, &state)
 		return err
@@ -150,6 +196,10 @@ func (p *programStates) usable(programID string) error {
 	case state.name == stateErasing:
 		return webhook.NewError(webhook.CodeConflict,
 			"The program "+programID+" is being erased. Its id can be used again when that has finished.")
+	case state.name == stateMoved:
+		return webhook.NewError(webhook.CodeConflict, "The program "+programID+" has moved to "+state.out.url+". Send the request there.")
+	case state.name == stateMoving, state.name == stateArriving:
+		return state.move().Unavailable(programID)
 	default:
 		return webhook.NewError(webhook.CodeConflict, "The program "+programID+" is being imported. It can be used when that has finished.")
 	}

@@ -179,7 +179,8 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 }
 
 // Authenticate returns the token with a secret. The error is a *webhook.Error with
-// CodeUnauthenticated if the token is unknown, revoked or expired, without saying which.
+// CodeUnauthenticated if the token is unknown, revoked or expired, without saying which. The
+// caller must not use the program of the token if [Programs.Move] returns a move.
 func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token, error) {
 	refused := func() (*webhook.Token, error) {
 		return nil, webhook.NewError(webhook.CodeUnauthenticated, "The access token is not valid: it is unknown, has expired or was revoked.")
@@ -203,7 +204,10 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 		s.tokens.put(hash, token, generation)
 	}
 	now := s.clock.now()
-	if !token.Valid(now) || s.programStates.get(token.ProgramID) != nil {
+	if !token.Valid(now) {
+		return refused()
+	}
+	if state := s.programStates.get(token.ProgramID); state != nil && state.move() == nil {
 		return refused()
 	}
 	s.uses.note(token.ID, now)

@@ -5,12 +5,15 @@ import (
 	"time"
 )
 
-// Status returns active, or erasing for a program that is being erased.
+// Status returns active, erasing, or the status of the program's move.
 func (p *Program) Status() string {
-	if p.ErasingSince.IsZero() {
-		return "active"
+	switch {
+	case !p.ErasingSince.IsZero():
+		return "erasing"
+	case p.Move != nil:
+		return p.Move.Status
 	}
-	return "erasing"
+	return "active"
 }
 
 // Erasure is the erasure of a program, which began with the request and continues in the

@@ -27,6 +27,8 @@ type Program struct {
 	// ErasingSince is when its erasure began, zero unless it is being erased. Then it cannot be
 	// used.
 	ErasingSince time.Time
+	// Move is set while the program cannot be used here because of a move.
+	Move *ProgramMove
 }
 
 // ProgramLimits are the limits of a program. Nil stands for the installation's default.

@@ -68,12 +68,15 @@ func printPrograms(w io.Writer, all []control.Program) error {
 	return t.Flush()
 }
 
-// programName returns the name of a program, with its status if it is being erased.
+// programName returns the name of a program, with its status unless it is active.
 func programName(p *control.Program) string {
-	if p.ErasingSince.IsZero() {
+	switch {
+	case p.Status() == "active":
 		return p.Name
+	case p.Move != nil && p.Move.Status != webhook.ProgramArriving:
+		return strings.TrimSpace(p.Name + " (" + p.Status() + " to " + p.Move.URL + ")")
 	}
-	return strings.TrimSpace(p.Name + " (erasing)")
+	return strings.TrimSpace(p.Name + " (" + p.Status() + ")")
 }
 
 // programLimit formats a limit of a program.
@@ -90,7 +93,7 @@ func programLimit(limit *int) string {
 // programRecord is a program in JSON, like in the API.
 type programRecord struct {
 	ID         string                `json:"id"`
-	Status     string                `json:"status"` // active or erasing
+	Status     string                `json:"status"` // active, erasing, moving, moved or arriving
 	Name       string                `json:"name"`
 	Limits     webhook.ProgramLimits `json:"limits"`
 	CreatedAt  time.Time             `json:"created_at"`

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"service/webhook"
+)
+
+// storedMove is a move of a program to another installation.
+type storedMove struct {
+	id, url, ca string
+	activated   time.Time // when the target began to send; zero before
+	emptied     bool      // the records of the program are erased here
+}
+
+// MoveTarget is the installation that a program moves to.
+type MoveTarget struct {
+	URL   string // base URL
+	CA    string // certificates in PEM that verify it; "" for those of the system
+	Token string // platform token; secret
+}
+
+// OutgoingMove is a move that this installation has not completed.
+type OutgoingMove struct {
+	webhook.ProgramMove
+	ProgramID string
+	Token     string // of the target; secret
+}
+
+// Move returns the move because of which a program cannot be used here, nil if there is none. It
+// only reads memory.
+func (s Programs) Move(programID string) *webhook.ProgramMove {
+	return s.programStates.get(programID).move()
+}
+
+func moveTokenPlace(programID string) string { return "move token of " + programID }
+
+// BeginMove freezes a program: after the commit its requests are refused and no attempt of it
+// starts. The error is a *webhook.Error if the program does not exist or cannot be used.
+func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
+	s, t := w.s, w.t
+	if err := s.programStates.usable(programID); err != nil {
+		return err
+	}
+	var exists, running bool
+	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?1), EXISTS (SELECT 1 FROM bulk_runs WHERE status = 'running' "+
+		"AND program_id = ?1)", []any{programID}, &exists, &running); err != nil {
+		return err
+	}
+	switch {
+	case !exists:
+		return webhook.NotFound("program")
+	case running:
+		return errBulkRunning(programID)
+	}
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	const insert = "INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, token, began_at) VALUES (?, 'out', ?, ?, ?, ?, ?)"
+	err := t.Exec(insert, programID, moveID, to.URL, to.CA, s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	state := &programState{name: stateMoving, at: now, out: &storedMove{id: moveID, url: to.URL, ca: to.CA}}
+	return errors.Join(s.setProgramState(t, programID, state), t.notifyQueues(programID))
+}
+
+func errBulkRunning(programID string) error {
+	return webhook.NewError(webhook.CodeConflict,
+		"A bulk run is running in the program "+programID+". Wait for its end, or cancel it, and move the program again.")
+}
+
+// AbortMove ends a move that the source has not completed: the program is active again.
+func (w Write) AbortMove(programID, moveID string) error {
+	if _, err := w.outgoing(programID, moveID, stateMoving); err != nil {
+		return err
+	}
+	return errors.Join(w.t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
+		w.s.setProgramState(w.t, programID, nil), w.t.notifyQueues(programID))
+}
+
+// CompleteMove records that the target has the program. It is never active here again, except
+// after a move back.
+func (w Write) CompleteMove(programID, moveID string) error {
+	state, err := w.outgoing(programID, moveID, stateMoving)
+	if err != nil {
+		return err
+	}
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	return w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: now, out: state.out})
+}
+
+// ActivatedMove records that the target sends the program's deliveries. Requests are forwarded
+// to it from now on, and [Store.Housekeep] erases the records of the program, except for its
+// tokens.
+func (w Write) ActivatedMove(programID, moveID string) error {
+	state, err := w.outgoing(programID, moveID, stateMoved)
+	if err != nil || !state.out.activated.IsZero() {
+		return err
+	}
+	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	out := *state.out
+	out.activated = now
+	w.t.AfterCommit(func() { wake(w.s.housekeeping.erasures) })
+	const update = "UPDATE program_moves SET activated_at = ?, token = NULL WHERE program_id = ? AND direction = 'out'"
+	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID),
+		w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: state.at, out: &out}))
+}
+
+// outgoing returns the state of a program that is in a move, or a *webhook.Error.
+func (w Write) outgoing(programID, moveID, name string) (*programState, error) {
+	state := w.s.programStates.get(programID)
+	if state == nil || state.name != name || state.out.id != moveID {
+		return nil, webhook.NewError(webhook.CodeConflict, "The move "+moveID+" of the program "+programID+" is not under way.")
+	}
+	return state, nil
+}
+
+// OutgoingMoves returns the moves that this installation has not completed: the target may not
+// be active yet.
+func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err error) {
+	ids := s.programStates.list(func(state *programState) bool {
+		return state.name == stateMoving || state.name == stateMoved && state.out.activated.IsZero()
+	})
+	for _, id := range ids {
+		m := s.Move(id)
+		if m == nil {
+			continue
+		}
+		var token []byte
+		err := s.db.Scan(ctx, "SELECT token FROM program_moves WHERE program_id = ? AND direction = 'out' AND id = ?", []any{id, m.ID}, &token)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && token == nil {
+			continue // it has just ended
+		}
+		if err == nil {
+			token, err = s.keys.Decrypt(token, moveTokenPlace(id))
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, OutgoingMove{*m, id, string(token)})
+	}
+	return all, nil
+}
+
+// notifyQueues makes the dispatcher read the queues of a program again after the commit. It must
+// follow setProgramState.
+func (t *tx) notifyQueues(programID string) error {
+	const query = "SELECT id FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
+	return t.Each(query, []any{programID}, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		t.AfterCommit(func() { t.w.watchers.subscriptionChanged(id) })
+		return err
+	})
+}

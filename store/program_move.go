@@ -57,7 +57,8 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 		return errBulkRunning(programID)
 	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	const insert = "INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, token, began_at) VALUES (?, 'out', ?, ?, ?, ?, ?)"
+	const insert = "INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, token, began_at) " +
+		"VALUES (?, 'out', ?, ?, ?, ?, ?)"
 	err := t.Exec(insert, programID, moveID, to.URL, to.CA, s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), now.UnixMilli())
 	if err != nil {
 		return err

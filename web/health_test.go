@@ -206,7 +206,8 @@ func TestHealthShowsTheStore(t *testing.T) {
 		wants("503 Service Unavailable since", "4 events waiting", "no channel", "/probe")
 
 		attempt(500, webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour})
-		wants("500 Internal Server Error since", "disabled: new events are not delivered; those waiting were published before", "5 events waiting")
+		wants("500 Internal Server Error since", "disabled: new events are not delivered; those waiting were published before",
+			"5 events waiting")
 
 		// A retention of three hours: what waits for its next attempt expires, and
 		// then what waits in the log is lost.

@@ -59,7 +59,7 @@ func invitePage(f ui.Frame, i *invitationForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "email", Name: "email", Label: "Email", Kind: "email", Value: i.email, Error: ui.FieldErrorText(i.errors, "email"), Required: true,
-				Hint: "The person signs in with it. The service sends no mail: you pass the link on."}).Render(ctx, templ_7745c5c3_Buffer)
+				Hint: "Used to sign in. The service sends no email: you send the link yourself."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -180,7 +180,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	}
 	if wait > 0 {
 		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) +
-			". A browser that has signed in before has its own limit."
+			". A browser in which you have signed in before has its own limit."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
 		return a, nil

@@ -13,7 +13,8 @@ func TestPortalOrigins(t *testing.T) {
 			t.Errorf("%q: %v", good, v)
 		}
 	}
-	for _, bad := range []string{"", "*", "https://*.example.com", "http://app.example.com", "https://app.example.com/", "https://app.example.com/x",
+	for _, bad := range []string{"", "*", "https://*.example.com", "http://app.example.com",
+		"https://app.example.com/", "https://app.example.com/x",
 		"https://app.example.com:443", "https://app.example.com:70000", "https://app.example.com:", "https://App.example.com",
 		"https://a.example https://b.example", "https://a.example;script-src", "https://a.example\n", "https://user@a.example",
 		"'none'", "https://" + strings.Repeat("a", 300), "https://-a.example", "https://a..example", "https://[::1]"} {

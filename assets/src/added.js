@@ -1,5 +1,4 @@
-// added calls prepare for every element of the page that matches, and for those
-// that come in later.
+// added calls prepare for every element that matches, now and when one is inserted later.
 export function added(selector, prepare) {
   const look = (root) => {
     if (root.nodeType !== Node.ELEMENT_NODE) return;

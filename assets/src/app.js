@@ -1,5 +1,4 @@
-// What the pages can do beyond links and forms. Nothing here is needed: each
-// part adds to something that works without it.
+// Progressive enhancement of the admin pages. Every page works without JavaScript.
 import "../vendor/htmx.esm.min.js";
 import "../vendor/hx-sse.min.js";
 import "./chart.js";

@@ -1,6 +1,6 @@
-// Reads charts: shows the values that the visitor points at, or moves to by the arrow
-// keys, and leads to what is behind them. It takes them from the table of the chart.
-// With data-pick a span of time is picked, by drawing over it or with shift.
+// Interactive charts. A chart shows the values at the pointer, or at the position that the arrow
+// keys select, and links to the records behind them. The values come from the chart's table.
+// With data-pick the visitor selects a time range, by dragging or with Shift.
 import { added } from "./added.js";
 
 added("figure[data-chart]", (figure) => {
@@ -32,12 +32,12 @@ added("figure[data-chart]", (figure) => {
   link.hidden = true;
   says.textContent = `Hover over the chart for values${field ? "; drag to select a time range" : ""}.`;
 
-  let anchor = null; // where a span that is picked begins
+  let anchor = null; // start of the selected range
   let at = rows.length - 1;
 
   const hrefOf = (i) => rows[i].querySelector("th a")?.href;
 
-  // The address behind what is marked.
+  // The URL of the marked range.
   function address() {
     const [low, high] = [Math.min(anchor ?? at, at), Math.max(anchor ?? at, at)];
     const first = hrefOf(low);
@@ -84,7 +84,7 @@ added("figure[data-chart]", (figure) => {
     if (event.pointerType === "mouse") over.setPointerCapture(event.pointerId);
   });
   over.addEventListener("pointerup", (event) => {
-    if (event.button === 0 && event.pointerType === "mouse") go(); // a finger reads the values, and follows the link
+    if (event.button === 0 && event.pointerType === "mouse") go(); // touch shows the values; the link opens the records
   });
   over.addEventListener("pointerleave", () => { if (document.activeElement !== slider) mark.hidden = true; });
   slider.addEventListener("focus", () => show(at));

@@ -1,11 +1,10 @@
-// Buttons that copy: what their attribute data-copy has, or the text of the
-// element that data-copy-of names. Where the clipboard is out of reach, as it is
-// over plain HTTP, the text is selected instead.
+// Copy buttons. They copy the value of data-copy, or the text of the element that data-copy-of
+// names. If the clipboard is not available, for example over plain HTTP, they select the text.
 import { added } from "./added.js";
 
 added("button[data-copy], button[data-copy-of]", (button) => { button.hidden = false; });
 
-// A link with data-copy-of leads to the text where there is no script.
+// Without JavaScript, a link with data-copy-of leads to the text.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest?.("button[data-copy], button[data-copy-of], a[data-copy-of]");
   if (!button) return;
@@ -28,7 +27,7 @@ document.addEventListener("click", async (event) => {
   }
 });
 
-// A click on a short id selects the whole of it; see user-select in the style.
+// A click on an abbreviated ID selects all of it; see user-select in the style sheet.
 function say(button, text) {
   let status = document.getElementById("copied");
   if (!status) {

@@ -1,4 +1,4 @@
-// Suggestions below the search field, while the visitor types.
+// Suggestions below the search field while the visitor types.
 import { added } from "./added.js";
 
 added("form.find", (form) => {
@@ -19,7 +19,7 @@ added("form.find", (form) => {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       list.replaceChildren(...page.body.childNodes);
       list.hidden = !list.querySelector("a");
-    } catch { /* another letter was typed, or the service is away */ }
+    } catch { /* another letter was typed, or the service is not reachable */ }
   }
 
   input.addEventListener("input", () => {

@@ -1,5 +1,5 @@
-// Forms: filters are sent without the fields that are empty, so that addresses
-// are short; what is wrong is where the focus goes; a button is pressed once.
+// Forms. Filters are submitted without empty fields, to keep URLs short. The focus goes to the
+// error. A second click on a submit button does nothing.
 import { added } from "./added.js";
 
 document.addEventListener("submit", (event) => {
@@ -17,12 +17,12 @@ document.addEventListener("submit", (event) => {
   }
 });
 
-// A page that the browser kept comes back as it was left.
+// Reset forms of a page that the browser restores from its back/forward cache.
 addEventListener("pageshow", () => {
   document.querySelectorAll("form[data-sent]").forEach((form) => { delete form.dataset.sent; });
 });
 
-// The presets of a filter's box are the filter: ticking one applies it.
+// Selecting a preset of a filter applies it.
 document.addEventListener("change", (event) => {
   if (event.target.matches?.(".pills input")) event.target.form.requestSubmit();
 });
@@ -31,7 +31,7 @@ document.addEventListener("change", (event) => {
   if (event.target.matches?.("[data-submit]")) event.target.form.requestSubmit();
 });
 
-// The presets of scopes tick the boxes, and leave what was typed.
+// A preset of scopes checks its boxes, and keeps the other fields.
 document.addEventListener("click", (event) => {
   const preset = event.target.closest?.("a[data-preset]");
   if (!preset) return;
@@ -55,7 +55,7 @@ added("input[data-zone]", (input) => {
   input.setAttribute("list", "zones");
 });
 
-// The browser's own zone can be chosen, unless it already is.
+// Offer the browser's time zone, unless it is already selected.
 added("button[data-zone-choice]", (button) => {
   if (!zone || zone === "UTC" || zone === button.value) return;
   button.value = zone;

@@ -1,10 +1,9 @@
-// Single keys (see the sheet that ? opens). They are listened to unless the
-// visitor has switched them off, and never while something is typed or a key
-// that changes others is held.
+// Keyboard shortcuts; ? lists them. They do nothing if the visitor has turned them off, in a text
+// field, or with a modifier key.
 const sections = { o: "overview", i: "incidents", s: "subscriptions", d: "deliveries", e: "events", c: "types", t: "tokens", y: "system", l: "alerts", a: "audit" };
 const on = document.body.dataset.keys !== undefined;
 const sheet = document.getElementById("keys");
-let going = 0; // when g was pressed
+let going = 0; // time of the last g
 
 const typing = (e) => e.closest?.("input:not([type=checkbox], [type=radio], [type=submit], [type=button]), textarea, select, [contenteditable], dialog");
 
@@ -13,7 +12,7 @@ function row(step) {
   if (!rows.length) return;
   const at = rows.findIndex((r) => r.contains(document.activeElement));
   const to = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
-  const target = rows[to].querySelector("a[href]") || rows[to].querySelector("input, button"); // what Enter opens
+  const target = rows[to].querySelector("a[href]") || rows[to].querySelector("input, button"); // the element that Enter activates
   target.focus({ preventScroll: true });
   rows[to].scrollIntoView({ block: "nearest" });
 }
@@ -23,8 +22,7 @@ const follow = (e) => { e?.click(); return Boolean(e); };
 
 const again = '.action:not(:disabled):has(use[href="#i-again"])';
 
-// Of a row that can be ticked, what is done to those that are: to this one, when
-// none is.
+// Apply a bulk action to the selected rows, or to the current row if none is selected.
 function redeliver() {
   const at = current();
   const own = (at || document.querySelector("main"))?.querySelector(again);

@@ -1,20 +1,17 @@
-// What comes in by the stream of a page (see web/stream.go). htmx holds the
-// connection: it goes on from the last id after a cut, waits longer each time,
-// and rests while the tab is hidden. Here its messages come into the page, all
-// that have come since the last animation frame at once:
+// Live updates of a page (see web/stream.go). htmx keeps the connection: after an interruption it
+// reconnects with backoff from the last id, and it closes the connection while the tab is hidden.
+// This module applies the messages to the page, once per animation frame:
 //
-// an element with an id takes the place of the one with that id, once the page is
-// not paused and the focus is not within; any other element becomes the first of
-// the list, unless that is paused or is being used: then it is counted, and shown
-// when asked for. With data-update it is of use only where it can take a place. With
-// data-late it belongs between the rows, by its time.
+// An element with an id replaces the element with that id, unless the page is paused or the focus
+// is within it; then it waits. Any other element is inserted at the top of the list. If the list
+// is paused or in use, new rows are counted, and Show inserts them. An element with data-update
+// only replaces. A row with data-late is inserted by its time.
 //
-// A message of a list begins with an element data-live-batch, which says how many
-// are new and how many come in a second. When more come in than the list can show,
-// the new ones are not in the message: they are counted, and Show loads the newest,
-// as the page has them.
+// A message of a list begins with an element data-live-batch: the number of new rows and the rate
+// per second. Above the rate that a list can show, messages contain no rows. The new rows are
+// counted, and Show loads the newest ones.
 const bar = document.querySelector("[data-live]");
-const kept = 50; // rows on the page, and rows that wait; liveRows in web/delivery_live.go
+const kept = 50; // maximum of rows on the page, and of waiting rows; liveRows in web/delivery_live.go
 
 if (bar) {
   const toggle = bar.querySelector("[data-live-toggle]");
@@ -26,15 +23,15 @@ if (bar) {
   const nouns = noun.endsWith("y") ? `${noun.slice(0, -1)}ies` : `${noun}s`;
   const number = new Intl.NumberFormat("en");
   let paused = false;
-  let cut = false; // the connection is not there, and is being made again
-  let batches = []; // fragments that came since the last frame
+  let cut = false; // the connection is down, and htmx reconnects
+  let batches = []; // fragments since the last frame
   let frame = 0;
   let waiting = []; // new rows, oldest first
-  let missed = 0; // new rows that are not here, 0 when all are in waiting
-  let more = false; // there are more than that
+  let missed = 0; // new rows that are not in waiting
+  let more = false; // missed is a lower bound
   let rate = 0; // new rows a second
-  let calm = 0; // the timer after which there are none
-  const held = new Map(); // by id, what takes the place of an element as soon as it may
+  let calm = 0; // the timer that resets the rate
+  const held = new Map(); // replacements that wait, by id
 
   const list = () => document.querySelector("[data-live-list]");
   const busy = (l) => l && (l.contains(document.activeElement) || l.querySelector("input[data-tick]:checked") || l.getBoundingClientRect().top < 0);
@@ -58,14 +55,14 @@ if (bar) {
     said ||= setTimeout(() => {
       said = 0;
       const n = missed || waiting.length;
-      const state = document.querySelector("#record .state"); // where the page is of one record
+      const state = document.querySelector("#record .state"); // on the page of one record
       if (n) status.textContent = `${fresh()} ${n === 1 ? noun : nouns} to show`;
       else if (state && !held.size) status.textContent = `Updated: ${state.textContent.trim()}`;
-      if (n) saidAt = performance.now(); // what is counted is not said all the time
+      if (n) saidAt = performance.now(); // announce a count only now and then
     }, performance.now() - saidAt > 15_000 ? 2000 : 15_000);
   }
 
-  // replace puts in their places what may come there now.
+  // replace applies the waiting replacements that are not blocked.
   function replace() {
     for (const [id, e] of held) {
       const there = document.getElementById(id);
@@ -80,23 +77,23 @@ if (bar) {
 
   const timeOf = (row) => row.querySelector(".w-age time")?.dateTime ?? "";
 
-  // follower is the row before which a late row belongs, null for the end of the list.
-  // It is undefined for a row that belongs on the next page.
+  // follower returns the row before which a late row is inserted: null for the end of the list,
+  // undefined if the row belongs on the next page.
   function follower(row) {
     const rows = [...list()?.children ?? []];
     const at = timeOf(row);
-    // Ids of one millisecond rise, as those of the list do.
+    // IDs of the same millisecond ascend, as in the list.
     const next = rows.find((r) => timeOf(r) < at || timeOf(r) === at && r.id < row.id) ?? null;
     const more = rows.length >= kept || document.querySelector(".pager [rel=next]");
     return next === null && more ? undefined : next;
   }
 
-  // insert puts rows on top of the list, late ones between the others, and removes as
-  // many from its end as it cannot keep.
+  // insert adds rows at the top of the list, and late rows by their time. It removes rows from the
+  // end above the maximum.
   function insert(rows) {
     const l = list();
     if (!l || !rows.length) {
-      if (rows.length) location.reload(); // there was nothing to list until now
+      if (rows.length) location.reload(); // the page has no list yet
       return;
     }
     for (const row of rows.filter((r) => r.dataset.late !== undefined)) {
@@ -110,7 +107,7 @@ if (bar) {
     older(l.lastElementChild);
   }
 
-  // seen takes from the link to the next page the mark from which on it counts new rows.
+  // seen removes from the link to the next page the position from which it counts new rows.
   function seen() {
     const link = document.querySelector(".pager [rel=next]");
     if (!link) return;
@@ -119,7 +116,7 @@ if (bar) {
     link.href = to.href;
   }
 
-  // older makes the link to the next page lead to what is older than a row.
+  // older points the link to the next page at the rows that are older than a row.
   function older(row) {
     const own = document.querySelector("[data-live-older]");
     const link = document.querySelector(".pager [rel=next]") ?? own?.querySelector("a");
@@ -130,7 +127,7 @@ if (bar) {
     own.hidden = !own.contains(link);
   }
 
-  // take sorts a message into what has a place, what waits, and what comes in now.
+  // take sorts the elements of a message into replacements, waiting rows and rows to insert.
   function take(content, hold) {
     const batch = content.querySelector("[data-live-batch]");
     const rows = [];
@@ -165,21 +162,21 @@ if (bar) {
     frame = 0;
     if (!batches.length) return;
     const l = list();
-    const hold = paused || busy(l); // the page is measured once, before anything on it changes
+    const hold = paused || busy(l); // measure the page once, before it changes
     for (const content of batches.splice(0)) take(content, hold);
-    if (missed && !l && !paused) location.reload(); // there was nothing to list until now
+    if (missed && !l && !paused) location.reload(); // the page has no list yet
     replace();
     tell();
     announce();
   }
 
-  // renew loads the newest rows, and has the stream go on from there.
+  // renew loads the newest rows, and resumes the stream after them.
   async function renew() {
     const answer = await fetch(location.href).catch(() => null);
     const page = new DOMParser().parseFromString(answer?.ok ? await answer.text() : "", "text/html");
     const [to, from, stream] = [list(), page.querySelector("[data-live-list]"), page.querySelector("[data-live-source]")];
     if (!to || !from || !stream) {
-      location.reload(); // the list is gone, or the session
+      location.reload(); // the page has no list any more, or the session has ended
       return;
     }
     requestAnimationFrame(() => {
@@ -190,7 +187,7 @@ if (bar) {
       const source = bar.querySelector("[data-live-source]");
       const next = document.importNode(stream, true);
       source.replaceWith(next);
-      source._htmx?.sse?.reader?.cancel(); // htmx would read it until its next message
+      source._htmx?.sse?.reader?.cancel(); // htmx would read the old stream until its next message
       window.htmx.process(next);
       tell();
     });
@@ -220,7 +217,7 @@ if (bar) {
     clearTimeout(calm);
     calm = setTimeout(() => { rate = 0; tell(); }, 3000);
   });
-  document.addEventListener("focusout", () => setTimeout(replace)); // the focus is where it goes by then
+  document.addEventListener("focusout", () => setTimeout(replace)); // the focus has moved by then
 
   document.addEventListener("htmx:sse:after:connection", () => { cut = false; tell(); });
   document.addEventListener("htmx:sse:error", (event) => {

@@ -1,5 +1,5 @@
-// The boxes of a picker: a search through them, a button for each group and for
-// all, and how many are ticked.
+// Pickers of checkboxes: a search, buttons that select a group or all, and the number of selected
+// boxes.
 import { added } from "./added.js";
 
 added("[data-picker]", (picker) => {
@@ -12,7 +12,7 @@ added("[data-picker]", (picker) => {
   const line = (box) => box.closest("label");
   const shown = (within) => boxes.filter((box) => within.contains(box) && !line(box).hidden);
 
-  // What is ticked is shown, whatever is searched for.
+  // Selected boxes are always visible, also when the search does not match them.
   function look() {
     const words = search.value.trim().toLowerCase().split(/\s+/);
     for (const box of boxes) {
@@ -40,7 +40,7 @@ added("[data-picker]", (picker) => {
 
   search.addEventListener("input", look);
   search.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") event.preventDefault(); // which would send the form
+    if (event.key === "Enter") event.preventDefault(); // Enter would submit the form
   });
   every.addEventListener("click", () => toggle(picker));
   for (const group of groups) {

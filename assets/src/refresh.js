@@ -1,11 +1,10 @@
-// Keeps parts of a page current. An element with an id and data-part, an address, is
-// loaded from there every few seconds and takes the place of the one on the page.
-// What is being used stays as it is until then; so does #updated, which says when the
-// parts of the page were last loaded, until all of them are in place.
+// Polling of parts of a page. An element with an id and data-part, a URL, is loaded from there
+// every few seconds and replaced. A part that is in use is replaced later. #updated, the time of
+// the last refresh, is replaced when all parts are.
 const pause = 5000;
 let timer = 0;
 let loading = false;
-let ended = false; // the session has
+let ended = false; // the session has ended
 
 const address = (part) => new URL(part.dataset.part, location.href).href;
 
@@ -15,7 +14,7 @@ function inUse(part) {
   return Boolean(s && !s.isCollapsed && part.contains(s.anchorNode));
 }
 
-// put replaces a part by a newer one, and leaves open what was opened.
+// put replaces a part with a newer one, and keeps its details elements open.
 function put(part, fresh) {
   const [was, is] = [part, fresh].map((e) => [...e.querySelectorAll("details")]);
   if (was.length === is.length) is.forEach((e, i) => { e.open = was[i].open; });
@@ -24,8 +23,8 @@ function put(part, fresh) {
 }
 
 async function load(from) {
-  const response = await fetch(from, { headers: { "HX-Request": "true" } }); // which does not keep the session alive
-  ended ||= response.redirected || response.status === 401; // a form may be filled in: the page stays as it is
+  const response = await fetch(from, { headers: { "HX-Request": "true" } }); // does not count as activity of the session
+  ended ||= response.redirected || response.status === 401; // the page stays, because a form may be filled in
   if (!response.ok || ended) throw new Error(response.statusText);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   let all = true;
@@ -63,8 +62,8 @@ async function refresh() {
 if (document.querySelector("[data-part]")) {
   timer = setTimeout(refresh, pause);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-  // A result that was swapped in, such as that of a ping, may have changed the state of
-  // the page; a probe that follows changes it a moment later.
+  // A swapped-in result, such as that of a ping, may change other parts of the page; a probe that
+  // follows changes them a moment later.
   document.addEventListener("htmx:after:swap", () => {
     const result = document.querySelector("[data-refresh]");
     result?.removeAttribute("data-refresh");

@@ -1,4 +1,4 @@
-// Boxes that select rows: with Shift, all from the last ticked box.
+// Checkboxes that select rows. With Shift, all rows from the last selected one.
 import { added } from "./added.js";
 
 let last = null;
@@ -28,12 +28,12 @@ document.addEventListener("change", (event) => {
   if (event.target.matches?.("input[data-every]")) count();
 });
 
-// An element with data-ticked says how many are ticked.
+// An element with data-ticked shows the number of selected rows.
 function count() {
   const boxes = document.querySelectorAll("input[data-tick]");
   const every = document.querySelector("input[data-every]");
   const n = document.querySelectorAll("input[data-tick]:checked").length;
-  if (!n && every) every.checked = false; // what it is in is not shown any more
+  if (!n && every) every.checked = false; // the bar with its box is hidden
   for (const e of document.querySelectorAll("[data-ticked]")) e.textContent = every?.checked ? "All selected" : `${n} selected`;
   for (const all of document.querySelectorAll("input[data-tick-all]")) {
     all.checked = n > 0 && n === boxes.length;
@@ -42,8 +42,8 @@ function count() {
   if (n) countMatching();
 }
 
-// How many rows match, on all pages, is asked for when the first row is ticked:
-// counting them costs more than the page.
+// Load the number of matching rows on all pages when the first row is selected: counting them is
+// more expensive than the page.
 async function countMatching() {
   const matching = document.querySelector("[data-matching]");
   const from = matching?.dataset.matching;

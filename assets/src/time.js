@@ -1,5 +1,4 @@
-// Keeps times true that are told as how long ago or how far ahead they are. The
-// words are those of Duration and Until in web/ui/format.go.
+// Updates relative times. The formats are those of Duration and Until in web/ui/format.go.
 function span(ms) {
   const s = Math.floor(Math.max(0, ms) / 1000);
   if (s < 60) return `${s} s`;

@@ -124,7 +124,8 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 	if err := os.WriteFile(p.passphrase, []byte(exportPassphrase), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.in = harness.NewInstance(t, binary, filepath.Join(dir, "data"), "--log-level", "warn", "--batch-size", strconv.Itoa(batch), "--rejecting-after", "0")
+	p.in = harness.NewInstance(t, binary, filepath.Join(dir, "data"), "--log-level", "warn", "--batch-size", strconv.Itoa(batch),
+		"--rejecting-after", "0")
 	p.token = p.in.Token("acme")
 	p.in.MustStart()
 	for i, r := range []*receiver{p.good, p.bad} {

@@ -1,7 +1,7 @@
-// Package wording checks how the project reads: no word or phrase of a list occurs
-// in comments, strings, templates and Markdown, no line of Go is too wide, and
-// Markdown is wrapped at 100 columns or not at all. A line that needs an
-// exception says why in a comment that contains "wording:".
+// Package wording checks how the project reads: no word or phrase of a list occurs in
+// comments, strings, templates, scripts, style sheets and Markdown, no line of Go and no line
+// of comments is too wide, and Markdown is wrapped at 100 columns or not at all. A line that
+// needs an exception says why in a comment that contains "wording:".
 package wording
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const (
 	root        = "../.."
-	maxGoColumn = 140
+	maxColumn   = 140 // of Go, and of comments elsewhere
 	maxMarkdown = 100
 	slack       = 10 // columns that a wrapped line of Markdown may leave unused
 	exception   = "wording:"
@@ -57,6 +57,9 @@ func TestWording(t *testing.T) {
 	}
 }
 
+// extensions are the kinds of files that the check reads.
+var extensions = []string{".go", ".templ", ".md", ".yaml", ".yml", ".js", ".mjs", ".css", ".sh", ".txtar"}
+
 // sources returns the hand-written files, by their paths from the root.
 func sources(t *testing.T) []string {
 	t.Helper()
@@ -75,7 +78,7 @@ func sources(t *testing.T) []string {
 		case entry.IsDir(), strings.HasSuffix(name, "_templ.go"), strings.HasPrefix(name, "packaging/THIRD_PARTY"):
 			return nil
 		}
-		if slices.Contains([]string{".go", ".templ", ".md", ".yaml", ".yml"}, filepath.Ext(name)) || name == ".ci/run" || name == "Makefile" {
+		if slices.Contains(extensions, filepath.Ext(name)) || name == ".ci/run" || name == "Makefile" {
 			names = append(names, filepath.ToSlash(name))
 		}
 		return nil
@@ -93,7 +96,23 @@ func check(name string, text []byte) []finding {
 	}
 	all := checkLines(name, text)
 	if filepath.Ext(name) == ".md" {
-		all = append(all, checkWrapping(name, text)...)
+		return append(all, checkWrapping(name, text)...)
+	}
+	return append(all, checkComments(name, text)...)
+}
+
+// comment is the beginning of a line of comments. directive is the first line of a journey, which
+// cannot be wrapped.
+var comment, directive = regexp.MustCompile(`^\s*(//|/\*|\*|#) `), "// serve "
+
+// checkComments looks at the width of whole lines of comments. Code may be wider, because long
+// strings and selectors are not wrapped.
+func checkComments(name string, text []byte) (all []finding) {
+	for i, line := range strings.Split(string(text), "\n") {
+		if n := utf8.RuneCountInString(line); n > maxColumn && comment.MatchString(line) && !strings.HasPrefix(line, directive) &&
+			!strings.Contains(line, exception) {
+			all = append(all, finding{name, i + 1, fmt.Sprintf("comment of %d columns, want %d at most", n, maxColumn)})
+		}
 	}
 	return all
 }
@@ -137,8 +156,8 @@ func checkWidth(name string, text []byte) (all []finding) {
 				n -= utf8.RuneCount(text[from:to])
 			}
 		}
-		if n > maxGoColumn && !bytes.HasPrefix(line, []byte("//go:")) && !bytes.Contains(line, []byte(exception)) {
-			all = append(all, finding{name, i + 1, fmt.Sprintf("%d columns, want %d at most", n, maxGoColumn)})
+		if n > maxColumn && !bytes.HasPrefix(line, []byte("//go:")) && !bytes.Contains(line, []byte(exception)) {
+			all = append(all, finding{name, i + 1, fmt.Sprintf("%d columns, want %d at most", n, maxColumn)})
 		}
 		start = end + 1
 	}
@@ -239,6 +258,10 @@ func TestFindings(t *testing.T) {
 		{"exception", "a.go", "package a\n\nvar a = `lest` // wording: a quotation\n", nil},
 		{"wide Go", "a.go", "package a\n\n// " + strings.Repeat("x", 138) + "\n", []string{"a.go:3: 141 columns, want 140 at most"}},
 		{"template", "a.templ", "<p>whoever comes</p>\n", []string{`a.templ:1: "whoever"`}}, // wording: planted
+		{"script", "a.mjs", "// It is read anew.\n", []string{`a.mjs:1: "anew"`}},           // wording: planted
+		{"style sheet", "a.css", "/* Heed this. */\n", []string{`a.css:1: "Heed"`}},         // wording: planted
+		{"wide comment", "a.js", "  // " + strings.Repeat("x", 136) + "\n", []string{"a.js:1: comment of 141 columns, want 140 at most"}},
+		{"wide script", "a.js", strings.Repeat("x", 141) + "\n", nil},
 		{"wrapped early", "a.md", short, []string{`a.md:1: wrapped at 23 columns, where "though" still fits`}},
 		{"wrapped late", "a.md", wide, []string{"a.md:1: wrapped at 109 columns, want 100 at most, or one line"}},
 		{"one line", "a.md", strings.Repeat("word ", 40) + "\n\nNext.\n", nil},

@@ -13,85 +13,102 @@ import (
 	"service/webhook"
 )
 
+// selection sends requests of routes with tokens that select a program.
+type selection struct {
+	*service
+	made ids
+}
+
+func (s *selection) ask(rt *route, token string, selected ...string) response {
+	s.t.Helper()
+	headers := []string{"Authorization", "Bearer " + token}
+	for _, id := range selected {
+		headers = append(headers, programHeader, id)
+	}
+	path := s.made.path(rt)
+	if rt.method == "DELETE" && rt.pattern == programPath { // acme is needed
+		path = "/v2/programs/" + webhook.NewID()
+		if err := s.store.Write(s.t.Context(), func(w store.Write) error {
+			_, _, err := w.PutProgram(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
+			return err
+		}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return s.send(rt.method, path, bodyFor(rt), headers...)
+}
+
 // The matrix of routes and what a token selects with X-Program-Id.
 func TestPlatformTokens(t *testing.T) {
 	s := start(t)
-	made := s.records()
+	all := &selection{s, s.records()}
 	other := s.newToken("other", "oda", webhook.Scopes()...)
-	send := func(rt *route, token string, selected ...string) response {
-		headers := []string{"Authorization", "Bearer " + token}
-		for _, id := range selected {
-			headers = append(headers, programHeader, id)
+	for _, rt := range s.api.routes() {
+		if rt.scope != scopeNone {
+			all.withPlatform(&rt)
+			all.withPartner(&rt, other)
 		}
-		path := made.path(rt)
-		if rt.method == "DELETE" && rt.pattern == programPath { // acme is needed
-			path = "/v2/programs/" + webhook.NewID()
-			if err := s.store.Write(t.Context(), func(w store.Write) error {
-				_, _, err := w.PutProgram(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return s.send(rt.method, path, bodyFor(rt), headers...)
 	}
 	for _, rt := range s.api.routes() {
-		if rt.scope == scopeNone {
-			continue
-		}
-		name := rt.method + " " + rt.pattern
-		free := rt.scope == scopeAny || rt.scope == webhook.ScopePlatform
-
-		r := send(&rt, s.platform)
-		if free && r.status >= 400 {
-			t.Errorf("%s with a platform token: got %d %s", name, r.status, r.body)
-		}
-		if !free {
-			wantFault(t, name+" with a platform token", r, "required", programHeader)
-		}
-		if r.header[programHeader] != nil || r.header.Get("X-User-Id") != "ops" {
-			t.Errorf("%s with a platform token: got %v, want no program", name, r.header)
-		}
-
-		wantFault(t, name+" with a malformed program", send(&rt, s.platform, "ac me"), "invalid_format", programHeader)
-		wantFault(t, name+" with a malformed program and a partner's token", send(&rt, s.token, "/"), "invalid_format", programHeader)
-		r = send(&rt, s.platform, "nobody")
-		wantStatus(t, name+" with an unknown program", r, 404)
-		if !strings.Contains(r.body, "There is no program nobody.") || r.header[programHeader] != nil {
-			t.Errorf("%s with an unknown program: got %v %s", name, r.header, r.body)
-		}
-
-		// A partner's token cannot select another program, nor learn whether it exists.
-		foreign, unknown := send(&rt, other, "acme"), send(&rt, other, "nobody")
-		wantStatus(t, name+" with another program", foreign, 403)
-		if nameless(foreign) != nameless(unknown) || foreign.header.Get(programHeader) != "other" || strings.Contains(foreign.body, "acme") {
-			t.Errorf("%s with another program: got\n%v, and with an unknown one\n%v", name, foreign, unknown)
-		}
-		own := send(&rt, other, "other")
-		if (own.status == 403) != (rt.scope == webhook.ScopePlatform) || own.header.Get(programHeader) != "other" {
-			t.Errorf("%s with its own program: got %v", name, own)
-		}
-	}
-
-	// With a program, a platform token can use every route as its own tokens can.
-	for _, rt := range s.api.routes() {
-		if rt.scope == scopeNone || rt.method != "GET" {
-			continue
-		}
-		r := send(&rt, s.platform, "acme")
-		if r.status != 200 || r.header.Get(programHeader) != "acme" || r.header.Get("X-User-Id") != "ops" {
-			t.Errorf("%s in a program: got %v", rt.pattern, r)
-		}
-		if rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath || rt.pattern == "/v2/token" {
-			continue
-		}
-		if own := send(&rt, s.token); nameless(own) != strings.ReplaceAll(nameless(r), "[ops]", "[ada]") {
-			t.Errorf("%s in a program: got\n%v, and with the program's token\n%v", rt.pattern, r, own)
+		if rt.scope != scopeNone && rt.method == "GET" {
+			all.inProgram(&rt)
 		}
 	}
 	twice := httptest.NewRequest("GET", "/v2/events", nil)
 	twice.Header["Authorization"], twice.Header[programHeader] = []string{"Bearer " + s.platform}, []string{"acme", "acme"}
 	wantFault(t, "two programs", s.serve(twice), "invalid_format", programHeader)
+}
+
+// withPlatform checks a route with a platform token that selects no program, or none that is.
+func (s *selection) withPlatform(rt *route) {
+	t, name := s.t, rt.method+" "+rt.pattern
+	free := rt.scope == scopeAny || rt.scope == webhook.ScopePlatform
+	r := s.ask(rt, s.platform)
+	if free && r.status >= 400 {
+		t.Errorf("%s with a platform token: got %d %s", name, r.status, r.body)
+	}
+	if !free {
+		wantFault(t, name+" with a platform token", r, "required", programHeader)
+	}
+	if r.header[programHeader] != nil || r.header.Get("X-User-Id") != "ops" {
+		t.Errorf("%s with a platform token: got %v, want no program", name, r.header)
+	}
+	wantFault(t, name+" with a malformed program", s.ask(rt, s.platform, "ac me"), "invalid_format", programHeader)
+	r = s.ask(rt, s.platform, "nobody")
+	wantStatus(t, name+" with an unknown program", r, 404)
+	if !strings.Contains(r.body, "There is no program nobody.") || r.header[programHeader] != nil {
+		t.Errorf("%s with an unknown program: got %v %s", name, r.header, r.body)
+	}
+}
+
+// withPartner checks that the token of the program other can select no other program, nor
+// learn whether one exists.
+func (s *selection) withPartner(rt *route, other string) {
+	t, name := s.t, rt.method+" "+rt.pattern
+	wantFault(t, name+" with a malformed program and a partner's token", s.ask(rt, s.token, "/"), "invalid_format", programHeader)
+	foreign, unknown := s.ask(rt, other, "acme"), s.ask(rt, other, "nobody")
+	wantStatus(t, name+" with another program", foreign, 403)
+	if nameless(foreign) != nameless(unknown) || foreign.header.Get(programHeader) != "other" || strings.Contains(foreign.body, "acme") {
+		t.Errorf("%s with another program: got\n%v, and with an unknown one\n%v", name, foreign, unknown)
+	}
+	own := s.ask(rt, other, "other")
+	if (own.status == 403) != (rt.scope == webhook.ScopePlatform) || own.header.Get(programHeader) != "other" {
+		t.Errorf("%s with its own program: got %v", name, own)
+	}
+}
+
+// inProgram checks that a platform token with a program can read what its own tokens can.
+func (s *selection) inProgram(rt *route) {
+	r := s.ask(rt, s.platform, "acme")
+	if r.status != 200 || r.header.Get(programHeader) != "acme" || r.header.Get("X-User-Id") != "ops" {
+		s.t.Errorf("%s in a program: got %v", rt.pattern, r)
+	}
+	if rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath || rt.pattern == "/v2/token" {
+		return
+	}
+	if own := s.ask(rt, s.token); nameless(own) != strings.ReplaceAll(nameless(r), "[ops]", "[ada]") {
+		s.t.Errorf("%s in a program: got\n%v, and with the program's token\n%v", rt.pattern, r, own)
+	}
 }
 
 // What a platform token does in a program is the same as what a token of that program does, and

@@ -104,6 +104,22 @@ func (s *service) everything(i ids) string {
 	return all.String()
 }
 
+// wantMissing checks that the response for a record of another program is that for one that does
+// not exist.
+func (s *service) wantMissing(method string, rt *route, foreign, unknown ids) {
+	s.t.Helper()
+	// Preconditions and keys reveal nothing either.
+	headers := []string{"If-Match", "*", "If-None-Match", "*", "Idempotency-Key", "k"}
+	theirs := s.send(method, foreign.path(rt), bodyFor(rt), headers...)
+	missing := s.send(method, unknown.path(rt), bodyFor(rt), headers...)
+	wantStatus(s.t, method+" "+rt.pattern+" of another program", theirs, 404)
+	theirs.header.Del("X-Request-Id")
+	missing.header.Del("X-Request-Id")
+	if theirs.status != missing.status || theirs.body != missing.body || fmt.Sprint(theirs.header) != fmt.Sprint(missing.header) {
+		s.t.Errorf("%s %s: another program's record differs from a missing one:\n%v\n%v", method, rt.pattern, theirs, missing)
+	}
+}
+
 func TestProgramsAreIsolated(t *testing.T) {
 	s := start(t)
 	theirs := s.records()
@@ -135,16 +151,7 @@ func TestProgramsAreIsolated(t *testing.T) {
 		for _, a := range attempts {
 			for _, method := range methods {
 				tried++
-				// Preconditions and keys reveal nothing either.
-				headers := []string{"If-Match", "*", "If-None-Match", "*", "Idempotency-Key", "k"}
-				foreign := mallory.send(method, a.foreign.path(&rt), bodyFor(&rt), headers...)
-				missing := mallory.send(method, a.unknown.path(&rt), bodyFor(&rt), headers...)
-				wantStatus(t, method+" "+rt.pattern+" of another program", foreign, 404)
-				foreign.header.Del("X-Request-Id")
-				missing.header.Del("X-Request-Id")
-				if foreign.status != missing.status || foreign.body != missing.body || fmt.Sprint(foreign.header) != fmt.Sprint(missing.header) {
-					t.Errorf("%s %s: another program's record differs from a missing one:\n%v\n%v", method, rt.pattern, foreign, missing)
-				}
+				mallory.wantMissing(method, &rt, a.foreign, a.unknown)
 			}
 		}
 	}

@@ -110,12 +110,7 @@ func TestScopes(t *testing.T) {
 			continue
 		}
 		wantStatus(t, name+" without a token", s.send(rt.method, target, "", "Authorization", ""), 401)
-		var others []webhook.Scope
-		for _, scope := range webhook.Scopes() {
-			if scope != rt.scope {
-				others = append(others, scope)
-			}
-		}
+		others := slices.DeleteFunc(slices.Clone(webhook.Scopes()), func(scope webhook.Scope) bool { return scope == rt.scope })
 		r := s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", others...))
 		if rt.scope == scopeAny {
 			if r.status == 401 || r.status == 403 {
@@ -123,25 +118,33 @@ func TestScopes(t *testing.T) {
 			}
 			continue
 		}
-		platform := rt.scope == webhook.ScopePlatform
-		if !slices.Contains(webhook.Scopes(), rt.scope) && !platform {
-			t.Errorf("%s needs %q, which no token can have", name, rt.scope)
-		}
-		wantStatus(t, name+" without its scope", r, 403)
-		want := `Bearer realm="service", error="insufficient_scope", scope="` + string(rt.scope) + `"`
-		if got := r.header.Get("WWW-Authenticate"); got != want || !strings.Contains(r.body, string(rt.scope)) {
-			t.Errorf("%s: got challenge %s, want %s; the body is %s", name, got, want, r.body)
-		}
-		if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" {
-			t.Errorf("%s: 403 without the program and user: %v", name, r.header)
-		}
-		if platform {
-			r = s.as(&rt).send(rt.method, target, "")
-		} else {
-			r = s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", rt.scope))
-		}
-		if r.status == 401 || r.status == 403 {
-			t.Errorf("%s with only its scope: got %d", name, r.status)
-		}
+		s.wantScope(&rt, r, target)
+	}
+}
+
+// wantScope checks the response to a token that lacks only the scope of a route, and that this
+// scope alone is enough.
+func (s *service) wantScope(rt *route, r response, target string) {
+	t, name := s.t, rt.method+" "+rt.pattern
+	t.Helper()
+	platform := rt.scope == webhook.ScopePlatform
+	if !slices.Contains(webhook.Scopes(), rt.scope) && !platform {
+		t.Errorf("%s needs %q, which no token can have", name, rt.scope)
+	}
+	wantStatus(t, name+" without its scope", r, 403)
+	want := `Bearer realm="service", error="insufficient_scope", scope="` + string(rt.scope) + `"`
+	if got := r.header.Get("WWW-Authenticate"); got != want || !strings.Contains(r.body, string(rt.scope)) {
+		t.Errorf("%s: got challenge %s, want %s; the body is %s", name, got, want, r.body)
+	}
+	if r.header.Get("X-Program-Id") != "acme" || r.header.Get("X-User-Id") != "ada" {
+		t.Errorf("%s: 403 without the program and user: %v", name, r.header)
+	}
+	if platform {
+		r = s.as(rt).send(rt.method, target, "")
+	} else {
+		r = s.send(rt.method, target, "", "Authorization", "Bearer "+s.newToken("acme", "ada", rt.scope))
+	}
+	if r.status == 401 || r.status == 403 {
+		t.Errorf("%s with only its scope: got %d", name, r.status)
 	}
 }

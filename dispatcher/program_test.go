@@ -29,57 +29,85 @@ func (w *testbed) limit(n int) {
 	synctest.Wait()
 }
 
+// slowReceivers are six subscribers that respond after a second and count what they have in
+// flight together.
+type slowReceivers struct {
+	*testbed
+	each           []*subscriber
+	inFlight, most atomic.Int64
+	sent           int
+}
+
+func newSlowReceivers(w *testbed) *slowReceivers {
+	r := &slowReceivers{testbed: w, each: make([]*subscriber, 6)}
+	slow := func(int, http.ResponseWriter, *http.Request) {
+		n := r.inFlight.Add(1)
+		for old := r.most.Load(); n > old && !r.most.CompareAndSwap(old, n); old = r.most.Load() {
+		}
+		time.Sleep(time.Second)
+		r.inFlight.Add(-1)
+	}
+	for i := range r.each {
+		r.each[i] = w.subscriber(slow)
+		w.subscribe(r.each[i], nil)
+	}
+	time.Sleep(10 * time.Second) // the pings end
+	return r
+}
+
+// publishEight publishes eight events, and forgets what was in flight before.
+func (r *slowReceivers) publishEight() {
+	r.most.Store(0)
+	for range 8 {
+		r.publish("content_updated")
+	}
+	r.sent += 8
+}
+
+// takeTurns checks for 48 seconds that no queue is behind another by more than a few.
+func (r *slowReceivers) takeTurns(limit int) {
+	for range 48 {
+		time.Sleep(time.Second)
+		least, largest := 1<<30, 0
+		for _, one := range r.each {
+			least, largest = min(least, len(one.posts())), max(largest, len(one.posts()))
+		}
+		if largest-least > 3 {
+			r.t.Fatalf("limit %d: one receiver has got %d deliveries and another %d", limit, largest, least)
+		}
+	}
+}
+
+// complete checks that each receiver has got everything.
+func (r *slowReceivers) complete(limit int) {
+	for i, one := range r.each {
+		if got := len(one.posts()); got != r.sent {
+			r.t.Errorf("limit %d: receiver %d has got %d deliveries, want %d", limit, i, got, r.sent)
+		}
+	}
+}
+
 // A program never has more deliveries in flight than its limit, inline deliveries included, and
 // a change of the limit takes effect at once and after a restart.
 func TestProgramLimit(t *testing.T) {
 	cfg := Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, MaxInFlight: 4}
 	runInBubble(t, cfg, func(w *testbed) {
-		var inFlight, most atomic.Int64
-		slow := func(int, http.ResponseWriter, *http.Request) {
-			n := inFlight.Add(1)
-			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
-			}
-			time.Sleep(time.Second)
-			inFlight.Add(-1)
-		}
-		receivers := make([]*subscriber, 6)
-		for i := range receivers {
-			receivers[i] = w.subscriber(slow)
-			w.subscribe(receivers[i], nil)
-		}
-		time.Sleep(10 * time.Second) // the pings end
-		sent := 0
+		r := newSlowReceivers(w)
 		for _, test := range []struct{ limit, want int }{{2, 2}, {1, 1}, {5, 5}, {0, 24}, {3, 3}} {
 			w.limit(test.limit)
-			most.Store(0)
-			for range 8 {
-				w.publish("content_updated")
-			}
-			sent += 8
+			r.publishEight()
 			synctest.Wait()
-			if got := int(most.Load()); got > test.want || test.limit > 0 && got != test.want {
+			if got := int(r.most.Load()); got > test.want || test.limit > 0 && got != test.want {
 				t.Errorf("limit %d: got %d deliveries in flight, want %d", test.limit, got, test.want)
 			}
-			// All are sent, and the queues take turns: none is behind by more than a few.
-			for range 48 {
-				time.Sleep(time.Second)
-				least, largest := 1<<30, 0
-				for _, r := range receivers {
-					least, largest = min(least, len(r.posts())), max(largest, len(r.posts()))
-				}
-				if test.limit > 0 && largest-least > 3 {
-					t.Fatalf("limit %d: one receiver has got %d deliveries and another %d", test.limit, largest, least)
-				}
+			if test.limit > 0 {
+				r.takeTurns(test.limit)
 			}
-			time.Sleep(10 * time.Second)
-			if got := int(most.Load()); got > test.want {
+			time.Sleep(time.Minute)
+			if got := int(r.most.Load()); got > test.want {
 				t.Errorf("limit %d: got %d deliveries in flight, want at most %d", test.limit, got, test.want)
 			}
-			for i, r := range receivers {
-				if got := len(r.posts()); got != sent {
-					t.Errorf("limit %d: receiver %d has got %d deliveries, want %d", test.limit, i, got, sent)
-				}
-			}
+			r.complete(test.limit)
 		}
 
 		// The limit is read at the start.
@@ -92,12 +120,9 @@ func TestProgramLimit(t *testing.T) {
 		}
 		w.start()
 		synctest.Wait()
-		most.Store(0)
-		for range 8 {
-			w.publish("content_updated")
-		}
+		r.publishEight()
 		time.Sleep(time.Minute)
-		if got := most.Load(); got != 3 {
+		if got := r.most.Load(); got != 3 {
 			t.Errorf("after a restart: got %d deliveries in flight, want 3", got)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -166,21 +167,16 @@ func TestCatalogChanges(t *testing.T) {
 	et.ID = 7
 	n, version := len(c.Types()), c.Version()
 	var readers sync.WaitGroup
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for range 4 {
 		readers.Go(func() {
-			for {
+			for !stop.Load() {
 				if got := len(c.Types()); got != n && got != n+1 {
 					t.Errorf("got %d types", got)
 				}
 				e, err := c.NewEvent(et.Example, "", time.Now())
 				if err == nil && e.TypeID != 7 || err != nil && !only(err, InvalidUnknownEvent, "name") {
 					t.Errorf("got %+v, %v", e, err)
-				}
-				select {
-				case <-stop:
-					return
-				default:
 				}
 			}
 		})
@@ -195,7 +191,7 @@ func TestCatalogChanges(t *testing.T) {
 			t.Error("Remove is not seen")
 		}
 	}
-	close(stop)
+	stop.Store(true)
 	readers.Wait()
 	if c.Version() != version+200 || len(c.Types()) != n {
 		t.Errorf("got version %d and %d types, want %d and %d", c.Version(), len(c.Types()), version+200, n)

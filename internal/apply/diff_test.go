@@ -54,143 +54,146 @@ const (
 	key   = "programs:\n- id: acme\n  tokens:\n  - {name: backend, user: me, scopes: [events.read, events.write], secret_file: s"
 )
 
+// diffTests are files, current states, and the changes between them.
+var diffTests = []struct {
+	name, file string
+	state      *State
+	output     Output
+	options    Options
+	want       []string
+	unchanged  int
+}{
+	{name: "new type", file: "event_types: [{name: a.b, schema: {}}]", state: state(nil), want: []string{"+ event type a.b"}},
+	{name: "same type", file: "event_types: [{name: pong, schema: {b: [1, x], a: 1.0}}]", state: state(nil), unchanged: 1},
+	{name: "changed type", file: "event_types: [{name: pong, schema: {b: [2, x], c: {d: 1}}}]", state: state(nil),
+		want: []string{"~ event type pong: -schema.a, schema.b[0] 1.0 → 2, +schema.c"}},
+
+	{name: "new program", file: "programs: [{id: other, name: Other, limits: {rate_limit: 5, max_in_flight: null}}]", state: state(nil),
+		want: []string{`+ program other: name "Other", limits.rate_limit 5, limits.max_in_flight no limit`}},
+	{name: "new program without settings", file: "programs: [{id: other}]", state: state(nil), want: []string{"+ program other"}},
+	{name: "same program", file: "programs: [{id: acme, name: Acme, limits: {rate_limit: 600, max_in_flight: null}}]", state: state(nil),
+		unchanged: 1},
+	{name: "only what the file has", file: "programs: [{id: acme}]", state: state(nil), unchanged: 1},
+	{name: "changed program", file: "programs: [{id: acme, name: '', limits: {rate_limit: null, max_in_flight: 9}}]", state: state(nil),
+		want: []string{`~ program acme: name "Acme" → "", limits.rate_limit 600 → the default of the installation, ` +
+			`limits.max_in_flight no limit → 9`}},
+
+	{name: "new subscription", file: hook + ", active: false}", state: state(nil), unchanged: 1,
+		want: []string{"+ subscription acme https://a.example/: events pong ping, active false"}},
+	{name: "same subscription", file: hook + "}", state: subscriptions(current("s1", "https://a.example/?key=1", "x")), unchanged: 2},
+	{name: "changed subscription", file: hook + ", max_in_flight: 16, max_per_second: 0.5, description: y}", unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
+		want: []string{`~ subscription acme https://a.example/ (s1): description "x" → "y", max_in_flight 8 → 16, ` +
+			`max_per_second no limit → 0.5`}},
+	{name: "changed events", file: strings.Replace(hook, "[pong, ping]", "[pong]", 1) + "}", unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		want:  []string{"~ subscription acme https://a.example/ (s1): events -ping"}},
+	{name: "unknown event", file: strings.Replace(hook, "[pong, ping]", "[pomg]", 1) + "}", state: state(nil), unchanged: 1,
+		want: []string{"+ subscription acme https://a.example/: events pomg",
+			`!4 there is no event type "pomg", neither in the service nor in the file`}},
+	{name: "event of the file", state: state(nil), unchanged: 1,
+		file: "event_types: [{name: new.one, schema: {}}]\n" + strings.Replace(hook, "[pong, ping]", "[new.one]", 1) + "}",
+		want: []string{"+ event type new.one", "+ subscription acme https://a.example/: events new.one"}},
+
+	{name: "one URL twice in the service", file: hook + "}", unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "y")),
+		want: []string{`!4 program acme has 2 subscriptions with this url and another description: s1 ("x"), s2 ("y"); ` +
+			`use its description, or give it one of its own in the file`}},
+	{name: "one URL twice, told apart", file: hook + ", description: y}", unchanged: 2,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "y"))},
+	{name: "identical twins", file: hook + ", description: x}", unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "x")),
+		want: []string{`!4 2 subscriptions of program acme have this url and description: s1 ("x"), s2 ("x"); ` +
+			`give them different descriptions`}},
+	{name: "one URL twice in the file", file: hooks, unchanged: 2, state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		want: []string{`+ subscription acme https://a.example/: description "second", events ping`}},
+	{name: "one URL twice in the file, unclear", file: hooks, unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
+		want: []string{
+			`!4 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
+			`!5 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
+		}},
+
+	{name: "new header", file: hook + ", authorization_header: {env: A}}", unchanged: 1,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		want:  []string{"~ subscription acme https://a.example/ (s1): authorization_header set"}},
+	{name: "header that is set", file: hook + ", authorization_header: {env: A}}", unchanged: 2, state: withHeader()},
+	{name: "header to update", file: hook + ", authorization_header: {env: A}}", unchanged: 1, state: withHeader(),
+		options: Options{UpdateSecrets: true}, want: []string{"~ subscription acme https://a.example/ (s1): authorization_header set again"}},
+	{name: "header to remove", file: hook + ", authorization_header: null}", unchanged: 1, state: withHeader(),
+		want: []string{"~ subscription acme https://a.example/ (s1): authorization_header removed"}},
+	{name: "no header", file: hook + ", authorization_header: null}", unchanged: 2, options: Options{UpdateSecrets: true},
+		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
+	{name: "signing secret of a subscription that exists", file: hook + ", signing_secret: {env: A}}", unchanged: 2,
+		options: Options{UpdateSecrets: true}, state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
+	{name: "secrets of a new subscription", file: hook + ", authorization_header: {env: A}, signing_secret: {env: B}}", unchanged: 1,
+		state: state(nil),
+		want:  []string{"+ subscription acme https://a.example/: events pong ping, authorization_header set, signing_secret set"}},
+	{name: "signing secret to a file", file: hook + ", signing_secret_file: s}", unchanged: 1, state: state(nil),
+		want: []string{"+ subscription acme https://a.example/: events pong ping, signing secret to s"}},
+	{name: "signing secret to a file that exists", file: hook + ", signing_secret_file: s}", unchanged: 1, state: state(nil),
+		output: Output{Exists: true},
+		want: []string{"+ subscription acme https://a.example/: events pong ping, signing secret to s",
+			"!4 s exists and is not overwritten: move it, or set another file"}},
+	{name: "signing secret lost", file: hook + ", signing_secret_file: s}", unchanged: 1, output: Output{Began: now},
+		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		want: []string{"~ subscription acme https://a.example/ (s1): new signing secret to s because an interrupted run has not " +
+			"written it"}},
+
+	{name: "new token", file: key + ", expires_at: 2027-01-31T00:00:00Z}", state: state(nil), unchanged: 1,
+		want: []string{"+ token acme backend: user me, scopes events.read events.write, expires_at 2027-01-31T00:00:00.000Z, secret to s"}},
+	{name: "new token that has expired", file: key + ", expires_at: 2026-11-30T00:00:00Z}", state: state(nil), unchanged: 1,
+		want: []string{"+ token acme backend: user me, scopes events.read events.write, expires_at 2026-11-30T00:00:00.000Z, secret to s",
+			`!4 expires_at of token "backend" of program acme is in the past`}},
+	{name: "new token, file exists", file: key + "}", state: state(nil), unchanged: 1, output: Output{Exists: true},
+		want: []string{"+ token acme backend: user me, scopes events.read events.write, secret to s",
+			"!4 s exists and is not overwritten: move it, or set another file"}},
+	{name: "new token, no directory", file: key + "}", state: state(nil), unchanged: 1, output: Output{Problem: "x is not a directory"},
+		want: []string{"+ token acme backend: user me, scopes events.read events.write, secret to s",
+			"!4 s cannot be created: x is not a directory"}},
+	{name: "same token", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 2},
+	{name: "same token, its file is gone", file: key + ", expires_at: null}", state: tokens(token("t1", "events.write", "events.read")),
+		unchanged: 2},
+	{name: "token with other scopes", file: key + ", expires_at: 2027-01-31T00:00:00Z}", unchanged: 1,
+		state: tokens(token("t1", "events.read")),
+		want: []string{`!4 token "backend" (t1) of program acme differs and cannot be changed: scopes events.read → events.read events.write, ` +
+			`expires_at never → 2027-01-31T00:00:00.000Z; --replace-tokens creates a new one and revokes this one`}},
+	{name: "token to replace", file: key + "}", state: tokens(token("t1", "events.read")), unchanged: 1,
+		options: Options{ReplaceTokens: true},
+		want:    []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1"}},
+	{name: "token to replace, file exists", file: key + "}", state: tokens(token("t1", "events.read")), unchanged: 1,
+		options: Options{ReplaceTokens: true}, output: Output{Exists: true},
+		want: []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1",
+			"!4 s exists and is not overwritten: move it, or set another file"}},
+	{name: "two tokens", file: key + "}", state: tokens(token("t1", "events.read"), token("t2", "events.read", "events.write")), unchanged: 1,
+		want: []string{`!4 program acme has several tokens with the name "backend": t2 is as the file says, t1 is not; ` +
+			`--replace-tokens revokes the others`}},
+	{name: "two tokens, one to revoke", file: key + "}", unchanged: 1, options: Options{ReplaceTokens: true},
+		state: tokens(token("t1", "events.read"), token("t2", "events.read", "events.write")),
+		want:  []string{"- token acme backend (t2): revoke t1 of the same name"}},
+	{name: "two equal tokens", file: key + "}", unchanged: 1, options: Options{ReplaceTokens: true},
+		state: tokens(token("t1", "events.write", "events.read"), token("t2", "events.read", "events.write")),
+		want:  []string{`!4 program acme has 2 tokens with the name "backend": t1, t2; revoke one of them`}},
+	{name: "token without its secret", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 1,
+		output: Output{Began: now.Add(time.Minute)},
+		want:   []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1"}},
+	{name: "token of before the interrupted run", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 1,
+		output: Output{Began: now.Add(time.Hour)},
+		want: []string{`!4 an interrupted run has not written the secret of token "backend" (t1) of program acme: --replace-tokens creates ` +
+			`a new one and revokes this one; if the secret is known, remove s.pending`}},
+	{name: "used token of an interrupted run", file: key + "}", unchanged: 1, output: Output{Began: now.Add(time.Minute)},
+		state: tokens(TokenState{ID: "t1", Name: "backend", User: "me", Scopes: []string{"events.read", "events.write"}, CreatedAt: now,
+			Used: true}),
+		want: []string{`!4 an interrupted run has not written the secret of token "backend" (t1) of program acme: --replace-tokens creates ` +
+			`a new one and revokes this one; if the secret is known, remove s.pending`}},
+	{name: "interrupted between file and pending file", file: key + "}", unchanged: 2,
+		state: tokens(token("t1", "events.write", "events.read")), output: Output{Began: now, Exists: true}},
+}
+
 // TestDiff compares files with states. want has the lines of the changes, and problems that
 // begin with !.
 func TestDiff(t *testing.T) {
-	for _, test := range []struct {
-		name, file string
-		state      *State
-		output     Output
-		options    Options
-		want       []string
-		unchanged  int
-	}{
-		{name: "new type", file: "event_types: [{name: a.b, schema: {}}]", state: state(nil), want: []string{"+ event type a.b"}},
-		{name: "same type", file: "event_types: [{name: pong, schema: {b: [1, x], a: 1.0}}]", state: state(nil), unchanged: 1},
-		{name: "changed type", file: "event_types: [{name: pong, schema: {b: [2, x], c: {d: 1}}}]", state: state(nil),
-			want: []string{"~ event type pong: -schema.a, schema.b[0] 1.0 → 2, +schema.c"}},
-
-		{name: "new program", file: "programs: [{id: other, name: Other, limits: {rate_limit: 5, max_in_flight: null}}]", state: state(nil),
-			want: []string{`+ program other: name "Other", limits.rate_limit 5, limits.max_in_flight no limit`}},
-		{name: "new program without settings", file: "programs: [{id: other}]", state: state(nil), want: []string{"+ program other"}},
-		{name: "same program", file: "programs: [{id: acme, name: Acme, limits: {rate_limit: 600, max_in_flight: null}}]", state: state(nil),
-			unchanged: 1},
-		{name: "only what the file has", file: "programs: [{id: acme}]", state: state(nil), unchanged: 1},
-		{name: "changed program", file: "programs: [{id: acme, name: '', limits: {rate_limit: null, max_in_flight: 9}}]", state: state(nil),
-			want: []string{`~ program acme: name "Acme" → "", limits.rate_limit 600 → the default of the installation, ` +
-				`limits.max_in_flight no limit → 9`}},
-
-		{name: "new subscription", file: hook + ", active: false}", state: state(nil), unchanged: 1,
-			want: []string{"+ subscription acme https://a.example/: events pong ping, active false"}},
-		{name: "same subscription", file: hook + "}", state: subscriptions(current("s1", "https://a.example/?key=1", "x")), unchanged: 2},
-		{name: "changed subscription", file: hook + ", max_in_flight: 16, max_per_second: 0.5, description: y}", unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
-			want: []string{`~ subscription acme https://a.example/ (s1): description "x" → "y", max_in_flight 8 → 16, ` +
-				`max_per_second no limit → 0.5`}},
-		{name: "changed events", file: strings.Replace(hook, "[pong, ping]", "[pong]", 1) + "}", unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "")),
-			want:  []string{"~ subscription acme https://a.example/ (s1): events -ping"}},
-		{name: "unknown event", file: strings.Replace(hook, "[pong, ping]", "[pomg]", 1) + "}", state: state(nil), unchanged: 1,
-			want: []string{"+ subscription acme https://a.example/: events pomg",
-				`!4 there is no event type "pomg", neither in the service nor in the file`}},
-		{name: "event of the file", state: state(nil), unchanged: 1,
-			file: "event_types: [{name: new.one, schema: {}}]\n" + strings.Replace(hook, "[pong, ping]", "[new.one]", 1) + "}",
-			want: []string{"+ event type new.one", "+ subscription acme https://a.example/: events new.one"}},
-
-		{name: "one URL twice in the service", file: hook + "}", unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "y")),
-			want: []string{`!4 program acme has 2 subscriptions with this url and another description: s1 ("x"), s2 ("y"); ` +
-				`use its description, or give it one of its own in the file`}},
-		{name: "one URL twice, told apart", file: hook + ", description: y}", unchanged: 2,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "y"))},
-		{name: "identical twins", file: hook + ", description: x}", unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "x")),
-			want: []string{`!4 2 subscriptions of program acme have this url and description: s1 ("x"), s2 ("x"); ` +
-				`give them different descriptions`}},
-		{name: "one URL twice in the file", file: hooks, unchanged: 2, state: subscriptions(current("s1", "https://a.example/?key=1", "")),
-			want: []string{`+ subscription acme https://a.example/: description "second", events ping`}},
-		{name: "one URL twice in the file, unclear", file: hooks, unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
-			want: []string{
-				`!4 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
-				`!5 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
-			}},
-
-		{name: "new header", file: hook + ", authorization_header: {env: A}}", unchanged: 1,
-			state: subscriptions(current("s1", "https://a.example/?key=1", "")),
-			want:  []string{"~ subscription acme https://a.example/ (s1): authorization_header set"}},
-		{name: "header that is set", file: hook + ", authorization_header: {env: A}}", unchanged: 2, state: withHeader()},
-		{name: "header to update", file: hook + ", authorization_header: {env: A}}", unchanged: 1, state: withHeader(),
-			options: Options{UpdateSecrets: true}, want: []string{"~ subscription acme https://a.example/ (s1): authorization_header set again"}},
-		{name: "header to remove", file: hook + ", authorization_header: null}", unchanged: 1, state: withHeader(),
-			want: []string{"~ subscription acme https://a.example/ (s1): authorization_header removed"}},
-		{name: "no header", file: hook + ", authorization_header: null}", unchanged: 2, options: Options{UpdateSecrets: true},
-			state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
-		{name: "signing secret of a subscription that exists", file: hook + ", signing_secret: {env: A}}", unchanged: 2,
-			options: Options{UpdateSecrets: true}, state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
-		{name: "secrets of a new subscription", file: hook + ", authorization_header: {env: A}, signing_secret: {env: B}}", unchanged: 1,
-			state: state(nil),
-			want:  []string{"+ subscription acme https://a.example/: events pong ping, authorization_header set, signing_secret set"}},
-		{name: "signing secret to a file", file: hook + ", signing_secret_file: s}", unchanged: 1, state: state(nil),
-			want: []string{"+ subscription acme https://a.example/: events pong ping, signing secret to s"}},
-		{name: "signing secret to a file that exists", file: hook + ", signing_secret_file: s}", unchanged: 1, state: state(nil),
-			output: Output{Exists: true},
-			want: []string{"+ subscription acme https://a.example/: events pong ping, signing secret to s",
-				"!4 s exists and is not overwritten: move it, or set another file"}},
-		{name: "signing secret lost", file: hook + ", signing_secret_file: s}", unchanged: 1, output: Output{Began: now},
-			state: subscriptions(current("s1", "https://a.example/?key=1", "")),
-			want: []string{"~ subscription acme https://a.example/ (s1): new signing secret to s because an interrupted run has not " +
-				"written it"}},
-
-		{name: "new token", file: key + ", expires_at: 2027-01-31T00:00:00Z}", state: state(nil), unchanged: 1,
-			want: []string{"+ token acme backend: user me, scopes events.read events.write, expires_at 2027-01-31T00:00:00.000Z, secret to s"}},
-		{name: "new token that has expired", file: key + ", expires_at: 2026-11-30T00:00:00Z}", state: state(nil), unchanged: 1,
-			want: []string{"+ token acme backend: user me, scopes events.read events.write, expires_at 2026-11-30T00:00:00.000Z, secret to s",
-				`!4 expires_at of token "backend" of program acme is in the past`}},
-		{name: "new token, file exists", file: key + "}", state: state(nil), unchanged: 1, output: Output{Exists: true},
-			want: []string{"+ token acme backend: user me, scopes events.read events.write, secret to s",
-				"!4 s exists and is not overwritten: move it, or set another file"}},
-		{name: "new token, no directory", file: key + "}", state: state(nil), unchanged: 1, output: Output{Problem: "x is not a directory"},
-			want: []string{"+ token acme backend: user me, scopes events.read events.write, secret to s",
-				"!4 s cannot be created: x is not a directory"}},
-		{name: "same token", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 2},
-		{name: "same token, its file is gone", file: key + ", expires_at: null}", state: tokens(token("t1", "events.write", "events.read")),
-			unchanged: 2},
-		{name: "token with other scopes", file: key + ", expires_at: 2027-01-31T00:00:00Z}", unchanged: 1,
-			state: tokens(token("t1", "events.read")),
-			want: []string{`!4 token "backend" (t1) of program acme differs and cannot be changed: scopes events.read → events.read events.write, ` +
-				`expires_at never → 2027-01-31T00:00:00.000Z; --replace-tokens creates a new one and revokes this one`}},
-		{name: "token to replace", file: key + "}", state: tokens(token("t1", "events.read")), unchanged: 1,
-			options: Options{ReplaceTokens: true},
-			want:    []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1"}},
-		{name: "token to replace, file exists", file: key + "}", state: tokens(token("t1", "events.read")), unchanged: 1,
-			options: Options{ReplaceTokens: true}, output: Output{Exists: true},
-			want: []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1",
-				"!4 s exists and is not overwritten: move it, or set another file"}},
-		{name: "two tokens", file: key + "}", state: tokens(token("t1", "events.read"), token("t2", "events.read", "events.write")), unchanged: 1,
-			want: []string{`!4 program acme has several tokens with the name "backend": t2 is as the file says, t1 is not; ` +
-				`--replace-tokens revokes the others`}},
-		{name: "two tokens, one to revoke", file: key + "}", unchanged: 1, options: Options{ReplaceTokens: true},
-			state: tokens(token("t1", "events.read"), token("t2", "events.read", "events.write")),
-			want:  []string{"- token acme backend (t2): revoke t1 of the same name"}},
-		{name: "two equal tokens", file: key + "}", unchanged: 1, options: Options{ReplaceTokens: true},
-			state: tokens(token("t1", "events.write", "events.read"), token("t2", "events.read", "events.write")),
-			want:  []string{`!4 program acme has 2 tokens with the name "backend": t1, t2; revoke one of them`}},
-		{name: "token without its secret", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 1,
-			output: Output{Began: now.Add(time.Minute)},
-			want:   []string{"~ token acme backend: user me, scopes events.read events.write, secret to s, then revoke t1"}},
-		{name: "token of before the interrupted run", file: key + "}", state: tokens(token("t1", "events.write", "events.read")), unchanged: 1,
-			output: Output{Began: now.Add(time.Hour)},
-			want: []string{`!4 an interrupted run has not written the secret of token "backend" (t1) of program acme: --replace-tokens creates ` +
-				`a new one and revokes this one; if the secret is known, remove s.pending`}},
-		{name: "used token of an interrupted run", file: key + "}", unchanged: 1, output: Output{Began: now.Add(time.Minute)},
-			state: tokens(TokenState{ID: "t1", Name: "backend", User: "me", Scopes: []string{"events.read", "events.write"}, CreatedAt: now,
-				Used: true}),
-			want: []string{`!4 an interrupted run has not written the secret of token "backend" (t1) of program acme: --replace-tokens creates ` +
-				`a new one and revokes this one; if the secret is known, remove s.pending`}},
-		{name: "interrupted between file and pending file", file: key + "}", unchanged: 2,
-			state: tokens(token("t1", "events.write", "events.read")), output: Output{Began: now, Exists: true}},
-	} {
+	for _, test := range diffTests {
 		t.Run(test.name, func(t *testing.T) {
 			f, err := parse("f.yml", "", []byte(test.file))
 			if err != nil {

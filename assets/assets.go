@@ -36,9 +36,11 @@ var contentTypes = map[string]string{
 	".css": "text/css; charset=utf-8",
 	".js":  "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml",
+	".png": "image/png",
+	".jpg": "image/jpeg",
 }
 
-// Assets serves the files. It does not change once it is made.
+// Assets serves the files. It does not change once it serves.
 type Assets struct {
 	paths map[string]string // by file name
 	files map[string]*file  // by path
@@ -62,12 +64,13 @@ func New() *Assets {
 		if err != nil {
 			panic(err)
 		}
-		a.add(e.Name(), content)
+		a.Add(e.Name(), content)
 	}
 	return a
 }
 
-func (a *Assets) add(name string, content []byte) {
+// Add adds a file, whose type follows from its name: css, js, svg, png or jpg.
+func (a *Assets) Add(name string, content []byte) {
 	ext := path.Ext(name)
 	hash := sha256.Sum256(content)
 	at := Prefix + strings.TrimSuffix(name, ext) + "." + hex.EncodeToString(hash[:8]) + ext

@@ -78,7 +78,7 @@ func checkCompressed(t *testing.T, a *Assets, path string, want []byte) {
 
 func TestHashFollowsContent(t *testing.T) {
 	one, other := New(), New()
-	other.add("style.css", []byte("body { color: red }"))
+	other.Add("style.css", []byte("body { color: red }"))
 	if one.Path("style.css") == other.Path("style.css") {
 		t.Errorf("two contents have one path, %s", one.Path("style.css"))
 	}

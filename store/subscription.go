@@ -237,6 +237,22 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 	return plain, err
 }
 
+// Sign returns the signature of an attempt with the current signing secret of a subscription. The
+// error is a *webhook.Error if there is no such subscription.
+func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID string, at time.Time, body []byte) (string, error) {
+	var encrypted []byte
+	err := s.db.Scan(ctx, "SELECT signing_secret FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL",
+		[]any{id, programID}, &encrypted)
+	if err != nil {
+		return "", notFound(err, "subscription")
+	}
+	plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
+	if err != nil {
+		return "", err
+	}
+	return webhook.SigningSecret(plain).Sign(deliveryID, at, body), nil
+}
+
 const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expires_at, secret)
 	SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret
 	FROM subscriptions s WHERE id = ? RETURNING expires_at`

@@ -39,6 +39,9 @@ type SubscriptionSummary struct {
 // colon.
 func AdminUser(email string) string { return "admin:" + email }
 
+// PortalUser returns the user of records that were created in the portal, opened by a link.
+func PortalUser(linkID string) string { return "portal:" + linkID }
+
 // completedAmong is the number of completed deliveries of a subscription, newest first, among
 // which the last success is searched.
 const completedAmong = "100"

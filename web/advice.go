@@ -73,6 +73,15 @@ func adviceOf(a *webhook.Attempt) advice {
 	return classAdvice[a.ResponseStatus/100]
 }
 
+// partnerAdvice is advice for the partner, who runs the endpoint.
+func partnerAdvice(a *webhook.Attempt) advice {
+	of := advice{adviceOf(a).what, partnerCheckOf(a.Error, a.ResponseStatus)}
+	if a.Result == webhook.ResultSuccess {
+		of.todo = ""
+	}
+	return of
+}
+
 // outcomeText is what an attempt came to in full: 503 Service Unavailable, or its
 // error.
 func outcomeText(a *webhook.Attempt) string {

@@ -22,7 +22,11 @@ type auditPages struct{ *site }
 // The subject is the id of the record that it was done to. The detail is in
 // words, without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
-	return webhook.AuditEntry{Admin: r.admin, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID,
+	who := r.admin
+	if r.portal.session.ID != "" {
+		who = "portal:" + r.portal.session.ID
+	}
+	return webhook.AuditEntry{Admin: who, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID,
 		Detail: detail}
 }
 

@@ -17,12 +17,12 @@ type deliveryRow struct {
 
 // deliveryNoteOf says in a word or two what the status leaves open, and more of that for
 // a title, "" where there is no more to say.
-func deliveryNoteOf(d *webhook.Delivery) (short, long string) {
+func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 	switch {
 	case d.FailureReason == webhook.FailureAttemptsExhausted:
-		return "no attempts left", failureText(d.FailureReason)
+		return "no attempts left", failureText(d.FailureReason, forPartner)
 	case d.FailureReason != webhook.FailureNone:
-		return ui.Words(string(d.FailureReason)), failureText(d.FailureReason)
+		return ui.Words(string(d.FailureReason)), failureText(d.FailureReason, forPartner)
 	case d.Status != webhook.StatusPending:
 		return "", ""
 	case d.NextAttemptAt.IsZero():
@@ -34,13 +34,16 @@ func deliveryNoteOf(d *webhook.Delivery) (short, long string) {
 
 // failureText says why a delivery failed permanently, "" for a reason that needs no
 // explanation.
-func failureText(r webhook.FailureReason) string {
+func failureText(r webhook.FailureReason, forPartner bool) string {
 	switch r {
 	case webhook.FailureAttemptsExhausted:
 		return "All " + strconv.Itoa(webhook.MaxAttempts) + " attempts failed. The delivery is not retried automatically."
 	case webhook.FailureRejected:
 		return "The endpoint rejected the delivery. Of the error statuses, only 5xx is retried."
 	case webhook.FailureBlocked:
+		if forPartner {
+			return "The URL resolves to an address that is not allowed, such as a private one."
+		}
 		return "The URL resolves to an address that is not allowed. Permit it with --allow-destination."
 	case webhook.FailureSubscriptionDeleted:
 		return "The subscription was deleted before it could be delivered."

@@ -140,6 +140,36 @@ func (h *deliveryPages) list(r *request) (response, error) {
 	return a, nil
 }
 
+// listOfProgram is list for a partner: the deliveries of the own program, without live updates.
+func (h *deliveryPages) listOfProgram(r *request) (response, error) {
+	v, err := r.listing(webhook.ProgramDeliveryList)
+	if err != nil {
+		return response{}, err
+	}
+	v.Events = h.eventNames()
+	l := deliveryList{list: v}
+	a := response{}
+	if v.Error == nil {
+		l.failed, a.status, err = h.loaded(r, v, func() error {
+			page, next, err := h.store.Deliveries().PageProgram(r.Context(), r.program, &v.Query)
+			if err != nil {
+				return err
+			}
+			l.next, l.pager = next, v.FeedPages("", next)
+			l.rows, err = h.deliveryRows(r.Context(), page)
+			return err
+		}())
+		if err != nil {
+			return response{}, err
+		}
+	}
+	if v.Error != nil {
+		a.status = http.StatusBadRequest
+	}
+	a.page = deliveriesPage(h.frame(r, "Deliveries"), &l)
+	return a, nil
+}
+
 // readList fills a page, and returns the newest delivery there was before.
 func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err error) {
 	ctx, q := r.Context(), ofProgram(&l.list.Query, r.program)

@@ -65,8 +65,14 @@ func (a *attemptRecord) answered() bool {
 // deliveryPage reads a delivery for its page.
 func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
+	if err == nil && !r.mine(view.ProgramID) {
+		err = webhook.NotFound("delivery")
+	}
 	if err != nil {
 		return nil, asProblem(err)
+	}
+	if r.portal.in() {
+		withoutResponses(view.Attempts)
 	}
 	d := &deliveryRecord{DeliveryView: view}
 	if d.to, err = h.subscriptionState(r.Context(), time.Now(), &view.Subscription); err != nil {
@@ -76,6 +82,11 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 		d.body = webhook.AppendBody(nil, d.ID, d.SubscriptionID, d.ProgramID, d.EventJSON)
 	}
 	d.attempts = attemptRecords(d.ID, view.Attempts)
+	for i := range d.attempts {
+		if r.portal.in() {
+			d.attempts[i].advice = partnerAdvice(&d.attempts[i].Attempt)
+		}
+	}
 	for i := range d.attempts {
 		if d.attempts[i].answered() {
 			d.last = d.attempts[i].Number
@@ -93,9 +104,17 @@ func (h *deliveryPages) show(r *request) (response, error) {
 	}
 	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() {
-		f.Live = &ui.Live{Stream: deliveryPath(d.ID) + "/stream", From: d.state(), Page: f.Address, Noun: "attempt"}
+		f.Live = &ui.Live{Stream: ui.At(r.Context(), deliveryPath(d.ID)+"/stream"), From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
 	return response{page: deliveryPage(f, d)}, nil
+}
+
+// withoutResponses removes from attempts what only admins see, as in the API.
+func withoutResponses(attempts []webhook.Attempt) {
+	for i := range attempts {
+		a := &attempts[i]
+		a.ResponseHeader, a.ResponseBody, a.ResponseTruncated, a.ErrorFact = "", nil, false, ""
+	}
 }
 
 // state is another one whenever the page is.

@@ -12,22 +12,32 @@ import (
 )
 
 const (
-	noteCookie = "note"
-	noteLife   = 60   // seconds
-	maxNote    = 1500 // bytes of text; a cookie holds 4,096
+	noteCookie       = "note"
+	portalNoteCookie = "portal-note"
+
+	noteLife = 60   // seconds
+	maxNote  = 1500 // bytes of text; a cookie holds 4,096
 )
 
 // newNoteCookie makes the cookie of a note.
-func (w *Web) newNoteCookie(n *ui.Note) *http.Cookie {
+func (w *Web) newNoteCookie(r *http.Request, n *ui.Note) *http.Cookie {
 	text := *n
 	text.Text = cutText(text.Text, maxNote)
 	b, _ := json.Marshal(text) // two strings can be written
-	return w.noteCookie(base64.RawURLEncoding.EncodeToString(append(w.noteMAC(b), b...)), noteLife)
+	return w.noteCookie(r, base64.RawURLEncoding.EncodeToString(append(w.noteMAC(b), b...)), noteLife)
 }
 
-func (w *Web) noteCookie(value string, age int) *http.Cookie {
+// noteName is the name of the cookie: admins and partners have notes of their own.
+func noteName(r *http.Request) string {
+	if inPortal(r) {
+		return portalNoteCookie
+	}
+	return noteCookie
+}
+
+func (w *Web) noteCookie(r *http.Request, value string, age int) *http.Cookie {
 	return &http.Cookie{
-		Name: noteCookie, Value: value, Path: "/", MaxAge: age,
+		Name: noteName(r), Value: value, Path: "/", MaxAge: age,
 		Secure: w.cfg.Secure, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
 }
@@ -40,7 +50,7 @@ func (w *Web) noteMAC(b []byte) []byte {
 
 // readNote returns the note of a request, nil for none that this process made.
 func (w *Web) readNote(r *http.Request) *ui.Note {
-	c, err := r.Cookie(noteCookie)
+	c, err := r.Cookie(noteName(r))
 	if err != nil {
 		return nil
 	}

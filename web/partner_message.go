@@ -36,14 +36,17 @@ var statusChecks = map[int]string{
 }
 
 // partnerCheck is what a partner checks after the last failure of an incident.
-func partnerCheck(i *webhook.Incident) string {
-	if i.Error != webhook.ErrorNone {
-		return errorChecks[i.Error]
+func partnerCheck(i *webhook.Incident) string { return partnerCheckOf(i.Error, i.ResponseStatus) }
+
+// partnerCheckOf is what a partner checks after an attempt with an error or a status.
+func partnerCheckOf(code webhook.ErrorCode, status int) string {
+	if code != webhook.ErrorNone {
+		return errorChecks[code]
 	}
-	if check, ok := statusChecks[i.ResponseStatus]; ok {
+	if check, ok := statusChecks[status]; ok {
 		return check
 	}
-	switch i.ResponseStatus / 100 {
+	switch status / 100 {
 	case 3:
 		return "Does the URL redirect? Redirects are not followed: set the URL of the subscription to the final address."
 	case 5:

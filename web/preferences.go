@@ -80,6 +80,27 @@ func (p preferences) cookie(secure bool) *http.Cookie {
 	return c
 }
 
+// read takes the preferences that a form has. It reports whether the time zone is known.
+func (p *preferences) read(form url.Values) bool {
+	if form.Has("theme") {
+		switch t := ui.Theme(form.Get("theme")); t {
+		case ui.ThemeSystem, ui.ThemeLight, ui.ThemeDark:
+			p.theme = t
+		}
+	}
+	if form.Has("zone") {
+		zone, ok := readZone(strings.TrimSpace(form.Get("zone")))
+		if !ok {
+			return false
+		}
+		p.zone = zone
+	}
+	if form.Has("keys") {
+		p.keys = form.Get("keys") != "off"
+	}
+	return true
+}
+
 // showPreferences shows the page of the same name.
 func (h *accountPages) showPreferences(r *request) (response, error) {
 	return response{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
@@ -92,25 +113,12 @@ func (h *accountPages) savePreferences(r *request) (response, error) {
 		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid form", text: "Nothing was changed."}
 	}
 	p := readPreferences(r.Request)
-	if r.PostForm.Has("theme") {
-		switch t := ui.Theme(r.PostForm.Get("theme")); t {
-		case ui.ThemeSystem, ui.ThemeLight, ui.ThemeDark:
-			p.theme = t
-		}
-	}
-	if r.PostForm.Has("zone") {
-		name := strings.TrimSpace(r.PostForm.Get("zone"))
-		zone, ok := readZone(name)
-		if !ok {
-			return response{
-				status: http.StatusUnprocessableEntity,
-				page:   preferencesPage(h.frame(r, "Preferences"), p, name, "must be UTC or the name of a time zone, such as Europe/Berlin"),
-			}, nil
-		}
-		p.zone = zone
-	}
-	if r.PostForm.Has("keys") {
-		p.keys = r.PostForm.Get("keys") != "off"
+	if !p.read(r.PostForm) {
+		return response{
+			status: http.StatusUnprocessableEntity,
+			page: preferencesPage(h.frame(r, "Preferences"), p, strings.TrimSpace(r.PostForm.Get("zone")),
+				"must be UTC or the name of a time zone, such as Europe/Berlin"),
+		}, nil
 	}
 	return response{location: localPath(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
 }

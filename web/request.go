@@ -19,6 +19,7 @@ type request struct {
 	keys    bool            // keyboard shortcuts are on
 	admin   string          // the email address, "" without a session
 	session webhook.Session // the zero session without one
+	portal  portalVisit     // of a page of the portal
 	program string          // the parameter program, "" for all
 	note    *ui.Note        // result of the POST before, shown once; nil for none
 
@@ -30,6 +31,9 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	p := readPreferences(r)
 	// A query that cannot be read has no program; the handler says so.
 	values, _ := url.ParseQuery(r.URL.RawQuery)
+	if inPortal(r) {
+		r = r.WithContext(ui.WithBase(r.Context(), portalBase))
+	}
 	req := &request{
 		Request: r, id: id, clock: ui.Clock{Now: time.Now(), Zone: p.zone},
 		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as it is, when there can be one of that name

@@ -103,19 +103,20 @@ func (w *Web) serve(do handler) http.Handler {
 		if seen, ok := rw.(*responseRecorder); ok {
 			seen.admin = r.admin
 		}
+		rw.Header().Set("Content-Security-Policy", r.portal.policy())
 		if err != nil {
 			w.fail(rw, r, err)
 			return
 		}
 		for _, c := range a.cookies {
-			http.SetCookie(rw, c)
+			http.SetCookie(rw, r.portal.adapt(c))
 		}
 		switch {
 		case a.location != "":
 			if a.note != nil {
-				http.SetCookie(rw, w.newNoteCookie(a.note))
+				http.SetCookie(rw, r.portal.adapt(w.newNoteCookie(r.Request, a.note)))
 			}
-			rw.Header().Set("Location", a.location)
+			rw.Header().Set("Location", ui.At(r.Context(), a.location))
 			rw.WriteHeader(http.StatusSeeOther)
 		case a.file != nil:
 			w.send(rw, r, a.file)
@@ -123,7 +124,7 @@ func (w *Web) serve(do handler) http.Handler {
 			w.follow(rw, r, a.stream)
 		default:
 			if r.note != nil {
-				http.SetCookie(rw, w.noteCookie("", -1))
+				http.SetCookie(rw, r.portal.adapt(w.noteCookie(r.Request, "", -1)))
 			}
 			w.headers(rw, a.status, a.retryAfter)
 			w.write(rw, cmp.Or(a.status, http.StatusOK), !a.secret && assets.AcceptsGzip(r.Header), &body)
@@ -144,6 +145,9 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 			title: "This page could not be loaded",
 			text:  "The service failed to handle the request. Search its log for the request ID below.",
 		}
+	}
+	if inPortal(r.Request) {
+		p = portalProblem(p)
 	}
 	if p.allow != "" {
 		rw.Header().Set("Allow", p.allow)
@@ -257,7 +261,8 @@ func (w *Web) acknowledge(r *request, a *response, err error) error {
 		return err
 	case err == nil && a.status >= http.StatusBadRequest:
 		return nil
-	case err != nil && !(r.admin != "" && errors.As(err, &p) && (p.status == http.StatusNotFound || p.status == http.StatusConflict)):
+	case err != nil && !((r.admin != "" || r.portal.in()) && errors.As(err, &p) &&
+		(p.status == http.StatusNotFound || p.status == http.StatusConflict)):
 		return err
 	}
 	late := w.store.Acknowledge(r.Context())

@@ -70,7 +70,7 @@ func TestNote(t *testing.T) {
 		t.Errorf("the note is shown again:\n%s", again.body)
 	}
 	for _, forged := range []string{"", "x", "eyJrIjoic3VjY2VzcyIsInQiOiJoaSJ9",
-		w.newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
+		w.newNoteCookie(httptest.NewRequest("GET", "/", nil), &ui.Note{Kind: ui.NoteSuccess, Text: "hi"}).Value[:60]} {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.AddCookie(&http.Cookie{Name: noteCookie, Value: forged})
 		if got := w.readNote(r); got != nil {
@@ -78,7 +78,7 @@ func TestNote(t *testing.T) {
 		}
 	}
 	r := httptest.NewRequest("GET", "/", nil)
-	r.AddCookie(testWeb(t, nil).newNoteCookie(&ui.Note{Kind: ui.NoteSuccess, Text: "hi"}))
+	r.AddCookie(testWeb(t, nil).newNoteCookie(r, &ui.Note{Kind: ui.NoteSuccess, Text: "hi"}))
 	if got := w.readNote(r); got != nil {
 		t.Errorf("the note of another process is taken: %v", got)
 	}

@@ -321,7 +321,7 @@ func localPath(s, otherwise string) string {
 		!strings.HasPrefix(s, "/") || strings.Contains(u.Path, "//") || strings.ContainsFunc(s, odd) || strings.ContainsFunc(u.Path, odd) {
 		return otherwise
 	}
-	for _, path := range []string{"/sign-in", "/sign-out", "/setup", "/invitation"} {
+	for _, path := range []string{"/sign-in", "/sign-out", "/setup", "/invitation", portalBase + "/link", portalBase + "/sign-out"} {
 		if u.Path == path || strings.HasPrefix(u.Path, path+"/") {
 			return otherwise
 		}

@@ -21,6 +21,7 @@ type site struct {
 	curl         ui.Curl         // renders the examples of API requests
 	sectionPages map[string]bool // the paths of the sections that have a page
 	statuses     statusCache
+	brand        portalBrand
 }
 
 // sections are the pages of the navigation, in its order. One without a route
@@ -49,6 +50,10 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	}
 	if r.Method == "GET" || r.Method == "HEAD" {
 		f.Address = r.URL.RequestURI()
+	}
+	if inPortal(r.Request) {
+		h.portalFrame(r, &f)
+		return f
 	}
 	for _, s := range sections {
 		if h.sectionPages[s.Path] {

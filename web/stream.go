@@ -140,6 +140,12 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 			return found && r.session.Role == role, err
 		}
 	}
+	if r.portal.in() {
+		s.stillSignedIn = func() (bool, error) {
+			_, good, err := w.store.Portal().Session(r.Context(), r.portal.secret)
+			return good, err
+		}
+	}
 	if err := s.idle(); err != nil {
 		return
 	}

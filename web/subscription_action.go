@@ -22,14 +22,25 @@ const (
 	// onceLife is how long a form that works once can be filled in.
 	onceLife = 2 * time.Hour
 	maxOnce  = 1024
+	// maxPortalOnce is for partners, who cannot use up what admins have.
+	maxPortalOnce = 8192
 )
 
 // issueOnce returns a code that lets the session submit a form once. The response shows a
 // secret, and reloading it submits the form again.
-func (h *subscriptionPages) issueOnce(r *request) string { return h.formCodes.issue(r.session.ID) }
+func (h *subscriptionPages) issueOnce(r *request) string {
+	if r.portal.in() {
+		return h.portalCodes.issue(r.portal.session.ID)
+	}
+	return h.formCodes.issue(r.session.ID)
+}
 
 // useOnce reports whether a form is submitted for the first time.
 func (h *subscriptionPages) useOnce(r *request, code string) bool {
+	if r.portal.in() {
+		of, good := h.portalCodes.use(code)
+		return good && of == r.portal.session.ID
+	}
 	of, good := h.formCodes.use(code)
 	return good && of == r.session.ID
 }

@@ -141,7 +141,9 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	p.groups = groupsOf(h.cfg.Rules.Catalog, p.events)
 	if p.editing == nil {
 		var err error
-		if p.programs, err = h.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		if r.portal.in() {
+			p.programs = []string{r.program}
+		} else if p.programs, err = h.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
 			return err
 		}
 		if len(p.programs) == 1 && p.program == "" {
@@ -173,6 +175,9 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 		return response{}, err
 	}
 	p := readSubscriptionForm(form)
+	if r.portal.in() {
+		p.program = r.program
+	}
 	if form.Get("step") == "check" {
 		if v := h.cfg.Rules.CheckURL(p.url); v != nil {
 			p.errors = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
@@ -196,7 +201,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
-		if s, secret, err = sw.CreateSubscription(p.program, store.AdminUser(r.admin), &fields, h.cfg.MaxSubscriptions); err != nil {
+		if s, secret, err = sw.CreateSubscription(p.program, r.user(), &fields, h.maxSubscriptions(r)); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
@@ -255,6 +260,9 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 		return response{}, err
 	}
 	p := readSubscriptionForm(form)
+	if r.portal.in() {
+		p.program = r.program
+	}
 	return response{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
 }
 

@@ -14,7 +14,8 @@ import (
 // subscriptionPages are the pages of subscriptions.
 type subscriptionPages struct {
 	*site
-	formCodes *codes // the forms that work once, by session
+	formCodes   *codes // the forms that work once, by session
+	portalCodes *codes // the same in the portal
 }
 
 // apiSubscriptions is the path of the subscriptions in the API.
@@ -59,7 +60,9 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 	}
 	page.curl = h.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
 	f := h.frame(r, "Subscriptions")
-	f.NewRows = page.newRows
+	if !r.portal.in() {
+		f.NewRows = page.newRows
+	}
 	return response{page: subscriptionsPage(f, &page), status: status}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"service/store"
@@ -62,6 +63,9 @@ func (p *pingResult) testName() string {
 // find reads the subscription of the path. The error is a problem when it does not exist.
 func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 	u, err := h.store.Subscriptions().View(r.Context(), r.PathValue("id"), recentDeliveries)
+	if err == nil && !r.mine(u.ProgramID) {
+		err = webhook.NotFound("subscription")
+	}
 	if err != nil {
 		return nil, asProblem(err)
 	}
@@ -109,6 +113,9 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 		p.incident = &i
 	} else if !isCallerError(err) {
 		return response{}, err
+	}
+	if p.incident != nil && r.portal.in() {
+		p.incident.ErrorFact = "" // for admins only
 	}
 	if after := h.cfg.DisableAfter; after > 0 && u.Status == webhook.HealthFailing {
 		p.disableAt = u.Failures.Since.Add(after)
@@ -216,7 +223,9 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 		if p.probe {
 			p.first = &d.Attempts[n-1] // it may have repeated a delivery
 		}
-		p.answer = firstLines(p.first)
+		if !r.portal.in() {
+			p.answer = firstLines(p.first)
+		}
 	}
 	return p, nil
 }
@@ -367,6 +376,9 @@ func (a *responseCount) share() string {
 func createdBy(user string) string {
 	if email, ok := adminOf(user); ok {
 		return email + " (admin)"
+	}
+	if strings.HasPrefix(user, store.PortalUser("")) {
+		return "a partner in the portal"
 	}
 	return "user " + user
 }

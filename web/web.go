@@ -90,6 +90,9 @@ type Config struct {
 	// asked once a page of the system.
 	Checks func(context.Context) []store.Finding
 
+	// Portal is how the portal of partners looks.
+	Portal PortalConfig
+
 	// Rules are those for subscriptions, and MaxSubscriptions is how many a
 	// program may have; 0 is no limit. BatchSize is the maximum number of
 	// events in a delivery.
@@ -148,6 +151,7 @@ type pages struct {
 	admins        *adminPages
 	audit         *auditPages
 	system        *systemPages
+	portal        *portalPages
 }
 
 // New returns the admin UI.
@@ -162,6 +166,7 @@ func New(cfg Config) *Web {
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, assets: assets.New(),
 		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, sectionPages: make(map[string]bool),
 	}
+	shared.brand = newPortalBrand(&cfg.Portal, shared.assets)
 	w := &Web{
 		site:     shared,
 		sessions: &sessions{store: cfg.Store, secure: cfg.Secure},
@@ -180,7 +185,7 @@ func New(cfg Config) *Web {
 		incidents:     &incidentPages{shared},
 		channels:      &channelPages{shared},
 		search:        &searchPages{shared},
-		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce)},
+		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce), portalCodes: newCodes(onceLife, maxPortalOnce)},
 		deliveries:    &deliveryPages{shared},
 		bulkRuns:      &bulkRunPages{shared},
 		events:        &eventPages{shared},
@@ -189,6 +194,8 @@ func New(cfg Config) *Web {
 		admins:        &adminPages{shared},
 		audit:         &auditPages{shared},
 		system:        &systemPages{shared},
+		portal: &portalPages{site: shared, sessions: w.sessions, pace: &portalPace{next: make(map[string]time.Time)},
+			roleOf: w.roleOf},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // most of a megabyte each: reused
 	rand.Read(w.noteKey[:])
@@ -211,6 +218,10 @@ const (
 	viewer   = webhook.RoleViewer
 	operator = webhook.RoleOperator
 	owner    = webhook.RoleOwner
+
+	// In the portal, whose routes no admin may use.
+	reader = webhook.Role("portal " + webhook.PortalRead)
+	writer = webhook.Role("portal " + webhook.PortalWrite)
 )
 
 // routeKind tells pages from what pages request by themselves, which does not keep the
@@ -227,10 +238,11 @@ func (w *Web) newMux() *http.ServeMux {
 	m := http.NewServeMux()
 	m.Handle(assets.Prefix, w.assets)
 	m.Handle("/", w.serve(w.pages.signIn.requireSession(notFound)))
-	for _, t := range w.routes() {
+	m.Handle(portalBase+"/", w.serve(w.pages.portal.require(reader, notFound)))
+	for _, t := range slices.Concat(w.routes(), w.portalRoutes()) {
 		m.Handle(t.path, w.serve(w.guard(t)))
 		w.roles[t.path] = t.role
-		if t.kind == pageRoute {
+		if t.kind == pageRoute && t.role != reader && t.role != writer {
 			w.sectionPages[strings.TrimSuffix(t.path, "{$}")] = t.get != nil
 		}
 	}
@@ -243,6 +255,8 @@ func (w *Web) guard(t route) handler {
 	switch {
 	case t.role == anyone:
 		return t.handle
+	case t.role == reader || t.role == writer:
+		return w.pages.portal.require(t.role, t.handle)
 	case t.kind == partRoute:
 		return w.pages.signIn.requireSessionUnnoted(w.requireRole(t.role, t.handle))
 	}
@@ -394,6 +408,51 @@ func (w *Web) settingRoutes() []route {
 		{"/account/sessions/{id}/revoke", viewer, pageRoute, by{post: p.account.revokeSession}},
 		{"/account/sign-out-everywhere", viewer, pageRoute, by{post: p.account.signOutEverywhere}},
 	}
+}
+
+// portalRoutes are the routes of the portal. Most are the admin's, for one program.
+func (w *Web) portalRoutes() []route {
+	p := &w.pages
+	all := []route{
+		{"/link/{code}", anyone, pageRoute, by{get: p.portal.showLink, post: p.portal.useLink}},
+		{"/{$}", reader, pageRoute, by{get: p.portal.home}},
+		{"/sign-out", reader, pageRoute, by{post: p.portal.signOut}},
+		{"/preferences", reader, pageRoute, by{post: p.portal.savePreferences}},
+		{"/verify", reader, pageRoute, by{get: p.portal.verify}},
+	}
+	for i := range all {
+		all[i].path = portalBase + all[i].path
+	}
+	all = append(all, route{portalBase, reader, pageRoute, by{get: p.portal.home}})
+	shared := []route{
+		{"/subscriptions", reader, pageRoute, by{get: p.subscriptions.list}},
+		{"/subscriptions/new", writer, pageRoute, by{get: p.subscriptions.newForm, post: p.subscriptions.create}},
+		{"/subscriptions/check-url", writer, pageRoute, by{post: p.subscriptions.checkURL}},
+		{"/subscriptions/{id}", reader, pageRoute, by{get: p.subscriptions.show}},
+		{"/subscriptions/{id}/edit", writer, pageRoute, by{get: p.subscriptions.editForm, post: p.subscriptions.update}},
+		{"/subscriptions/{id}/ping", writer, pageRoute, by{post: p.subscriptions.ping}},
+		{"/subscriptions/{id}/probe", writer, pageRoute, by{post: p.subscriptions.probe}},
+		{"/subscriptions/{id}/test", writer, pageRoute, by{post: p.subscriptions.test}},
+		{"/subscriptions/{id}/pause", writer, pageRoute, by{post: p.subscriptions.pause}},
+		{"/subscriptions/{id}/resume", writer, pageRoute, by{post: p.subscriptions.resume}},
+		{"/subscriptions/{id}/rotate-secret", writer, pageRoute, by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret}},
+		{"/subscriptions/{id}/replay", writer, pageRoute, by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay}},
+		{"/subscriptions/{id}/replays/{replay}/cancel", writer, pageRoute, by{post: p.subscriptions.cancelReplay}},
+		{"/subscriptions/{id}/delete", writer, pageRoute, by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete}},
+		{"/deliveries", reader, pageRoute, by{get: p.deliveries.listOfProgram}},
+		{"/deliveries/{id}", reader, pageRoute, by{get: p.deliveries.show}},
+		{"/deliveries/{id}/stream", reader, partRoute, by{get: p.deliveries.stream}},
+		{"/deliveries/{id}/body.json.txt", reader, pageRoute, by{get: p.deliveries.body}},
+		{"/deliveries/{id}/redeliver", writer, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
+		{"/deliveries/{id}/cancel", writer, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
+		{"/event-types", reader, pageRoute, by{get: p.eventTypes.list}},
+		{"/event-types/{name}", reader, pageRoute, by{get: p.eventTypes.show}},
+	}
+	for _, t := range shared {
+		t.path = portalBase + t.path
+		all = append(all, t)
+	}
+	return all
 }
 
 // withPrograms tells a page of an admin what programs there are, and how the service

@@ -35,6 +35,9 @@ const (
 	ActionTokenExport              Action = "token.export"
 	ActionAuditExport              Action = "audit.export"
 	ActionProgramDelete            Action = "program.delete"
+	ActionPortalLinkCreate         Action = "portal_link.create"
+	ActionPortalSessionBegin       Action = "portal_session.begin"
+	ActionPortalSessionEnd         Action = "portal_session.end"
 	ActionProgramExport            Action = "program.export"
 	ActionProgramImport            Action = "program.import"
 	ActionKeyRotate                Action = "key.rotate"
@@ -61,6 +64,7 @@ var actions = [...]Action{
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
+	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
 	ActionSessionBegin, ActionSessionEnd,

@@ -113,8 +113,8 @@ func (n *NewPortalLink) Check(now time.Time) (v []Validation) {
 		v = append(v, Validation{InvalidValue, "must be read or write", "role"})
 	}
 	// A second of tolerance, for clocks that differ a little.
-	if at := n.ExpiresAt; !at.IsZero() &&
-		(at.Before(now.Add(MinPortalLinkLife-time.Second)) || at.After(now.Add(MaxPortalLinkLife+time.Second))) {
+	least, most := now.Add(MinPortalLinkLife-time.Second), now.Add(MaxPortalLinkLife+time.Second)
+	if at := n.ExpiresAt; !at.IsZero() && (at.Before(least) || at.After(most)) {
 		v = append(v, Validation{InvalidValue, "must be 1 minute to 7 days from now", "expires_at"})
 	}
 	return v

@@ -14,5 +14,5 @@ func WithAccess(ctx context.Context, allowed func(address string) bool) context.
 // and forms that it does not allow are not shown. Without [WithAccess] everything is allowed.
 func Allowed(ctx context.Context, address string) bool {
 	allowed, ok := ctx.Value(accessKey{}).(func(string) bool)
-	return !ok || allowed(address)
+	return !ok || allowed(At(ctx, address))
 }

@@ -19,12 +19,15 @@ var actionVerbs = map[string]string{
 
 // actionLabels are the actions whose label is not their verb and their noun.
 var actionLabels = map[webhook.Action]string{
-	webhook.ActionSessionBegin:     "Sign in",
-	webhook.ActionSessionEnd:       "Sign out",
-	webhook.ActionRestoreRelease:   "Resume deliveries after restore",
-	webhook.ActionSubscriptionTest: "Send test event",
-	webhook.ActionAuditExport:      "Export audit log",
-	webhook.ActionKeyRotate:        "Rotate encryption key",
+	webhook.ActionSessionBegin:       "Sign in",
+	webhook.ActionSessionEnd:         "Sign out",
+	webhook.ActionRestoreRelease:     "Resume deliveries after restore",
+	webhook.ActionSubscriptionTest:   "Send test event",
+	webhook.ActionAuditExport:        "Export audit log",
+	webhook.ActionPortalLinkCreate:   "Create portal link",
+	webhook.ActionPortalSessionBegin: "Open portal",
+	webhook.ActionPortalSessionEnd:   "End portal access",
+	webhook.ActionKeyRotate:          "Rotate encryption key",
 }
 
 // ActionLabel names an action as the pages name it: Resend delivery, Edit subscription.

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"net/url"
+	"time"
 )
 
 // Frame is what a page has around its content.
@@ -28,6 +29,25 @@ type Frame struct {
 	NewRows   *NewRows   // of its list; nil when the page has none
 	Find      string     // what was searched for
 	Status    *Status    // of the service; nil when it is not known
+	Portal    *Portal    // nil on pages of the admin UI
+}
+
+// Portal is what a page of the portal has around its content, in place of what admins have.
+type Portal struct {
+	Name       string // of the operator
+	Logo       string // path of the logo, "" for none
+	Stylesheet string // path of the style sheet with the operator's colors, "" for none
+	Program    string // what the partner's program is called; "" without a session
+	Role       string
+	EndsAt     time.Time // of the session
+}
+
+// site is what the pages are called.
+func (f *Frame) site() string {
+	if f.Portal != nil {
+		return f.Portal.Name
+	}
+	return "service"
 }
 
 // withProgram is the address of this page's section with another program, "" for

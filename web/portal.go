@@ -1,0 +1,313 @@
+package web
+
+import (
+	"cmp"
+	"net/http"
+	"strings"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// The portal is the pages of a partner, limited to one program. They are below portalBase and are
+// made of the components of the admin pages; some are the same pages. A portal route accepts only
+// the cookie of a portal session, and an admin route only that of an admin.
+
+// portalBase begins the paths of the portal.
+const portalBase = "/portal"
+
+// inPortal reports whether a request is for the portal.
+func inPortal(r *http.Request) bool {
+	return r.URL.Path == portalBase || strings.HasPrefix(r.URL.Path, portalBase+"/")
+}
+
+// portalVisit is what a request for a page of the portal has of its visitor.
+type portalVisit struct {
+	session webhook.PortalSession // the zero session without one
+	secret  string                // in its cookie
+	program *webhook.Program      // of the session; nil without one
+	origins []string              // that may embed the response in an iframe
+	framed  bool                  // the browser shows the page in an iframe of another site
+}
+
+// in reports whether there is a session.
+func (v *portalVisit) in() bool { return v.program != nil }
+
+// portalPages are the pages that only the portal has.
+type portalPages struct {
+	*site
+	sessions *sessions
+	pace     *portalPace
+	roleOf   func(address string) webhook.Role // that a page or an action needs
+}
+
+// The cookies of a session. In an iframe of another site browsers send only cookies with
+// SameSite=None, and keep partitioned ones apart for each site that embeds the page.
+const (
+	portalCookie       = "portal"
+	framedPortalCookie = "portal-frame"
+)
+
+// portalSections are the pages of the navigation.
+var portalSections = []ui.Section{
+	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
+	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
+	{Path: "/event-types", Icon: "types", Label: "Event types"},
+	{Path: "/verify", Icon: "tokens", Label: "Verify signatures"},
+}
+
+// require passes on requests of partners whose role allows them. The role needed is reader or
+// writer.
+func (h *portalPages) require(need webhook.Role, do handler) handler {
+	return func(r *request) (response, error) {
+		if err := h.find(r); err != nil {
+			return response{}, err
+		}
+		if !r.portal.in() {
+			return response{}, &problem{status: http.StatusUnauthorized, title: "Your session has ended",
+				text: "The portal opens from a link that works once. Ask for a new link."}
+		}
+		r.program = r.portal.program.ID
+		if wait := h.pace.take(r.program, r.clock.Now); wait > 0 {
+			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many requests", text: "Try again in a few seconds.",
+				retryAfter: wait}
+		}
+		has := r.portal.session.Role
+		if !portalAllows(has, need) {
+			return response{}, &problem{status: http.StatusForbidden, title: "Your link does not allow this",
+				text: "You can view this program but not change it. Nothing was changed."}
+		}
+		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return portalAllows(has, h.roleOf(address)) }))
+		return do(r)
+	}
+}
+
+// portalAllows reports whether a role of the portal allows what needs the role of a route.
+func portalAllows(has webhook.PortalRole, need webhook.Role) bool {
+	switch need {
+	case reader:
+		return has.Allows(webhook.PortalRead)
+	case writer:
+		return has.Allows(webhook.PortalWrite)
+	}
+	return false
+}
+
+// find sets the session of r, if it has one, and where the response may be embedded.
+func (h *portalPages) find(r *request) error {
+	for _, name := range []string{framedPortalCookie, portalCookie} {
+		c, err := r.Cookie(h.sessions.cookieName(name))
+		if err != nil {
+			continue
+		}
+		p, good, err := h.store.Portal().Session(r.Context(), c.Value)
+		if err != nil {
+			return err
+		}
+		if p.ID == "" {
+			continue
+		}
+		program, err := h.store.Programs().Get(r.Context(), p.ProgramID)
+		if isCallerError(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		// The page that says that the session has ended is shown in the iframe too.
+		r.portal.origins, r.portal.framed = program.PortalOrigins, name == framedPortalCookie
+		if good {
+			r.portal.session, r.portal.secret, r.portal.program = p, c.Value, program
+			return nil
+		}
+	}
+	return nil
+}
+
+// link returns the open link of the path. The error is a problem that does not tell a used link
+// from one that has expired or never existed.
+func (h *portalPages) link(r *request) (webhook.PortalLink, error) {
+	l, good, err := h.store.Portal().Link(r.Context(), r.PathValue("code"))
+	if err != nil {
+		return l, err
+	}
+	if !good {
+		return l, invalidPortalLink()
+	}
+	program, err := h.store.Programs().Get(r.Context(), l.ProgramID)
+	if isCallerError(err) {
+		return l, invalidPortalLink()
+	}
+	if err == nil {
+		r.portal.origins = program.PortalOrigins
+		r.portal.framed = h.cfg.Secure && len(program.PortalOrigins) > 0 && r.Header.Get("Sec-Fetch-Dest") == "iframe"
+	}
+	return l, err
+}
+
+func invalidPortalLink() *problem {
+	return &problem{status: http.StatusNotFound, title: "This link is not valid",
+		text: "A link works once and for a limited time. Ask for a new link."}
+}
+
+// showLink shows a button, which changes nothing: link previews, such as those of chats, do not
+// press buttons.
+func (h *portalPages) showLink(r *request) (response, error) {
+	if _, err := h.link(r); err != nil {
+		return response{}, err
+	}
+	return response{page: portalLinkPage(h.frame(r, "Open the portal"), portalBase+"/link/"+r.PathValue("code")), secret: true}, nil
+}
+
+// useLink begins a session.
+func (h *portalPages) useLink(r *request) (response, error) {
+	if _, err := h.link(r); err != nil {
+		return response{}, err
+	}
+	name, other := portalCookie, framedPortalCookie
+	if r.portal.framed {
+		name, other = other, name
+	}
+	replaced := ""
+	if c, err := r.Cookie(h.sessions.cookieName(name)); err == nil {
+		replaced = c.Value
+	}
+	var secret string
+	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if r.portal.session, secret, err = sw.BeginPortalSession(r.PathValue("code"), addressText(r), r.UserAgent(), replaced); err != nil {
+			return err
+		}
+		p := &r.portal.session
+		return sw.Audit(r.entry(webhook.ActionPortalSessionBegin, p.ProgramID, p.ID, string(p.Role)+", link "+p.LinkID))
+	})
+	if isCallerError(err) { // another request was first
+		return response{}, invalidPortalLink()
+	}
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	cookies := []*http.Cookie{h.sessions.cookie(name, secret, webhook.PortalSessionLife)}
+	if _, err := r.Cookie(h.sessions.cookieName(other)); err == nil && !r.portal.framed {
+		removed := h.sessions.cookie(other, "", -1)
+		removed.SameSite, removed.Partitioned = http.SameSiteNoneMode, true
+		cookies = append(cookies, removed)
+	}
+	return response{location: "/subscriptions", session: true, cookies: cookies}, nil
+}
+
+// signOut ends the session.
+func (h *portalPages) signOut(r *request) (response, error) {
+	name := portalCookie
+	if r.portal.framed {
+		name = framedPortalCookie
+	}
+	c, err := r.Cookie(h.sessions.cookieName(name))
+	if err != nil {
+		return response{}, err
+	}
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
+		if _, _, err := sw.EndPortalSession(c.Value); err != nil {
+			return err
+		}
+		p := &r.portal.session
+		return sw.Audit(r.entry(webhook.ActionPortalSessionEnd, p.ProgramID, p.ID, "ended by the partner"))
+	})
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	r.portal.program = nil
+	return response{page: portalEndPage(h.frame(r, "Your session has ended")), cookies: []*http.Cookie{h.sessions.cookie(name, "", -1)}}, nil
+}
+
+// home leads to the first page.
+func (h *portalPages) home(*request) (response, error) {
+	return response{location: "/subscriptions"}, nil
+}
+
+// savePreferences keeps the theme and the time zone.
+func (h *portalPages) savePreferences(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	p := readPreferences(r.Request)
+	if !p.read(form) {
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown time zone", text: "Nothing was changed."}
+	}
+	back := localPath(form.Get("back"), "")
+	if back != portalBase && !strings.HasPrefix(back, portalBase+"/") {
+		back = "/subscriptions"
+	}
+	return response{location: back, cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
+}
+
+// adapt changes a cookie so that browsers send it from an iframe of another site.
+func (v *portalVisit) adapt(c *http.Cookie) *http.Cookie {
+	if v.framed {
+		c.SameSite, c.Partitioned = http.SameSiteNoneMode, true
+	}
+	return c
+}
+
+// policy is the content security policy of a response, which only the origins of the program
+// may embed. They have only characters of host names, see [webhook.CheckPortalOrigins].
+func (v *portalVisit) policy() string {
+	if len(v.origins) == 0 {
+		return policy
+	}
+	return strings.TrimSuffix(policy, "'none'") + strings.Join(v.origins, " ")
+}
+
+// portalFrame returns the frame of a page of the portal.
+func (h *site) portalFrame(r *request, f *ui.Frame) {
+	f.Portal = &ui.Portal{Name: cmp.Or(h.cfg.Portal.Name, "Webhooks"), Logo: h.brand.logo, Stylesheet: h.brand.stylesheet}
+	f.Keys, f.Program, f.Programs, f.Status, f.Version = false, "", nil, nil, ""
+	if !r.portal.in() {
+		return
+	}
+	f.Portal.Program = cmp.Or(r.portal.program.Name, r.portal.program.ID)
+	f.Portal.Role, f.Portal.EndsAt = string(r.portal.session.Role), r.portal.session.ExpiresAt
+	f.Nav = portalSections
+	for _, s := range portalSections {
+		if at := portalBase + s.Path; r.URL.Path == at || strings.HasPrefix(r.URL.Path, at+"/") {
+			f.Section = s.Path
+		}
+	}
+}
+
+// portalProblem returns a problem as a partner reads it: without how the service is run.
+func portalProblem(p *problem) *problem {
+	told := *p
+	told.command, told.after = "", ""
+	switch p.status {
+	case http.StatusInternalServerError:
+		told.text = "The request failed. Try again, and ask us if it fails again: the request ID below helps to find out why."
+	case http.StatusServiceUnavailable:
+		told.title, told.text = "Try again later", "This is not possible at the moment. Check whether the change is there before you repeat it."
+	}
+	return &told
+}
+
+// mine reports whether the visitor may see records of a program: an admin those of all, a partner
+// those of the own one.
+func (r *request) mine(programID string) bool {
+	return !inPortal(r.Request) || r.portal.in() && programID == r.portal.program.ID
+}
+
+// user is the creator of a record that the visitor creates.
+func (r *request) user() string {
+	if r.portal.in() {
+		return store.PortalUser(r.portal.session.LinkID)
+	}
+	return store.AdminUser(r.admin)
+}
+
+// maxSubscriptions is how many subscriptions a program may have when the visitor creates one; 0
+// is no limit.
+func (h *site) maxSubscriptions(r *request) int {
+	if r.portal.in() && r.portal.program.Limits.MaxSubscriptions != nil {
+		return *r.portal.program.Limits.MaxSubscriptions
+	}
+	return h.cfg.MaxSubscriptions
+}

@@ -1,0 +1,371 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// portalLink creates a link to the portal of a program, and returns its path.
+func portalLink(t *testing.T, w *Web, programID string, role webhook.PortalRole) string {
+	t.Helper()
+	var code string
+	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		if _, err = w.store.Programs().Get(t.Context(), programID); isCallerError(err) {
+			_, _, err = sw.PutProgram(programID, &webhook.ProgramFields{})
+		}
+		if err == nil {
+			_, code, err = sw.CreatePortalLink(webhook.NewPortalLink{ProgramID: programID, Role: role})
+		}
+		return err
+	}))
+	return "/portal/link/" + code
+}
+
+// enter opens the portal of a program with a browser that keeps its cookies.
+func enter(t *testing.T, w *Web, programID string, role webhook.PortalRole) visitor {
+	t.Helper()
+	v := visit(t, w)
+	got := v.do("POST", portalLink(t, w, programID, role))
+	got.want(t, 303, "")
+	if to := got.Header.Get("Location"); to != "/portal/subscriptions" {
+		t.Fatalf("the link leads to %s", to)
+	}
+	return v
+}
+
+// A link shows a button and works once. One that was used, has expired or never was tells
+// nothing, and all look the same.
+func TestPortalLinks(t *testing.T) {
+	w := testWeb(t, nil)
+	link := portalLink(t, w, "acme", webhook.PortalRead)
+	v := visit(t, w)
+	for range 2 {
+		v.do("GET", link).want(t, 200, `action="`+link+`"`)
+		v.do("HEAD", link).want(t, 200, "")
+	}
+	if cookies := v.do("GET", link).Cookies(); len(cookies) > 0 {
+		t.Errorf("looking at the link sets %v", cookies)
+	}
+	v.do("POST", link, "Sec-Fetch-Site", "cross-site").want(t, 403, "another site")
+	got := v.do("POST", link)
+	got.want(t, 303, "")
+	cookie := got.Cookies()[0]
+	if len(got.Cookies()) != 1 || cookie.Name != "portal" || !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode ||
+		cookie.MaxAge != 8*60*60 || cookie.Path != "/" || cookie.Partitioned {
+		t.Errorf("got the cookies %v", got.Cookies())
+	}
+	expired := portalLink(t, w, "acme", webhook.PortalRead)
+	erased := portalLink(t, w, "gone", webhook.PortalRead)
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		if _, _, err := sw.EndPortalAccess("acme"); err != nil {
+			return err
+		}
+		_, err := sw.EraseProgram("gone")
+		return err
+	}))
+	requestID := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
+	var first string
+	for _, path := range []string{link, expired, erased, "/portal/link/guess", "/portal/link/" + strings.Repeat("A", 43)} {
+		for _, method := range []string{"GET", "POST"} {
+			p := visit(t, w).do(method, path)
+			p.want(t, 404, "A link works once and for a limited time. Ask for a new link.")
+			body := requestID.ReplaceAllString(p.body, "")
+			if first == "" {
+				first = body
+			}
+			if body != first || strings.Contains(body, "acme") || len(p.Cookies()) > 0 ||
+				!strings.HasSuffix(p.Header.Get("Content-Security-Policy"), "frame-ancestors 'none'") {
+				t.Errorf("%s %s: differs from the others:\n%s", method, path, p.body)
+			}
+		}
+	}
+	v.do("GET", "/portal/subscriptions").want(t, 401, "Your session has ended")
+}
+
+// insidePortal is a program with records, and a portal session in it.
+func insidePortal(t *testing.T, f *furnished, role webhook.PortalRole) visitor {
+	t.Helper()
+	must(t, f.w.store.Write(t.Context(), func(sw store.Write) error {
+		_, _, err := sw.PutProgram("mine", &webhook.ProgramFields{})
+		return err
+	}))
+	return enter(t, f.w, "mine", role)
+}
+
+// TestPortalReachesNoOtherProgram asks for each route of the portal with the ids of another
+// program, and for each route of the admin UI.
+func TestPortalReachesNoOtherProgram(t *testing.T) {
+	for _, role := range webhook.PortalRoles() {
+		f := furnish(t)
+		v := insidePortal(t, f, role)
+		mine := sender{t, f.w.store}.subscribe("mine", "https://mine.example.com/")
+		for _, one := range f.w.portalRoutes() {
+			if one.path == "/portal/sign-out" || one.role == anyone {
+				continue
+			}
+			for _, method := range one.methods() {
+				path := "/portal" + f.path(strings.TrimPrefix(one.path, "/portal"))
+				path = strings.Replace(path, "/portal/{$}", "/portal/", 1)
+				before := len(audited(t, f.w))
+				got := v.do(method, path)
+				about := fmt.Sprintf("%s: %s %s", role, method, path)
+				named := strings.Contains(one.path, "{id}")
+				switch {
+				case one.role == writer && role == webhook.PortalRead:
+					if got.StatusCode != 403 {
+						t.Errorf("%s: got %d", about, got.StatusCode)
+					}
+				case named && got.StatusCode != 404, got.StatusCode == 401 || got.StatusCode == 403 || got.StatusCode >= 500:
+					t.Errorf("%s: got %d\n%s", about, got.StatusCode, got.body)
+				}
+				for _, secret := range []string{"acme", "hooks.example.com", urlCanary, "gone.example.com"} {
+					if strings.Contains(got.body, secret) {
+						t.Errorf("%s tells %q:\n%s", about, secret, got.body)
+					}
+				}
+				if after := len(audited(t, f.w)); after != before {
+					t.Errorf("%s: the audit has %d new entries", about, after-before)
+				}
+			}
+		}
+		for _, query := range []string{"?program=acme", "?filter[program_id]=acme", "?program=acme&filter[program_id]=acme"} {
+			for _, path := range []string{"/portal/subscriptions", "/portal/deliveries", "/portal/event-types/content_published",
+				portalBase + subscriptionPath(mine.ID)} {
+				if got := v.do("GET", path+query); strings.Contains(got.body, "hooks.example.com") {
+					t.Errorf("%s%s tells the other program", path, query)
+				}
+			}
+		}
+		for _, one := range f.w.routes() {
+			if one.role == anyone {
+				continue
+			}
+			for _, method := range one.methods() {
+				if got := f.ask(v, one, method); got.StatusCode != 401 {
+					t.Errorf("%s: %s %s with a session of the portal: got %d", role, method, one.path, got.StatusCode)
+				}
+			}
+		}
+	}
+}
+
+// TestAdminsAreNotInThePortal asks for each route of the portal with the session of an owner, and
+// with the secret of each session in the cookie of the other.
+func TestAdminsAreNotInThePortal(t *testing.T) {
+	f := furnish(t)
+	v := insidePortal(t, f, webhook.PortalWrite)
+	at, _ := url.Parse(v.base)
+	inside := v.client.Jar.Cookies(at)[0]
+	admin := f.as(owner)
+	session := admin.client.Transport.(withCookie).cookie
+	none := f.as(anyone)
+	crossed := visitor{t, f.v.base, &http.Client{CheckRedirect: f.v.client.CheckRedirect,
+		Transport: withCookie{&http.Cookie{Name: portalCookie, Value: session.Value}}}}
+	for _, one := range append(f.w.portalRoutes(), route{path: "/portal/nowhere", role: reader, by: by{get: notFound}}) {
+		if one.role == anyone {
+			continue
+		}
+		for _, method := range one.methods() {
+			path := strings.Replace("/portal"+f.path(strings.TrimPrefix(one.path, "/portal")), "{$}", "", 1)
+			for name, who := range map[string]visitor{"an owner": admin, "nobody": none, "an admin's secret": crossed} {
+				if got := who.do(method, path); got.StatusCode != 401 || strings.Contains(got.body, "Sign in") {
+					t.Errorf("%s: %s %s: got %d\n%s", name, method, path, got.StatusCode, got.body)
+				}
+			}
+		}
+	}
+	crossed = visitor{t, f.v.base, &http.Client{CheckRedirect: f.v.client.CheckRedirect,
+		Transport: withCookie{&http.Cookie{Name: sessionCookie, Value: inside.Value}}}}
+	crossed.do("GET", "/").want(t, 401, "")
+	// A browser may have both sessions. Each ends alone.
+	both := visit(t, f.w)
+	both.signIn(f.w)
+	both.do("POST", portalLink(t, f.w, "mine", webhook.PortalRead)).want(t, 303, "")
+	both.do("GET", "/portal/subscriptions").want(t, 200, "mine")
+	both.do("GET", "/subscriptions").want(t, 200, "acme")
+	both.do("POST", "/portal/sign-out").want(t, 200, "ask for a new link")
+	both.do("GET", "/portal/subscriptions").want(t, 401, "")
+	both.do("GET", "/subscriptions").want(t, 200, "acme")
+}
+
+// operatorWords are words that only who runs the service should read.
+var operatorWords = regexp.MustCompile(`(?:^|\s|>)--[a-z]+[a-z-]*|/v2/|event_types|data directory|service token|\bsearch its log\b|` +
+	`[Tt]he partner|Ask the partner|TOKEN is|admin UI`)
+
+// TestPortalPages visits each page of a program with its own records. No page has what only admins
+// see or an operator's words, and each of its links and forms leads to a route of the portal that
+// the role allows.
+func TestPortalPages(t *testing.T) {
+	for _, role := range webhook.PortalRoles() {
+		f := furnish(t)
+		v := enter(t, f.w, "acme", role)
+		seen := make(map[string]bool)
+		for _, one := range f.w.portalRoutes() {
+			if one.get == nil || one.role == anyone || one.role == writer && role == webhook.PortalRead || one.kind == partRoute {
+				continue
+			}
+			path := strings.Replace("/portal"+f.path(strings.TrimPrefix(one.path, "/portal")), "{$}", "", 1)
+			got := v.do("GET", path)
+			if got.StatusCode == 303 {
+				continue
+			}
+			if got.StatusCode != 200 {
+				t.Errorf("%s: got %d\n%s", path, got.StatusCode, got.body)
+				continue
+			}
+			if secret := signingSecret.FindString(got.body); secret != "" {
+				t.Errorf("%s has %s", path, secret)
+			}
+			if strings.HasSuffix(path, ".txt") {
+				continue
+			}
+			text := strings.ReplaceAll(got.body, "--data-binary", "") // a flag of curl
+			if found := operatorWords.FindString(text); found != "" {
+				t.Errorf("%s has %q", path, found)
+			}
+			if form := strings.HasSuffix(path, "/edit"); strings.Contains(got.body, urlCanary) && !form {
+				t.Errorf("%s has the query of the URL", path)
+			}
+			for _, m := range addresses.FindAllStringSubmatch(got.body, -1) {
+				if strings.HasPrefix(m[1], "/assets/") {
+					continue
+				}
+				if !strings.HasPrefix(m[1], "/portal") || !portalAllows(role, f.w.roleOf(strings.ReplaceAll(m[1], "&amp;", "&"))) {
+					t.Errorf("%s of %s leads to %s", path, role, m[1])
+				}
+				seen[f.w.patternOf(m[1])] = true
+			}
+			if n := strings.Count(got.body, "<h1"); n != 1 {
+				t.Errorf("%s has %d h1", path, n)
+			}
+		}
+		for _, pattern := range []string{"/portal/subscriptions/{id}", "/portal/deliveries/{id}", "/portal/event-types/{name}",
+			"/portal/subscriptions/{id}/ping", "/portal/subscriptions/new", "/portal/deliveries/{id}/redeliver"} {
+			needsWrite := slices.ContainsFunc(f.w.portalRoutes(), func(r route) bool { return r.path == pattern && r.role == writer })
+			if want := role == webhook.PortalWrite || !needsWrite; seen[pattern] != want {
+				t.Errorf("%s: %s is found: %v", role, pattern, seen[pattern])
+			}
+		}
+	}
+}
+
+// patternOf returns the pattern of the route of an address.
+func (w *Web) patternOf(address string) string {
+	path, _, _ := strings.Cut(strings.ReplaceAll(address, "#", "?"), "?")
+	_, pattern := w.mux.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: path}})
+	return pattern
+}
+
+// A portal may be embedded only on the origins of its program, where its cookie is a partitioned
+// one.
+func TestPortalFraming(t *testing.T) {
+	w := testWeb(t, func(c *Config) { c.Secure = true })
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, _, err := sw.PutProgram("acme", &webhook.ProgramFields{PortalOrigins: &[]string{"https://app.example.com", "https://b.example:8443"}})
+		return err
+	}))
+	framed := func(p page) bool {
+		t.Helper()
+		switch _, ancestors, _ := strings.Cut(p.Header.Get("Content-Security-Policy"), "frame-ancestors "); ancestors {
+		case "https://app.example.com https://b.example:8443":
+			return true
+		case "'none'":
+			return false
+		default:
+			t.Fatalf("%s: frame-ancestors %s", p.Request.URL.Path, ancestors)
+			return false
+		}
+	}
+	link := portalLink(t, w, "acme", webhook.PortalWrite)
+	v := visit(t, w)
+	if !framed(v.do("GET", link)) || framed(v.do("GET", "/portal/link/guess")) || framed(v.do("GET", "/sign-in")) {
+		t.Error("the link cannot be embedded, or a page without a session can be")
+	}
+	got := v.do("POST", link, "Sec-Fetch-Dest", "iframe", "Sec-Fetch-Site", "same-origin")
+	got.want(t, 303, "")
+	c := got.Cookies()[0]
+	if c.Name != "__Host-portal-frame" || c.SameSite != http.SameSiteNoneMode || !c.Secure || !c.Partitioned || !c.HttpOnly || c.Path != "/" ||
+		c.Domain != "" {
+		t.Errorf("got %v", c)
+	}
+	if !framed(v.do("GET", "/portal/subscriptions")) || !framed(v.do("GET", "/portal/nowhere")) || framed(v.do("GET", "/")) {
+		t.Error("the wrong pages can be embedded")
+	}
+	saved := v.post("/portal/preferences", "theme=dark&back=/portal/deliveries")
+	if to := saved.Header.Get("Location"); to != "/portal/deliveries" {
+		t.Errorf("preferences lead to %s", to)
+	}
+	if c := saved.Cookies()[0]; c.SameSite != http.SameSiteNoneMode || !c.Partitioned {
+		t.Errorf("got %v", c)
+	}
+	for _, back := range []string{"/tokens", "//evil.example", "/portal/link/x", "/portals"} {
+		if to := v.post("/portal/preferences", "theme=dark&back="+back).Header.Get("Location"); to != "/portal/subscriptions" {
+			t.Errorf("%s leads to %s", back, to)
+		}
+	}
+	v.do("POST", "/portal/sign-out", "Sec-Fetch-Site", "cross-site").want(t, 403, "")
+	v.do("GET", "/portal/subscriptions").want(t, 200, "")
+
+	v = visit(t, w)
+	got = v.do("POST", portalLink(t, w, "acme", webhook.PortalWrite), "Sec-Fetch-Dest", "document")
+	if c := got.Cookies()[0]; c.Name != "__Host-portal" || c.SameSite != http.SameSiteLaxMode || !c.Secure || c.Partitioned {
+		t.Errorf("got %v", c)
+	}
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, _, err := sw.PutProgram("acme", &webhook.ProgramFields{PortalOrigins: &[]string{}})
+		return err
+	}))
+	if framed(v.do("GET", "/portal/subscriptions")) {
+		t.Error("a page can be embedded without origins")
+	}
+}
+
+// Too many requests of one program are refused, and others are not.
+func TestPortalPace(t *testing.T) {
+	p := portalPace{next: make(map[string]time.Time)}
+	now := time.Now()
+	n := 0
+	for p.take("acme", now) == 0 {
+		n++
+	}
+	if n != portalBurst+1 || p.take("other", now) != 0 {
+		t.Errorf("%d requests are allowed at once", n)
+	}
+	if wait := p.take("acme", now); wait <= 0 || p.take("acme", now.Add(wait)) != 0 {
+		t.Errorf("after %s the next one is refused", wait)
+	}
+}
+
+func TestPortalColor(t *testing.T) {
+	for color, fault := range map[string]string{
+		"#5140c9": "", "#000000": "", "#0b57d0": "", "red": "must be a color", "#fff": "must be a color", "#ffffff": "contrast of 1.",
+		"#ffaa00": "as with #", "#12345g": "must be a color", "": "must be a color",
+	} {
+		err := CheckPortalColor(color)
+		if (err == nil) != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
+			t.Errorf("%q: got %v", color, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "#") {
+			if _, proposed, ok := strings.Cut(err.Error(), "as with "); ok && CheckPortalColor(proposed) != nil {
+				t.Errorf("%q: the proposed %s is refused", color, proposed)
+			}
+		}
+	}
+	var light, dark string
+	got := string(portalColors("#000000"))
+	if n, err := fmt.Sscanf(got, ":root{--accent:light-dark(%7s,%7s)", &light, &dark); n != 2 || light != "#000000" {
+		t.Fatalf("got %s, %v", got, err)
+	}
+	if c, ok := parseColor(dark); !ok || c.contrast(darkGround) < minContrast || c.contrast(darkText) < minContrast {
+		t.Errorf("on dark pages black is %s", dark)
+	}
+}

@@ -1,0 +1,134 @@
+package web
+
+import (
+	"html"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/test/harness"
+	"service/webhook"
+)
+
+var copied = regexp.MustCompile(`(?s)<pre class="command" tabindex="0"><code>(.*?)</code></pre>`)
+
+// verifyPrograms returns the programs of the page, by the name of their file.
+func verifyPrograms(t *testing.T, p page) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	found := copied.FindAllStringSubmatch(p.body, -1)
+	for i := 0; i+1 < len(found); i += 2 { // a command, and the program that it runs
+		words := strings.Fields(html.UnescapeString(found[i][1]))
+		all[words[len(words)-1]] = html.UnescapeString(found[i+1][1])
+	}
+	if len(all) != len(verifyLanguages) {
+		t.Fatalf("the page has %d programs:\n%s", len(all), p.body)
+	}
+	return all
+}
+
+// TestVerifyPrograms runs the programs of the page. They accept the last delivery with the
+// secret of its subscription, and with a second signature after a rotation, and refuse it with
+// another secret and another body.
+func TestVerifyPrograms(t *testing.T) {
+	w := testWeb(t, nil)
+	l := newEventSource(t, w, "https://hooks.example.com/in")
+	l.publish("content_published", `"Grüße \u2028 <b>'quoted' $x #{y} \\ \"z\""`)
+	claim := l.form()
+	_, err := w.store.Queues().Record(claim, &webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200,
+		Result: webhook.ResultSuccess}, webhook.DefaultRetryPolicy().After(&webhook.Attempt{Number: 1, Result: webhook.ResultSuccess},
+		time.Now(), 0), webhook.HealthPolicy{})
+	must(t, err)
+	var secret webhook.SigningSecret
+	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		secret, err = sw.SigningSecret("acme", l.sub.ID)
+		return err
+	}))
+	v := enter(t, w, "acme", webhook.PortalRead)
+	page := v.do("GET", "/portal/verify?subscription="+l.sub.ID)
+	page.want(t, 200, claim.ID)
+	programs := verifyPrograms(t, page)
+	for i := range verifyLanguages {
+		lang := &verifyLanguages[i]
+		t.Run(lang.name, func(t *testing.T) {
+			t.Parallel()
+			requirement := map[string]string{"python": "clients", "javascript": "browser", "go": "clients"}[lang.source]
+			if requirement == "" {
+				requirement = lang.source
+			}
+			words := strings.Fields(lang.run)
+			harness.Tool(t, requirement, words[0])
+			run := func(change func(program string) string, secret string) string {
+				t.Helper()
+				dir := t.TempDir()
+				must(t, os.WriteFile(filepath.Join(dir, lang.file), []byte(change(programs[lang.file])), 0o600))
+				cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), "SECRET="+secret, "GOFLAGS=", "GOWORK=off")
+				out, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				return string(out)
+			}
+			same := func(s string) string { return s }
+			other := webhook.NewSigningSecret()
+			for name, tt := range map[string]struct {
+				change func(string) string
+				secret webhook.SigningSecret
+				want   string
+			}{
+				"the secret":           {same, secret, "valid: true\n"},
+				"another secret":       {same, other, "valid: false\n"},
+				"two signatures":       {secondSignature, secret, "valid: true\n"},
+				"another id":           {func(s string) string { return strings.Replace(s, claim.ID, webhook.NewID(), 1) }, secret, "valid: false\n"},
+				"a tolerance, in time": {withTolerance, secret, "valid: true\n"},
+			} {
+				if got := run(tt.change, tt.secret.Reveal()); got != tt.want {
+					t.Errorf("%s: got %q, want %q", name, got, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// secondSignature adds another signature to the header of the example.
+func secondSignature(s string) string {
+	last := strings.LastIndex(s, "v1,")
+	return s[:last] + "v1,AAAA " + s[last:]
+}
+
+// withTolerance has the program refuse deliveries that are more than an hour old.
+func withTolerance(s string) string {
+	return strings.NewReplacer("header, body, 0)", "header, body, time.Hour)", ", body, 0)", ", body, 3600)", ", $body, 0)", ", $body, 3600)").
+		Replace(s)
+}
+
+// Without a delivery the page has a sample. A long body is a file, and a delivery of another
+// program is never the example.
+func TestVerifyPage(t *testing.T) {
+	w := testWeb(t, nil)
+	l := newEventSource(t, w, "https://hooks.example.com/in")
+	l.publish("content_published", `"`+strings.Repeat("x", maxVerifyBody)+`"`)
+	long := l.form()
+	v := enter(t, w, "mine", webhook.PortalRead)
+	for _, path := range []string{"/portal/verify", "/portal/verify?subscription=" + l.sub.ID, "/portal/verify?subscription=x"} {
+		got := v.do("GET", path)
+		got.want(t, 200, "Nothing was sent yet.")
+		if strings.Contains(got.body, long.ID) || strings.Contains(got.body, "hooks.example.com") {
+			t.Errorf("%s tells a delivery of another program", path)
+		}
+	}
+	got := enter(t, w, "acme", webhook.PortalRead).do("GET", "/portal/verify")
+	got.want(t, http.StatusOK, "/portal/deliveries/"+long.ID+"/body.json.txt")
+	for file, program := range verifyPrograms(t, got) {
+		if !strings.Contains(program, "body.json") {
+			t.Errorf("%s does not read the file:\n%s", file, program)
+		}
+	}
+}

@@ -246,7 +246,7 @@ const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(js
 // otherTables have no records of programs, or follow from those that have.
 var otherTables = []string{
 	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
-	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations",
+	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations", "passkeys",
 	"portal_links", "portal_sessions",
 }
 

@@ -17,13 +17,18 @@ type accountPages struct {
 	sessions *sessions
 	limiter  *tryLimiter
 	hasher   *passwordHasher
+
+	challenges *challenges
 }
 
 // account is the page of an admin's own affairs.
 type accountView struct {
 	session  webhook.Session // this one
 	sessions []webhook.Session
-	errors   []ui.FieldError // of the form that changes the password
+	errors   []ui.FieldError // of the forms
+	passkeys []webhook.Passkey
+
+	noPasskey string // why none can be added at this address, "" if one can
 }
 
 func (h *accountPages) show(r *request) (response, error) {
@@ -35,7 +40,12 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: accountPage(h.frame(r, "Account"), &accountView{r.session, all, wrong}), status: status}, nil
+	v := &accountView{session: r.session, sessions: all, errors: wrong}
+	if v.passkeys, err = h.store.Admins().Passkeys(r.Context(), r.session.AdminID); err != nil {
+		return response{}, err
+	}
+	_, v.noPasskey = h.relyingParty(r)
+	return response{page: accountPage(h.frame(r, "Account"), v), status: status}, nil
 }
 
 // changePassword takes the present password and a new one. All other sessions

@@ -140,6 +140,7 @@ type adminView struct {
 	sessions  []webhook.Session
 	own       string // id of the session that looks at it
 	lastOwner bool
+	passkeys  []webhook.Passkey
 }
 
 func (h *adminPages) find(r *request) (*adminView, error) {
@@ -149,6 +150,9 @@ func (h *adminPages) find(r *request) (*adminView, error) {
 	}
 	v := &adminView{Admin: a, own: r.session.ID}
 	if v.lastOwner, err = h.store.Admins().LastOwner(r.Context(), &a); err != nil {
+		return nil, err
+	}
+	if v.passkeys, err = h.store.Admins().Passkeys(r.Context(), a.ID); err != nil {
 		return nil, err
 	}
 	v.sessions, err = h.store.Sessions().List(r.Context(), a.ID)

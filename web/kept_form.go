@@ -21,7 +21,7 @@ type keptForm struct {
 }
 
 // secretFields are the fields whose values are not kept.
-var secretFields = []string{"password", "again", "current", "authorization"}
+var secretFields = []string{"password", "again", "current", "authorization", "credential"}
 
 // keepForm reads the form of a request that had no session. It returns nil when there is
 // nothing to keep: a button without fields is pressed again.

@@ -94,6 +94,8 @@ func furnish(t *testing.T) *furnished {
 		"/alerts/{id}":                                channelPath(channel.ID),
 		"/admins/{id}":                                adminPath(f.owner.ID),
 		"/admins/invitations/{id}/revoke":             "/admins/invitations/" + invited.ID + "/revoke",
+		"/account/passkeys/{passkey}/remove":          "/account/passkeys/" + webhook.NewID() + "/remove",
+		"/admins/{id}/passkeys/{passkey}/remove":      adminPath(f.owner.ID) + "/passkeys/" + webhook.NewID() + "/remove",
 		"/account/sessions/{id}/revoke":               "/account/sessions/" + webhook.NewID() + "/revoke",
 		"/{$}":                                        "/",
 	}
@@ -233,7 +235,7 @@ func TestRoleOfEachRoute(t *testing.T) {
 // changes anything but what belongs to the visitor.
 func TestRolesOfRoutes(t *testing.T) {
 	want := map[webhook.Role][]string{
-		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/{code}"},
+		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/passkey", "/sign-in/{code}"},
 		operator: {
 			"/bulk-runs/{id}/cancel", "/deliveries/cancel", "/deliveries/cancel/count", "/deliveries/redeliver", "/deliveries/redeliver/count",
 			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/events/publish", "/subscriptions/check-url", "/subscriptions/new",
@@ -242,12 +244,13 @@ func TestRolesOfRoutes(t *testing.T) {
 			"/subscriptions/{id}/resume", "/subscriptions/{id}/rotate-secret", "/subscriptions/{id}/test",
 		},
 		owner: {
-			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions", "/admins/{id}/remove", "/admins/{id}/role",
-			"/alerts/new", "/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/system/release", "/tokens/new",
+			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions",
+			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new", "/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/system/release", "/tokens/new",
 			"/tokens/{id}/revoke",
 		},
 	}
-	own := []string{"/account/password", "/account/sessions/{id}/revoke", "/account/sign-out-everywhere", "/preferences", "/sign-out"}
+	own := []string{"/account/passkeys", "/account/passkeys/new", "/account/passkeys/{passkey}/remove", "/account/password",
+		"/account/sessions/{id}/revoke", "/account/sign-out-everywhere", "/preferences", "/sign-out"}
 	got := make(map[webhook.Role][]string)
 	for _, one := range testWeb(t, nil).routes() {
 		if one.role != viewer {

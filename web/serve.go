@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// response is the result of a handler: one of page, location, file and stream.
+// response is the result of a handler: one of page, location, json, file and stream.
 type response struct {
 	page   templ.Component
 	status int  // of the page, 0 for 200
@@ -28,6 +28,7 @@ type response struct {
 	location string   // the redirect (303)
 	note     *ui.Note // shown once on the page at location; nil for none
 
+	json   []byte // for a script of ours
 	file   *file
 	stream func(*stream) error // runs until the browser disconnects; see stream
 
@@ -118,6 +119,9 @@ func (w *Web) serve(do handler) http.Handler {
 			}
 			rw.Header().Set("Location", ui.At(r.Context(), a.location))
 			rw.WriteHeader(http.StatusSeeOther)
+		case a.json != nil:
+			rw.Header().Set("Content-Type", "application/json")
+			rw.Write(a.json) // the visitor is gone if this fails
 		case a.file != nil:
 			w.send(rw, r, a.file)
 		case a.stream != nil:

@@ -21,6 +21,7 @@ type signInPages struct {
 	signInCodes *codes // of links that sign in, by admin
 	limiter     *tryLimiter
 	hasher      *passwordHasher
+	challenges  *challenges
 
 	noPassword webhook.PasswordHash // checked for admins who do not exist, for the same timing
 }
@@ -111,11 +112,19 @@ type signInForm struct {
 	kept  *keptForm // the form, nil when it was not kept
 
 	requestID string // shown unless the form was asked for
+
+	passkeys  bool   // work at this address
+	noPasskey string // why they do not, if an admin has one
 }
 
 func (h *signInPages) renderSignIn(r *request, status int, s signInForm) response {
 	if status != http.StatusOK {
 		s.requestID = r.id
+	}
+	_, why := h.relyingParty(r)
+	s.passkeys = why == ""
+	if any, err := h.store.Admins().HavePasskey(r.Context()); any && err == nil { // the page is of use without the hint
+		s.noPasskey = why
 	}
 	return response{page: signInPage(h.frame(r, "Sign in"), s), status: status}
 }

@@ -81,6 +81,10 @@ type Config struct {
 	BaseURL string
 	CAFile  string
 
+	// Domains are the public names of the service, in lower case. Passkeys work at
+	// these and at localhost; without any, at the domain that a browser opened.
+	Domains []string
+
 	// Settings are the flags it runs with, without secrets. Certificates
 	// returns those it shows; nil for none.
 	Settings     []Setting
@@ -174,13 +178,13 @@ func New(cfg Config) *Web {
 		roles:    make(map[string]webhook.Role),
 		streams:  make(chan struct{}, maxStreams),
 	}
-	throttle, hashing := newTryLimiter(maxLimitKeys), newPasswordHasher()
+	throttle, hashing, challenges := newTryLimiter(maxLimitKeys), newPasswordHasher(), newChallenges()
 	w.pages = pages{
 		signIn: &signInPages{
 			site: shared, sessions: w.sessions, setupCodes: newCodes(linkLife, maxLinks), signInCodes: newCodes(linkLife, maxLinks),
-			limiter: throttle, hasher: hashing, noPassword: webhook.NoPassword(),
+			limiter: throttle, hasher: hashing, challenges: challenges, noPassword: webhook.NoPassword(),
 		},
-		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing},
+		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing, challenges: challenges},
 		overview:      &overviewPages{shared},
 		incidents:     &incidentPages{shared},
 		channels:      &channelPages{shared},
@@ -295,6 +299,7 @@ func (w *Web) routes() []route {
 	return slices.Concat([]route{
 		{"/setup/{code}", anyone, pageRoute, by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin}},
 		{"/sign-in", anyone, pageRoute, by{get: p.signIn.showSignIn, post: p.signIn.signIn}},
+		{"/sign-in/passkey", anyone, pageRoute, by{get: p.signIn.passkeyOptions, post: p.signIn.signInByPasskey}},
 		{"/sign-in/{code}", anyone, pageRoute, by{get: p.signIn.showLink, post: p.signIn.useLink}},
 		{"/invitation/{code}", anyone, pageRoute, by{get: p.signIn.showInvitation, post: p.signIn.acceptInvitation}},
 		{"/sign-out", viewer, pageRoute, by{post: p.signIn.signOut}},
@@ -396,6 +401,7 @@ func (w *Web) settingRoutes() []route {
 		{"/admins/{id}", viewer, pageRoute, by{get: p.admins.show}},
 		{"/admins/{id}/role", owner, pageRoute, by{post: p.admins.setRole}},
 		{"/admins/{id}/end-sessions", owner, pageRoute, by{post: p.admins.endSessions}},
+		{"/admins/{id}/passkeys/{passkey}/remove", owner, pageRoute, by{post: p.admins.removePasskey}},
 		{"/admins/{id}/remove", owner, pageRoute, by{get: p.admins.confirmRemove, post: p.admins.remove}},
 
 		{"/audit", viewer, pageRoute, by{get: p.audit.list}},
@@ -405,6 +411,9 @@ func (w *Web) settingRoutes() []route {
 		{"/preferences", viewer, pageRoute, by{get: p.account.showPreferences, post: p.account.savePreferences}},
 		{"/account", viewer, pageRoute, by{get: p.account.show}},
 		{"/account/password", viewer, pageRoute, by{post: p.account.changePassword}},
+		{"/account/passkeys", viewer, pageRoute, by{post: p.account.createPasskey}},
+		{"/account/passkeys/new", viewer, pageRoute, by{post: p.account.newPasskey}},
+		{"/account/passkeys/{passkey}/remove", viewer, pageRoute, by{post: p.account.removePasskey}},
 		{"/account/sessions/{id}/revoke", viewer, pageRoute, by{post: p.account.revokeSession}},
 		{"/account/sign-out-everywhere", viewer, pageRoute, by{post: p.account.signOutEverywhere}},
 	}

@@ -48,6 +48,9 @@ const (
 	ActionAdminRemove              Action = "admin.remove"
 	ActionAdminInvite              Action = "admin.invite"
 	ActionAdminRevokeInvitation    Action = "admin.revoke_invitation"
+	ActionPasskeyCreate            Action = "passkey.create"
+	ActionPasskeyRemove            Action = "passkey.remove"
+	ActionPasskeyRefuse            Action = "passkey.refuse"
 	ActionSessionBegin             Action = "session.begin"
 	ActionSessionEnd               Action = "session.end"
 	ActionRestoreRelease           Action = "restore.release"
@@ -67,7 +70,7 @@ var actions = [...]Action{
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
-	ActionSessionBegin, ActionSessionEnd,
+	ActionPasskeyCreate, ActionPasskeyRemove, ActionPasskeyRefuse, ActionSessionBegin, ActionSessionEnd,
 	ActionRestoreRelease,
 	ActionAlertChannelCreate, ActionAlertChannelUpdate, ActionAlertChannelTest, ActionAlertChannelDelete,
 }

@@ -7,6 +7,7 @@ import "./find.js";
 import "./form.js";
 import "./keys.js";
 import "./live.js";
+import "./passkey.js";
 import "./picker.js";
 import "./refresh.js";
 import "./ticks.js";

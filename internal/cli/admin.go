@@ -194,7 +194,10 @@ func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
 	return err
 }
 
-type adminResetPasswordCmd struct{ credentialFlags }
+type adminResetPasswordCmd struct {
+	credentialFlags
+	RemovePasskeys bool `help:"Also remove the admin's passkeys. Use it when somebody else may have had access to the account."`
+}
 
 func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 	d, email, hash, err := c.open(ctx, std, false)
@@ -202,11 +205,21 @@ func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	ended, err := d.ResetPassword(ctx, email, hash)
+	did, err := d.ResetPassword(ctx, email, hash, c.RemovePasskeys)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "Set a new password for %s; ended %s.\n", email, webhook.Count(ended, "session"))
+	also := ""
+	if c.RemovePasskeys {
+		also = "; removed " + webhook.Count(did.RemovedPasskeys, "passkey")
+	}
+	if _, err = fmt.Fprintf(std.Out, "Set a new password for %s; ended %s%s.\n", email, webhook.Count(did.Sessions, "session"), also); err != nil {
+		return err
+	}
+	if did.Passkeys > 0 {
+		_, err = fmt.Fprintf(std.Err, "%s can still sign in with %s. To remove them, run the command again with --remove-passkeys.\n",
+			email, webhook.Count(did.Passkeys, "passkey"))
+	}
 	return err
 }
 

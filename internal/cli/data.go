@@ -56,7 +56,7 @@ type dataAccess interface {
 	Release(context.Context) error
 	Admins(context.Context) ([]webhook.Admin, error)
 	CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error)
-	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error)
+	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash, removePasskeys bool) (control.PasswordReset, error)
 	RemoveAdmin(ctx context.Context, email string) error
 	EndSessions(ctx context.Context, email string) (ended int, err error)
 	// DeleteProgram begins to erase a program; without a server it erases all of it.

@@ -82,19 +82,39 @@ func (t AuditedStore) CreateAdmin(ctx context.Context, email string, role webhoo
 	return admin, err
 }
 
-// ResetPassword sets a new password. It ends the admin's sessions and returns their number.
-func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (ended int, err error) {
+// PasswordReset is the result of [AuditedStore.ResetPassword].
+type PasswordReset struct {
+	Sessions        int `json:"sessions"`         // that ended
+	RemovedPasskeys int `json:"removed_passkeys"` // of the admin
+	Passkeys        int `json:"passkeys"`         // that remain
+}
+
+// ResetPassword sets a new password and ends the admin's sessions. It also removes the admin's
+// passkeys if removePasskeys.
+func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash,
+	removePasskeys bool) (did PasswordReset, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
 		admin, err := w.Admin(email)
 		if err != nil {
 			return err
 		}
-		if ended, err = w.SetPassword(admin.ID, hash, ""); err != nil {
+		did = PasswordReset{}
+		if did.Sessions, err = w.SetPassword(admin.ID, hash, ""); err != nil {
 			return err
 		}
-		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, email+"; ended "+webhook.Count(ended, "session")))
+		detail := email + "; ended " + webhook.Count(did.Sessions, "session")
+		if removePasskeys {
+			if did.RemovedPasskeys, err = w.RemovePasskeys(admin.ID); err != nil {
+				return err
+			}
+			detail += "; removed " + webhook.Count(did.RemovedPasskeys, "passkey")
+		}
+		if did.Passkeys, err = w.CountPasskeys(admin.ID); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, detail))
 	})
-	return ended, err
+	return did, err
 }
 
 // RemoveAdmin calls [store.Write.RemoveAdmin].

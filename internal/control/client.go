@@ -199,15 +199,16 @@ func (c *Client) Admins(ctx context.Context) ([]webhook.Admin, error) {
 // CreateAdmin calls [AuditedStore.CreateAdmin] in the running server.
 func (c *Client) CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var created webhook.Admin
-	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{email, role, hash}, &created)
+	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{Email: email, Role: role, Hash: hash}, &created)
 	return created, err
 }
 
 // ResetPassword calls [AuditedStore.ResetPassword] in the running server.
-func (c *Client) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash) (int, error) {
-	var sessions endedSessions
-	err := c.call(ctx, http.MethodPost, "/admins/reset-password", adminRequest{Email: email, Hash: hash}, &sessions)
-	return sessions.Ended, err
+func (c *Client) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash, removePasskeys bool) (PasswordReset, error) {
+	var did PasswordReset
+	request := adminRequest{Email: email, Hash: hash, RemovePasskeys: removePasskeys}
+	err := c.call(ctx, http.MethodPost, "/admins/reset-password", request, &did)
+	return did, err
 }
 
 // RemoveAdmin calls [AuditedStore.RemoveAdmin] in the running server.

@@ -117,8 +117,7 @@ func (s *Server) handleAdmins(m *http.ServeMux) {
 			return nil, err
 		}
 		defer s.AdminsChanged(request.Email)
-		ended, err := s.Store.ResetPassword(r.Context(), request.Email, request.Hash)
-		return endedSessions{ended}, err
+		return s.Store.ResetPassword(r.Context(), request.Email, request.Hash, request.RemovePasskeys)
 	}))
 	m.HandleFunc("POST /admins/remove", s.respond(func(r *http.Request) (any, error) {
 		request, err := decode[adminRequest](r)
@@ -148,6 +147,8 @@ type adminRequest struct {
 	Email string               `json:"email"`
 	Role  webhook.Role         `json:"role,omitempty"`
 	Hash  webhook.PasswordHash `json:"password_hash,omitempty"`
+
+	RemovePasskeys bool `json:"remove_passkeys,omitempty"` // with reset-password
 }
 
 // decode parses the body of a request.

@@ -155,7 +155,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// A trusted proxy serves HTTPS to the browsers.
 		Secure:  cfg.TLS || len(cfg.TrustedProxies) > 0,
-		Program: cfg.Program, BaseURL: s.baseURL, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
+		Program: cfg.Program, BaseURL: s.baseURL, Domains: cfg.Domains, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
 		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, DisableAfter: cfg.HealthPolicy.DisableAfter,

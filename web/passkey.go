@@ -1,0 +1,449 @@
+package web
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-webauthn/webauthn/protocol"
+	"github.com/go-webauthn/webauthn/webauthn"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// relyingParty is the address that passkeys are bound to.
+type relyingParty struct {
+	id     string // a domain name
+	origin string // of the pages
+}
+
+// relyingParty returns the relying party of a request, or why passkeys do not work at its
+// address. Browsers check it against the address that they show. A host that a request
+// invents therefore gains nothing: the passkeys of another domain do not work there.
+func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
+	host := strings.ToLower(r.Host)
+	name := host
+	if n, _, err := net.SplitHostPort(host); err == nil {
+		name = n
+	}
+	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	local := name == "localhost"
+	switch {
+	case err == nil:
+		return rp, "Passkeys need a domain name, and this page was opened at an IP address. " + h.passkeyAddress()
+	case len(h.cfg.Domains) > 0 && !local && !slices.Contains(h.cfg.Domains, name):
+		return rp, "Passkeys work only at a domain of the service. " + h.passkeyAddress()
+	case !h.cfg.Secure && !local:
+		return rp, "Passkeys need HTTPS, except at localhost."
+	case protocol.ValidateRPID(name) != nil:
+		return rp, "Passkeys need a domain name. " + h.passkeyAddress()
+	}
+	scheme := "https"
+	if !h.cfg.Secure {
+		scheme = "http"
+	}
+	return relyingParty{name, scheme + "://" + host}, ""
+}
+
+// passkeyAddress says where passkeys work.
+func (h *site) passkeyAddress() string {
+	base, err := url.Parse(h.cfg.BaseURL)
+	if err != nil {
+		return ""
+	}
+	if len(h.cfg.Domains) > 0 {
+		return "Open " + h.cfg.BaseURL + " instead."
+	}
+	host := "localhost"
+	if port := base.Port(); port != "" {
+		host += ":" + port
+	}
+	return "Open the service at its domain, or at " + base.Scheme + "://" + host + " on the same machine."
+}
+
+// webAuthn returns the library's view of a relying party.
+func (rp relyingParty) webAuthn() (*webauthn.WebAuthn, error) {
+	return webauthn.New(&webauthn.Config{
+		RPID: rp.id, RPDisplayName: "service", RPOrigins: []string{rp.origin}, AttestationPreference: protocol.PreferNoAttestation,
+		AuthenticatorSelection: protocol.AuthenticatorSelection{
+			ResidentKey: protocol.ResidentKeyRequirementRequired, RequireResidentKey: protocol.ResidentKeyRequired(),
+			UserVerification: protocol.VerificationRequired,
+		},
+	})
+}
+
+// ceremony returns the state of a ceremony with a challenge, as the library wants it.
+func (rp relyingParty) ceremony(challenge []byte) webauthn.SessionData {
+	return webauthn.SessionData{
+		Challenge: base64.RawURLEncoding.EncodeToString(challenge), RelyingPartyID: rp.id, UserVerification: protocol.VerificationRequired,
+		CredParams: webauthn.CredentialParametersDefault(),
+	}
+}
+
+// passkeyUser is an admin as the library wants one. The user handle is the id of the
+// admin, which authenticators store: it names nobody.
+type passkeyUser struct {
+	admin    webhook.Admin
+	passkeys []webhook.Passkey
+}
+
+func (u passkeyUser) WebAuthnID() []byte          { return []byte(u.admin.ID) }
+func (u passkeyUser) WebAuthnName() string        { return u.admin.Email }
+func (u passkeyUser) WebAuthnDisplayName() string { return u.admin.Email }
+
+func (u passkeyUser) WebAuthnCredentials() []webauthn.Credential {
+	all := make([]webauthn.Credential, len(u.passkeys))
+	for i, p := range u.passkeys {
+		all[i] = webauthn.Credential{
+			ID: p.Credential, PublicKey: p.PublicKey, Flags: webauthn.CredentialFlags{BackupEligible: p.Synced},
+			Authenticator: webauthn.Authenticator{SignCount: p.SignCount},
+		}
+	}
+	return all
+}
+
+// The purposes of challenges, and the cookie that binds those of signing in to a browser.
+const (
+	challengeSignIn   = "sign in"
+	challengeRegister = "register"
+
+	visitorCookie = "passkey"
+	visitorLife   = time.Hour
+)
+
+// passkeyLimit limits responses of passkeys that are refused, of a network. Passkeys
+// cannot be guessed: it bounds the work of checking.
+func passkeyLimit() limit { return limit{"passkey", 20, 10 * time.Second} }
+
+// passkeyOptions returns the options of signing in with a passkey, as JSON for the
+// script of the page.
+func (h *signInPages) passkeyOptions(r *request) (response, error) {
+	rp, why := h.relyingParty(r)
+	if why != "" {
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Passkeys do not work here", text: why}
+	}
+	w, err := rp.webAuthn()
+	if err != nil {
+		return response{}, err
+	}
+	visitor := h.visitor(r)
+	if visitor == "" {
+		visitor = rand.Text()
+	}
+	options, _, err := w.BeginDiscoverableLogin(webauthn.WithChallenge(h.challenges.issue(challengeSignIn, visitor)))
+	if err != nil {
+		return response{}, err
+	}
+	options.Response.Timeout = int(challengeLife.Milliseconds())
+	b, err := json.Marshal(options.Response)
+	if err != nil {
+		return response{}, err
+	}
+	return response{json: b, cookies: []*http.Cookie{h.sessions.cookie(visitorCookie, visitor, visitorLife)}}, nil
+}
+
+// visitor returns what names the browser of r while it signs in, "" for none.
+func (h *signInPages) visitor(r *request) string {
+	c, err := r.Cookie(h.sessions.cookieName(visitorCookie))
+	if err != nil || len(c.Value) != len(rand.Text()) {
+		return ""
+	}
+	return c.Value
+}
+
+// signInByPasskey checks the response of a passkey. The passkey says who the admin is.
+func (h *signInPages) signInByPasskey(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	s := signInForm{next: localPath(form.Get("next"), "/"), kept: readKeptForm(form)}
+	rp, why := h.relyingParty(r)
+	if why != "" {
+		return h.passkeyRefused(r, s, why), nil
+	}
+	parsed, err := protocol.ParseCredentialRequestResponseBytes([]byte(form.Get("credential")))
+	if err != nil {
+		return h.passkeyRefused(r, s, "The browser sent no valid response of a passkey. Try again."), nil
+	}
+	tries := []limitKey{{passkeyLimit(), webhook.Network(addressOf(r)).String()}}
+	p, err := h.store.Admins().Passkey(r.Context(), parsed.RawID)
+	if err != nil && !isCallerError(err) {
+		return response{}, err
+	}
+	if device, known := h.sessions.device(r, p.AdminID); known {
+		tries = []limitKey{{deviceLimit(), device}}
+	}
+	if wait := h.limiter.allow(tries...); wait > 0 {
+		s.fault = "Too many attempts. Try again in " + ui.Duration(wait+time.Second) + "."
+		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
+		a.retryAfter = wait
+		return a, nil
+	}
+	if p.ID == "" || p.RPID != rp.id {
+		return h.passkeyRefused(r, s, "This passkey is not registered here. It may have been removed. Sign in with your password."), nil
+	}
+	challenge, err := base64.RawURLEncoding.DecodeString(parsed.Response.CollectedClientData.Challenge)
+	if err != nil || !h.challenges.valid(challenge, challengeSignIn, h.visitor(r)) {
+		return h.passkeyRefused(r, s, "The sign-in took too long, or its page was opened in another browser. Try again."), nil
+	}
+	admin, hash, err := h.store.Admins().Get(r.Context(), p.AdminID)
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	w, err := rp.webAuthn()
+	if err != nil {
+		return response{}, err
+	}
+	find := func([]byte, []byte) (webauthn.User, error) { return passkeyUser{admin, []webhook.Passkey{p}}, nil }
+	_, _, err = w.ValidatePasskeyLogin(find, rp.ceremony(challenge), parsed)
+	if err != nil || !h.challenges.spend(challenge) {
+		h.logPasskey(r, err)
+		return h.passkeyRefused(r, s, "The response of the passkey is not valid. Try again, or sign in with your password."), nil
+	}
+	h.limiter.refund(tries...)
+	return h.beginByPasskey(r, s, &p, admin, hash, parsed.Response.AuthenticatorData.Counter)
+}
+
+// beginByPasskey signs an admin in whose passkey signed, unless its sign count did not
+// grow.
+func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passkey, admin webhook.Admin, hash webhook.PasswordHash,
+	count uint32) (response, error) {
+	var secret string
+	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if err = sw.UsePasskey(p.ID, count); err != nil {
+			return err
+		}
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
+			return err
+		}
+		e := r.signInEntry()
+		e.Detail += " with the passkey " + p.Name
+		return sw.Audit(e)
+	})
+	switch {
+	case errors.Is(err, store.ErrSignCount):
+		r.session, r.admin = webhook.Session{}, ""
+		e := r.entry(webhook.ActionPasskeyRefuse, "", p.ID, p.Name+": its sign count did not grow, so it may have been copied")
+		e.Admin = admin.Email
+		if err := h.store.Write(r.Context(), func(sw store.Write) error { return sw.Audit(e) }); err != nil {
+			return response{}, unavailable(err)
+		}
+		return h.passkeyRefused(r, s, "This passkey was refused: its counter did not grow, so it may have been copied. "+
+			"Sign in with your password, and remove the passkey."), nil
+	case isCallerError(err): // the admin or the passkey was removed, or the password changed, at the same time
+		r.session, r.admin = webhook.Session{}, ""
+		return h.passkeyRefused(r, s, "The account has just changed. Try again."), nil
+	case store.Unavailable(err):
+		r.session, r.admin = webhook.Session{}, ""
+		s.fault = h.unavailable(err)
+		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
+		a.retryAfter = 10 * time.Second
+		return a, nil
+	case err != nil:
+		return response{}, err
+	}
+	a := h.signedIn(r, s, secret)
+	a.cookies = append(a.cookies, h.sessions.cookie(visitorCookie, "", -1))
+	return a, nil
+}
+
+func (h *signInPages) passkeyRefused(r *request, s signInForm, fault string) response {
+	s.fault = fault
+	return h.renderSignIn(r, http.StatusUnauthorized, s)
+}
+
+// logPasskey logs why the library refused a response. Its errors hold no secrets.
+func (h *site) logPasskey(r *request, err error) {
+	if err != nil {
+		h.logger.Warn("passkey refused", "request_id", r.id, "error", cutText(ui.Visible(err.Error()), 200))
+	}
+}
+
+// newPasskeyView is the page that creates a passkey.
+type newPasskeyView struct {
+	name    string // suggested
+	options string // for the script, JSON
+}
+
+// newPasskey checks the password of the admin, and shows the page that creates a
+// passkey.
+func (h *accountPages) newPasskey(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	rp, why := h.relyingParty(r)
+	if why != "" {
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Passkeys do not work here", text: why}
+	}
+	wrong := func(text string) (response, error) {
+		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "passkey-password", Label: "Current password", Text: text}})
+	}
+	password := form.Get("current")
+	if password == "" {
+		return wrong("is required")
+	}
+	admin, right, err := h.confirmPassword(r, password)
+	if err != nil {
+		return response{}, err
+	}
+	if !right {
+		return wrong("is wrong")
+	}
+	u := passkeyUser{admin: admin}
+	if u.passkeys, err = h.store.Admins().Passkeys(r.Context(), admin.ID); err != nil {
+		return response{}, err
+	}
+	if len(u.passkeys) >= webhook.MaxPasskeys {
+		return wrong("cannot be used to add more: " + webhook.Count(len(u.passkeys), "passkey") + " is the maximum")
+	}
+	w, err := rp.webAuthn()
+	if err != nil {
+		return response{}, err
+	}
+	known := make([]protocol.CredentialDescriptor, 0, len(u.passkeys))
+	for _, c := range u.WebAuthnCredentials() {
+		known = append(known, c.Descriptor())
+	}
+	options, _, err := w.BeginRegistration(u, webauthn.WithExclusions(known))
+	if err != nil {
+		return response{}, err
+	}
+	options.Response.Challenge = h.challenges.issue(challengeRegister, r.session.ID)
+	options.Response.Timeout = int(challengeLife.Milliseconds())
+	b, err := json.Marshal(options.Response)
+	if err != nil {
+		return response{}, err
+	}
+	v := &newPasskeyView{name: browserOf(r.UserAgent()), options: string(b)}
+	return response{page: newPasskeyPage(h.frame(r, "Add passkey"), v)}, nil
+}
+
+// confirmPassword reports whether a password is the one of the admin who is signed in.
+func (h *accountPages) confirmPassword(r *request, password string) (admin webhook.Admin, right bool, err error) {
+	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
+	if err != nil {
+		return admin, false, asProblem(err)
+	}
+	tried := limitKey{sessionLimit(), r.session.ID}
+	if wait := h.limiter.allow(tried); wait > 0 {
+		return admin, false, &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
+			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
+	}
+	if len(password) > webhook.MaxPassword {
+		return admin, false, nil
+	}
+	var hashErr error
+	err = h.hasher.do(r.Context(), knownDevice, func() { right, _, hashErr = hash.Matches(password) })
+	if err = errors.Join(err, hashErr); err != nil {
+		h.limiter.refund(tried)
+		return admin, false, tooBusy(err)
+	}
+	if right {
+		h.limiter.refund(tried)
+	}
+	return admin, right, nil
+}
+
+// createPasskey stores the passkey that the browser created.
+func (h *accountPages) createPasskey(r *request) (response, error) {
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	refused := func(text string) (response, error) {
+		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "The passkey was not added", text: text}
+	}
+	rp, why := h.relyingParty(r)
+	if why != "" {
+		return refused(why)
+	}
+	p := webhook.Passkey{AdminID: r.session.AdminID, Name: strings.TrimSpace(form.Get("name")), RPID: rp.id}
+	if wrong := webhook.CheckPasskeyName("name", p.Name); wrong != nil {
+		return refused("The name " + wrong[0].Detail + ". Start again on the page Account.")
+	}
+	parsed, err := protocol.ParseCredentialCreationResponseBytes([]byte(form.Get("credential")))
+	if err != nil {
+		return refused("The browser sent no valid response. Start again on the page Account.")
+	}
+	challenge, err := base64.RawURLEncoding.DecodeString(parsed.Response.CollectedClientData.Challenge)
+	if err != nil || !h.challenges.valid(challenge, challengeRegister, r.session.ID) {
+		return refused("It took too long, or the page was opened in another session. Start again on the page Account.")
+	}
+	admin, _, err := h.store.Admins().Get(r.Context(), p.AdminID)
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	w, err := rp.webAuthn()
+	if err != nil {
+		return response{}, err
+	}
+	u, state := passkeyUser{admin: admin}, rp.ceremony(challenge)
+	state.UserID = u.WebAuthnID()
+	credential, err := w.CreateCredential(u, state, parsed)
+	if err != nil || len(credential.ID) > webhook.MaxPasskeyCredential || len(credential.PublicKey) > webhook.MaxPasskeyKey ||
+		!h.challenges.spend(challenge) {
+		h.logPasskey(r, err)
+		return refused("The response of the authenticator is not valid. Start again on the page Account.")
+	}
+	p.Credential, p.PublicKey = credential.ID, credential.PublicKey
+	p.SignCount, p.Synced = credential.Authenticator.SignCount, credential.Flags.BackupEligible
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if p, err = sw.CreatePasskey(p); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionPasskeyCreate, "", p.ID, p.Name))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: "/account#passkeys", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Passkey added. You can now sign in with it."}}, nil
+}
+
+// removePasskey removes a passkey of the admin who is signed in.
+func (h *accountPages) removePasskey(r *request) (response, error) {
+	p, err := h.endPasskey(r, r.session.AdminID, "")
+	if err != nil {
+		return response{}, err
+	}
+	return response{location: "/account#passkeys", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Removed the passkey " + p.Name + "."}}, nil
+}
+
+// removePasskey removes a passkey of another admin.
+func (h *adminPages) removePasskey(r *request) (response, error) {
+	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	p, err := h.endPasskey(r, a.ID, " of "+a.Email)
+	if err != nil {
+		return response{}, err
+	}
+	return response{location: adminPath(a.ID) + "#passkeys", note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Removed the passkey " + p.Name + " of " + a.Email + "."}}, nil
+}
+
+// endPasskey removes the passkey of the path. Sessions that it began go on.
+func (h *site) endPasskey(r *request, adminID, of string) (p webhook.Passkey, err error) {
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if p, err = sw.RemovePasskey(adminID, r.PathValue("passkey")); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionPasskeyRemove, "", p.ID, p.Name+of))
+	})
+	if err != nil {
+		return p, unavailable(asProblem(err))
+	}
+	return p, nil
+}

@@ -1,0 +1,462 @@
+package web
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// authenticator holds one passkey, as a security key does. Its fields change what the
+// browser or the key does wrong.
+type authenticator struct {
+	t      *testing.T
+	key    *ecdsa.PrivateKey
+	id     []byte // of the credential
+	user   string // the user handle
+	count  uint32
+	origin string // that the browser saw
+	rp     string
+	flags  byte
+}
+
+const (
+	userPresent  = 0x01
+	userVerified = 0x04
+	withKey      = 0x40
+)
+
+func newAuthenticator(t *testing.T, origin string) *authenticator {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	u, err := url.Parse(origin)
+	must(t, err)
+	return &authenticator{t: t, key: key, id: []byte(rand.Text()), origin: origin, rp: u.Hostname(), flags: userPresent | userVerified}
+}
+
+// data returns authenticator data, with the public key if asked for.
+func (a *authenticator) data(key bool) []byte {
+	rp := sha256.Sum256([]byte(a.rp))
+	b := append(rp[:], a.flags)
+	if key {
+		b[32] |= withKey
+	}
+	b = binary.BigEndian.AppendUint32(b, a.count)
+	if !key {
+		return b
+	}
+	b = append(b, make([]byte, 16)...) // the model
+	b = binary.BigEndian.AppendUint16(b, uint16(len(a.id)))
+	b = append(b, a.id...)
+	point, err := a.key.PublicKey.Bytes() // 4, X, Y
+	must(a.t, err)
+	b = append(b, 0xa5, 1, 2, 3, 0x26, 0x20, 1, 0x21, 0x58, 32) // COSE: EC2, ES256, P-256, X
+	b = append(b, point[1:33]...)
+	b = append(b, 0x22, 0x58, 32) // Y
+	return append(b, point[33:]...)
+}
+
+// options reads what a page asks of an authenticator.
+func (a *authenticator) options(text string) (challenge string) {
+	a.t.Helper()
+	var o struct {
+		Challenge string
+		User      struct{ ID string }
+	}
+	must(a.t, json.Unmarshal([]byte(text), &o))
+	if o.User.ID != "" {
+		user, err := base64.RawURLEncoding.DecodeString(o.User.ID)
+		must(a.t, err)
+		a.user = string(user)
+	}
+	return o.Challenge
+}
+
+func (a *authenticator) client(kind, challenge string) []byte {
+	b, err := json.Marshal(map[string]any{"type": kind, "challenge": challenge, "origin": a.origin, "crossOrigin": false})
+	must(a.t, err)
+	return b
+}
+
+func (a *authenticator) credential(response map[string][]byte) string {
+	encoded := make(map[string]string)
+	for name, b := range response {
+		encoded[name] = base64.RawURLEncoding.EncodeToString(b)
+	}
+	id := base64.RawURLEncoding.EncodeToString(a.id)
+	b, err := json.Marshal(map[string]any{"id": id, "rawId": id, "type": "public-key", "response": encoded,
+		"clientExtensionResults": map[string]any{}})
+	must(a.t, err)
+	return string(b)
+}
+
+// create returns the response to the options of the page that creates a passkey.
+func (a *authenticator) create(challenge string) string {
+	data := a.data(true)
+	object := append([]byte("\xa3\x63fmt\x64none\x67attStmt\xa0\x68authData\x59"), byte(len(data)>>8), byte(len(data)))
+	return a.credential(map[string][]byte{"clientDataJSON": a.client("webauthn.create", challenge), "attestationObject": append(object, data...)})
+}
+
+// sign returns the response to a challenge of signing in.
+func (a *authenticator) sign(challenge string) string {
+	data, client := a.data(false), a.client("webauthn.get", challenge)
+	hash := sha256.Sum256(client)
+	signed := sha256.Sum256(append(bytes.Clone(data), hash[:]...))
+	signature, err := ecdsa.SignASN1(rand.Reader, a.key, signed[:])
+	must(a.t, err)
+	return a.credential(map[string][]byte{"clientDataJSON": client, "authenticatorData": data, "signature": signature, "userHandle": []byte(a.user)})
+}
+
+// at makes the visitor ask for another host, which the server sees.
+type at struct {
+	host string
+	http.RoundTripper
+}
+
+func (a at) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Host = a.host
+	return a.RoundTripper.RoundTrip(r)
+}
+
+const (
+	passkeyHost   = "hooks.example"
+	passkeyOrigin = "https://" + passkeyHost
+)
+
+// passkeyVisit is a browser at a service with a domain. Cookies go to the host of the
+// server, whatever the request says.
+func passkeyVisit(t *testing.T, w *Web, host string) visitor {
+	t.Helper()
+	v := visit(t, w)
+	transport := v.client.Transport
+	if transport == nil {
+		transport = http.DefaultTransport
+	}
+	v.client.Transport = at{host, transport}
+	return v
+}
+
+var passkeyOptionsOf = regexp.MustCompile(`data-passkey-options="([^"]*)"`)
+
+// newPasskey returns the challenge of the page that creates a passkey.
+func (v visitor) newPasskey(a *authenticator) string {
+	v.t.Helper()
+	p := v.send("/account/passkeys/new", "current", testPassword)
+	p.want(v.t, 200, "Create passkey")
+	return a.options(html.UnescapeString(passkeyOptionsOf.FindStringSubmatch(p.body)[1]))
+}
+
+// register adds a passkey to the account of testAdmin.
+func (v visitor) register(a *authenticator, name string) {
+	v.t.Helper()
+	v.send("/account/passkeys", "name", name, "credential", a.create(v.newPasskey(a))).want(v.t, 303, "")
+}
+
+// challenge returns a challenge of signing in.
+func (v visitor) challenge(a *authenticator) string {
+	v.t.Helper()
+	p := v.do("GET", "/sign-in/passkey")
+	p.want(v.t, 200, `"userVerification":"required"`)
+	if strings.Contains(p.body, "allowCredentials") {
+		v.t.Error("signing in names passkeys")
+	}
+	return a.options(p.body)
+}
+
+// passkeyWeb is a service with a domain and an admin with a password.
+func passkeyWeb(t *testing.T) (*Web, webhook.Admin) {
+	t.Helper()
+	w := testWeb(t, func(c *Config) { c.Secure, c.Domains = true, []string{passkeyHost} })
+	return w, withPassword(t, w, testAdmin)
+}
+
+func TestPasskey(t *testing.T) {
+	w, admin := passkeyWeb(t)
+	v := passkeyVisit(t, w, passkeyHost)
+	v.do("GET", "/sign-in").want(t, 200, "data-passkey hidden")
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	v.send("/account/passkeys/new").want(t, 422, "is required")
+	v.send("/account/passkeys/new", "current", "wrong").want(t, 422, "is wrong")
+
+	a := newAuthenticator(t, passkeyOrigin)
+	v.register(a, "Laptop <b>")
+	v.do("GET", "/account").want(t, 200, "Laptop &lt;b&gt;")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	v.do("GET", "/account").want(t, 401, "")
+
+	// The passkey names the admin; no email is typed.
+	p := v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)), "next", "/deliveries")
+	p.want(t, 303, "")
+	if p.Header.Get("Location") != "/deliveries" {
+		t.Errorf("leads to %s", p.Header.Get("Location"))
+	}
+	v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
+	all, err := w.store.Admins().Passkeys(t.Context(), admin.ID)
+	must(t, err)
+	if len(all) != 1 || all[0].UsedAt.IsZero() || all[0].RPID != passkeyHost {
+		t.Errorf("got %+v", all)
+	}
+	log := strings.Join(audited(t, w), "\n")
+	for _, want := range []string{testAdmin + " from 127.0.0.1: passkey.create", "with the passkey Laptop"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the audit has no %q:\n%s", want, log)
+		}
+	}
+
+	v.do("POST", "/account/passkeys/"+webhook.NewID()+"/remove").want(t, 404, "")
+	v.do("POST", "/account/passkeys/"+all[0].ID+"/remove").want(t, 303, "")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 401, "not registered here")
+	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.remove") {
+		t.Errorf("the audit:\n%s", log)
+	}
+}
+
+// What is wrong with the response of a passkey keeps it out, and creates no session.
+func TestPasskeyRefused(t *testing.T) {
+	w, _ := passkeyWeb(t)
+	v := passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	a := newAuthenticator(t, passkeyOrigin)
+	v.register(a, "Laptop")
+	v.do("POST", "/sign-out").want(t, 303, "")
+
+	stranger := newAuthenticator(t, passkeyOrigin)
+	stranger.user = a.user
+	forged := newAuthenticator(t, passkeyOrigin)
+	forged.id, forged.user = a.id, a.user
+	with := func(change func(*authenticator)) *authenticator {
+		b := *a
+		change(&b)
+		return &b
+	}
+	other := passkeyVisit(t, w, passkeyHost)
+	restarted := newChallenges().issue(challengeSignIn, "x")
+	for name, credential := range map[string]func() string{
+		"unknown":        func() string { return stranger.sign(v.challenge(a)) },
+		"of another key": func() string { return forged.sign(v.challenge(a)) },
+		"wrong origin": func() string {
+			return with(func(b *authenticator) { b.origin = "https://evil.example" }).sign(v.challenge(a))
+		},
+		"another port": func() string { return with(func(b *authenticator) { b.origin += ":8443" }).sign(v.challenge(a)) },
+		"over HTTP": func() string {
+			return with(func(b *authenticator) { b.origin = "http://" + passkeyHost }).sign(v.challenge(a))
+		},
+		"wrong domain":      func() string { return with(func(b *authenticator) { b.rp = "evil.example" }).sign(v.challenge(a)) },
+		"unverified user":   func() string { return with(func(b *authenticator) { b.flags = userPresent }).sign(v.challenge(a)) },
+		"absent user":       func() string { return with(func(b *authenticator) { b.flags = userVerified }).sign(v.challenge(a)) },
+		"another user":      func() string { return with(func(b *authenticator) { b.user = webhook.NewID() }).sign(v.challenge(a)) },
+		"no user":           func() string { return with(func(b *authenticator) { b.user = "" }).sign(v.challenge(a)) },
+		"another browser":   func() string { return a.sign(other.challenge(a)) },
+		"own challenge":     func() string { return a.sign(base64.RawURLEncoding.EncodeToString(make([]byte, challengeSize))) },
+		"short challenge":   func() string { return a.sign("") },
+		"before a restart":  func() string { return a.sign(base64.RawURLEncoding.EncodeToString(restarted)) },
+		"of a registration": func() string { return a.create(v.challenge(a)) },
+		"nothing":           func() string { return "" },
+		"no JSON":           func() string { return "{" },
+	} {
+		w.pages.signIn.limiter = newTryLimiter(maxLimitKeys)
+		p := v.send("/sign-in/passkey", "credential", credential())
+		if p.StatusCode != 401 || v.cookie("session") != "" {
+			t.Errorf("%s: got %d:\n%s", name, p.StatusCode, p.body)
+		}
+		p.hasNot(t, testAdmin)
+	}
+	// None of that keeps the right one out. What was signed works once.
+	signed := a.sign(v.challenge(a))
+	mark := v.cookie("passkey")
+	v.send("/sign-in/passkey", "credential", signed).want(t, 303, "")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	again := passkeyVisit(t, w, passkeyHost)
+	p := again.post("/sign-in/passkey", url.Values{"credential": {signed}}.Encode(), "Cookie", "__Host-passkey="+mark)
+	p.want(t, 401, "is not valid")
+}
+
+// A passkey that was copied shows by its sign count.
+func TestPasskeyCopied(t *testing.T) {
+	w, _ := passkeyWeb(t)
+	v := passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	a := newAuthenticator(t, passkeyOrigin)
+	a.count = 7
+	v.register(a, "Key")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	a.count = 8
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 401, "may have been copied")
+	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.refuse") {
+		t.Errorf("the audit:\n%s", log)
+	}
+}
+
+// What the page of a new passkey returns belongs to its session, and works once.
+func TestNewPasskeyRefused(t *testing.T) {
+	w, admin := passkeyWeb(t)
+	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	other.enter(testAdmin, testPassword).want(t, 303, "")
+	a := newAuthenticator(t, passkeyOrigin)
+	evil := newAuthenticator(t, "https://evil.example")
+	weak := newAuthenticator(t, passkeyOrigin)
+	weak.flags = userPresent
+	for name, p := range map[string]page{
+		"of another session": v.send("/account/passkeys", "name", "x", "credential", a.create(other.newPasskey(a))),
+		"of a sign-in":       v.send("/account/passkeys", "name", "x", "credential", a.create(v.challenge(a))),
+		"wrong origin":       v.send("/account/passkeys", "name", "x", "credential", evil.create(v.newPasskey(evil))),
+		"unverified user":    v.send("/account/passkeys", "name", "x", "credential", weak.create(v.newPasskey(weak))),
+		"without a name":     v.send("/account/passkeys", "name", " ", "credential", a.create(v.newPasskey(a))),
+		"no credential":      v.send("/account/passkeys", "name", "x"),
+	} {
+		if p.StatusCode != 422 || !strings.Contains(p.body, "The passkey was not added") {
+			t.Errorf("%s: got %d:\n%s", name, p.StatusCode, p.body)
+		}
+	}
+	created := a.create(v.newPasskey(a))
+	v.send("/account/passkeys", "name", "x", "credential", created).want(t, 303, "")
+	v.send("/account/passkeys", "name", "x", "credential", created).want(t, 422, "The passkey was not added")
+	// The same key again, with a challenge of its own.
+	v.send("/account/passkeys", "name", "x", "credential", a.create(v.newPasskey(a))).want(t, 409, "registered already")
+	if all, err := w.store.Admins().Passkeys(t.Context(), admin.ID); err != nil || len(all) != 1 {
+		t.Errorf("got %d passkeys, %v", len(all), err)
+	}
+}
+
+// An owner removes the passkeys of others; they remove only their own.
+func TestPasskeyOfAnother(t *testing.T) {
+	w, admin := passkeyWeb(t)
+	bo := withPassword(t, w, "bo@example.com")
+	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	other.enter(bo.Email, testPassword).want(t, 303, "")
+	v.register(newAuthenticator(t, passkeyOrigin), "Laptop")
+	all, err := w.store.Admins().Passkeys(t.Context(), admin.ID)
+	must(t, err)
+	remove := adminPath(admin.ID) + "/passkeys/" + all[0].ID + "/remove"
+	other.do("POST", "/account/passkeys/"+all[0].ID+"/remove").want(t, 404, "")
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, err := sw.SetRole(bo.ID, webhook.RoleOperator)
+		return err
+	}))
+	other.do("POST", remove).want(t, 403, "")
+	other.do("GET", adminPath(admin.ID)).hasNot(t, remove)
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, err := sw.SetRole(bo.ID, webhook.RoleOwner)
+		return err
+	}))
+	other.do("GET", adminPath(admin.ID)).want(t, 200, remove)
+	other.do("POST", adminPath(bo.ID)+"/passkeys/"+all[0].ID+"/remove").want(t, 404, "")
+	other.do("POST", remove).want(t, 303, "")
+	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, bo.Email+" from 127.0.0.1: passkey.remove") {
+		t.Errorf("the audit:\n%s", log)
+	}
+}
+
+// Where browsers have no passkeys, the pages say why.
+func TestPasskeysNeedADomain(t *testing.T) {
+	for _, tt := range []struct {
+		host    string
+		secure  bool
+		domains []string
+		why     string
+	}{
+		{"127.0.0.1:8443", true, nil, "opened at an IP address"},
+		{"[::1]:8443", true, nil, "opened at an IP address"},
+		{"other.example", true, []string{passkeyHost}, "only at a domain of the service"},
+		{"hooks.example", false, nil, "need HTTPS"},
+		{"localhost:8443", true, []string{passkeyHost}, ""},
+		{"localhost:8080", false, nil, ""},
+		{"HOOKS.example", true, []string{passkeyHost}, ""},
+		{"proxied.example", true, nil, ""},
+	} {
+		w := testWeb(t, func(c *Config) { c.Secure, c.Domains = tt.secure, tt.domains })
+		admin := withPassword(t, w, testAdmin)
+		v := passkeyVisit(t, w, tt.host)
+		p := v.do("GET", "/sign-in")
+		if got := strings.Contains(p.body, "data-passkey hidden"); got != (tt.why == "") {
+			t.Errorf("%s: a button to sign in: %v", tt.host, got)
+		}
+		p.hasNot(t, "Passkeys")
+		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+			_, err := sw.CreatePasskey(webhook.Passkey{AdminID: admin.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
+			return err
+		}))
+		p = v.do("GET", "/sign-in")
+		p.want(t, 200, tt.why)
+		v.signIn(w)
+		account := v.do("GET", "/account")
+		account.want(t, 200, tt.why)
+		if got := strings.Contains(account.body, "Add passkey"); got != (tt.why == "") {
+			t.Errorf("%s: a form that adds one: %v", tt.host, got)
+		}
+		if tt.why != "" {
+			v.do("GET", "/sign-in/passkey").want(t, 422, tt.why)
+			v.send("/account/passkeys/new", "current", testPassword).want(t, 422, tt.why)
+			v.send("/sign-in/passkey", "credential", "{}").want(t, 401, tt.why)
+		}
+	}
+}
+
+// Responses that are refused are limited for each network.
+func TestPasskeysAreLimited(t *testing.T) {
+	w, _ := passkeyWeb(t)
+	v := passkeyVisit(t, w, passkeyHost)
+	a := newAuthenticator(t, passkeyOrigin)
+	a.user = webhook.NewID()
+	refused := 0
+	for range passkeyLimit().burst + 3 {
+		p := v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)))
+		if p.StatusCode == 429 && p.Header.Get("Retry-After") != "" {
+			refused++
+		}
+	}
+	if refused != 3 {
+		t.Errorf("%d of 3 above the limit are refused", refused)
+	}
+	// Passwords have limits of their own.
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+}
+
+func TestChallenges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newChallenges()
+		one := c.issue("a", "b")
+		if !c.valid(one, "a", "b") || c.valid(one, "a", "c") || c.valid(one, "b", "b") || c.valid(one[:40], "a", "b") || c.valid(nil, "a", "b") {
+			t.Error("a challenge belongs to its purpose and holder")
+		}
+		if !c.spend(one) || c.spend(one) {
+			t.Error("a challenge works once")
+		}
+		late := c.issue("a", "b")
+		time.Sleep(challengeLife)
+		if c.valid(late, "a", "b") || c.spend(late) {
+			t.Error("a challenge ends")
+		}
+		for range maxSpentChallenges {
+			c.spend(c.issue("a", "b"))
+		}
+		if c.spend(c.issue("a", "b")) || len(c.spent) != maxSpentChallenges {
+			t.Errorf("%d used ones are kept", len(c.spent))
+		}
+		time.Sleep(challengeLife)
+		if !c.spend(c.issue("a", "b")) || len(c.spent) != 1 {
+			t.Errorf("%d used ones are kept after they ended", len(c.spent))
+		}
+	})
+}

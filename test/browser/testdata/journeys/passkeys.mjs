@@ -2,17 +2,17 @@
 // Passkeys: an admin adds one, signs out, signs in with it without an email, and removes
 // it. The authenticator is the virtual one of Chromium. What was signed cannot be sent
 // again, and at an IP address the page says why there are no passkeys.
-import { admin, base, check, done, follow, fresh, looks, signedIn, until, visit } from "./lib.mjs";
+import { admin, base, check, checkPage, done, newPage, signIn, until, waitForLoad, visit } from "./lib.mjs";
 
-const expected = ["the server responded with a status of 401", "the server responded with a status of 422", "the server responded with a status of 403"];
-const { page: first } = await signedIn(); // creates the admin
+const expectedErrors = ["the server responded with a status of 401", "the server responded with a status of 422", "the server responded with a status of 403"];
+const { page: first } = await signIn(); // creates the admin
 await visit(first, "/account");
 await first.getByText("Passkeys need a domain name, and this page was opened at an IP address.").waitFor();
 check(await first.getByRole("button", { name: "Add passkey" }).count() === 0, "no form that cannot work");
 
 const home = base.replace("127.0.0.1", "localhost");
 check(home !== base, "the service is at 127.0.0.1");
-const { context, page } = await fresh({}, expected);
+const { context, page } = await newPage({}, expectedErrors);
 const device = await context.newCDPSession(page);
 await device.send("WebAuthn.enable");
 const { authenticatorId } = await device.send("WebAuthn.addVirtualAuthenticator", {
@@ -24,26 +24,26 @@ const stored = async () => (await device.send("WebAuthn.getCredentials", { authe
 await page.goto(`${home}/account`);
 await page.fill("#email", admin.email);
 await page.fill("#password", admin.password);
-await follow(page, () => page.getByRole("button", { name: "Sign in", exact: true }).click());
+await waitForLoad(page, () => page.getByRole("button", { name: "Sign in", exact: true }).click());
 await page.getByRole("heading", { name: "Passkeys" }).waitFor();
-await looks(page);
+await checkPage(page);
 await page.fill("#passkey-password", "not the password");
-await follow(page, () => page.getByRole("button", { name: "Add passkey" }).click());
+await waitForLoad(page, () => page.getByRole("button", { name: "Add passkey" }).click());
 await page.locator("#passkey-password-fault").waitFor();
 await page.fill("#passkey-password", admin.password);
-await follow(page, () => page.getByRole("button", { name: "Add passkey" }).click());
+await waitForLoad(page, () => page.getByRole("button", { name: "Add passkey" }).click());
 await page.fill("#name", "Laptop");
-await looks(page);
-await follow(page, () => page.getByRole("button", { name: "Create passkey" }).click());
+await checkPage(page);
+await waitForLoad(page, () => page.getByRole("button", { name: "Create passkey" }).click());
 await page.getByText("Passkey added.").waitFor();
 const row = page.locator("tr[data-row]", { hasText: "Laptop" });
 check((await row.textContent()).includes("localhost") && (await row.textContent()).includes("never"), "the passkey is listed with its domain");
 check((await stored()).length === 1 && (await stored())[0].isResidentCredential, "the authenticator keeps a passkey that names its user");
-await looks(page);
+await checkPage(page);
 
 // One device has one passkey for an account.
 await page.fill("#passkey-password", admin.password);
-await follow(page, () => page.getByRole("button", { name: "Add passkey" }).click());
+await waitForLoad(page, () => page.getByRole("button", { name: "Add passkey" }).click());
 await page.getByRole("button", { name: "Create passkey" }).click();
 await page.getByText("This device already has a passkey for your account.").waitFor();
 await page.goto(`${home}/account`);
@@ -52,7 +52,7 @@ await page.goto(`${home}/account`);
 const signOut = async () => {
   await device.send("WebAuthn.setAutomaticPresenceSimulation", { authenticatorId, enabled: false });
   await page.click("button[popovertarget=account]");
-  await follow(page, () => page.locator("form.leave button").click());
+  await waitForLoad(page, () => page.locator("form.leave button").click());
   await page.getByRole("button", { name: "Sign in with a passkey" }).waitFor();
 };
 const press = async () => {
@@ -62,7 +62,7 @@ const press = async () => {
 
 // Sign in with it. Nothing is typed.
 await signOut();
-await looks(page);
+await checkPage(page);
 let sent;
 await page.route("**/sign-in/passkey", async (route) => {
   if (route.request().method() === "POST") {
@@ -70,25 +70,25 @@ await page.route("**/sign-in/passkey", async (route) => {
   }
   await route.continue();
 });
-await follow(page, press);
+await waitForLoad(page, press);
 await page.goto(`${home}/account`);
 check(!(await page.locator("tr[data-row]", { hasText: "Laptop" }).textContent()).includes("never"), "the passkey was used");
 check(!new URLSearchParams(sent.body).has("password"), "no password is sent");
 
 // What was sent works once, also in the same browser.
-const again = await (await fresh({}, expected)).context.request.post(`${home}/sign-in/passkey`, {
+const again = await (await newPage({}, expectedErrors)).context.request.post(`${home}/sign-in/passkey`, {
   headers: { "Content-Type": "application/x-www-form-urlencoded", Cookie: sent.cookie }, data: sent.body, maxRedirects: 0,
 });
 check(again.status() === 401 && (await again.text()).includes("The response of the passkey is not valid"), `a replay is refused, got ${again.status()}`);
 
 // A passkey that was removed is unknown.
 const credential = (await stored())[0];
-await follow(page, () => page.locator("tr[data-row]", { hasText: "Laptop" }).getByRole("button").click());
+await waitForLoad(page, () => page.locator("tr[data-row]", { hasText: "Laptop" }).getByRole("button").click());
 await page.getByText("Removed the passkey Laptop.").waitFor();
 check(await page.locator("tr[data-row]", { hasText: "Laptop" }).count() === 0, "it is not listed any more");
 await signOut();
 check((await stored())[0].credentialId === credential.credentialId, "the authenticator still has it");
-await follow(page, press);
+await waitForLoad(page, press);
 await page.getByText("This passkey is not registered here.").waitFor();
 check(page.url() === `${home}/sign-in/passkey`, "and nobody is signed in");
 
@@ -99,6 +99,6 @@ await page.getByRole("button", { name: "Sign in with a passkey" }).click();
 await page.getByText("No passkey was used").waitFor();
 await page.fill("#email", admin.email);
 await page.fill("#password", admin.password);
-await follow(page, () => page.getByRole("button", { name: "Sign in", exact: true }).click());
+await waitForLoad(page, () => page.getByRole("button", { name: "Sign in", exact: true }).click());
 await until("signed in", async () => await page.locator("h1").textContent() === "Overview");
 await done();

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -32,11 +31,8 @@ type relyingParty struct {
 // invents therefore gains nothing: the passkeys of another domain do not work there.
 func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
 	host := strings.ToLower(r.Host)
-	name := host
-	if n, _, err := net.SplitHostPort(host); err == nil {
-		name = n
-	}
-	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	name := (&url.URL{Host: host}).Hostname()
+	_, err := netip.ParseAddr(name)
 	local := name == "localhost"
 	switch {
 	case err == nil:
@@ -408,7 +404,8 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: "/account#passkeys", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Passkey added. You can now sign in with it."}}, nil
+	note := &ui.Note{Kind: ui.NoteSuccess, Text: "Passkey added. You can now sign in with it."}
+	return response{location: "/account#passkeys", note: note}, nil
 }
 
 // removePasskey removes a passkey of the admin who is signed in.

@@ -110,7 +110,8 @@ func (a *authenticator) credential(response map[string][]byte) string {
 func (a *authenticator) create(challenge string) string {
 	data := a.data(true)
 	object := append([]byte("\xa3\x63fmt\x64none\x67attStmt\xa0\x68authData\x59"), byte(len(data)>>8), byte(len(data)))
-	return a.credential(map[string][]byte{"clientDataJSON": a.client("webauthn.create", challenge), "attestationObject": append(object, data...)})
+	client := a.client("webauthn.create", challenge)
+	return a.credential(map[string][]byte{"clientDataJSON": client, "attestationObject": append(object, data...)})
 }
 
 // sign returns the response to a challenge of signing in.
@@ -120,7 +121,8 @@ func (a *authenticator) sign(challenge string) string {
 	signed := sha256.Sum256(append(bytes.Clone(data), hash[:]...))
 	signature, err := ecdsa.SignASN1(rand.Reader, a.key, signed[:])
 	must(a.t, err)
-	return a.credential(map[string][]byte{"clientDataJSON": client, "authenticatorData": data, "signature": signature, "userHandle": []byte(a.user)})
+	return a.credential(map[string][]byte{"clientDataJSON": client, "authenticatorData": data, "signature": signature,
+		"userHandle": []byte(a.user)})
 }
 
 // at makes the visitor ask for another host, which the server sees.

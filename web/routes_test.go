@@ -245,12 +245,15 @@ func TestRolesOfRoutes(t *testing.T) {
 		},
 		owner: {
 			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions",
-			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new", "/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/system/release", "/tokens/new",
+			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new",
+			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/system/release", "/tokens/new",
 			"/tokens/{id}/revoke",
 		},
 	}
-	own := []string{"/account/passkeys", "/account/passkeys/new", "/account/passkeys/{passkey}/remove", "/account/password",
-		"/account/sessions/{id}/revoke", "/account/sign-out-everywhere", "/preferences", "/sign-out"}
+	own := []string{
+		"/account/passkeys", "/account/passkeys/new", "/account/passkeys/{passkey}/remove", "/account/password",
+		"/account/sessions/{id}/revoke", "/account/sign-out-everywhere", "/preferences", "/sign-out",
+	}
 	got := make(map[webhook.Role][]string)
 	for _, one := range testWeb(t, nil).routes() {
 		if one.role != viewer {

@@ -213,10 +213,8 @@ func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 	if c.RemovePasskeys {
 		also = "; removed " + webhook.Count(did.RemovedPasskeys, "passkey")
 	}
-	if _, err = fmt.Fprintf(std.Out, "Set a new password for %s; ended %s%s.\n", email, webhook.Count(did.Sessions, "session"), also); err != nil {
-		return err
-	}
-	if did.Passkeys > 0 {
+	_, err = fmt.Fprintf(std.Out, "Set a new password for %s; ended %s%s.\n", email, webhook.Count(did.Sessions, "session"), also)
+	if err == nil && did.Passkeys > 0 {
 		_, err = fmt.Fprintf(std.Err, "%s can still sign in with %s. To remove them, run the command again with --remove-passkeys.\n",
 			email, webhook.Count(did.Passkeys, "passkey"))
 	}

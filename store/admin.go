@@ -11,7 +11,7 @@ import (
 
 // A session is active if it was seen after ?1 and expires after ?2.
 const (
-	adminColumns = "a.id, a.email, a.role, a.created_at, a.signed_in_at"
+	adminColumns = "a.id, a.email, a.role, a.created_at, a.signed_in_at, a.password <> '', a.oidc_issuer, a.oidc_subject"
 
 	selectAdmins = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 " +
 		"AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
@@ -20,6 +20,9 @@ const (
 	selectAnyAdmin    = "SELECT EXISTS (SELECT 1 FROM admins)"
 	selectAdminsCount = "SELECT count(*) FROM admins"
 	selectOwnersCount = "SELECT count(*) FROM admins WHERE role = 'owner'"
+
+	// Owners with a password can sign in while an OpenID Connect provider cannot be used.
+	selectOtherOwnersCount = "SELECT count(*) FROM admins WHERE role = 'owner' AND password <> '' AND id <> ?"
 )
 
 // List returns all admins, at most [webhook.MaxAdmins], ordered by address.
@@ -44,14 +47,14 @@ func (s Admins) Exist(ctx context.Context) (bool, error) {
 	return any, err
 }
 
-// LastOwner reports whether an admin is the only owner.
+// LastOwner reports whether an admin is an owner, and no other owner has a password.
 func (s Admins) LastOwner(ctx context.Context, a *webhook.Admin) (bool, error) {
 	if a.Role != webhook.RoleOwner {
 		return false, nil
 	}
-	var owners int
-	err := s.db.Scan(ctx, selectOwnersCount, nil, &owners)
-	return owners <= 1, err
+	var others int
+	err := s.db.Scan(ctx, selectOtherOwnersCount, []any{a.ID}, &others)
+	return others == 0, err
 }
 
 // ByEmail returns the admin with a normalized address, and the hash of the password. The error
@@ -91,13 +94,6 @@ func (w Write) CreateAdmin(email string, role webhook.Role, hash webhook.Passwor
 	if err := hash.Check(); err != nil {
 		return webhook.Admin{}, err
 	}
-	var count int
-	if err := w.t.Scan(selectAdminsCount, nil, &count); err != nil {
-		return webhook.Admin{}, err
-	}
-	if count >= webhook.MaxAdmins {
-		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
-	}
 	var owners int
 	if err := w.t.Scan(selectOwnersCount, nil, &owners); err != nil {
 		return webhook.Admin{}, err
@@ -105,17 +101,11 @@ func (w Write) CreateAdmin(email string, role webhook.Role, hash webhook.Passwor
 	if owners == 0 && role != webhook.RoleOwner {
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is no owner yet: the first admin must have the role owner.")
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	a := webhook.Admin{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now}
-	made, err := w.t.Affected("INSERT INTO admins (id, email, role, password, created_at) VALUES (?, ?, ?, ?, ?) "+
-		"ON CONFLICT (email) DO NOTHING", a.ID, a.Email, string(a.Role), string(hash), now.UnixMilli())
-	if err == nil && made == 0 {
-		err = webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
-	}
-	if err == nil {
-		err = w.t.Exec("DELETE FROM invitations WHERE email = ?", email)
-	}
-	return a, err
+	return w.insertAdmin(email, role, hash, nil)
+}
+
+func tooManyAdmins(count int) error {
+	return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 }
 
 // CreateFirstAdmin creates an owner if there is no admin yet. Otherwise the error is a
@@ -195,19 +185,29 @@ func (w Write) checkOtherOwner(a *webhook.Admin) error {
 	if a.Role != webhook.RoleOwner {
 		return nil
 	}
-	var owners int
-	err := w.t.Scan(selectOwnersCount, nil, &owners)
-	if err == nil && owners <= 1 {
-		err = webhook.NewError(webhook.CodeConflict, a.Email+" is the last owner. Make another admin an owner first.")
+	var others int
+	err := w.t.Scan(selectOtherOwnersCount, []any{a.ID}, &others)
+	if err != nil || others > 0 {
+		return err
 	}
-	return err
+	var owners int
+	if err := w.t.Scan(selectOwnersCount, nil, &owners); err != nil {
+		return err
+	}
+	if owners <= 1 {
+		return webhook.NewError(webhook.CodeConflict, a.Email+" is the last owner. Make another admin an owner first.")
+	}
+	return webhook.NewError(webhook.CodeConflict, a.Email+" is the last owner with a password. Give another owner a password first: "+
+		"service admin reset-password.")
 }
 
 // scanAdmin reads a row of adminColumns and one more column.
 func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
 	var created int64
 	var signedIn sql.NullInt64
-	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, more)
+	var issuer, subject sql.NullString
+	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, &a.HasPassword, &issuer, &subject, more)
 	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), fromMillis(signedIn)
+	a.OIDCIssuer, a.OIDCSubject = issuer.String, subject.String
 	return a, err
 }

@@ -50,6 +50,7 @@ func TestQueryPlans(t *testing.T) {
 		{countAdminSessions, 4, "sessions_by_admin (admin_id=?)"},
 		{selectAdmin, 1, "sqlite_autoindex_admins_"},
 		{selectAdminByID, 1, "USING PRIMARY KEY"},
+		{selectAdminByIdentity, 2, "admins_by_identity (oidc_issuer=? AND oidc_subject=?)"},
 		{selectInvitation, 1, "SEARCH i USING PRIMARY KEY (hash=?)"},
 		{selectPortalLink, 1, "SEARCH portal_links USING PRIMARY KEY (hash=?)"},
 		{selectPortalSession, 1, "SEARCH portal_sessions USING PRIMARY KEY (hash=?)"},

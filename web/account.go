@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"time"
@@ -29,6 +30,9 @@ type accountView struct {
 	passkeys []webhook.Passkey
 
 	noPasskey string // why none can be added at this address, "" if one can
+
+	password bool   // the admin has a password that can be used
+	provider string // name of the OpenID Connect provider, "" for none
 }
 
 func (h *accountPages) show(r *request) (response, error) {
@@ -40,11 +44,16 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 	if err != nil {
 		return response{}, err
 	}
-	v := &accountView{session: r.session, sessions: all, errors: wrong}
+	v := &accountView{session: r.session, sessions: all, errors: wrong, provider: h.providerName()}
 	if v.passkeys, err = h.store.Admins().Passkeys(r.Context(), r.session.AdminID); err != nil {
 		return response{}, err
 	}
 	_, v.noPasskey = h.relyingParty(r)
+	admin, _, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	v.password = admin.HasPassword && h.passwordAllowed(&admin)
 	return response{page: accountPage(h.frame(r, "Account"), v), status: status}, nil
 }
 
@@ -65,6 +74,10 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
 	if err != nil {
 		return response{}, asProblem(err)
+	}
+	if !admin.HasPassword || !h.passwordAllowed(&admin) {
+		return response{}, &problem{status: http.StatusConflict, title: "You sign in without a password",
+			text: "Your account signs in with " + cmp.Or(h.providerName(), "OpenID Connect") + ". Nothing was changed."}
 	}
 	// By the session: who has stolen one cannot keep the admin from changing it.
 	tried := limitKey{sessionLimit(), r.session.ID}

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/url"
+	"strings"
 
 	"service/store"
 	"service/web/ui"
@@ -139,8 +140,11 @@ type adminView struct {
 	webhook.Admin
 	sessions  []webhook.Session
 	own       string // id of the session that looks at it
-	lastOwner bool
 	passkeys  []webhook.Passkey
+	lastOwner bool // no other owner has a password
+
+	provider   string // name of the OpenID Connect provider, "" for none
+	signInHint string // why a way to sign in cannot be used now, "" when each can
 }
 
 func (h *adminPages) find(r *request) (*adminView, error) {
@@ -148,7 +152,13 @@ func (h *adminPages) find(r *request) (*adminView, error) {
 	if err != nil {
 		return nil, asProblem(err)
 	}
-	v := &adminView{Admin: a, own: r.session.ID}
+	v := &adminView{Admin: a, own: r.session.ID, provider: h.providerName()}
+	switch {
+	case a.HasPassword && !h.passwordAllowed(&a):
+		v.signInHint = "Only owners sign in with a password."
+	case a.OIDCSubject != "" && (h.cfg.OIDC == nil || h.cfg.OIDC.Issuer() != a.OIDCIssuer):
+		v.signInHint = "This provider is not configured any more."
+	}
 	if v.lastOwner, err = h.store.Admins().LastOwner(r.Context(), &a); err != nil {
 		return nil, err
 	}
@@ -246,4 +256,25 @@ func passwordFields() map[string][2]string {
 		"email": {"email", "Email"}, "current": {"current", "Current password"},
 		"password": {"password", "Password"}, "again": {"again", "Repeat password"},
 	}
+}
+
+// signInMethods says how an admin can sign in.
+func signInMethods(a *webhook.Admin) string {
+	var all []string
+	if a.HasPassword {
+		all = append(all, "password")
+	}
+	if a.OIDCSubject != "" {
+		all = append(all, "OpenID Connect")
+	}
+	return strings.Join(all, ", ")
+}
+
+// identityPath returns the address that leads to the OpenID Connect provider, and then to
+// next.
+func identityPath(next string) string {
+	if next == "/" {
+		return "/sign-in/oidc"
+	}
+	return "/sign-in/oidc?" + url.Values{"next": {next}}.Encode()
 }

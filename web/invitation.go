@@ -14,6 +14,8 @@ type invitationForm struct {
 	email  string // as typed
 	role   string
 	errors []ui.FieldError
+
+	provider string // name of the OpenID Connect provider, "" for none
 }
 
 func invitationFields() map[string][2]string {
@@ -21,10 +23,15 @@ func invitationFields() map[string][2]string {
 }
 
 func (h *adminPages) inviteForm(r *request) (response, error) {
-	return h.renderInvite(r, http.StatusOK, &invitationForm{role: string(webhook.RoleViewer)}), nil
+	f := invitationForm{role: string(webhook.RoleViewer)}
+	if h.cfg.OIDC != nil {
+		f.role = string(webhook.RoleOwner)
+	}
+	return h.renderInvite(r, http.StatusOK, &f), nil
 }
 
 func (h *adminPages) renderInvite(r *request, status int, f *invitationForm) response {
+	f.provider = h.providerName()
 	return response{page: invitePage(h.frame(r, "Invite admin"), f), status: status}
 }
 
@@ -35,6 +42,11 @@ func (h *adminPages) invite(r *request) (response, error) {
 		return response{}, err
 	}
 	f := invitationForm{email: strings.TrimSpace(form.Get("email")), role: form.Get("role")}
+	if h.cfg.OIDC != nil && webhook.Role(f.role).Allows(webhook.RoleViewer) && f.role != string(webhook.RoleOwner) {
+		f.errors = []ui.FieldError{{ID: "role", Label: "Role", Text: "must be owner: viewers and operators sign in with " + h.providerName() +
+			", which decides their role"}}
+		return h.renderInvite(r, http.StatusUnprocessableEntity, &f), nil
+	}
 	var in webhook.Invitation
 	var code string
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
@@ -89,6 +101,11 @@ func (h *signInPages) invitation(r *request) (*acceptForm, error) {
 	}
 	if !open {
 		return nil, invalidInvitation()
+	}
+	if !h.passwordAllowed(&webhook.Admin{Role: in.Role, HasPassword: true}) {
+		return nil, &problem{status: http.StatusForbidden, title: "Sign in with " + h.providerName(),
+			text: "Since this invitation was created, only owners sign in with a password. Sign in with " + h.providerName() +
+				", which decides your role."}
 	}
 	return &acceptForm{action: "/invitation/" + code, invitation: in}, nil
 }

@@ -235,7 +235,7 @@ func TestRoleOfEachRoute(t *testing.T) {
 // changes anything but what belongs to the visitor.
 func TestRolesOfRoutes(t *testing.T) {
 	want := map[webhook.Role][]string{
-		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/passkey", "/sign-in/{code}"},
+		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-in/passkey", "/sign-in/{code}"},
 		operator: {
 			"/bulk-runs/{id}/cancel", "/deliveries/cancel", "/deliveries/cancel/count", "/deliveries/redeliver", "/deliveries/redeliver/count",
 			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/events/publish", "/subscriptions/check-url", "/subscriptions/new",

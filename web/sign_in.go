@@ -22,6 +22,7 @@ type signInPages struct {
 	limiter     *tryLimiter
 	hasher      *passwordHasher
 	challenges  *challenges
+	flows       *flowKeeper // of sign-ins through OpenID Connect
 
 	noPassword webhook.PasswordHash // checked for admins who do not exist, for the same timing
 }
@@ -111,6 +112,7 @@ type signInForm struct {
 	lost  bool      // the page replaces the result of a form that was not processed
 	kept  *keptForm // the form, nil when it was not kept
 
+	provider  string // name of the OpenID Connect provider, "" for none
 	requestID string // shown unless the form was asked for
 
 	passkeys  bool   // work at this address
@@ -126,6 +128,7 @@ func (h *signInPages) renderSignIn(r *request, status int, s signInForm) respons
 	if any, err := h.store.Admins().HavePasskey(r.Context()); any && err == nil { // the page is of use without the hint
 		s.noPasskey = why
 	}
+	s.provider = h.providerName()
 	return response{page: signInPage(h.frame(r, "Sign in"), s), status: status}
 }
 
@@ -167,6 +170,9 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return response{}, err
 	}
 	s := signInForm{next: localPath(form.Get("next"), "/"), email: form.Get("email"), kept: readKeptForm(form)}
+	if form.Has("continue") && s.kept != nil {
+		return h.continueKept(r, s)
+	}
 	email, password := webhook.NormalizeEmail(s.email), form.Get("password")
 	if len(s.email) > ui.MaxVisible {
 		s.email = ""
@@ -175,7 +181,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return h.wrongPassword(r, s), nil // no admin has these
 	}
 	admin, hash, err := h.store.Admins().ByEmail(r.Context(), email)
-	if isCallerError(err) {
+	if isCallerError(err) || err == nil && !admin.HasPassword {
 		admin, hash = webhook.Admin{}, h.noPassword
 	} else if err != nil {
 		return response{}, err
@@ -215,6 +221,10 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return h.wrongPassword(r, s), nil
 	}
 	h.limiter.refund(tries...)
+	if !h.passwordAllowed(&admin) {
+		s.fault = "Only owners sign in with a password here. Sign in with " + h.providerName() + "."
+		return h.renderSignIn(r, http.StatusForbidden, s), nil
+	}
 	var secret string
 	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
@@ -248,6 +258,19 @@ func (h *signInPages) signedIn(r *request, s signInForm, secret string) response
 		a.location, a.page = "", keptFormPage(h.frame(r, "Continue with your form"), s.kept)
 	}
 	return a
+}
+
+// continueKept shows the form that was kept to a visitor who has signed in in another tab.
+func (h *signInPages) continueKept(r *request, s signInForm) (response, error) {
+	found, err := h.sessions.find(r)
+	if err != nil {
+		return response{}, err
+	}
+	if !found {
+		s.fault = "You are not signed in yet. Sign in in the other tab, then continue here."
+		return h.renderSignIn(r, http.StatusUnauthorized, s), nil
+	}
+	return response{page: keptFormPage(h.frame(r, "Continue with your form"), s.kept)}, nil
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {

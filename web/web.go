@@ -56,6 +56,7 @@ import (
 
 	"service/assets"
 	"service/store"
+	"service/web/oidc"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -112,6 +113,9 @@ type Config struct {
 	// Backlog returns what waits for the subscriptions of a program, or of all when
 	// that is ""; nil when that is not known. It is asked once an overview.
 	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
+
+	// OIDC is the OpenID Connect provider through which admins sign in; nil for none.
+	OIDC *oidc.Provider
 
 	// Ready says whether the service accepts and delivers events: nil, or why
 	// not, in words for admins. It is asked once an overview, and for other pages
@@ -183,6 +187,7 @@ func New(cfg Config) *Web {
 		signIn: &signInPages{
 			site: shared, sessions: w.sessions, setupCodes: newCodes(linkLife, maxLinks), signInCodes: newCodes(linkLife, maxLinks),
 			limiter: throttle, hasher: hashing, challenges: challenges, noPassword: webhook.NoPassword(),
+			flows: newFlowKeeper(),
 		},
 		account:       &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing, challenges: challenges},
 		overview:      &overviewPages{shared},
@@ -300,6 +305,8 @@ func (w *Web) routes() []route {
 		{"/setup/{code}", anyone, pageRoute, by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin}},
 		{"/sign-in", anyone, pageRoute, by{get: p.signIn.showSignIn, post: p.signIn.signIn}},
 		{"/sign-in/passkey", anyone, pageRoute, by{get: p.signIn.passkeyOptions, post: p.signIn.signInByPasskey}},
+		{"/sign-in/oidc", anyone, pageRoute, by{get: p.signIn.beginIdentity}},
+		{oidc.CallbackPath, anyone, pageRoute, by{get: p.signIn.endIdentity}},
 		{"/sign-in/{code}", anyone, pageRoute, by{get: p.signIn.showLink, post: p.signIn.useLink}},
 		{"/invitation/{code}", anyone, pageRoute, by{get: p.signIn.showInvitation, post: p.signIn.acceptInvitation}},
 		{"/sign-out", viewer, pageRoute, by{post: p.signIn.signOut}},

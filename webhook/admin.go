@@ -22,6 +22,10 @@ type Admin struct {
 	CreatedAt  time.Time `json:"created_at"`
 	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero for never
 	Sessions   int       `json:"sessions"`              // open ones
+
+	HasPassword bool   `json:"has_password"`
+	OIDCIssuer  string `json:"oidc_issuer,omitempty"`  // of the OpenID Connect identity; "" for none
+	OIDCSubject string `json:"oidc_subject,omitempty"` // of the identity, unique at the issuer
 }
 
 // MaxAdmins is the maximum number of admins.

@@ -46,6 +46,7 @@ const (
 	ActionAdminPassword            Action = "admin.password"
 	ActionAdminRole                Action = "admin.role"
 	ActionAdminRemove              Action = "admin.remove"
+	ActionAdminLink                Action = "admin.link"
 	ActionAdminInvite              Action = "admin.invite"
 	ActionAdminRevokeInvitation    Action = "admin.revoke_invitation"
 	ActionPasskeyCreate            Action = "passkey.create"
@@ -53,6 +54,7 @@ const (
 	ActionPasskeyRefuse            Action = "passkey.refuse"
 	ActionSessionBegin             Action = "session.begin"
 	ActionSessionEnd               Action = "session.end"
+	ActionSessionRefuse            Action = "session.refuse"
 	ActionRestoreRelease           Action = "restore.release"
 	ActionAlertChannelCreate       Action = "alert_channel.create"
 	ActionAlertChannelUpdate       Action = "alert_channel.update"
@@ -69,8 +71,9 @@ var actions = [...]Action{
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
-	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminInvite, ActionAdminRevokeInvitation,
-	ActionPasskeyCreate, ActionPasskeyRemove, ActionPasskeyRefuse, ActionSessionBegin, ActionSessionEnd,
+	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminLink, ActionAdminInvite,
+	ActionAdminRevokeInvitation,
+	ActionPasskeyCreate, ActionPasskeyRemove, ActionPasskeyRefuse, ActionSessionBegin, ActionSessionEnd, ActionSessionRefuse,
 	ActionRestoreRelease,
 	ActionAlertChannelCreate, ActionAlertChannelUpdate, ActionAlertChannelTest, ActionAlertChannelDelete,
 }
@@ -88,6 +91,9 @@ func actionNames() []string {
 
 // Terminal is the actor of commands that were run on the service's own machine.
 const Terminal = "terminal"
+
+// Provider is the actor of what an OpenID Connect provider told of an unknown account.
+const Provider = "provider"
 
 // MaxAuditDetail is the maximum length of the detail of an [AuditEntry], in bytes.
 const MaxAuditDetail = 1000

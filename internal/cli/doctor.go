@@ -92,7 +92,8 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 		checks = append(checks, func(d *diagnosis) { d.lease(ctx, s, known, knownErr) })
 	}
 	if s != nil {
-		checks = append(checks, func(d *diagnosis) { d.bucketClock(ctx, s.Replica) }, func(d *diagnosis) { d.front(ctx, s) })
+		checks = append(checks, func(d *diagnosis) { d.bucketClock(ctx, s.Replica) }, func(d *diagnosis) { d.front(ctx, s) },
+			func(d *diagnosis) { d.provider(ctx, s) })
 	}
 	found := make([]diagnosis, len(checks))
 	var all sync.WaitGroup

@@ -55,6 +55,7 @@ var flagGroups = []struct {
 	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-"}},
 	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
 	{"Alerts", []string{"alert-", "smtp-"}},
+	{"Sign-in of admins", []string{"oidc-"}},
 	{"Limits and shutdown", []string{"rate-limit", "platform-rate-limit", "token-prefix", "request-timeout", "max-subscriptions", "grace"}},
 	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "restore-hold", "lease"}},
 	{"Log", []string{"log-"}},

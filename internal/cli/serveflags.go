@@ -53,6 +53,13 @@ type serveFlags struct {
 	SMTPUser           string   `name:"smtp-user" placeholder:"USER" help:"User name for the mail server."`
 	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
 	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
+	OIDCIssuer         string   `name:"oidc-issuer" placeholder:"URL" help:"OpenID Connect provider through which admins sign in. Its metadata is read when it is first needed."`
+	OIDCClientID       string   `name:"oidc-client-id" placeholder:"ID" help:"Client ID of the service at the provider."`
+	OIDCSecretFile     string   `name:"oidc-client-secret-file" placeholder:"FILE" help:"File with the client secret. Without one, the service is a public client and relies on PKCE."`
+	OIDCRole           []string `name:"oidc-role" placeholder:"CLAIM=VALUE:ROLE" help:"Role (viewer, operator or owner) of those with a value in a claim, such as groups=service-admins:owner. The highest role applies. Write a comma in a value as \\,."`
+	OIDCName           string   `name:"oidc-name" placeholder:"NAME" help:"Name of the provider on the sign-in page. Default: the host of --oidc-issuer."`
+	OIDCScope          []string `name:"oidc-scope" placeholder:"SCOPE" help:"Scopes to request in addition to openid, email, profile, and groups if the provider lists it."`
+	OIDCRedirectURL    string   `name:"oidc-redirect-url" placeholder:"URL" help:"Redirect URL that is registered at the provider. Default: the URL of the service, followed by /sign-in/oidc/callback."`
 	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
 	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
 	TokenPrefix        string   `default:"svc_" placeholder:"PREFIX" help:"First characters of new access tokens, such as svc_2_, by which a proxy in front of several installations can route. Tokens with another prefix stay valid."`
@@ -124,6 +131,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	}
 	s.AlertURL = f.alertURL(c.AlertURL, c.AlertURLFile, webhook.SubscriptionRules{AllowHTTP: s.AllowHTTP, Destinations: s.Destinations})
 	s.SMTP = f.smtp(c)
+	s.OIDC = f.oidc(c, s)
 	if longest := s.RetryPolicy.Longest(s.AttemptTimeout); s.Retention.All > 0 && s.Retention.All <= longest {
 		f.add("retention", "must be longer than the longest delivery (%s with this --retry-schedule and --attempt-timeout), not %q",
 			longest.Round(time.Second), c.Retention)

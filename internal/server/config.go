@@ -93,6 +93,9 @@ type Config struct {
 	AlertURL string
 	// SMTP is the mail server for alerts by email; the zero value is none.
 	SMTP SMTP
+	// OIDC is the OpenID Connect provider through which admins sign in; the zero value is
+	// none.
+	OIDC OIDC
 	// Grace is the shutdown timeout for requests in flight, and then again for attempts in
 	// flight.
 	Grace time.Duration

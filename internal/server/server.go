@@ -158,6 +158,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Program: cfg.Program, BaseURL: s.baseURL, Domains: cfg.Domains, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
 		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
+		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, DisableAfter: cfg.HealthPolicy.DisableAfter,
 	})
 	apiHandler := api.New(api.Config{

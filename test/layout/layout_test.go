@@ -93,6 +93,8 @@ var privileges = []privilege{
 	{"github.com/caddyserver/certmagic", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"github.com/mholt/acmez/", "", []string{"service/internal/certs"}, "certificates are internal/certs's"},
 	{"github.com/wneessen/go-mail", "", []string{"service/dispatcher/mail"}, "mail is dispatcher/mail's"},
+	{"github.com/coreos/go-oidc/", "", []string{"service/web/oidc"}, "sign-in through OpenID Connect is web/oidc's"},
+	{"golang.org/x/oauth2", "", []string{"service/web/oidc"}, "sign-in through OpenID Connect is web/oidc's"},
 	{"net/smtp", "", nil, "mail is dispatcher/mail's, by its library"},
 	{"filippo.io/age", "", []string{"service/internal/archive"}, "the backup format is internal/archive's"},
 	{"go.uber.org/zap", "", []string{"service/internal/certs"}, "the log is log/slog's; a library's goes to it"},
@@ -144,12 +146,14 @@ var privileges = []privilege{
 		"service/internal/cli",
 		"service/internal/control",
 		"service/store/replica",
+		"service/web/oidc",
 	}, "only dispatcher/client calls subscribers; the others call the service itself, an issuer or the bucket"},
 	{"net/http", "Client", []string{
 		"service/internal/bench",
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/web/oidc",
 	}, "only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
 	{"net/http", "DefaultTransport", nil, "it has no guard"},
@@ -185,6 +189,7 @@ var privileges = []privilege{
 		"service/internal/server",
 		"service/store/replica", // the transport to the bucket
 		"service/web",
+		"service/web/oidc",
 	}, "store and webhook know no HTTP"},
 	{"net", "", []string{
 		"service/api",
@@ -229,6 +234,7 @@ var privileges = []privilege{
 		"service/store/replica",
 		"service/store/sqlite",
 		"service/web",
+		"service/web/oidc",
 	}, "webhook takes the time as an argument"},
 	{"time", "Sleep", nil, "wait for a condition instead"},
 }

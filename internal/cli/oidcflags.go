@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"service/internal/server"
+	"service/store"
+)
+
+// maxProviderName is the maximum length of --oidc-name, in characters.
+const maxProviderName = 60
+
+// oidc parses the flags for sign-in through OpenID Connect. The zero value is none.
+func (f *configErrors) oidc(c *serveFlags, s *server.Config) (o server.OIDC) {
+	if c.OIDCIssuer == "" {
+		for _, flag := range [][2]string{{"oidc-client-id", c.OIDCClientID}, {"oidc-client-secret-file", c.OIDCSecretFile},
+			{"oidc-role", strings.Join(c.OIDCRole, "")}, {"oidc-name", c.OIDCName}, {"oidc-scope", strings.Join(c.OIDCScope, "")},
+			{"oidc-redirect-url", c.OIDCRedirectURL}} {
+			if flag[1] != "" {
+				f.add(flag[0], "needs --oidc-issuer")
+			}
+		}
+		return o
+	}
+	o = server.OIDC{Name: c.OIDCName, Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, RedirectURL: c.OIDCRedirectURL, Scopes: c.OIDCScope}
+	if wrong := server.CheckOIDCIssuer(c.OIDCIssuer); wrong != "" {
+		f.add("oidc-issuer", "%s", wrong)
+	}
+	if c.OIDCClientID == "" {
+		f.add("oidc-client-id", "is required with --oidc-issuer")
+	}
+	if utf8.RuneCountInString(c.OIDCName) > maxProviderName || strings.ContainsFunc(c.OIDCName, isControl) {
+		f.add("oidc-name", "must be one line of at most %d characters", maxProviderName)
+	}
+	var err error
+	if o.ClientSecret, err = secret("oidc-client-secret", "", c.OIDCSecretFile); err != nil {
+		f.add("oidc-client-secret-file", "%s", strings.TrimPrefix(err.Error(), "--oidc-client-secret-file: "))
+	}
+	for _, text := range c.OIDCRole {
+		rule, err := server.ParseRoleRule(text)
+		if err != nil {
+			f.add("oidc-role", "%v", err)
+		}
+		o.Rules = append(o.Rules, rule)
+	}
+	if len(c.OIDCRole) == 0 {
+		f.add("oidc-role", "is required with --oidc-issuer, such as groups=service-admins:owner: "+
+			"without one, no account of the provider has a role")
+	}
+	for _, scope := range c.OIDCScope {
+		if scope == "" || strings.ContainsFunc(scope, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '\\' }) {
+			f.add("oidc-scope", "must be scopes such as groups, not %q", scope)
+		}
+	}
+	f.redirectURL(c, s)
+	return o
+}
+
+// redirectURL checks the address to which the provider sends browsers.
+func (f *configErrors) redirectURL(c *serveFlags, s *server.Config) {
+	if c.OIDCRedirectURL == "" {
+		if !s.TLS && len(c.TrustedProxy) > 0 {
+			f.add("oidc-redirect-url", "is required with --tls off and --trusted-proxy: "+
+				"the public URL of the service, followed by %s", server.OIDCCallback)
+		}
+		return
+	}
+	u, err := url.Parse(c.OIDCRedirectURL)
+	if err != nil || server.CheckOIDCIssuer(c.OIDCRedirectURL) != "" || u.Path != server.OIDCCallback {
+		f.add("oidc-redirect-url", "must be the public https URL of the service, followed by %s, such as https://hooks.example.com%[1]s",
+			server.OIDCCallback)
+	}
+}
+
+func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }
+
+// providerWait is how long the doctor waits for the OpenID Connect provider.
+const providerWait = 5 * time.Second
+
+// provider checks that the OpenID Connect provider responds, and that its metadata fits.
+func (d *diagnosis) provider(ctx context.Context, s *server.Config) {
+	if !s.OIDC.IsSet() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, providerWait)
+	defer cancel()
+	if err := server.CheckOIDC(ctx, s.OIDC); err != nil {
+		d.add(store.LevelFail, "OpenID Connect",
+			"Check --oidc-issuer, and that this host reaches it. Until then owners sign in with their password.", "%v", err)
+		return
+	}
+	d.ok("OpenID Connect", "%s responds, and its metadata fits", s.OIDC.Issuer)
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// TestAdmitIdentity walks one admin through everything that a provider may say later.
+func TestAdmitIdentity(t *testing.T) {
+	s := open(t)
+	hash := webhook.NoPassword()
+	var owner webhook.Admin
+	write := func(do func(Write) error) error { return s.Write(t.Context(), do) }
+	if err := write(func(w Write) (err error) { owner, err = w.CreateFirstAdmin("ana@example.com", hash); return err }); err != nil {
+		t.Fatal(err)
+	}
+	admit := func(id webhook.Identity) (a Admission, err error) {
+		err = write(func(w Write) (err error) { a, err = w.AdmitIdentity(id); return err })
+		return a, err
+	}
+	refused := func(id webhook.Identity, want string) {
+		t.Helper()
+		if _, err := admit(id); !errors.As(err, new(*webhook.Error)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	const a, b = "https://a.example", "https://b.example"
+	cy := webhook.Identity{Issuer: a, Subject: "1", Email: "cy@example.com", Role: webhook.RoleOwner}
+
+	got, err := admit(cy)
+	if err != nil || !got.Created || got.Linked || got.Password != "" || got.Admin.HasPassword || got.Admin.OIDCSubject != "1" {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	id := got.Admin.ID
+	// A second owner, but none with a password: ana stays one.
+	last, err := s.Admins().LastOwner(t.Context(), &owner)
+	if err != nil || !last {
+		t.Errorf("got %v, %v", last, err)
+	}
+	err = write(func(w Write) error { _, err := w.SetRole(owner.ID, webhook.RoleViewer); return err })
+	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
+		t.Errorf("got %v", err)
+	}
+	err = write(func(w Write) error { _, err := w.RemoveAdmin(owner.Email); return err })
+	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
+		t.Errorf("got %v", err)
+	}
+
+	// The same subject of another issuer is someone else, as is another subject.
+	refused(webhook.Identity{Issuer: b, Subject: "1", Email: "cy@example.com", Role: webhook.RoleViewer}, "not verified")
+	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleViewer}, "another account")
+	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "dee@example.com", EmailVerified: true}, "role")
+
+	// The address follows the provider, if it is verified and free.
+	cy.Role = webhook.RoleOperator
+	for _, step := range []struct {
+		email    string
+		verified bool
+		want     string
+	}{
+		{"cyra@example.com", false, "cy@example.com"},
+		{"ana@example.com", true, "cy@example.com"},
+		{"not an address", true, "cy@example.com"},
+		{"cyra@example.com", true, "cyra@example.com"},
+		{"", false, "cyra@example.com"},
+	} {
+		cy.Email, cy.EmailVerified = step.email, step.verified
+		got, err := admit(cy)
+		if err != nil || got.Created || got.Admin.ID != id || got.Admin.Email != step.want || got.Admin.Role != webhook.RoleOperator {
+			t.Errorf("%+v: got %+v, %v", step, got, err)
+		}
+		stored, _, err := s.Admins().Get(t.Context(), id)
+		if err != nil || stored.Email != step.want || stored.Role != webhook.RoleOperator {
+			t.Errorf("%+v: got %+v, %v", step, stored, err)
+		}
+	}
+
+	// Another provider takes over an admin by the verified address; the old one ends.
+	moved := webhook.Identity{Issuer: b, Subject: "x", Email: "cyra@example.com", EmailVerified: true, Role: webhook.RoleViewer}
+	if got, err = admit(moved); err != nil || !got.Linked || got.Admin.ID != id || got.Before != webhook.RoleOperator {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	refused(cy, "no valid email address")
+
+	// Without a role the sessions end, of this admin only.
+	err = write(func(w Write) error {
+		for _, one := range []struct {
+			id   string
+			hash webhook.PasswordHash
+		}{{id, ""}, {owner.ID, hash}} {
+			if _, _, err := w.CreateSession(one.id, one.hash, "", "", ""); err != nil {
+				return err
+			}
+		}
+		moved.Role = ""
+		found, ended, known, err := w.RefuseIdentity(moved)
+		if err == nil && (!known || ended != 1 || found.ID != id) {
+			t.Errorf("got %+v, %d, %v", found, ended, known)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.Sessions().List(t.Context(), owner.ID); err != nil || len(all) != 1 {
+		t.Errorf("got %v, %v", all, err)
+	}
+}

@@ -1,0 +1,313 @@
+package web
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"service/store"
+	"service/web/oidc"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// passwordAllowed reports whether an admin may sign in without the OpenID Connect provider.
+// While there is one, only owners may, and only those with a password: everyone else loses
+// access with their group at the provider.
+func (h *site) passwordAllowed(a *webhook.Admin) bool {
+	return h.cfg.OIDC == nil || a.Role == webhook.RoleOwner && a.HasPassword
+}
+
+// providerName returns the name of the OpenID Connect provider, "" for none.
+func (h *site) providerName() string {
+	if h.cfg.OIDC == nil {
+		return ""
+	}
+	return h.cfg.OIDC.Label()
+}
+
+// flowLife is how long a visitor may take at the provider.
+const flowLife = 10 * time.Minute
+
+// flowCookie is the cookie that binds a flow to the browser that began it.
+const flowCookie = "oidc"
+
+// maxSpentFlows bounds the memory of a flowKeeper.
+const maxSpentFlows = 10_000
+
+// flowKeeper keeps flows in cookies, so that strangers who begin many fill no memory. A flow
+// ends once; a restart ends all.
+type flowKeeper struct {
+	key [32]byte
+
+	mu    sync.Mutex
+	spent map[string]time.Time // by state: when it expires
+}
+
+func newFlowKeeper() *flowKeeper {
+	k := &flowKeeper{spent: make(map[string]time.Time)}
+	rand.Read(k.key[:])
+	return k
+}
+
+// keptFlow is the content of a cookie.
+type keptFlow struct {
+	Flow    oidc.Flow `json:"f"`
+	Next    string    `json:"p"` // the path after signing in
+	Expires time.Time `json:"e"`
+}
+
+// value returns the value of a cookie: the flow and its MAC.
+func (k *flowKeeper) value(f oidc.Flow, next string) (string, error) {
+	body, err := json.Marshal(keptFlow{f, next, time.Now().Add(flowLife)})
+	if err != nil {
+		return "", err
+	}
+	b64 := base64.RawURLEncoding
+	return b64.EncodeToString(body) + "." + b64.EncodeToString(k.mac(body)), nil
+}
+
+func (k *flowKeeper) mac(body []byte) []byte {
+	m := hmac.New(sha256.New, k.key[:])
+	m.Write(body)
+	return m.Sum(nil)
+}
+
+// find returns the flow of a cookie. It must have the state of the response, which another
+// site that leads a browser here does not know.
+func (k *flowKeeper) find(value, state string) (f keptFlow, ok bool) {
+	b64 := base64.RawURLEncoding.Strict()
+	text, sum, _ := strings.Cut(value, ".")
+	body, err := b64.DecodeString(text)
+	got, sumErr := b64.DecodeString(sum)
+	if err != nil || sumErr != nil || !hmac.Equal(got, k.mac(body)) || json.Unmarshal(body, &f) != nil {
+		return f, false
+	}
+	return f, f.Flow.State != "" && hmac.Equal([]byte(state), []byte(f.Flow.State)) && time.Now().Before(f.Expires)
+}
+
+// spend ends a flow. Of all calls for one flow, one gets true.
+func (k *flowKeeper) spend(f *keptFlow) bool {
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, again := k.spent[f.Flow.State]; again || !now.Before(f.Expires) {
+		return false
+	}
+	if len(k.spent) >= maxSpentFlows {
+		for state, expires := range k.spent {
+			if !now.Before(expires) {
+				delete(k.spent, state)
+			}
+		}
+	}
+	for state := range k.spent { // all of them are recent
+		if len(k.spent) < maxSpentFlows {
+			break
+		}
+		delete(k.spent, state)
+	}
+	k.spent[f.Flow.State] = f.Expires
+	return true
+}
+
+// identityLimit limits sign-ins through the provider that fail, per network: each costs
+// requests to the provider.
+func identityLimit() limit { return limit{"identity", 10, 30 * time.Second} }
+
+// beginIdentity leads to the provider. It is a GET: the policy of the pages lets forms go
+// nowhere else, redirects included, and beginning a flow changes nothing.
+func (h *signInPages) beginIdentity(r *request) (response, error) {
+	if h.cfg.OIDC == nil {
+		return notFound(r)
+	}
+	any, err := h.store.Admins().Exist(r.Context())
+	if err != nil {
+		return response{}, err
+	}
+	if !any {
+		return h.requireSignIn(r)
+	}
+	next := localPath(r.URL.Query().Get("next"), "/")
+	flow, address, err := h.cfg.OIDC.Begin(r.Context())
+	if err != nil {
+		return h.identityFault(r, next, err)
+	}
+	value, err := h.flows.value(flow, next)
+	if err != nil {
+		return response{}, err
+	}
+	return response{location: address, cookies: []*http.Cookie{h.sessions.cookie(flowCookie, value, flowLife)}}, nil
+}
+
+// endIdentity signs in who comes back from the provider.
+func (h *signInPages) endIdentity(r *request) (response, error) {
+	switch {
+	case h.cfg.OIDC == nil:
+		return notFound(r)
+	case r.Method != http.MethodGet:
+		return response{location: "/sign-in"}, nil // a HEAD must not use up the code
+	}
+	query := r.URL.Query()
+	var flow keptFlow
+	c, err := r.Cookie(h.sessions.cookieName(flowCookie))
+	ok := false
+	if err == nil {
+		flow, ok = h.flows.find(c.Value, query.Get("state"))
+	}
+	if !ok {
+		return h.renderSignIn(r, http.StatusBadRequest, signInForm{next: "/",
+			fault: "This sign-in has expired, or it was started in another browser or at another address. Start again at " + h.cfg.BaseURL + "/."}), nil
+	}
+	tried := limitKey{identityLimit(), webhook.Network(addressOf(r)).String()}
+	if wait := h.limiter.allow(tried); wait > 0 {
+		a := h.renderSignIn(r, http.StatusTooManyRequests, signInForm{next: flow.Next,
+			fault: "Too many failed sign-ins through " + h.providerName() + ". Try again in " + ui.Duration(wait+time.Second) + "."})
+		a.retryAfter = wait
+		return a, nil
+	}
+	var id webhook.Identity
+	if h.flows.spend(&flow) {
+		id, err = h.cfg.OIDC.Finish(r.Context(), flow.Flow, query)
+	} else {
+		err = errFlowSpent
+	}
+	var a response
+	if err == nil {
+		if a, err = h.admitIdentity(r, &flow, id); err == nil {
+			h.limiter.refund(tried)
+		}
+	}
+	if err != nil {
+		a, err = h.identityFault(r, flow.Next, err)
+	}
+	a.cookies = append(a.cookies, h.sessions.cookie(flowCookie, "", -1))
+	return a, err
+}
+
+// errFlowSpent means that the response of a flow was sent twice.
+var errFlowSpent = errors.New("the response was used already")
+
+// identityFault shows why the provider did not sign in a visitor. It returns other errors
+// unchanged.
+func (h *signInPages) identityFault(r *request, next string, err error) (response, error) {
+	s := signInForm{next: next}
+	status, name := http.StatusUnauthorized, h.providerName()
+	var refused *oidc.RefusedError
+	switch {
+	case r.Context().Err() != nil:
+		return response{}, err
+	case errors.Is(err, oidc.ErrUnavailable):
+		status = http.StatusServiceUnavailable
+		s.fault = name + " does not respond as expected. Try again later. Owners can sign in with their password. The log of the service " +
+			"has the cause."
+	case errors.As(err, &refused):
+		s.fault = name + " did not sign you in."
+		if refused.Code != "" {
+			s.fault = name + " did not sign you in (" + refused.Code + ")."
+		}
+	case errors.As(err, new(*oidc.InvalidError)), errors.Is(err, errFlowSpent):
+		s.fault = "The response of " + name + " could not be verified. Try again. If that does not help, search the log of the service for " +
+			"the request ID below."
+	case store.Unavailable(err):
+		status = http.StatusServiceUnavailable
+		s.fault = h.unavailable(err)
+	default:
+		return response{}, err
+	}
+	h.logger.Warn("sign-in through OpenID Connect failed", "request_id", r.id, "error", err)
+	a := h.renderSignIn(r, status, s)
+	if status == http.StatusServiceUnavailable {
+		a.retryAfter = 10 * time.Second
+	}
+	return a, nil
+}
+
+// admitIdentity opens a session for an identity with a role.
+func (h *signInPages) admitIdentity(r *request, flow *keptFlow, id webhook.Identity) (response, error) {
+	if id.Role == "" {
+		return h.refuseIdentity(r, id, "no role", &problem{
+			status: http.StatusForbidden, title: "No role for this account",
+			text: h.providerName() + " signed you in, but none of your groups has a role here. Nothing was created. Ask the operator to add " +
+				"you to a group, then sign in again.",
+		})
+	}
+	var secret string
+	err := h.store.Write(r.Context(), func(sw store.Write) error {
+		got, err := sw.AdmitIdentity(id)
+		if err != nil {
+			return err
+		}
+		if secret, err = h.sessions.create(sw, r, got.Admin, got.Password); err != nil {
+			return err
+		}
+		for _, e := range admissionEntries(r, &got) {
+			if err := sw.Audit(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var wrong *webhook.Error
+	if errors.As(err, &wrong) {
+		return h.refuseIdentity(r, id, "conflict", &problem{status: http.StatusForbidden, title: "You cannot sign in with this account",
+			text: wrong.Error() + " Nothing was changed."})
+	}
+	if err != nil {
+		return response{}, err
+	}
+	return response{location: flow.Next, session: true, cookies: h.sessions.cookies(r, secret)}, nil
+}
+
+// admissionEntries are the audit entries of a sign-in through the provider.
+func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntry) {
+	const through = "through OpenID Connect"
+	id := got.Admin.ID
+	switch {
+	case got.Created:
+		all = append(all, r.entry(webhook.ActionAdminCreate, "", id, string(got.Admin.Role)+", "+through))
+	case got.Linked:
+		all = append(all, r.entry(webhook.ActionAdminLink, "", id, "by the verified email address, "+through))
+	}
+	if !got.Created && got.Before != got.Admin.Role {
+		all = append(all, r.entry(webhook.ActionAdminRole, "", id,
+			"from "+string(got.Before)+" to "+string(got.Admin.Role)+", "+through))
+	}
+	begun := r.signInEntry()
+	begun.Detail = strings.TrimPrefix(begun.Detail+", "+through, ", ")
+	if got.Renamed {
+		begun.Detail += "; the provider changed the email address"
+	}
+	return append(all, begun)
+}
+
+// refuseIdentity records that an identity was refused, and returns why. Sessions that the
+// admin still has end.
+func (h *signInPages) refuseIdentity(r *request, id webhook.Identity, why string, p *problem) (response, error) {
+	err := h.store.Write(r.Context(), func(sw store.Write) error {
+		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), Action: webhook.ActionSessionRefuse,
+			Detail: "OpenID Connect: " + why + ", subject " + ui.Visible(id.Subject)}
+		if id.Role == "" {
+			admin, ended, known, err := sw.RefuseIdentity(id)
+			if err != nil {
+				return err
+			}
+			if known {
+				e.Admin, e.SubjectID = admin.Email, admin.ID
+				e.Detail = "OpenID Connect: " + why + "; ended " + webhook.Count(ended, "session")
+			}
+		}
+		return sw.Audit(e)
+	})
+	if err != nil {
+		return response{}, err
+	}
+	return response{}, p
+}

@@ -1,0 +1,134 @@
+package oidc
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"golang.org/x/oauth2"
+
+	"service/webhook"
+)
+
+// RoleRule gives a role to those with a value in a claim.
+type RoleRule struct {
+	Claim string // a name, or names joined by dots for a claim inside of others
+	Value string
+	Role  webhook.Role
+}
+
+// ParseRoleRule parses a rule such as groups=service-admins:owner. The value may contain =
+// and colons.
+func ParseRoleRule(s string) (RoleRule, error) {
+	claim, rest, found := strings.Cut(s, "=")
+	colon := strings.LastIndexByte(rest, ':')
+	if !found || claim == "" || colon < 1 {
+		return RoleRule{}, fmt.Errorf("must be CLAIM=VALUE:ROLE, such as groups=service-admins:owner, not %q", s)
+	}
+	r := RoleRule{Claim: claim, Value: rest[:colon], Role: webhook.Role(rest[colon+1:])}
+	if v := webhook.CheckRole("role", r.Role); v != nil {
+		return RoleRule{}, fmt.Errorf("must end with a role, viewer, operator or owner, not %q", s)
+	}
+	return r, nil
+}
+
+// role returns the highest role that a rule gives, "" for none.
+func (p *Provider) role(c claims) (highest webhook.Role) {
+	for _, r := range p.cfg.Rules {
+		if c.has(r.Claim, r.Value) && (highest == "" || r.Role.Allows(highest)) {
+			highest = r.Role
+		}
+	}
+	return highest
+}
+
+// claims are what the provider says of the visitor.
+type claims map[string]any
+
+// find returns a claim by its name, or by names joined by dots.
+func (c claims) find(name string) (any, bool) {
+	if v, ok := c[name]; ok {
+		return v, true
+	}
+	head, rest, nested := strings.Cut(name, ".")
+	if !nested {
+		return nil, false
+	}
+	inner, ok := c[head].(map[string]any)
+	if !ok {
+		return nil, false
+	}
+	return claims(inner).find(rest)
+}
+
+// has reports whether a claim is a value, is a list with it, or is an object with a
+// property of that name.
+func (c claims) has(name, value string) bool {
+	found, _ := c.find(name)
+	switch v := found.(type) {
+	case string:
+		return v == value
+	case bool:
+		return fmt.Sprint(v) == value
+	case []any:
+		for _, one := range v {
+			if s, ok := one.(string); ok && s == value {
+				return true
+			}
+		}
+	case map[string]any:
+		_, ok := v[value]
+		return ok
+	}
+	return false
+}
+
+// text returns a claim that is a string, otherwise "".
+func (c claims) text(name string) string {
+	s, _ := c[name].(string)
+	return s
+}
+
+// isTrue reports whether a claim is true. Some providers send it as a string.
+func (c claims) isTrue(name string) bool { return c[name] == true || c[name] == "true" }
+
+// isFor reports whether the token was issued for the client, not only with it among others.
+func (c claims) isFor(clientID string, audience []string) bool {
+	if party, ok := c["azp"]; ok {
+		return party == clientID
+	}
+	return len(audience) == 1
+}
+
+// complete adds claims that the ID token does not have and the UserInfo endpoint does.
+func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Token, subject string, c claims) error {
+	missing := c.text("email") == "" || c["email_verified"] == nil
+	for _, r := range p.cfg.Rules {
+		if _, ok := c.find(r.Claim); !ok {
+			missing = true
+		}
+	}
+	if !missing || m.provider.UserInfoEndpoint() == "" {
+		return nil
+	}
+	info, err := m.provider.UserInfo(withClient(ctx, p.client), oauth2.StaticTokenSource(token))
+	if err != nil {
+		return unavailable(err)
+	}
+	var more claims
+	if err := info.Claims(&more); err != nil {
+		return invalid("the claims of UserInfo cannot be read: %v", err)
+	}
+	if info.Subject != subject {
+		return invalid("UserInfo is of another subject than the ID token")
+	}
+	// Whether an email address is verified is said of that address only.
+	sameEmail := c.text("email") == "" || c.text("email") == more.text("email")
+	for name, v := range more {
+		if _, known := c[name]; known || name == "email_verified" && !sameEmail {
+			continue
+		}
+		c[name] = v
+	}
+	return nil
+}

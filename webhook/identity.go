@@ -1,0 +1,14 @@
+package webhook
+
+// Identity is who an OpenID Connect provider says that a visitor is. Issuer and Subject
+// together never change; all else may.
+type Identity struct {
+	Issuer        string
+	Subject       string
+	Email         string // normalized; "" if the provider sends none
+	EmailVerified bool   // the provider has checked that the visitor receives mail there
+	Role          Role   // "" for none
+}
+
+// MaxIdentitySubject is the maximum length of a subject, in bytes.
+const MaxIdentitySubject = 255

@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOIDCFlags checks the flags for sign-in through OpenID Connect, and that no error has
+// the secret.
+func TestOIDCFlags(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("canary\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(more ...string) []string {
+		return append([]string{"--oidc-issuer", "https://login.example.com", "--oidc-client-id", "webhooks"}, more...)
+	}
+	role := []string{"--oidc-role", "groups=admins:owner"}
+	for _, test := range []struct {
+		args []string
+		want string // empty for valid
+	}{
+		{with(role...), ""},
+		{with(append(role, "--oidc-role", "realm_access.roles=a=b:c:viewer", "--oidc-client-secret-file", secret, "--oidc-name", "Corp",
+			"--oidc-scope", "groups", "--oidc-redirect-url", "https://hooks.example.com/sign-in/oidc/callback")...), ""},
+		{with("--oidc-role", `groups=cn=admins\,ou=corp:owner`), ""},
+		{with(append(role, "--tls", "off", "--listen", "127.0.0.1:8080")...), ""},
+		{with(append(role, "--tls", "off", "--trusted-proxy", "10.0.0.7")...), "--oidc-redirect-url: is required with --tls off and --trusted-proxy"},
+		{with(), "--oidc-role: is required with --oidc-issuer"},
+		{with("--oidc-role", "groups:owner"), "--oidc-role: must be CLAIM=VALUE:ROLE"},
+		{with("--oidc-role", "=admins:owner"), "--oidc-role: must be CLAIM=VALUE:ROLE"},
+		{with("--oidc-role", "groups=:owner"), "--oidc-role: must be CLAIM=VALUE:ROLE"},
+		{with("--oidc-role", "groups=admins:root"), "--oidc-role: must end with a role, viewer, operator or owner"},
+		{with(append(role, "--oidc-client-secret-file", secret+"x")...), "--oidc-client-secret-file: open"},
+		{with(append(role, "--oidc-scope", "a b")...), "--oidc-scope: must be scopes"},
+		{with(append(role, "--oidc-name", strings.Repeat("n", 61))...), "--oidc-name: must be one line"},
+		{with(append(role, "--oidc-redirect-url", "https://hooks.example.com/")...), "--oidc-redirect-url: must be the public https URL"},
+		{with(append(role, "--oidc-redirect-url", "http://hooks.example.com/sign-in/oidc/callback")...), "--oidc-redirect-url: must be"},
+		{append(role, "--oidc-issuer", "https://login.example.com"), "--oidc-client-id: is required"},
+		{append(role, "--oidc-issuer", "http://login.example.com", "--oidc-client-id", "x"), "--oidc-issuer: must be the https URL"},
+		{append(role, "--oidc-issuer", "https://u:p@login.example.com", "--oidc-client-id", "x"), "--oidc-issuer: must be the https URL"},
+		{append(role, "--oidc-issuer", "https://login.example.com?x", "--oidc-client-id", "x"), "--oidc-issuer: must be the https URL"},
+		{append(role, "--oidc-issuer", "http://127.0.0.1:5556/dex", "--oidc-client-id", "x"), ""},
+		{[]string{"--oidc-client-id", "x"}, "--oidc-client-id: needs --oidc-issuer"},
+		{role, "--oidc-role: needs --oidc-issuer"},
+	} {
+		status, _, stderr := call(t, append([]string{"config", "validate"}, test.args...)...)
+		if (status == 0) != (test.want == "") || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "canary") {
+			t.Errorf("%v: got status %d, %q; want %q", test.args, status, stderr, test.want)
+		}
+	}
+}
+
+// TestOIDCRoleComma checks that a value can have a comma.
+func TestOIDCRoleComma(t *testing.T) {
+	out, _ := expect(t, 0, "config", "show", "--oidc-role", `groups=cn=admins\,ou=corp:owner,groups=staff:viewer`)
+	if !strings.Contains(out, "groups=cn=admins,ou=corp:owner, groups=staff:viewer") {
+		t.Errorf("got %s", out)
+	}
+}
+
+// TestDoctorOIDC checks what the doctor says of a provider that fits, of one that does not, and
+// of none.
+func TestDoctorOIDC(t *testing.T) {
+	issuer := "" // as the provider says it
+	keys := `{"keys":[{"kty":"RSA"}]}`
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/keys" {
+			fmt.Fprint(w, keys)
+			return
+		}
+		fmt.Fprintf(w, `{"issuer":%q,"authorization_endpoint":"%s/auth","token_endpoint":"%[2]s/token","jwks_uri":"%[2]s/keys"}`,
+			issuer, "http://"+r.Host)
+	}))
+	defer provider.Close()
+	doctor := func() string {
+		_, out, _ := call(t, "doctor", "--data", filepath.Join(t.TempDir(), "data"), "--oidc-issuer", provider.URL, "--oidc-client-id", "x",
+			"--oidc-role", "groups=admins:owner", "--listen", "127.0.0.1:0")
+		_, line, _ := strings.Cut(out, "OpenID Connect: ")
+		return line
+	}
+	issuer = provider.URL
+	if got := doctor(); !strings.HasPrefix(got, provider.URL+" responds, and its metadata fits") {
+		t.Errorf("got %q", got)
+	}
+	keys = `{"keys":[]}`
+	if got := doctor(); !strings.Contains(got, "jwks_uri has no keys") {
+		t.Errorf("got %q", got)
+	}
+	issuer = "https://evil.example"
+	if got := doctor(); !strings.Contains(got, "did not match the issuer URL") {
+		t.Errorf("got %q", got)
+	}
+	provider.Close()
+	if got := doctor(); !strings.Contains(got, "is not available") {
+		t.Errorf("got %q", got)
+	}
+}

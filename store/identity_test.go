@@ -51,7 +51,8 @@ func TestAdmitIdentity(t *testing.T) {
 
 	// The same subject of another issuer is someone else, as is another subject.
 	refused(webhook.Identity{Issuer: b, Subject: "1", Email: "cy@example.com", Role: webhook.RoleViewer}, "not verified")
-	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleViewer}, "another account")
+	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleViewer},
+		"another account")
 	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "dee@example.com", EmailVerified: true}, "role")
 
 	// The address follows the provider, if it is verified and free.

@@ -164,7 +164,8 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 	}
 	if !ok {
 		return h.renderSignIn(r, http.StatusBadRequest, signInForm{next: "/",
-			fault: "This sign-in has expired, or it was started in another browser or at another address. Start again at " + h.cfg.BaseURL + "/."}), nil
+			fault: "This sign-in has expired, or it was started in another browser or at another address. Start again at " +
+				h.cfg.BaseURL + "/."}), nil
 	}
 	tried := limitKey{identityLimit(), webhook.Network(addressOf(r)).String()}
 	if wait := h.limiter.allow(tried); wait > 0 {

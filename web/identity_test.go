@@ -28,7 +28,8 @@ func withProvider(t *testing.T, p *rogue, log *bytes.Buffer) *Web {
 		}
 		c.OIDC = oidc.New(oidc.Config{Name: "Corp", Issuer: p.server.URL, ClientID: rogueClient, ClientSecret: rogueSecret,
 			RedirectURL: "https://service.example" + callback,
-			Rules: []oidc.RoleRule{{Claim: "groups", Value: "staff", Role: webhook.RoleViewer}, {Claim: "groups", Value: "ops", Role: webhook.RoleOperator},
+			Rules: []oidc.RoleRule{{Claim: "groups", Value: "staff", Role: webhook.RoleViewer},
+				{Claim: "groups", Value: "ops", Role: webhook.RoleOperator},
 				{Claim: "realm.roles", Value: "boss", Role: webhook.RoleOwner}},
 		})
 	})
@@ -134,7 +135,8 @@ func TestIdentityCookie(t *testing.T) {
 	a := visit(t, w).do("GET", "/sign-in/oidc")
 	a.want(t, 303, "")
 	c := a.Cookies()[0]
-	if c.Name != "__Host-oidc" || !c.Secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.MaxAge != 600 || c.Domain != "" {
+	if c.Name != "__Host-oidc" || !c.Secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.MaxAge != 600 ||
+		c.Domain != "" {
 		t.Errorf("got %v", c)
 	}
 }

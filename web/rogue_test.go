@@ -20,7 +20,7 @@ import (
 )
 
 // rogue is an OpenID Connect provider that breaks the rules as a test wants it. As it is
-// made, it keeps them, and signs in whoever asks.
+// made, it keeps them, and signs in every visitor.
 type rogue struct {
 	t      *testing.T
 	server *httptest.Server

@@ -11,7 +11,8 @@ import (
 
 // A session is active if it was seen after ?1 and expires after ?2.
 const (
-	adminColumns = "a.id, a.email, a.role, a.created_at, a.signed_in_at, a.password <> '', a.oidc_issuer, a.oidc_subject"
+	adminColumns = "a.id, a.email, a.role, a.created_at, a.signed_in_at, a.password <> '', " +
+		"EXISTS (SELECT 1 FROM passkeys p WHERE p.admin_id = a.id), a.oidc_issuer, a.oidc_subject"
 
 	selectAdmins = "SELECT " + adminColumns + ", (SELECT count(*) FROM sessions s WHERE s.admin_id = a.id AND s.seen_at > ?1 " +
 		"AND s.expires_at > ?2) FROM admins a ORDER BY a.email"
@@ -206,7 +207,7 @@ func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
 	var created int64
 	var signedIn sql.NullInt64
 	var issuer, subject sql.NullString
-	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, &a.HasPassword, &issuer, &subject, more)
+	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, &a.HasPassword, &a.HasPasskey, &issuer, &subject, more)
 	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), fromMillis(signedIn)
 	a.OIDCIssuer, a.OIDCSubject = issuer.String, subject.String
 	return a, err

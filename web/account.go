@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"errors"
 	"net/http"
 	"time"
@@ -53,7 +52,7 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	v.password = admin.HasPassword && h.passwordAllowed(&admin)
+	v.password = admin.HasPassword && h.localSignInAllowed(&admin)
 	return response{page: accountPage(h.frame(r, "Account"), v), status: status}, nil
 }
 
@@ -75,9 +74,8 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	if !admin.HasPassword || !h.passwordAllowed(&admin) {
-		return response{}, &problem{status: http.StatusConflict, title: "You sign in without a password",
-			text: "Your account signs in with " + cmp.Or(h.providerName(), "OpenID Connect") + ". Nothing was changed."}
+	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
+		return response{}, h.noPassword()
 	}
 	// By the session: who has stolen one cannot keep the admin from changing it.
 	tried := limitKey{sessionLimit(), r.session.ID}

@@ -154,8 +154,8 @@ func (h *adminPages) find(r *request) (*adminView, error) {
 	}
 	v := &adminView{Admin: a, own: r.session.ID, provider: h.providerName()}
 	switch {
-	case a.HasPassword && !h.passwordAllowed(&a):
-		v.signInHint = "Only owners sign in with a password."
+	case (a.HasPassword || a.HasPasskey) && !h.localSignInAllowed(&a):
+		v.signInHint = "While OpenID Connect is on, only owners with a password use passwords and passkeys."
 	case a.OIDCSubject != "" && (h.cfg.OIDC == nil || h.cfg.OIDC.Issuer() != a.OIDCIssuer):
 		v.signInHint = "This provider is not configured any more."
 	}
@@ -263,6 +263,9 @@ func signInMethods(a *webhook.Admin) string {
 	var all []string
 	if a.HasPassword {
 		all = append(all, "password")
+	}
+	if a.HasPasskey {
+		all = append(all, "passkey")
 	}
 	if a.OIDCSubject != "" {
 		all = append(all, "OpenID Connect")

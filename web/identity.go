@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -18,11 +19,21 @@ import (
 	"service/webhook"
 )
 
-// passwordAllowed reports whether an admin may sign in without the OpenID Connect provider.
-// While there is one, only owners may, and only those with a password: everyone else loses
-// access with their group at the provider.
-func (h *site) passwordAllowed(a *webhook.Admin) bool {
+// localSignInAllowed reports whether an admin may sign in with a password or a passkey. While
+// there is an OpenID Connect provider, only owners may, and only those with a password:
+// everyone else loses access with their group at the provider.
+func (h *site) localSignInAllowed(a *webhook.Admin) bool {
 	return h.cfg.OIDC == nil || a.Role == webhook.RoleOwner && a.HasPassword
+}
+
+// noPassword is the problem of an admin without a password that can be used.
+func (h *site) noPassword() *problem {
+	return &problem{status: http.StatusConflict, title: "You sign in without a password",
+		text: "Your account signs in with " + cmp.Or(h.providerName(), "OpenID Connect") + ". Nothing was changed."}
+}
+
+func onlyOwners(provider string) string {
+	return "Only owners with a password sign in here. Sign in with " + provider + "."
 }
 
 // providerName returns the name of the OpenID Connect provider, "" for none.

@@ -424,7 +424,7 @@ func TestIdentityPasswords(t *testing.T) {
 		return err
 	}))
 	form := "&password=correct+horse+battery"
-	visit(t, w).post("/sign-in", "email=op@example.com"+form).want(t, 403, "Only owners sign in with a password here. Sign in with Corp.")
+	visit(t, w).post("/sign-in", "email=op@example.com"+form).want(t, 403, "Only owners with a password sign in here. Sign in with Corp.")
 	visit(t, w).post("/sign-in", "email=op@example.com&password=wrong-password").want(t, 401, "Wrong email or password")
 	visit(t, w).do("GET", "/invitation/"+code).want(t, 403, "Sign in with Corp")
 	visit(t, w).post("/invitation/"+code, "password=correct+horse+battery&again=correct+horse+battery").want(t, 403, "Sign in with Corp")

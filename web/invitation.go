@@ -102,7 +102,7 @@ func (h *signInPages) invitation(r *request) (*acceptForm, error) {
 	if !open {
 		return nil, invalidInvitation()
 	}
-	if !h.passwordAllowed(&webhook.Admin{Role: in.Role, HasPassword: true}) {
+	if !h.localSignInAllowed(&webhook.Admin{Role: in.Role, HasPassword: true}) {
 		return nil, &problem{status: http.StatusForbidden, title: "Sign in with " + h.providerName(),
 			text: "Since this invitation was created, only owners sign in with a password. Sign in with " + h.providerName() +
 				", which decides your role."}

@@ -208,6 +208,10 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 		return h.passkeyRefused(r, s, "The response of the passkey is not valid. Try again, or sign in with your password."), nil
 	}
 	h.limiter.refund(tries...)
+	if !h.localSignInAllowed(&admin) {
+		s.fault = onlyOwners(h.providerName())
+		return h.renderSignIn(r, http.StatusForbidden, s), nil
+	}
 	return h.beginByPasskey(r, s, &p, admin, hash, parsed.Response.AuthenticatorData.Counter)
 }
 
@@ -331,6 +335,9 @@ func (h *accountPages) confirmPassword(r *request, password string) (admin webho
 	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
 	if err != nil {
 		return admin, false, asProblem(err)
+	}
+	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
+		return admin, false, h.noPassword()
 	}
 	tried := limitKey{sessionLimit(), r.session.ID}
 	if wait := h.limiter.allow(tried); wait > 0 {

@@ -221,8 +221,8 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return h.wrongPassword(r, s), nil
 	}
 	h.limiter.refund(tries...)
-	if !h.passwordAllowed(&admin) {
-		s.fault = "Only owners sign in with a password here. Sign in with " + h.providerName() + "."
+	if !h.localSignInAllowed(&admin) {
+		s.fault = onlyOwners(h.providerName())
 		return h.renderSignIn(r, http.StatusForbidden, s), nil
 	}
 	var secret string

@@ -24,6 +24,7 @@ type Admin struct {
 	Sessions   int       `json:"sessions"`              // open ones
 
 	HasPassword bool   `json:"has_password"`
+	HasPasskey  bool   `json:"has_passkey"`
 	OIDCIssuer  string `json:"oidc_issuer,omitempty"`  // of the OpenID Connect identity; "" for none
 	OIDCSubject string `json:"oidc_subject,omitempty"` // of the identity, unique at the issuer
 }

@@ -10,8 +10,7 @@ import (
 	"service/webhook"
 )
 
-// accountPages are the pages of what belongs to an admin: password, sessions and
-// preferences.
+// accountPages are the pages of an admin's own account: password, sessions and preferences.
 type accountPages struct {
 	*site
 	sessions *sessions
@@ -21,9 +20,9 @@ type accountPages struct {
 	challenges *challenges
 }
 
-// account is the page of an admin's own affairs.
+// account is the page of an admin's own account.
 type accountView struct {
-	session  webhook.Session // this one
+	session  webhook.Session // the current one
 	sessions []webhook.Session
 	errors   []ui.FieldError // of the forms
 	passkeys []webhook.Passkey
@@ -56,8 +55,8 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 	return response{page: accountPage(h.frame(r, "Account"), v), status: status}, nil
 }
 
-// changePassword takes the present password and a new one. All other sessions
-// of the admin end, and this one goes on as another.
+// changePassword takes the current password and a new one. It ends all other sessions of the
+// admin and replaces the current one.
 func (h *accountPages) changePassword(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -77,7 +76,8 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
 		return response{}, h.noPassword()
 	}
-	// By the session: who has stolen one cannot keep the admin from changing it.
+	// The limit is per session: the thief of a session cannot keep the admin from changing the
+	// password.
 	tried := limitKey{sessionLimit(), r.session.ID}
 	if wait := h.limiter.allow(tried); wait > 0 {
 		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
@@ -135,7 +135,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 	return response{location: "/account#sessions", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Session revoked."}}, nil
 }
 
-// signOutEverywhere ends all sessions of the admin, this one too.
+// signOutEverywhere ends all sessions of the admin, including the current one.
 func (h *accountPages) signOutEverywhere(r *request) (response, error) {
 	err := h.store.Write(r.Context(), func(sw store.Write) error {
 		ended, err := sw.EndSessions(r.session.AdminID, "")

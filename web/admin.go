@@ -83,7 +83,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		}
 		return sw.Audit(r.signInEntry())
 	})
-	if isCallerError(err) { // another request was first
+	if isCallerError(err) { // another request was faster
 		return response{}, invalidLink()
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ type adminPages struct{ *site }
 // adminPath returns the path of the page of an admin.
 func adminPath(id string) string { return "/admins/" + url.PathEscape(id) }
 
-// roleMeanings say what an admin with a role may do.
+// roleMeanings describe what each role allows.
 var roleMeanings = map[webhook.Role]string{
 	webhook.RoleViewer:   "Sees everything but secrets, and changes nothing.",
 	webhook.RoleOperator: "Everything a viewer can do, plus manage subscriptions, deliveries, events and replays.",
@@ -119,8 +119,8 @@ func roleOptions() (all []ui.Option) {
 type adminList struct {
 	admins      []webhook.Admin
 	invitations []webhook.Invitation
-	own         string // id of the admin who looks at it
-	same        string // the command that lists them
+	own         string // id of the admin who views the page
+	same        string // the command that prints the same list
 }
 
 func (h *adminPages) list(r *request) (response, error) {
@@ -139,7 +139,7 @@ func (h *adminPages) list(r *request) (response, error) {
 type adminView struct {
 	webhook.Admin
 	sessions  []webhook.Session
-	own       string // id of the session that looks at it
+	own       string // id of the session that views the page
 	passkeys  []webhook.Passkey
 	lastOwner bool // no other owner has a password
 
@@ -242,7 +242,7 @@ func (h *adminPages) remove(r *request) (response, error) {
 	return response{location: "/admins", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Removed " + a.Email + "."}}, nil
 }
 
-// checkNewPassword returns the faults of a new password that was typed twice.
+// checkNewPassword returns the validations of a new password and its repetition.
 func checkNewPassword(password, again string) []webhook.Validation {
 	wrong := webhook.CheckPassword("password", password)
 	if wrong == nil && password != again {

@@ -631,8 +631,8 @@ func accountPage(f ui.Frame, a *accountView) templ.Component {
 	})
 }
 
-// sessionTable lists sessions of an admin. own is the session of the visitor. Each of the
-// visitor's own can be ended.
+// sessionTable lists sessions of an admin. own is the session of the visitor. Visitors can end
+// each of their own sessions.
 func sessionTable(f ui.Frame, all []webhook.Session, own string, ending bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1537,7 +1537,7 @@ func signedInAt(f ui.Frame, a *webhook.Admin) templ.Component {
 	})
 }
 
-// adminPage is one admin.
+// adminPage shows one admin.
 func adminPage(f ui.Frame, a *adminView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

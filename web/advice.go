@@ -8,12 +8,12 @@ import (
 	"service/webhook"
 )
 
-// advice says what an attempt came to, in one sentence, and what to do about it, "" for
+// advice describes the result of an attempt in one sentence, and what to do about it; "" for
 // nothing.
 type advice struct{ what, todo string }
 
-// errorAdvice is what to do about an attempt without a usable response. What happened is
-// the detail of the code.
+// errorAdvice describes what to do about an attempt without a usable response. The detail of the
+// error code says what happened.
 var errorAdvice = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout: "Ask the partner to respond before processing the events. --attempt-timeout limits the time of an attempt.",
 	webhook.ErrorDNS:     "Resolve the host name on the machine that runs the service, and check the URL for a typo.",
@@ -26,7 +26,7 @@ var errorAdvice = map[webhook.ErrorCode]string{
 		"by its delivery ID.",
 }
 
-// statusAdvice is for statuses with advice of their own.
+// statusAdvice has the statuses with their own advice.
 var statusAdvice = map[int]advice{
 	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend it once the endpoint works."},
 	401: {"The endpoint requires credentials, or rejected those it received (401).",
@@ -51,7 +51,7 @@ var statusAdvice = map[int]advice{
 	504: {"A proxy timed out waiting for the server behind it (504).", "Tell the partner: the server behind the proxy is too slow."},
 }
 
-// classAdvice is for the other statuses, by their first digit.
+// classAdvice has the other statuses, by their first digit.
 var classAdvice = map[int]advice{
 	2: {"The endpoint accepted the delivery.", ""},
 	3: {"The endpoint redirected the request. Redirects are not followed.",
@@ -82,8 +82,7 @@ func partnerAdvice(a *webhook.Attempt) advice {
 	return of
 }
 
-// outcomeText is what an attempt came to in full: 503 Service Unavailable, or its
-// error.
+// outcomeText is the result of an attempt in full: 503 Service Unavailable, or its error.
 func outcomeText(a *webhook.Attempt) string {
 	if a.Error != webhook.ErrorNone {
 		return errorName(a.Error)
@@ -117,8 +116,7 @@ func headerValue(lines [][2]string, name string) string {
 // change is a header that differs between two responses.
 type change struct{ name, before, after string }
 
-// changesOf compares the headers of two responses, in the order of their names, except
-// for Date.
+// changesOf compares the headers of two responses, sorted by name, except for Date.
 func changesOf(before, after [][2]string) []change {
 	joined := func(lines [][2]string) (names []string, values map[string]string) {
 		values = make(map[string]string)

@@ -9,8 +9,7 @@ import (
 	"service/webhook"
 )
 
-// alertState returns the state whose colour and symbol an alert has, and its
-// name for reading.
+// alertState returns the state whose color and symbol an alert has, and its name for display.
 func alertState(a *store.Alert) (state webhook.Status, label string) {
 	switch a.Name {
 	case webhook.AlertFailing:
@@ -25,7 +24,7 @@ func alertState(a *store.Alert) (state webhook.Status, label string) {
 	return webhook.StatusPending, ui.Words(string(a.Name))
 }
 
-// alertDelivery says more of the sending of an alert than its status does.
+// alertDelivery gives details of the sending of an alert that its status does not show.
 func alertDelivery(a *store.Alert, now time.Time) string {
 	made := strconv.Itoa(a.AttemptsMade) + "/" + strconv.Itoa(webhook.MaxAttempts)
 	switch a.Status {

@@ -10,12 +10,12 @@ import (
 	"service/webhook"
 )
 
-// arrived says how many rows of a list were stored after a mark.
+// arrived returns how many rows of a list were stored after a mark.
 type arrived func(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error)
 
-// newRows says how many rows of a list have come since the visitor saw its first page,
-// and gives the links of the page the mark by which the next page can say it. It is nil
-// for a list that does not begin with the newest.
+// newRows returns how many rows of a list were stored since the visitor loaded its first page,
+// and adds the mark for the next count to the links of the page. It returns nil for a list that
+// does not start with the newest rows.
 func (h *site) newRows(r *request, v *ui.Listing, of arrived) (*ui.NewRows, error) {
 	if v.Error != nil || !v.Query.Sort[0].Descending {
 		return nil, nil
@@ -30,7 +30,7 @@ func (h *site) newRows(r *request, v *ui.Listing, of arrived) (*ui.NewRows, erro
 	return v.NewRows(a.Count, a.More), nil
 }
 
-// showNewRows is the part of a page that says how many rows are new.
+// showNewRows renders the part of a page with the number of new rows.
 func (h *site) showNewRows(l *webhook.List, of arrived) handler {
 	return func(r *request) (response, error) {
 		v, err := r.listing(l)

@@ -7,8 +7,8 @@ import (
 	"service/webhook"
 )
 
-// errorName is how an error of an attempt is called: as in the API, but that
-// abbreviations are written as they are.
+// errorName is the display name of an attempt's error: its name in the API, with abbreviations in
+// upper case.
 func errorName(code webhook.ErrorCode) string {
 	switch code {
 	case webhook.ErrorDNS:
@@ -19,7 +19,7 @@ func errorName(code webhook.ErrorCode) string {
 	return string(code)
 }
 
-// responseText says what an attempt came to, and more of that for a title.
+// responseText returns the result of an attempt, and details for a title.
 func responseText(a *webhook.Attempt) (short, long string) {
 	if a.Error != webhook.ErrorNone {
 		return errorName(a.Error), a.Error.Detail()

@@ -15,8 +15,7 @@ import (
 	"service/webhook"
 )
 
-// attemptStats is what attempts came to over some time: numbers, and the charts of
-// them.
+// attemptStats are the results of attempts over some time: numbers and their charts.
 type attemptStats struct {
 	long     time.Duration
 	total    webhook.Stat
@@ -25,24 +24,24 @@ type attemptStats struct {
 	failures []failedResponse
 }
 
-// failedResponse is how often attempts came to one answer other than 2xx.
+// failedResponse counts the attempts with one result other than 2xx.
 type failedResponse struct {
 	answer string // 503, timeout, DNS
 	says   string
 	todo   string
 	count  int64
 	state  string
-	href   string // the deliveries whose last attempt came to it
+	href   string // the deliveries whose last attempt has this result
 }
 
-// maxFailedResponses is how many of them are shown.
+// maxFailedResponses is how many failed responses are shown.
 const maxFailedResponses = 6
 
-// readStats reads what the attempts of a subscription, of a program, or of all,
-// came to in the steps of span up to now.
+// readStats reads the results of the attempts of a subscription, of a program, or of all, in
+// steps of span up to now.
 func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats,
 	error) {
-	// The step that is under way is the last.
+	// The last step is the current one, which is incomplete.
 	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
 	stats, err := h.store.Stats(ctx, programID, subscriptionID, span, begin, end)
@@ -99,7 +98,7 @@ func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failed
 			if strings.HasPrefix(answer, "2") {
 				continue
 			}
-			status, _ := strconv.Atoi(answer) // nothing but digits
+			status, _ := strconv.Atoi(answer) // answer has only digits
 			a := adviceOf(&webhook.Attempt{ResponseStatus: status})
 			filter, k.says, k.todo = "filter[response_status]", a.what, a.todo
 			if strings.HasPrefix(answer, "5") {
@@ -130,7 +129,7 @@ func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failed
 	return all[:min(len(all), maxFailedResponses)]
 }
 
-// rate is the success rate in words.
+// rate formats the success rate.
 func (p *attemptStats) rate() string {
 	r, ok := p.total.SuccessRate()
 	switch {
@@ -139,7 +138,7 @@ func (p *attemptStats) rate() string {
 	case r == 1:
 		return "100 %"
 	}
-	// Never rounded up to all, nor down to nothing.
+	// Only 100 % and 0 % themselves are shown as such.
 	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
 }
 

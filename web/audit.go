@@ -11,16 +11,15 @@ import (
 // auditPages are the pages of the audit log.
 type auditPages struct{ *site }
 
-// entry is the audit entry of an action of the admin who sent the request. It is recorded
-// in the write that does it:
+// entry is the audit entry of an action of the admin who sent the request. The write that changes
+// the data also records the entry:
 //
 //	w.store.Write(ctx, func(sw store.Write) error {
 //		… do it with sw …
 //		return sw.Audit(r.entry(action, programID, subjectID, detail))
 //	})
 //
-// The subject is the id of the record that it was done to. The detail is in
-// words, without secrets.
+// The subject is the id of the changed record. The detail is text without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
 	who := r.admin
 	if r.portal.session.ID != "" {
@@ -30,7 +29,7 @@ func (r *request) entry(action webhook.Action, programID, subjectID, detail stri
 		Detail: detail}
 }
 
-// auditRecords is a page of the audit.
+// auditRecords is a page of the audit log.
 type auditRecords struct {
 	list    *ui.Listing
 	entries []webhook.AuditEntry
@@ -61,7 +60,7 @@ func (h *auditPages) list(r *request) (response, error) {
 	return response{page: auditPage(f, &a), status: status}, nil
 }
 
-// ofAuditProgram narrows a query to the program that is looked at, unless it names one.
+// ofAuditProgram narrows a query to the selected program, unless the query names one.
 func ofAuditProgram(r *request, q *webhook.ListQuery) {
 	if r.program != "" && q.Filters["program_id"] == nil {
 		if q.Filters == nil {
@@ -71,13 +70,13 @@ func ofAuditProgram(r *request, q *webhook.ListQuery) {
 	}
 }
 
-// arrived counts the entries of a list that came after a mark.
+// arrived counts the entries of a list that were stored after a mark.
 func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
 	ofAuditProgram(r, q)
 	return h.store.Audit().Arrived(r.Context(), q, mark)
 }
 
-// readList fills a page.
+// readList reads the rows of a page.
 func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	q := &a.list.Query
 	var newer, next string
@@ -97,7 +96,7 @@ func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	return nil
 }
 
-// subjectPath is the page of what an entry is about, "" for none.
+// subjectPath returns the path of the page of an entry's subject, "" for none.
 func subjectPath(e *webhook.AuditEntry) string {
 	if e.SubjectID == "" {
 		return ""
@@ -128,7 +127,7 @@ func subjectPath(e *webhook.AuditEntry) string {
 	return ""
 }
 
-// export is the audit as a file.
+// export sends the audit log as a file.
 func (h *auditPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AuditList, &export{
 		noun: "audit", action: webhook.ActionAuditExport,

@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// auditPage is who did what, when and from where.
+// auditPage shows who did what, when and from where.
 func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -408,7 +408,7 @@ func auditRow(f ui.Frame, v *ui.Listing, e *webhook.AuditEntry) templ.Component 
 	})
 }
 
-// nounOf is the kind of record that an action is done to.
+// nounOf returns the kind of record that an action applies to.
 func nounOf(a webhook.Action) string {
 	noun, _, _ := strings.Cut(string(a), ".")
 	return noun

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// recentRuns is how many bulk runs their list has.
+// recentRuns is how many bulk runs the list shows.
 const recentRuns = 100
 
 var bulkRunColumns = []ui.Column{
@@ -39,7 +39,7 @@ func (h *site) newBulkRunRecord(r *webhook.BulkRun) *bulkRunRecord {
 	}
 }
 
-// state says how far the run is, in one sentence.
+// state describes the progress of the run in one sentence.
 func (b *bulkRunRecord) state() string {
 	of := ""
 	if b.Total >= 0 {
@@ -56,7 +56,7 @@ func (b *bulkRunRecord) state() string {
 	return ui.Number(int64(b.Processed())) + of + " deliveries processed, " + ui.Number(int64(b.Done)) + " " + b.verb.was + "."
 }
 
-// badge is the state of the run as ui.StateBadge takes it, and the word for it.
+// badge returns the state of the run for ui.StateBadge, and its word.
 func (b *bulkRunRecord) badge() (state, word string) {
 	switch {
 	case b.Status == webhook.BulkDone:
@@ -69,7 +69,7 @@ func (b *bulkRunRecord) badge() (state, word string) {
 	return "pending", "running"
 }
 
-// by says who began the run.
+// by names the admin or token that started the run.
 func (b *bulkRunRecord) by() string {
 	if b.Admin == "" {
 		return " over the API."
@@ -77,14 +77,14 @@ func (b *bulkRunRecord) by() string {
 	return " by " + ui.Visible(b.Admin) + "."
 }
 
-// waitingText says what the run waits for.
+// waitingText describes what the run waits for.
 func (b *bulkRunRecord) waitingText() string {
 	return "Waiting for " + webhook.Count(b.Waiting, "subscription") + ". At most " + ui.Number(webhook.MaxOpenRedeliveries) +
 		" resent deliveries at a time per subscription; the run continues as they complete."
 }
 
-// created is the address of the deliveries that the run has created, those with one
-// status if it is not "".
+// created is the address of the deliveries that the run has created; a status that is not ""
+// narrows them.
 func (b *bulkRunRecord) created(status webhook.Status) string {
 	values := url.Values{"filter[bulk_run_id]": {b.ID}}
 	if status != "" {
@@ -93,17 +93,17 @@ func (b *bulkRunRecord) created(status webhook.Status) string {
 	return ui.Address("/deliveries", values)
 }
 
-// version is another one whenever the page is.
+// version changes whenever the page changes.
 func (b *bulkRunRecord) version() string {
 	return fmt.Sprintf("%s-%d-%d-%d-%v", b.Status, b.Total, b.Processed(), b.Waiting, b.Results)
 }
 
-// open reports whether the run, or a delivery that it created, has not ended.
+// open reports whether the run or a delivery that it created is still in progress.
 func (b *bulkRunRecord) open() bool {
 	return b.Status == webhook.BulkRunning || b.Results[webhook.StatusPending]+b.Results[webhook.StatusRetryable] > 0
 }
 
-// bulkResults are the statuses that resent deliveries are counted by, and their words.
+// bulkResults are the statuses by which resent deliveries are counted, and their words.
 var bulkResults = [...]struct {
 	status webhook.Status
 	word   string
@@ -142,10 +142,10 @@ func (h *bulkRunPages) stream(r *request) (response, error) {
 	return response{stream: func(s *stream) error { return h.follow(s, r, b) }}, nil
 }
 
-// follow sends a run whenever it has changed.
+// follow sends the page of a run after each change.
 func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 	f := h.frame(r, "")
-	var took time.Duration // to read it
+	var took time.Duration // how long the last read took
 	for shown := s.lastID; ; {
 		if is := b.version(); is != shown {
 			f.Clock.Now = time.Now()
@@ -161,7 +161,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 		if !b.open() {
 			return s.await(nil, nil)
 		}
-		// Its steps change it many times a second, and its results are counted.
+		// A run changes many times a second, and counting its results is slow.
 		if err := s.pause(max(livePace, 20*took)); err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 	}
 }
 
-// cancel ends a run.
+// cancel cancels a run.
 func (h *bulkRunPages) cancel(r *request) (response, error) {
 	id := r.PathValue("id")
 	err := h.store.Write(r.Context(), func(w store.Write) error {
@@ -203,7 +203,7 @@ func (h *bulkRunPages) list(r *request) (response, error) {
 	return response{page: bulkRunsPage(f, all)}, nil
 }
 
-// processed is how many deliveries the run has gone through, and of how many.
+// processed formats how many deliveries the run has processed, and of how many.
 func (b *bulkRunRecord) processed() string {
 	if b.Total < 0 {
 		return "counting…"

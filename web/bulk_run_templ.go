@@ -14,7 +14,7 @@ import (
 	"strconv"
 )
 
-// bulkRunPage is the page of a bulk run: its progress and its outcome.
+// bulkRunPage shows a bulk run: its progress and its results.
 func bulkRunPage(f ui.Frame, b *bulkRunRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -90,7 +90,7 @@ func bulkRunPage(f ui.Frame, b *bulkRunRecord) templ.Component {
 	})
 }
 
-// bulkRunPart is what of the page changes with the run.
+// bulkRunPart is the part of the page that live updates replace.
 func bulkRunPart(f ui.Frame, b *bulkRunRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

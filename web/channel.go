@@ -61,10 +61,10 @@ func (h *channelPages) list(r *request) (response, error) {
 
 // channelForm is the form that creates a channel, or changes one.
 type channelForm struct {
-	channel webhook.AlertChannel // with the URL as typed
+	channel webhook.AlertChannel // with the URL as it was typed
 	to      string
 	editing bool
-	target  string // of the edited channel, as it is now
+	target  string // the current target of the edited channel
 	smtp    bool
 	errors  []ui.FieldError
 }
@@ -174,7 +174,7 @@ func (h *channelPages) editForm(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	f := channelForm{editing: true, target: c.Target(), to: strings.Join(c.To, ", "), smtp: h.cfg.Email, channel: c}
-	f.channel.URL = "" // it may be a secret
+	f.channel.URL = "" // the URL may contain a secret
 	return response{page: channelFormPage(h.frame(r, "Edit "+ui.Visible(c.Name)), &f)}, nil
 }
 

@@ -12,7 +12,7 @@ import (
 // memory.
 type codes struct {
 	life  time.Duration
-	limit int // of valid codes; issuing another one ends the oldest
+	limit int // maximum number of valid codes; issuing another ends the oldest
 
 	mu    sync.Mutex
 	valid map[[sha256.Size]byte]oneTimeCode // by hash
@@ -21,7 +21,7 @@ type codes struct {
 // oneTimeCode is the state of a code.
 type oneTimeCode struct {
 	expiresAt time.Time // exclusive
-	owner     string    // who it was issued to
+	owner     string    // the admin it was issued to
 }
 
 func newCodes(life time.Duration, limit int) *codes {

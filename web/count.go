@@ -8,7 +8,7 @@ import (
 	"service/web/ui"
 )
 
-// counted renders a number of [store.Totals], which stops at a limit.
+// counted formats a count of [store.Totals], which may have stopped at its limit.
 func counted(n int) string {
 	if n >= store.CountLimit {
 		return ui.Number(store.CountLimit) + "+"
@@ -16,7 +16,7 @@ func counted(n int) string {
 	return ui.Number(int64(n))
 }
 
-// shownOf says how many there are, and when those are not all, how many are shown.
+// shownOf formats a count and, when not all are shown, how many are.
 func shownOf(shown, total int, noun string) string {
 	if shown < total {
 		return strconv.Itoa(shown) + " of " + countedOf(total, noun)
@@ -24,7 +24,7 @@ func shownOf(shown, total int, noun string) string {
 	return countedOf(total, noun)
 }
 
-// countedOf is a number of [store.Totals] and what there is that many of.
+// countedOf formats a count of [store.Totals] with its noun.
 func countedOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -35,7 +35,7 @@ func countedOf(n int, noun string) string {
 	return counted(n) + " " + noun + "s"
 }
 
-// atLeast renders a number, which may be one that stands for more.
+// atLeast formats a number that may be a lower bound.
 func atLeast(n int, more bool) string {
 	if more {
 		return "at least " + ui.Number(int64(n))
@@ -43,7 +43,7 @@ func atLeast(n int, more bool) string {
 	return ui.Number(int64(n))
 }
 
-// andDeliveries counts deliveries that wait in addition to events.
+// andDeliveries formats the number of waiting deliveries after a number of events.
 func andDeliveries(n int) string {
 	if n == 1 {
 		return "and 1 delivery"
@@ -51,8 +51,7 @@ func andDeliveries(n int) string {
 	return "and " + counted(n) + " deliveries"
 }
 
-// capitalized returns a text with its first letter in upper case, for the beginning of
-// a cell or a sentence.
+// capitalized returns a text with its first letter in upper case.
 func capitalized(s string) string {
 	if s == "" {
 		return ""

@@ -7,16 +7,16 @@ import (
 	"service/webhook"
 )
 
-// deliveryRow is a delivery with what a list shows of its subscription and last attempt.
+// deliveryRow is a delivery with the data of its subscription and last attempt that a list shows.
 type deliveryRow struct {
 	webhook.Delivery
 	url  string           // of its subscription
 	name string           // its description, "" for none
-	last *webhook.Attempt // that has ended, nil when none has
+	last *webhook.Attempt // the last attempt with a result, nil for none
 }
 
-// deliveryNoteOf says in a word or two what the status leaves open, and more of that for
-// a title, "" where there is no more to say.
+// deliveryNoteOf adds a word or two to the status of a delivery, and details for a title; "" when
+// the status says everything.
 func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 	switch {
 	case d.FailureReason == webhook.FailureAttemptsExhausted:
@@ -53,7 +53,7 @@ func failureText(r webhook.FailureReason, forPartner bool) string {
 	return ""
 }
 
-// names returns the name of the first event, and what to say of the others.
+// names returns the name of the first event, and text about the others.
 func (d *deliveryRow) names() (first, rest string) {
 	if len(d.Events) == 0 {
 		return "", ""
@@ -69,8 +69,7 @@ func (d *deliveryRow) names() (first, rest string) {
 	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
 }
 
-// eventTypes returns the distinct names of the events, each with its number, in the order
-// of the delivery.
+// eventTypes returns the distinct event types, each with its count, in the order of the delivery.
 func (d *deliveryRow) eventTypes() []string {
 	var names []string
 	count := make(map[string]int)

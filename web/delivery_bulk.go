@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// countTime is how long a confirmation counts before it is shown. A page with a
-	// script counts on behind it.
+	// countTime is how long the server counts before it shows the confirmation. The page's script
+	// then continues the count.
 	countTime = 50 * time.Millisecond
 
-	newestParameter   = "newest"   // the num of the newest delivery that a bulk run may take
-	tickedParameter   = "ticked"   // the rows are named one by one
-	allParameter      = "all"      // instead of the rows that are named, all that matchingParameter selects
+	newestParameter   = "newest"   // num of the newest delivery that a bulk run may include
+	tickedParameter   = "ticked"   // the rows are named individually
+	allParameter      = "all"      // everything that matchingParameter selects, in place of named rows
 	matchingParameter = "matching" // the query of a list
-	runParameter      = "run"      // the id of the run that a form begins
-	countParameter    = "count"    // all: the page counts for as long as it takes
+	runParameter      = "run"      // the id of the run that a form starts
+	countParameter    = "count"    // all: the page counts without a time limit
 )
 
-// bulkVerb is something that is done to many deliveries.
+// bulkVerb is an action on many deliveries.
 type bulkVerb struct {
 	action webhook.BulkAction
 	path   string
 	title  string
 	button string
-	means  string // what it means for a delivery
-	will   string // follows their number
-	was    string // follows their number
+	means  string // its effect on a delivery
+	will   string // follows the number of deliveries
+	was    string // follows the number of deliveries
 	danger bool
 }
 
@@ -53,7 +53,7 @@ var (
 	}
 )
 
-// verbOf returns what a bulk run does.
+// verbOf returns the verb of a bulk run.
 func verbOf(a webhook.BulkAction) *bulkVerb {
 	if a == webhook.BulkCancel {
 		return bulkCancel
@@ -68,7 +68,7 @@ func (b *bulkVerb) does(n int) string {
 	return deliveriesOf(n) + " " + b.will
 }
 
-// skipText says why deliveries are skipped.
+// skipText explains why deliveries are skipped.
 func skipText(s webhook.BulkSkip) string {
 	if s == webhook.SkipRedelivered {
 		return "already resent"
@@ -76,7 +76,7 @@ func skipText(s webhook.BulkSkip) string {
 	return s.Text()
 }
 
-// deliveriesOf is a number of deliveries.
+// deliveriesOf formats a number of deliveries.
 func deliveriesOf(n int) string {
 	if n == 1 {
 		return "1 delivery"
@@ -84,7 +84,7 @@ func deliveriesOf(n int) string {
 	return ui.Number(int64(n)) + " deliveries"
 }
 
-// matching says how many deliveries match.
+// matching formats how many deliveries match.
 func matching(n int) string {
 	if n == 1 {
 		return "1 delivery matches."
@@ -92,13 +92,13 @@ func matching(n int) string {
 	return deliveriesOf(n) + " match."
 }
 
-// bulkForm asks before a run.
+// bulkForm is the confirmation of a bulk run.
 type bulkForm struct {
 	verb      *bulkVerb
 	list      *ui.Listing
 	plan      store.BulkPlan
 	selection [][2]string
-	id        string // of the run that the form begins
+	id        string // of the run that the form starts
 	back      string
 }
 
@@ -117,13 +117,13 @@ func (b *bulkForm) confirmation() ui.Confirmation {
 	return c
 }
 
-// share is how much has been counted, in percent.
+// share is the progress of the count, in percent.
 func (b *bulkForm) share() string { return strconv.Itoa(int(b.plan.Share*100)) + " %" }
 
-// countAll is the address of the form that is shown once everything is counted.
+// countAll is the address of the form that is shown once the count is complete.
 func (b *bulkForm) countAll() string { return b.list.Selection(b.verb.path, countParameter, "all") }
 
-// selectionOf says by what a query picks, as pairs of what and which.
+// selectionOf describes a query as pairs of a filter and its value.
 func selectionOf(l *webhook.List, query *webhook.ListQuery, program string) (all [][2]string) {
 	if program != "" {
 		all = append(all, [2]string{"program", program})
@@ -140,8 +140,8 @@ func selectionOf(l *webhook.List, query *webhook.ListQuery, program string) (all
 	return all
 }
 
-// parseBulk reads the form of a bulk run: what it is of, and the newest delivery that
-// it may take, 0 when it does not say.
+// parseBulk reads the form of a bulk run: its query, and the num of the newest delivery that it
+// may include, 0 when the form has none.
 func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newest int64, err error) {
 	b = bulkForm{verb: verb}
 	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, matchingParameter, countParameter,
@@ -162,14 +162,14 @@ func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newes
 	return b, newest, nil
 }
 
-// bulkFrame is the frame of the pages of a bulk run.
+// bulkFrame returns the frame of the bulk run pages.
 func (h *deliveryPages) bulkFrame(r *request, title string) ui.Frame {
 	f := h.frame(r, title)
 	f.Section = "/deliveries"
 	return f
 }
 
-// confirmBulk shows what a bulk run would do.
+// confirmBulk shows the effects of a bulk run.
 func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 	return func(r *request) (response, error) {
 		if given := r.URL.Query(); given.Get(allParameter) != "" {
@@ -214,10 +214,10 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 	}
 }
 
-// matchTime is how long the list counts what matches, once rows of it are selected.
+// matchTime is how long the list counts matching deliveries once rows are selected.
 const matchTime = 2 * time.Second
 
-// count says how many deliveries match, for the list to show.
+// count returns how many deliveries match, for the list.
 func (h *deliveryPages) count(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
@@ -233,10 +233,10 @@ func (h *deliveryPages) count(r *request) (response, error) {
 	return response{page: matchCount(n, more)}, err
 }
 
-// countedEvent is the id of the event with the result of a count.
+// countedEvent is the id of the event that carries the result of a count.
 const countedEvent = "counted"
 
-// countBulk counts on for a confirmation that is shown, and says how far it is.
+// countBulk continues the count of a confirmation and streams its progress.
 func (h *deliveryPages) countBulk(verb *bulkVerb) handler {
 	return func(r *request) (response, error) {
 		b, newest, err := h.parseBulk(r, verb)
@@ -278,7 +278,7 @@ func (h *deliveryPages) countBulk(verb *bulkVerb) handler {
 	}
 }
 
-// runBulk begins a run, and leads to its page. A form that comes twice begins one run.
+// runBulk starts a run and redirects to its page. A form that is sent twice starts one run.
 func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 	return func(r *request) (response, error) {
 		b, newest, err := h.parseBulk(r, verb)

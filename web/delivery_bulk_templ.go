@@ -14,7 +14,7 @@ import (
 	"strconv"
 )
 
-// bulkPage asks before something is done to all deliveries that match.
+// bulkPage asks for confirmation of a bulk action.
 func bulkPage(f ui.Frame, b *bulkForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -120,7 +120,7 @@ func bulkPage(f ui.Frame, b *bulkForm) templ.Component {
 	})
 }
 
-// bulkFormPart is the form, which changes while deliveries are counted.
+// bulkFormPart is the form. The count updates it.
 func bulkFormPart(f ui.Frame, b *bulkForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -405,7 +405,7 @@ func bulkFormPart(f ui.Frame, b *bulkForm) templ.Component {
 	})
 }
 
-// matchCount is the choice of all deliveries that match, with how many they are.
+// matchCount offers the choice of all matching deliveries, with their number.
 func matchCount(n int, more bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -440,7 +440,7 @@ func matchCount(n int, more bool) templ.Component {
 	})
 }
 
-// selectionList says by which filters deliveries are picked.
+// selectionList shows the filters that select the deliveries.
 func selectionList(filters [][2]string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -56,7 +56,7 @@ func newExportedDelivery(d *deliveryRow) *exportedDelivery {
 	return e
 }
 
-// orNull is nil for the zero value, which no value of a record is.
+// orNull returns nil for the zero value.
 func orNull[T comparable](v T) *T {
 	var zero T
 	if v == zero {
@@ -106,8 +106,8 @@ func (e *exportedDelivery) cells() []string {
 	return cells
 }
 
-// escapeFormula keeps a spreadsheet from taking a text for a formula: what would
-// begin one has an apostrophe before it.
+// escapeFormula prefixes a text that a spreadsheet would evaluate as a formula with an
+// apostrophe.
 func escapeFormula(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
 		return "'" + s
@@ -115,8 +115,8 @@ func escapeFormula(s string) string {
 	return s
 }
 
-// export sends all that match as a file, page by page, so that no
-// read of the store is long.
+// export sends all matching deliveries as a file. It reads page by page to keep each read of the
+// store short.
 func (h *deliveryPages) export(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList, "format")
 	if err != nil {
@@ -132,7 +132,7 @@ func (h *deliveryPages) export(r *request) (response, error) {
 			text: "The parameter format must be ndjson or csv."}
 	}
 	q := *ofProgram(&v.Query, r.program)
-	q.Size = 1 // what cannot be listed is refused before the file begins
+	q.Size = 1 // an invalid query must fail before the file begins
 	if _, _, err := h.store.Deliveries().PageAll(r.Context(), &q); errors.As(err, &v.Error) {
 		return response{}, &problem{status: http.StatusBadRequest, title: "The export failed", text: v.Error.Error()}
 	} else if err != nil {

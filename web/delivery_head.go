@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// reason says in a few words why an attempt did not succeed: 401 Unauthorized, or what
-// is known of its error.
+// reason explains in a few words why an attempt failed: 401 Unauthorized, or the details of its
+// error.
 func reason(a *webhook.Attempt, host string) string {
 	var text string
 	switch a.Error {
@@ -38,7 +38,7 @@ func reason(a *webhook.Attempt, host string) string {
 	return text
 }
 
-// host is that of the subscription's URL, without its port.
+// host returns the host of the subscription's URL, without its port.
 func (d *deliveryRecord) host() string {
 	if u, err := url.Parse(d.Subscription.URL); err == nil && u.Hostname() != "" {
 		return u.Hostname()
@@ -46,8 +46,7 @@ func (d *deliveryRecord) host() string {
 	return "the host"
 }
 
-// sentence says what became of the delivery so far, and why. Outside text in it is
-// spelled out.
+// sentence describes the result of the delivery so far, and why. It escapes text from outside.
 func (d *deliveryRecord) sentence() string {
 	of := strconv.Itoa(webhook.MaxAttempts)
 	why := ""
@@ -82,7 +81,7 @@ type attemptGroup struct {
 	older  []*attemptRecord // the newest first
 }
 
-// groups folds the attempts, the newest first.
+// groups groups consecutive attempts with the same outcome, the newest first.
 func (d *deliveryRecord) groups() []attemptGroup {
 	var all []attemptGroup
 	for i := len(d.attempts) - 1; i >= 0; i-- {
@@ -96,8 +95,8 @@ func (d *deliveryRecord) groups() []attemptGroup {
 	return all
 }
 
-// sameOutcome reports whether two attempts came to the same. A fact may name a time,
-// which differs: it is compared up to its first digit.
+// sameOutcome reports whether two attempts have the same outcome. The detail of an error may name
+// a time, which differs: only the text before its first digit is compared.
 func sameOutcome(a, b *webhook.Attempt) bool {
 	kind := func(fact string) string {
 		if i := strings.IndexFunc(fact, unicode.IsDigit); i >= 0 {
@@ -108,7 +107,7 @@ func sameOutcome(a, b *webhook.Attempt) bool {
 	return outcomeText(a) == outcomeText(b) && kind(a.ErrorFact) == kind(b.ErrorFact)
 }
 
-// bodyChange says how the body of a response differs from that of the one before.
+// bodyChange describes how the body of a response differs from the previous one.
 func bodyChange(before, after *webhook.Attempt) string {
 	switch a, b := string(before.ResponseBody), string(after.ResponseBody); {
 	case a == b && before.ResponseTruncated == after.ResponseTruncated:
@@ -122,8 +121,7 @@ func bodyChange(before, after *webhook.Attempt) string {
 	}
 }
 
-// lastResponse is the last attempt that the server responded to; there is one when
-// d.last is not 0.
+// lastResponse returns the last attempt with a response. The caller checks that d.last is not 0.
 func (d *deliveryRecord) lastResponse() *attemptRecord {
 	for i := range d.attempts {
 		if d.attempts[i].Number == d.last {
@@ -133,8 +131,8 @@ func (d *deliveryRecord) lastResponse() *attemptRecord {
 	return nil
 }
 
-// lastAdvice is the advice for the last attempt, the zero value when there was none or
-// it succeeded.
+// lastAdvice returns the advice for the last attempt, the zero value when there was none or it
+// succeeded.
 func (d *deliveryRecord) lastAdvice() advice {
 	if n := len(d.attempts); n > 0 && d.attempts[n-1].Result != webhook.ResultSuccess {
 		return d.attempts[n-1].advice

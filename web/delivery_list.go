@@ -23,17 +23,17 @@ type deliveryList struct {
 	rows      []deliveryRow
 	pager     ui.Pager
 	newRows   *ui.NewRows // nil on the first page
-	next      string      // the cursor of what comes after the rows, "" at the end
-	behind    string      // the address of the page behind a row, less the parameter with its id; "" when the page is not live
+	next      string      // cursor of the next rows, "" at the end
+	behind    string      // address of the page after a row, without the parameter for its id; "" when the page is not live
 	failed    string      // the id of this request when the rows could not be loaded, "" when they could
 	curl      string
 	subscribe string    // a command that creates the first subscription
-	histogram *ui.Chart // of the time that the list shows, nil for none
-	unfolded  bool      // filters are set that do not narrow the histogram
+	histogram *ui.Chart // of the time range of the list, nil for none
+	unfolded  bool      // filters are set that do not apply to the histogram
 }
 
-// deliveryColumns are the columns of the list. Rows can be selected by those who may
-// redeliver them.
+// deliveryColumns are the columns of the list. Visitors who may resend deliveries can select
+// rows.
 func deliveryColumns(selectable bool) []ui.Column {
 	columns := []ui.Column{
 		{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
@@ -55,7 +55,7 @@ func (l *deliveryList) all() string {
 	return "Select all matching deliveries"
 }
 
-// allMatching is the label once it is known how many match.
+// allMatching is the label once the number of matches is known.
 func allMatching(n int, more bool) string {
 	if more {
 		return "Select all matching deliveries (at least " + ui.Number(int64(n)) + ")"
@@ -66,7 +66,7 @@ func allMatching(n int, more bool) string {
 	return "Select all " + ui.Number(int64(n)) + " matching deliveries"
 }
 
-// countAddress is where the script asks how many rows match, "" where that is known.
+// countAddress is where the script requests the number of matching rows, "" when it is known.
 func (l *deliveryList) countAddress() string {
 	if l.next == "" && l.list.Query.Cursor == "" {
 		return ""
@@ -80,7 +80,7 @@ func (l *deliveryList) matching() string {
 	return query
 }
 
-// ofProgram is the query narrowed to the program that is looked at, if any.
+// ofProgram returns the query narrowed to the selected program, if any.
 func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 	if program == "" {
 		return q
@@ -91,7 +91,7 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 		narrow.Filters = make(map[string][]string)
 	}
 	if given := narrow.Filters["program_id"]; given != nil && !slices.Contains(given, program) {
-		program = "" // which none has
+		program = "" // no delivery has this program
 	}
 	narrow.Filters["program_id"] = []string{program}
 	return &narrow
@@ -170,7 +170,7 @@ func (h *deliveryPages) listOfProgram(r *request) (response, error) {
 	return a, nil
 }
 
-// readList fills a page, and returns the newest delivery there was before.
+// readList reads the rows of a page. It returns the num of the newest delivery before the read.
 func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err error) {
 	ctx, q := r.Context(), ofProgram(&l.list.Query, r.program)
 	if newest, err = h.store.Deliveries().Newest(ctx); err != nil {
@@ -185,7 +185,7 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 	}
 	newer := ""
 	if q.Cursor == "" {
-		l.list.Since = strconv.FormatInt(newest, 10) // and the page is live
+		l.list.Since = strconv.FormatInt(newest, 10) // the page is live
 	} else {
 		if l.newRows, err = h.newRows(r, l.list, h.arrived); err != nil {
 			return 0, err
@@ -198,13 +198,12 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 	return newest, nil
 }
 
-// arrived counts the deliveries of a list that came after a mark.
+// arrived counts the deliveries of a list that were stored after a mark.
 func (h *deliveryPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
 	return h.store.Deliveries().Arrived(r.Context(), ofProgram(q, r.program), mark)
 }
 
-// deliveryRows adds to deliveries what a list shows of their subscriptions and last
-// attempts.
+// deliveryRows adds the data of subscriptions and last attempts to deliveries.
 func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) ([]deliveryRow, error) {
 	var ids, subscriptions []string
 	for _, d := range deliveries {
@@ -228,7 +227,7 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	for _, d := range deliveries {
 		label := labels[d.SubscriptionID]
 		row := deliveryRow{Delivery: d, url: label.URL, name: firstLineOf(label.Description)}
-		// One that was recorded after the delivery was read would contradict it.
+		// An attempt that was recorded after the delivery was read would contradict it.
 		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
 			row.last = &a
 		}
@@ -237,11 +236,11 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	return rows, nil
 }
 
-// listCurl is the list over the API, which has it by subscription.
+// listCurl returns the request for the list over the API, where lists belong to a subscription.
 func (h *deliveryPages) listCurl(q *webhook.ListQuery) string {
 	values := make(url.Values)
 	id := "SUBSCRIPTION_ID"
-	if len(q.Sort) > 0 { // it could be read
+	if len(q.Sort) > 0 { // the sort parameter is valid
 		same := *q
 		same.Cursor = ""
 		values = webhook.DeliveryList.Values(&same)

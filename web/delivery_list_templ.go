@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// deliveriesPage is the list over all subscriptions and programs.
+// deliveriesPage lists the deliveries of all subscriptions and programs.
 func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -334,8 +334,8 @@ func selectableDeliveries(f ui.Frame, l *deliveryList) templ.Component {
 	})
 }
 
-// bulkBar is what can be done to the deliveries that are selected, or to all that match. The
-// style sheet shows it while something is selected.
+// bulkBar offers the bulk actions for the selected deliveries, or for all that match. The style
+// sheet shows it while rows are selected.
 func bulkBar(l *deliveryList) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

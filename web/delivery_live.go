@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// livePace is the least time between two updates of a list. While deliveries are
-	// only counted, an update comes at countPace.
+	// livePace is the minimum time between two updates of a list. While new deliveries are only
+	// counted, updates come at countPace.
 	livePace  = 500 * time.Millisecond
 	countPace = time.Second
-	// liveRate is how many new rows a second a list is sent. When more come in, they
-	// are counted. A stream that begins sends what its page has missed, up to liveRows.
+	// liveRate is the maximum number of new rows per second that a list receives; further ones
+	// are only counted. A new stream sends up to liveRows that its page has missed.
 	liveRate = 20
-	liveRows = 50 // that a list keeps, as live.js has it
-	// liveSlack is how much later a change may be committed than its time says.
+	liveRows = 50 // maximum rows of a live list, as in live.js
+	// liveSlack is the maximum delay between the timestamp of a change and its commit.
 	liveSlack = 10 * time.Second
 
-	behindParameter = "behind" // the id of a delivery: the page of the list that begins behind it
+	behindParameter = "behind" // id of a delivery: requests the page of the list that begins after it
 )
 
-// livePoint is how far the page of a list has been updated. It is the id of an
-// event of the stream.
+// livePoint is the position up to which a page of the list was updated. It is the id of an event
+// of the stream.
 type livePoint struct {
-	last int64     // the num of the newest delivery that was counted or shown
-	top  int64     // the same of those whose rows the page was sent
+	last int64     // num of the newest delivery that was counted or shown
+	top  int64     // num of the newest delivery whose row the page received
 	at   time.Time // when the store was read
 }
 
@@ -42,7 +42,7 @@ func (p livePoint) String() string {
 	return fmt.Sprintf("%d-%d-%d", p.last, p.top, p.at.UnixMilli())
 }
 
-// parseLivePoint reads what String returned.
+// parseLivePoint parses the result of String.
 func parseLivePoint(s string) (p livePoint, ok bool) {
 	parts := strings.Split(s, "-")
 	if len(parts) != 3 {
@@ -58,42 +58,42 @@ func parseLivePoint(s string) (p livePoint, ok bool) {
 	return livePoint{n[0], n[1], time.UnixMilli(n[2])}, true
 }
 
-// liveUpdate is what a list is sent at once.
+// liveUpdate is one update of a list.
 type liveUpdate struct {
-	count   int           // of new deliveries
-	more    bool          // there are more: counting them took too long
+	count   int           // number of new deliveries
+	more    bool          // the count is a lower bound: counting took too long
 	rate    int           // new deliveries a second
-	fresh   []deliveryRow // the new ones, newest first; nil when they are only counted
+	fresh   []deliveryRow // new rows, newest first; nil when they are only counted
 	changed []deliveryRow // rows that the page has
-	late    []deliveryRow // rows that the page may lack, though their deliveries are not new
+	late    []deliveryRow // rows that the page may lack, though their deliveries are older
 }
 
-// rowKind says where the script puts a row that comes in by the stream.
+// rowKind says where the script inserts a row from the stream.
 type rowKind int
 
 const (
-	rowNew     rowKind = iota // on top
-	rowChanged                // in the place of the row with its id, nowhere if there is none
-	rowLate                   // in the place of the row with its id, or else by its time
+	rowNew     rowKind = iota // at the top
+	rowChanged                // replaces the row with its id; ignored without one
+	rowLate                   // replaces the row with its id, or is inserted by its time
 )
 
-// liveList follows the deliveries of a query for one page. It reads rows only if the
-// page is going to show them.
+// liveList follows the deliveries of a query for one page. It reads rows only if the page will
+// show them.
 type liveList struct {
 	*site
 	query *webhook.ListQuery
 	point livePoint
 
 	shown []int64          // nums of the rows of the page, newest first
-	open  map[int64]string // of those that are not completed, what the page shows; "" when that is not known
+	open  map[int64]string // what the page shows of deliveries in progress, by num; "" when unknown
 
 	gap       bool    // deliveries were counted whose rows the page lacks
-	first     bool    // nothing was sent yet
-	allowance float64 // new rows that may be sent now
+	first     bool    // nothing has been sent yet
+	allowance float64 // number of new rows that may be sent now
 	looked    time.Time
 }
 
-// listStream keeps a page of the list up to date.
+// listStream streams the updates of a list.
 func (h *deliveryPages) listStream(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList)
 	if err != nil {
@@ -136,8 +136,8 @@ func (h *deliveryPages) listStream(r *request) (response, error) {
 	}}, nil
 }
 
-// newLiveList returns the list of a page that was updated up to a point, or is up to
-// date when that is not one.
+// newLiveList returns the list of a page that was updated up to a point. An invalid point means
+// that the page is up to date.
 func (h *deliveryPages) newLiveList(ctx context.Context, q *webhook.ListQuery, point string) (*liveList, error) {
 	l := &liveList{site: h.site, query: q, first: true, allowance: liveRows, open: make(map[int64]string)}
 	var ok bool
@@ -159,7 +159,7 @@ func (h *deliveryPages) newLiveList(ctx context.Context, q *webhook.ListQuery, p
 	return l, err
 }
 
-// update returns what is new since the last update, and which rows have changed.
+// update returns the new rows since the last update, and the changed ones.
 func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveUpdate, error) {
 	now := time.Now()
 	elapsed := now.Sub(l.looked).Seconds()
@@ -193,16 +193,16 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 	l.note(u.late, lateNums)
 	l.insert(lateNums)
 	if l.first && l.rowsChange() {
-		// The page may be older than the rows that the stream takes it to have.
+		// The page may be older than the state that the stream assumes.
 		u.changed, u.late = nil, append(u.late, u.changed...)
 	}
-	// Those that came to match after they were counted are not.
+	// Deliveries that matched only after they were counted are missing from the count.
 	u.more = u.more || u.count > len(u.fresh) && l.rowsChange()
 	l.allowance -= float64(len(u.fresh))
 	l.first, l.looked = false, now
 	l.point.last, l.point.at = a.Newest, now
 	if l.gap = l.gap || a.More || a.Count > len(a.Rows); !l.gap {
-		l.point.top = a.Newest // also when nothing matched so far
+		l.point.top = a.Newest // even when nothing matched so far
 	}
 	if len(a.Nums) == 0 {
 		return u, nil
@@ -216,8 +216,8 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 	return u, nil
 }
 
-// changes returns the rows of the page that are not as the page shows them, with
-// their nums. Named are the deliveries that the store says have changed.
+// changes returns the rows that differ from what the page shows, with their nums. It checks the
+// deliveries that the store reports as changed.
 func (l *liveList) changes(ctx context.Context, named map[int64]struct{}) (changed []webhook.Delivery, of []int64, err error) {
 	_, unnamed := named[0]
 	every := l.first || unnamed || len(named) >= store.MaxChanged
@@ -240,7 +240,7 @@ func (l *liveList) changes(ctx context.Context, named map[int64]struct{}) (chang
 	return changed, of, err
 }
 
-// rowsChange reports whether a delivery may come to match the query after it was stored.
+// rowsChange reports whether a stored delivery can start to match the query later.
 func (l *liveList) rowsChange() bool {
 	for _, name := range []string{"status", "response_status", "error", "attempts_made.from"} {
 		if l.query.Filters[name] != nil {
@@ -252,8 +252,8 @@ func (l *liveList) rowsChange() bool {
 	return completed || next
 }
 
-// late returns the deliveries that belong on the page and match the query only since
-// they changed, with their nums.
+// late returns the deliveries that belong on the page but only match the query since they
+// changed, with their nums.
 func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []webhook.Delivery, nums []int64, err error) {
 	if l.first || l.gap || len(named) == 0 || !l.rowsChange() {
 		return nil, nil, nil
@@ -268,7 +268,7 @@ func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []w
 	return late, nums, err
 }
 
-// insert adds late rows to those of the page.
+// insert adds late rows to the rows of the page.
 func (l *liveList) insert(nums []int64) {
 	if len(nums) == 0 {
 		return
@@ -278,7 +278,7 @@ func (l *liveList) insert(nums []int64) {
 	l.shown = l.shown[:min(liveRows, len(l.shown))]
 }
 
-// note keeps what the page shows of rows that may change again.
+// note records what the page shows of rows that may change again.
 func (l *liveList) note(rows []deliveryRow, nums []int64) {
 	for i, num := range nums {
 		if rows[i].Status.Final() {
@@ -289,12 +289,12 @@ func (l *liveList) note(rows []deliveryRow, nums []int64) {
 	}
 }
 
-// liveState is another one whenever the row is.
+// liveState changes whenever the row changes.
 func liveState(d *webhook.Delivery) string {
 	return fmt.Sprintf("%s-%d-%d", d.Status, d.AttemptsMade, d.NextAttemptAt.UnixMilli())
 }
 
-// pageBehind redirects to the page of the list that begins behind a delivery.
+// pageBehind redirects to the page of the list that begins after a delivery.
 func (h *deliveryPages) pageBehind(r *request, v *ui.Listing, id string) (response, error) {
 	cursor, err := h.store.Deliveries().Behind(r.Context(), ofProgram(&v.Query, r.program), id)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"service/webhook"
 )
 
-// redacted stands where a secret was sent.
+// redacted replaces secrets in the shown request.
 const redacted = "[redacted]"
 
-// maxCurlBody is up to how many bytes the body of a delivery stands in the
-// command that sends it; a longer one is a file.
+// maxCurlBody is the maximum length in bytes of a body within the curl command; a longer one is
+// read from a file.
 const maxCurlBody = 8 << 10
 
-// shownEvents is how many events of a delivery are listed.
+// shownEvents is how many events of a delivery are shown.
 const shownEvents = 100
 
 // deliveryRecord is what the page of one delivery shows.
@@ -31,27 +31,27 @@ type deliveryRecord struct {
 	store.DeliveryView
 	to       ui.SubscriptionState // the state of its subscription
 	attempts []attemptRecord
-	body     []byte // of the request, nil when it cannot be made any more
-	last     int    // the number of the last attempt that had an answer, 0 for none
-	curl     string // that makes the same request
-	api      string // that reads the same over the API
+	body     []byte // of the request, nil when it can no longer be built
+	last     int    // number of the last attempt with a response, 0 for none
+	curl     string // repeats the request
+	api      string // reads the same delivery over the API
 }
 
-// attemptRecord is an attempt with how it differs from the one before.
+// attemptRecord is an attempt and its differences from the previous one.
 type attemptRecord struct {
 	webhook.Attempt
 	advice
 	header  [][2]string
 	parts   []attemptPart
-	before  int      // the number of the last attempt before that had an answer, 0 for none
-	status  string   // of that, when it is another; else ""
+	before  int      // number of the previous attempt with a response, 0 for none
+	status  string   // the previous status when it differs, else ""
 	changes []change // of its header
-	resized string   // how the body differs, "" when it does not
+	resized string   // how the body differs, "" when it is the same
 	body    ui.Body
-	same    int // the number of the attempt that shows the same body, 0 when this one does
+	same    int // number of the attempt that shows the same body, 0 when this one does
 }
 
-// attemptPart is a part of an attempt's time, with its place in the drawing.
+// attemptPart is a phase of an attempt's duration, with its position in the chart.
 type attemptPart struct {
 	class, name string
 	took        time.Duration
@@ -117,12 +117,12 @@ func withoutResponses(attempts []webhook.Attempt) {
 	}
 }
 
-// state is another one whenever the page is.
+// state changes whenever the page changes.
 func (d *deliveryRecord) state() string {
 	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redeliveries))
 }
 
-// stream sends the page of a delivery what has become of it.
+// stream sends the changes of a delivery to its page.
 func (h *deliveryPages) stream(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
@@ -133,7 +133,7 @@ func (h *deliveryPages) stream(r *request) (response, error) {
 		watcher := h.store.WatchDeliveries()
 		defer watcher.Close()
 		shown := s.lastID
-		// An event may be one of many changes that are not named.
+		// An event may stand for several changes without naming the deliveries.
 		concerns := func() bool {
 			all := watcher.Take().Deliveries
 			_, named := all[d.Num]
@@ -141,7 +141,7 @@ func (h *deliveryPages) stream(r *request) (response, error) {
 			return named || unnamed || len(all) >= store.MaxChanged
 		}
 		for {
-			// Once at first: something may have happened before it was watched.
+			// Read once at first: the delivery may have changed before the watch began.
 			if d, err = h.read(r); err != nil {
 				return err
 			}
@@ -159,7 +159,7 @@ func (h *deliveryPages) stream(r *request) (response, error) {
 	}}, nil
 }
 
-// attemptRecords compares each attempt with the one before.
+// attemptRecords compares each attempt with the previous one.
 func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 	all := make([]attemptRecord, len(attempts))
 	longest := time.Millisecond
@@ -191,7 +191,7 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 			a.changes = changesOf(p.header, a.header)
 			a.resized = bodyChange(&p.Attempt, &a.Attempt)
 		}
-		// Of bodies that are the same, the last is shown.
+		// Of equal bodies, only the last is shown.
 		for j := range i {
 			if b := &all[j]; b.answered() && len(b.ResponseBody) > 0 && b.ResponseTruncated == a.ResponseTruncated &&
 				bytes.Equal(b.ResponseBody, a.ResponseBody) {
@@ -205,11 +205,11 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 
 func phaseSum(p webhook.Phases) time.Duration { return p.DNS + p.Connect + p.TLS + p.FirstByte }
 
-// splitWidth is the width of the drawing of an attempt's time, in its own units.
+// splitWidth is the width of the chart of an attempt's phases, in its own units.
 const splitWidth = 1000
 
-// phaseParts divides the time of an attempt into its parts; longest is how long a
-// drawing of the whole width would be.
+// phaseParts divides the duration of an attempt into its phases; longest is the duration that
+// fills the whole width.
 func phaseParts(a *webhook.Attempt, longest time.Duration) []attemptPart {
 	rest := "Rest of response"
 	if a.Error != webhook.ErrorNone {
@@ -224,19 +224,19 @@ func phaseParts(a *webhook.Attempt, longest time.Duration) []attemptPart {
 		{class: "first-byte", name: "First byte", took: a.Phases.FirstByte},
 		{class: "rest", name: rest, took: a.Duration - phaseSum(a.Phases)},
 	} {
-		// The whole is kept in milliseconds: what is left below one is none.
+		// Durations are stored in milliseconds: a shorter remainder is a rounding error.
 		if p.took <= 0 || p.class == "rest" && p.took < time.Millisecond {
 			continue
 		}
 		wide := float64(p.took) / float64(longest) * splitWidth
-		p.x, p.wide = ui.SVGLength(x), ui.SVGLength(max(wide, 2)) // as little as can be seen
+		p.x, p.wide = ui.SVGLength(x), ui.SVGLength(max(wide, 2)) // minimum visible width
 		x += wide
 		all = append(all, p)
 	}
 	return all
 }
 
-// phaseText renders the time of a part of an attempt, which may be very short.
+// phaseText formats the duration of a phase, which may be very short.
 func phaseText(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -247,7 +247,7 @@ func phaseText(d time.Duration) string {
 	return ui.Latency(d)
 }
 
-// name is what the delivery is called: after its first event.
+// name is the title of the delivery: the name of its first event.
 func (d *deliveryRecord) name() string {
 	row := deliveryRow{Delivery: d.Delivery}
 	first, rest := row.names()
@@ -261,12 +261,12 @@ func (d *deliveryRecord) name() string {
 	}
 }
 
-// isTest reports whether its event is a test.
+// isTest reports whether the delivery sends a test event.
 func (d *deliveryRecord) isTest() bool {
 	return d.Own && len(d.EventJSON) == 1 && webhook.IsTestEvent(d.EventJSON[0])
 }
 
-// total is how long the delivery took, or has taken so far.
+// total is the duration of the delivery so far.
 func (d *deliveryRecord) total(now time.Time) string {
 	if d.CompletedAt.IsZero() {
 		return ui.Uptime(now.Sub(d.CreatedAt)) + " so far"
@@ -278,7 +278,7 @@ func (d *deliveryRecord) total(now time.Time) string {
 	}
 }
 
-// next says when the next attempt is, and why, "" when there will be none.
+// next describes when and why the next attempt takes place, "" when there is none.
 func (d *deliveryRecord) next() string {
 	number := strconv.Itoa(d.AttemptsMade+1) + " of " + strconv.Itoa(webhook.MaxAttempts)
 	var why []string
@@ -310,7 +310,7 @@ func (d *deliveryRecord) next() string {
 	return strings.Join(why, " ")
 }
 
-// cannotRedeliver says why the events cannot be sent again, "" when they can.
+// cannotRedeliver explains why the events cannot be resent, "" when they can.
 func (d *deliveryRecord) cannotRedeliver() string {
 	switch {
 	case !d.Subscription.DeletedAt.IsZero():
@@ -323,7 +323,7 @@ func (d *deliveryRecord) cannotRedeliver() string {
 	return ""
 }
 
-// cannotCancel says why the delivery cannot be called off, "" when it can.
+// cannotCancel explains why the delivery cannot be canceled, "" when it can.
 func (d *deliveryRecord) cannotCancel() string {
 	switch {
 	case d.Status.Final():
@@ -334,8 +334,7 @@ func (d *deliveryRecord) cannotCancel() string {
 	return ""
 }
 
-// sentAt is when the attempt began whose request is shown, the zero time when
-// there was none yet.
+// sentAt is the start of the attempt whose request is shown, the zero time before the first one.
 func (d *deliveryRecord) sentAt() time.Time {
 	if !d.ClaimedAt.IsZero() || len(d.attempts) == 0 {
 		return d.ClaimedAt
@@ -343,8 +342,8 @@ func (d *deliveryRecord) sentAt() time.Time {
 	return d.attempts[len(d.attempts)-1].StartedAt
 }
 
-// requestHeader is the header of the last attempt in the order of the wire,
-// with secrets redacted.
+// requestHeader returns the header of the last attempt in the order it was sent, with secrets
+// redacted.
 func (d *deliveryRecord) requestHeader() [][2]string {
 	head := webhook.RequestHead{DeliveryID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID, At: d.sentAt(), Signature: "v1," +
 		redacted,
@@ -376,8 +375,8 @@ func (d *deliveryRecord) requestHeader() [][2]string {
 	return append(first, lines...)
 }
 
-// requestLine is the first line of the request. A query may hold a secret of
-// the subscriber: only its presence is shown.
+// requestLine is the first line of the request. It replaces a query, which may hold a secret of
+// the subscriber.
 func (d *deliveryRecord) requestLine() string {
 	path := "/"
 	if u, err := url.Parse(d.Subscription.URL); err == nil {
@@ -391,16 +390,16 @@ func (d *deliveryRecord) requestLine() string {
 	return "POST " + path + " HTTP/1.1"
 }
 
-// requestBody is the body of the request as a part shows it.
+// requestBody is the body of the request for display.
 func (d *deliveryRecord) requestBody() *ui.Body {
 	return &ui.Body{ID: "request-body", Name: "Request body", Data: d.body, Size: -1, Download: deliveryPath(d.ID) + "/body.json.txt"}
 }
 
-// bodyFile is what the body of the request is called as a file.
+// bodyFile is the name of the file with the body of the request.
 func (d *deliveryRecord) bodyFile() string { return "delivery-" + d.ID + ".json.txt" }
 
-// asCurl is a command that repeats the request of the last attempt with the current time and
-// its signature. In place of secrets it has $SECRET, $TOKEN and $QUERY.
+// asCurl returns a command that repeats the request of the last attempt with the current time and
+// its signature. It refers to secrets as $SECRET, $TOKEN and $QUERY.
 func (d *deliveryRecord) asCurl() string {
 	var b strings.Builder
 	signed, data := `printf %s `+ui.ShellQuoteText(d.ID+".")+`"$TIMESTAMP.$BODY"`, `"$BODY"`
@@ -447,7 +446,7 @@ func (h *deliveryPages) body(r *request) (response, error) {
 	return textFile(d.bodyFile(), d.body), nil
 }
 
-// attemptBody sends the body of an answer as a file, as far as it was kept.
+// attemptBody sends the stored part of a response body as a file.
 func (h *deliveryPages) attemptBody(r *request) (response, error) {
 	d, err := h.read(r)
 	if err != nil {
@@ -465,8 +464,8 @@ func (h *deliveryPages) attemptBody(r *request) (response, error) {
 	return notFound(r)
 }
 
-// textFile is bytes from outside as a file, which no browser takes for anything
-// but text.
+// textFile returns bytes from outside as a file. Its headers keep browsers from interpreting it
+// as anything but text.
 func textFile(name string, data []byte) response {
 	return response{file: &file{name: name, contentType: "text/plain; charset=utf-8", write: func(to io.Writer) error {
 		_, err := to.Write(data)

@@ -13,7 +13,7 @@ import (
 	"service/web/ui"
 )
 
-// diskAlarm says that the disk has no room for events.
+// diskAlarm reports that the disk is too full to accept events.
 func diskAlarm(d *store.Disk, directory string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

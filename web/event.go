@@ -59,7 +59,7 @@ func (h *eventPages) list(r *request) (response, error) {
 	return response{page: eventsPage(f, &e), status: status}, nil
 }
 
-// readList fills a page.
+// readList reads the rows of a page.
 func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	q := &e.list.Query
 	var newer, next string
@@ -80,7 +80,7 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	return err
 }
 
-// arrived counts the events of a list that came after a mark.
+// arrived counts the events of a list that were stored after a mark.
 func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
 	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
 }
@@ -122,9 +122,9 @@ func resultOf(r *store.EventResult) (state, word, more string) {
 	return state, word, strings.Join(parts, ", ")
 }
 
-// payloadText is the beginning of the fields of an event's own, as JSON.
+// payloadText returns the beginning of an event's payload fields as JSON.
 func payloadText(e *webhook.Event) string {
-	// Every event begins with its id, timestamp, name and version, in this order.
+	// Every event begins with id, timestamp, name and version, in this order.
 	_, own, found := bytes.Cut(e.JSON, []byte(`,"version":"`+e.Version+`",`))
 	if !found {
 		return ""
@@ -133,7 +133,7 @@ func payloadText(e *webhook.Event) string {
 	return "{" + string(text)
 }
 
-// readPage reads a page of the log of the program that is looked at.
+// readPage reads a page of the selected program's log.
 func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event, string, error) {
 	if r.program == "" {
 		return h.store.Events().PageAll(r.Context(), q)
@@ -141,9 +141,8 @@ func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event
 	return h.store.Events().Page(r.Context(), r.program, q)
 }
 
-// export sends what a list lets through, whatever its page, as NDJSON
-// that can be published, or as CSV of what the list shows. It is read page by
-// page, as fast as it is taken.
+// export sends all events that match the filters of a list: as NDJSON that can be published, or
+// as CSV with the columns of the list. It reads page by page, at the pace of the client.
 func (h *eventPages) export(r *request) (response, error) {
 	values := r.URL.Query()
 	format := values.Get("format")
@@ -205,12 +204,12 @@ func writeEvents(to io.Writer) func([]webhook.Event) error {
 	}
 }
 
-// writeEventTable returns a function that writes events as CSV, below a line
-// with the names of the columns.
+// writeEventTable returns a function that writes events as CSV, after a line with the column
+// names.
 func writeEventTable(to io.Writer) func([]webhook.Event) error {
 	out := bufio.NewWriterSize(to, 64<<10)
 	table := csv.NewWriter(out)
-	table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush tells
+	table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush returns the error
 	return func(events []webhook.Event) error {
 		for i := range events {
 			e := &events[i]
@@ -227,15 +226,14 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 // eventRecord is one event with its deliveries.
 type eventRecord struct {
 	store.EventView
-	states subscriptionStates // of those that the event waits for
+	states subscriptionStates // of the subscriptions that the event waits for
 	lines  []eventDeliveryLine
-	newest string // the address of the first page of its deliveries, "" when this is it
-	older  string // of the next
+	newest string // address of the first page of its deliveries, "" when this is the first
+	older  string // of the next page
 	api    string
 }
 
-// eventDeliveryLine is a delivery of an event; that of a subscription whose
-// line came before does not name it again.
+// eventDeliveryLine is a delivery of an event. Only the first line of a subscription names it.
 type eventDeliveryLine struct {
 	store.EventDelivery
 	first bool
@@ -265,8 +263,8 @@ func (h *eventPages) show(r *request) (response, error) {
 	return response{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
 }
 
-// bySubscription puts the deliveries of one subscription together, each at the
-// place of its newest.
+// bySubscription groups the deliveries by subscription. A group takes the position of its newest
+// delivery.
 func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 	place := make(map[string]int)
 	lines := make([]eventDeliveryLine, len(all))
@@ -280,7 +278,7 @@ func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
 	return lines
 }
 
-// outcome is the result of the event as a sentence.
+// outcome describes the result of the event in a sentence.
 func (e *eventRecord) outcome() string {
 	removed := ""
 	if e.Removed > 0 {
@@ -297,7 +295,7 @@ func (e *eventRecord) outcome() string {
 	default:
 		return "No active subscription included its type when it was published."
 	}
-	// The newest of a subscription says how it stands.
+	// The newest delivery of a subscription determines its result.
 	counts := make(map[webhook.Status]int)
 	subs := 0
 	for _, l := range e.lines {
@@ -331,7 +329,7 @@ func (e *eventRecord) outcome() string {
 	return text
 }
 
-// body is the JSON of the event as a part shows it.
+// body is the JSON of the event for display.
 func (e *eventRecord) body() *ui.Body {
 	return &ui.Body{ID: "event", Name: "JSON", Data: e.JSON, Size: -1, Download: eventPath(e.ProgramID, e.ID) + "/body.json.txt"}
 }
@@ -345,8 +343,7 @@ func (h *eventPages) body(r *request) (response, error) {
 	return textFile("event-"+e.ID+".json.txt", e.JSON), nil
 }
 
-// maxPublishForm bounds the form that publishes: an event, each of whose bytes
-// may take three.
+// maxPublishForm bounds the publish form: an event whose bytes may each be encoded as three.
 const maxPublishForm = 3*webhook.MaxEventBytes + maxForm
 
 // publishForm is an event that is being published.
@@ -355,7 +352,7 @@ type publishForm struct {
 	text    string // the JSON
 	names   []string
 	errors  []ui.FieldError
-	asking  map[string]store.EventSubscribers // in the program, by event type
+	asking  map[string]store.EventSubscribers // of the program, by event type
 	name    string                            // of the event, "" when it cannot be read
 	curl    string
 }
@@ -388,7 +385,7 @@ func (h *eventPages) newForm(r *request) (response, error) {
 	return h.renderForm(r, http.StatusOK, &f)
 }
 
-// publishableNames are the event types that can be published.
+// publishableNames returns the event types that can be published.
 func (h *eventPages) publishableNames() []string {
 	var names []string
 	for _, t := range h.cfg.Rules.Catalog.Types() {
@@ -425,8 +422,8 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (respons
 	return response{page: publishPage(h.frame(r, "Publish event"), f), status: status}, nil
 }
 
-// draft renders an event as a text to publish: with a new ID, so that
-// it is published once however often the form is sent, and without a time.
+// draft renders an event as text to publish. A new ID ensures that it is published once however
+// often the form is sent; it has no timestamp.
 func draft(event []byte) string {
 	var fields map[string]json.RawMessage
 	d := json.NewDecoder(bytes.NewReader(event))
@@ -434,7 +431,7 @@ func draft(event []byte) string {
 		return string(event)
 	}
 	out := []byte(`{"id":` + strconv.Quote(webhook.NewID()))
-	d.Token() // the brace, for it is an object
+	d.Token() // the opening brace
 	for d.More() {
 		key, err := d.Token()
 		var value json.RawMessage
@@ -458,8 +455,7 @@ func draft(event []byte) string {
 	return ui.EscapeJSONText(b.String())
 }
 
-// publish publishes an event as the API does: checked by the catalog, and delivered to
-// all subscriptions to its type.
+// publish publishes an event with the same checks as the API.
 func (h *eventPages) publish(r *request) (response, error) {
 	form, err := r.formUpTo(maxPublishForm)
 	if err != nil {
@@ -512,7 +508,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 	return response{location: eventPath(f.program, event.ID), note: &said}, nil
 }
 
-// eventErrors is what is wrong with the JSON of an event: all in one field.
+// eventErrors assigns all validations of an event's JSON to its one field.
 func eventErrors(e *webhook.Error) []ui.FieldError {
 	if len(e.Validations) == 0 {
 		return []ui.FieldError{{ID: "publish-event", Label: "Event", Text: ": " + e.Detail}}
@@ -528,7 +524,7 @@ func eventErrors(e *webhook.Error) []ui.FieldError {
 	return all
 }
 
-// errorTexts are all faults of a field in one, for the place below it.
+// errorTexts joins all validations of a field, for the line below it.
 func errorTexts(all []ui.FieldError, id string) string {
 	var texts []string
 	for _, f := range all {
@@ -539,7 +535,7 @@ func errorTexts(all []ui.FieldError, id string) string {
 	return strings.Join(texts, "; ")
 }
 
-// readTimestamp reads the timestamp of an event.
+// readTimestamp returns the timestamp of an event.
 func readTimestamp(s string) (time.Time, bool) {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	return t, err == nil

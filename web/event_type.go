@@ -18,7 +18,7 @@ import (
 // eventTypePages are the pages of event types.
 type eventTypePages struct{ *site }
 
-// eventTypeRecords are the event types, by groups.
+// eventTypeRecords are the event types by group.
 type eventTypeRecords struct {
 	groups []eventGroup
 	asking map[string]store.EventSubscribers
@@ -34,7 +34,7 @@ func (h *eventTypePages) list(r *request) (response, error) {
 	return response{page: eventTypesPage(h.frame(r, "Event types"), &t)}, nil
 }
 
-// eventTypeRecord is an event type with who asks for it.
+// eventTypeRecord is an event type with its subscribers.
 type eventTypeRecord struct {
 	*webhook.EventType
 	fields      []fieldGroup
@@ -42,10 +42,10 @@ type eventTypeRecord struct {
 	states      subscriptionStates
 	more        bool // there are more
 	api         string
-	change      string // the request that changes it, "" if it is not defined over the API
+	change      string // request that changes it, "" if it is not defined over the API
 }
 
-// shownSubscribers is how many subscriptions an event type lists.
+// shownSubscribers is how many subscriptions the page of an event type lists.
 const shownSubscribers = 100
 
 func (h *eventTypePages) show(r *request) (response, error) {
@@ -72,8 +72,8 @@ func (h *eventTypePages) show(r *request) (response, error) {
 // maxShownSchema is the longest schema that a command contains, in bytes.
 const maxShownSchema = 4096
 
-// changeCommand returns the request that sets the schema of an event type, with the
-// current schema, or a file in its place if that is long.
+// changeCommand returns the request that sets the schema of an event type. It contains the
+// current schema, or names a file if that is long.
 func (h *eventTypePages) changeCommand(t *webhook.EventType) string {
 	if len(t.Schema) > maxShownSchema {
 		return h.curl.Command("PUT", "/v2/event_types/"+t.Name, "@event_type.json")
@@ -81,27 +81,27 @@ func (h *eventTypePages) changeCommand(t *webhook.EventType) string {
 	return h.curl.CommandText("PUT", "/v2/event_types/"+t.Name, `{"schema": `+string(t.Schema)+`}`)
 }
 
-// fieldGroup is fields that an event has when something holds, "" for always.
+// fieldGroup is a group of fields that an event has under a condition, "" for always.
 type fieldGroup struct {
 	when   string
 	fields []schemaField
 }
 
-// schemaField is a field of an event as its schema describes it.
+// schemaField is a field of an event as described by its schema.
 type schemaField struct {
 	path        string // details.content_id, channel_ids[]
-	kind        string // what it is: integer, int64
+	kind        string // type: integer, int64
 	description string
 	required    bool
 }
 
-// The bounds of what is read of a schema, which the operator may have written.
+// Limits for reading a schema, which the operator may have written.
 const (
 	maxSchemaDepth  = 6
 	maxSchemaFields = 500
 )
 
-// schemaNode is what is read of a JSON Schema.
+// schemaNode is the part of a JSON Schema that the pages show.
 type schemaNode struct {
 	Ref         string          `json:"$ref"`
 	Type        json.RawMessage `json:"type"`
@@ -127,8 +127,8 @@ type schemaNode struct {
 	Defs map[string]*schemaNode `json:"$defs"`
 }
 
-// UnmarshalJSON reads what it can: true and false are schemas too, and a
-// keyword of another form than usual is no reason to show nothing.
+// UnmarshalJSON ignores what it cannot read: true and false are schemas too, and a keyword of an
+// unexpected type must not hide the rest.
 func (n *schemaNode) UnmarshalJSON(b []byte) error {
 	if b = bytes.TrimSpace(b); len(b) == 0 || b[0] != '{' {
 		return nil
@@ -170,8 +170,8 @@ func (p *schemaProps) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// schemaFields lists the fields that a schema describes: those that an event
-// always may have, then those that depend on another field.
+// schemaFields lists the fields of a schema: first the unconditional ones, then those that depend
+// on another field.
 func schemaFields(schema []byte) []fieldGroup {
 	root := new(schemaNode)
 	if json.Unmarshal(schema, root) != nil {
@@ -188,7 +188,7 @@ type schemaReader struct {
 	count  int
 }
 
-// resolve follows a reference to the schema's own definitions.
+// resolve follows a reference to a definition within the schema.
 func (r *schemaReader) resolve(n *schemaNode) *schemaNode {
 	for range maxSchemaDepth {
 		name, ok := strings.CutPrefix(n.Ref, "#/$defs/")
@@ -211,7 +211,7 @@ func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
 		if path != "" {
 			at = path + "." + p.name
 		}
-		// What only depends on a condition has been described already.
+		// The unconditional part of the property has been described already.
 		bare := p.node.Ref != "" || node.Description != "" || node.Type != nil || node.Const != nil
 		if when == "" || depth > 0 || bare && path != "" {
 			r.add(when, schemaField{at, kindOf(node, r), node.Description, slices.Contains(n.Required, p.name)})
@@ -237,10 +237,10 @@ func (r *schemaReader) node(n *schemaNode, path, when string, depth int) {
 	}
 }
 
-// variantWhen is the condition of fields that one variant of an object has.
+// variantWhen is the condition of the fields of one variant of an object.
 const variantWhen = "in one of several variants"
 
-// whenTitle is the heading of fields with a condition.
+// whenTitle is the heading of conditional fields.
 func whenTitle(when string) string {
 	if strings.HasPrefix(when, variantWhen) {
 		return capitalized(when)
@@ -267,7 +267,7 @@ func (r *schemaReader) add(when string, f schemaField) {
 	r.groups[i].fields = append(r.groups[i].fields, f)
 }
 
-// condition says in words what an if asks for.
+// condition describes an if of a schema in words.
 func condition(n *schemaNode) string {
 	var parts []string
 	for _, p := range n.Properties {
@@ -284,7 +284,7 @@ func condition(n *schemaNode) string {
 	return strings.Join(parts, " and ")
 }
 
-// kindOf says in a few words what a field is.
+// kindOf describes the type of a field in a few words.
 func kindOf(n *schemaNode, r *schemaReader) string {
 	var parts []string
 	var one string
@@ -325,7 +325,7 @@ func kindOf(n *schemaNode, r *schemaReader) string {
 	return strings.Join(parts, ", ")
 }
 
-// lengthText says how long a text may be, "" where that has no bound.
+// lengthText describes the limits of a string's length, "" for none.
 func lengthText(from, to string) string {
 	noun := " characters"
 	switch {
@@ -342,7 +342,7 @@ func lengthText(from, to string) string {
 	return from + " to " + to + noun
 }
 
-// plainJSON renders a value, or an array of them, for reading.
+// plainJSON formats a value, or an array of values, for display.
 func plainJSON(raw json.RawMessage) string {
 	var all []any
 	if json.Unmarshal(raw, &all) == nil {

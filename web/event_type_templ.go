@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// eventTypesPage is the catalog.
+// eventTypesPage lists the event types of the catalog.
 func eventTypesPage(f ui.Frame, e *eventTypeRecords) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -395,7 +395,7 @@ func askingFor(n store.EventSubscribers) templ.Component {
 	})
 }
 
-// eventTypePage is one event type.
+// eventTypePage shows one event type.
 func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -877,7 +877,7 @@ func sourceFor(ctx context.Context, t *webhook.EventType) webhook.Source {
 	return t.Source
 }
 
-// sourceMark says where an event type is defined, unless it is built in.
+// sourceMark shows where an event type is defined, unless it is built in.
 func sourceMark(t *webhook.EventType) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -915,7 +915,7 @@ func sourceMark(t *webhook.EventType) templ.Component {
 	})
 }
 
-// eventTypeLink is the name of an event type, which leads to its page.
+// eventTypeLink links the name of an event type to its page.
 func eventTypeLink(name string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

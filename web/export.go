@@ -14,20 +14,18 @@ import (
 	"service/webhook"
 )
 
-// export is a list as a file of all that matches: a record a line, as NDJSON or
-// as CSV.
+// export is a file with all records that match a list, one per line, as NDJSON or CSV.
 type export struct {
-	noun    string // of the file's name: tokens
+	noun    string // plural noun in the file name: tokens
 	action  webhook.Action
 	columns []string
-	// page reads a page of rows, and moves the query on to the next, if there is
-	// more. A row has a value for each column: a text, a number, a truth, several
-	// texts, a time, or nil.
+	// page reads a page of rows and advances the query to the next one, if any. A row has a value
+	// for each column: a string, a number, a boolean, several strings, a time, or nil.
 	page func(q *webhook.ListQuery) (rows [][]any, more bool, err error)
 }
 
-// exportList sends a list as a file, page by page, so that no read of the store
-// is long. What it has is recorded in the audit.
+// exportList sends a list as a file. It reads page by page to keep each read of the store short.
+// It records the export in the audit log.
 func (h *site) exportList(r *request, l *webhook.List, e *export) (response, error) {
 	v, err := r.listing(l, "format")
 	if err != nil {
@@ -74,7 +72,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	return response{file: f}, nil
 }
 
-// ndjson writes rows as JSON objects, the columns in their order.
+// ndjson writes rows as JSON objects, with the columns in order.
 func (e *export) ndjson(to io.Writer) func([][]any) error {
 	return func(rows [][]any) error {
 		var b bytes.Buffer
@@ -101,7 +99,7 @@ func (e *export) ndjson(to io.Writer) func([][]any) error {
 	}
 }
 
-// csv writes rows below a line with the names of the columns.
+// csv writes rows after a line with the column names.
 func (e *export) csv(to io.Writer) func([][]any) error {
 	c := csv.NewWriter(to)
 	head := e.columns

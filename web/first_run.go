@@ -13,13 +13,13 @@ import (
 // delivered.
 type setupStep struct {
 	label, text string
-	path        string // of the form, "" while an earlier step is missing
+	path        string // of the form, "" while an earlier step is incomplete
 	done        bool
-	note        string // above the command
+	note        string // shown above the command
 	command     string
 }
 
-// exampleEvent is the event type of the examples.
+// exampleEvent is the event type in the examples.
 const exampleEvent = "content_published"
 
 // firstRun returns the steps of the setup, nil once an event was delivered.
@@ -57,7 +57,7 @@ func (h *site) setupSteps(admin string, done *store.FirstRun) []setupStep {
 	return steps
 }
 
-// stepsDone says how many steps are done.
+// stepsDone returns the number of completed steps.
 func stepsDone(steps []setupStep) string {
 	n := 0
 	for i := range steps {
@@ -68,7 +68,7 @@ func stepsDone(steps []setupStep) string {
 	return strconv.Itoa(n) + " of " + strconv.Itoa(len(steps)) + " steps done"
 }
 
-// nextStep returns the index of the first step that is not done.
+// nextStep returns the index of the first incomplete step.
 func nextStep(steps []setupStep) int {
 	for i := range steps {
 		if !steps[i].done {
@@ -78,7 +78,7 @@ func nextStep(steps []setupStep) int {
 	return -1
 }
 
-// tokenCommand creates a token with all scopes of a program. Its output is the token.
+// tokenCommand is a command that creates a token with all scopes of a program and prints it.
 func (h *site) tokenCommand(program string) string {
 	if program == "" {
 		program = "acme"
@@ -92,7 +92,7 @@ func (h *site) subscribeCommand() string {
 		`{"url": "https://example.com/webhooks", "events": [{"name": "`+exampleEvent+`"}, {"name": "content_updated"}]}`)
 }
 
-// newTokenPath is the form of a token with all scopes of a program.
+// newTokenPath is the address of the form for a token with all scopes of a program.
 func newTokenPath(program string) string {
 	values := url.Values{"scopes": {fullPreset}}
 	if webhook.CheckIdentifier("program", program) == nil {

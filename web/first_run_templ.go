@@ -209,7 +209,7 @@ func setupItem(n int, s *setupStep, next bool) templ.Component {
 	})
 }
 
-// commandFold hides a command for the terminal until it is opened.
+// commandFold folds a terminal command.
 func commandFold(note, command string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -11,14 +11,13 @@ import (
 const (
 	// healthRows is how many subscriptions that lost events the section shows.
 	healthRows = 20
-	// healthAlerts is how many of the last alerts it shows.
+	// healthAlerts is how many alerts the section shows.
 	healthAlerts = 5
-	// healthRecent is for how long what is over and done with stays in view;
-	// after that it is folded away.
+	// healthRecent is how long past losses and alerts stay unfolded.
 	healthRecent = 7 * 24 * time.Hour
 )
 
-// health is what needs an admin's attention, or the lack of it.
+// health has everything that needs an admin's attention.
 type health struct {
 	losses     []store.Loss
 	lossTotals store.LossTotals
@@ -29,7 +28,7 @@ type health struct {
 	hold    *store.Hold // nil for none
 }
 
-// readHealth asks the store how everything is: one read for each part.
+// readHealth reads each part of the health once from the store.
 func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) {
 	s := h.store
 	if all.losses, all.lossTotals, err = s.Subscriptions().Losses(ctx, healthRows); err != nil {
@@ -43,12 +42,12 @@ func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) 
 	return all, err
 }
 
-// lostLately says whether an event was lost within the last days.
+// lostLately reports whether an event was lost within healthRecent.
 func (h *health) lostLately(now time.Time) bool {
 	return len(h.losses) > 0 && now.Sub(h.losses[0].LastAt) < healthRecent
 }
 
-// alertUnheard says whether one of the last alerts could not be sent, of late.
+// alertUnheard reports whether one of the recent alerts could not be sent.
 func (h *health) alertUnheard(now time.Time) bool {
 	for _, a := range h.alerts {
 		if a.Status == webhook.StatusFailed && now.Sub(a.CreatedAt) < healthRecent {
@@ -58,7 +57,7 @@ func (h *health) alertUnheard(now time.Time) bool {
 	return false
 }
 
-// empty says whether there is nothing to tell of yet.
+// empty reports whether there is nothing to show.
 func (h *health) empty() bool {
 	return len(h.losses) == 0 && len(h.alerts) == 0
 }

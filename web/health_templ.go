@@ -10,8 +10,8 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// healthSection shows lost events and the last alerts, each with what it means and
-// what to do. It is folded unless it is recent.
+// healthSection shows lost events and the last alerts, each with its meaning and what to do. It
+// is folded unless one is recent.
 func healthSection(h *health, c ui.Clock) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

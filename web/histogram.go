@@ -9,10 +9,10 @@ import (
 	"service/webhook"
 )
 
-// histogramBars is about the maximum number of bars of a histogram.
+// histogramBars is the approximate maximum number of bars in a histogram.
 const histogramBars = 48
 
-// histogramSteps are the lengths of a bar. Those below an hour need the statistics by
+// histogramSteps are the possible durations of a bar. Those below an hour use the statistics by
 // minute, which are kept for two days.
 var histogramSteps = []time.Duration{
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
@@ -22,8 +22,8 @@ var histogramSteps = []time.Duration{
 // minutesKept is how far back statistics by minute are used.
 const minutesKept = 47 * time.Hour
 
-// histogramRange returns the times between which a histogram is drawn, and the length of
-// a bar, for the time that a list shows. Without one it is of the last day.
+// histogramRange returns the time range of a histogram and the duration of a bar, for the time
+// range of a list. The default is the last day.
 func histogramRange(r webhook.TimeRange, now time.Time) (from, to time.Time, step time.Duration) {
 	if from, to = r.From, r.To; to.IsZero() || to.After(now) {
 		to = now
@@ -46,15 +46,14 @@ func histogramRange(r webhook.TimeRange, now time.Time) (from, to time.Time, ste
 	return from, to, step
 }
 
-// histogram draws what attempts came to above a list of deliveries, nil when there is
-// nothing to draw: the time that the list shows, by which it is narrowed too. It is of the
-// program and of the one subscription that the list is narrowed to; the other filters do
-// not narrow it, and rest says whether there are some.
+// histogram draws the results of attempts above a list of deliveries, nil when there are none. It
+// covers the time range, the program and the one subscription of the list. Other filters do not
+// apply to it; rest reports whether some are set.
 func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest bool, err error) {
 	q := &v.Query
 	from, to, step := histogramRange(q.Ranges["created_at"], r.clock.Now)
 	if !from.Before(to) || to.Sub(from) > 2*histogramBars*step {
-		return nil, false, nil // longer than anything is kept
+		return nil, false, nil // longer than the retention
 	}
 	program, subscription := r.program, ""
 	filters := len(q.Filters) + len(q.Ranges)

@@ -23,34 +23,34 @@ const overviewIncidents = 20
 // incidentPath returns the path of the page of an incident.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
 
-// openIncidents are the open incidents that the overview shows.
+// openIncidents are the incidents on the overview.
 type openIncidents struct {
 	groups []incidentGroup // the most severe first
-	shown  int             // incidents in them
+	shown  int             // number of incidents in groups
 	total  int
 }
 
-// incidentGroup are open incidents with one cause: the same program, server and
-// result. The first is the most severe.
+// incidentGroup groups open incidents with one cause: the same program, server and result. The
+// first is the most severe.
 type incidentGroup struct {
 	all     []incidentRow
 	host    string
 	result  string
 	severe  bool
 	since   time.Time // the first failure
-	success time.Time // the last success of any; zero if none is known
+	success time.Time // last success of any of them; zero if unknown
 	waiting int
-	more    bool // there are more that wait
+	more    bool // waiting counts are lower bounds
 	failed  int64
 }
 
-// incidentRow is an incident with what is shown of it.
+// incidentRow is an incident with the details that a list shows.
 type incidentRow struct {
 	webhook.Incident
-	message string // for the partner
+	message string // message for the partner
 }
 
-// readOpenIncidents reads the open incidents of a program, or of all when that is "".
+// readOpenIncidents reads the open incidents of a program, or of all for "".
 func (h *site) readOpenIncidents(ctx context.Context, program string) (o openIncidents, err error) {
 	all, err := h.store.Incidents().Open(ctx, program, overviewIncidents, store.MaxWaiting)
 	if err != nil {
@@ -64,7 +64,7 @@ func (h *site) readOpenIncidents(ctx context.Context, program string) (o openInc
 	return o, nil
 }
 
-// groupIncidents puts those with one cause together.
+// groupIncidents groups incidents by cause.
 func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 	type cause struct{ program, origin, result string }
 	at := make(map[cause]int)
@@ -114,10 +114,10 @@ func originOf(raw string) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// isSevere reports whether a subscription gets nothing at all.
+// isSevere reports whether a subscription receives no events at all.
 func isSevere(i *webhook.Incident) bool { return i.Open() && i.FailingReason != "" }
 
-// incidentName names a subscription: by its description, or else by its URL.
+// incidentName names a subscription by its description, or else by its URL.
 func incidentName(i *webhook.Incident) string {
 	name, _, _ := strings.Cut(strings.TrimSpace(i.Description), "\n")
 	if name != "" {
@@ -146,7 +146,8 @@ func incidentOutcome(i *webhook.Incident) string {
 	return attemptOutcome(&webhook.Attempt{ResponseStatus: i.ResponseStatus, Error: i.Error})
 }
 
-// attemptOutcome describes an attempt within a sentence: 401 Unauthorized, or DNS lookup failed.
+// attemptOutcome describes the result of an attempt for use in a sentence: 401 Unauthorized, or
+// DNS lookup failed.
 func attemptOutcome(a *webhook.Attempt) string {
 	if a.Error != webhook.ErrorNone {
 		return errorTitles[a.Error]
@@ -177,8 +178,8 @@ func incidentState(i *webhook.Incident) (state, word string) {
 	return "retryable", "open, some failed"
 }
 
-// waitingText says how many events wait and how many deliveries failed permanently:
-// 312 events waiting, 5 deliveries failed.
+// waitingText formats the number of waiting events and permanently failed deliveries: 312 events
+// waiting, 5 deliveries failed.
 func waitingText(waiting int, more bool, failed int64) string {
 	var parts []string
 	if waiting > 0 || more {
@@ -190,7 +191,7 @@ func waitingText(waiting int, more bool, failed int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// countWord is a number, as it is written, and what there is that many of.
+// countWord formats a number with its noun.
 func countWord(n int, written, noun string) string {
 	if n != 1 {
 		if stem, ok := strings.CutSuffix(noun, "y"); ok {
@@ -201,7 +202,7 @@ func countWord(n int, written, noun string) string {
 	return written + " " + noun
 }
 
-// closedByText says what closed an incident.
+// closedByText describes how an incident was closed.
 func closedByText(by webhook.IncidentEnd) string {
 	switch by {
 	case webhook.IncidentRecovered:
@@ -216,8 +217,8 @@ func closedByText(by webhook.IncidentEnd) string {
 	return string(by)
 }
 
-// resendFrom is the time from which events are resent: when the oldest event of a
-// delivery that failed permanently was accepted.
+// resendFrom is the start of the time range to resend: when the oldest event of a permanently
+// failed delivery was accepted.
 func resendFrom(i *webhook.Incident) time.Time {
 	switch {
 	case !i.FailedFrom.IsZero():
@@ -228,7 +229,7 @@ func resendFrom(i *webhook.Incident) time.Time {
 	return i.FirstFailure.Add(-24 * time.Hour)
 }
 
-// canResend says whether failed deliveries of an incident can be resent.
+// canResend reports whether failed deliveries of an incident can be resent.
 func canResend(i *webhook.Incident) bool {
 	return i.Failed > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
 }
@@ -278,7 +279,7 @@ func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
 	return nil
 }
 
-// incidentView is the page of one incident.
+// incidentView shows one incident.
 type incidentView struct {
 	incidentRow
 	curl string
@@ -291,7 +292,7 @@ func (h *incidentPages) show(r *request) (response, error) {
 	}
 	v := incidentView{incidentRow{i, partnerMessage(&i, store.MaxWaitingOfOne)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
 	f := h.frame(r, ui.Visible(incidentName(&i)))
-	f.Program, f.Programs = "", nil // the page is of one program, whichever is looked at
+	f.Program, f.Programs = "", nil // the page belongs to one program, whatever program is selected
 	return response{page: incidentPage(f, &v)}, nil
 }
 
@@ -314,7 +315,7 @@ func alertSending(s webhook.Status) string {
 	return "is being sent"
 }
 
-// probeText says what a probe came to.
+// probeText describes the result of a probe.
 func probeText(p *webhook.IncidentProbe) string {
 	return incidentResult(&webhook.Incident{ResponseStatus: p.ResponseStatus, Error: p.Error})
 }
@@ -330,7 +331,7 @@ func (v *incidentView) probesBefore() int {
 	return max(n, 0)
 }
 
-// lasted is how long an incident has been open, or was.
+// lasted formats the duration of an incident.
 func lasted(i *webhook.Incident, now time.Time) time.Duration {
 	if !i.Open() {
 		now = i.ClosedAt
@@ -342,8 +343,8 @@ func waitingOf(i *webhook.Incident, most int) string {
 	return waitingText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
 }
 
-// disabledText says what happens to the events of a disabled subscription: those that its
-// count of waiting events has, and those that it does not have.
+// disabledText describes what happens to the events of a disabled subscription: the ones already
+// waiting, and the ones published later.
 func disabledText(i *webhook.Incident) string {
 	if i.WaitingEvents == 0 {
 		return "new events are not delivered"
@@ -351,7 +352,7 @@ func disabledText(i *webhook.Incident) string {
 	return "new events are not delivered; those waiting were published before and are delivered after it is resumed"
 }
 
-// failedDeliveries is the list of the deliveries of an incident that failed permanently.
+// failedDeliveries is the address of the permanently failed deliveries of an incident.
 func failedDeliveries(i *webhook.Incident) string {
 	values := url.Values{
 		"filter[subscription_id]":   {i.SubscriptionID},
@@ -371,7 +372,7 @@ func failedText(n int64) string {
 	return ui.Number(n) + " deliveries failed permanently"
 }
 
-// countedIncidents says how many are shown of how many.
+// counted formats the number of shown incidents and the total.
 func (o *openIncidents) counted() string {
 	if o.shown < o.total {
 		return strconv.Itoa(o.shown) + " of " + ui.Number(int64(o.total)) + ", the most severe first"
@@ -379,7 +380,7 @@ func (o *openIncidents) counted() string {
 	return strconv.Itoa(o.total)
 }
 
-// firstProbe says whether the n-th entry is the first probe of a timeline.
+// firstProbe reports whether the n-th entry is the first probe of a timeline.
 func firstProbe(entries []webhook.IncidentEntry, n int) bool {
 	for _, e := range entries[:n] {
 		if e.Probe != nil {
@@ -396,7 +397,7 @@ func earlierProbes(n int) string {
 	return ui.Number(int64(n)) + " earlier probes failed"
 }
 
-// resentText says what was resent, by whom, and with which outcome: 5 deliveries by
+// resentText describes what was resent, by whom, and the results: 5 deliveries by
 // ada@example.com: 4 succeeded, 1 failed.
 func resentText(r *webhook.IncidentResend) string {
 	text := deliveriesOf(int(r.Deliveries)) + " by " + cmp.Or(ui.Visible(r.Admin), "API")
@@ -418,7 +419,7 @@ func resentText(r *webhook.IncidentResend) string {
 	return text
 }
 
-// resentPath is the page of what was resent.
+// resentPath is the page of the resent deliveries.
 func resentPath(r *webhook.IncidentResend) string {
 	if r.BulkRunID != "" {
 		return runPath(r.BulkRunID)

@@ -341,7 +341,7 @@ func incidentCard(f ui.Frame, g *incidentGroup) templ.Component {
 	})
 }
 
-// incidentSummary says what fails, since when, and how much that concerns.
+// incidentSummary describes what fails, since when, and how many events are affected.
 func incidentSummary(f ui.Frame, g *incidentGroup) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -420,7 +420,7 @@ func incidentSummary(f ui.Frame, g *incidentGroup) templ.Component {
 	})
 }
 
-// incidentDetail says where an incident is, and what comes next.
+// incidentDetail names the subscription of an incident and the next step.
 func incidentDetail(f ui.Frame, i *webhook.Incident) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -504,7 +504,7 @@ func incidentDetail(f ui.Frame, i *webhook.Incident) templ.Component {
 	})
 }
 
-// incidentActions are what can be done about an incident.
+// incidentActions are the actions for an incident.
 func incidentActions(i *incidentRow) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1439,7 +1439,7 @@ func incidentPage(f ui.Frame, v *incidentView) templ.Component {
 	})
 }
 
-// incidentAdvice says what an open incident needs.
+// incidentAdvice describes what to do about an open incident.
 func incidentAdvice(f ui.Frame, i *webhook.Incident) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1596,7 +1596,7 @@ func incidentAdvice(f ui.Frame, i *webhook.Incident) templ.Component {
 	})
 }
 
-// incidentEntry is an entry of the timeline.
+// incidentEntry shows an entry of the timeline.
 func incidentEntry(f ui.Frame, i *webhook.Incident, e *webhook.IncidentEntry) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

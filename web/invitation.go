@@ -84,7 +84,7 @@ func (h *adminPages) revokeInvitation(r *request) (response, error) {
 		Text: "Revoked the invitation of " + in.Email + ". Its link no longer works."}}, nil
 }
 
-// acceptForm is the form of who was invited.
+// acceptForm is the form that an invited person fills in.
 type acceptForm struct {
 	action     string
 	invitation webhook.Invitation
@@ -110,8 +110,8 @@ func (h *signInPages) invitation(r *request) (*acceptForm, error) {
 	return &acceptForm{action: "/invitation/" + code, invitation: in}, nil
 }
 
-// invalidInvitation does not tell a used link from one that has expired, was revoked or
-// never existed.
+// invalidInvitation gives one answer for a link that was used, has expired, was revoked or never
+// existed.
 func invalidInvitation() *problem {
 	return &problem{
 		status: http.StatusNotFound,
@@ -120,8 +120,8 @@ func invalidInvitation() *problem {
 	}
 }
 
-// showInvitation shows a button, which changes nothing: link previews, such as those of
-// chats, do not press buttons.
+// showInvitation only shows a button: link previews, such as those of chats, load the page but do
+// not press buttons.
 func (h *signInPages) showInvitation(r *request) (response, error) {
 	f, err := h.invitation(r)
 	if err != nil {
@@ -167,7 +167,7 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 		}
 		return sw.Audit(r.signInEntry())
 	})
-	if isCallerError(err) { // another request was first, or it was revoked
+	if isCallerError(err) { // another request was faster, or the invitation was revoked
 		return response{}, invalidInvitation()
 	}
 	if err != nil {

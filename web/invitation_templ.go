@@ -104,7 +104,7 @@ func invitePage(f ui.Frame, i *invitationForm) templ.Component {
 	})
 }
 
-// roleField chooses a role and says what each may do.
+// roleField selects a role and describes what each may do.
 func roleField(role, fault string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -303,7 +303,7 @@ func invitedPage(f ui.Frame, i *webhook.Invitation, link string) templ.Component
 	})
 }
 
-// invitationPage asks before an invitation is opened.
+// invitationPage asks for confirmation before an invitation is opened.
 func invitationPage(f ui.Frame, i *acceptForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -364,7 +364,7 @@ func invitationPage(f ui.Frame, i *acceptForm) templ.Component {
 	})
 }
 
-// acceptPage is the form of who was invited. The email address and the role are fixed.
+// acceptPage is the form for the invited person. The email address and the role are fixed.
 func acceptPage(f ui.Frame, i *acceptForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -9,22 +9,22 @@ import (
 	"service/web/ui"
 )
 
-// maxKeptForm bounds what a form may hold to be kept while its visitor signs in, in bytes.
-// The sign-in page carries it, escaped twice: nothing of it is stored.
+// maxKeptForm bounds the size in bytes of a form that is kept while its visitor signs in. The
+// sign-in page carries it, escaped twice; the server stores nothing.
 const maxKeptForm = maxForm / 4
 
-// keptForm is a form that was sent after its session had ended.
+// keptForm is a form that was submitted after its session had ended.
 type keptForm struct {
-	to      string     // the path that it was sent to, "" for no form
+	to      string     // path that it was submitted to, "" for none
 	fields  url.Values // without secrets
-	secrets []string   // the names of the fields that held one, which has to be typed again
+	secrets []string   // names of the secret fields, which have to be typed again
 }
 
 // secretFields are the fields whose values are not kept.
 var secretFields = []string{"password", "again", "current", "authorization", "credential"}
 
-// keepForm reads the form of a request that had no session. It returns nil when there is
-// nothing to keep: a button without fields is pressed again.
+// keepForm reads the form of a request without a session. It returns nil for a button without
+// fields, which is easily pressed again.
 func keepForm(r *request) *keptForm {
 	to := localPath(r.URL.RequestURI(), "")
 	if r.Method != http.MethodPost || to == "" {
@@ -37,7 +37,7 @@ func keepForm(r *request) *keptForm {
 	return (&keptForm{to: to, fields: form}).withoutSecrets()
 }
 
-// withoutSecrets removes the values of secret fields, and notes those that had one.
+// withoutSecrets removes the values of secret fields and records their names.
 func (k *keptForm) withoutSecrets() *keptForm {
 	for _, name := range secretFields {
 		if k.fields.Get(name) != "" {
@@ -45,11 +45,11 @@ func (k *keptForm) withoutSecrets() *keptForm {
 		}
 		k.fields.Del(name)
 	}
-	k.fields.Del("once") // it was of the session that has ended
+	k.fields.Del("once") // the code belonged to the session that has ended
 	return k
 }
 
-// readKeptForm reads what the sign-in page carried, nil for nothing.
+// readKeptForm reads the form that the sign-in page carried, nil for none.
 func readKeptForm(form url.Values) *keptForm {
 	k := &keptForm{to: localPath(form.Get("kept_to"), "")}
 	fields, err := url.ParseQuery(form.Get("kept"))
@@ -77,7 +77,7 @@ func (k *keptForm) names() []string {
 	return names
 }
 
-// label is how a field is called on the page that shows what was kept.
+// label is the label of a field on the page that shows the kept form.
 func (k *keptForm) label(name string) string {
 	return ui.Label(strings.NewReplacer("[", " ", "]", "").Replace(name))
 }

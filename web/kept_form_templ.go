@@ -10,7 +10,7 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// keptFields carry a form through the sign-in page.
+// keptFields carries a form through the sign-in page.
 func keptFields(k *keptForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -87,7 +87,7 @@ func keptFields(k *keptForm) templ.Component {
 	})
 }
 
-// keptFormPage shows a form that was sent after its session had ended, to send it again.
+// keptFormPage shows a form that was submitted after its session had ended, to submit it again.
 func keptFormPage(f ui.Frame, k *keptForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

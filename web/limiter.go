@@ -10,20 +10,20 @@ import (
 	"service/webhook"
 )
 
-// limit is a rate limit: burst tries at once, and one more after each interval.
+// limit is a rate limit: it allows burst tries at once, and one more after each interval.
 type limit struct {
 	name     string
 	burst    int
 	interval time.Duration
 }
 
-// deviceLimit and sessionLimit limit wrong passwords of a browser that the admin has
-// signed in with before, regardless of others.
+// deviceLimit and sessionLimit limit wrong passwords from a browser that the admin has signed in
+// with before. Tries from other browsers do not count against them.
 //
-// The others limit unknown browsers. addressLimit applies to each network. As long as
-// a network is within ownLimit, and an IPv6 network also within siteLimit, wrong
-// passwords of others do not concern it. Beyond that it shares adminLimit, the limit
-// per admin, with all others, so that many addresses get few guesses.
+// The other limits apply to unknown browsers. addressLimit applies to each network. A network
+// within ownLimit, and an IPv6 network also within siteLimit, is not affected by wrong passwords
+// from others. Beyond that it shares adminLimit, the limit per admin, with all others: an
+// attacker with many addresses gets few guesses.
 func addressLimit() limit { return limit{"address", 10, time.Minute} }
 func ownLimit() limit     { return limit{"own", 20, 72 * time.Minute} }
 func siteLimit() limit    { return limit{"site", 100, 15 * time.Minute} }
@@ -31,8 +31,7 @@ func adminLimit() limit   { return limit{"admin", 60, 10 * time.Second} }
 func deviceLimit() limit  { return limit{"device", 10, time.Minute} }
 func sessionLimit() limit { return limit{"session", 10, time.Minute} }
 
-// limitKey is what a try counts against: a limit, and an address, admin, device or
-// session.
+// limitKey identifies a counter: a limit, and an address, admin, device or session.
 type limitKey struct {
 	limit limit
 	key   string
@@ -41,7 +40,7 @@ type limitKey struct {
 // tryLimiter limits tries by the generic cell rate algorithm (GCRA). Its state is in
 // memory: a restart resets it.
 type tryLimiter struct {
-	start   time.Time // the base of all times, so that a clock change has no effect
+	start   time.Time // the origin of all times: monotonic, so that a clock change has no effect
 	maxKeys int       // per limit
 
 	mu          sync.Mutex
@@ -55,8 +54,8 @@ func newTryLimiter(maxKeys int) *tryLimiter {
 	return &tryLimiter{start: time.Now(), maxKeys: maxKeys, nextAllowed: make(map[string]map[string]time.Duration)}
 }
 
-// allow counts a try against all keys and returns 0. When one of their limits is
-// reached, it counts nothing and returns how long to wait.
+// allow counts a try against all keys and returns 0. When one of their limits is reached, it
+// counts nothing and returns the time to wait.
 func (t *tryLimiter) allow(tries ...limitKey) (wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,11 +81,11 @@ func (t *tryLimiter) allow(tries ...limitKey) (wait time.Duration) {
 	return 0
 }
 
-// evictSample is how many keys evict looks at.
+// evictSample is the number of keys that evict samples.
 const evictSample = 64
 
-// evict removes the expired keys of a random sample, and at least the one that expires
-// first: the keys with the most tries stay the longest.
+// evict removes the expired keys of a random sample, and at least the one that expires first: the
+// keys with the most tries stay the longest.
 func evict(all map[string]time.Duration, now time.Duration) {
 	first, seen := "", 0
 	for key, until := range all {
@@ -104,7 +103,7 @@ func evict(all map[string]time.Duration, now time.Duration) {
 	}
 }
 
-// used returns how many tries of a key are counted, at most the burst of its limit.
+// used returns the number of counted tries of a key, at most the burst of its limit.
 func (t *tryLimiter) used(k limitKey) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +120,7 @@ func (t *tryLimiter) allowUnknown(from netip.Addr, email string) (counted []limi
 	address, own := limitKey{addressLimit(), network.String()}, limitKey{ownLimit(), network.String()}
 	rank, counted = t.used(own), []limitKey{address, own}
 	if from.Is6() {
-		// One sender may have many networks of a site.
+		// One sender may have many networks of a site. Prefix fails only for an IPv4 address.
 		prefix, _ := from.Prefix(siteBits) // fails only for an IPv4 address
 		site := limitKey{siteLimit(), prefix.String()}
 		rank, counted = max(rank, t.used(site)), append(counted, site)
@@ -134,11 +133,11 @@ func (t *tryLimiter) allowUnknown(from netip.Addr, email string) (counted []limi
 }
 
 const (
-	siteBits   = 48  // of an IPv6 address: what one customer of a network provider may have
+	siteBits   = 48  // of an IPv6 address: the size of the network that a provider assigns to one customer
 	sharedRank = 100 // of a browser that is within adminLimit only; no other rank is higher
 )
 
-// refund takes back tries that were right, or were not made.
+// refund takes back tries with the right password, or whose password was not checked.
 func (t *tryLimiter) refund(tries ...limitKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,28 +155,28 @@ func (t *tryLimiter) reset(l limit, key string) {
 	delete(t.nextAllowed[l.name], key)
 }
 
-// The bounds of password hashing, which is slow by design.
+// Limits for password hashing, which is slow by design.
 const (
-	maxHashes    = 2  // at a time
-	maxHashQueue = 16 // per queue, running ones included
+	maxHashes    = 2  // concurrent
+	maxHashQueue = 16 // per queue, including running ones
 )
 
-// passwordHasher bounds concurrent password hashing and its queues. Unknown devices
-// hash one at a time, so that a slot is always free for known ones. They wait in the
-// order of their rank. The queue is short, and a lower rank displaces a higher one, so
-// that many browsers with wrong passwords do not keep out one with none.
+// passwordHasher bounds concurrent password hashing and its queues. Unknown devices hash one at a
+// time, so that a slot is always free for known ones. They wait in the order of their rank. The
+// queue is short, and a lower rank displaces a higher one, so that many browsers with wrong
+// passwords do not lock out one without any.
 type passwordHasher struct {
 	slots      chan struct{}
 	knownQueue chan struct{}
 
 	mu      sync.Mutex
-	running bool        // an unknown device has its turn
-	waiting []*hashTurn // of unknown devices, in the order of arrival
+	running bool        // an unknown device holds the turn
+	waiting []*hashTurn // unknown devices, in the order of arrival
 
 	hashed func() // called after each hash; nil except in tests with fake time, which does not pass while the CPU computes
 }
 
-// hashTurn is an unknown device that waits. ready gets nil when it may hash, or errBusy
+// hashTurn is an unknown device in the queue. ready receives nil when it may hash, or errBusy
 // when another displaced it.
 type hashTurn struct {
 	rank  int
@@ -225,7 +224,7 @@ func (h *passwordHasher) do(ctx context.Context, rank int, hash func()) error {
 	return nil
 }
 
-// takeTurn waits for the turn of an unknown device. The caller ends it with endTurn.
+// takeTurn waits for the turn of an unknown device. The caller must call endTurn.
 func (h *passwordHasher) takeTurn(ctx context.Context, rank int) error {
 	t := &hashTurn{rank, make(chan error, 1)}
 	if err := h.enqueue(t); err != nil {
@@ -243,14 +242,13 @@ func (h *passwordHasher) takeTurn(ctx context.Context, rank int) error {
 	}
 	h.mu.Unlock()
 	if i < 0 && <-t.ready == nil {
-		h.endTurn() // it got its turn at the same time
+		h.endTurn() // it received its turn at the same moment
 	}
 	return ctx.Err()
 }
 
-// enqueue gives t its turn if no other has it, and otherwise lets it wait. When the
-// queue is full, it displaces the newest one with the highest rank, which must be
-// higher than that of t.
+// enqueue gives t its turn if no other has it, and otherwise queues it. In a full queue it
+// displaces the newest entry with the highest rank, if that is higher than the rank of t.
 func (h *passwordHasher) enqueue(t *hashTurn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,7 +274,7 @@ func (h *passwordHasher) enqueue(t *hashTurn) error {
 	return nil
 }
 
-// endTurn gives the turn to the oldest one with the lowest rank.
+// endTurn passes the turn to the oldest entry with the lowest rank.
 func (h *passwordHasher) endTurn() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -293,13 +291,13 @@ func (h *passwordHasher) endTurn() {
 	h.waiting = slices.Delete(h.waiting, first, first+1)
 }
 
-// addressOf returns the address that a request came from, invalid when unknown.
+// addressOf returns the address that a request came from; it is invalid when unknown.
 func addressOf(r *request) netip.Addr {
-	a, _ := netip.ParseAddrPort(r.RemoteAddr) // what is no address is one sender
+	a, _ := netip.ParseAddrPort(r.RemoteAddr) // all unparsable addresses count as one sender
 	return a.Addr().Unmap().WithZone("")
 }
 
-// addressText returns addressOf as it is stored, "" when unknown.
+// addressText returns addressOf in its stored form, "" when unknown.
 func addressText(r *request) string {
 	if a := addressOf(r); a.IsValid() {
 		return a.String()

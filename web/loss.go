@@ -5,7 +5,7 @@ import (
 	"service/web/ui"
 )
 
-// lossSummary says how much was lost.
+// lossSummary describes how many events were lost.
 func lossSummary(t store.LossTotals) string {
 	return eventsLost(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
 }

@@ -16,14 +16,14 @@ const (
 	portalNoteCookie = "portal-note"
 
 	noteLife = 60   // seconds
-	maxNote  = 1500 // bytes of text; a cookie holds 4,096
+	maxNote  = 1500 // bytes of text; a cookie can hold 4,096
 )
 
-// newNoteCookie makes the cookie of a note.
+// newNoteCookie returns the cookie of a note.
 func (w *Web) newNoteCookie(r *http.Request, n *ui.Note) *http.Cookie {
 	text := *n
 	text.Text = cutText(text.Text, maxNote)
-	b, _ := json.Marshal(text) // two strings can be written
+	b, _ := json.Marshal(text) // marshaling two strings cannot fail
 	return w.noteCookie(r, base64.RawURLEncoding.EncodeToString(append(w.noteMAC(b), b...)), noteLife)
 }
 
@@ -48,7 +48,7 @@ func (w *Web) noteMAC(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// readNote returns the note of a request, nil for none that this process made.
+// readNote returns the note of a request, nil without one that this process signed.
 func (w *Web) readNote(r *http.Request) *ui.Note {
 	c, err := r.Cookie(noteName(r))
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *Web) readNote(r *http.Request) *ui.Note {
 	return &n
 }
 
-// cutText bounds a text to so many bytes, and marks that it was cut.
+// cutText truncates a text to a number of bytes and marks the cut.
 func cutText(s string, most int) string {
 	if len(s) <= most {
 		return s

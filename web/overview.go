@@ -12,16 +12,16 @@ import (
 	"service/webhook"
 )
 
-// overviewPages are the overview.
+// overviewPages has the handlers of the overview.
 type overviewPages struct{ *site }
 
-// overviewDeliveries is how many of the last deliveries the overview shows.
+// overviewDeliveries is how many recent deliveries the overview shows.
 const overviewDeliveries = 15
 
-// overview is what the page of the same name shows.
+// overview is the data of the overview.
 type overview struct {
 	notReady  string // why the service is not ready, "" when it is
-	fullDisk  bool   // the only reason is a full disk
+	fullDisk  bool   // a full disk is the only reason
 	version   string
 	started   time.Time
 	database  string
@@ -31,24 +31,24 @@ type overview struct {
 	totals    store.Totals
 	backlog   webhook.Backlog
 	degraded  int  // subscriptions
-	more      bool // there may be more of those
+	more      bool // degraded is a lower bound
 	incidents openIncidents
 	health    health
 	stats     *attemptStats // of the last hour
 	rows      []deliveryRow // newest first
 	filter    []filterLink
-	older     string // the link to all of them, "" when rows are all
-	filtered  bool   // the rows are not simply the newest
+	older     string // link to all of them, "" when the rows are complete
+	filtered  bool   // the rows are not the newest ones of all
 }
 
-// filterLink shows the deliveries of one status, or all.
+// filterLink is a link to the deliveries of one status, or of all.
 type filterLink struct {
 	label, url string
 	current    bool
 }
 
-// overviewURL is the overview of a program with a query of the deliveries: the
-// API's own.
+// overviewURL is the address of the overview of a program. The query selects deliveries as in the
+// API.
 func overviewURL(program string, values url.Values) string {
 	if program != "" {
 		values.Set(ui.ProgramParameter, program)
@@ -56,7 +56,7 @@ func overviewURL(program string, values url.Values) string {
 	return ui.Address("/", values)
 }
 
-// statusLinks are the links to the deliveries of each status.
+// statusLinks are the links to the deliveries by status.
 func statusLinks(program string, q *webhook.ListQuery) []filterLink {
 	shown := q.Filters["status"]
 	links := []filterLink{{"All", ui.InProgram("/", program), len(shown) == 0}}
@@ -148,17 +148,17 @@ func (h *overviewPages) show(r *request) (response, error) {
 	return response{page: overviewPage(f, &o)}, nil
 }
 
-// invalidQuery tells what of a query cannot be shown, and what can.
+// invalidQuery describes what is invalid in a query, and what is allowed.
 func invalidQuery(e *webhook.Error) *problem {
 	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
 }
 
-// waits says how many events wait: in the logs, and in deliveries for their next attempt.
+// waits returns how many events wait: in the logs, and in deliveries for their next attempt.
 func (o *overview) waits() string {
 	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= store.CountLimit)
 }
 
-// retries says how many deliveries wait for their next attempt.
+// retries returns how many deliveries wait for their next attempt.
 func (o *overview) retries() string {
 	return countedOf(o.totals.Waiting, "delivery") + " waiting for an attempt"
 }

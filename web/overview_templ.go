@@ -743,7 +743,7 @@ func overviewPage(f ui.Frame, o *overview) templ.Component {
 	})
 }
 
-// inWords is over what numbers are, and of which program if not of all.
+// inWords names the time that statistics cover, and their program unless it is all.
 func inWords(when, program string) string {
 	if program == "" {
 		return when

@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// errorChecks is what a partner checks when an attempt had no usable response.
+// errorChecks describes what a partner should check when an attempt had no usable response.
 var errorChecks = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout:  "Does the endpoint respond before it processes the request? A response must come within a few seconds.",
 	webhook.ErrorDNS:      "Does the host name of the URL resolve in public DNS?",
@@ -20,7 +20,7 @@ var errorChecks = map[webhook.ErrorCode]string{
 	webhook.ErrorProtocol: "Does the URL lead to a web server that speaks HTTP/1.1?",
 }
 
-// statusChecks is what a partner checks after a response with this status.
+// statusChecks describes what a partner should check after a response with a status.
 var statusChecks = map[int]string{
 	http.StatusUnauthorized: "Does the endpoint accept the Authorization header that you gave us? Was the credential changed or " +
 		"did it expire?",
@@ -35,7 +35,7 @@ var statusChecks = map[int]string{
 		"subscription.",
 }
 
-// partnerCheck is what a partner checks after the last failure of an incident.
+// partnerCheck returns what a partner should check after the last failure of an incident.
 func partnerCheck(i *webhook.Incident) string { return partnerCheckOf(i.Error, i.ResponseStatus) }
 
 // partnerCheckOf is what a partner checks after an attempt with an error or a status.
@@ -55,8 +55,8 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	return "What does the log of your endpoint say at that time? Only a status of 2xx counts as received."
 }
 
-// partnerMessage is what an operator sends to the partner about an incident. Waiting
-// events were counted up to most. Times are UTC.
+// partnerMessage returns a message from an operator to the partner about an incident. A count of
+// waiting events that reached most is a lower bound. Times are UTC.
 func partnerMessage(i *webhook.Incident, most int) string {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 	_, _, whole := ui.Endpoint(i.URL)

@@ -5,21 +5,21 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	_ "time/tzdata" // so that every machine knows the same time zones
+	_ "time/tzdata" // embeds the time zones: not every machine has them
 
 	"service/web/ui"
 )
 
-// preferences are what a browser keeps of how its visitor wants the pages.
+// preferences are the display settings of a browser, stored in its cookie.
 type preferences struct {
 	theme ui.Theme
 	zone  *time.Location // nil is UTC
-	keys  bool           // the keyboard is listened to
+	keys  bool           // keyboard shortcuts are on
 }
 
 const preferencesCookie = "preferences"
 
-// readPreferences takes what it can of the cookie, which anyone can write.
+// readPreferences reads the valid parts of the cookie, which anyone can forge.
 func readPreferences(r *http.Request) preferences {
 	p := preferences{keys: true}
 	c, err := r.Cookie(preferencesCookie)
@@ -39,12 +39,12 @@ func readPreferences(r *http.Request) preferences {
 	return p
 }
 
-// readZone reads the name of a time zone; "" and UTC are nil.
+// readZone reads the name of a time zone. It returns nil for "" and UTC.
 func readZone(name string) (*time.Location, bool) {
 	if name == "" || name == "UTC" {
 		return nil, true
 	}
-	if name == "Local" || len(name) > 64 { // Local is the machine's own, not the visitor's
+	if name == "Local" || len(name) > 64 { // Local is the zone of the server
 		return nil, false
 	}
 	zone, err := time.LoadLocation(name)
@@ -68,7 +68,7 @@ func (p preferences) String() string {
 	return values.Encode()
 }
 
-// cookie returns the cookie that keeps p for a year; secure, over HTTPS alone.
+// cookie returns the cookie that keeps p for a year; secure restricts it to HTTPS.
 func (p preferences) cookie(secure bool) *http.Cookie {
 	c := &http.Cookie{
 		Name: preferencesCookie, Value: p.String(), Path: "/", MaxAge: 365 * 24 * 60 * 60,
@@ -101,13 +101,12 @@ func (p *preferences) read(form url.Values) bool {
 	return true
 }
 
-// showPreferences shows the page of the same name.
 func (h *accountPages) showPreferences(r *request) (response, error) {
 	return response{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
 }
 
-// savePreferences takes the preferences that a form has fields for, and leaves the
-// others. The form's own page is where it leads back to.
+// savePreferences saves the preferences that the form has fields for and keeps the others. It
+// redirects to the page that has the form.
 func (h *accountPages) savePreferences(r *request) (response, error) {
 	if err := r.ParseForm(); err != nil {
 		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid form", text: "Nothing was changed."}

@@ -65,7 +65,7 @@ func unavailable(err error) error {
 	return p
 }
 
-// isCallerError reports whether err is a *webhook.Error: a mistake of the caller.
+// isCallerError reports whether err is a *webhook.Error, a mistake of the caller.
 func isCallerError(err error) bool {
 	var e *webhook.Error
 	return errors.As(err, &e)

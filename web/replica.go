@@ -9,10 +9,10 @@ import (
 	"service/webhook"
 )
 
-// replicaTime is when a replica was last known to hold all changes.
+// replicaTime formats when a replica was last known to hold all changes.
 func replicaTime(r *store.ReplicaStatus) string { return timeOrNever(r.LastSuccess) }
 
-// timeOrNever is a time in text, of which a zero one never was.
+// timeOrNever formats a time, or "never" for the zero time.
 func timeOrNever(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -20,7 +20,7 @@ func timeOrNever(t time.Time) string {
 	return webhook.FormatTime(t)
 }
 
-// replicaLag is how far a replica is behind, in words.
+// replicaLag describes how far a replica is behind.
 func replicaLag(r *store.ReplicaStatus) string {
 	if r.Lag < time.Second {
 		return "up to date"
@@ -28,13 +28,12 @@ func replicaLag(r *store.ReplicaStatus) string {
 	return ui.Uptime(r.Lag) + " behind"
 }
 
-// replicaVerified says what the last comparison of the replica with the database
-// took.
+// replicaVerified describes the last comparison of the replica with the database.
 func replicaVerified(r *store.ReplicaStatus) string {
 	return fmt.Sprintf("(%s in %s; every %s)", ui.ByteSize(r.Verified.Bytes), ui.Latency(r.Verified.Took), ui.Duration(r.VerifyInterval))
 }
 
-// repeatsText says how many deliveries may be sent again.
+// repeatsText describes how many deliveries may be sent again.
 func repeatsText(r *store.Repeats) string {
 	more := ""
 	if r.More {

@@ -13,7 +13,7 @@ import (
 	"service/web/ui"
 )
 
-// replicaSection is the replica on the page of the system.
+// replicaSection shows the state of the replica on the system page.
 func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -452,7 +452,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 	})
 }
 
-// replicaGauge is the replica on the overview.
+// replicaGauge shows the state of the replica on the overview.
 func replicaGauge(r store.ReplicaStatus) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -563,8 +563,7 @@ func replicaGauge(r store.ReplicaStatus) templ.Component {
 	})
 }
 
-// holdAlarm says that deliveries are held after a restore, if they are, with the
-// button that sends them.
+// holdAlarm reports that deliveries are held after a restore, with the button that resumes them.
 func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -606,7 +605,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				var templ_7745c5c3_Var27 string
 				templ_7745c5c3_Var27, templ_7745c5c3_Err = templ.JoinStringErrs("The database is as it was at ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 120, Col: 37}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 119, Col: 37}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var27))
 				if templ_7745c5c3_Err != nil {
@@ -619,7 +618,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				var templ_7745c5c3_Var28 string
 				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(" (" + ui.Visible(h.From) + "). " + repeatsText(&h.Repeats) + " may have been sent already, because what was sent after that time is unknown. Deliveries resume automatically ")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 122, Col: 181}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 121, Col: 181}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var28))
 				if templ_7745c5c3_Err != nil {
@@ -632,7 +631,7 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 				var templ_7745c5c3_Var29 string
 				templ_7745c5c3_Var29, templ_7745c5c3_Err = templ.JoinStringErrs(".")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 124, Col: 9}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 123, Col: 9}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var29))
 				if templ_7745c5c3_Err != nil {

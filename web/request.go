@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// request is a request with what the handlers need of it. A handler must not keep it.
+// request is an HTTP request with the data that the handlers need. A handler must not keep it.
 type request struct {
 	*http.Request
 	id      string   // of the request: shown with errors, and logged
@@ -21,7 +21,7 @@ type request struct {
 	session webhook.Session // the zero session without one
 	portal  portalVisit     // of a page of the portal
 	program string          // the parameter program, "" for all
-	note    *ui.Note        // result of the POST before, shown once; nil for none
+	note    *ui.Note        // result of the previous POST, shown once; nil for none
 
 	programs []string   // to choose from; at most ui.MaxProgramChoices
 	status   *ui.Status // of the service; nil when it was not read
@@ -29,14 +29,14 @@ type request struct {
 
 func (w *Web) newRequest(r *http.Request, id string) *request {
 	p := readPreferences(r)
-	// A query that cannot be read has no program; the handler says so.
+	// An invalid query has no program; the handler reports the error.
 	values, _ := url.ParseQuery(r.URL.RawQuery)
 	if inPortal(r) {
 		r = r.WithContext(ui.WithBase(r.Context(), portalBase))
 	}
 	req := &request{
 		Request: r, id: id, clock: ui.Clock{Now: time.Now(), Zone: p.zone},
-		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as it is, when there can be one of that name
+		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as received, if a program can have that name
 	}
 	if r.Method == http.MethodGet && !req.isBackground() {
 		req.note = w.readNote(r)
@@ -44,13 +44,13 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	return req
 }
 
-// isBackground reports whether a page, not its visitor, made the request: htmx sets
-// HX-Request, and it loads only parts that refresh (hx-get with a time).
+// isBackground reports whether the page's script made the request. htmx sets HX-Request, and
+// loads only parts that refresh (hx-get with a time).
 func (r *request) isBackground() bool {
 	return r.Method == http.MethodGet && r.Header.Get("HX-Request") == "true"
 }
 
-// listing is [ui.ParseListing] of the address. Its error is a problem.
+// listing calls [ui.ParseListing] with the request's address. Its error is a problem.
 func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 	v, err := ui.ParseListing(r.URL, r.clock, l, own...)
 	if err != nil {
@@ -83,7 +83,7 @@ const maxForm = 64 << 10
 // form reads the fields of a POST. The error is a problem.
 func (r *request) form() (url.Values, error) { return r.formUpTo(maxForm) }
 
-// formUpTo is the same for a form of so many bytes.
+// formUpTo reads the fields of a POST of at most max bytes. The error is a problem.
 func (r *request) formUpTo(limit int64) (url.Values, error) {
 	r.Body = http.MaxBytesReader(nil, r.Body, limit)
 	err := r.ParseForm()

@@ -9,15 +9,15 @@ import (
 	"service/assets"
 )
 
-// responseRecorder records what the request log reports of a response.
+// responseRecorder records the parts of a response that the request log reports.
 type responseRecorder struct {
 	http.ResponseWriter
 	status int // 0 before the header was written
 	bytes  int
-	admin  string // the email of who was signed in
+	admin  string // the email of the signed-in admin
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap supports [http.ResponseController].
 func (c *responseRecorder) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 func (c *responseRecorder) WriteHeader(status int) {

@@ -18,34 +18,34 @@ type searchPages struct{ *site }
 const (
 	maxFound       = 10 // records of a kind that a search lists
 	maxFoundEvents = 25 // events on a page of a search for a value
-	maxSuggested   = 5  // records of a kind that are suggested while typing
-	// searchTime is how long events are read for one page.
+	maxSuggested   = 5  // records of a kind that are suggested while the visitor types
+	// searchTime is the maximum time to read events for one page.
 	searchTime = 2 * time.Second
 )
 
-// searchResult is what a search found.
+// searchResult is the result of a search.
 type searchResult struct {
 	subscriptions []webhook.Subscription
-	states        subscriptionStates // of the subscriptions, where the page shows them
+	states        subscriptionStates // of the subscriptions in the result
 	programs      []string
 	byID          []store.Found
 
 	// A search for the value of a field.
 	field, value string
-	span         string // the time that is searched, as ui.SpanLength takes it, "" for any
+	span         string // the searched time range for ui.SpanLength, "" for any
 	events       store.EventsFound
 	results      []store.EventResult // of the events
-	older        string              // the address that goes on further back, "" at the end
+	older        string              // address that continues with older events, "" at the end
 }
 
 func (s *searchResult) count() int {
 	return len(s.subscriptions) + len(s.programs) + len(s.byID) + len(s.events.Events)
 }
 
-// fieldValue is what a search for the value of a payload field looks like. A URL is none.
+// fieldValue matches a search for the value of a payload field. It does not match URLs.
 var fieldValue = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]*):\s*(\S.*)$`)
 
-// show finds what was typed. What is the only record found is shown at once.
+// show shows the results of a search. It redirects to the record if there is only one.
 func (h *searchPages) show(r *request) (response, error) {
 	given := r.URL.Query()
 	q := strings.TrimSpace(given.Get("q"))
@@ -82,7 +82,7 @@ func (h *searchPages) find(r *request, q string, limit int) (*searchResult, erro
 	return s, err
 }
 
-// only is the page of the only record that was found.
+// only returns the page of the only result.
 func (s *searchResult) only() string {
 	switch {
 	case len(s.byID) > 0:
@@ -93,7 +93,7 @@ func (s *searchResult) only() string {
 	return ui.InProgram("/subscriptions", s.programs[0])
 }
 
-// showEvents lists the events that have a value in a field, the newest first.
+// showEvents lists the events with a value in a field, the newest first.
 func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (response, error) {
 	search := store.EventSearch{
 		ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime,
@@ -121,7 +121,7 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 	return a, nil
 }
 
-// none says that no event was found, of those that were read.
+// none reports that no event was found, and how many were read.
 func (s *searchResult) none() string {
 	if s.older == "" {
 		return "No event has this value in this period."
@@ -129,7 +129,7 @@ func (s *searchResult) none() string {
 	return "Not found in the events read so far."
 }
 
-// end ends the sentence that says how far back events were read.
+// end ends the sentence that describes how far back events were read.
 func (s *searchResult) end() string {
 	if s.older == "" {
 		return ": all events of this period."
@@ -137,7 +137,7 @@ func (s *searchResult) end() string {
 	return "."
 }
 
-// address is that of the same search in another time, or further back.
+// address is the address of the same search for another time range, or for older events.
 func (s *searchResult) address(f ui.Frame, span, cursor string) string {
 	values := url.Values{"q": {f.Find}}
 	for name, value := range map[string]string{ui.SpanParameter: span, "page[cursor]": cursor, ui.ProgramParameter: f.Program} {
@@ -148,7 +148,7 @@ func (s *searchResult) address(f ui.Frame, span, cursor string) string {
 	return ui.Address("/find", values)
 }
 
-// suggest lists what is found so far, for a script that asks while the visitor types.
+// suggest lists results while the visitor types.
 func (h *searchPages) suggest(r *request) (response, error) {
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
 	s, err := h.find(r, q, maxSuggested)
@@ -158,7 +158,7 @@ func (h *searchPages) suggest(r *request) (response, error) {
 	return response{page: suggestions(s)}, nil
 }
 
-// foundPath is the page of what was found.
+// foundPath is the page of a result.
 func foundPath(f *store.Found) string {
 	switch f.Kind {
 	case store.FoundSubscription:
@@ -172,8 +172,8 @@ func foundPath(f *store.Found) string {
 	}
 }
 
-// subscriptionName is how people call a subscription: by its description, or by its URL
-// when it has none. More is its host if it has a description.
+// subscriptionName returns the display name of a subscription: its description, or its URL when
+// it has none. More is the host of a subscription with a description.
 func subscriptionName(s *webhook.Subscription) (name, more string) {
 	host, path, _ := ui.Endpoint(s.URL)
 	if name := firstLineOf(s.Description); name != "" {
@@ -182,7 +182,7 @@ func subscriptionName(s *webhook.Subscription) (name, more string) {
 	return host + path, ""
 }
 
-// firstLineOf is the first line of a description, which may have several.
+// firstLineOf returns the first line of a description.
 func firstLineOf(description string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(description), "\n")
 	return strings.TrimSpace(first)

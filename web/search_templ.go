@@ -13,7 +13,7 @@ import (
 	"service/web/ui"
 )
 
-// foundPage is what a search found that is not one record alone.
+// foundPage shows the results of a search.
 func foundPage(f ui.Frame, s *searchResult) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -165,7 +165,7 @@ func foundPage(f ui.Frame, s *searchResult) templ.Component {
 	})
 }
 
-// searchHelp says what can be searched for.
+// searchHelp describes what can be searched for.
 func searchHelp(begin string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -208,7 +208,7 @@ func searchHelp(begin string) templ.Component {
 	})
 }
 
-// mayBeMore says that a list was cut.
+// mayBeMore says that a list was truncated.
 func mayBeMore(n int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -671,8 +671,8 @@ func foundByID(found []store.Found) templ.Component {
 	})
 }
 
-// foundEventsPage lists the events that have a value in a field, and says how far back
-// they were read.
+// foundEventsPage lists the events with a value in a field, and shows how far back they were
+// read.
 func foundEventsPage(f ui.Frame, s *searchResult) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

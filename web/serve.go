@@ -19,11 +19,12 @@ import (
 	"service/webhook"
 )
 
-// response is the result of a handler: one of page, location, json, file and stream.
+// response is the result of a handler. It sets exactly one of page, location, json, file and
+// stream.
 type response struct {
 	page   templ.Component
 	status int  // of the page, 0 for 200
-	secret bool // the page shows a secret: it is not compressed
+	secret bool // the page shows a secret: never compress it
 
 	location string   // the redirect (303)
 	note     *ui.Note // shown once on the page at location; nil for none
@@ -33,15 +34,15 @@ type response struct {
 	stream func(*stream) error // runs until the browser disconnects; see stream
 
 	cookies    []*http.Cookie // to set
-	session    bool           // a session began, which need not survive this host: admins can sign in while the bucket of the replica is away
+	session    bool           // only a session was created: the response does not wait for the replica
 	retryAfter time.Duration  // with 429 and 503
 }
 
-// file is a download, written while it is produced.
+// file is a download, which is written as it is generated.
 type file struct {
-	name        string // suggested to the browser: ASCII without quotes
+	name        string // suggested file name: ASCII without quotes
 	contentType string
-	write       func(io.Writer) error // an error aborts the connection, so that the download fails visibly
+	write       func(io.Writer) error // an error aborts the connection, so that the browser reports a failed download
 }
 
 // handler handles a request. Its error is a *problem, which the visitor sees, or an
@@ -73,8 +74,8 @@ func (b by) handle(r *request) (response, error) {
 
 const requestIDHeader = "X-Request-Id"
 
-// policy lets a page load its own style sheet, script and pictures, ask its own
-// service, send forms to it, and nothing else: nothing inline, and no eval.
+// policy lets a page load its own style sheet, script and images, send requests to its own
+// origin, and submit forms to it. It forbids everything else, including inline code and eval.
 const policy = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -87,15 +88,15 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-store") // only assets replace it
+	h.Set("Cache-Control", "no-store") // only assets override it
 	seen := &responseRecorder{ResponseWriter: rw}
 	began := time.Now()
-	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also when it is cut off
+	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also logs an aborted response
 	w.mux.ServeHTTP(seen, r)
 }
 
-// serve runs a handler and writes its response. No other function writes responses
-// or logs errors of handlers.
+// serve runs a handler and writes its response. No other function writes responses or logs errors
+// of handlers.
 func (w *Web) serve(do handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, plain *http.Request) {
 		r := w.newRequest(plain, rw.Header().Get(requestIDHeader))
@@ -136,12 +137,12 @@ func (w *Web) serve(do handler) http.Handler {
 	})
 }
 
-// fail writes the page of an error, and logs it unless it is a *problem.
+// fail writes the page of an error, and logs the error unless it is a *problem.
 func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	var p *problem
 	if !errors.As(err, &p) {
 		if r.Context().Err() != nil {
-			return // the visitor has left, which is why it failed
+			return // the visitor disconnected, which caused the error
 		}
 		w.log(r, err)
 		p = &problem{
@@ -168,15 +169,15 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 // headers sets the headers that some statuses require.
 func (w *Web) headers(rw http.ResponseWriter, status int, retryAfter time.Duration) {
 	if status == http.StatusUnauthorized {
-		rw.Header().Set("WWW-Authenticate", "Session") // a scheme
+		rw.Header().Set("WWW-Authenticate", "Session") // WWW-Authenticate requires a scheme
 	}
 	if retryAfter > 0 {
 		rw.Header().Set("Retry-After", strconv.FormatInt(int64((retryAfter+time.Second-1)/time.Second), 10))
 	}
 }
 
-// write sends a page. A page with a secret is not compressed: the length of a compressed
-// page could leak the secret if another site controlled some text on it.
+// write sends a page. A page with a secret is not compressed: another site that controls some
+// text on the page could guess the secret from its compressed length.
 func (w *Web) write(rw http.ResponseWriter, status int, compress bool, body *bytes.Buffer) {
 	h := rw.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -185,7 +186,7 @@ func (w *Web) write(rw http.ResponseWriter, status int, compress bool, body *byt
 		h.Set("Content-Encoding", "gzip")
 		var small bytes.Buffer
 		z := w.gzips.Get().(*gzip.Writer)
-		z.Reset(&small) // a bytes.Buffer takes all
+		z.Reset(&small) // writing to a bytes.Buffer cannot fail
 		z.Write(body.Bytes())
 		z.Close()
 		w.gzips.Put(z)
@@ -193,10 +194,10 @@ func (w *Web) write(rw http.ResponseWriter, status int, compress bool, body *byt
 	}
 	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	rw.WriteHeader(status)
-	rw.Write(body.Bytes()) // the visitor is gone if this fails
+	rw.Write(body.Bytes()) // fails only if the visitor disconnected
 }
 
-// send writes a file while it is produced.
+// send writes a file as it is generated.
 func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	h := rw.Header()
 	h.Set("Content-Type", f.contentType)
@@ -204,19 +205,19 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	// A browser says at once that it takes the file, though its first line may have
-	// to be looked for. A writer that cannot flush does without.
+	// Flush the headers so that the browser starts the download before the first line is found. A
+	// writer without Flush works too.
 	_ = http.NewResponseController(rw).Flush()
 	if err := f.write(&deadlineWriter{rw, http.NewResponseController(rw)}); err != nil {
 		if r.Context().Err() == nil {
 			w.log(r, err)
 		}
-		panic(http.ErrAbortHandler) // what was sent so far must not look whole
+		panic(http.ErrAbortHandler) // the browser must not take a partial file for a complete one
 	}
 }
 
-// deadlineWriter sets a write deadline before each write: a long download may take
-// any time, but a client that stops reading is disconnected.
+// deadlineWriter sets a write deadline before each write: a long download may take any time, but
+// a client that stops reading is disconnected.
 type deadlineWriter struct {
 	to  io.Writer
 	ctl *http.ResponseController
@@ -232,9 +233,9 @@ func (p *deadlineWriter) Write(b []byte) (int, error) {
 // writeTimeout bounds one write to a client.
 const writeTimeout = 30 * time.Second
 
-// run calls a handler, unless another site sent the request, and renders its page in
-// full before the first byte is sent, so that an error never leaves half a page. It
-// turns a panic into an error.
+// run calls a handler and renders its page in full before the first byte is sent, so that an
+// error never leaves half a page. It rejects requests from other sites and turns a panic into an
+// error.
 func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -255,9 +256,9 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 	return a, err
 }
 
-// acknowledge waits until the answer to a form may say that something is stored, see
-// [store.Store.Acknowledge]. So does an error that depends on what is stored: that a
-// record is gone, for example. It returns the error to answer with.
+// acknowledge waits until the response to a form may report a change as stored, see
+// [store.Store.Acknowledge]. An error can depend on stored changes too, such as a deleted record.
+// It returns the error to respond with.
 func (w *Web) acknowledge(r *request, a *response, err error) error {
 	var p *problem
 	switch {

@@ -21,8 +21,7 @@ const (
 	maxLinks = 32
 )
 
-// find sets the session of r and reports whether there is one. It records that the
-// session was used.
+// find sets the session of r and reports whether there is one. It records the use of the session.
 func (s *sessions) find(r *request) (bool, error) {
 	return s.findBy(r, s.store.Sessions().Get)
 }
@@ -45,8 +44,8 @@ func (s *sessions) findBy(r *request, find func(context.Context, string) (webhoo
 	return true, nil
 }
 
-// create creates a session for an admin whose password has that hash, and sets it in r.
-// It replaces the session that the browser had, and returns the secret.
+// create creates a session for an admin whose password has the given hash, and sets it in r. It
+// replaces the previous session of the browser, and returns the secret.
 func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash webhook.PasswordHash) (secret string, err error) {
 	replaced := ""
 	if c, err := r.Cookie(s.cookieName(sessionCookie)); err == nil {
@@ -58,8 +57,8 @@ func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash 
 	return secret, err
 }
 
-// cookies returns the cookies of a browser after signing in: the session and, if it
-// has none, the mark of a known device.
+// cookies returns the cookies to set after signing in: the session and, if the browser has none,
+// the mark of a known device.
 func (s *sessions) cookies(r *request, secret string) []*http.Cookie {
 	cookies := []*http.Cookie{s.cookie(sessionCookie, secret, webhook.SessionLife)}
 	if _, known := s.device(r, r.session.AdminID); !known {
@@ -68,7 +67,7 @@ func (s *sessions) cookies(r *request, secret string) []*http.Cookie {
 	return cookies
 }
 
-// signInEntry is the audit entry of signing in.
+// signInEntry is the audit entry of a sign-in.
 func (r *request) signInEntry() webhook.AuditEntry {
 	return r.entry(webhook.ActionSessionBegin, "", r.session.AdminID, browserOf(r.session.Agent))
 }
@@ -83,16 +82,16 @@ func (s *sessions) device(r *request, adminID string) (string, bool) {
 	return s.store.Sessions().Device(adminID, c.Value)
 }
 
-// The cookies. The session ends with its cookie; a device is known for as long
-// as browsers keep a cookie.
+// The names of the cookies. The session cookie ends with the browser session; the device cookie
+// lives as long as browsers allow.
 const (
 	sessionCookie = "session"
 	deviceCookie  = "device"
 	deviceLife    = 400 * 24 * time.Hour
 )
 
-// cookieName has the prefix that makes browsers refuse the cookie unless this
-// host alone set it over HTTPS; they would refuse it over HTTP, too.
+// cookieName adds the __Host- prefix over HTTPS: browsers then accept the cookie from this host
+// only. Over HTTP they would reject it.
 func (s *sessions) cookieName(name string) string {
 	if s.secure {
 		return "__Host-" + name
@@ -100,7 +99,7 @@ func (s *sessions) cookieName(name string) string {
 	return name
 }
 
-// cookie returns a cookie, or for a negative life the one that removes it.
+// cookie returns a cookie. A negative life removes it.
 func (s *sessions) cookie(name, value string, life time.Duration) *http.Cookie {
 	age := int(life.Seconds())
 	if life < 0 {
@@ -109,14 +108,14 @@ func (s *sessions) cookie(name, value string, life time.Duration) *http.Cookie {
 	return &http.Cookie{
 		Name: s.cookieName(name), Value: value, Path: "/", MaxAge: age,
 		Secure: s.secure, HttpOnly: true,
-		// Lax, so that a link from elsewhere finds the admin signed in; what
-		// changes something is a POST, which must come from our own pages.
+		// Lax keeps the admin signed in when following a link from another site. Changes require
+		// a POST, which must come from our own pages.
 		SameSite: http.SameSiteLaxMode,
 	}
 }
 
-// browserOf names the browser and the system that an agent says it is, in a few
-// words. It is text from outside still.
+// browserOf returns the browser and operating system that a User-Agent claims, in a few words. It
+// is still text from outside.
 func browserOf(agent string) string {
 	named := func(names ...[2]string) string {
 		for _, n := range names {
@@ -126,7 +125,7 @@ func browserOf(agent string) string {
 		}
 		return ""
 	}
-	// The order matters: most say that they are others, too.
+	// The order matters: most browsers also claim to be others.
 	browser := named([2]string{"Edg", "Edge"}, [2]string{"OPR/", "Opera"}, [2]string{"Firefox/", "Firefox"}, [2]string{"FxiOS/", "Firefox"},
 		[2]string{"CriOS/", "Chrome"}, [2]string{"HeadlessChrome/", "Chrome"}, [2]string{"Chromium/", "Chromium"}, [2]string{"Chrome/", "Chrome"},
 		[2]string{"Safari/", "Safari"})

@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// signInPages are the pages without a session: signing in, by password or by
-// link, and the first admin.
+// signInPages are the pages without a session: sign-in by password or link, and the form of the
+// first admin.
 type signInPages struct {
 	*site
 	sessions    *sessions
@@ -24,7 +24,7 @@ type signInPages struct {
 	challenges  *challenges
 	flows       *flowKeeper // of sign-ins through OpenID Connect
 
-	noPassword webhook.PasswordHash // checked for admins who do not exist, for the same timing
+	noPassword webhook.PasswordHash // hash for admins who do not exist, to take the same time
 }
 
 // NewSetupLink returns the path of a link to the form that creates the first admin. It
@@ -40,8 +40,8 @@ func (w *Web) AdminsChanged(email string) {
 	w.pages.signIn.limiter.reset(adminLimit(), email)
 }
 
-// requireSession passes on requests with a session and asks others to sign in. A
-// request that a page makes by itself does not keep the session alive.
+// requireSession passes on requests with a session and redirects others to the sign-in form. A
+// background request of a page does not extend the session.
 func (h *signInPages) requireSession(do handler) handler {
 	return func(r *request) (response, error) {
 		find := h.sessions.find
@@ -59,8 +59,8 @@ func (h *signInPages) requireSession(do handler) handler {
 	}
 }
 
-// requireSessionUnnoted is requireSession for paths that only pages request by
-// themselves: it never keeps the session alive.
+// requireSessionUnnoted is requireSession for paths that only scripts request: it never extends
+// the session.
 func (h *signInPages) requireSessionUnnoted(do handler) handler {
 	return func(r *request) (response, error) {
 		found, err := h.sessions.findUnnoted(r)
@@ -98,18 +98,18 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 	return h.renderSignIn(r, http.StatusUnauthorized, s), nil
 }
 
-// setupLinkCommand prints a link that creates the first admin. The page that shows it
-// needs no session, so the command does not have the data directory.
+// setupLinkCommand is a command that prints a link to create the first admin. The page that shows
+// it needs no session, so the command omits the data directory.
 func (h *site) setupLinkCommand() string { return h.cfg.Program + " admin setup-link" }
 
 const dataFlagHint = "Add --data DIR if the data directory is not ./data. A link works once, within 30 minutes."
 
 // signInForm is the state of the sign-in page.
 type signInForm struct {
-	next  string    // the path after signing in
+	next  string    // path to open after signing in
 	email string    // as it was typed
-	fault string    // why signing in failed, "" at first
-	lost  bool      // the page replaces the result of a form that was not processed
+	fault string    // why the sign-in failed, "" at first
+	lost  bool      // the page replaces the response to a form that was not processed
 	kept  *keptForm // the form, nil when it was not kept
 
 	provider  string // name of the OpenID Connect provider, "" for none
@@ -152,7 +152,7 @@ func (h *signInPages) showSignIn(r *request) (response, error) {
 	return h.renderSignIn(r, http.StatusOK, signInForm{next: next}), nil
 }
 
-// unavailable explains why nobody can sign in while the store cannot write.
+// unavailable explains why admins cannot sign in while the store cannot write.
 func (h *signInPages) unavailable(err error) string {
 	if store.LeaseExpired(err) {
 		return "Signing in is not possible: the service has lost its lease (only the instance that holds it may run). The replica's bucket " +
@@ -178,7 +178,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		s.email = ""
 	}
 	if webhook.CheckEmail("email", email) != nil || password == "" || len(password) > webhook.MaxPassword {
-		return h.wrongPassword(r, s), nil // no admin has these
+		return h.wrongPassword(r, s), nil // no admin has this email or password
 	}
 	admin, hash, err := h.store.Admins().ByEmail(r.Context(), email)
 	if isCallerError(err) || err == nil && !admin.HasPassword {
@@ -238,7 +238,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return sw.Audit(r.signInEntry())
 	})
 	switch {
-	case isCallerError(err): // the password was changed while it was checked
+	case isCallerError(err): // the password was changed during the check
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
 		s.fault = h.unavailable(err)
@@ -251,7 +251,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	return h.signedIn(r, s, secret), nil
 }
 
-// signedIn leads to where the visitor wanted to go, or shows the form that was kept.
+// signedIn redirects to the requested page, or shows the form that was kept.
 func (h *signInPages) signedIn(r *request, s signInForm, secret string) response {
 	a := response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}
 	if s.kept != nil {
@@ -296,14 +296,14 @@ func (h *signInPages) signOut(r *request) (response, error) {
 	return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
 }
 
-// NewSignInLink returns the path of a link that signs a browser in as an admin without
-// a password, once, within 30 minutes. It is for the demo, whose data is thrown away.
+// NewSignInLink returns the path of a link that signs a browser in as an admin without a
+// password, once, within 30 minutes. It is for the demo, whose data is temporary.
 func (w *Web) NewSignInLink(adminID string) string {
 	return "/sign-in/" + w.pages.signIn.signInCodes.issue(adminID)
 }
 
-// showLink shows a button. Only pressing it uses the link: link previews, such as those
-// of chats, do not press buttons.
+// showLink only shows a button, which uses the link when pressed: link previews, such as those of
+// chats, load the page but do not press buttons.
 func (h *signInPages) showLink(r *request) (response, error) {
 	code := r.PathValue("code")
 	if !h.signInCodes.ok(code) {
@@ -335,7 +335,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 	return response{location: "/", session: true, cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-// invalidLink does not tell a used link from one that has expired or never was.
+// invalidLink gives one answer for a link that was used, has expired or never existed.
 func invalidLink() *problem {
 	return &problem{
 		status: http.StatusNotFound,
@@ -344,8 +344,8 @@ func invalidLink() *problem {
 	}
 }
 
-// localPath returns an address if it is a page of this service that can be led to,
-// and otherwise the other one: no link may lead visitors elsewhere.
+// localPath returns address if it is a page of this service that a link may open, and otherwise
+// the other one: no link may redirect visitors to another site.
 func localPath(s, otherwise string) string {
 	u, err := url.Parse(s)
 	odd := func(c rune) bool { return c <= ' ' || c == '\\' || c >= 0x7f }

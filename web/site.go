@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// site is what the pages of all nouns share.
+// site has the fields that the pages of all nouns share.
 type site struct {
 	cfg          Config
 	store        *store.Store
@@ -24,8 +24,7 @@ type site struct {
 	brand        portalBrand
 }
 
-// sections are the pages of the navigation, in its order. One without a route
-// is not shown.
+// sections are the sections of the navigation, in order. A section without a route is not shown.
 var sections = []ui.Section{
 	{Path: "/", Icon: "overview", Label: "Overview"},
 	{Path: "/incidents", Icon: "incidents", Label: "Incidents"},
@@ -40,8 +39,8 @@ var sections = []ui.Section{
 	{Path: "/audit", Icon: "audit", Label: "Audit log"},
 }
 
-// frame returns the frame of a page. Its section is the one of the path of r, unless
-// the handler sets another.
+// frame returns the frame of a page. Its section follows from the path of r, unless the handler
+// sets another.
 func (h *site) frame(r *request, title string) ui.Frame {
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
@@ -72,8 +71,7 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	return f
 }
 
-// eventNames are the event types that a list can be filtered by, in the order of the
-// catalog.
+// eventNames returns the event types that a list can be filtered by, in the order of the catalog.
 func (h *site) eventNames() []string {
 	if h.cfg.Rules.Catalog == nil {
 		return nil
@@ -85,9 +83,9 @@ func (h *site) eventNames() []string {
 	return names
 }
 
-// loaded handles the error of reading the rows of a list, which the page shows inside. A
-// mistake of the caller becomes the Error of v. Any other error is logged, unless the
-// client disconnected, and failed is the request id to show in place of the rows.
+// loaded handles the error of reading the rows of a list, which the page shows in place of the
+// rows. A mistake of the caller becomes the Error of v. Any other error is logged, unless the
+// client disconnected; failed is then the request id to show.
 func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
 	switch {
 	case err == nil:
@@ -107,14 +105,14 @@ func (h *site) log(r *request, err error) {
 	h.logger.Error("admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
 }
 
-// audit records an action that is not part of one write, such as an export.
+// audit records an action that has no write of its own, such as an export.
 func (h *site) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
 	return h.store.Write(r.Context(), func(sw store.Write) error {
 		return sw.Audit(r.entry(action, programID, subjectID, detail))
 	})
 }
 
-// command returns a command line of this binary.
+// command returns a command line for this binary.
 func (h *site) command(args string) string {
 	data := ""
 	if dir := h.store.Dir(); dir != "./data" {

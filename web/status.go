@@ -8,11 +8,11 @@ import (
 	"service/web/ui"
 )
 
-// statusKept is for how long the status of the service is reused: every page shows
-// it, and asks for it again every few seconds.
+// statusKept is how long a status is cached: every page shows it and refreshes it every few
+// seconds.
 const statusKept = time.Second
 
-// statusCache is the status of the service as it was last read.
+// statusCache caches the status of the service.
 type statusCache struct {
 	mu     sync.Mutex
 	at     time.Time // zero: not read yet
@@ -40,7 +40,7 @@ func (h *site) status(ctx context.Context) (*ui.Status, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, ctx.Err() // which may be why it is not ready
+		return nil, ctx.Err() // the canceled context may be why the service seems not ready
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (h *site) status(ctx context.Context) (*ui.Status, error) {
 	return &s, nil
 }
 
-// showStatus is the part of every page that says how the service is.
+// showStatus renders the part of every page that shows the state of the service.
 func (h *incidentPages) showStatus(r *request) (response, error) {
 	s, err := h.status(r.Context())
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 
 const (
 	maxStreams  = 64               // concurrent; more get 503
-	streamLife  = 10 * time.Minute // after which the browser reconnects
-	streamIdle  = 15 * time.Second // after which a comment keeps proxies from closing the connection
-	streamCheck = 10 * time.Second // after which the session is checked before the next write
+	streamLife  = 10 * time.Minute // the browser then reconnects
+	streamIdle  = 15 * time.Second // a comment is sent then, to keep proxies from closing the connection
+	streamCheck = 10 * time.Second // the session is then checked before the next write
 )
 
-// stream sends server-sent events to a page. Its handler runs in the goroutine of the
-// request until Context ends: the browser disconnected, the service stops, or the
-// life of the stream is over, after which the browser reconnects with the last id
-// that it received. Sending fails when the session has ended.
+// stream sends server-sent events to a page. Its handler runs in the goroutine of the request
+// until Context ends: the browser disconnected, the service shuts down, or the stream exceeded
+// streamLife. The browser then reconnects with the last id that it received. Sending fails when
+// the session has ended.
 type stream struct {
 	ctx     context.Context
-	lastID  string // the last event that the browser received, "" for none; text from outside
+	lastID  string // last event that the browser received, "" for none; text from outside
 	to      *deadlineWriter
 	wroteAt time.Time // time of the last write
 
@@ -36,12 +36,12 @@ type stream struct {
 // errSignedOut ends a stream.
 var errSignedOut = errors.New("the session has ended")
 
-// Context ends with the stream.
+// Context returns a context that ends with the stream.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// send sends HTML with an id, from which a browser that reconnects continues. An element
-// with an id replaces the one on the page; the others are inserted at the top of the
-// list marked with data-live-list (see ui.Table).
+// send sends HTML with an id, from which a browser that reconnects continues. An element with an
+// id replaces the one on the page; other elements are inserted at the top of the list marked with
+// data-live-list (see ui.Table).
 func (s *stream) send(id string, c templ.Component) error {
 	var b bytes.Buffer
 	if err := c.Render(s.ctx, &b); err != nil {
@@ -58,7 +58,7 @@ func (s *stream) send(id string, c templ.Component) error {
 	return s.write(out.String())
 }
 
-// idle sends a comment, which keeps proxies from closing the stream.
+// idle sends a comment to keep proxies from closing the stream.
 func (s *stream) idle() error { return s.write(":\n\n") }
 
 // pause waits for d. Its error is that of the context.
@@ -71,9 +71,8 @@ func (s *stream) pause(d time.Duration) error {
 	}
 }
 
-// await waits until something is received from changes and is reports true. It
-// sends comments while the stream is quiet. Its error is that of the context, or
-// of sending.
+// await waits until changes receives a value for which is reports true. It sends comments while
+// the stream is quiet. It returns the error of the context, or of sending.
 func (s *stream) await(changes <-chan struct{}, is func() bool) error {
 	quiet := time.NewTimer(time.Until(s.wroteAt.Add(streamIdle)))
 	defer quiet.Stop()
@@ -116,7 +115,7 @@ func (s *stream) write(text string) error {
 func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error) {
 	if r.Method == http.MethodHead {
 		rw.Header().Set("Content-Type", "text/event-stream")
-		return // the connection can be used again
+		return // a normal end leaves the connection reusable
 	}
 	select {
 	case w.streams <- struct{}{}:
@@ -133,7 +132,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)},
 		checkedAt: time.Now()}
 	if r.admin != "" {
-		// With another role the browser reconnects and gets what that role may see.
+		// After a change of role the browser reconnects and receives what the new role may see.
 		role := r.session.Role
 		s.stillSignedIn = func() (bool, error) {
 			found, err := w.sessions.findUnnoted(r)
@@ -154,6 +153,6 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	}
 }
 
-// EndStreams ends the streams that pages follow, and those to come. It is to be
-// called when the service begins to stop, which would wait for them otherwise.
+// EndStreams ends all streams, including later ones. Call it when the service starts to shut
+// down, which would otherwise wait for them.
 func (w *Web) EndStreams() { w.endLife() }

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// pingWait is how long a page waits for the result of a ping.
+	// pingWait is the maximum time that a page waits for the result of a ping.
 	pingWait = 15 * time.Second
-	// countWait is how long a page counts what a replay would send.
+	// countWait is the maximum time to count what a replay would send.
 	countWait = 5 * time.Second
-	// onceLife is how long a form that works once can be filled in.
+	// onceLife is how long a one-time form is valid.
 	onceLife = 2 * time.Hour
 	maxOnce  = 1024
 	// maxPortalOnce is for partners, who cannot use up what admins have.
 	maxPortalOnce = 8192
 )
 
-// issueOnce returns a code that lets the session submit a form once. The response shows a
-// secret, and reloading it submits the form again.
+// issueOnce returns a code that lets the session submit a form once. The response to that form
+// shows a secret, and reloading the response submits the form again.
 func (h *subscriptionPages) issueOnce(r *request) string {
 	if r.portal.in() {
 		return h.portalCodes.issue(r.portal.session.ID)
@@ -71,8 +71,8 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	return showSent(u.ID, &d, err)
 }
 
-// showSent redirects to the attempt of a delivery that was sent at once. When it has no
-// result yet, err is [context.DeadlineExceeded] and the page says so.
+// showSent redirects to the attempt of a delivery that was sent immediately. If err is
+// [context.DeadlineExceeded] there is no result yet, and the page says so.
 func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, error) {
 	if err != nil && (d.ID == "" || !errors.Is(err, context.DeadlineExceeded)) {
 		return response{}, asProblem(err)
@@ -162,7 +162,7 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
 }
 
-// confirmRotate shows the effects of a rotation.
+// confirmRotate shows the effects of a secret rotation.
 func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -176,7 +176,7 @@ func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, 
 		h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
-// rotateSecret shows the new secret and the previous one in this response only.
+// rotateSecret rotates the secret. Only this response shows the new secret and the previous one.
 func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
@@ -212,30 +212,30 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 		before: before, old: append(u.OldSecrets, until)})}, nil
 }
 
-// newSecret is a signing secret that is shown once.
+// newSecret is a signing secret to show once.
 type newSecret struct {
 	subscription *webhook.Subscription
 	secret       webhook.SigningSecret
-	before       webhook.SigningSecret // the previous secret, which also signs until the last of old; nil for a new subscription
+	before       webhook.SigningSecret // the previous secret, which also signs until the last time of old; nil for a new subscription
 	old          []time.Time           // when each older secret expires
 }
 
-// replayForm is the form of a replay, and what it would send.
+// replayForm is the form of a replay, and a count of what it would send.
 type replayForm struct {
 	subscription *store.SubscriptionView
 	only         webhook.ReplayOnly
-	from, to     string // as they were typed, or as the fields of a browser have them
+	from, to     string // as typed, or in the format of the browser's fields
 	faults       []ui.FieldError
 	counted      bool
 	fields       webhook.ReplayFields
 	events       int64
-	deliveries   int64  // at least
-	late         bool   // it could not be counted in time
-	refused      string // why it cannot be done, "" when it can
+	deliveries   int64  // lower bound
+	late         bool   // the count timed out
+	refused      string // why the replay is not possible, "" when it is
 	curl         string
 }
 
-// body is the body of the same request to the API.
+// body returns the body of the same request to the API.
 func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	asked := struct {
 		From   string `json:"from,omitempty"`
@@ -245,13 +245,12 @@ func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	}{c.WithZone(p.from), c.WithZone(p.to), string(p.only), dryRun}
 	b, err := json.Marshal(asked)
 	if err != nil {
-		panic(err) // strings can be written
+		panic(err) // marshaling strings cannot fail
 	}
 	return ui.EscapeJSON(b)
 }
 
-// readReplay reads the form of a replay from the values of an address or a
-// body.
+// readReplay reads the form of a replay from a query or a body.
 func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
 	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")),
 		to: strings.TrimSpace(values.Get("to"))}
@@ -273,7 +272,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 	return p
 }
 
-// newReplay shows the form and, once it is filled in, the counts.
+// newReplay shows the form and, once it is complete, the counts.
 func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// ofSubscription links to the subscription of a page.
+// ofSubscription links to the subscription that a page belongs to.
 func ofSubscription(s *webhook.Subscription) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -109,7 +109,7 @@ func ofSubscription(s *webhook.Subscription) templ.Component {
 	})
 }
 
-// rotatePage asks before a secret is replaced.
+// rotatePage asks for confirmation before a secret is rotated.
 func rotatePage(f ui.Frame, s *store.SubscriptionView, once, refused, curl string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -665,7 +665,7 @@ func secretBox(name, id string, secret webhook.SigningSecret) templ.Component {
 	})
 }
 
-// replayPage is the form of a replay, and what it would send.
+// replayPage shows the form of a replay, and a count of what it would send.
 func replayPage(f ui.Frame, p *replayForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1039,12 +1039,12 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 	})
 }
 
-// fieldTime is a time as the value of a datetime-local input, "" if it is invalid.
+// fieldTime formats a time as the value of a datetime-local input, "" if it is invalid.
 func (p *replayForm) fieldTime(c ui.Clock, typed string) string {
 	return c.FieldValue(parseTime(c.WithZone(typed)))
 }
 
-// deletePage lists what a deletion loses.
+// deletePage lists what is deleted with a subscription.
 func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1228,7 +1228,7 @@ func deletePage(f ui.Frame, s *store.SubscriptionView, curl string) templ.Compon
 	})
 }
 
-// countedOf2 is a number of [store.Totals] with words for one and for more.
+// countedOf2 formats a count of [store.Totals] with its singular or plural noun.
 func countedOf2(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one

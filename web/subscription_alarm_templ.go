@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// subscriptionAlarms shows what needs attention.
+// subscriptionAlarms shows the problems of a subscription that need attention.
 func subscriptionAlarms(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -232,8 +232,8 @@ func subscriptionAlarms(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// failingBanner says since when and why a subscription fails, what waits, and what failed
-// permanently.
+// failingBanner shows since when and why a subscription fails, how many events wait, and how many
+// deliveries failed permanently.
 func failingBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -498,8 +498,8 @@ func failingBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// failedBanner offers to resend what failed permanently, of a subscription that is not
-// failing.
+// failedBanner offers to resend the permanently failed deliveries of a subscription that is no
+// longer failing.
 func failedBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -683,7 +683,7 @@ func resendForm(p *subscriptionPage, from time.Time, label string) templ.Compone
 	})
 }
 
-// permanentFailures counts the deliveries of the incident that failed permanently.
+// permanentFailures formats the number of permanently failed deliveries of the incident.
 func permanentFailures(p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -22,31 +22,31 @@ import (
 // subscriptionForm is the form that creates or edits a subscription.
 type subscriptionForm struct {
 	editing  *store.SubscriptionView // nil for a new one
-	programs []string                // to choose from; typed when there are manyPrograms
+	programs []string                // to choose from; a text field with manyPrograms
 	groups   []eventGroup
-	once     string // of a new one
-	was      string // what the form can change of the one that is changed, as it was when the form was made: see editionOf
+	once     string // one-time code of a new subscription's form
+	was      string // the edited fields as they were when the form was loaded: see editionOf
 
 	program, url, description, maxInFlight, maxPerSecond string
 	events                                               []string
-	ordered, active, remove                              bool // remove: the authorization header
+	ordered, active, remove                              bool // remove applies to the authorization header
 	authorization                                        string
 
 	errors  []ui.FieldError
-	changed []string // what another admin changed since the form was opened
+	changed []string // fields that another admin changed since the form was loaded
 	preview *pingPreview
 	curl    string
 
-	tokenCommand string // creates a program with a token, for an installation without any
+	tokenCommand string // creates a program with a token, when there is none
 }
 
-// eventGroup are event types whose names begin alike.
+// eventGroup is a group of event types whose names begin with the same word.
 type eventGroup struct {
 	name  string
 	types []*webhook.EventType
 }
 
-// subscriptionFields are the fields of the form by the parameters of the API.
+// subscriptionFieldIDs returns the fields of the form by the parameters of the API.
 func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
@@ -56,8 +56,8 @@ func subscriptionFieldIDs() map[string][2]string {
 	}
 }
 
-// groupsOf divides the catalog's types into groups. Names of types that are no
-// longer there stand in a group of their own, so that they can be given up.
+// groupsOf divides event types into groups. Subscribed types that the catalog no longer has form
+// their own group, so that they can be deselected.
 func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 	var groups []eventGroup
 	add := func(name string, t *webhook.EventType) {
@@ -95,8 +95,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 	}
 }
 
-// fields are what the form asks the store for. Whatever is wrong with them is
-// noted in the form.
+// fields returns the subscription fields that the form sets. It records invalid ones in the form.
 func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.SubscriptionFields {
 	f := webhook.SubscriptionFields{URL: &p.url, Events: &p.events, Description: &p.description, Ordered: &p.ordered}
 	if p.events == nil {
@@ -168,7 +167,7 @@ func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status in
 	return response{page: newSubscriptionPage(h.frame(r, "New subscription"), p), status: status}, nil
 }
 
-// create creates a subscription and shows its signing secret in this response only.
+// create creates a subscription. Only this response shows its signing secret.
 func (h *subscriptionPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -215,17 +214,16 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	return response{secret: true, page: secretPage(h.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
 }
 
-// pingPreview is what is found out of a URL while it is typed, and the first
-// ping that would be sent there.
+// pingPreview is the validation of a URL while it is typed, and the first ping to it.
 type pingPreview struct {
-	typed   bool   // there is a URL
-	fault   string // of the URL, "" when it is right
-	request string // the line and the header that HTTP itself adds
+	typed   bool   // the URL is not empty
+	fault   string // what is wrong with the URL, "" when it is valid
+	request string // request line and the headers that HTTP itself adds
 	header  [][2]string
 	body    []byte
 }
 
-// previewPing makes the ping as the dispatcher would, of ids that are made up.
+// previewPing builds the ping as the dispatcher would, with placeholder ids.
 func (h *subscriptionPages) previewPing(r *request, program, typed string, authorized bool) *pingPreview {
 	p := &pingPreview{typed: typed != ""}
 	if webhook.CheckIdentifier("program", program) != nil {
@@ -252,8 +250,8 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, autho
 	return p
 }
 
-// checkURL answers the script that sends what was typed: whether it can be
-// saved, and the first ping. It is asked by POST, since a URL may hold a secret.
+// checkURL responds to the script with the validation of a URL and the first ping. It uses POST
+// because a URL may hold a secret.
 func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -288,7 +286,7 @@ func (h *subscriptionPages) renderEdit(r *request, p *subscriptionForm, status i
 	return response{page: editSubscriptionPage(h.frame(r, "Edit subscription"), p), status: status}, nil
 }
 
-// perSecond writes a limit of requests per second, "" for none.
+// perSecond formats a limit of requests per second, "" for none.
 func perSecond(limit float64) string {
 	if limit == 0 {
 		return ""
@@ -296,20 +294,20 @@ func perSecond(limit float64) string {
 	return strconv.FormatFloat(limit, 'f', -1, 64)
 }
 
-// editionOf stands for what the form can change of a subscription, but for the
-// value of the authorization header, which is not told. What the service itself
-// changes, such as whether it is failing, is no part of it.
+// editionOf fingerprints the fields of a subscription that the form can change, except the value
+// of the authorization header, which stays secret. It excludes what the service changes itself,
+// such as whether the subscription is failing.
 func editionOf(s *webhook.Subscription) string {
 	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
 		s.HasAuthorizationHeader})
 	if err != nil {
-		panic(err) // texts, numbers and truths can be written
+		panic(err) // marshaling strings, numbers and booleans cannot fail
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
-// errStale refuses a form that was made of an older record.
+// errStale rejects a form that was loaded before another change of the record.
 var errStale = errors.New("web: the record was changed by another request")
 
 func (h *subscriptionPages) update(r *request) (response, error) {
@@ -353,8 +351,8 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
 }
 
-// renderStale shows the form again, as it was filled in, and what the record has
-// now instead. Sent again, it is of the record as it is now.
+// renderStale shows the form again as it was filled in, with the current values of the record.
+// Submitting it again overwrites those.
 func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (response, error) {
 	u, err := h.store.Subscriptions().View(context.WithoutCancel(r.Context()), p.editing.ID, 0)
 	if err != nil {
@@ -384,13 +382,12 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 	return h.renderEdit(r, p, http.StatusConflict)
 }
 
-// sameNames says whether two lists have the same names, in any order.
+// sameNames reports whether two lists have the same names in any order.
 func sameNames(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// changedText says for the audit what of a subscription was changed, without
-// secrets.
+// changedText describes the changes of a subscription for the audit log, without secrets.
 func changedText(before, after *webhook.Subscription, authorization **string) string {
 	var parts []string
 	if before.URL != after.URL {

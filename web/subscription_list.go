@@ -14,7 +14,7 @@ import (
 // subscriptionPages are the pages of subscriptions.
 type subscriptionPages struct {
 	*site
-	formCodes   *codes // the forms that work once, by session
+	formCodes   *codes // codes of one-time forms, by session
 	portalCodes *codes // the same in the portal
 }
 
@@ -28,7 +28,7 @@ type subscriptionRecords struct {
 	pager   ui.Pager
 	newRows *ui.NewRows
 	curl    string
-	failure string // the id of the request whose list could not be loaded, "" when it could
+	failure string // id of the request whose list could not be loaded, "" when it could
 }
 
 // subscriptionRow is a subscription with its state and the results of its attempts in
@@ -39,7 +39,7 @@ type subscriptionRow struct {
 	hours []webhook.Stat
 }
 
-// statHours is how many hours the chart in a row shows.
+// statHours is the number of hours in the chart of a row.
 const statHours = 24
 
 func (h *subscriptionPages) list(r *request) (response, error) {
@@ -66,12 +66,12 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 	return response{page: subscriptionsPage(f, &page), status: status}, nil
 }
 
-// arrived counts the subscriptions of a list that came after a mark.
+// arrived counts the subscriptions of a list that were stored after a mark.
 func (h *subscriptionPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
 	return h.store.Subscriptions().Arrived(r.Context(), r.program, q, mark)
 }
 
-// readList reads the rows of the page: three reads, however many there are.
+// readList reads the rows of the page in three reads, regardless of their number.
 func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err error) {
 	if page.newRows, err = h.newRows(r, page.list, h.arrived); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err
 	return nil
 }
 
-// asPartner returns what of a query a partner can ask of the own list.
+// asPartner returns the part of a query that the API supports for a partner's own list.
 func asPartner(q *webhook.ListQuery) map[string][]string {
 	own := webhook.ListQuery{Size: q.Size, Number: 1, Ranges: q.Ranges, Sort: q.Sort}
 	if len(own.Sort) == 0 {
@@ -112,7 +112,7 @@ func asPartner(q *webhook.ListQuery) map[string][]string {
 	}
 	for _, name := range []string{"status", "active", "event"} {
 		values, ok := q.Filters[name]
-		degraded := func(s string) bool { return s == string(webhook.HealthDegraded) } // which the API does not have
+		degraded := func(s string) bool { return s == string(webhook.HealthDegraded) } // a state that the API does not have
 		if values = slices.DeleteFunc(slices.Clone(values), degraded); ok && len(values) > 0 {
 			if own.Filters == nil {
 				own.Filters = make(map[string][]string)
@@ -123,8 +123,8 @@ func asPartner(q *webhook.ListQuery) map[string][]string {
 	return webhook.SubscriptionList.Values(&own)
 }
 
-// steps sums statistics up over steps of a length from one time to another. A
-// step in which there was nothing is zero.
+// steps sums statistics into steps of a given length between two times. A step without attempts
+// is zero.
 func steps(stats []webhook.Stat, from, to time.Time, long time.Duration) []webhook.Stat {
 	all := make([]webhook.Stat, int(to.Sub(from)/long))
 	for i := range all {
@@ -139,7 +139,7 @@ func steps(stats []webhook.Stat, from, to time.Time, long time.Duration) []webho
 	return all
 }
 
-// statSum sums all of them up.
+// statSum returns the sum of all statistics.
 func statSum(stats []webhook.Stat) (sum webhook.Stat) {
 	for i := range stats {
 		sum.Add(&stats[i])
@@ -147,8 +147,8 @@ func statSum(stats []webhook.Stat) (sum webhook.Stat) {
 	return sum
 }
 
-// rate renders the share of attempts that succeeded, "" when there were none.
-// Only what is all is 100 %, and only what is none is 0 %.
+// rate formats the share of attempts that succeeded, "" when there were none. It never rounds up
+// to 100 % or down to 0 %.
 func rate(s *webhook.Stat) string {
 	share, ok := s.SuccessRate()
 	switch {
@@ -162,7 +162,7 @@ func rate(s *webhook.Stat) string {
 	return strconv.FormatFloat(min(max(share*100, 0.1), 99.9), 'f', 1, 64) + " %"
 }
 
-// hoursText says in words what the chart in a row shows.
+// hoursText describes the chart of a row in words.
 func hoursText(sum *webhook.Stat) string {
 	if sum.Total() == 0 {
 		return "No attempts in the last 24 hours"
@@ -170,8 +170,8 @@ func hoursText(sum *webhook.Stat) string {
 	return rate(sum) + " of " + ui.Number(sum.Total()) + " attempts in the last 24 hours succeeded"
 }
 
-// export is the list of subscriptions as a file. Of a URL it has no
-// query, which may hold a secret.
+// export sends the list of subscriptions as a file. It omits the query of a URL, which may hold a
+// secret.
 func (h *subscriptionPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AllSubscriptionList, &export{
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,

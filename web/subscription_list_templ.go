@@ -701,8 +701,8 @@ func subscriptionLine(f ui.Frame, s *subscriptionRow) templ.Component {
 	})
 }
 
-// waitsFor says how far behind a subscription is: new events that are in no delivery yet,
-// and deliveries that have not completed. The child is the age of the oldest event.
+// waitsFor shows the backlog of a subscription: new events that are in no delivery yet, and
+// deliveries that have not completed. The child is the age of the oldest event.
 func waitsFor(events, deliveries int) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -19,29 +19,29 @@ import (
 
 const (
 	recentDeliveries = 10
-	maxAnswers       = 24      // kinds of responses that are listed one by one
-	pingLines        = 12      // of an answer to a ping that are shown
-	pingBytes        = 2 << 10 // the same
+	maxAnswers       = 24      // kinds of responses that are listed individually
+	pingLines        = 12      // shown lines of a response to a ping
+	pingBytes        = 2 << 10 // shown bytes of a response to a ping
 )
 
-// subscriptionPage is what the page of one subscription shows.
+// subscriptionPage is the data of a subscription's page.
 type subscriptionPage struct {
 	*store.SubscriptionView
 	state  ui.SubscriptionState
 	recent []deliveryRow // the newest first
-	ping   *pingResult   // nil when none was asked for
+	ping   *pingResult   // nil without one in the query
 	day    []webhook.Stat
 	week   []webhook.Stat
-	shown  string // which of the two the charts are of: 24h or 7d
+	shown  string // the period of the charts: 24h or 7d
 	curls  []subscriptionCurl
-	types  []string // the event types that a test can have, the subscribed ones first
+	types  []string // the event types to choose for a test, the subscribed ones first
 
 	incident *webhook.Incident // the newest, nil without any
 
-	disableAt time.Time // from when on a failed probe disables it; zero for never
+	disableAt time.Time // when a failed probe disables it; zero for never
 }
 
-// subscriptionCurl is a command that does over the API what the page does.
+// subscriptionCurl is a command with the API request of an action of the page.
 type subscriptionCurl struct{ name, command string }
 
 // pingResult is the result of a ping, a test or a probe.
@@ -124,16 +124,16 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	p.types = h.testTypes(u)
 	host, path, _ := ui.Endpoint(u.URL)
 	f := h.frame(r, cmp.Or(ui.Visible(firstLineOf(u.Description)), host+path))
-	f.Program = "" // the page is of one program, whichever is looked at
+	f.Program = "" // the page belongs to one program, whatever program is selected
 	f.Programs = nil
 	return response{page: subscriptionView(f, &p)}, nil
 }
 
-// waiting says how many events wait for the subscription.
+// waiting returns how many events wait for the subscription.
 func (p *subscriptionPage) waiting() string {
 	n := p.WaitingEvents
 	if p.incident != nil && p.incident.Open() {
-		n = p.incident.WaitingEvents // with those in deliveries
+		n = p.incident.WaitingEvents // including those in deliveries
 	}
 	switch n {
 	case 0:
@@ -144,8 +144,8 @@ func (p *subscriptionPage) waiting() string {
 	return atLeast(n, n >= store.MaxWaiting) + " events wait"
 }
 
-// failed returns the incident whose deliveries failed permanently and can be resent: the
-// open one, or the last one while the subscription has not been resent; nil for none.
+// failed returns the incident whose permanently failed deliveries can be resent: the open one, or
+// the last one until its deliveries are resent; nil for none.
 func (p *subscriptionPage) failed() *webhook.Incident {
 	i := p.incident
 	if i == nil || !p.DeletedAt.IsZero() || !canResend(i) || !i.Open() && p.ResendFrom.IsZero() || p.resending(i) != nil {
@@ -154,8 +154,8 @@ func (p *subscriptionPage) failed() *webhook.Incident {
 	return i
 }
 
-// resendSince is from when on events are resent: at the earliest of the subscription's
-// and the incident's own time.
+// resendSince is the start of the time range to resend: the earlier of the subscription's and the
+// incident's own start.
 func (p *subscriptionPage) resendSince(i *webhook.Incident) time.Time {
 	from := resendFrom(i)
 	if !p.ResendFrom.IsZero() && p.ResendFrom.Before(from) {
@@ -176,7 +176,7 @@ func (p *subscriptionPage) resending(i *webhook.Incident) *webhook.Replay {
 	return nil
 }
 
-// testTypes returns the event types that a test can have, the subscribed ones first.
+// testTypes returns the event types to choose for a test, the subscribed ones first.
 func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
 	names := slices.DeleteFunc(h.eventNames(), func(name string) bool { return name == webhook.EventPing })
 	slices.SortStableFunc(names, func(a, b string) int {
@@ -212,7 +212,7 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	}
 	d, err := h.store.Deliveries().Get(r.Context(), u.ProgramID, u.ID, id)
 	if isCallerError(err) {
-		return nil, nil // it does not exist, or was removed
+		return nil, nil // it does not exist, or was pruned
 	}
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 	if n := len(d.Attempts); n > 0 {
 		p.first = &d.Attempts[0]
 		if p.probe {
-			p.first = &d.Attempts[n-1] // it may have repeated a delivery
+			p.first = &d.Attempts[n-1] // an earlier attempt may not have been a probe
 		}
 		if !r.portal.in() {
 			p.answer = firstLines(p.first)
@@ -307,7 +307,7 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 	return results, success, latencies
 }
 
-// deliveriesIn is the address of the deliveries that were created in a span of time.
+// deliveriesIn is the address of the deliveries that were created within a time range.
 func (p *subscriptionPage) deliveriesIn(from time.Time, long time.Duration) string {
 	return ui.Address("/deliveries", url.Values{
 		"filter[subscription_id]": {p.ID}, "filter[created_at.from]": {webhook.FormatTime(from)},
@@ -315,7 +315,7 @@ func (p *subscriptionPage) deliveriesIn(from time.Time, long time.Duration) stri
 	})
 }
 
-// quantileText renders a quantile of how long attempts took, "" without any.
+// quantileText formats a quantile of attempt durations, "" without any.
 func quantileText(s *webhook.Stat, q float64) string {
 	t, ok := s.Durations.Quantile(q)
 	if !ok {
@@ -327,9 +327,9 @@ func quantileText(s *webhook.Stat, q float64) string {
 // responseCount counts one kind of response.
 type responseCount struct {
 	answer, meaning string
-	todo            string // what to do about it, "" for nothing
-	state           string // whose colour it has
-	filter, value   string // of the list of deliveries; "" where it is of several
+	todo            string // recommended action, "" for none
+	state           string // state whose color it has
+	filter, value   string // filter for the list of deliveries; "" when several responses are combined
 	n, of           int64
 }
 
@@ -367,7 +367,7 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	return all
 }
 
-// share renders the share of all attempts.
+// share formats the share of all attempts.
 func (a *responseCount) share() string {
 	return strconv.FormatFloat(float64(a.n)/float64(max(a.of, 1))*100, 'f', 1, 64) + " %"
 }
@@ -425,7 +425,7 @@ func percent(r *webhook.Replay) string {
 	return strconv.FormatInt(r.Scanned*100/r.Total, 10) + " %"
 }
 
-// doReplay names what a replay sends.
+// doReplay describes what a replay sends.
 func doReplay(only webhook.ReplayOnly) string {
 	switch only {
 	case webhook.ReplayFailed:

@@ -370,7 +370,7 @@ func subscriptionView(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// subscriptionTitle is the head of the page of one subscription. Its children are the actions.
+// subscriptionTitle is the head of a subscription's page. Its children are the actions.
 func subscriptionTitle(f ui.Frame, s *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -525,8 +525,8 @@ func subscriptionTitle(f ui.Frame, s *subscriptionPage) templ.Component {
 	})
 }
 
-// pingForm is the ping button. The result replaces the element #ping, or is on the page
-// that it redirects to.
+// pingForm is the ping button. The result replaces the element #ping, or appears on the page that
+// the form redirects to.
 func pingForm(id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1707,7 +1707,7 @@ func pingShown(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// subscriptionNumbers are the statistics.
+// subscriptionNumbers shows the statistics.
 func subscriptionNumbers(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1952,7 +1952,7 @@ func figuresOf(name string, sum *webhook.Stat) templ.Component {
 	})
 }
 
-// answersTable counts the responses, with a bar each.
+// answersTable shows the number of each response, with a bar.
 func answersTable(p *subscriptionPage, sum *webhook.Stat) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2130,7 +2130,7 @@ func answersTable(p *subscriptionPage, sum *webhook.Stat) templ.Component {
 	})
 }
 
-// recentTable lists deliveries of one subscription.
+// recentTable lists the recent deliveries of a subscription.
 func recentTable(f ui.Frame, rows []deliveryRow) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -9,11 +9,11 @@ import (
 	"service/webhook"
 )
 
-// subscriptionStates are what a page shows of the states of subscriptions, by their ids.
+// subscriptionStates are the states of subscriptions by id.
 type subscriptionStates map[string]ui.SubscriptionState
 
-// subscriptionStates reads what the attempts of subscriptions came to in the last hour:
-// one read, however many there are.
+// subscriptionStates reads the results of the subscriptions' attempts in the last hour in one
+// read, regardless of their number.
 func (h *site) subscriptionStates(ctx context.Context, now time.Time, subs []webhook.Subscription) (subscriptionStates, error) {
 	if len(subs) == 0 {
 		return nil, nil
@@ -36,7 +36,7 @@ func (h *site) subscriptionState(ctx context.Context, now time.Time, s *webhook.
 	return states[s.ID], err
 }
 
-// lastResult is the last attempt of a subscription that is known, zero for none.
+// lastResult returns the last known attempt of a subscription, zero for none.
 func lastResult(s *store.SubscriptionView) *store.DeliveryEnd {
 	if s.Success.Attempt.StartedAt.After(s.Failure.Attempt.StartedAt) {
 		return &s.Success
@@ -44,7 +44,7 @@ func lastResult(s *store.SubscriptionView) *store.DeliveryEnd {
 	return &s.Failure
 }
 
-// subscriptionsOf are the subscriptions of summaries.
+// subscriptionsOf returns the subscriptions of summaries.
 func subscriptionsOf(all []store.SubscriptionSummary) []webhook.Subscription {
 	subs := make([]webhook.Subscription, len(all))
 	for i := range all {

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// degradedBanner says why a subscription is degraded.
+// degradedBanner explains why a subscription is degraded.
 func degradedBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

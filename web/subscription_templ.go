@@ -10,7 +10,7 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// subscriptionOf names the subscription of a delivery, its host and its program.
+// subscriptionOf shows the subscription of a delivery, its host and its program.
 func subscriptionOf(d *deliveryRow) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -186,7 +186,7 @@ func subscriptionOf(d *deliveryRow) templ.Component {
 	})
 }
 
-// endpointOf is the URL of a subscription as a link to its page, with its program and ID.
+// endpointOf links the URL of a subscription to its page, with its program and ID.
 func endpointOf(url, programID, id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

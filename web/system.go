@@ -11,26 +11,26 @@ import (
 	"service/webhook"
 )
 
-// systemPages are the pages of the service itself.
+// systemPages are the pages about the service itself.
 type systemPages struct{ *site }
 
-// Certificate is one that the service shows to those who call it.
+// Certificate is a TLS certificate of the service.
 type Certificate struct {
 	Names  []string
 	Issuer string
 	Ends   time.Time // zero while there is none
 
-	Failing time.Time // since when it cannot be had, or renewed; zero if it can
-	Fault   string    // why not, with Failing
+	Failing time.Time // since when it cannot be obtained or renewed; zero if it can
+	Fault   string    // the reason, set with Failing
 }
 
-// Setting is one of the flags that the service runs with; secrets are already masked.
+// Setting is a flag of the running service; secrets are already masked.
 type Setting struct {
 	Name, Value string
-	Source      string // where the value comes from: "default", or in words
+	Source      string // source of the value: "default", or in words
 }
 
-// systemRecord is what the page of the system shows.
+// systemRecord is the data of the system page.
 type systemRecord struct {
 	store        store.System
 	disk         store.Disk
@@ -40,12 +40,12 @@ type systemRecord struct {
 	notReady     string
 	up           time.Duration
 	retention    string
-	delivered    string // the retention of deliveries that succeeded; "" is the same
+	delivered    string // retention of successful deliveries; "" is the same
 	certificates []Certificate
 	settings     []Setting
 	checks       []store.Finding
 	driver       string
-	text         string // the same as text, to be copied
+	text         string // the page as text, to copy
 }
 
 func (h *systemPages) show(r *request) (response, error) {
@@ -85,7 +85,7 @@ func (h *systemPages) show(r *request) (response, error) {
 	return response{page: systemPage(h.frame(r, "System"), h.site, &s)}, nil
 }
 
-// checkBadge is the status that a check is shown as.
+// checkBadge returns the state that a check is shown as.
 func checkBadge(l store.Level) string {
 	switch l {
 	case store.LevelOK:
@@ -96,8 +96,8 @@ func checkBadge(l store.Level) string {
 	return "failed"
 }
 
-// supportText is the state of the service in plain text, for a support request:
-// without secrets, names of partners or URLs.
+// supportText describes the service in plain text for a support request. It omits secrets, names
+// of partners and URLs.
 func (h *systemPages) supportText(s *systemRecord) string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
@@ -157,8 +157,8 @@ func (h *systemPages) releaseHold(r *request) (response, error) {
 	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Deliveries resumed."}}, nil
 }
 
-// spacedUnit returns a duration as pages show it, 30 d for 30d. It returns any other
-// value of a flag unchanged.
+// spacedUnit formats a duration as pages show it, 30 d for 30d. It returns any other value of a
+// flag unchanged.
 func spacedUnit(value string) string {
 	n := len(value) - 1
 	if n < 1 || strings.Trim(value[:n], "0123456789") != "" || !strings.Contains("dhms", value[n:]) {

@@ -1450,7 +1450,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 	})
 }
 
-// forecastDetails say how large the database will be.
+// forecastDetails describe the expected size of the database.
 func forecastDetails(c ui.Clock, y *store.Forecast) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -14,12 +14,12 @@ import (
 // tokenPages are the pages of tokens.
 type tokenPages struct{ *site }
 
-// tokenRecords is a page of the tokens.
+// tokenRecords is a page of the list of tokens.
 type tokenRecords struct {
 	list   *ui.Listing
 	tokens []webhook.Token
 	pager  ui.Pager
-	same   string // the command that lists them in a terminal
+	same   string // the command that prints the list in a terminal
 	failed string // the id of this request when the rows could not be loaded, "" when they could
 }
 
@@ -66,8 +66,8 @@ type tokenForm struct {
 	errors              []ui.FieldError
 }
 
-// tokenDays are the lifetimes of a token in days, by the value of the field; 0 does not
-// expire. tokenLives are the options of that field.
+// tokenDays are the lifetimes of a token in days, by the value of the field; 0 does not expire.
+// tokenLives are the options of that field.
 var (
 	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
 	tokenLives = []ui.Option{{Value: "7", Label: "7 days"}, {Value: "30", Label: "30 days"}, {Value: "90", Label: "90 days"},
@@ -80,7 +80,7 @@ var tokenFields = map[string][2]string{
 	"scope": {"scope-" + string(webhook.ScopeWebhooksRead), "Scopes"}, "expires": {"days", "Expires after"},
 }
 
-// fullPreset names the choice of fullScopes, everything that a token of one program may do.
+// fullPreset is the name of the preset with fullScopes, all scopes of a program token.
 const (
 	fullPreset = "full"
 	fullScopes = "webhooks.read,webhooks.write,events.read,events.write"
@@ -98,8 +98,8 @@ var scopePresets = []scopePreset{
 	{string(webhook.ScopePlatform), "Platform", string(webhook.ScopePlatform)},
 }
 
-// platform reports whether the form is that of a platform token, which has no program and no
-// other scope.
+// platform reports whether the form creates a platform token, which has no program and only its
+// own scope.
 func (t *tokenForm) platform() bool { return t.scopes[webhook.ScopePlatform] }
 
 // choices are the scopes to choose from.
@@ -148,7 +148,7 @@ func (h *tokenPages) newForm(r *request) (response, error) {
 	return response{page: newTokenPage(h.frame(r, "New token"), &f)}, nil
 }
 
-// create creates a token and shows it in the response to this request only.
+// create creates a token. Only this response shows it.
 func (h *tokenPages) create(r *request) (response, error) {
 	form, err := r.form()
 	if err != nil {
@@ -190,7 +190,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand(&token)), secret: true}, nil
 }
 
-// listCommand is a first request with a new token.
+// listCommand is a first request that uses a new token.
 func (h *tokenPages) listCommand(t *webhook.Token) string {
 	if t.Platform() {
 		return h.curl.Command("GET", "/v2/programs", "")

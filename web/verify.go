@@ -1,17 +1,17 @@
 package web
 
-// snippet is how to verify a delivery in one language.
+// snippet is code that verifies a delivery in one language.
 type snippet struct{ language, code string }
 
-// The shell commands that make a signature: the first sets KEY from SECRET, the second signs
-// its standard input with KEY.
+// Shell commands that create a signature: the first sets KEY from SECRET, the second signs its
+// standard input with KEY.
 const (
 	decodeSecret = `KEY=$(printf %s "${SECRET#whsec_}" | base64 -d | od -An -tx1 -v | tr -d ' \n')`
 	signInput    = `openssl dgst -sha256 -mac HMAC -macopt "hexkey:$KEY" -binary | base64`
 )
 
-// verifySnippets verify the signature of a delivery, as any library of Standard Webhooks
-// does. SECRET is the signing secret of the subscription.
+// verifySnippets verify the signature of a delivery, as any library of Standard
+// Webhooks does. SECRET is the signing secret of the subscription.
 func verifySnippets() []snippet {
 	return []snippet{
 		{"Shell", "# prints the signature that webhook-signature must contain; SECRET is whsec_…, ID and TIMESTAMP\n" +

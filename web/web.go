@@ -1,16 +1,14 @@
 // Package web serves the admin UI: its pages, and the sessions of admins.
 //
-// Without a session every page only says how to sign in. Each route needs a role, and
-// pages show only what the role of the visitor allows. Other sites cannot send forms
-// to the pages. Text from outside is shown as text, never as markup. Pages
-// work without JavaScript.
+// Without a session every page shows only how to sign in. Each route needs a role, and pages show
+// only links and forms that the role of the visitor allows. Other sites cannot send forms to the
+// pages. Text from outside is shown as text, never as markup. Pages work without JavaScript.
 //
 // # How a page is made
 //
-// A noun has its own files, token.go with the handlers and token.templ with the
-// pages, its lines in routes, and, if the shared styles do not suffice, a file in
-// assets/src that style.css there imports. A handler takes a *request and returns
-// a response or an error:
+// A noun has its own files, token.go with the handlers and token.templ with the pages, its lines
+// in routes, and, if the shared styles do not suffice, a file in assets/src that style.css there
+// imports. A handler takes a *request and returns a response or an error:
 //
 //	func (h *tokenPages) show(r *request) (response, error) {
 //		t, err := h.store.Token(r.Context(), r.PathValue("id"))
@@ -20,22 +18,19 @@
 //		return response{page: tokenPage(h.frame(r, "Token "+t.Hint), &t)}, nil
 //	}
 //
-// The handlers of a noun are methods of one type, such as tokenPages, which
-// embeds what all share, a site. Web.serve runs them: it alone writes responses
-// and logs errors.
+// The handlers of a noun are methods of one type, such as tokenPages, which embeds site, the
+// shared part. Web.serve runs them: no other code writes responses or logs errors.
 //
-// Links are GET. Changes are forms sent by POST, whose response is a redirect with
-// a note of what was done. A mistake of the visitor is a *problem, or a page with
-// status 422 that shows the form again with the errors at its fields
-// ([ui.FieldErrors]). A page with a secret must say so (response.secret).
+// Links are GET. Changes are forms sent by POST, whose response is a redirect with a note of what
+// was done. A mistake of the visitor is a *problem, or a page with status 422 that shows the form
+// again with the errors at its fields ([ui.FieldErrors]). A page with a secret must say so
+// (response.secret).
 //
-// A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which
-// has its one h1. Package ui has what pages are made of. The clock of the frame
-// formats times: @f.Clock.Ago(t). Text from outside that stands in a line
-// goes through [ui.Visible], a body through [ui.BodyBlock].
+// A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which has its one h1.
+// Package ui has the components. The clock of the frame formats times: @f.Clock.Ago(t). Text from
+// outside goes through [ui.Visible], a body through [ui.BodyBlock].
 //
-// go generate ./... renews the generated code of the pages and the assets. It is
-// committed with its source.
+// go generate ./... generates the code of the pages and the assets. Both are committed.
 package web
 
 // Generated code names its source relative to the root of the module.
@@ -64,20 +59,18 @@ import (
 // Config configures the admin UI.
 type Config struct {
 	Store  *store.Store
-	Logger *slog.Logger // nil logs nothing
+	Logger *slog.Logger // nil disables logging
 
 	Version string    // of this binary
-	Started time.Time // when this process started
+	Started time.Time // start of this process
 
-	// Secure says that browsers see the pages over HTTPS, from this process or
-	// from a proxy before it: cookies are never sent without it then.
+	// Secure means that browsers use HTTPS, to this process or to a proxy in front of it: cookies
+	// are then restricted to HTTPS.
 	Secure bool
 
-	// What stands in commands to copy. Program is this binary as it is typed
-	// into a shell, quoted if need be; "" is service. BaseURL is where the API
-	// and the pages are reached, without a final slash. CAFile is the
-	// certificate that clients must be told to trust, "" when it is one they
-	// trust anyway.
+	// Values for commands to copy. Program is this binary as typed into a shell, quoted if
+	// necessary; "" is service. BaseURL is the base URL of the API and the pages, without a final
+	// slash. CAFile is the certificate that clients must trust, "" when they trust it already.
 	Program string
 	BaseURL string
 	CAFile  string
@@ -86,63 +79,61 @@ type Config struct {
 	// these and at localhost; without any, at the domain that a browser opened.
 	Domains []string
 
-	// Settings are the flags it runs with, without secrets. Certificates
-	// returns those it shows; nil for none.
+	// Settings are the flags of this process, without secrets. Certificates returns the TLS
+	// certificates of the service; nil for none.
 	Settings     []Setting
 	Certificates func() []Certificate
 
-	// Checks returns what the checks of the service come to; nil for none. It is
-	// asked once a page of the system.
+	// Checks returns the results of the service's checks; nil for none. The system page calls it
+	// once per request.
 	Checks func(context.Context) []store.Finding
 
 	// Portal is how the portal of partners looks.
 	Portal PortalConfig
 
-	// Rules are those for subscriptions, and MaxSubscriptions is how many a
-	// program may have; 0 is no limit. BatchSize is the maximum number of
-	// events in a delivery.
+	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program; 0 is no
+	// limit. BatchSize is the maximum number of events in a delivery.
 	Rules            webhook.SubscriptionRules
-	DisableAfter     time.Duration // after which a failing subscription is disabled; 0 is never
+	DisableAfter     time.Duration // time until a failing subscription is disabled; 0 is never
 	MaxSubscriptions int
 	BatchSize        int
 
-	// AlertURL says that alerts are also sent to --alert-url, and Email that there is a
-	// mail server for them.
+	// AlertURL reports that alerts are also sent to --alert-url, and Email that a mail server is
+	// configured for them.
 	AlertURL, Email bool
 
-	// Backlog returns what waits for the subscriptions of a program, or of all when
-	// that is ""; nil when that is not known. It is asked once an overview.
+	// Backlog returns the backlog of the subscriptions of a program, or of all for ""; nil when
+	// unknown. Each overview calls it once.
 	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
 
 	// OIDC is the OpenID Connect provider through which admins sign in; nil for none.
 	OIDC *oidc.Provider
 
-	// Ready says whether the service accepts and delivers events: nil, or why
-	// not, in words for admins. It is asked once an overview, and for other pages
-	// at most once a second.
+	// Ready reports whether the service accepts and delivers events: nil, or why not, in words
+	// for admins. Each overview calls it once, other pages at most once per second.
 	Ready func(context.Context) error
 }
 
-// Web is the admin UI: a handler for every path that is not the API's. Its
-// methods may be called from any goroutine.
+// Web is the admin UI: a handler for every path outside the API. Its methods are safe for
+// concurrent use.
 //
-// Sessions are in the store; links, and counts of wrong passwords, are kept in
-// memory: a restart ends the ones and forgives the others.
+// Sessions are in the store. Links and counts of wrong passwords are in memory: a restart ends
+// the links and resets the counts.
 type Web struct {
 	*site
 	sessions *sessions
 	pages    pages
 	mux      *http.ServeMux
-	roles    map[string]webhook.Role // that routes need, by their pattern
+	roles    map[string]webhook.Role // minimum role of each route, by its pattern
 	origins  *http.CrossOriginProtection
-	noteKey  [32]byte        // signs what a page says once
-	streams  chan struct{}   // one slot for each stream that runs
+	noteKey  [32]byte        // signs notes
+	streams  chan struct{}   // one slot for each open stream
 	life     context.Context // ends with EndStreams
 	endLife  context.CancelFunc
 	gzips    sync.Pool
 }
 
-// pages has the handlers, by noun.
+// pages has the handlers by noun.
 type pages struct {
 	signIn        *signInPages
 	account       *accountPages
@@ -206,24 +197,24 @@ func New(cfg Config) *Web {
 		portal: &portalPages{site: shared, sessions: w.sessions, pace: &portalPace{next: make(map[string]time.Time)},
 			roleOf: w.roleOf},
 	}
-	w.gzips.New = func() any { return gzip.NewWriter(nil) } // most of a megabyte each: reused
+	w.gzips.New = func() any { return gzip.NewWriter(nil) } // almost a megabyte each: reused
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
 	w.mux = w.newMux()
 	return w
 }
 
-// route is a path of the pages, and who may use it.
+// route is a path of the pages, and its minimum role.
 type route struct {
 	path string       // a pattern of [http.ServeMux]
-	role webhook.Role // the least that may use it, or anyone
+	role webhook.Role // minimum role, or anyone
 	kind routeKind
 	by
 }
 
 // The column role of the routes.
 const (
-	anyone   = webhook.Role("") // without a session: signing in
+	anyone   = webhook.Role("") // no session required: signing in
 	viewer   = webhook.RoleViewer
 	operator = webhook.RoleOperator
 	owner    = webhook.RoleOwner
@@ -233,8 +224,8 @@ const (
 	writer = webhook.Role("portal " + webhook.PortalWrite)
 )
 
-// routeKind tells pages from what pages request by themselves, which does not keep the
-// session alive.
+// routeKind distinguishes pages from background requests of pages, which do not extend the
+// session.
 type routeKind int
 
 const (
@@ -258,8 +249,7 @@ func (w *Web) newMux() *http.ServeMux {
 	return m
 }
 
-// guard returns the handler of a route, which refuses those who may not use it. No
-// other place decides that.
+// guard returns the handler of a route with its access check. No other code decides on access.
 func (w *Web) guard(t route) handler {
 	switch {
 	case t.role == anyone:
@@ -272,9 +262,9 @@ func (w *Web) guard(t route) handler {
 	return w.pages.signIn.requireSession(w.requireRole(t.role, w.withPrograms(t.handle)))
 }
 
-// requireRole passes on requests of admins whose role allows them. The role is that of
-// this moment: the session is read with each request. Pages then show only the links
-// and forms that the role allows.
+// requireRole passes on requests of admins whose role allows them. Each request reads the
+// session, and with it the current role. Pages then show only the links and forms that the role
+// allows.
 func (w *Web) requireRole(need webhook.Role, do handler) handler {
 	return func(r *request) (response, error) {
 		has := r.session.Role
@@ -471,8 +461,7 @@ func (w *Web) portalRoutes() []route {
 	return all
 }
 
-// withPrograms tells a page of an admin what programs there are, and how the service
-// is.
+// withPrograms adds the list of programs and the status of the service to a request.
 func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (response, error) {
 		if r.Method == http.MethodGet {

@@ -6,7 +6,7 @@ import (
 	"service/webhook"
 )
 
-// actionVerbs are the verbs of actions that pages have another word for.
+// actionVerbs are the verbs of actions that pages call by another verb.
 var actionVerbs = map[string]string{
 	"redeliver":         "resend",
 	"update":            "edit",
@@ -17,7 +17,7 @@ var actionVerbs = map[string]string{
 	"revoke_invitation": "revoke invitation of",
 }
 
-// actionLabels are the actions whose label is not their verb and their noun.
+// actionLabels are the labels of actions that do not consist of verb and noun.
 var actionLabels = map[webhook.Action]string{
 	webhook.ActionSessionBegin:       "Sign in",
 	webhook.ActionSessionEnd:         "Sign out",
@@ -30,7 +30,7 @@ var actionLabels = map[webhook.Action]string{
 	webhook.ActionKeyRotate:          "Rotate encryption key",
 }
 
-// ActionLabel names an action as the pages name it: Resend delivery, Edit subscription.
+// ActionLabel returns the label of an action on pages: Resend delivery, Edit subscription.
 func ActionLabel(a webhook.Action) string {
 	if label, ok := actionLabels[a]; ok {
 		return label

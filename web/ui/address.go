@@ -14,7 +14,7 @@ func Address(path string, values url.Values) string {
 	return path + "?" + strings.NewReplacer("%5B", "[", "%5D", "]").Replace(values.Encode())
 }
 
-// InProgram returns path with the program parameter set, or path itself for "".
+// InProgram returns path with the program parameter set, or path unchanged for "".
 func InProgram(path, program string) string {
 	if program == "" {
 		return path

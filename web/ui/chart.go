@@ -10,26 +10,26 @@ import (
 
 // Chart is one or more series over a common axis, usually time.
 type Chart struct {
-	ID       string // which the page has once
-	Name     string // what it shows: Deliveries per minute
-	StepName string // what a step is, as the heading of the table's first column: Minute
+	ID       string // unique on the page
+	Name     string // title: Deliveries per minute
+	StepName string // heading of the table's first column, one step: Minute
 	Labels   []string
 	Series   []Series
-	Max      float64              // the height of the drawing, when it is known; 0 is that of the greatest number
-	Log      bool                 // lines whose values differ by more than logFrom times have a logarithmic axis
-	Format   func(float64) string // of a number; nil is grouped, without decimals
-	Links    []string             // what each label leads to: nil for none
-	Pick     string               // the property whose time the links narrow, when a span of them can be picked; "" when not
+	Max      float64              // top of the axis when it is known; 0 means the greatest number
+	Log      bool                 // lines use a logarithmic axis when their values differ by more than logFrom times
+	Format   func(float64) string // formats a number; nil groups thousands, without decimals
+	Links    []string             // link of each label: nil for none
+	Pick     string               // property whose time range the visitor can select in the chart; "" for none
 }
 
-// Series is one series of a chart: a value for each label. NaN is no value.
+// Series is one series of a chart: a value for each label. NaN means no value.
 type Series struct {
 	Name   string
-	State  string // success, failed, retryable or pending, whose colour it has; "" is the accent's
+	State  string // success, failed, retryable or pending, which sets the color; "" is the accent color
 	Values []float64
 }
 
-// The drawing's own units. The style sheet stretches it to the width there is.
+// Dimensions in the chart's own units. The style sheet stretches it to the available width.
 const (
 	chartWidth  = 600
 	chartHeight = 120
@@ -46,7 +46,7 @@ func (c *Chart) formatValue(v float64) string {
 	}
 }
 
-// logFrom is how many times the least value the greatest must be for a logarithmic axis.
+// logFrom is the ratio of the greatest to the least value that makes an axis logarithmic.
 const logFrom = 20
 
 // axis is the vertical axis of a chart, from low to top.
@@ -55,7 +55,7 @@ type axis struct {
 	log      bool
 }
 
-// axis fits the greatest of the bars, or of the lines, at least 1, unless it is known.
+// axis returns an axis that fits the highest bar or line, at least 1, unless Max is set.
 func (c *Chart) axis(stacked bool) axis {
 	if c.Max > 0 {
 		return axis{top: c.Max}
@@ -83,7 +83,7 @@ func (c *Chart) axis(stacked bool) axis {
 	return a
 }
 
-// at is where a value is on the axis, from 0 to 1.
+// at returns the position of a value on the axis, from 0 to 1.
 func (a axis) at(v float64) float64 {
 	if !a.log {
 		return v / a.top
@@ -102,8 +102,8 @@ func (a axis) middle() float64 {
 	return a.top / 2
 }
 
-// ticks are what the axis says at its top, its middle and its bottom. The middle is left
-// out where the values are counts and it is none.
+// ticks are the labels at the top, middle and bottom of the axis. A count has no label in the
+// middle if that is not a whole number.
 func (c *Chart) ticks(a axis) [3]string {
 	t := [3]string{c.formatValue(a.top), c.formatValue(a.middle()), c.formatValue(a.low)}
 	if a.low == 0 {
@@ -115,7 +115,7 @@ func (c *Chart) ticks(a axis) [3]string {
 	return t
 }
 
-// at is a number for drawing: nothing is drawn as 0.
+// at returns a number for drawing: no value is drawn as 0.
 func (s *Series) at(i int) float64 {
 	if i >= len(s.Values) || math.IsNaN(s.Values[i]) || math.IsInf(s.Values[i], 0) || s.Values[i] < 0 {
 		return 0
@@ -123,7 +123,7 @@ func (s *Series) at(i int) float64 {
 	return s.Values[i]
 }
 
-// roundUp is the next round number: 1, 1.5, 2, 3, 4, 5, 6 or 8 times a power of ten.
+// roundUp returns the next round number: 1, 1.5, 2, 3, 4, 5, 6 or 8 times a power of ten.
 func roundUp(v float64) float64 {
 	p := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, m := range []float64{1, 1.5, 2, 3, 4, 5, 6, 8, 10} {
@@ -158,7 +158,7 @@ func (c *Chart) bars() []bar {
 	return all
 }
 
-// path is the line of a series; steps without a number are gaps.
+// path is the line of a series; steps without a value are gaps.
 func (c *Chart) path(s *Series, axis axis) string {
 	var b strings.Builder
 	move := true
@@ -170,7 +170,7 @@ func (c *Chart) path(s *Series, axis axis) string {
 		}
 		x, y := float64(i)*step, SVGLength(chartHeight-axis.at(s.at(i))*chartHeight)
 		if next := i + 1; move && (next >= len(s.Values) || math.IsNaN(s.Values[next])) {
-			// A number alone is a line of its step's width, so that it can be seen.
+			// A single value is a line of its step's width, so that it is visible.
 			from, to := max(0, x-step*0.4), min(chartWidth, x+step*0.4)
 			b.WriteString("M" + SVGLength(from) + " " + y + "h" + SVGLength(to-from))
 			continue
@@ -182,16 +182,16 @@ func (c *Chart) path(s *Series, axis axis) string {
 	return b.String()
 }
 
-// SVGLength formats a length in a drawing's units, rounded to a tenth.
+// SVGLength formats a length in the units of a drawing, rounded to a tenth.
 func SVGLength(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// sparkWidth and sparkHeight are of a line among words.
+// sparkWidth and sparkHeight are the dimensions of a sparkline within text.
 const (
 	sparkWidth  = 80
 	sparkHeight = 20
 )
 
-// sparkPath is the line of a sparkline whose numbers go from 0 to top.
+// sparkPath is the line of a sparkline with numbers from 0 to top.
 func sparkPath(values []float64, top float64) string {
 	var b strings.Builder
 	s := Series{Values: values}
@@ -209,7 +209,7 @@ func sparkPath(values []float64, top float64) string {
 	return b.String()
 }
 
-// The bars of StatBars.
+// Dimensions of the bars of StatBars.
 const (
 	statWidth  = 4
 	statHeight = 20

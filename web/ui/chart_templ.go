@@ -217,8 +217,8 @@ func Lines(c *Chart) templ.Component {
 	})
 }
 
-// figure is a chart with its axis. The script reads the values from the table below it, and
-// shows those that the visitor points at.
+// figure shows a chart with its axis. The script reads the values from the table below it, and
+// shows the ones at the pointer.
 func figure(c *Chart, axis axis, kind string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -593,7 +593,7 @@ func SeriesClass(state string) string {
 	return "state-" + state
 }
 
-// sparkline is a line among words. What it says is read aloud instead.
+// sparkline is a line within text. Screen readers read its label instead.
 func sparkline(says string, values []float64, top float64) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -662,8 +662,8 @@ func sparkline(says string, values []float64, top float64) templ.Component {
 	})
 }
 
-// StatBars is a small chart of attempts by result, a stacked bar for each of stats.
-// Screen readers read the label instead.
+// StatBars is a small chart of attempts by result, with a stacked bar for each of stats. Screen
+// readers read the label instead.
 func StatBars(label string, stats []webhook.Stat) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

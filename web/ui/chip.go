@@ -8,8 +8,7 @@ import (
 	"service/webhook"
 )
 
-// filterNames are what people call the properties of a list that have another name in
-// the API.
+// filterNames are the display names of properties that have another name in the API.
 var filterNames = map[string]string{
 	"active":             "Delivery",
 	"attempts_made.from": "Attempts",
@@ -38,7 +37,7 @@ var filterNames = map[string]string{
 	"user_id":            "User",
 }
 
-// filterName is how a filter is called in its form.
+// filterName is the label of a filter in its form.
 func filterName(name string) string {
 	if s, ok := filterNames[name]; ok {
 		return s
@@ -46,13 +45,13 @@ func filterName(name string) string {
 	return Label(name)
 }
 
-// isBoxes reports whether a filter is shown as boxes to tick.
+// isBoxes reports whether a filter is shown as checkboxes.
 func isBoxes(fl *webhook.Filter) bool { return fl.Kind == webhook.FilterOneOf && len(fl.Values) <= 5 }
 
 // chip is a filter that is set, and the address of the list without it.
 type chip struct{ text, without string }
 
-// chips are the filters that are set, except those whose boxes show it.
+// chips are the filters that are set, except those shown as checkboxes.
 func (v *Listing) chips(f Frame) []chip {
 	var all []chip
 	for i := range v.List.Filters {
@@ -83,8 +82,8 @@ func (v *Listing) chips(f Frame) []chip {
 	return all
 }
 
-// withFilter returns the address of the first page of the list with other values of a
-// filter, however it was spelled; without values the filter is left out.
+// withFilter returns the address of the first page of the list with other values of a filter, in
+// whatever form the filter was given. Without values it removes the filter.
 func (v *Listing) withFilter(name string, values ...string) string {
 	changed := make(url.Values)
 	for n, given := range v.Values {
@@ -98,7 +97,7 @@ func (v *Listing) withFilter(name string, values ...string) string {
 	return Address(v.Path, changed)
 }
 
-// isFilter reports whether a parameter is the filter of a name, or an end of its span.
+// isFilter reports whether a parameter is the filter of a name, or a bound of its range.
 func isFilter(parameter, name string) bool {
 	for _, end := range []string{"", ".from", ".to"} {
 		if parameter == "filter["+name+end+"]" {
@@ -109,7 +108,7 @@ func isFilter(parameter, name string) bool {
 		strings.HasPrefix(parameter, "filter."+name)
 }
 
-// responseClass is a choice of what a delivery was answered.
+// responseClass is a choice for filtering by response.
 type responseClass struct{ filter, value, label string }
 
 var responseClasses = []responseClass{
@@ -119,7 +118,7 @@ var responseClasses = []responseClass{
 	{"error", string(webhook.ErrorTLS), "TLS"}, {"error", string(webhook.ErrorBlocked), "Blocked"},
 }
 
-// hasResponses reports whether the list can be narrowed by what was answered.
+// hasResponses reports whether the list can be filtered by response.
 func (v *Listing) hasResponses() bool {
 	has := func(name string) bool {
 		return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == name })
@@ -127,17 +126,18 @@ func (v *Listing) hasResponses() bool {
 	return has("response_status") && has("error")
 }
 
-// responseIs reports whether the list is narrowed to a class of responses, and to it alone.
+// responseIs reports whether the list is filtered to exactly one class of responses.
 func (v *Listing) responseIs(c responseClass) bool {
 	return slices.Equal(v.Query.Filters[c.filter], []string{c.value})
 }
 
-// isResponse reports whether a filter's one value is shown as a class of responses.
+// isResponse reports whether a filter's only value is shown as a class of responses.
 func (v *Listing) isResponse(name string) bool {
 	return v.hasResponses() && slices.ContainsFunc(responseClasses, func(c responseClass) bool { return c.filter == name && v.responseIs(c) })
 }
 
-// toggleResponse is the list narrowed to a class of responses, or no more when it is.
+// toggleResponse is the address with a class of responses as its filter, or without the filter
+// when it is set.
 func (v *Listing) toggleResponse(c responseClass) string {
 	other := *v
 	other.Values = make(url.Values)
@@ -152,7 +152,7 @@ func (v *Listing) toggleResponse(c responseClass) string {
 	return other.withFilter(c.filter, c.value)
 }
 
-// WithTime returns the address of the list for a span of its time.
+// WithTime returns the address of the list for a time range.
 func (v *Listing) WithTime(from, to string) string {
 	other := *v
 	other.Values = make(url.Values)
@@ -165,5 +165,5 @@ func (v *Listing) WithTime(from, to string) string {
 	return other.With("filter["+v.timeField()+".to]", to)
 }
 
-// TimeField is the property whose time the list can be narrowed to, "" for none.
+// TimeField is the property by whose time the list can be filtered, "" for none.
 func (v *Listing) TimeField() string { return v.timeField() }

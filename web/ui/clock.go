@@ -25,7 +25,7 @@ func (c Clock) Exact(t time.Time) string {
 	return t.In(c.Location()).Format("2006-01-02 15:04:05.000 MST")
 }
 
-// short renders a time to the second, without the day when it is today's.
+// short formats a time to the second, without the day when it is today.
 func (c Clock) short(t time.Time) string {
 	t, now := t.In(c.Location()), c.Now.In(c.Location())
 	if t.Year() == now.Year() && t.YearDay() == now.YearDay() {
@@ -34,7 +34,7 @@ func (c Clock) short(t time.Time) string {
 	return t.Format("2006-01-02 15:04:05")
 }
 
-// The forms that a browser's field for a date and a time gives.
+// The formats of a browser's datetime-local field.
 var fieldTimes = []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02T15:04:05.999"}
 
 // WithZone adds the clock's zone to a time of a form field, which has none. It

@@ -84,7 +84,7 @@ func (c Clock) Ago(t time.Time) templ.Component {
 	})
 }
 
-// Until shows how far ahead t is, with the exact time as its title.
+// Until shows the time until t, with the exact time as its title.
 func (c Clock) Until(t time.Time) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

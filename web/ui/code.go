@@ -8,31 +8,29 @@ import (
 	"unicode/utf8"
 )
 
-// maxCode is how many bytes of a body a page shows; maxHex of one that is no
-// text.
+// maxCode is how many bytes of a body a page shows; maxHex applies to binary data.
 const (
 	maxCode  = 64 << 10
 	maxHex   = 4 << 10
-	maxDepth = 32 // levels that are set in from the edge
+	maxDepth = 32 // maximum indentation levels
 )
 
-// Body is the body of a request or a response, as far as it was kept. All of it
-// comes from outside.
+// Body is the stored part of a request or response body. It is text from outside.
 type Body struct {
-	ID       string // of the section, which the page has once
-	Name     string // what it is: Response body
-	Data     []byte // as far as it was kept
-	Cut      bool   // there was more than was kept
-	Size     int64  // of the whole, -1 when it is not known
-	Download string // the address that sends it as a file, "" for none
+	ID       string // id of the section, unique on the page
+	Name     string // title: Response body
+	Data     []byte // the stored part
+	Cut      bool   // the body was truncated
+	Size     int64  // of the full body, -1 when unknown
+	Download string // address of the body as a file, "" for none
 }
 
-// codeToken is a piece of a body, with what it is in JSON: key, string, number,
-// word (true, false, null), odd (escaped, see Visible), or "".
+// codeToken is a part of a body with its kind in JSON: key, string, number, word (true, false,
+// null), odd (escaped, see Visible), or "".
 type codeToken struct{ class, text string }
 
-// binary says whether a body is no text: then it is shown as hex. So is a text
-// that is full of what would have to be spelt out, which makes it long.
+// binary reports whether a body is shown as hex: it is not text, or so many characters need
+// escaping that hex is shorter.
 func (b *Body) binary() bool {
 	shown := TrimPartialRune(b.Data[:min(len(b.Data), maxCode)])
 	if bytes.IndexByte(shown, 0) >= 0 || !utf8.Valid(shown) {
@@ -60,8 +58,8 @@ func TrimPartialRune(b []byte) []byte {
 	return b
 }
 
-// pretty returns the tokens of a body that is JSON, a value a line; nil when it
-// is not, or is too long.
+// pretty returns the tokens of an indented JSON body, one value per line; nil when it is not
+// JSON, or is too long.
 func (b *Body) pretty() []codeToken {
 	if len(b.Data) > maxCode || !json.Valid(b.Data) {
 		return nil
@@ -69,7 +67,7 @@ func (b *Body) pretty() []codeToken {
 	return prettyJSON(b.Data)
 }
 
-// raw returns the tokens of a text as it is.
+// raw returns the tokens of a text without changes.
 func (b *Body) raw() []codeToken {
 	return spellOut(nil, "", string(TrimPartialRune(b.Data[:min(len(b.Data), maxCode)])), true)
 }
@@ -77,7 +75,7 @@ func (b *Body) raw() []codeToken {
 // hex returns a body as hex, 16 bytes a line.
 func (b *Body) hex() string { return hex.Dump(b.Data[:min(len(b.Data), maxHex)]) }
 
-// SizeText says how large the body is, and how much of it is shown.
+// SizeText describes the size of the body, and how much of it is shown.
 func (b *Body) SizeText() string {
 	shown := min(len(b.Data), maxCode)
 	if b.binary() {
@@ -96,9 +94,8 @@ func (b *Body) SizeText() string {
 	return s
 }
 
-// prettyJSON divides valid JSON into tokens, each value on a line of its own.
-// What the text says is not changed: numbers and strings stay as they were
-// written.
+// prettyJSON divides valid JSON into tokens, with each value on its own line. It keeps the text
+// of numbers and strings.
 func prettyJSON(data []byte) []codeToken {
 	var out []codeToken
 	depth := 0
@@ -108,7 +105,7 @@ func prettyJSON(data []byte) []codeToken {
 		case ' ', '\t', '\n', '\r':
 			i++
 		case '{', '[':
-			if j := skipBlanks(data, i+1); data[j] == c+2 { // ] and } follow [ and { by two
+			if j := skipBlanks(data, i+1); data[j] == c+2 { // ] and } have the code of [ and { plus two
 				out, i = append(out, codeToken{"", string(c) + string(c+2)}), j+1
 				continue
 			}
@@ -158,7 +155,7 @@ func prettyJSON(data []byte) []codeToken {
 	return out
 }
 
-// skipBlanks is the place of the next byte that is no blank.
+// skipBlanks returns the index of the next byte that is not white space.
 func skipBlanks(data []byte, i int) int {
 	for i < len(data) && strings.IndexByte(" \t\r\n", data[i]) >= 0 {
 		i++
@@ -166,8 +163,8 @@ func skipBlanks(data []byte, i int) int {
 	return i
 }
 
-// spellOut appends a text, with a token of its own for each character that has
-// no look of its own. Lines and tabs may stay as they are.
+// spellOut appends a text, with a separate token for each invisible or misleading character.
+// Newlines and tabs can be kept.
 func spellOut(out []codeToken, class, s string, lines bool) []codeToken {
 	start := 0
 	for i, r := range s {

@@ -8,8 +8,8 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// BodyBlock shows a body: JSON indented and as it was sent, other text as it is, and
-// binary data as hex. HTML in it is never rendered.
+// BodyBlock shows a body: JSON indented and as received, other text as it is, and binary data as
+// hex. It never renders HTML.
 func BodyBlock(b *Body) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -12,7 +12,7 @@ import (
 	"cmp"
 )
 
-// Confirmation describes a page that asks before something is done.
+// Confirmation describes a page that asks for confirmation of an action.
 type Confirmation struct {
 	Action      string      // where the form is sent
 	Button      string      // what it does, as a verb: Delete the subscription
@@ -23,7 +23,7 @@ type Confirmation struct {
 	Refused     string      // why it cannot be done, "" when it can
 }
 
-// Confirm is the form of a confirmation. Its children say what will happen.
+// Confirm is the form of a confirmation. Its children describe the effects.
 func Confirm(c Confirmation) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

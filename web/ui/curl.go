@@ -4,8 +4,8 @@ import "strings"
 
 // Curl renders requests to the API as commands for a POSIX shell.
 type Curl struct {
-	BaseURL string // where the API is reached, without a final slash
-	CAFile  string // the certificate to trust, "" for the system's
+	BaseURL string // base URL of the API, without a final slash
+	CAFile  string // certificate to trust, "" for the system's certificates
 }
 
 // Command returns a request as a curl command. It takes the token from $TOKEN. Body may

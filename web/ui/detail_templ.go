@@ -97,7 +97,7 @@ func DetailList() templ.Component {
 	})
 }
 
-// Contents links to the sections of a page: pairs of an id and a label.
+// Contents links to the sections of a page, given as pairs of an id and a label.
 func Contents(links ...[2]string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -34,12 +34,12 @@ type FieldProps struct {
 // Option is one choice of a select.
 type Option struct{ Value, Label string }
 
-// FieldError says what is wrong with one field of a form. ID is that of its input.
+// FieldError describes what is wrong with one field of a form. ID is the id of its input.
 type FieldError struct{ ID, Label, Text string }
 
-// FieldErrors returns the validations of err by field. Ids maps the API's parameter,
-// such as url or events[1].name, to the id and label of a field; a parameter without
-// one is listed without a link. The result is nil when err is no *webhook.Error.
+// FieldErrors returns the validations of err by field. Ids maps a parameter of the API, such as
+// url or events[1].name, to the id and label of a field; a parameter without a field is listed
+// without a link. The result is nil when err is not a *webhook.Error.
 func FieldErrors(err error, ids map[string][2]string) []FieldError {
 	var e *webhook.Error
 	if !errors.As(err, &e) {
@@ -71,7 +71,7 @@ func FieldErrorText(all []FieldError, id string) string {
 	return ""
 }
 
-// FormErrors lists what is wrong at the top of a form, with links to the fields.
+// FormErrors lists all errors at the top of a form, with links to the fields.
 func FormErrors(all []FieldError) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -101,7 +101,7 @@ func FormErrors(all []FieldError) templ.Component {
 	})
 }
 
-// FormErrorsTitled is FormErrors with another title than "Nothing was saved.".
+// FormErrorsTitled is FormErrors with a title other than "Nothing was saved.".
 func FormErrorsTitled(what string, all []FieldError) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -240,7 +240,7 @@ func FormErrorsTitled(what string, all []FieldError) templ.Component {
 	})
 }
 
-// describedBy names the elements that describe a field.
+// describedBy returns the ids of the elements that describe a field.
 func (p *FieldProps) describedBy() string {
 	var ids []string
 	if p.Error != "" {

@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// given is what the address has for a filter, divided as the list divides it.
+// given returns the values of a filter in the address, split as the list splits them.
 func (v *Listing) given(fl *webhook.Filter) []string {
 	if values, ok := v.Query.Filters[fl.Name]; ok {
 		return values
@@ -19,8 +19,8 @@ func (v *Listing) given(fl *webhook.Filter) []string {
 	return append(all, v.Values["filter["+fl.Name+"][]"]...)
 }
 
-// timeValues are the values of the two fields of a span of time. Those of a preset
-// are left empty: a preset goes with the time, a span that is sent does not.
+// timeValues are the values of the two fields of a time range. They are empty for a preset: it
+// moves with the clock, a range does not.
 func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (from, to string) {
 	if fl.Name != v.timeField() || !v.Values.Has(SpanParameter) {
 		from = f.Clock.FieldValue(r.From)
@@ -31,7 +31,7 @@ func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (
 	return from, to
 }
 
-// withSpan is the same list for the time up to now.
+// withSpan is the address of the list for the time range up to now.
 func (v *Listing) withSpan(name string) string {
 	other := *v
 	other.Values = make(map[string][]string)
@@ -43,13 +43,13 @@ func (v *Listing) withSpan(name string) string {
 	return other.With(SpanParameter, name)
 }
 
-// hasRange says whether a span of its own is set for the list's time.
+// hasRange reports whether the list has a time range that is not a preset.
 func (v *Listing) hasRange() bool {
 	_, ok := v.Query.Ranges[v.timeField()]
 	return ok
 }
 
-// countSet is how many filters are set.
+// countSet returns how many filters are set.
 func (v *Listing) countSet() int {
 	n := len(v.Query.Filters)
 	for name := range v.Query.Ranges {
@@ -60,7 +60,7 @@ func (v *Listing) countSet() int {
 	return n
 }
 
-// foldedSet says whether a filter is set that is folded away.
+// foldedSet reports whether a folded filter is set.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
 		if isBoxes(&fl) || fl.Kind == webhook.FilterEvent || v.isResponse(fl.Name) {
@@ -123,7 +123,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 	return p
 }
 
-// fieldErrors is what of the query cannot be had, by the fields of the form.
+// fieldErrors are the invalid parts of the query, by the fields of the form.
 func (v *Listing) fieldErrors() []FieldError {
 	ids := make(map[string][2]string)
 	for _, fl := range v.List.Filters {
@@ -134,7 +134,7 @@ func (v *Listing) fieldErrors() []FieldError {
 	return FieldErrors(v.Error, ids)
 }
 
-// sorts are the orders that the list can have.
+// sorts are the orders that the list supports.
 func (v *Listing) sorts() []Option {
 	var all []Option
 	for _, name := range v.List.Sort {
@@ -154,7 +154,7 @@ func (v *Listing) sorts() []Option {
 	return all
 }
 
-// pillLabel is how a value is shown in its box.
+// pillLabel is the label of a value's checkbox.
 func pillLabel(name, value string) string {
 	switch {
 	case name == "active" && value == "true":
@@ -179,7 +179,7 @@ func pillLabel(name, value string) string {
 	return StateWord(value)
 }
 
-// valueLabel is how a value is shown in a list of choices and in a chip.
+// valueLabel is the label of a value in a list of choices and in a chip.
 func valueLabel(fl *webhook.Filter, value string) string {
 	if fl.Name == "action" {
 		return ActionLabel(webhook.Action(value))
@@ -187,7 +187,7 @@ func valueLabel(fl *webhook.Filter, value string) string {
 	return Words(strings.ReplaceAll(value, ".", " "))
 }
 
-// orderLabel says which end of an order comes first.
+// orderLabel describes an order by what comes first.
 func orderLabel(name string, down bool) string {
 	switch isTime := name == "at" || strings.HasSuffix(name, "_at"); {
 	case isTime && down:

@@ -15,8 +15,8 @@ import (
 	"service/webhook"
 )
 
-// FilterBar is the form with the filters, the order and the page size of a list, made
-// from its description. It is sent by GET: the address is the state.
+// FilterBar is the form with the filters, the order and the page size of a list, generated from
+// the description of the list. It is sent by GET: the address holds the state.
 func FilterBar(f Frame, v *Listing) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -123,8 +123,8 @@ func FilterBar(f Frame, v *Listing) templ.Component {
 	})
 }
 
-// Fold is a part of a page that is folded where the screen is narrow. Count is how much
-// is set in it, 0 for none.
+// Fold is a part of a page that is folded on narrow screens. Count is the number of set filters
+// in it, 0 for none.
 func Fold(name string, count int, open bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -614,7 +614,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 	})
 }
 
-// filterPills are boxes for the few words that a property can be.
+// filterPills are checkboxes for a property with few values.
 func filterPills(v *Listing, fl *webhook.Filter) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -37,7 +37,7 @@ func Uptime(d time.Duration) string {
 	}
 }
 
-// Until formats how far t is ahead of now.
+// Until formats the time until t.
 func Until(t, now time.Time) string {
 	if !t.After(now) {
 		return "now"
@@ -45,7 +45,7 @@ func Until(t, now time.Time) string {
 	return "in " + Duration(t.Sub(now))
 }
 
-// Latency formats the duration of an attempt, which is kept in milliseconds.
+// Latency formats the duration of an attempt, which is stored in milliseconds.
 func Latency(d time.Duration) string {
 	if d < time.Millisecond {
 		return "< 1 ms"
@@ -75,18 +75,18 @@ func ByteSize(n int64) string { return webhook.ByteSize(n) }
 // Words returns a name of the API, such as attempts_exhausted, with spaces.
 func Words(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// idTail is how much of an id is shown at once: the end, since the first
-// characters of a UUIDv7 are the time.
+// idTail is the length of the shown end of an id. The first characters of a UUIDv7 are its time,
+// so that recent ids begin alike.
 const idTail = 8
 
-// splitID returns the part of an id that is folded away and the one shown.
+// splitID returns the hidden part of an id and the shown one.
 func splitID(id string) (head, tail string) {
 	i := max(0, len(id)-idTail)
 	return id[:i], id[i:]
 }
 
-// Endpoint splits the URL of a subscription into host and path; whole is for a
-// title. The query, which may hold a secret, is replaced by an ellipsis.
+// Endpoint splits the URL of a subscription into host and path for display; whole is for a title.
+// The query, which may hold a secret, is replaced by an ellipsis.
 func Endpoint(raw string) (host, path, whole string) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {

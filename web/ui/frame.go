@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Frame is what a page has around its content.
+// Frame is the data that every page shows around its content.
 type Frame struct {
 	Title      string
-	Section    string // the path of its section, "" outside of the navigation
+	Section    string // path of its section, "" outside the navigation
 	Stylesheet string
 	Script     string
 	Icon       string
@@ -20,15 +20,15 @@ type Frame struct {
 	Admin     string // email of the signed-in admin, "" for none
 	Role      string // of that admin
 	Note      *Note
-	Address   string // the address of this page, for forms that lead back to it
+	Address   string // address of this page, for forms that redirect back
 	Nav       []Section
-	Program   string     // that is looked at, "" for all
-	Programs  []string   // to choose from; no switch when there are none
-	Switching url.Values // what of this page's query a change of the program keeps
+	Program   string     // selected program, "" for all
+	Programs  []string   // choices of the program switch, which is hidden without any
+	Switching url.Values // query of this page that a switch of the program keeps
 	Live      *Live      // nil when the page has none
 	NewRows   *NewRows   // of its list; nil when the page has none
-	Find      string     // what was searched for
-	Status    *Status    // of the service; nil when it is not known
+	Find      string     // search term
+	Status    *Status    // of the service; nil when unknown
 	Portal    *Portal    // nil on pages of the admin UI
 }
 
@@ -50,8 +50,7 @@ func (f *Frame) site() string {
 	return "service"
 }
 
-// withProgram is the address of this page's section with another program, "" for
-// all.
+// withProgram is the address of this page's section for another program, "" for all.
 func (f *Frame) withProgram(id string) string {
 	values := make(url.Values)
 	for name, given := range f.Switching {
@@ -82,8 +81,8 @@ func (f *Frame) colorScheme() string {
 	return string(f.Theme)
 }
 
-// MaxProgramChoices is the number of programs from which on a program is typed
-// instead of chosen.
+// MaxProgramChoices is the maximum number of programs in a select; with more, the visitor types
+// the program.
 const MaxProgramChoices = 100
 
 // Section is a link of the navigation.

@@ -59,7 +59,7 @@ func IDLink(href, id string) templ.Component {
 	})
 }
 
-// CopyID is a short id with a button that copies all of it.
+// CopyID is a short id with a button that copies the whole id.
 func CopyID(id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -152,8 +152,8 @@ func FullID(id string) templ.Component {
 	})
 }
 
-// CopyButton copies a text. It is visible only where scripts run; the text itself
-// must be next to it.
+// CopyButton copies a text. It is visible only with JavaScript; the text itself must be next to
+// it.
 func CopyButton(text, label string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -281,7 +281,7 @@ func Command(text string) templ.Component {
 	})
 }
 
-// ShortID shows the end of an id. Screen readers and the clipboard get all of it.
+// ShortID shows the end of an id. Screen readers and the clipboard get the whole id.
 func ShortID(id string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

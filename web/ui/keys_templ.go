@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// keyHelp is what one key, or a sequence of keys, does. The script has the same.
+// keyHelp describes a key or a sequence of keys. The script has the same list.
 type keyHelp struct {
 	keys []string
 	does string
@@ -124,7 +124,7 @@ func KeyTable() templ.Component {
 	})
 }
 
-// keySheet is opened by the script.
+// keySheet is the dialog that the script opens.
 func keySheet() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -715,10 +715,10 @@ func navigate(f Frame, s Section) templ.Component {
 	})
 }
 
-// programHint says what a program is.
+// programHint explains what a program is.
 const programHint = "A program is a tenant with its own events and subscriptions."
 
-// programSwitch leads to this section with another program.
+// programSwitch shows this section for another program.
 func programSwitch(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1119,7 +1119,7 @@ func ThemeForm(f Frame) templ.Component {
 	})
 }
 
-// zoneForm chooses whose clock the times are of. The script adds the browser's.
+// zoneForm selects the time zone of the pages. The script adds the browser's zone.
 func zoneForm(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1316,7 +1316,7 @@ func themeChoice(f Frame, t Theme, label, symbol string) templ.Component {
 	})
 }
 
-// Notice is a page without navigation, for one message.
+// Notice is a page without navigation that shows one message.
 func Notice(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -9,10 +9,10 @@ import (
 	"service/webhook"
 )
 
-// The parameters of a list page that are not the API's own.
+// The parameters of a list page that the API does not have.
 const (
 	ProgramParameter = "program" // the program switch
-	SpanParameter    = "span"    // the time up to now, such as 24h; see spans
+	SpanParameter    = "span"    // time range up to now, such as 24h; see spans
 	SinceParameter   = "since"   // the mark up to which the first page was read
 )
 
@@ -21,7 +21,7 @@ type spanPreset struct {
 	long        time.Duration
 }
 
-// spans are the presets of a list's time, by their name in the URL.
+// spans are the presets for the time range of a list, by their name in the URL.
 var spans = []spanPreset{
 	{"1h", "1 h", time.Hour},
 	{"24h", "24 h", 24 * time.Hour},
@@ -29,7 +29,7 @@ var spans = []spanPreset{
 	{"30d", "30 d", 30 * 24 * time.Hour},
 }
 
-// SpanLength is how long the time of a preset is, 0 for a name that is none.
+// SpanLength returns the duration of a preset, 0 for an unknown name.
 func SpanLength(name string) time.Duration {
 	for _, s := range spans {
 		if s.name == name {
@@ -39,7 +39,7 @@ func SpanLength(name string) time.Duration {
 	return 0
 }
 
-// SpanLabel is how a preset of a list's time is called.
+// SpanLabel is the label of a preset.
 func SpanLabel(name string) string {
 	for _, s := range spans {
 		if s.name == name {
@@ -49,24 +49,24 @@ func SpanLabel(name string) string {
 	return name
 }
 
-// Listing is the state of a list page: the query that its address asks for.
+// Listing is the state of a list page as parsed from its address.
 type Listing struct {
 	List   *webhook.List
 	Query  webhook.ListQuery
 	Path   string         // of the page
-	Values url.Values     // as they were given, without those left empty; never changed
-	Since  string         // the mark that the first page was read up to, "" when it is not known
-	Error  *webhook.Error // why the query cannot be answered, nil when it can
-	Events []string       // the event types to choose from; none is a field to type into
+	Values url.Values     // as received, without empty ones; read-only
+	Since  string         // mark up to which the first page was read, "" when unknown
+	Error  *webhook.Error // why the query is invalid, nil when it is valid
+	Events []string       // event types to choose from; without any, a text field
 }
 
-// ParseListing parses the address of a list page. It takes the parameters of the
-// API, and also program, span and since. Own are parameters of the page that are not
-// the list's. A form sends those that were left empty too, which are ignored. A
-// time without a zone, as a browser's field gives it, is in the zone of c.
+// ParseListing parses the address of a list page. It accepts the parameters of the API, and also
+// program, span and since. Own are further parameters of the page. It ignores empty parameters,
+// which a form sends for empty fields. A time without a zone, as from a browser's field, is in
+// the zone of c.
 //
-// The error says that the query has an invalid escape. A query that is readable
-// and not answerable is the Error of the listing, for the page to show at its form.
+// An error means that the query has an invalid escape. For other errors, such as an unknown
+// filter, it sets the Error of the listing, which the page shows at its form.
 func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing, error) {
 	given, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -81,7 +81,7 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 	}
 	v.Since = v.Values.Get(SinceParameter)
 	v.Values.Del(SinceParameter)
-	// A time that was typed replaces a preset, which a form without scripts sends too.
+	// A typed time overrides a preset: a form without JavaScript sends both.
 	if field := v.timeField(); field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]")) {
 		v.Values.Del(SpanParameter)
 	}
@@ -109,8 +109,8 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 	return v, nil
 }
 
-// timeField is the property whose time the presets are of: the first that the
-// list can be filtered by, "" for none.
+// timeField is the property that presets apply to: the first time that the list can be filtered
+// by, "" for none.
 func (v *Listing) timeField() string {
 	for _, f := range v.List.Filters {
 		if f.Kind == webhook.FilterTime {
@@ -120,7 +120,7 @@ func (v *Listing) timeField() string {
 	return ""
 }
 
-// Filtered reports whether the list is narrowed by more than the program.
+// Filtered reports whether the list has filters other than the program.
 func (v *Listing) Filtered() bool {
 	for name := range v.Values {
 		if strings.HasPrefix(name, "filter") || name == SpanParameter {
@@ -145,9 +145,8 @@ func (v *Listing) With(name string, values ...string) string {
 	return Address(v.Path, changed)
 }
 
-// PageAddress returns the address of another page of the list: by cursor, or by
-// number. A span becomes a fixed time, since a cursor is valid only for the very same
-// selection.
+// PageAddress returns the address of another page of the list, by cursor or by number. It
+// replaces a span with a fixed time, since a cursor is valid only for exactly the same filters.
 func (v *Listing) PageAddress(cursor string, number int) string {
 	q := v.Query
 	q.Cursor, q.Number = cursor, max(number, 1)
@@ -175,8 +174,8 @@ func (v *Listing) WithoutFilters() string {
 	return Address(v.Path, values)
 }
 
-// Selection returns path with the filters of the list and more parameters, which are
-// pairs of a name and a value. A span becomes a fixed time.
+// Selection returns path with the filters of the list and more parameters, given as pairs of a
+// name and a value. It replaces a span with a fixed time.
 func (v *Listing) Selection(path string, more ...string) string {
 	q := webhook.ListQuery{Sort: v.List.Default, Filters: v.Query.Filters, Ranges: v.Query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
 	values := v.List.Values(&q)
@@ -189,7 +188,7 @@ func (v *Listing) Selection(path string, more ...string) string {
 	return Address(path, values)
 }
 
-// exportAddress is the address of a list as a file.
+// exportAddress is the address of the list's export.
 func (v *Listing) exportAddress(format string) string {
 	return v.Selection(v.Path+"/export", "format", format)
 }
@@ -219,8 +218,8 @@ func (v *Listing) Pages(total int) Pager {
 	return p
 }
 
-// FeedPages returns the pager of a feed. Newer is the cursor of the page before, ""
-// when that is the first; next that of the next page, "" on the last.
+// FeedPages returns the pager of a feed. Newer is the cursor of the previous page, "" when that
+// is the first; next is that of the next page, "" on the last.
 func (v *Listing) FeedPages(newer, next string) Pager {
 	var p Pager
 	if v.Query.Cursor != "" {

@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// Live describes what of a page a stream of events keeps current.
+// Live describes the parts of a page that an event stream updates.
 type Live struct {
 	Stream string // the address of the stream
 	From   string // the id of the last event that the page already shows, "" for none
@@ -16,8 +16,8 @@ type Live struct {
 	Noun   string // of what comes in: delivery
 }
 
-// liveBar stands in the top bar: the state of the live updates, and the button that pauses
-// them. Without JavaScript it is a link that reloads the page.
+// liveBar is in the top bar: the state of the live updates, and the button that pauses them.
+// Without JavaScript it is a link that reloads the page.
 func liveBar(l *Live) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -8,7 +8,8 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// NewRows says how many rows of a list have come since the visitor saw its first page.
+// NewRows has the number of rows that were stored since the visitor loaded the first page of a
+// list.
 type NewRows struct {
 	part  string // the address that says it again
 	first string // the address of the first page
@@ -16,7 +17,7 @@ type NewRows struct {
 	more  bool // there may be more
 }
 
-// NewRowsPath follows the path of a list.
+// NewRowsPath is the suffix of a list's path that returns the count.
 const NewRowsPath = "/arrivals"
 
 // NewRows returns a count of new rows since v.Since.
@@ -38,8 +39,8 @@ func (n *NewRows) text() string {
 	return Number(int64(n.count)) + " new"
 }
 
-// NewRowsLink leads to the first page of a list when there are new rows. It stands in the
-// bar on top, where it moves no row; the script keeps it current.
+// NewRowsLink leads to the first page of a list when there are new rows. It is in the top bar,
+// where it shifts no row; the script updates it.
 func NewRowsLink(n *NewRows) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -68,7 +69,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 		var templ_7745c5c3_Var2 string
 		templ_7745c5c3_Var2, templ_7745c5c3_Err = templ.ResolveAttributeValue(n.part)
 		if templ_7745c5c3_Err != nil {
-			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 36, Col: 39}
+			return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 37, Col: 39}
 		}
 		_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ_7745c5c3_Var2)
 		if templ_7745c5c3_Err != nil {
@@ -86,7 +87,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 			var templ_7745c5c3_Var3 templ.SafeURL
 			templ_7745c5c3_Var3, templ_7745c5c3_Err = templ.JoinURLErrs(templ.SafeURL(n.first))
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 38, Col: 50}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 39, Col: 50}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var3))
 			if templ_7745c5c3_Err != nil {
@@ -99,7 +100,7 @@ func NewRowsLink(n *NewRows) templ.Component {
 			var templ_7745c5c3_Var4 string
 			templ_7745c5c3_Var4, templ_7745c5c3_Err = templ.JoinStringErrs(n.text() + " · Show")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 38, Col: 76}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/new_rows.templ`, Line: 39, Col: 76}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var4))
 			if templ_7745c5c3_Err != nil {

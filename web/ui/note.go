@@ -1,7 +1,7 @@
 package ui
 
-// Note is the result of a POST, which the next page shows once. It must hold no
-// secret: it travels through the browser in a cookie.
+// Note is the result of a POST, which the next page shows once. It must not contain a secret: a
+// cookie carries it through the browser.
 type Note struct {
 	Kind NoteKind `json:"k"`
 	Text string   `json:"t"`
@@ -14,5 +14,5 @@ const (
 	NoteSuccess NoteKind = "success"
 	NoteFailed  NoteKind = "failed"
 	NoteWarning NoteKind = "retryable" // needs attention
-	NotePending NoteKind = "pending"   // happens without action
+	NotePending NoteKind = "pending"   // an action is in progress
 )

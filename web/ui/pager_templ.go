@@ -25,7 +25,7 @@ type pageNumber struct {
 	current bool
 }
 
-// PagerBar shows a pager; nothing when there are no other pages.
+// PagerBar shows a pager, or nothing when there is only one page.
 func PagerBar(p Pager) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -16,8 +16,8 @@ func ShellQuote(arg string) string {
 	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
-// ShellQuoteText is ShellQuote for text from outside. It escapes characters that are
-// invisible or misleading, byte for byte, which takes bash or zsh.
+// ShellQuoteText is ShellQuote for text from outside. It escapes invisible and misleading
+// characters byte by byte, in a syntax of bash and zsh.
 func ShellQuoteText(s string) string {
 	if Visible(s) == s || len(s) > MaxVisible && !strings.ContainsFunc(s, IsHidden) {
 		return ShellQuote(s)
@@ -31,7 +31,7 @@ func ShellQuoteText(s string) string {
 		case IsHidden(r):
 			n := len(string(r))
 			if !strings.HasPrefix(s[i:], string(r)) {
-				n = 1 // a byte that is not UTF-8
+				n = 1 // not valid UTF-8
 			}
 			for _, c := range []byte(s[i : i+n]) {
 				b.WriteString(`\x` + strconv.FormatInt(int64(c)|0x100, 16)[1:])

@@ -11,8 +11,8 @@ type SubscriptionState struct {
 	recent          webhook.Stat
 }
 
-// NewSubscriptionState returns the state of a subscription. Recent is what its attempts
-// of the last hour came to, excluding pings.
+// NewSubscriptionState returns the state of a subscription. Recent has the results of its
+// attempts in the last hour, excluding pings.
 func NewSubscriptionState(s *webhook.Subscription, recent webhook.Stat) SubscriptionState {
 	return SubscriptionState{!s.DeletedAt.IsZero(), s.Active, s.Status, recent}
 }
@@ -25,7 +25,7 @@ func (s *SubscriptionState) Health() webhook.Health {
 	return s.stored
 }
 
-// Reason says how many attempts did not succeed in the last hour, retried or not.
+// Reason describes how many attempts failed in the last hour, whether retried or not.
 func (s *SubscriptionState) Reason() string {
 	noun := " attempts"
 	if s.recent.Total() == 1 {
@@ -51,7 +51,7 @@ func (s *SubscriptionState) badge() (state, word string) {
 	return "success", "healthy"
 }
 
-// FailingReason is why a subscription is failing, for reading.
+// FailingReason explains why a subscription is failing.
 func FailingReason(r webhook.FailingReason) string {
 	if r == webhook.FailingUnreachable {
 		return "no response or 5xx"
@@ -59,8 +59,8 @@ func FailingReason(r webhook.FailingReason) string {
 	return string(r)
 }
 
-// StateWord is the word for a state or a status: that of a delivery that is retried is
-// retryable in the API, and retrying on pages.
+// StateWord is the display name of a state or a status: a delivery that is retryable in the API
+// is retrying on pages.
 func StateWord(state string) string {
 	if state == string(webhook.StatusRetryable) {
 		return "retrying"

@@ -4,11 +4,11 @@ import "strconv"
 
 // Status is the state of the service, which the bar of every page shows.
 type Status struct {
-	NotReady  string // why it is not ready, "" when it is
-	Incidents int    // that are open, of all programs
+	NotReady  string // why it is not ready, "" when it is ready
+	Incidents int    // number of open ones, in all programs
 }
 
-// incidents renders the number of open incidents.
+// incidents formats the number of open incidents.
 func (s *Status) incidents() string {
 	switch s.Incidents {
 	case 0:

@@ -13,8 +13,8 @@ import "strconv"
 // StatusPath is the address of the part that StatusBar shows.
 const StatusPath = "/status"
 
-// StatusBar shows whether the service is ready, and how many incidents are open. The
-// script keeps it current.
+// StatusBar shows whether the service is ready, and the number of open incidents. The script
+// updates it.
 func StatusBar(s *Status) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -167,8 +167,8 @@ func StatusBar(s *Status) templ.Component {
 	})
 }
 
-// Updated says when the parts of a page were last loaded, which are those with its
-// address as their data-part. The script loads them again and replaces it.
+// Updated shows when the parts of a page with its address in data-part were last loaded. The
+// script reloads them and updates the time.
 func Updated(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -58,9 +58,9 @@ type Column struct {
 	Select string // the label of a checkbox that selects all rows of the page, "" for none
 }
 
-// Table is a list of records. Its children are Rows. It states its ARIA roles: where
-// it is narrow, CSS shows rows as blocks, and some browsers then drop the roles. Live
-// rows are inserted into its body.
+// Table is a list of records. Its children are Rows. It sets ARIA roles explicitly: on narrow
+// screens CSS shows rows as blocks, and some browsers then drop the roles. Live rows are inserted
+// into its body.
 func Table(name string, columns ...Column) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -178,8 +178,8 @@ func Table(name string, columns ...Column) templ.Component {
 	})
 }
 
-// Row is a row of a table. Its children are Cells. The keyboard opens its first link. A
-// live row replaces the one with the same id.
+// Row is a row of a table. Its children are Cells. The keyboard opens its first link. A live row
+// replaces the row with the same id.
 func Row(id ...string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -240,8 +240,8 @@ func Row(id ...string) templ.Component {
 	})
 }
 
-// Cell is a cell of a row. The label is the name of its column, shown where the table
-// is narrow; "" for none.
+// Cell is a cell of a row. The label is the name of its column, shown on narrow screens; "" for
+// none.
 func Cell(label string, class ...string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -367,7 +367,7 @@ func SelectRow(name, value, label string) templ.Component {
 	})
 }
 
-// SelectAll selects all rows of the page. It is visible only where scripts run.
+// SelectAll selects all rows of the page. It is visible only with JavaScript.
 func SelectAll(label string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -8,17 +8,16 @@ import (
 	"unicode/utf8"
 )
 
-// MaxVisible is how many characters of a line of text from outside Visible returns.
+// MaxVisible is the maximum length in characters of the text that Visible returns.
 const MaxVisible = 300
 
-// Visible renders text from outside for one line of a page. It bounds the length and
-// escapes what a reader would not see or be misled by: control characters, marks that
-// change the direction of writing, characters without width, and invalid UTF-8. It
-// returns ordinary text unchanged.
+// Visible formats text from outside for one line of a page. It truncates the text and escapes
+// invisible or misleading characters: control characters, direction marks, zero-width characters,
+// and invalid UTF-8. It returns ordinary text unchanged.
 func Visible(s string) string { return visible(s, MaxVisible) }
 
-// VisibleText is Visible for a text of ours with something from outside in it, which may
-// be longer than a line: such as all that a parameter can be.
+// VisibleText is Visible for a text of the service that contains text from outside and may be
+// longer than a line.
 func VisibleText(s string) string { return visible(s, 10*MaxVisible) }
 
 func visible(s string, most int) string {
@@ -44,7 +43,7 @@ func visible(s string, most int) string {
 	return b.String()
 }
 
-// escapeRune is how the character r, which s begins with, is shown.
+// escapeRune returns the escape of the character r, which s begins with.
 func escapeRune(s string, r rune) string {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(s, "\uFFFD"):
@@ -56,18 +55,18 @@ func escapeRune(s string, r rune) string {
 	}
 }
 
-// IsHidden reports whether Visible escapes a character: it is invisible, or changes how
-// others are shown.
+// IsHidden reports whether Visible escapes a character: it is invisible, or changes how others
+// are displayed.
 func IsHidden(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r < ' ' || r == 0x7f
 	}
-	// a blank of Braille
+	// Braille blank
 	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800'
 }
 
-// EscapeJSON returns JSON of the same value with all non-ASCII characters escaped that
-// Visible would escape.
+// EscapeJSON returns JSON with the same value. It escapes the non-ASCII characters that Visible
+// would escape.
 func EscapeJSON(b []byte) []byte {
 	var out []byte
 	for _, r := range string(b) {
@@ -84,8 +83,8 @@ func EscapeJSON(b []byte) []byte {
 	return out
 }
 
-// EscapeJSONText is EscapeJSON for text that may be no valid JSON. It escapes control
-// characters too, except those of white space.
+// EscapeJSONText is EscapeJSON for text that may be invalid JSON. It also escapes control
+// characters except white space.
 func EscapeJSONText(text string) string {
 	if !strings.ContainsFunc(text, hiddenInJSON) {
 		return text

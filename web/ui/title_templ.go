@@ -59,8 +59,8 @@ func PageTitle(f Frame) templ.Component {
 	})
 }
 
-// RecordTitle begins the page of a record: what it is, which, and its state as
-// StateBadge takes it, "" for none. Its children are the actions.
+// RecordTitle begins the page of a record: its kind, its name, and its state for StateBadge, ""
+// for none. Its children are the actions.
 func RecordTitle(noun, name, id, state string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -138,8 +138,8 @@ func RecordTitle(noun, name, id, state string) templ.Component {
 	})
 }
 
-// ActionLink is a link that looks like a button. It is shown to visitors whose role
-// allows it.
+// ActionLink is a link that looks like a button. It is hidden from visitors whose role does not
+// allow it.
 func ActionLink(href, symbol, label string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -203,8 +203,8 @@ func ActionLink(href, symbol, label string) templ.Component {
 	})
 }
 
-// ActionButton is a form with one button, sent to action by POST. Why says why it is
-// disabled, "" when it is not. It is shown to visitors whose role allows it.
+// ActionButton is a form with one button, sent to action by POST. Why explains why it is
+// disabled, "" when it is not. It is hidden from visitors whose role does not allow it.
 func ActionButton(action, symbol, label, why string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

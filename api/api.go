@@ -106,6 +106,7 @@ type API struct {
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
 	invalidTokens     *invalidTokenLimiter
+	forwarder         *forwarder
 	metrics           *metrics
 	registry          *prometheus.Registry // includes metrics
 	scraping          chan struct{}        // a semaphore: one scrape at a time
@@ -139,7 +140,7 @@ func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
 func newAPI(cfg Config) *API {
 	a := &API{
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
-		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(),
+		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(), forwarder: newForwarder(),
 		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
 		rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
 		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
@@ -193,13 +194,20 @@ func (a *API) serve(rt *route, w http.ResponseWriter, r *http.Request, params ht
 		req.readUntil(start.Add(a.timeout))
 		req.unread = true
 	}
-	ans, err := a.process(req)
-	err = a.acknowledge(req, err)
-	status, size := a.write(req, ans, err)
+	status, size := a.respond(req)
 	took := time.Since(start)
 	a.metrics.request(rt, status, took)
 	a.logRequest(req, status, size, took)
 	req.discardBody()
+}
+
+// respond handles a request and writes its response.
+func (a *API) respond(req *request) (status, size int) {
+	ans, err := a.process(req)
+	if req.move != nil {
+		return a.forward(req)
+	}
+	return a.write(req, ans, a.acknowledge(req, err))
 }
 
 // logRequest logs a request. Of what the client sent it contains only the method, whose
@@ -212,7 +220,7 @@ func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	if !a.logger.Enabled(req.ctx, level) {
 		return
 	}
-	attrs := [10]slog.Attr{
+	attrs := [12]slog.Attr{
 		slog.String("method", req.http.Method),
 		slog.String("route", req.route.pattern),
 		slog.Int("status", status),
@@ -225,6 +233,10 @@ func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	if t := req.token; t != nil {
 		attrs[7], attrs[8], attrs[9] = slog.String("program", req.program()), slog.String("user", t.UserID), slog.String("token", t.ID)
 		n = 10
+	}
+	if req.move != nil {
+		attrs[10], attrs[11] = slog.String("forwarded_to", req.move.URL), slog.String("target_request_id", req.targetRequestID)
+		n = 12
 	}
 	a.logger.LogAttrs(req.ctx, level, "request", attrs[:n]...)
 }

@@ -117,8 +117,8 @@ func (a *API) authenticate(req *request) (err error) {
 		return a.limit(req, err)
 	}
 	selected := a.selectProgram(req)
-	if selected == nil {
-		selected = a.checkMove(req.program())
+	if move := a.store.Programs().Move(req.program()); move != nil && selected == nil {
+		return a.moved(req, move) // limits are those of the installation that has the program
 	}
 	if err := a.count(req); err != nil {
 		return err

@@ -99,6 +99,9 @@ type metrics struct {
 	routes    map[routeKey]*routeMetrics // read-only once requests are served
 
 	rateLimited, invalidTokens prometheus.Counter // of refused
+
+	forwards  *prometheus.CounterVec
+	forwarded map[string]prometheus.Counter // of forwards, by result; read-only
 }
 
 // routeKey identifies a route.
@@ -127,7 +130,13 @@ func newMetrics() *metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "service_requests_rate_limited_total", Help: "Requests rejected with 429, by limit.",
 		}, []string{"limit"}),
-		routes: make(map[routeKey]*routeMetrics),
+		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "service_requests_forwarded_total", Help: "Requests of moved programs forwarded to other installations, by result.",
+		}, []string{"result"}),
+		routes: make(map[routeKey]*routeMetrics), forwarded: make(map[string]prometheus.Counter),
+	}
+	for _, result := range forwardResults {
+		m.forwarded[result] = m.forwards.WithLabelValues(result)
 	}
 	m.rateLimited, m.invalidTokens = m.refused.WithLabelValues("program"), m.refused.WithLabelValues("invalid_tokens")
 	m.add(noRoute)
@@ -153,6 +162,7 @@ func (m *metrics) request(rt *route, status int, took time.Duration) {
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.durations.Describe(ch)
 	m.refused.Describe(ch)
+	m.forwards.Describe(ch)
 	ch <- requestsDesc
 }
 
@@ -160,6 +170,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.durations.Collect(ch)
 	m.refused.Collect(ch)
+	m.forwards.Collect(ch)
 	for key, of := range m.routes {
 		for status := range of.answers {
 			if n := of.answers[status].Load(); n > 0 {

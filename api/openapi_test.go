@@ -241,8 +241,9 @@ func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) boo
 // generalResponses are the responses that need no operation.
 var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
 
-// ofSelection are the responses to a request that selects a program which it may not use.
-var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound"}
+// ofSelection are the responses to a request that selects a program which it may not use, or
+// which has moved.
+var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound", 409: "Conflict"}
 
 // isTestRoute reports whether a request is for a route that only tests add.
 func isTestRoute(r *http.Request) bool {

@@ -47,14 +47,6 @@ func (a *API) selectProgram(req *request) error {
 	return nil
 }
 
-// checkMove returns an error if a program cannot be used here because of a move.
-func (a *API) checkMove(programID string) error {
-	if move := a.store.Programs().Move(programID); move != nil {
-		return move.Unavailable(programID)
-	}
-	return nil
-}
-
 func isNotFound(err error) bool {
 	var e *webhook.Error
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound

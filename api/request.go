@@ -45,6 +45,9 @@ type request struct {
 
 	key *webhook.IdempotencyKey // to store the response under, or nil
 
+	move            *webhook.ProgramMove // set if the request is forwarded, see API.forward
+	targetRequestID string               // of the installation that it was forwarded to
+
 	acknowledged bool // the handler has done what API.acknowledge does
 
 	body    *bytes.Buffer // from API.buffer, returned by release

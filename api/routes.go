@@ -37,6 +37,7 @@ const (
 	deliveryPath      = deliveriesPath + "/:delivery_id"
 	replaysPath       = subscriptionPath + "/replays"
 	replayPath        = replaysPath + "/:replay_id"
+	eventsPath        = "/v2/events"
 	bulkRunsPath      = "/v2/bulk_runs"
 	bulkRunPath       = bulkRunsPath + "/:id"
 	programPath       = "/v2/programs/:id"
@@ -90,8 +91,8 @@ func (a *API) routes() []route {
 		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false, nil},
 		{"GET", bulkRunsPath, webhooksWrite, nil, listed(webhook.BulkRunList), bulkRuns.list, false, nil},
 		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
-		{"POST", "/v2/events", eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
-		{"GET", "/v2/events", eventsRead, nil, listed(webhook.EventList), events.list, false, nil},
+		{"POST", eventsPath, eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
+		{"GET", eventsPath, eventsRead, nil, listed(webhook.EventList), events.list, false, nil},
 		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
 		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, listed(webhook.EventDeliveryList), deliveries.listOfEvent, false, nil},
 		{"GET", "/v2/deliveries", webhooksRead, nil, listed(webhook.ProgramDeliveryList), deliveries.listOfProgram, false, nil},

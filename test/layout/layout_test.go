@@ -141,13 +141,15 @@ var privileges = []privilege{
 	{"os/signal", "", []string{"service"}, "only main handles signals"},
 
 	{"net/http", "Transport", []string{
+		"service/api",
 		"service/internal/bench",
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
 		"service/store/replica",
 		"service/web/oidc",
-	}, "only dispatcher/client calls subscribers; the others call the service itself, an issuer or the bucket"},
+	}, "only dispatcher/client calls subscribers; the others call the service itself, an issuer, the bucket or another " +
+		"installation"},
 	{"net/http", "Client", []string{
 		"service/internal/bench",
 		"service/internal/certs",
@@ -466,8 +468,8 @@ func TestViolationsAreFound(t *testing.T) {
 			"subscribers; the others call the service itself or an issuer"},
 		{"service/web", `import "net/http"; func f() { http.Get("") }`, "service/web uses net/http.Get: it has no timeout and follows redirects"},
 		{"service/dispatcher", `import "net/http"; var _ = http.Transport{}`,
-			"service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself, an issuer " +
-				"or the bucket"},
+			"service/dispatcher uses net/http.Transport: only dispatcher/client calls subscribers; the others call the service itself, an issuer, " +
+				"the bucket or another installation"},
 		{"service/dispatcher/client", `import "net"; var _, _ = net.Dialer{}, new(net.Dialer)`,
 			"service/dispatcher/client has 2 net.Dialers: every subscriber is called through one, with the guard"},
 		{"service/dispatcher", `import "time"; func f() { for { time.Sleep(1) } }`,

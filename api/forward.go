@@ -1,0 +1,374 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// defaultForwardSlack is the time that a forwarded request may take in addition to
+	// API.timeout, so that the target can respond that its own has passed.
+	defaultForwardSlack = 5 * time.Second
+
+	// forwardConnect is the time limit of a connection to the target, with its TLS handshake.
+	forwardConnect = 10 * time.Second
+
+	// maxForwards is how many installations may forward a request, one after the other.
+	maxForwards = 4
+
+	// viaName begins the name of an installation in the header Via.
+	viaName = "service-"
+)
+
+// errForwardTimeout ends a forwarded request that takes too long.
+var errForwardTimeout = errors.New("the target did not respond in time")
+
+// errForwarded ends the checks of a request that is forwarded.
+var errForwarded = errors.New("the request is forwarded")
+
+// The results of forwarded requests, for metrics.
+const (
+	forwardResponse    = "response"    // of the target, with any status
+	forwardUnreachable = "unreachable" // no connection, or it broke before a response
+	forwardTimeout     = "timeout"
+	forwardLoop        = "loop"
+	forwardCancelled   = "cancelled" // by the client
+)
+
+var forwardResults = [...]string{forwardResponse, forwardUnreachable, forwardTimeout, forwardLoop, forwardCancelled}
+
+// forwarder passes requests of moved programs on to other installations.
+type forwarder struct {
+	via   string        // the name of this process, to recognize its own requests
+	slack time.Duration // defaultForwardSlack; tests shorten it
+
+	mu      sync.Mutex
+	targets map[forwardTarget]*http.Transport
+}
+
+// forwardTarget is an installation, see [webhook.ProgramMove].
+type forwardTarget struct{ url, ca string }
+
+func newForwarder() *forwarder {
+	return &forwarder{
+		via: viaName + strings.ToLower(rand.Text()[:12]), slack: defaultForwardSlack, targets: make(map[forwardTarget]*http.Transport),
+	}
+}
+
+// transport returns the connections to an installation. It verifies the server by the
+// certificates of the move only, if there are any.
+func (f *forwarder) transport(to forwardTarget) (*http.Transport, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t := f.targets[to]; t != nil {
+		return t, nil
+	}
+	verify := &tls.Config{MinVersion: tls.VersionTLS12}
+	if to.ca != "" {
+		verify.RootCAs = x509.NewCertPool()
+		if !verify.RootCAs.AppendCertsFromPEM([]byte(to.ca)) {
+			return nil, errors.New("the certificates of the move are not PEM")
+		}
+	}
+	t := &http.Transport{
+		TLSClientConfig:     verify,
+		MaxConnsPerHost:     512,
+		MaxIdleConnsPerHost: 64,
+		IdleConnTimeout:     time.Minute, // shorter than that of the server
+		DisableCompression:  true,        // the response passes unchanged
+	}
+	f.targets[to] = t
+	return t, nil
+}
+
+// moved handles a request in a program that another installation has. Requests of the
+// program's tokens are forwarded: the target has these tokens and checks them itself. A
+// platform token is not known there, and no request is sent with more rights than its own
+// token has, so its requests are rejected with the address of the target.
+func (a *API) moved(req *request, move *webhook.ProgramMove) error {
+	switch {
+	case !move.Forwards:
+		return move.Unavailable(req.program())
+	case req.token.Platform():
+		return webhook.NewError(webhook.CodeConflict, "The program "+req.program()+" has moved to "+move.URL+
+			". Send the request there, with a platform token of that installation.")
+	case req.route.pattern == metricsPath:
+		return webhook.NewError(webhook.CodeForbidden,
+			"The program of the access token has moved to another installation. Use a token of a program of this one.")
+	}
+	req.move = move
+	return errForwarded
+}
+
+// forward passes a request on to the installation that has its program, and the response
+// back. Besides [API.write] it is the only method that writes a response.
+func (a *API) forward(req *request) (status, size int) {
+	f := &forwardedRequest{api: a, req: req, response: forwardedResponse{ResponseWriter: req.w}}
+	defer func() { a.metrics.forwarded[f.result].Inc() }()
+	if seen := viaNames(req.http.Header); len(seen) >= maxForwards || slices.Contains(seen, a.forwarder.via) {
+		f.result = forwardLoop
+		a.logForward(req, errors.New("the installations forward the program's requests in a loop"))
+		return a.write(req, answer{}, webhook.NewError(webhook.CodeUnavailable,
+			"The request was forwarded in a loop: the installations do not agree on which of them has the program "+req.program()+"."))
+	}
+	target, err := url.Parse(req.move.URL)
+	if err != nil {
+		err = errors.New("the URL of the target is invalid") // without the URL
+	}
+	var transport *http.Transport
+	if err == nil {
+		transport, err = a.forwarder.transport(forwardTarget{req.move.URL, req.move.CA})
+	}
+	if err != nil {
+		f.unreachable(err)
+		return f.response.status, f.response.size
+	}
+	f.target = target
+	ctx, cancel := context.WithCancelCause(req.http.Context())
+	defer cancel(nil)
+	f.begin(cancel)
+	in := req.http.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) {
+			f.connected.Store(true)
+			f.timeout.Reset(a.timeout + a.forwarder.slack)
+		},
+		WroteHeaders: func() { f.sent.Store(true) },
+	}))
+	if in.ContentLength != 0 {
+		in.Body = f
+	}
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, Rewrite: f.rewrite, ModifyResponse: f.accept, ErrorHandler: f.fail, FlushInterval: -1,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // fail logs
+	}
+	defer f.end()
+	defer func() {
+		if p := recover(); p != nil { // the response broke off, so the client's connection must too
+			a.logForward(req, errors.New("the response of the target broke off"))
+			panic(p)
+		}
+	}()
+	proxy.ServeHTTP(&f.response, in)
+	return f.response.status, f.response.size
+}
+
+// forwardedRequest is one forwarded request. It is also the body that the transport reads.
+type forwardedRequest struct {
+	api      *API
+	req      *request
+	target   *url.URL
+	result   string
+	response forwardedResponse
+
+	// The goroutine of the transport reads the body, also after the target has responded.
+	mu       sync.Mutex // held during each read
+	stream   bool       // of events: its duration is not bounded, each pause is
+	timeout  *time.Timer
+	begun    bool  // some of the body was read
+	complete bool  // all of it
+	ended    bool  // it must not be read any more
+	err      error // of reading from the client, a *webhook.Error
+
+	sent, connected  atomic.Bool // the target may have received the request; there is a connection
+	answered, ending atomic.Bool // the target has responded; end was called
+}
+
+// begin starts the timeout, which cancels the request.
+func (f *forwardedRequest) begin(cancel context.CancelCauseFunc) {
+	if f.req.route.pattern == eventsPath && f.req.http.Method == http.MethodPost {
+		media, err := f.req.mediaType(mediaJSON, mediaNDJSON)
+		f.stream = err == nil && media == mediaNDJSON
+	}
+	if f.stream {
+		f.req.writeUntil(time.Time{}) // the server's write timeout does not apply to a stream
+	}
+	f.timeout = time.AfterFunc(min(forwardConnect, f.api.timeout+f.api.forwarder.slack), func() { cancel(errForwardTimeout) })
+}
+
+// Read reads from the client. The time in which the target does not read a stream counts
+// toward the timeout; the time in which the client does not send has a read deadline.
+func (f *forwardedRequest) Read(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended {
+		return 0, errors.New("the request has ended")
+	}
+	if f.stream {
+		f.timeout.Stop()
+		f.req.readUntil(time.Now().Add(f.api.timeout))
+	}
+	f.begun = true
+	n, err := f.req.http.Body.Read(p)
+	switch {
+	case err == io.EOF:
+		f.complete = true
+		f.req.readUntil(time.Time{})
+	case err != nil && !f.ending.Load():
+		f.err = readError(err)
+	}
+	if f.stream && !f.answered.Load() {
+		f.timeout.Reset(f.api.timeout + f.api.forwarder.slack)
+	}
+	return n, err
+}
+
+// Close does nothing: the server closes the body.
+func (f *forwardedRequest) Close() error { return nil }
+
+// end ends the reading of the body. It waits for a read in progress, whose client may have
+// stopped sending, so that it has a short deadline.
+func (f *forwardedRequest) end() {
+	f.ending.Store(true)
+	if !f.mu.TryLock() {
+		f.req.readUntil(time.Now().Add(maxDiscardTime))
+		f.mu.Lock()
+	}
+	defer f.mu.Unlock()
+	f.ended = true
+	f.timeout.Stop()
+}
+
+// rewrite makes the request of the target. ReverseProxy has removed hop-by-hop headers and
+// X-Forwarded-*, which the client may have forged.
+func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
+	r.SetURL(f.target)
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what cannot be parsed: the target rejects it
+	h := r.Out.Header
+	for _, name := range []string{"Connection", "Upgrade", "Expect", "Cookie"} {
+		h.Del(name)
+	}
+	// The scheme is left out: plain HTTP that must be rejected was rejected here.
+	if host, _, err := net.SplitHostPort(f.req.http.RemoteAddr); err == nil {
+		h.Set("X-Forwarded-For", host)
+	}
+	h.Add("Via", fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, f.api.forwarder.via))
+}
+
+// accept prepares the response of the target for the client.
+func (f *forwardedRequest) accept(resp *http.Response) error {
+	if resp.Header.Get("X-Request-Id") == "" {
+		return fmt.Errorf("the response with status %d is not of the service", resp.StatusCode)
+	}
+	f.answered.Store(true)
+	f.timeout.Stop()
+	if f.req.http.ContentLength != 0 {
+		f.leaveBody(resp.Header)
+	}
+	f.result, f.req.targetRequestID = forwardResponse, resp.Header.Get("X-Request-Id")
+	for _, name := range []string{"Date", "Set-Cookie", "Strict-Transport-Security", "Alt-Svc"} {
+		resp.Header.Del(name) // they are about the target
+	}
+	f.req.writeUntil(time.Now().Add(writeTimeout(max(0, int(resp.ContentLength)))))
+	return nil
+}
+
+// leaveBody prepares a response that may be sent before the end of the body.
+func (f *forwardedRequest) leaveBody(header http.Header) {
+	f.req.started, f.req.unread = true, true
+	if f.mu.TryLock() { // otherwise it is being read
+		f.req.unread = !f.complete
+		f.mu.Unlock()
+	}
+	if f.req.unread && f.req.http.ProtoMajor == 1 {
+		// Otherwise net/http waits for the read in progress before it sends the header.
+		_ = http.NewResponseController(f.req.w).EnableFullDuplex()
+	}
+	f.req.leaveBody(header)
+}
+
+// fail responds to a request that the target has not responded to.
+func (f *forwardedRequest) fail(_ http.ResponseWriter, r *http.Request, err error) {
+	cause := context.Cause(r.Context())
+	f.end() // after it, the goroutine of the transport does not read any more
+	f.req.started, f.req.unread = f.begun, f.req.unread && !f.complete
+	switch {
+	case f.err != nil:
+		f.result = forwardCancelled
+		f.write(f.err)
+	case cause == errForwardTimeout && !f.connected.Load():
+		f.unreachable(errors.New("the connection was not made in time"))
+	case cause == errForwardTimeout:
+		f.result = forwardTimeout
+		f.api.logForward(f.req, cause)
+		f.write(webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", f.api.timeout)))
+	case cause != nil:
+		f.result = forwardCancelled
+		f.write(cause)
+	default:
+		f.unreachable(err)
+	}
+}
+
+// unreachable responds that the target cannot be reached, or did not respond, and logs why.
+// The response has nothing about the target, whose address may be internal.
+func (f *forwardedRequest) unreachable(err error) {
+	f.result = forwardUnreachable
+	f.api.logForward(f.req, err)
+	moved := "The program " + f.req.program() + " has moved to another installation, which "
+	if f.sent.Load() {
+		f.write(webhook.NewError(webhook.CodeTimeout, moved+"did not respond. The request may have taken effect."))
+		return
+	}
+	f.write(webhook.NewError(webhook.CodeUnavailable, moved+"cannot be reached at the moment. Try again in a few seconds."))
+}
+
+func (f *forwardedRequest) write(err error) {
+	f.response.status, f.response.size = f.api.write(f.req, answer{}, err)
+}
+
+// logForward logs why a request could not be forwarded.
+func (a *API) logForward(req *request, err error) {
+	a.logger.LogAttrs(req.http.Context(), slog.LevelWarn, "failed to forward a request of a program that has moved",
+		slog.String("error", err.Error()), slog.String("program", req.program()), slog.String("target", req.move.URL),
+		slog.String("request_id", req.id))
+}
+
+// viaNames returns the installations that have forwarded a request.
+func viaNames(header http.Header) (names []string) {
+	for _, part := range strings.Split(strings.Join(header["Via"], ","), ",") {
+		if words := strings.Fields(part); len(words) > 1 && strings.HasPrefix(words[1], viaName) {
+			names = append(names, words[1])
+		}
+	}
+	return names
+}
+
+// forwardedResponse records the status and size of a response.
+type forwardedResponse struct {
+	http.ResponseWriter
+	status, size int
+}
+
+func (w *forwardedResponse) WriteHeader(status int) {
+	if status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *forwardedResponse) Write(b []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(b)
+	w.size += n
+	return n, err
+}
+
+// Unwrap is for [http.ResponseController].
+func (w *forwardedResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,523 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"service/store"
+	"service/webhook"
+)
+
+// movedProgram is the program of the tests, of user ada.
+const movedProgram = "moved-program"
+
+// installation is a service behind HTTPS that records what reaches it.
+type installation struct {
+	*service
+	server *httptest.Server
+	moved  string // token of movedProgram
+
+	mu   sync.Mutex
+	seen []*http.Request
+}
+
+func newInstallation(t *testing.T, change ...func(*Config)) *installation {
+	in := &installation{service: start(t, change...)}
+	in.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in.mu.Lock()
+		in.seen = append(in.seen, r.Clone(context.Background()))
+		in.mu.Unlock()
+		in.api.ServeHTTP(w, r)
+	}))
+	in.server.Config.ErrorLog = nil
+	t.Cleanup(in.server.Close)
+	return in
+}
+
+// last returns the newest request that reached the installation over HTTPS.
+func (in *installation) last() *http.Request {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if len(in.seen) == 0 {
+		in.t.Fatal("no request reached the installation")
+	}
+	return in.seen[len(in.seen)-1]
+}
+
+// ca returns the certificate of an installation as PEM.
+func (in *installation) ca() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: in.server.Certificate().Raw}))
+}
+
+// move moves movedProgram to another installation.
+func (in *installation) move(to *installation) {
+	t := in.t
+	t.Helper()
+	x, err := in.store.Programs().Export(t.Context(), movedProgram, 0)
+	if err == nil {
+		_, err = to.store.Programs().Import(t.Context(), &store.ProgramImport{Path: x.Path, Key: x.Key, Idle: true})
+		x.Remove()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	to.moved = in.moved
+	in.forwardTo(to.server.URL, to.ca())
+}
+
+// forwardTo marks movedProgram as moved.
+func (in *installation) forwardTo(url, ca string) {
+	t, id := in.t, webhook.NewID()
+	t.Helper()
+	for _, step := range []func(store.Write) error{
+		func(w store.Write) error {
+			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: url, CA: ca, Token: to0})
+		},
+		func(w store.Write) error { return w.CompleteMove(movedProgram, id) },
+		func(w store.Write) error { return w.ActivatedMove(movedProgram, id) },
+	} {
+		if err := in.store.Write(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// to0 stands for the platform token that a move has for its target. Nothing may send it.
+const to0 = "svc_token-of-the-move"
+
+// newMove returns two installations between which movedProgram has moved.
+func newMove(t *testing.T, change ...func(*Config)) (from, to *installation) {
+	from, to = newInstallation(t, change...), newInstallation(t)
+	from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+	from.move(to)
+	return from, to
+}
+
+// send sends a request with the token of movedProgram, which must be forwarded.
+func (in *installation) send(method, path, body string, headers ...string) response {
+	in.t.Helper()
+	return in.service.send(method, path, body, append([]string{"Authorization", "Bearer " + in.moved}, headers...)...)
+}
+
+// forwards returns how many requests had a result.
+func (in *installation) forwards(result string) int {
+	var m dto.Metric
+	if err := in.api.metrics.forwarded[result].Write(&m); err != nil {
+		in.t.Fatal(err)
+	}
+	return int(m.GetCounter().GetValue())
+}
+
+// TestForward sends requests to every route of partners through the old installation.
+func TestForward(t *testing.T) {
+	from, to := newMove(t)
+	field := func(body, name string) string {
+		m := regexp.MustCompile(`"` + name + `":"([^"]+)"`).FindStringSubmatch(body)
+		if m == nil {
+			t.Fatalf("no %s in %s", name, body)
+		}
+		return m[1]
+	}
+	made := from.send("POST", subscriptionsPath, `{"url": "https://example.com/a", "events": [{"name": "content_updated"}]}`)
+	sub := field(made.body, "id")
+	published := from.send("POST", "/v2/events", eventBody)
+	if made.status != 201 || published.status != 201 || published.header.Get("X-Program-Id") != movedProgram {
+		t.Fatalf("got %d %s, %d %s", made.status, made.body, published.status, published.body)
+	}
+	ids := map[string]string{subscriptionPath: sub, "/v2/events/:id": field(published.body, "id")}
+	reached := 0
+	for _, rt := range from.api.routes() {
+		if rt.scope == scopeNone || rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath {
+			continue
+		}
+		path := rt.pattern
+		for pattern, id := range ids {
+			if strings.HasPrefix(path, pattern) {
+				path = strings.Replace(path, ":id", id, 1)
+			}
+		}
+		path = strings.ReplaceAll(strings.ReplaceAll(path, ":name", "content_updated"), ":delivery_id", "nope%2Fnope")
+		path = regexp.MustCompile(`:[a-z_]+`).ReplaceAllString(path, "01a20939-44c5-7d08-b086-2f639c30b237")
+		if rt.method == "DELETE" && rt.pattern == subscriptionPath {
+			continue // below
+		}
+		body := ""
+		if rt.method != "GET" {
+			body = "{}"
+		}
+		to.api.timeout = DefaultRequestTimeout
+		if strings.HasSuffix(path, "/ping") {
+			to.api.timeout = 200 * time.Millisecond // nothing sends pings here
+		}
+		got := from.send(rt.method, path, body)
+		logged := fmt.Sprintf("method=%s route=%s status=%d", rt.method, rt.pattern, got.status)
+		if id := got.header.Get("X-Request-Id"); !regexp.MustCompile(regexp.QuoteMeta(logged)+".*request_id="+id).MatchString(to.log.String()) ||
+			!regexp.MustCompile(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id).MatchString(
+				from.log.String()) {
+			t.Errorf("%s %s: status %d: it did not reach the target with its log line", rt.method, path, got.status)
+		}
+		if rt.method == "GET" {
+			direct := to.service.send("GET", path, "", "Authorization", "Bearer "+from.moved)
+			if got.status != direct.status || got.body != direct.body && rt.pattern != "/v2/token" ||
+				got.header.Get("Etag") != direct.header.Get("Etag") {
+				t.Errorf("%s: got %d %s, want %d %s", path, got.status, got.body, direct.status, direct.body)
+			}
+		}
+		reached++
+	}
+	if reached < 30 {
+		t.Errorf("only %d routes", reached)
+	}
+	if got := from.send("HEAD", subscriptionsPath+"/"+sub, ""); got.status != 200 || got.body != "" {
+		t.Errorf("HEAD: got %+v", got)
+	}
+	tag := from.send("GET", subscriptionsPath+"/"+sub, "").header.Get("Etag")
+	if got := from.send("GET", subscriptionsPath+"/"+sub, "", "If-None-Match", tag); got.status != 304 {
+		t.Errorf("If-None-Match: got %d", got.status)
+	}
+	if got := from.send("DELETE", subscriptionsPath+"/"+sub, ""); got.status != 200 {
+		t.Errorf("DELETE: got %d %s", got.status, got.body)
+	}
+	if got := from.send("GET", "/v2/later_version", ""); got.status != 404 || to.last().URL.Path != "/v2/later_version" {
+		t.Errorf("unknown route: got %d, and the target got %s", got.status, to.last().URL)
+	}
+	if n := from.forwards(forwardResponse); n < reached {
+		t.Errorf("the metric has %d responses of %d requests", n, reached)
+	}
+}
+
+const eventBody = `{"name": "content_updated", "version": "1", "content_id": 1}`
+
+// TestForwardHeaders checks what the target gets and what the client gets.
+func TestForwardHeaders(t *testing.T) {
+	from, to := newMove(t)
+	got := from.send("GET", "/v2/events?page[size]=5&sort=-received%5Fat", "", "X-Forwarded-For", "203.0.113.9", "X-Forwarded-Proto", "http",
+		"Forwarded", "for=203.0.113.9", "Cookie", "session=secret", "Connection", "X-Hop", "X-Hop", "1", "Upgrade", "websocket",
+		"User-Agent", "agent/1", "Via", "1.1 proxy")
+	seen := to.last()
+	if got.status != 200 || seen.URL.RawQuery != "page[size]=5&sort=-received%5Fat" {
+		t.Errorf("got %d %s, query %q", got.status, got.body, seen.URL.RawQuery)
+	}
+	for _, absent := range []string{"Forwarded", "X-Forwarded-Proto", "Cookie", "X-Hop", "Upgrade", "Connection"} {
+		if seen.Header[absent] != nil {
+			t.Errorf("the target got %s: %q", absent, seen.Header[absent])
+		}
+	}
+	via := strings.Join(seen.Header["Via"], ", ")
+	if seen.Header.Get("X-Forwarded-For") != "192.0.2.1" || !strings.HasPrefix(via, "1.1 proxy, 1.1 service-") ||
+		seen.Header.Get("User-Agent") != "agent/1" || seen.Host != strings.TrimPrefix(to.server.URL, "https://") {
+		t.Errorf("the target got %v for host %s", seen.Header, seen.Host)
+	}
+	if got := from.send("GET", "/v2/events?%zz", ""); got.status != 400 || to.last().URL.RawQuery != "%zz" {
+		t.Errorf("invalid query: got %d, target %q", got.status, to.last().URL.RawQuery)
+	}
+	if strings.Contains(from.log.String()+to.log.String(), "received%5F") {
+		t.Error("a log has a query")
+	}
+	// The target decides: a token that was revoked there is invalid, although it is valid here.
+	all, err := to.store.Tokens().List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range all {
+		if token.ProgramID == movedProgram {
+			if _, err := to.store.Tokens().Revoke(t.Context(), token.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := from.send("GET", "/v2/events", ""); got.status != 401 || got.header.Get("Www-Authenticate") == "" {
+		t.Errorf("revoked token: got %d %v", got.status, got.header)
+	}
+}
+
+// TestForwardLimits checks which installation counts the requests.
+func TestForwardLimits(t *testing.T) {
+	from, to := newMove(t, func(c *Config) { c.RateLimit = 1 })
+	for range 3 {
+		if got := from.send("GET", "/v2/events", ""); got.status != 200 || got.header.Get("Ratelimit") != "" {
+			t.Errorf("got %d %v, want no limit of the old installation", got.status, got.header)
+		}
+	}
+	to.api.rateLimit = 1
+	for _, want := range []int{200, 429} {
+		got := from.send("GET", "/v2/events", "")
+		if got.status != want || len(got.header["Ratelimit"]) != 1 || want == 429 && got.header.Get("Retry-After") == "" {
+			t.Errorf("got %d %v, want %d by the limit of the new installation", got.status, got.header, want)
+		}
+	}
+}
+
+// TestForwardRefuses checks the requests that are not forwarded.
+func TestForwardRefuses(t *testing.T) {
+	from, to := newMove(t)
+	for _, platform := range []struct {
+		name string
+		send func() response
+	}{
+		{"platform token", func() response {
+			return from.service.send("GET", "/v2/events", "", "Authorization", "Bearer "+from.platform, programHeader, movedProgram)
+		}},
+		{"platform token, publish", func() response {
+			return from.service.send("POST", "/v2/events", eventBody, "Authorization", "Bearer "+from.platform, programHeader, movedProgram)
+		}},
+	} {
+		got := platform.send()
+		if got.status != 409 || !strings.Contains(got.body, "has moved to "+to.server.URL+". Send the request there") {
+			t.Errorf("%s: got %d %s", platform.name, got.status, got.body)
+		}
+	}
+	if got := from.send("GET", "/metrics", ""); got.status != 403 {
+		t.Errorf("metrics: got %d %s", got.status, got.body)
+	}
+	if got := from.send("GET", "/v2/events", "", programHeader, "acme"); got.status != 403 {
+		t.Errorf("another program: got %d %s", got.status, got.body)
+	}
+	if got := from.service.send("GET", "/v2/events", ""); got.status != 200 { // of acme
+		t.Errorf("another token: got %d %s", got.status, got.body)
+	}
+	if len(to.seen) > 0 {
+		t.Errorf("the target got %d requests", len(to.seen))
+	}
+}
+
+// TestForwardUnreachable checks the responses when the target does not respond as it should.
+func TestForwardUnreachable(t *testing.T) {
+	to := newInstallation(t)
+	strange := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "<html>Bad gateway of another proxy</html>", http.StatusBadGateway)
+	}))
+	defer strange.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, and responds nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	cutting := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer cutting.Close()
+	certificate := func(s *httptest.Server) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	}
+	// httptest has one certificate for all servers.
+	other := "-----BEGIN CERTIFICATE-----\nMIIBdzCCAR2gAwIBAgIBATAKBggqhkjOPQQDAjAMMQowCAYDVQQDEwF4MB4XDTIw\n-----END CERTIFICATE-----\n"
+	down := to.server.URL
+	to.server.Close()
+	for _, test := range []struct {
+		name, url, ca string
+		status        int
+		result, log   string
+	}{
+		{"down", down, to.ca(), 503, forwardUnreachable, "connection refused"},
+		{"no certificate authority", strange.URL, "", 503, forwardUnreachable, "certificate"},
+		{"invalid certificates", strange.URL, other, 503, forwardUnreachable, "not PEM"},
+		{"another server", strange.URL, certificate(strange), 504, forwardUnreachable, "is not of the service"},
+		{"cut", cutting.URL, certificate(cutting), 504, forwardUnreachable, "EOF"},
+		{"silent", "http://" + silent.Addr().String(), "", 504, forwardTimeout, "did not respond in time"},
+		{"invalid URL", "http://127.0.0.1:x/secret", "", 503, forwardUnreachable, "URL of the target is invalid"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			old := newInstallation(t, func(c *Config) { c.RequestTimeout = 300 * time.Millisecond })
+			old.api.forwarder.slack = 100 * time.Millisecond
+			old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+			old.forwardTo(test.url, test.ca)
+			for _, body := range []string{"", eventBody} {
+				method := "GET"
+				if body != "" {
+					method = "POST"
+				}
+				got := old.send(method, "/v2/events", body)
+				if got.status != test.status || got.header.Get("X-Program-Id") != movedProgram ||
+					test.status == 503 && got.header.Get("Retry-After") == "" {
+					t.Errorf("got %d %s %v", got.status, got.body, got.header)
+				}
+				if strings.Contains(got.body, "127.0.0.1") || strings.Contains(got.body, "html") {
+					t.Errorf("the response shows the target: %s", got.body)
+				}
+			}
+			if n := old.forwards(test.result); n != 2 {
+				t.Errorf("got %d requests with the result %s", n, test.result)
+			}
+			if log := old.log.String(); !strings.Contains(log, test.log) || strings.Contains(log, to0) || strings.Contains(log, old.moved) {
+				t.Errorf("got the log %s, want %q", log, test.log)
+			}
+		})
+	}
+}
+
+// TestForwardDuringMove checks that nothing is forwarded before the target is active.
+func TestForwardDuringMove(t *testing.T) {
+	from, to := newInstallation(t), newInstallation(t)
+	from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+	id := webhook.NewID()
+	for _, step := range []func(store.Write) error{
+		func(w store.Write) error {
+			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: to.server.URL, CA: to.ca(), Token: to0})
+		},
+		func(w store.Write) error { return w.CompleteMove(movedProgram, id) },
+	} {
+		if err := from.store.Write(t.Context(), step); err != nil {
+			t.Fatal(err)
+		}
+		got := from.send("POST", "/v2/events", eventBody)
+		if got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "is being moved") || len(to.seen) > 0 {
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+	}
+}
+
+// TestForwardLoop forwards between two installations that both think the other has the
+// program, and along a chain, which is allowed.
+func TestForwardLoop(t *testing.T) {
+	a, b := newMove(t)
+	c := newInstallation(t)
+	b.move(c)
+	if got := a.send("GET", "/v2/token", ""); got.status != 200 || len(c.last().Header["Via"]) != 2 {
+		t.Errorf("chain: got %d %s, Via %q", got.status, got.body, c.last().Header["Via"])
+	}
+	c.forwardTo(a.server.URL, a.ca())
+	got := a.send("POST", "/v2/events", eventBody)
+	if got.status != 503 || !strings.Contains(got.body, "forwarded in a loop") || got.header.Get("Retry-After") == "" {
+		t.Errorf("loop: got %d %s", got.status, got.body)
+	}
+	if loops := []int{a.forwards(forwardLoop), b.forwards(forwardLoop), c.forwards(forwardLoop)}; !slices.Equal(loops, []int{1, 0, 0}) {
+		t.Errorf("got loops %d, want one at the first installation", loops)
+	}
+	via := strings.Repeat("1.1 service-x, ", maxForwards-1)
+	if got := b.send("GET", "/v2/token", "", "Via", via); got.status != 503 {
+		t.Errorf("a chain of %d: got %d %s", maxForwards+1, got.status, got.body)
+	}
+}
+
+// TestForwardStream publishes a stream whose first events must arrive before its last are sent.
+func TestForwardStream(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			from, to := newMove(t)
+			server := httptest.NewUnstartedServer(from.api)
+			server.EnableHTTP2 = protocol == "HTTP/2.0"
+			server.StartTLS()
+			defer server.Close()
+			body, send := io.Pipe()
+			const lines = 500
+			go func() {
+				line := append([]byte(strings.ReplaceAll(eventBody, "\n", " ")), '\n')
+				send.Write(line)
+				for t.Context().Err() == nil && !strings.Contains(to.send("GET", "/v2/events", "").body, "content_updated") {
+				}
+				for range lines - 1 {
+					if _, err := send.Write(line); err != nil {
+						break
+					}
+				}
+				send.Close()
+			}()
+			req, _ := http.NewRequest("POST", server.URL+"/v2/events", body)
+			req.Header.Set("Authorization", "Bearer "+from.moved)
+			req.Header.Set("Content-Type", mediaNDJSON)
+			resp, err := server.Client().Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			var done struct{ Data streamRecord }
+			if err != nil || resp.StatusCode != 201 || resp.Proto != protocol || json.Unmarshal(text, &done) != nil || done.Data.Added != lines {
+				t.Errorf("got %s %d %s, %v", resp.Proto, resp.StatusCode, text, err)
+			}
+		})
+	}
+}
+
+// TestForwardEarlyResponse sends bodies that the target rejects before it has read them.
+func TestForwardEarlyResponse(t *testing.T) {
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(protocol, func(t *testing.T) {
+			from, _ := newMove(t)
+			server := httptest.NewUnstartedServer(from.api)
+			server.EnableHTTP2 = protocol == "HTTP/2.0"
+			server.StartTLS()
+			defer server.Close()
+			post := func(media string, body io.Reader) (int, string) {
+				t.Helper()
+				req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Authorization", "Bearer "+from.moved)
+				req.Header.Set("Content-Type", media)
+				resp, err := server.Client().Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if err != nil || resp.Proto != protocol {
+					t.Errorf("got %s, %v", resp.Proto, err)
+				}
+				return resp.StatusCode, string(text)
+			}
+			if status, text := post(mediaJSON, strings.NewReader(strings.Repeat(" ", webhook.MaxBodyBytes+1))); status != 413 {
+				t.Errorf("too long: got %d %s", status, text)
+			}
+			if status, text := post("text/plain", strings.NewReader(strings.Repeat("x", 200<<10))); status != 415 {
+				t.Errorf("wrong type: got %d %s", status, text)
+			}
+			// A stream whose first line is invalid, and which then pauses without an end.
+			body, send := io.Pipe()
+			defer send.Close()
+			go send.Write([]byte("{}\n"))
+			if status, text := post(mediaNDJSON, body); status != 400 || !strings.Contains(text, "Line 1 of the stream") {
+				t.Errorf("stream: got %d %s", status, text)
+			}
+			// The next request of the client works, whatever became of the connection.
+			if status, text := post(mediaJSON, strings.NewReader(eventBody)); status != 201 {
+				t.Errorf("after it: got %d %s", status, text)
+			}
+		})
+	}
+}
+
+// TestForwardClientStops sends a part of a body and then nothing: the old installation ends the
+// request, as the new one would.
+func TestForwardClientStops(t *testing.T) {
+	for _, media := range []string{mediaJSON, mediaNDJSON} {
+		from, to := newMove(t, func(c *Config) { c.RequestTimeout = 200 * time.Millisecond })
+		server := httptest.NewServer(from.api)
+		defer server.Close()
+		body, send := io.Pipe()
+		defer send.Close()
+		go send.Write([]byte(eventBody[:20]))
+		req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+from.moved)
+		req.Header.Set("Content-Type", media)
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 408 || from.forwards(forwardCancelled) != 1 {
+			t.Errorf("%s: got %d %s", media, resp.StatusCode, text)
+		}
+		if got := to.send("GET", "/v2/events", ""); strings.Contains(got.body, `"id"`) {
+			t.Errorf("%s: the target has stored %s", media, got.body)
+		}
+	}
+}

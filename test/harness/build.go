@@ -67,6 +67,9 @@ func Main(m *testing.M) {
 	if faultyBinary.path != "" {
 		os.RemoveAll(filepath.Dir(faultyBinary.path))
 	}
+	if providerBinary.path != "" {
+		os.RemoveAll(filepath.Dir(providerBinary.path))
+	}
 	if plain.path != "" && plain.path != os.Getenv("SERVICE_TEST_BINARY") {
 		os.RemoveAll(filepath.Dir(plain.path))
 	}

@@ -1,11 +1,9 @@
 package api
 
 import (
-	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
-	"strings"
 
 	"service/store"
 	"service/webhook"
@@ -212,9 +210,9 @@ func (h programHandlers) put(req *request) (answer, error) {
 			return err
 		}
 		if before == nil {
-			return req.audit(w, webhook.ActionProgramCreate, id, id, programDetail(&webhook.Program{}, &program))
+			return req.audit(w, webhook.ActionProgramCreate, id, id, webhook.ProgramChanges(&webhook.Program{}, &program))
 		}
-		if detail := programDetail(before, &program); detail != "" {
+		if detail := webhook.ProgramChanges(before, &program); detail != "" {
 			return req.audit(w, webhook.ActionProgramUpdate, id, id, detail)
 		}
 		return nil
@@ -244,31 +242,4 @@ func (h programHandlers) delete(req *request) (answer, error) {
 	ans, err := h.answer(req, &program)
 	ans.status = http.StatusAccepted
 	return ans, err
-}
-
-// programDetail describes for the audit log what changed between two states of a program.
-func programDetail(before, after *webhook.Program) string {
-	var changes []string
-	if before.Name != after.Name {
-		name, _ := json.Marshal(after.Name) // a string cannot fail
-		changes = append(changes, "name "+string(name))
-	}
-	for _, l := range [...]struct {
-		name        string
-		before, now *int
-	}{
-		{"max_subscriptions", before.Limits.MaxSubscriptions, after.Limits.MaxSubscriptions},
-		{"rate_limit", before.Limits.RateLimit, after.Limits.RateLimit},
-		{"max_in_flight", before.Limits.MaxInFlight, after.Limits.MaxInFlight},
-	} {
-		if was, is := limitText(l.before), limitText(l.now); was != is {
-			changes = append(changes, l.name+" "+is)
-		}
-	}
-	return strings.Join(changes, ", ")
-}
-
-func limitText(limit *int) string {
-	text, _ := json.Marshal(limit) // a number or null cannot fail
-	return string(text)
 }

@@ -209,8 +209,8 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 		if n++; n%yieldEvery == 0 {
 			d.yield()
 		}
-		if q.ProgramID == "" {
-			continue // not read yet
+		if q.ProgramID == "" || d.store.Programs().Hidden(q.ProgramID) {
+			continue // not read yet, or being erased
 		}
 		p := programs[q.ProgramID]
 		if p == nil {

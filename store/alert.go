@@ -11,8 +11,12 @@ import (
 )
 
 // alert stores an alert in the write that causes it, logs it after the commit, and queues it
-// for sending. incident is the num of its incident, 0 for none.
+// for sending. incident is the num of its incident, 0 for none. A program that is being erased has
+// no alerts.
 func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
+	if s.programStates.get(a.Subscription.ProgramID) != nil {
+		return nil
+	}
 	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
 	json, err := a.JSON()
 	if err != nil {
@@ -71,34 +75,40 @@ type AlertClaim struct {
 	send int64 // num in alert_sends, 0 for --alert-url
 }
 
-const (
+// Alerts of hidden programs are not sent. The last parameter of each query is the result of hidden.
+var (
 	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
 		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		ORDER BY next_attempt_at, num LIMIT 1)
+		AND ` + notHidden("program_id", "?3") + ` ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING id, program_id, subscription_id, attempts_made, json`
 	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
 		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		ORDER BY next_attempt_at, num LIMIT 1)
+		AND ` + notHidden(programOfSend, "?3") + ` ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING num, alert, channel_id, attempts_made, json`
+	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL AND " + notHidden("program_id", "?1")
+	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL AND " + notHidden(programOfSend, "?1")
+)
+
+const (
+	programOfSend = "coalesce((SELECT a.program_id FROM alerts a WHERE a.num = alert_sends.alert), '')"
 	// The last attempt was interrupted by the end of the process.
 	endAlerts = "UPDATE alerts SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
 		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
 	endSends = "UPDATE alert_sends SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
 		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
-	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL"
-	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL"
 )
 
 // next returns when the next alert is due, in wait clock time, NULL for none. Alerts to
 // --alert-url count only if that is configured.
 func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sql.NullInt64, error) {
 	var alert, send sql.NullInt64
+	hidden := []any{s.programStates.hidden()}
 	if s.sendAlerts {
-		if err := scan(selectNextAlert, nil, &alert); err != nil {
+		if err := scan(selectNextAlert, hidden, &alert); err != nil {
 			return alert, err
 		}
 	}
-	err := scan(selectNextSend, nil, &send)
+	err := scan(selectNextSend, hidden, &send)
 	if !alert.Valid || send.Valid && send.Int64 < alert.Int64 {
 		return send, err
 	}
@@ -123,7 +133,7 @@ func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, ti
 			if err := t.Exec(endAlerts, due); err != nil {
 				return err
 			}
-			err := t.Scan(claimAlert, []any{due, until}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+			err := t.Scan(claimAlert, []any{due, until, s.programStates.hidden()}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}
@@ -149,7 +159,7 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 	}
 	var alert sql.NullInt64
 	var channel string
-	err := t.Scan(claimSend, []any{due, until}, &c.send, &alert, &channel, &c.Number, &c.JSON)
+	err := t.Scan(claimSend, []any{due, until, s.programStates.hidden()}, &c.send, &alert, &channel, &c.Number, &c.JSON)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {

@@ -115,11 +115,11 @@ func TestAttentionPlans(t *testing.T) {
 		args  int
 		want  []string // the steps, in their order
 	}{
-		{selectLosses, 2, []string{
-			"CO-ROUTINE (subquery-3)", "CO-ROUTINE l", "SCAN losses USING INDEX losses_by_time", "SCAN l",
-			"SEARCH s USING PRIMARY KEY (id=?)", "SCAN (subquery-3)", "USE TEMP B-TREE FOR ORDER BY",
+		{selectLosses, 3, []string{
+			"CO-ROUTINE (subquery-4)", "CO-ROUTINE l", "SCAN losses USING INDEX losses_by_time", "SCAN l",
+			"SEARCH s USING PRIMARY KEY (id=?)", "SCAN (subquery-4)", "USE TEMP B-TREE FOR ORDER BY",
 		}},
-		{selectLastAlerts, 1, []string{"SCAN a", "CORRELATED SCALAR SUBQUERY 1", "SEARCH s USING INDEX alert_sends_by_alert (alert=?)"}},
+		{selectLastAlerts, 2, []string{"SCAN a", "CORRELATED SCALAR SUBQUERY 1", "SEARCH s USING INDEX alert_sends_by_alert (alert=?)"}},
 	} {
 		var got []string
 		args := []any{math.MaxInt32, math.MaxInt32, math.MaxInt32}[:tt.args]
@@ -127,7 +127,9 @@ func TestAttentionPlans(t *testing.T) {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)
-			got = append(got, detail)
+			if !planOfHidden(detail) {
+				got = append(got, detail)
+			}
 			return err
 		})
 		if err != nil {

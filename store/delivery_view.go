@@ -52,6 +52,9 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		d.Delivery, d.Num, err = s.scanDelivery(func(dest ...any) error {
 			return v.Scan(selectDeliveryView, []any{shortID(id), id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
+		if err == nil && s.programStates.get(d.ProgramID) != nil {
+			err = sql.ErrNoRows
+		}
 		if err != nil {
 			return notFound(err, "delivery")
 		}

@@ -433,6 +433,7 @@ func (e *erasure) finish() error {
 			return errors.New("store: a record of the program was added: " + left.String)
 		}
 		delete(t.w.heads, e.programID)
+		e.s.metrics.forget(e.programID)
 		e.s.tail.forget(e.programID)
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
 			return err

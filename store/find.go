@@ -81,13 +81,15 @@ func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, er
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
 
+var selectVisibleProgramIDs = "SELECT id FROM programs WHERE " + notHidden("id", "?2") + " ORDER BY id LIMIT ?1"
+
 // IDs returns the ids of at most limit programs in ascending order.
 func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 	if limit < 1 {
 		return nil, errors.New("store: limit must be at least 1")
 	}
 	var ids []string
-	err := s.db.Each(ctx, selectProgramIDs, []any{limit}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit, s.programStates.hidden()}, func(scan func(...any) error) error {
 		var id string
 		if err := scan(&id); err != nil {
 			return err

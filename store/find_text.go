@@ -13,7 +13,7 @@ const (
 	// The query of a URL is not searched: it may contain a secret that could be guessed.
 	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND (description LIKE ?1 ESCAPE '\' OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
-	findProgramsByText = `SELECT id FROM programs WHERE id LIKE ?1 ESCAPE '\' ORDER BY id LIMIT ?2`
+	findProgramsByText = `SELECT id FROM programs WHERE id LIKE ?1 ESCAPE '\' OR name LIKE ?1 ESCAPE '\' ORDER BY id LIMIT ?2`
 )
 
 // containing returns a LIKE pattern for values that contain text.
@@ -22,7 +22,7 @@ func containing(text string) string {
 }
 
 // FindByText returns subscriptions whose description or URL contains text, and programs whose
-// id does, at most limit of each. ASCII letters match in either case. It reads all
+// id or name does, at most limit of each. ASCII letters match in either case. It reads all
 // subscriptions that are not deleted. An empty text finds nothing.
 func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []webhook.Subscription, programs []string, err error) {
 	if text == "" {

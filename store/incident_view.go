@@ -47,9 +47,10 @@ var (
 	// Most severe first, as far as known without counting waiting events.
 	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f
 		ON f.subscription_id = n.subscription_id
-		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
+		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND ` + notHidden("n.program_id", "?3") + `
+		ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
 	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL " +
-		"AND (program_id = ?1 OR ?1 = '')"
+		"AND (program_id = ?1 OR ?1 = '') AND " + notHidden("program_id", "?2")
 )
 
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
@@ -82,7 +83,7 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 
 // CountOpen returns the number of open incidents of a program, "" for all.
 func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err error) {
-	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID}, &n)
+	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID, s.programStates.hidden()}, &n)
 }
 
 // Open returns the open incidents of a program, "" for all, at most limit, the most severe
@@ -91,7 +92,7 @@ func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err 
 func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.Each(selectOpenIncidents, []any{programID, limit}, func(scan func(...any) error) error {
+		err := v.Each(selectOpenIncidents, []any{programID, limit, s.programStates.hidden()}, func(scan func(...any) error) error {
 			var num int64
 			err := scan(&num)
 			nums = append(nums, num)
@@ -143,6 +144,9 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 		})
 		if err != nil {
 			return err
+		}
+		if s.programStates.get(i.ProgramID) != nil {
+			return webhook.NotFound("incident")
 		}
 		return v.timeline(&i, num, log)
 	})

@@ -103,6 +103,12 @@ func newMetrics() *metrics {
 	return m
 }
 
+// forget removes the series of a program. Only the leader of the writer calls it.
+func (m *metrics) forget(programID string) {
+	delete(m.programs, programID)
+	m.accepted.DeleteLabelValues(programID)
+}
+
 // accept counts events that are on disk. The leader of the writer calls it.
 func (m *metrics) accept(programID string, n int) {
 	c := m.programs[programID]

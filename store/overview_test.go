@@ -186,6 +186,11 @@ func TestLastAttempts(t *testing.T) {
 	}
 }
 
+// planOfHidden reports whether a step of a plan belongs to the condition of notHidden.
+func planOfHidden(step string) bool {
+	return strings.HasPrefix(step, "LIST SUBQUERY") || step == "SCAN json_each VIRTUAL TABLE INDEX 1:" || step == "CREATE BLOOM FILTER"
+}
+
 // TestOverviewPlans checks that the queries of the overview scan no table, except up to a limit
 // or for the last row.
 func TestOverviewPlans(t *testing.T) {
@@ -198,11 +203,11 @@ func TestOverviewPlans(t *testing.T) {
 			"CO-ROUTINE p", "SCAN programs", "SCAN p", "CORRELATED SCALAR SUBQUERY 1",
 			"SEARCH e USING COVERING INDEX events_by_seq (program_id=?)"}},
 		{selectSubscriptionTotals, []string{
-			"CO-ROUTINE (subquery-1)", "SCAN subscriptions USING INDEX subscriptions_by_program", "SCAN (subquery-1)"}},
+			"CO-ROUTINE (subquery-2)", "SCAN subscriptions USING INDEX subscriptions_by_program", "SCAN (subquery-2)"}},
 		{selectInFlightTotal, []string{
-			"CO-ROUTINE (subquery-1)", "SEARCH deliveries USING INDEX deliveries_by_status (status=?)", "SCAN (subquery-1)"}},
+			"CO-ROUTINE (subquery-2)", "SEARCH deliveries USING INDEX deliveries_by_status (status=?)", "SCAN (subquery-2)"}},
 		{selectWaitingTotal, []string{
-			"CO-ROUTINE (subquery-1)", "SCAN deliveries USING INDEX deliveries_due", "SCAN (subquery-1)"}},
+			"CO-ROUTINE (subquery-2)", "SCAN deliveries USING INDEX deliveries_due", "SCAN (subquery-2)"}},
 		{selectLastEvent, []string{"SCAN events"}},
 		{selectSubscriptionLabels, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},
@@ -212,12 +217,14 @@ func TestOverviewPlans(t *testing.T) {
 			"SEARCH attempts USING PRIMARY KEY (delivery=?)"}},
 	} {
 		var got []string
-		args := []any{math.MaxInt32}[:strings.Count(tt.query, "?")]
+		args := []any{math.MaxInt32, nil}[:max(min(strings.Count(tt.query, "?"), 1), 2*min(strings.Count(tt.query, "?2"), 1))]
 		err := s.db.Each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
 			var id, parent, unused int
 			var detail string
 			err := scan(&id, &parent, &unused, &detail)
-			got = append(got, detail)
+			if !planOfHidden(detail) {
+				got = append(got, detail)
+			}
 			return err
 		})
 		if err != nil {

@@ -129,13 +129,19 @@ func orDefault(limit *int) any {
 // Page returns a page of the programs, and how many match the filters.
 func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
 	b := bindsOf(q)
-	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
 	b["hidden"] = s.programStates.importing()
+	return s.page(ctx, q, listedPrograms, b)
+}
+
+// page reads a page of programs. from selects them, with the values b.
+func (s Programs) page(ctx context.Context, q *webhook.ListQuery, from string, b binds) (programs []webhook.Program, total int, err error) {
+	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
 	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan(countPrograms.text, countPrograms.args(b), &total); err != nil || q.Number-1 > total/q.Size {
+		count := statement{}.with("SELECT count(*)" + from)
+		if err := v.Scan(count.text, count.args(b), &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}
-		page := orderedPrograms(q.Sort)
+		page := orderedPrograms(from, q.Sort)
 		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
 			p, err := scanProgram(scan)
 			s.programStates.describe(&p)
@@ -146,15 +152,11 @@ func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []we
 	return programs, total, err
 }
 
-var (
-	listedPrograms = " FROM programs WHERE " +
-		allOf(isVisible("id"), isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
-	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
-	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
-)
+var listedPrograms = " FROM programs WHERE " +
+	allOf(isVisible("id"), isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
 
 // orderedPrograms returns the query of a page in an order. The id is the last criterion.
-func orderedPrograms(order []webhook.SortField) statement {
+func orderedPrograms(from string, order []webhook.SortField) statement {
 	var terms []string
 	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
 		if f.Descending {
@@ -162,7 +164,7 @@ func orderedPrograms(order []webhook.SortField) statement {
 		}
 		terms = append(terms, f.Name)
 	}
-	return selectPrograms.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
+	return statement{}.with("SELECT " + programColumns + from + " ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
 
 // The statistics of the programs whose ids are a JSON array: each row has the id and four

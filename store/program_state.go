@@ -68,8 +68,12 @@ func (p *programStates) get(programID string) *programState {
 // visible.
 func (p *programStates) describe(program *webhook.Program) bool {
 	state := p.get(program.ID)
-	if state != nil && state.name == stateErasing {
+	switch {
+	case state == nil:
+	case state.name == stateErasing:
 		program.ErasingSince = state.at
+	case state.name == stateImporting:
+		program.ImportingSince = state.at
 	}
 	program.Move = state.move()
 	return state == nil || state.name != stateImporting
@@ -138,8 +142,11 @@ func (p *programStates) set(programID string, state *programState) {
 
 // isVisible is the condition that a record of the program in a column is not hidden. :hidden
 // binds the result of hidden.
-func isVisible(column string) string {
-	return ":hidden IS NULL OR " + column + " NOT IN (SELECT value FROM json_each(:hidden))"
+func isVisible(column string) string { return notHidden(column, ":hidden") }
+
+// notHidden is isVisible with another parameter.
+func notHidden(column, hidden string) string {
+	return "(" + hidden + " IS NULL OR " + column + " NOT IN (SELECT value FROM json_each(" + hidden + ")))"
 }
 
 // openProgramStates reads the states.

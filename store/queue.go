@@ -631,54 +631,29 @@ func appendSeqs(dst []byte, seqs []int64) string {
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
 	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
-	claimDue, selectNext := claimDueDelivery, selectNextDelivery
+	selectNext := selectNextDelivery
 	if ping {
-		claimDue, selectNext = claimDuePing, selectNextPing
+		selectNext = selectNextPing
 	}
-	var seqs sql.NullString
-	var event []byte
-	var again bool // a redelivery or a delivery of a replay
 	var next sql.NullInt64
 	var due time.Time
 	err := s.writer.doRepeatable(func(t *tx) error {
+		c.num, c.AcceptedAt = 0, time.Time{}
 		if s.programStates.get(cr.Queue.ProgramID) != nil {
-			c.num = 0
 			return nil
 		}
 		now := s.clock.now()
-		c.AcceptedAt = time.Time{}
-		until, attempts := s.clock.wait(now), webhook.MaxAttempts
-		switch {
-		case cr.Probe:
+		until := s.clock.wait(now)
+		if cr.Probe {
 			if err := s.queueProbe(t, cr.Queue); err != nil {
 				return err
 			}
+		}
+		if cr.Probe || cr.BeforeDue {
 			until = math.MaxInt64
-		case cr.BeforeDue:
-			until = math.MaxInt64
 		}
-		if cr.Spare {
-			attempts--
-		}
-		err := t.Scan(claimDue, []any{subscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
-			&c.Number, &seqs, &event, &again)
-		if errors.Is(err, sql.ErrNoRows) {
-			c.num = 0
-		} else if err != nil {
+		if err := s.countDue(t, cr, &c, now, until); err != nil {
 			return err
-		} else if ping {
-			c.Events = [][]byte{event}
-		} else if events, err := s.claimedEvents(t, &c, seqs.String); err != nil {
-			// Do not count an attempt that cannot be made.
-			return err
-		} else if c.Events, c.Trace = events.bodies, events.trace; !again && events.oldest > 0 {
-			c.AcceptedAt = time.UnixMilli(events.oldest)
-		}
-		if c.num != 0 {
-			t.deliveryChanged(c.num)
-			if err := t.Scan("SELECT revision FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision); err != nil {
-				return err
-			}
 		}
 		// In AfterCommit, before another commit can shift the stored time by a clock jump.
 		t.AfterCommit(func() { due = s.clock.process(next) })
@@ -688,6 +663,43 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		return nil, due, err
 	}
 	return &c, due, nil
+}
+
+// countDue counts the next attempt of the delivery that has been due the longest, until a time of
+// the wait clock, and fills its claim. c.num stays 0 if none is due.
+func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64) error {
+	claimDue, attempts := claimDueDelivery, webhook.MaxAttempts
+	if c.Ping {
+		claimDue = claimDuePing
+	}
+	if cr.Spare {
+		attempts--
+	}
+	var seqs sql.NullString
+	var event []byte
+	var again bool // a redelivery or a delivery of a replay
+	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
+		&c.Number, &seqs, &event, &again)
+	if errors.Is(err, sql.ErrNoRows) {
+		c.num = 0
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if c.Ping {
+		c.Events = [][]byte{event}
+	} else {
+		events, err := s.claimedEvents(t, c, seqs.String)
+		if err != nil {
+			return err // an attempt that cannot be made is not counted
+		}
+		c.Events, c.Trace = events.bodies, events.trace
+		if !again && events.oldest > 0 {
+			c.AcceptedAt = time.UnixMilli(events.oldest)
+		}
+	}
+	t.deliveryChanged(c.num)
+	return t.Scan("SELECT revision FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &c.Revision)
 }
 
 // queueProbe queues a ping for a failing subscription that has none.

@@ -439,8 +439,8 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		}); err != nil {
 			return err
 		}
-		if err != nil {
-			return notFound(err, "subscription")
+		if err != nil || s.programStates.get(u.ProgramID) != nil {
+			return notFound(sql.ErrNoRows, "subscription")
 		}
 		if u.Success, err = v.deliveryEnd(selectLastSuccess, id); err != nil {
 			return err

@@ -61,7 +61,9 @@ func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	err := s.db.Each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
-		all = append(all, t)
+		if s.programStates.get(t.ProgramID) == nil {
+			all = append(all, t)
+		}
 		return err
 	})
 	s.uses.complete(all)
@@ -77,7 +79,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 		program = programID
 	}
 	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To)}
+		millis(created.From), millis(created.To), nil, s.programStates.hidden()}
 	order := " ORDER BY created_at, id"
 	if q.Sort[0].Descending {
 		order = " ORDER BY created_at DESC, id DESC"
@@ -117,7 +119,7 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
 	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To), at}
+		millis(created.From), millis(created.To), at, s.programStates.hidden()}
 	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
 		tokens = append(tokens, t)
@@ -135,16 +137,20 @@ func tokensListed(programID string) string {
 	return listedTokens + " AND program_id = ?4"
 }
 
-const listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
+var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
 		IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
-	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)`
+	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)
+	AND ` + notHidden("coalesce(program_id, '')", "?10")
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	t, err := scanToken(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
+	if err == nil && s.programStates.get(t.ProgramID) != nil {
+		err = sql.ErrNoRows
+	}
 	one := []webhook.Token{t}
 	s.uses.complete(one)
 	return one[0], notFound(err, "token")

@@ -5,13 +5,15 @@ import (
 	"time"
 )
 
-// Status returns active, erasing, or the status of the program's move.
+// Status returns active, erasing, importing, or the status of the program's move.
 func (p *Program) Status() string {
 	switch {
 	case !p.ErasingSince.IsZero():
 		return "erasing"
 	case p.Move != nil:
 		return p.Move.Status
+	case !p.ImportingSince.IsZero():
+		return "importing"
 	}
 	return "active"
 }

@@ -237,6 +237,20 @@ var ProgramList = &List{
 	},
 }
 
+// AllProgramList lists the programs for admins, including those that are being imported.
+// program_name matches a substring of the id or the name, ignoring case. A program is failing if one of its
+// subscriptions is.
+var AllProgramList = &List{
+	Sort:    ProgramList.Sort,
+	Default: []SortField{{Name: "created_at", Descending: true}},
+	Filters: []Filter{
+		{Name: "failing", Values: []string{"true", "false"}},
+		{Name: "program_name", Kind: FilterText},
+		{Name: "created_at", Kind: FilterTime},
+		{Name: "updated_at", Kind: FilterTime},
+	},
+}
+
 func incidentEndNames() []string {
 	var words []string
 	for _, e := range IncidentEnds() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -27,6 +28,9 @@ type Program struct {
 	// ErasingSince is when its erasure began, zero unless it is being erased. Then it cannot be
 	// used.
 	ErasingSince time.Time
+	// ImportingSince is when its import began, zero unless it is being imported. Only admins see it
+	// then.
+	ImportingSince time.Time
 	// Move is set while the program cannot be used here because of a move.
 	Move *ProgramMove
 }
@@ -212,6 +216,35 @@ type ProgramStatistics struct {
 	Events                int64     // accepted so far, including those removed since
 	LastEventAt           time.Time // zero for never
 	Attempts              Stat      // of the current hour and the 23 before it, excluding pings
+}
+
+// ProgramChanges describes what changed between two states of a program, "" for nothing.
+func ProgramChanges(before, after *Program) string {
+	var changes []string
+	if before.Name != after.Name {
+		name, _ := jsontext.AppendQuote(nil, after.Name) // invalid UTF-8 is replaced
+		changes = append(changes, "name "+string(name))
+	}
+	for _, l := range [...]struct {
+		name        string
+		before, now *int
+	}{
+		{"max_subscriptions", before.Limits.MaxSubscriptions, after.Limits.MaxSubscriptions},
+		{"rate_limit", before.Limits.RateLimit, after.Limits.RateLimit},
+		{"max_in_flight", before.Limits.MaxInFlight, after.Limits.MaxInFlight},
+	} {
+		if was, is := limitText(l.before), limitText(l.now); was != is {
+			changes = append(changes, l.name+" "+is)
+		}
+	}
+	return strings.Join(changes, ", ")
+}
+
+func limitText(limit *int) string {
+	if limit == nil {
+		return "null"
+	}
+	return strconv.Itoa(*limit)
 }
 
 var identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)

@@ -13,6 +13,7 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 		"/deliveries":    "delivery_events",
 		"/subscriptions": "losses",
 		"/events":        "events",
+		"/programs":      "tokens",
 		"/tokens":        "tokens",
 		"/audit":         "audit",
 	} {

@@ -90,6 +90,7 @@ func furnish(t *testing.T) *furnished {
 		"/bulk-runs/{id}":                             runPath(run.ID),
 		"/events/{program}/{id}":                      eventPath("acme", events[0].ID),
 		"/event-types/{name}":                         "/event-types/content_published",
+		"/programs/{id}":                              programPath("other"), // the test erases it
 		"/tokens/{id}":                                tokenPath(tokens[0].ID),
 		"/alerts/{id}":                                channelPath(channel.ID),
 		"/admins/{id}":                                adminPath(f.owner.ID),
@@ -246,8 +247,8 @@ func TestRolesOfRoutes(t *testing.T) {
 		owner: {
 			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions",
 			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new",
-			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/system/release", "/tokens/new",
-			"/tokens/{id}/revoke",
+			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/programs/-/new",
+			"/programs/{id}/edit", "/programs/{id}/erase", "/system/release", "/tokens/new", "/tokens/{id}/revoke",
 		},
 	}
 	own := []string{
@@ -316,7 +317,7 @@ func TestPagesOfEachRole(t *testing.T) {
 	// does not.
 	for _, pattern := range []string{"/subscriptions/{id}/ping", "/subscriptions/{id}/edit", "/deliveries/{id}/redeliver",
 		"/deliveries/redeliver", "/events/publish", "/tokens/new", "/tokens/{id}/revoke", "/alerts/{id}/test",
-		"/admins/invite", "/admins/invitations/{id}/revoke"} {
+		"/programs/-/new", "/programs/{id}/edit", "/programs/{id}/erase", "/admins/invite", "/admins/invitations/{id}/revoke"} {
 		if !seen[owner][pattern] || seen[viewer][pattern] {
 			t.Errorf("%s: an owner finds it: %v, a viewer: %v", pattern, seen[owner][pattern], seen[viewer][pattern])
 		}

@@ -90,7 +90,7 @@ func (s *searchResult) only() string {
 	case len(s.subscriptions) > 0:
 		return subscriptionPath(s.subscriptions[0].ID)
 	}
-	return ui.InProgram("/subscriptions", s.programs[0])
+	return programPath(s.programs[0])
 }
 
 // showEvents lists the events with a value in a field, the newest first.

@@ -32,6 +32,7 @@ var sections = []ui.Section{
 	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
 	{Path: "/events", Icon: "events", Label: "Events"},
 	{Path: "/event-types", Icon: "types", Label: "Event types"},
+	{Path: "/programs", Icon: "programs", Label: "Programs"},
 	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
 	{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
 	{Path: "/system", Icon: "system", Label: "System"},

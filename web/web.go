@@ -91,11 +91,13 @@ type Config struct {
 	// Portal is how the portal of partners looks.
 	Portal PortalConfig
 
-	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program; 0 is no
-	// limit. BatchSize is the maximum number of events in a delivery.
+	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program, and
+	// RateLimit that of its requests in 60 seconds, for programs without limits of their own; 0 is
+	// no limit. BatchSize is the maximum number of events in a delivery.
 	Rules            webhook.SubscriptionRules
 	DisableAfter     time.Duration // time until a failing subscription is disabled; 0 is never
 	MaxSubscriptions int
+	RateLimit        int
 	BatchSize        int
 
 	// AlertURL reports that alerts are also sent to --alert-url, and Email that a mail server is
@@ -146,6 +148,7 @@ type pages struct {
 	bulkRuns      *bulkRunPages
 	events        *eventPages
 	eventTypes    *eventTypePages
+	programs      *programPages
 	tokens        *tokenPages
 	admins        *adminPages
 	audit         *auditPages
@@ -190,6 +193,7 @@ func New(cfg Config) *Web {
 		bulkRuns:      &bulkRunPages{shared},
 		events:        &eventPages{shared},
 		eventTypes:    &eventTypePages{shared},
+		programs:      &programPages{shared},
 		tokens:        &tokenPages{shared},
 		admins:        &adminPages{shared},
 		audit:         &auditPages{shared},
@@ -373,10 +377,16 @@ func (w *Web) eventRoutes() []route {
 	}
 }
 
-// settingRoutes are the routes of tokens, alerts, the system, admins and the account.
+// settingRoutes are the routes of programs, tokens, alerts, the system, admins and the account.
 func (w *Web) settingRoutes() []route {
 	p := &w.pages
 	return []route{
+		{"/programs", viewer, pageRoute, by{get: p.programs.list}},
+		{"/programs/-/new", owner, pageRoute, by{get: p.programs.newForm, post: p.programs.create}},
+		{"/programs/{id}", viewer, pageRoute, by{get: p.programs.show}},
+		{"/programs/{id}/edit", owner, pageRoute, by{get: p.programs.editForm, post: p.programs.update}},
+		{"/programs/{id}/erase", owner, pageRoute, by{get: p.programs.confirmErase, post: p.programs.erase}},
+
 		{"/tokens", viewer, pageRoute, by{get: p.tokens.list}},
 		{"/tokens/export", viewer, pageRoute, by{get: p.tokens.export}},
 		{"/tokens/new", owner, pageRoute, by{get: p.tokens.newForm, post: p.tokens.create}},

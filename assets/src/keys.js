@@ -1,6 +1,6 @@
 // Keyboard shortcuts; ? lists them. They do nothing if the visitor has turned them off, in a text
 // field, or with a modifier key.
-const sections = { o: "overview", i: "incidents", s: "subscriptions", d: "deliveries", e: "events", c: "types", t: "tokens", y: "system", l: "alerts", a: "audit" };
+const sections = { o: "overview", i: "incidents", s: "subscriptions", d: "deliveries", e: "events", c: "types", p: "programs", t: "tokens", y: "system", l: "alerts", a: "audit" };
 const on = document.body.dataset.keys !== undefined;
 const sheet = document.getElementById("keys");
 let going = 0; // time of the last g

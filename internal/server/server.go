@@ -159,7 +159,8 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		OIDC:   s.openProvider(),
-		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, DisableAfter: cfg.HealthPolicy.DisableAfter,
+		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
+		DisableAfter: cfg.HealthPolicy.DisableAfter,
 	})
 	apiHandler := api.New(api.Config{
 		Store: s.store, Logger: cfg.Logger, Catalog: catalog,

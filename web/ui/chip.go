@@ -19,12 +19,14 @@ var filterNames = map[string]string{
 	"created_at":         "Created",
 	"event":              "Event type",
 	"event_id":           "Event ID",
+	"failing":            "Health",
 	"id":                 "ID",
 	"losses":             "Lost events",
 	"name":               "Event type",
 	"next_attempt_at":    "Next attempt",
 	"opened_at":          "Opened",
 	"program_id":         "Program",
+	"program_name":       "Name or ID",
 	"received_at":        "Received",
 	"redelivery_of":      "Resent from delivery",
 	"replay_id":          "Replay ID",
@@ -47,6 +49,11 @@ func filterName(name string) string {
 
 // isBoxes reports whether a filter is shown as checkboxes.
 func isBoxes(fl *webhook.Filter) bool { return fl.Kind == webhook.FilterOneOf && len(fl.Values) <= 5 }
+
+// isShown reports whether a filter has a field that is not folded away.
+func isShown(fl *webhook.Filter) bool {
+	return fl.Kind == webhook.FilterEvent || fl.Name == "program_name"
+}
 
 // chip is a filter that is set, and the address of the list without it.
 type chip struct{ text, without string }

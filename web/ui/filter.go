@@ -63,7 +63,7 @@ func (v *Listing) countSet() int {
 // foldedSet reports whether a folded filter is set.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
-		if isBoxes(&fl) || fl.Kind == webhook.FilterEvent || v.isResponse(fl.Name) {
+		if isBoxes(&fl) || isShown(&fl) || v.isResponse(fl.Name) {
 			continue
 		}
 		if _, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
@@ -107,7 +107,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 		}
 	case webhook.FilterText:
 		p.Hint = "Exact match; separate several values with commas"
-		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") {
+		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") || fl.Name == "program_name" {
 			p.Hint = "Partial match; separate several values with commas"
 		}
 	default:
@@ -139,7 +139,11 @@ func (v *Listing) sorts() []Option {
 	var all []Option
 	for _, name := range v.List.Sort {
 		for _, down := range []bool{true, false} {
-			o := Option{Value: name, Label: filterName(name) + ", " + orderLabel(name, down)}
+			label := filterName(name)
+			if name == "name" { // of a record, not of an event
+				label = "Name"
+			}
+			o := Option{Value: name, Label: label + ", " + orderLabel(name, down)}
 			if down {
 				o.Value = "-" + name
 			}
@@ -161,6 +165,10 @@ func pillLabel(name, value string) string {
 		return "active"
 	case name == "active":
 		return "paused or disabled"
+	case name == "failing" && value == "true":
+		return "failing"
+	case name == "failing":
+		return "not failing"
 	}
 	switch value {
 	case "true":

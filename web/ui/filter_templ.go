@@ -499,7 +499,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 			}
 		}
 		for i := range v.List.Filters {
-			if fl := &v.List.Filters[i]; fl.Kind == webhook.FilterEvent {
+			if fl := &v.List.Filters[i]; isShown(fl) {
 				templ_7745c5c3_Err = Field(v.filterField(fl)).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
@@ -559,7 +559,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-			} else if !isBoxes(fl) && fl.Kind != webhook.FilterEvent && !v.isResponse(fl.Name) {
+			} else if !isBoxes(fl) && !isShown(fl) && !v.isResponse(fl.Name) {
 				templ_7745c5c3_Err = Field(v.filterField(fl)).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

@@ -94,7 +94,7 @@ const secondPage = (await signIn({}, expected)).page;
 for (const p of [page, secondPage]) p.on("dialog", (d) => { problems.push(`a dialog: ${d.message()}`); d.dismiss(); });
 
 // Empty lists.
-for (const section of ["/deliveries", "/subscriptions", "/subscriptions/new", "/events", "/tokens"]) await inspectPath(page, section);
+for (const section of ["/deliveries", "/subscriptions", "/subscriptions/new", "/events", "/programs", "/tokens"]) await inspectPath(page, section);
 
 // Hostile data: event types of the operator, a receiver, tokens, subscriptions, events.
 const commonProperties = { id: { type: "string", format: "uuid" }, timestamp: { type: "string", format: "date-time" }, name: { const: "hostile_thing" }, version: { const: "1" } };
@@ -186,12 +186,14 @@ const paths = [
   `/?program=${program}`,
   ...["/incidents", "/incidents?filter[status]=resolved", `/incidents/${incident}`],
   ["/incidents/no-such", 404],
+  ...["/programs", "/programs?filter[failing]=true", "/programs/-/new", "/programs/acme", `/programs/${program}`, `/programs/${program}/edit`, `/programs/${program}/erase`],
+  ["/programs/no-such", 404],
   ...["/alerts", "/alerts/new"],
   ["/alerts/no-such", 404],
   ...["/admins", "/admins/invite", otherAdmin, `${otherAdmin}/remove`],
   ["/admins/no-such", 404],
   ["/invitation/no-such", 404],
-  ...["/deliveries", "/audit", "/incidents"].map((list) => [`${list}?filter[nonsense]=${hostileQuery}&sort=${hostileQuery}&page[size]=${hostileQuery}`, 400]), // rejected filters
+  ...["/deliveries", "/audit", "/incidents", "/programs"].map((list) => [`${list}?filter[nonsense]=${hostileQuery}&sort=${hostileQuery}&page[size]=${hostileQuery}`, 400]), // rejected filters
   [`/deliveries?filter[event]=${hostileQuery}&program=${hostileQuery}`, 400],
   "/deliveries?filter[status]=pending", // no match
   ["/deliveries?page[cursor]=%zz", 400],
@@ -292,6 +294,14 @@ await post(page, "/tokens/new", [["program", program], ["user", "u".repeat(64)],
 await inspectPath(page, "/tokens");
 await post(page, `${token}/revoke`, [], 200);
 await inspectPath(page, `${token}/revoke`);
+await post(page, "/programs/-/new", [["id", attack + longText], ["name", attack + longText], ["rate_limit", attack]], 422);
+await post(page, "/programs/-/new", [["id", "q".repeat(64)], ["name", attack.replace(/[\u0000-\u001f]/g, "").slice(0, 200)], ["rate_limit", "1000000"], ["max_in_flight", "100000"], ["max_subscriptions", "0"]], 200);
+await inspectPath(page, "/programs");
+await post(page, `/programs/${program}/edit`, [["name", controlCharacters], ["max_subscriptions", longText]], 422);
+await post(page, `/programs/${program}/edit`, [["name", "W".repeat(200)], ["max_subscriptions", "7"]], 200);
+await post(page, `/programs/${"q".repeat(64)}/erase`, [["confirm", attack + longText]], 422);
+await post(page, `/programs/${"q".repeat(64)}/erase`, [["confirm", "q".repeat(64)]], 200);
+await inspectPath(page, "/programs");
 await post(page, "/alerts/new", [["name", attack + longText], ["kind", attack], ["url", attack + longText], ["to", attack], ["alert", attack]], 422);
 await post(page, "/alerts/new", [["name", attack.slice(0, 60)], ["kind", "slack"], ["url", `${origin}/html/"'><script>alert(1)</script>`], ["alert", "subscription_failing"]], 200);
 const channel = new URL(page.url()).pathname;

@@ -35,7 +35,7 @@ func TestHiddenPrograms(t *testing.T) {
 			setState := func(state *programState) {
 				must(t, s.writer.do(func(t *tx) error { return s.setProgramState(t, gone.id, state) }))
 			}
-			setState(&programState{state, time.Now()})
+			setState(&programState{name: state, at: time.Now()})
 			for name, n := range seen(t, s, gone) {
 				if n != 0 {
 					t.Errorf("%s shows the program, %d times", name, n)

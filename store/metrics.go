@@ -251,7 +251,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	var waiting, events int
-	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting, &events)
+	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount, s.programStates.hidden()}, &waiting, &events)
 	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
 	send(upDesc, prometheus.GaugeValue, boolValue(err == nil), nil)
 

@@ -34,7 +34,8 @@ func TestProgramPages(t *testing.T) {
 	}
 	p, err := w.store.Programs().Get(t.Context(), "acme")
 	must(t, err)
-	if p.Name != name || p.Limits.RateLimit == nil || *p.Limits.RateLimit != 60 || p.Limits.MaxInFlight != nil || p.Limits.MaxSubscriptions != nil {
+	if p.Name != name || p.Limits.RateLimit == nil || *p.Limits.RateLimit != 60 ||
+		p.Limits.MaxInFlight != nil || p.Limits.MaxSubscriptions != nil {
 		t.Fatalf("created: %+v", p)
 	}
 	v.post("/programs/-/new", "id=acme&name=other").want(t, 422, "is the ID of another program")

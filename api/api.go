@@ -14,6 +14,7 @@
 package api
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -147,6 +148,10 @@ func newAPI(cfg Config) *API {
 	}
 	if a.registry == nil {
 		a.registry = prometheus.NewRegistry()
+	}
+	a.metrics.limited.exists = func(id string) bool {
+		p, err := a.store.Programs().Get(context.Background(), id)
+		return err == nil && p.ErasingSince.IsZero() || err != nil && !isNotFound(err)
 	}
 	a.registry.MustRegister(a.metrics)
 	if a.rules.Catalog == nil {

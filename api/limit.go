@@ -147,6 +147,9 @@ func (a *API) count(req *request) error {
 		return nil
 	}
 	a.metrics.rateLimited.Inc()
+	if limiter == a.programLimiter {
+		a.metrics.limitProgram(key)
+	}
 	req.retryAfter = seconds(req.quota.more)
 	return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf(
 		"%s has reached its limit of %d requests in %d seconds. Try again in %s s.",

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,6 +101,14 @@ type metrics struct {
 
 	rateLimited, invalidTokens prometheus.Counter // of refused
 
+	// limited counts the requests that the limit of a program rejected. A program without one, or
+	// that exists no longer, has no series.
+	limited struct {
+		mu       sync.Mutex
+		programs map[string]int64
+		exists   func(programID string) bool
+	}
+
 	forwards  *prometheus.CounterVec
 	forwarded map[string]prometheus.Counter // of forwards, by result; read-only
 }
@@ -115,6 +124,32 @@ type routeMetrics struct {
 
 var requestsDesc = prometheus.NewDesc("service_requests_total",
 	"Requests by route and status; route - stands for requests that match no route.", []string{"method", "route", "status"}, nil)
+
+var limitedDesc = prometheus.NewDesc("service_program_requests_rate_limited_total",
+	"Requests rejected with 429 by the limit of their program.", []string{"program"}, nil)
+
+// limitProgram counts a request that the limit of its program rejected.
+func (m *metrics) limitProgram(id string) {
+	m.limited.mu.Lock()
+	defer m.limited.mu.Unlock()
+	if m.limited.programs == nil {
+		m.limited.programs = make(map[string]int64)
+	}
+	m.limited.programs[id]++
+}
+
+// collectLimited collects the counts of the programs that exist, and drops the others.
+func (m *metrics) collectLimited(ch chan<- prometheus.Metric) {
+	m.limited.mu.Lock()
+	defer m.limited.mu.Unlock()
+	for id, n := range m.limited.programs {
+		if !m.limited.exists(id) {
+			delete(m.limited.programs, id)
+			continue
+		}
+		ch <- prometheus.MustNewConstMetric(limitedDesc, prometheus.CounterValue, float64(n), id)
+	}
+}
 
 // noRoute counts requests that match no route. Their paths are chosen by the client, and
 // must not become labels.
@@ -164,6 +199,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.refused.Describe(ch)
 	m.forwards.Describe(ch)
 	ch <- requestsDesc
+	ch <- limitedDesc
 }
 
 // Collect implements [prometheus.Collector].
@@ -171,6 +207,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.durations.Collect(ch)
 	m.refused.Collect(ch)
 	m.forwards.Collect(ch)
+	m.collectLimited(ch)
 	for key, of := range m.routes {
 		for status := range of.answers {
 			if n := of.answers[status].Load(); n > 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -131,6 +132,20 @@ func TestRequestsAreCounted(t *testing.T) {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("the metrics lack %s", want)
 		}
+	}
+	if n := strings.Count(got, "\nservice_program_requests_rate_limited_total{"); n != 1 ||
+		!strings.Contains(got, `service_program_requests_rate_limited_total{program="acme"} 2`) {
+		t.Errorf("%d programs were limited, want acme, twice", n)
+	}
+	err := s.store.Write(t.Context(), func(w store.Write) error {
+		_, err := w.EraseProgram("acme")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(s.metricsOf(), "service_program_requests_rate_limited_total{") {
+		t.Error("the metrics have a program that is being erased")
 	}
 	if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
 		t.Errorf("the metrics show what clients send:\n%s", got)

@@ -112,6 +112,11 @@ var (
 	distanceDesc = gaugeDesc("service_backlog_distance_events",
 		"Distance in the event log between the cursor furthest behind and the newest event that its "+
 			"subscription wants; an upper bound for its waiting events.", "program")
+	programSlotsDesc = gaugeDesc("service_program_deliveries_in_flight",
+		"Deliveries in flight of a program with max_in_flight, excluding pings.", "program")
+	programLimitDesc = gaugeDesc("service_program_deliveries_in_flight_limit", "The max_in_flight of a program that has one.", "program")
+	programHeldDesc  = gaugeDesc("service_program_subscriptions_held",
+		"Subscriptions with something to send that wait for a slot of their program.", "program")
 	ageDesc = gaugeDesc("service_backlog_age_seconds",
 		"Age of the oldest event waiting for an active subscription; 0 if none is waiting.", "program")
 )
@@ -134,6 +139,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		inFlightDesc, limitDesc, pausedDesc, subscriptionsDesc, failingDesc, inactiveDesc, behindDesc, distanceDesc, ageDesc,
+		programSlotsDesc, programLimitDesc, programHeldDesc,
 	} {
 		ch <- d
 	}
@@ -154,6 +160,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(inFlightDesc, float64(pinging), "ping")
 	gauge(limitDesc, float64(d.cfg.MaxConnections), "event")
 	gauge(limitDesc, maxPings, "ping")
+	for _, p := range d.limitedPrograms() {
+		gauge(programSlotsDesc, float64(p.taken), p.id)
+		gauge(programLimitDesc, float64(p.limit), p.id)
+		gauge(programHeldDesc, float64(p.held), p.id)
+	}
 	if paused {
 		gauge(pausedDesc, 1)
 	} else {

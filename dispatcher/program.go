@@ -90,6 +90,30 @@ func (d *Dispatcher) ungrant(q *subscriptionQueue) {
 	}
 }
 
+// limitedProgram is the state of a program with a limit of its own.
+type limitedProgram struct {
+	id                 string
+	taken, limit, held int
+}
+
+// limitedPrograms returns the programs with a limit of their own.
+func (d *Dispatcher) limitedPrograms() (all []limitedProgram) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, limit := range d.limits {
+		if d.store.Programs().Hidden(id) {
+			continue
+		}
+		one := limitedProgram{id: id, limit: limit}
+		if p := d.programs[id]; p != nil {
+			one.taken, _ = d.credits.Program(p.slots)
+			one.held = p.waiting.len()
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
 // unpark grants the free slots of a program to its parked queues. The caller holds d.mu.
 func (d *Dispatcher) unpark(p *program, now time.Time) {
 	for p.waiting.len() > 0 {

@@ -100,7 +100,14 @@ func TestProgramLimit(t *testing.T) {
 			if got := int(r.most.Load()); got > test.want || test.limit > 0 && got != test.want {
 				t.Errorf("limit %d: got %d deliveries in flight, want %d", test.limit, got, test.want)
 			}
+			limited := w.d.limitedPrograms()
+			if test.limit == 0 && len(limited) > 0 {
+				t.Errorf("without a limit the metrics have %+v", limited)
+			}
 			if test.limit > 0 {
+				if len(limited) != 1 || limited[0] != (limitedProgram{"p", test.limit, test.limit, limited[0].held}) || limited[0].held == 0 {
+					t.Errorf("limit %d: the metrics have %+v", test.limit, limited)
+				}
 				r.takeTurns(test.limit)
 			}
 			time.Sleep(time.Minute)

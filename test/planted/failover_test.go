@@ -58,6 +58,18 @@ var raceBugs = []testBug{
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want one ErrStale", "store"},
+	{bug{name: "an erasure forgets the bulk runs", edits: []edit{
+		{"store/erase.go", "e.events, e.runs, e.ofSubscriptions", "e.events, e.ofSubscriptions"},
+	}}, "TestErase", "bulk runs of the program are left", "store"},
+	{bug{name: "a program that is being erased still sends what is due", edits: []edit{
+		{"store/queue.go", "if s.programStates.get(cr.Queue.ProgramID) != nil {\n\t\t\treturn nil", "if false {\n\t\t\treturn nil"},
+	}}, "TestEraseAtOnce", "a delivery was claimed", "store"},
+	{bug{name: "an incident of a program that is being erased is shown", edits: []edit{
+		{"store/incident_view.go", "if s.programStates.get(i.ProgramID) != nil {", "if false {"},
+	}}, "TestHiddenPrograms", "shows the program", "store"},
+	{bug{name: "an event type may require a new property", edits: []edit{
+		{"webhook/schema_change.go", "if !slices.Contains(was, name) {", "if !slices.Contains(was, name) && len(was) > 1 {"},
+	}}, "TestCompareSchemas", "now requires", "webhook"},
 	{bug{"a delivery is sent before its commit", []edit{
 		{"store/queue.go", "\tf.commit.Wait()\n", ""},
 	}}, "TestInlineDeliverySentAfterCommit", "the wait ended before the commit", "store"},

@@ -139,7 +139,7 @@ func (h bulkRunHandlers) cancel(req *request) (answer, error) {
 		return answer{}, err
 	}
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		_, err := w.CancelBulkRun(req.program(), req.bulkRun.ID, "")
+		_, err := w.CancelBulkRun(req.program(), req.bulkRun.ID, req.actor())
 		return err
 	})
 	if err != nil {

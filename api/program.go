@@ -50,29 +50,22 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
-// actor returns an audit entry with the platform token and the address of the request, the
-// zero value if the token belongs to a program.
-func (req *request) actor() (e webhook.AuditEntry) {
-	if !req.token.Platform() {
-		return e
-	}
+// actor returns an audit entry with the token, the address and the id of the request, or the
+// terminal for the owner.
+func (req *request) actor() webhook.AuditEntry {
 	if req.owner() {
-		return webhook.AuditEntry{Admin: webhook.Terminal}
+		return webhook.AuditEntry{Admin: webhook.Terminal, RequestID: req.id}
 	}
 	host, _, err := net.SplitHostPort(req.http.RemoteAddr)
 	if err != nil {
 		host = ""
 	}
-	return webhook.AuditEntry{Admin: "token:" + req.token.ID, Address: host}
+	return webhook.AuditEntry{Admin: webhook.ActorToken + req.token.ID, Address: host, RequestID: req.id}
 }
 
-// audit records what a platform token changes, in the write that changes it. It does nothing
-// for a token of a program.
+// audit records what a request changes, in the write that changes it.
 func (req *request) audit(w store.Write, action webhook.Action, programID, subjectID, detail string) error {
 	e := req.actor()
-	if e.Admin == "" {
-		return nil
-	}
 	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
 	return w.Audit(e)
 }

@@ -151,14 +151,14 @@ func (h replayHandlers) delete(req *request) (answer, error) {
 	program, subscription, id := req.program(), req.replay.SubscriptionID, req.replay.ID
 	var r webhook.Replay
 	err = h.api.store.Write(req.ctx, func(w store.Write) error {
-		err := conditions.write(func() (answer, error) {
-			r, err := w.Replay(program, subscription, id)
-			return replayAnswer(&r), err
-		})
+		before, err := w.Replay(program, subscription, id)
+		if err == nil {
+			err = conditions.write(func() (answer, error) { return replayAnswer(&before), nil })
+		}
 		if err == nil {
 			r, err = w.CancelReplay(program, subscription, id)
 		}
-		if err == nil {
+		if err == nil && r.Status != before.Status {
 			err = req.audit(w, webhook.ActionSubscriptionCancelReplay, program, subscription, "replay "+id)
 		}
 		return err

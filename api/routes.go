@@ -117,10 +117,12 @@ func (a *API) platformRoutes() []route {
 	var (
 		programs = programHandlers{a}
 		tokens   = tokenHandlers{a}
+		audit    = auditHandlers{a}
 
 		none = queryRules{}
 	)
 	return []route{
+		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false, nil},
 		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false, nil},
 		{"GET", programPath, platform, programs.find, none, programs.read, false, nil},
 		{"PUT", programPath, platform, nil, none, programs.put, false, nil},

@@ -148,8 +148,12 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
+		before, err := w.Subscription(req.program(), req.subscription.ID)
+		if err != nil {
+			return before, err
+		}
 		s, err := w.UpdateSubscription(req.program(), req.subscription.ID, &fields)
-		if err == nil {
+		if err == nil && s.Revision != before.Revision {
 			action, detail := updateAction(&fields)
 			err = req.audit(w, action, s.ProgramID, s.ID, detail)
 		}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,27 +14,66 @@ import (
 )
 
 const (
-	auditColumns = "a.num, a.id, a.at, a.admin, a.address, a.action, a.program_id, a.subject_id, a.detail"
+	auditColumns = "a.num, a.id, a.at, a.actor, a.admin, a.address, a.request_id, a.action, a.program_id, a.subject_id, a.detail, " +
+		"a.salt, a.digest, a.hash"
 
-	selectLastAudit = "SELECT at FROM audit ORDER BY num DESC LIMIT 1"
+	// The newest entry that exists, else the newest that retention has removed.
+	selectLastAudit = "SELECT num, at, hash FROM (SELECT num, at, hash FROM audit ORDER BY num DESC LIMIT 1) " +
+		"UNION ALL SELECT num, 0, hash FROM audit_anchor ORDER BY num DESC LIMIT 1"
+	insertAudit = "INSERT INTO audit (num, id, at, actor, admin, address, request_id, action, program_id, subject_id, detail, " +
+		"salt, digest, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 // Audit records an action in the write that performs it, so neither is stored without the
-// other. It sets the entry's ID and At.
+// other. It sets the parts of the entry that follow from the others, and hashes it over the
+// entry before, which may be one of the same commit.
 func (w Write) Audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
 		return fmt.Errorf("store: unknown audit action %q", e.Action)
 	}
 	var last int64
-	if err := w.t.Scan(selectLastAudit, nil, &last); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	var previous []byte
+	err := w.t.Scan(selectLastAudit, nil, &e.Num, &last, &previous)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	detail := strings.ToValidUTF8(e.Detail, "�")
-	if len(detail) > webhook.MaxAuditDetail {
-		detail = strings.ToValidUTF8(detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
+	if err == nil && len(previous) != len(e.Previous) {
+		return fmt.Errorf("store: the newest entry of the audit log has no hash")
 	}
-	return w.t.Exec("INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		webhook.NewID(), max(last, w.s.clock.now().UnixMilli()), e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, detail)
+	copy(e.Previous[:], previous)
+	e.Num++
+	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, w.s.clock.now().UnixMilli()))
+	if e.Actor, err = w.auditActor(e.Admin); err != nil {
+		return err
+	}
+	for _, text := range []*string{&e.Admin, &e.Address, &e.RequestID, &e.ProgramID, &e.SubjectID, &e.Detail} {
+		*text = strings.ToValidUTF8(*text, "�")
+	}
+	if len(e.Detail) > webhook.MaxAuditDetail {
+		e.Detail = strings.ToValidUTF8(e.Detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
+	}
+	chainAudit(&e)
+	return w.t.Exec(insertAudit, e.Num, e.ID, e.At.UnixMilli(), e.Actor, e.Admin, e.Address, e.RequestID, string(e.Action), e.ProgramID,
+		e.SubjectID, e.Detail, e.Salt, e.Digest[:], e.Hash[:])
+}
+
+// chainAudit gives an entry a salt, and hashes it over the one before.
+func chainAudit(e *webhook.AuditEntry) {
+	e.Salt = make([]byte, webhook.AuditSaltSize)
+	rand.Read(e.Salt)
+	e.Digest = e.PersonalDigest()
+	e.Hash = e.ChainHash()
+}
+
+// auditActor returns the actor of entries of an admin, who may have been removed. Only
+// emails contain an @.
+func (w Write) auditActor(admin string) (string, error) {
+	if !strings.Contains(admin, "@") {
+		return admin, nil
+	}
+	var id string
+	err := w.t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
+	return webhook.ActorAdmin + id, ignoreNoRows(err)
 }
 
 // Page returns a page of the audit log, and the cursor of the next page, "" on the last. It
@@ -49,10 +89,7 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 			return err
 		}
 		return v.Each(selectListedAudit, []any{jsonOf(nums)}, func(scan func(...any) error) error {
-			var e webhook.AuditEntry
-			var num, at int64
-			err := scan(&num, &e.ID, &at, &e.Admin, &e.Address, &e.Action, &e.ProgramID, &e.SubjectID, &e.Detail)
-			e.At = time.UnixMilli(at).UTC()
+			e, err := scanAudit(scan, true)
 			entries = append(entries, e)
 			return err
 		})
@@ -77,8 +114,15 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 		return nil, err
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
-	// Read the index with the fewest rows: by subject, else by admin.
+	// Read the index with the fewest rows: by subject, else by who, else by program.
 	f.binds = bindsOf(q)
+	actors := make([]string, 0, len(q.Filters["token_id"]))
+	for _, id := range q.Filters["token_id"] {
+		actors = append(actors, webhook.ActorToken+id)
+	}
+	if len(actors) > 0 {
+		f.binds["token_id"] = jsonOf(actors)
+	}
 	if subjects := q.Filters["subject_id"]; subjects != nil {
 		for _, subject := range subjects {
 			f.streams = append(f.streams, stream{access: auditBySubject, binds: binds{"value": subject}})
@@ -86,6 +130,14 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 	} else if admins := q.Filters["admin"]; admins != nil {
 		for _, admin := range admins {
 			f.streams = append(f.streams, stream{access: auditByAdmin, binds: binds{"value": admin}})
+		}
+	} else if len(actors) > 0 {
+		for _, actor := range actors {
+			f.streams = append(f.streams, stream{access: auditByActor, binds: binds{"value": actor}})
+		}
+	} else if programs := q.Filters["program_id"]; programs != nil {
+		for _, program := range programs {
+			f.streams = append(f.streams, stream{access: auditByProgram, binds: binds{"value": program}})
 		}
 	} else {
 		f.streams = []stream{{access: auditAll}}
@@ -97,19 +149,45 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
 }
 
 var (
-	auditMatches   = allOf(isIn("a.admin"), isIn("a.action"), isIn("a.subject_id"), isIn("a.program_id"))
+	auditMatches   = allOf(isIn("a.admin"), ofTokens, isIn("a.action"), isIn("a.subject_id"), isIn("a.program_id"))
 	auditAll       = along("a.num", "a.num", auditMatches, "FROM audit a WHERE TRUE")
 	auditBySubject = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = :value")
 	auditByAdmin   = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_admin WHERE a.admin = :value")
+	auditByActor   = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_actor WHERE a.actor = :value")
+	auditByProgram = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_program WHERE a.program_id = :value")
 )
 
+// ofTokens is the condition of the filter by token_id, which binds actors.
+const ofTokens = ":token_id IS NULL OR a.actor IN (SELECT value FROM json_each(:token_id))"
+
 const (
-	selectListedAudit = "SELECT " + auditColumns + " FROM json_each(?1) i CROSS JOIN audit a ON a.num = i.value ORDER BY i.key"
-	selectAuditFrom   = "SELECT num, at FROM audit WHERE num >= ? ORDER BY num LIMIT 1"
+	// The hash of the entry before one of a list.
+	previousAudit = "coalesce((SELECT p.hash FROM audit p WHERE p.num < a.num ORDER BY p.num DESC LIMIT 1), " +
+		"(SELECT hash FROM audit_anchor), zeroblob(32))"
+	selectListedAudit = "SELECT " + auditColumns + ", " + previousAudit +
+		" FROM json_each(?1) i CROSS JOIN audit a ON a.num = i.value ORDER BY i.key"
+	selectAuditFrom = "SELECT num, at FROM audit WHERE num >= ? ORDER BY num LIMIT 1"
 )
 
 // before returns the highest num of the entries that were made before a time, 0 if there are
 // none.
 func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
 	return s.lastBefore(ctx, "", "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
+}
+
+// scanAudit scans auditColumns, and if previous is set, previousAudit.
+func scanAudit(scan func(...any) error, previous bool) (e webhook.AuditEntry, err error) {
+	var at int64
+	var digest, hash, before []byte
+	dest := []any{&e.Num, &e.ID, &at, &e.Actor, &e.Admin, &e.Address, &e.RequestID, &e.Action, &e.ProgramID, &e.SubjectID, &e.Detail,
+		&e.Salt, &digest, &hash}
+	if previous {
+		dest = append(dest, &before)
+	}
+	err = scan(dest...)
+	e.At = time.UnixMilli(at).UTC()
+	copy(e.Digest[:], digest)
+	copy(e.Hash[:], hash)
+	copy(e.Previous[:], before)
+	return e, err
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -39,7 +40,7 @@ type NewBulkRun struct {
 	Action    webhook.BulkAction
 	Query     *webhook.ListQuery // of webhook.AllDeliveryList; its page is ignored
 	Newest    int64              // the num of the newest delivery to include, 0 for the newest of all
-	Audit     webhook.AuditEntry // who creates it; without an admin nothing is recorded
+	Audit     webhook.AuditEntry // who creates it
 }
 
 // ErrBegun reports that a run with this id has been created before. Nothing was done.
@@ -314,16 +315,18 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	if selection == "" {
 		selection = "everything"
 	}
-	return r.BulkRun, w.auditBulkRun(&r, "Created: deliveries selected by "+selection)
+	return r.BulkRun, w.auditBulkRun(&r, n.Audit, "Created: deliveries selected by "+selection)
 }
 
-// auditBulkRun records an action on a bulk run that an admin created.
-func (w Write) auditBulkRun(r *storedBulkRun, detail string) error {
-	if r.Admin == "" {
-		return nil
-	}
-	return w.Audit(webhook.AuditEntry{Admin: r.Admin, Address: r.address, Action: r.Action.Audited(), ProgramID: r.ProgramID,
-		SubjectID: webhook.BulkRunSubject(r.ID), Detail: detail})
+// creator returns an audit entry with who created a bulk run, in whose name the service ends it.
+func (r *storedBulkRun) creator() webhook.AuditEntry {
+	return webhook.AuditEntry{Admin: cmp.Or(r.Admin, webhook.Service), Address: r.address}
+}
+
+// auditBulkRun records what by did to a bulk run.
+func (w Write) auditBulkRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
+	by.Action, by.ProgramID, by.SubjectID, by.Detail = r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail
+	return w.Audit(by)
 }
 
 // Get returns a bulk run of a program, "" for any.
@@ -400,7 +403,7 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 // CancelBulkRun stops a bulk run of a program, "" for any. What it has done is not
 // undone. The error is a *webhook.Error with CodeConflict if the run is no longer
 // running.
-func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) {
+func (w Write) CancelBulkRun(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
 		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
 	}
@@ -421,9 +424,8 @@ func (w Write) CancelBulkRun(programID, id, by string) (webhook.BulkRun, error) 
 	return r.BulkRun, err
 }
 
-// endBulkRun ends a bulk run. by is the admin who ended it; if it is "", the audit log names
-// the admin who created the run.
-func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, by string) error {
+// endBulkRun ends a bulk run. by is who ended it.
+func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped string, by webhook.AuditEntry) error {
 	total := any(r.Processed())
 	if status != webhook.BulkDone {
 		if total = nil; r.Total >= 0 {
@@ -439,10 +441,7 @@ func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped, 
 		return err
 	}
 	w.t.AfterCommit(func() { wake(w.s.housekeeping.bulk) })
-	if by != "" {
-		r.Admin = by
-	}
-	return w.auditBulkRun(r, bulkEnd(r, status, stopped))
+	return w.auditBulkRun(r, by, bulkEnd(r, status, stopped))
 }
 
 // bulkEnd describes how a bulk run ended.

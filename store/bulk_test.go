@@ -439,7 +439,7 @@ func TestBulkRunCancelled(t *testing.T) {
 	}
 	cancel := func(program string) error {
 		return s.Write(t.Context(), func(w Write) error {
-			_, err := w.CancelBulkRun(program, id, "bob@example.com")
+			_, err := w.CancelBulkRun(program, id, webhook.AuditEntry{Admin: "bob@example.com"})
 			return err
 		})
 	}

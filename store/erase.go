@@ -149,8 +149,15 @@ const (
 		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
 		WHERE num = (SELECT max(num) FROM deliveries) AND num IN (SELECT value FROM json_each(?1))`
 
-	selectErasedAudit = "SELECT num, program_id = ?2 AND detail <> '' FROM audit WHERE num > ?1 ORDER BY num LIMIT 1000"
-	blankAudit        = "UPDATE audit SET detail = '' WHERE num IN (SELECT value FROM json_each(?1))"
+	// The hashes of the audit log contain ids and a salted digest of the rest, so the rest can be
+	// erased. A later entry has to say that the program was deleted.
+	selectLastDelete = "SELECT coalesce(max(num), 0) FROM audit INDEXED BY audit_by_program " +
+		"WHERE program_id = ? AND action = 'program.delete'"
+	selectErasedAudit = "SELECT num, salt <> x'' AND action <> 'program.delete' FROM audit INDEXED BY audit_by_program " +
+		"WHERE program_id = ?2 AND num > ?1 AND num < ?3 ORDER BY num LIMIT 1000"
+	eraseAudit = "UPDATE audit SET admin = '', address = '', detail = '', salt = x'' WHERE num IN (SELECT value FROM json_each(?1))"
+	// An entry that a request made which was running when the erasure began.
+	selectLateAudit = "SELECT EXISTS (SELECT 1 FROM audit INDEXED BY audit_by_program WHERE program_id = ? AND num > ? AND salt <> x'')"
 )
 
 var (
@@ -396,15 +403,37 @@ func (e *erasure) ofProgram() error {
 	return nil
 }
 
-// audit removes the details from the program's entries of the audit log. The entries keep ids.
+// audit erases the personal parts of the program's entries of the audit log. The entries keep
+// ids. If requests made entries while the erasure began, another entry says that these are
+// erased too.
 func (e *erasure) audit() error {
+	var deleted int64
+	var late bool
+	if err := e.s.db.Scan(e.ctx, selectLastDelete, []any{e.programID}, &deleted); err != nil {
+		return err
+	}
+	if err := e.s.db.Scan(e.ctx, selectLateAudit, []any{e.programID, deleted}, &late); err != nil {
+		return err
+	}
+	if late {
+		err := e.write(func(t *tx) error {
+			if err := (Write{e.s, t}).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
+				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
+				return err
+			}
+			return t.Scan(selectLastDelete, []any{e.programID}, &deleted)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	for after, more := int64(0), true; more; {
 		var nums []int64
 		more = false
-		err := e.s.db.Each(e.ctx, selectErasedAudit, []any{after, e.programID}, func(scan func(...any) error) error {
-			var detailed bool
-			err := scan(&after, &detailed)
-			if more = true; detailed {
+		err := e.s.db.Each(e.ctx, selectErasedAudit, []any{after, e.programID, deleted}, func(scan func(...any) error) error {
+			var personal bool
+			err := scan(&after, &personal)
+			if more = true; personal {
 				nums = append(nums, after)
 			}
 			return err
@@ -412,7 +441,7 @@ func (e *erasure) audit() error {
 		for err == nil && len(nums) > 0 {
 			some := nums[:min(len(nums), e.step)]
 			nums = nums[len(some):]
-			err = e.write(func(t *tx) error { return t.Exec(blankAudit, jsonOf(some)) })
+			err = e.write(func(t *tx) error { return t.Exec(eraseAudit, jsonOf(some)) })
 		}
 		if err != nil {
 			return err
@@ -445,7 +474,9 @@ func (e *erasure) finish() error {
 const selectErasedRest = `SELECT CASE
 	WHEN EXISTS (SELECT 1 FROM subscriptions WHERE program_id = ?1) THEN 'subscription'
 	WHEN EXISTS (SELECT 1 FROM tokens WHERE program_id = ?1) THEN 'token'
-	WHEN EXISTS (SELECT 1 FROM events WHERE program_id = ?1) THEN 'event' END`
+	WHEN EXISTS (SELECT 1 FROM events WHERE program_id = ?1) THEN 'event'
+	WHEN EXISTS (SELECT 1 FROM audit INDEXED BY audit_by_program WHERE program_id = ?1 AND action <> 'program.delete' AND salt <> x'')
+		THEN 'audit entry' END`
 
 // forget drops the statistics of a program that are not written yet.
 func (s *stats) forget(programID string) {

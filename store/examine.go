@@ -62,6 +62,7 @@ const (
 	checkKey        = "secret key"
 	checkClockSaved = "clock since last run"
 	checkAdmins     = "admins"
+	checkAudit      = "audit log"
 	checkReplicated = "replica"
 	checkEventTypes = "event types over the API"
 )
@@ -101,6 +102,9 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
 	}
+	x.audit(func(row func(scan func(...any) error) error) error {
+		return s.db.Each(ctx, selectAuditSuffix, nil, row)
+	})
 	x.eventTypes(s.unusedTypes)
 	status := s.Replica()
 	if status.State != ReplicaOff {
@@ -230,6 +234,7 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema does not have the table
 		x.admins(admins)
 	}
+	x.audit(func(row func(scan func(...any) error) error) error { return queryRows(ctx, db, selectAuditSuffix, row) })
 	if cfg.Catalog != nil {
 		each := func(query string, row func(scan func(...any) error) error) error {
 			return queryRows(ctx, db, query, row)
@@ -511,6 +516,30 @@ func (x *examination) admins(any bool) {
 		return
 	}
 	x.ok(checkAdmins, "at least one")
+}
+
+// audit checks the hashes of the newest entries of the audit log.
+func (x *examination) audit(each func(row func(scan func(...any) error) error) error) {
+	var v webhook.AuditVerifier
+	err := each(func(scan func(...any) error) error {
+		e, err := scanAudit(scan, true)
+		if err != nil {
+			return err
+		}
+		return v.Add(&e)
+	})
+	s, faulty := v.End()
+	var fault *webhook.AuditFault
+	switch {
+	case errors.As(errors.Join(err, faulty), &fault):
+		x.add(LevelFail, checkAudit, "Someone changed the database outside of the service. Compare with a backup or an export of the audit log.",
+			"%v", fault)
+	case err != nil: // an older schema has no hashes, and quickCheck reports a damaged database
+	case s.Entries == 0:
+		x.ok(checkAudit, "empty")
+	default:
+		x.ok(checkAudit, "the newest %s match; service audit verify checks all", webhook.Count(int(s.Entries), "entry"))
+	}
 }
 
 // replicaBehind is how far a healthy replica may lag, idle or under load.

@@ -58,7 +58,7 @@ const (
 
 // Housekeep works in small steps, until ctx ends, on what writes have left to be done: it ends
 // the pending deliveries of deleted subscriptions, removes responses above a quota, closes quiet
-// incidents, and erases programs. The next process continues where this one stops.
+// incidents, erases programs, and logs the newest hash of the audit log every hour. The next process continues where this one stops.
 func (s *Store) Housekeep(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
@@ -67,6 +67,7 @@ func (s *Store) Housekeep(ctx context.Context) error {
 	all.Go(func() {
 		s.housekeep(ctx, s.housekeeping.erasures, func(ctx context.Context) error { return s.eraseAll(ctx, true) })
 	})
+	all.Go(func() { s.housekeepAt(ctx, nil, s.logAudit) })
 	all.Wait()
 	return nil
 }

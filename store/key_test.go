@@ -166,6 +166,7 @@ var inTheClear = []string{
 	"sessions.hash", // of 256 random bits
 	"settings.value checked_at", "settings.value clock",
 	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "tokens.hash", // of 256 random bits
+	"audit.salt", "audit.digest", "audit.hash", "audit_anchor.hash",
 }
 
 // A rotation re-encrypts everything with the new key and removes the old one. Add new columns

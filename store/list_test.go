@@ -847,6 +847,8 @@ func TestListPlans(t *testing.T) {
 		{allEventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
 		{auditAll.up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
 		{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", none},
+		{auditByActor.up, "SEARCH a USING INDEX audit_by_actor (actor=? AND num>? AND num<?)", none},
+		{auditByProgram.up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", none},
 		{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", none},
 
 		{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
@@ -1005,12 +1007,11 @@ func TestListsEndInTime(t *testing.T) {
 	const entries = 3 * minScan
 	err := s.Write(t.Context(), func(w Write) error {
 		for i := range entries {
-			subject := "other"
+			action := webhook.ActionTokenCreate
 			if i == 0 || i == entries/2 {
-				subject = "this"
+				action = webhook.ActionTokenRevoke
 			}
-			if err := w.Audit(webhook.AuditEntry{Admin: "ada@example.com", Action: webhook.ActionTokenRevoke, SubjectID: "x",
-				ProgramID: subject}); err != nil {
+			if err := w.Audit(webhook.AuditEntry{Admin: "ada@example.com", Action: action, SubjectID: "x", ProgramID: "p"}); err != nil {
 				return err
 			}
 		}
@@ -1021,7 +1022,7 @@ func TestListsEndInTime(t *testing.T) {
 	}
 	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
 		s.lists.time = limit
-		q := query(t, webhook.AuditList, "filter[program_id]=this")
+		q := query(t, webhook.AuditList, "filter[action]=token.revoke")
 		found, pages := 0, 0
 		for next := ""; pages == 0 || next != ""; pages++ {
 			q.Cursor = next

@@ -28,6 +28,8 @@ type Retention struct {
 	// Delivered is how long successful deliveries are kept, with their attempts; 0 means
 	// as long as All.
 	Delivered time.Duration
+	// Audit is how long entries of the audit log are kept; 0 for ever.
+	Audit time.Duration
 }
 
 // delivered returns how long successful deliveries are kept.
@@ -44,6 +46,7 @@ type Swept struct {
 	Deliveries int64 // with their attempts
 	Expired    int64 // deliveries that failed because of their age
 	Lost       int64 // events removed before a subscription received them, counted once per subscription
+	Audit      int64 // entries of the audit log
 	Shrunk     int64 // bytes by which the database file was shrunk
 }
 
@@ -52,6 +55,7 @@ func (a *Swept) add(b Swept) {
 	a.Deliveries += b.Deliveries
 	a.Expired += b.Expired
 	a.Lost += b.Lost
+	a.Audit += b.Audit
 	a.Shrunk += b.Shrunk
 }
 
@@ -68,6 +72,8 @@ func (a *Swept) add(b Swept) {
 //     counted, and the operator is alerted.
 //   - Alerts, completed replays and bulk runs, closed incidents, idempotency keys and
 //     the records of deleted subscriptions are removed in the same way.
+//   - Entries of the audit log are removed keep.Audit after they were made. The hash of
+//     the last one removed stays.
 //
 // Retention starts a while after startup, so that what waited during a downtime is sent
 // first, and is suspended for a day after the clock was set forward.
@@ -85,6 +91,10 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 		w := &sweep{}
 		if err == nil && !doubted && s.sweeping.TryLock() { // otherwise a program is being imported
 			w, err = s.sweep(ctx, now.Add(-keep.All), now.Add(-keep.delivered()))
+			if err == nil && keep.Audit > 0 {
+				w.step = firstSweep
+				err = w.audit(now.Add(-keep.Audit))
+			}
 			s.sweeping.Unlock()
 			s.noteSwept(w.swept)
 		}
@@ -95,7 +105,7 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 			s.logger.Error("failed to remove records older than the retention, will retry", "error", err)
 		} else if swept != (Swept{}) {
 			s.logger.Info("removed records older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
-				"expired", swept.Expired, "lost", swept.Lost, "shrunk_bytes", swept.Shrunk, "longest_step", w.longest)
+				"expired", swept.Expired, "lost", swept.Lost, "audit_entries", swept.Audit, "shrunk_bytes", swept.Shrunk, "longest_step", w.longest)
 		}
 		timer.Reset(pause)
 	}

@@ -201,7 +201,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
-	if err := s.openEventTypes(ctx); err != nil {
+	if err := errors.Join(s.openEventTypes(ctx), s.openAudit(ctx)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	if cfg.Dictionary == nil && s.catalog != nil {

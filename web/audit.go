@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/hex"
 	"net/http"
 
 	"service/store"
@@ -21,12 +22,19 @@ type auditPages struct{ *site }
 //
 // The subject is the id of the changed record. The detail is text without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
+	e := r.actor()
+	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
+	return e
+}
+
+// actor returns an audit entry with the admin or the session of the portal, the address and
+// the id of the request.
+func (r *request) actor() webhook.AuditEntry {
 	who := r.admin
 	if r.portal.session.ID != "" {
-		who = "portal:" + r.portal.session.ID
+		who = webhook.ActorPortal + r.portal.session.ID
 	}
-	return webhook.AuditEntry{Admin: who, Address: addressText(r), Action: action, ProgramID: programID, SubjectID: subjectID,
-		Detail: detail}
+	return webhook.AuditEntry{Admin: who, Address: addressText(r), RequestID: r.id}
 }
 
 // auditRecords is a page of the audit log.
@@ -35,8 +43,9 @@ type auditRecords struct {
 	entries []webhook.AuditEntry
 	pager   ui.Pager
 	newRows *ui.NewRows
-	next    string // the address of the next page, "" on the last
-	failed  string // the id of this request when the rows could not be loaded, "" when they could
+	newest  webhook.AuditEntry // of the whole log; the zero value if that is empty
+	next    string             // the address of the next page, "" on the last
+	failed  string             // the id of this request when the rows could not be loaded, "" when they could
 }
 
 func (h *auditPages) list(r *request) (response, error) {
@@ -86,6 +95,9 @@ func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	if a.entries, next, err = h.store.Audit().Page(r.Context(), q); err != nil {
 		return err
 	}
+	if a.newest, _, err = h.store.Audit().Newest(r.Context()); err != nil {
+		return err
+	}
 	if q.Cursor != "" {
 		if newer, err = h.store.Audit().Newer(r.Context(), q); err != nil {
 			return err
@@ -131,12 +143,15 @@ func subjectPath(e *webhook.AuditEntry) string {
 func (h *auditPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AuditList, &export{
 		noun: "audit", action: webhook.ActionAuditExport,
-		columns: []string{"id", "at", "admin", "address", "action", "program_id", "subject_id", "detail"},
+		// Those of webhook.AuditRecord, so that service audit verify can check a complete export.
+		columns: []string{"number", "id", "at", "actor", "admin", "address", "request_id", "action", "program_id", "subject_id", "detail",
+			"salt", "digest", "previous_hash", "hash"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
 			page, next, err := h.store.Audit().Page(r.Context(), ofProgram(q, r.program))
 			for i := range page {
 				e := &page[i]
-				rows = append(rows, []any{e.ID, e.At, e.Admin, e.Address, string(e.Action), e.ProgramID, e.SubjectID, e.Detail})
+				rows = append(rows, []any{e.Num, e.ID, e.At, e.Actor, e.Admin, e.Address, e.RequestID, string(e.Action), e.ProgramID, e.SubjectID,
+					e.Detail, hex.EncodeToString(e.Salt), e.Digest.String(), e.Previous.String(), e.Hash.String()})
 			}
 			q.Cursor = next
 			return rows, next != "", err

@@ -178,7 +178,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 func (h *bulkRunPages) cancel(r *request) (response, error) {
 	id := r.PathValue("id")
 	err := h.store.Write(r.Context(), func(w store.Write) error {
-		_, err := w.CancelBulkRun("", id, r.admin)
+		_, err := w.CancelBulkRun("", id, r.actor())
 		return err
 	})
 	if err != nil {

@@ -2,7 +2,7 @@ package webhook
 
 import "time"
 
-// Action is something that an admin did, or the operator in a terminal.
+// Action is something that an admin or an access token did, or the operator in a terminal.
 type Action string
 
 // The actions in the audit log. Their subject is the record that the name starts
@@ -95,18 +95,38 @@ const Terminal = "terminal"
 // Provider is the actor of what an OpenID Connect provider told of an unknown account.
 const Provider = "provider"
 
+// Service is the actor of what the service does itself to complete an action.
+const Service = "service"
+
+// Prefixes of the id in [AuditEntry.Actor].
+const (
+	ActorAdmin  = "admin:"
+	ActorToken  = "token:"
+	ActorPortal = "portal:"
+)
+
 // MaxAuditDetail is the maximum length of the detail of an [AuditEntry], in bytes.
 const MaxAuditDetail = 1000
 
 // AuditEntry is an entry of the audit log: who did what, when and from where.
-// Entries are never changed.
+//
+// Entries are never changed, except that erasing a program erases Admin, Address, Detail and
+// Salt of its entries. Entries are removed only from the beginning of the log.
 type AuditEntry struct {
+	Num       int64 // position in the log, from 1 and without gaps
 	ID        string
 	At        time.Time
-	Admin     string // email, or [Terminal]
+	Actor     string // [Terminal], [Service], or a prefix with an id; derived from Admin
+	Admin     string // email, [Terminal], [Service], or the Actor of a token or a session of the portal
 	Address   string // "" for the terminal
+	RequestID string // "" for none
 	Action    Action
 	ProgramID string // "" for none
 	SubjectID string // id of the record that it was done to, "" for none
 	Detail    string // text without secrets, partly from outside
+
+	Salt     []byte    // of Digest, random; empty once the personal parts are erased
+	Digest   AuditHash // see [AuditEntry.PersonalDigest]
+	Previous AuditHash // Hash of the entry before
+	Hash     AuditHash // see [AuditEntry.ChainHash]
 }

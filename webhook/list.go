@@ -206,6 +206,7 @@ var (
 		Default: []SortField{{Name: "at", Descending: true}},
 		Filters: []Filter{
 			{Name: "admin", Kind: FilterText},
+			{Name: "token_id", Kind: FilterText},
 			{Name: "action", Values: actionNames()},
 			{Name: "subject_id", Kind: FilterText},
 			{Name: "program_id", Kind: FilterText},

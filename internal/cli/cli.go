@@ -54,6 +54,7 @@ type commands struct {
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List the programs, the tenants of the service; export, import and delete one."`
 	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
+	Audit       auditCmd       `cmd:"" group:"access" help:"List, export and verify the audit log."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`
 	Backup      backupCmd      `cmd:"" group:"data" help:"Create and verify backups."`
 	Restore     restoreCmd     `cmd:"" group:"data" help:"Restore the data directory from a replica or backup."`

@@ -82,6 +82,8 @@ func TestConfigFile(t *testing.T) {
 		{"lists", "retry-schedule: [1s, 2s, 3s, 4s]\nallow-destination:\n  - 10.0.0.0/8\n  - 192.168.0.0/16\n", ""},
 		{"lists with commas", "retry-schedule: 1s,2s,3s,4s\nallow-destination: 10.0.0.0/8,192.168.0.0/16\n", ""},
 		{"an alias", "grace: &d 5s\nrequest-timeout: *d\n", ""},
+		{"no retention of the audit log", "retention-audit: 0\n", ""},
+		{"a wrong retention of the audit log", "retention-audit: 1ms\n", "line 1: retention-audit: must be "},
 		{"a misspelled name", "batch-size: 7\nretenton: 30d\n", `line 2: unknown setting "retenton" (did you mean retention?)`},
 		{"the name of a variable", "ALLOW_HTTP: true\n", `line 1: unknown setting "ALLOW_HTTP" (did you mean `},
 		{"a flag that is no setting", "demo: true\n", `line 1: unknown setting "demo" (did you mean data?)`},

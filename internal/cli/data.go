@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -67,6 +68,10 @@ type dataAccess interface {
 	ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error
 	// ImportProgram imports a program from the output of [archive.ProgramSource.Send].
 	ImportProgram(ctx context.Context, from io.Reader) (store.Imported, error)
+	// AuditPage returns a page of the audit log. The query is one of [webhook.AuditList].
+	AuditPage(context.Context, url.Values) (control.AuditPage, error)
+	// EachAudit calls fn with every entry of the audit log, oldest first, and records an export.
+	EachAudit(ctx context.Context, export bool, fn func(*webhook.AuditRecord) error) error
 	// Backup calls use with the input of [archive.Write] and returns its error.
 	Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error
 	Close() error

@@ -46,6 +46,7 @@ type serveFlags struct {
 	DisableAfter       string   `default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled: no more probes and deliveries until it is activated. 0 is never."`
 	Retention          string   `default:"30d" placeholder:"D" help:"Age at which events and completed deliveries are removed. Must be longer than a delivery can take with --retry-schedule."`
 	RetentionDelivered string   `placeholder:"D" help:"Shorter retention of successful deliveries. Default: --retention."`
+	RetentionAudit     string   `default:"365d" placeholder:"D" help:"Age at which entries of the audit log are removed. 0 is never."`
 	MinFreeDisk        string   `default:"auto" placeholder:"SIZE" help:"Free disk space below which events are rejected, such as 1GiB; 0 is no limit. auto is 5% of the disk, at least 16MiB and at most 256MiB."`
 	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"URL that receives alerts as webhooks, for example about a failing subscription. They are signed with alert.secret in the data directory."`
 	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"File with the alert URL, instead of --alert-url."`
@@ -102,7 +103,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 			RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),
 			DisableAfter:   f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 		},
-		Retention:     f.retention(c.Retention, c.RetentionDelivered),
+		Retention:     f.retention(c.Retention, c.RetentionDelivered, c.RetentionAudit),
 		MinFreeDisk:   f.size("min-free-disk", c.MinFreeDisk),
 		Grace:         f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
 		Logger:        f.logger(logTo, c.LogFormat, c.LogLevel),
@@ -140,9 +141,12 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 }
 
 // retention parses the retention of records.
-func (f *configErrors) retention(all, delivered string) store.Retention {
+func (f *configErrors) retention(all, delivered, audit string) store.Retention {
 	const least, most = time.Second, 100 * 365 * 24 * time.Hour
 	r := store.Retention{All: f.duration("retention", all, least, most)}
+	if audit != "0" {
+		r.Audit = f.duration("retention-audit", audit, least, most)
+	}
 	if delivered == "" {
 		return r
 	}

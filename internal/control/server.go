@@ -78,6 +78,7 @@ func (s *Server) commands() http.Handler {
 		return rotation, err
 	}))
 	s.handlePrograms(m)
+	s.handleAudit(m)
 	m.HandleFunc("POST /backup", s.backup)
 	m.HandleFunc("POST /promote", s.respond(func(*http.Request) (any, error) {
 		return nil, webhook.NewError(webhook.CodeConflict, "This service is not a standby: it is already the primary.")

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -77,6 +78,7 @@ func TestScripts(t *testing.T) {
 			"request": cmdRequest,
 			"enter":   cmdEnter,
 			"capture": cmdCapture,
+			"change":  cmdChange,
 			"status":  cmdStatus,
 			"hang":    cmdHang,
 			"ends":    cmdEnds,
@@ -312,6 +314,18 @@ func cmdCapture(ts *testscript.TestScript, neg bool, args []string) {
 		value = m[1]
 	}
 	ts.Setenv(args[0], value)
+}
+
+// cmdChange runs a statement in the database of a data directory that no process has open.
+func cmdChange(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: change DIR SQL")
+	}
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(ts.MkAbs(args[0]), "service.db")) // see harness.OpenDatabase
+	ts.Check(err)
+	defer db.Close()
+	_, err = db.Exec(args[1])
+	ts.Check(err)
 }
 
 func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {

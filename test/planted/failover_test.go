@@ -84,6 +84,18 @@ var raceBugs = []testBug{
 	{bug{name: "a bulk run goes on after it was cancelled", edits: []edit{
 		{"store/bulk_run.go", "if status != webhook.BulkRunning {", "if status == \"\" {"},
 	}}, "TestBulkRunCancelled", "8 done", "store"},
+	{bug{name: "an entry of the audit log is not hashed over the one before", edits: []edit{
+		{"store/audit.go", "\tcopy(e.Previous[:], previous)\n\te.Num++", "\te.Num++"},
+	}}, "TestAuditChain", "does not verify", "store"},
+	{bug{name: "a column of the audit log is not hashed", edits: []edit{
+		{"webhook/audit_chain.go", "string(e.Action), e.ProgramID, e.SubjectID,", "string(e.Action), e.ProgramID,"},
+	}}, "TestAuditTampering", "subject_id of entry", "store"},
+	{bug{name: "the address of an entry of the audit log is not in its digest", edits: []edit{
+		{"webhook/audit_chain.go", "e.Admin, e.Address, e.Detail)", "e.Admin, e.Detail)"},
+	}}, "TestAuditTampering", "address of entry", "store"},
+	{bug{name: "retention of the audit log keeps no hash", edits: []edit{
+		{"store/audit_chain.go", "t.Exec(anchorAudit, num, hash)", "t.Exec(anchorAudit, num, make([]byte, len(hash)))"},
+	}}, "TestAuditRetention", "does not verify", "store"},
 	{bug{name: "the end of a log is remembered from a commit that failed", edits: []edit{
 		{"store/tx.go", "clear(w.heads)\n", ""},
 		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},

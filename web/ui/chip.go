@@ -31,6 +31,7 @@ var filterNames = map[string]string{
 	"redelivery_of":      "Resent from delivery",
 	"replay_id":          "Replay ID",
 	"subject_id":         "Record ID",
+	"token_id":           "Token ID",
 	"subscription_id":    "Subscription ID",
 	"subscription_url":   "Subscription URL",
 	"state":              "Status",

@@ -126,5 +126,9 @@ func platform(ctx context.Context) error {
 	if err != nil || subs.JSON200 == nil || len(subs.JSON200.Data) != 0 {
 		return fmt.Errorf("subscriptions of the program: %v %s", err, subs.Body)
 	}
+	audit, err := c.ListAuditWithResponse(ctx, &client.ListAuditParams{FilterProgramId: &[]string{"customer"}})
+	if err != nil || audit.JSON200 == nil || len(audit.JSON200.Data) == 0 || audit.JSON200.Data[0].PreviousHash == "" {
+		return fmt.Errorf("audit log: %v %s", err, audit.Body)
+	}
 	return nil
 }

@@ -57,6 +57,9 @@ const wanted: Schemas["NewToken"] = { user_id: "backend", scopes: ["events.write
 type Token = operations["createToken"]["responses"][201]["content"]["application/json"];
 const token = await call<Token>("POST", "/v2/programs/customer/tokens", wanted, process.env.PLATFORM_TOKEN);
 want("token", token.status === 201 && token.body.data.secret !== undefined && token.body.data.program_id === "customer", token.status);
+type Audit = operations["listAudit"]["responses"][200]["content"]["application/json"];
+const audit = await call<Audit>("GET", "/v2/audit?filter[program_id]=customer", undefined, process.env.PLATFORM_TOKEN);
+want("audit log", audit.status === 200 && audit.body.data.length > 0 && audit.body.data[0].hash.length === 64, audit.status);
 
 const delivery: Schemas["DeliveryBody"] = JSON.parse(process.env.DELIVERY!);
 for (const event of delivery.events) {

@@ -1,0 +1,242 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// AuditHash is the hash of an entry of the audit log. The zero value precedes the first entry.
+type AuditHash [sha256.Size]byte
+
+// String returns the hash in hexadecimal.
+func (h AuditHash) String() string { return hex.EncodeToString(h[:]) }
+
+// ParseAuditHash parses a hash in hexadecimal.
+func ParseAuditHash(text string) (h AuditHash, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(h) || strings.ToLower(text) != text {
+		return h, fmt.Errorf("must be 64 lower-case hexadecimal digits, not %q", text)
+	}
+	return AuditHash(b), nil
+}
+
+// AuditSaltSize is the length of [AuditEntry.Salt], in bytes.
+const AuditSaltSize = 16
+
+// PersonalDigest returns the hash of the parts of an entry that erasing its program removes.
+// The salt is removed with them, after which nobody can find them by guessing.
+func (e *AuditEntry) PersonalDigest() AuditHash {
+	return hashOf(hex.EncodeToString(e.Salt), e.Admin, e.Address, e.Detail)
+}
+
+// ChainHash returns the hash of an entry over the one before.
+func (e *AuditEntry) ChainHash() AuditHash {
+	return hashOf(e.Previous.String(), strconv.FormatInt(e.Num, 10), e.ID, FormatTime(e.At), e.Actor, e.RequestID,
+		string(e.Action), e.ProgramID, e.SubjectID, e.Digest.String())
+}
+
+// hashOf returns the SHA-256 of strings, each encoded as a netstring: its length in bytes, a
+// colon, the string and a comma. No two lists of strings have the same encoding.
+func hashOf(parts ...string) (sum AuditHash) {
+	h := sha256.New()
+	for _, p := range parts {
+		writeNetstring(h, p)
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+func writeNetstring(h hash.Hash, s string) {
+	b := make([]byte, 0, 128)
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	b = append(b, ':')
+	b = append(b, s...)
+	h.Write(append(b, ','))
+}
+
+// Erased reports whether the personal parts of an entry have been erased.
+func (e *AuditEntry) Erased() bool { return len(e.Salt) == 0 }
+
+// TokenID returns the id of the access token that an entry names as its actor, "" for none.
+func (e *AuditEntry) TokenID() string {
+	id, ok := strings.CutPrefix(e.Actor, ActorToken)
+	if !ok {
+		return ""
+	}
+	return id
+}
+
+// AuditFault is the error about an entry that does not fit into the chain.
+type AuditFault struct {
+	Num    int64
+	ID     string
+	At     time.Time
+	Reason string
+}
+
+func (f *AuditFault) Error() string {
+	return fmt.Sprintf("entry %d (%s, %s) does not match: %s", f.Num, f.ID, FormatTime(f.At), f.Reason)
+}
+
+// AuditVerifier checks a sequence of entries of the audit log. The zero value is ready to use.
+type AuditVerifier struct {
+	// Expect is a hash that must be that of an entry, or that of the entry before the first;
+	// zero for none.
+	Expect AuditHash
+
+	seen     AuditSummary
+	expected bool
+	erased   map[string]*AuditFault // the first erased entry of a program, until one deletes it
+}
+
+// AuditSummary describes verified entries.
+type AuditSummary struct {
+	Entries     int64
+	Erased      int64     // of Entries: those whose personal parts were erased with their program
+	First, Last int64     // numbers
+	Anchor      AuditHash // of the entry before First; zero for the beginning of the log
+	Newest      AuditHash // of Last
+	FirstAt     time.Time
+	LastAt      time.Time
+}
+
+// Add checks the next entry. The error is an *[AuditFault].
+func (v *AuditVerifier) Add(e *AuditEntry) error {
+	if reason := v.check(e); reason != "" {
+		return e.Fault(reason)
+	}
+	s := &v.seen
+	if s.Entries == 0 {
+		s.First, s.FirstAt, s.Anchor = e.Num, e.At, e.Previous
+		v.expected = e.Previous == v.Expect && v.Expect != AuditHash{}
+	}
+	s.Entries++
+	s.Last, s.LastAt, s.Newest = e.Num, e.At, e.Hash
+	v.expected = v.expected || e.Hash == v.Expect
+	switch {
+	case e.Action == ActionProgramDelete:
+		delete(v.erased, e.ProgramID)
+	case e.Erased():
+		s.Erased++
+		if v.erased == nil {
+			v.erased = make(map[string]*AuditFault)
+		}
+		if v.erased[e.ProgramID] == nil {
+			v.erased[e.ProgramID] = e.Fault("its details were erased, but no later entry deletes its program")
+		}
+	}
+	return nil
+}
+
+// Fault returns the error that an entry does not match for a reason.
+func (e *AuditEntry) Fault(reason string) *AuditFault { return &AuditFault{e.Num, e.ID, e.At, reason} }
+
+// check returns why an entry does not match, "" if it does.
+func (v *AuditVerifier) check(e *AuditEntry) string {
+	first := v.seen.Entries == 0
+	switch {
+	case first && (e.Num == 1) != (e.Previous == AuditHash{}):
+		return "entries before it are missing"
+	case !first && e.Num != v.seen.Last+1:
+		return fmt.Sprintf("it follows entry %d", v.seen.Last)
+	case !first && e.Previous != v.seen.Newest:
+		return "it was hashed over another entry than the one before"
+	case e.Erased() && (e.Admin != "" || e.Address != "" || e.Detail != ""):
+		return "its salt is missing"
+	case e.Erased() && (e.ProgramID == "" || e.Action == ActionProgramDelete):
+		return "its details are missing"
+	case !e.Erased() && e.PersonalDigest() != e.Digest:
+		return "admin, address or detail was changed, or their salt or digest"
+	case e.ChainHash() != e.Hash:
+		return "its hash is not that of its content and the entry before"
+	}
+	return ""
+}
+
+// End returns a summary of the entries. The error is an *[AuditFault], or reports that Expect
+// was not found.
+func (v *AuditVerifier) End() (AuditSummary, error) {
+	var first *AuditFault
+	for _, f := range v.erased {
+		if first == nil || f.Num < first.Num {
+			first = f
+		}
+	}
+	if first != nil {
+		return v.seen, first
+	}
+	if v.Expect != (AuditHash{}) && !v.expected {
+		return v.seen, fmt.Errorf("no entry has the hash %s: the log was changed, or it ends before that entry", v.Expect)
+	}
+	return v.seen, nil
+}
+
+// AuditRecord is an entry of the audit log in JSON. It contains what is necessary to verify
+// the entry; null and "" are hashed alike.
+type AuditRecord struct {
+	Number       int64   `json:"number"`
+	ID           string  `json:"id"`
+	At           string  `json:"at"`
+	Actor        string  `json:"actor"`
+	Admin        *string `json:"admin"`
+	Address      *string `json:"address"`
+	RequestID    *string `json:"request_id"`
+	Action       Action  `json:"action"`
+	ProgramID    *string `json:"program_id"`
+	SubjectID    *string `json:"subject_id"`
+	Detail       *string `json:"detail"`
+	Salt         *string `json:"salt"`
+	Digest       string  `json:"digest"`
+	PreviousHash string  `json:"previous_hash"`
+	Hash         string  `json:"hash"`
+}
+
+// NewAuditRecord returns the record of an entry.
+func NewAuditRecord(e *AuditEntry) AuditRecord {
+	null := func(s string) *string {
+		if s == "" {
+			return nil
+		}
+		return &s
+	}
+	return AuditRecord{
+		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: null(e.Admin), Address: null(e.Address),
+		RequestID: null(e.RequestID), Action: e.Action, ProgramID: null(e.ProgramID), SubjectID: null(e.SubjectID), Detail: null(e.Detail),
+		Salt: null(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
+	}
+}
+
+// Entry returns the entry of a record.
+func (r *AuditRecord) Entry() (AuditEntry, error) {
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	e := AuditEntry{
+		Num: r.Number, ID: r.ID, Actor: r.Actor, Admin: text(r.Admin), Address: text(r.Address), RequestID: text(r.RequestID),
+		Action: r.Action, ProgramID: text(r.ProgramID), SubjectID: text(r.SubjectID), Detail: text(r.Detail),
+	}
+	var err error
+	if e.At, err = time.Parse(timeLayout, r.At); err != nil || FormatTime(e.At) != r.At {
+		return e, fmt.Errorf("at: must be a time like %s, not %q", timeLayout, r.At)
+	}
+	if e.Salt, err = hex.DecodeString(text(r.Salt)); err != nil || hex.EncodeToString(e.Salt) != text(r.Salt) {
+		return e, fmt.Errorf("salt: must have lower-case hexadecimal digits, not %q", text(r.Salt))
+	}
+	for _, part := range []struct {
+		name, text string
+		hash       *AuditHash
+	}{{"digest", r.Digest, &e.Digest}, {"previous_hash", r.PreviousHash, &e.Previous}, {"hash", r.Hash, &e.Hash}} {
+		if *part.hash, err = ParseAuditHash(part.text); err != nil {
+			return e, fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return e, nil
+}

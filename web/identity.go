@@ -304,7 +304,7 @@ func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntr
 // admin still has end.
 func (h *signInPages) refuseIdentity(r *request, id webhook.Identity, why string, p *problem) (response, error) {
 	err := h.store.Write(r.Context(), func(sw store.Write) error {
-		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), Action: webhook.ActionSessionRefuse,
+		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), RequestID: r.id, Action: webhook.ActionSessionRefuse,
 			Detail: "OpenID Connect: " + why + ", subject " + ui.Visible(id.Subject)}
 		if id.Role == "" {
 			admin, ended, known, err := sw.RefuseIdentity(id)

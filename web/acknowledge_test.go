@@ -8,11 +8,11 @@ import (
 	"service/store"
 )
 
-// TestAcknowledge holds that a form whose change the replica does not have is not
-// answered with success, and that admins can sign in all the same.
+// A form whose change is not in the replica gets an error, not a success. Admins can still sign
+// in.
 func TestAcknowledge(t *testing.T) {
 	dir := t.TempDir()
-	// Nothing keeps the replica up to date.
+	// Nothing uploads to the replica.
 	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, t.TempDir()),
 		AcknowledgeTimeout: 10 * time.Millisecond})
 	if err != nil {
@@ -38,5 +38,5 @@ func TestAcknowledge(t *testing.T) {
 	if len(p.Cookies()) > 0 {
 		t.Error("the answer sets cookies")
 	}
-	v.do("GET", "/").want(t, http.StatusUnauthorized, "") // it is done here
+	v.do("GET", "/").want(t, http.StatusUnauthorized, "") // the session was not created
 }

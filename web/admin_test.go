@@ -11,8 +11,7 @@ import (
 	"service/webhook"
 )
 
-// TestPassword changes the password: all other sessions end, and this one goes
-// on as another.
+// A change of the password ends all other sessions and replaces the current one.
 func TestPassword(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -54,8 +53,7 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// TestSessionList looks at the list of an admin's sessions, ends one, and then
-// all.
+// An admin lists sessions, ends one, and then all.
 func TestSessionList(t *testing.T) {
 	w := testWeb(t, nil)
 	ana, bo := makeAdmin(t, w, testAdmin), makeAdmin(t, w, "bo@example.com")
@@ -97,7 +95,7 @@ func TestSessionList(t *testing.T) {
 		return ""
 	}
 	phone := id("Safari on iPhone")
-	// Another admin cannot end it, and sees nothing of it.
+	// Another admin can neither end the session nor see it.
 	other.send("/account/sessions/"+phone+"/revoke").want(t, 404, "")
 	if p := other.do("GET", "/account"); strings.Contains(p.body, "iPhone") {
 		t.Error("the sessions of another admin are shown")
@@ -133,8 +131,7 @@ func TestBrowserOf(t *testing.T) {
 	}
 }
 
-// TestAuditPage looks at what the page shows of entries, hostile ones too, and
-// at its filters and pages.
+// The audit page shows entries, hostile ones too, and has filters and pages.
 func TestAuditPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -175,7 +172,7 @@ func TestAuditPage(t *testing.T) {
 	} {
 		p := v.do("GET", "/audit"+query)
 		rows := p.body[strings.Index(p.body, "<main"):]
-		rows = rows[strings.Index(rows, "</form>"):] // behind the filters
+		rows = rows[strings.Index(rows, "</form>"):] // after the filters
 		if p.StatusCode != 200 || !strings.Contains(rows, want[0]) || strings.Contains(rows, want[1]) {
 			t.Errorf("%s: got %d, want %q and not %q:\n%s", query, p.StatusCode, want[0], want[1], rows)
 		}
@@ -184,7 +181,7 @@ func TestAuditPage(t *testing.T) {
 	v.do("GET", "/audit?page[size]=1").want(t, 200, "page[cursor]=")
 }
 
-// TestFormsAreBounded holds that no form can fill the memory.
+// No form can exhaust the memory.
 func TestFormsAreBounded(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)

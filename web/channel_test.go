@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A channel is created, tested, changed and deleted by forms. Its URL and its secret are
-// shown once at most, and the audit log has neither.
+// Forms create, test, change and delete a channel. Its URL and its secret are shown at most once,
+// and the audit log has neither.
 func TestChannelPages(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
 	v := visit(t, w)
@@ -40,7 +40,7 @@ func TestChannelPages(t *testing.T) {
 	v.send(path+"/test").want(t, 303, "")
 	shown(path, "Test", "Not sent yet", "0 of 5 attempts")
 	shown(path+"/edit", "Leave empty to keep it.")
-	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not ticked
+	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not checked
 	shown("/alerts", "Night shift", "paused")
 	id := strings.TrimPrefix(path, "/alerts/")
 	c, err := w.store.Alerts().Channel(t.Context(), id)
@@ -56,7 +56,7 @@ func TestChannelPages(t *testing.T) {
 	shown("/audit", "Create alert channel", "Edit alert channel", "Test alert channel", "Delete alert channel")
 }
 
-// Without a mail server no email channel can be created, and the page says what is missing.
+// Without a mail server no email channel can be created, and the page explains why.
 func TestChannelWithoutMailServer(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.AlertURL = true })
 	v := visit(t, w)

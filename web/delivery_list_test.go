@@ -24,7 +24,7 @@ import (
 	"service/webhook"
 )
 
-// sender is a store with subscriptions, and what becomes of their deliveries.
+// sender is a store with subscriptions, whose deliveries the test completes.
 type sender struct {
 	t *testing.T
 	s *store.Store
@@ -44,7 +44,7 @@ func (s sender) subscribe(program, address string) webhook.Subscription {
 	return sub
 }
 
-// deliver sends an event that is answered by a status, and returns its delivery.
+// deliver publishes an event, records a response with a status, and returns its delivery.
 func (s sender) deliver(sub webhook.Subscription, status int) string {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -85,7 +85,7 @@ func sending(t *testing.T) (visitor, sender, *Web) {
 
 var rowID = regexp.MustCompile(`<tr role="row" id="d-([0-9a-f-]{36})"`)
 
-// listed returns the ids of the rows of a page, in their order.
+// listed returns the ids of the rows of a page, in order.
 func (p page) listed() (ids []string) {
 	for _, m := range rowID.FindAllStringSubmatch(p.body, -1) {
 		ids = append(ids, m[1])
@@ -102,7 +102,7 @@ func (p page) link(t *testing.T, pattern string) string {
 	return strings.ReplaceAll(m[1], "&amp;", "&")
 }
 
-// The list is filtered by the API's own parameters, and read to and fro.
+// The list accepts the filters of the API, and its pages lead forward and back.
 func TestDeliveryList(t *testing.T) {
 	v, s, _ := sending(t)
 	v.do("GET", "/deliveries").want(t, 200, "No deliveries yet.")
@@ -130,7 +130,7 @@ func TestDeliveryList(t *testing.T) {
 	}
 	second := v.do("GET", first.link(t, `rel="next" href="([^"]+)"`))
 	third := v.do("GET", second.link(t, `rel="next" href="([^"]+)"`))
-	s.deliver(a, 200) // which shifts no page
+	s.deliver(a, 200) // must not shift a page
 	for name, tt := range map[string]struct {
 		p    page
 		want []string
@@ -179,7 +179,7 @@ func TestDeliveryList(t *testing.T) {
 	v.do("GET", "/deliveries?page[cursor]=x").want(t, 400, "page[cursor]")
 }
 
-// formOf reads the form that asks before a run.
+// formOf reads the confirmation form of a run.
 func (p page) formOf(t *testing.T) (action string, fields []string) {
 	t.Helper()
 	action = p.link(t, `<form class="confirm" method="post" action="([^"]+)"`)
@@ -189,8 +189,8 @@ func (p page) formOf(t *testing.T) (action string, fields []string) {
 	return action, fields
 }
 
-// Everything that matches is redelivered, whatever page it is on, once, though
-// the form is sent twice; and cancelled likewise.
+// A resend or cancellation of all matches covers every page, and happens once though the form is
+// sent twice.
 func TestBulkOverPages(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -206,7 +206,7 @@ func TestBulkOverPages(t *testing.T) {
 	ask := v.do("GET", chosen.Header.Get("Location"))
 	ask.want(t, 200, "40 deliveries will be resent.")
 	action, fields := ask.formOf(t)
-	s.deliver(sub, 410) // comes too late
+	s.deliver(sub, 410) // after the confirmation
 
 	sent := v.send(action, fields...)
 	sent.want(t, 303, "")
@@ -223,7 +223,7 @@ func TestBulkOverPages(t *testing.T) {
 	v.do("GET", "/audit").want(t, 200, "Completed: 40 deliveries done, 0 deliveries skipped")
 	v.do("GET", "/audit").want(t, 200, `href="`+run+`"`)
 	pending := func() int { return len(v.do("GET", "/deliveries?filter[status]=pending&page[size]=100").listed()) }
-	if got := pending(); got != failed+1 { // and the ping
+	if got := pending(); got != failed+1 { // including the ping
 		t.Errorf("%d are pending, want %d", got, failed+1)
 	}
 	created := v.do("GET", run).link(t, `href="([^"]*bulk_run_id[^"]*)"`)
@@ -231,7 +231,7 @@ func TestBulkOverPages(t *testing.T) {
 		t.Errorf("%d deliveries were created by the run, want %d", got, failed)
 	}
 
-	// What is redelivered is not so once more.
+	// A delivery that was resent is not resent again.
 	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: already resent")
 
 	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
@@ -244,7 +244,7 @@ func TestBulkOverPages(t *testing.T) {
 	v.do("GET", "/deliveries?filter[status]=failed").want(t, 200, "cancelled")
 }
 
-// ended has the store work until a bulk run has ended, and returns its page.
+// ended lets the store work until a bulk run has ended, and returns its page.
 func (v visitor) ended(w *Web, run string) page {
 	v.t.Helper()
 	ctx, stop := context.WithCancel(v.t.Context())
@@ -266,7 +266,7 @@ func (v visitor) ended(w *Web, run string) page {
 	return v.do("GET", run)
 }
 
-// A run that is under way is followed by its page, and can be cancelled from it.
+// A running bulk run is followed by its page, and can be canceled there.
 func TestBulkRunPage(t *testing.T) {
 	v, s, w := sending(t)
 	v.do("GET", "/bulk-runs").want(t, 200, "No bulk runs yet.")
@@ -289,7 +289,7 @@ func TestBulkRunPage(t *testing.T) {
 	v.do("GET", "/bulk-runs/"+webhook.NewID()).want(t, 404, "")
 }
 
-// A count that takes long is shown as it goes on.
+// A slow count shows its progress.
 func TestBulkCount(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -345,8 +345,8 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	v.send("/deliveries/redeliver?filter[id]=x", "run", webhook.NewID()).want(t, 400, "must be UUIDs")
 }
 
-// An export has all that matches, whatever the page, and nothing in it that a
-// spreadsheet would compute.
+// An export has all matches regardless of the page, and no cell that a spreadsheet would
+// evaluate.
 func TestDeliveryExport(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in?key=secret")
@@ -391,14 +391,14 @@ func TestDeliveryExport(t *testing.T) {
 	}
 }
 
-// followed is a stream of the list that a test reads.
+// followed is an open stream of the list.
 type followed struct {
 	t    *testing.T
 	body io.ReadCloser
 	scan *bufio.Scanner
 }
 
-// followList begins a stream of the list from a point.
+// followList opens a stream of the list at a point.
 func followList(v visitor, address, point string) *followed {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), 30*time.Second)
@@ -421,7 +421,7 @@ func followList(v visitor, address, point string) *followed {
 	return f
 }
 
-// next returns the next message that has a text, and its id.
+// next returns the next message that contains a text, and its id.
 func (f *followed) next(has string) (id, data string) {
 	f.t.Helper()
 	for f.scan.Scan() {
@@ -440,7 +440,7 @@ func (f *followed) next(has string) (id, data string) {
 	return "", ""
 }
 
-// The stream sends what is new and matches, and after a cut what came during it.
+// The stream sends new matching deliveries, and after a reconnection those that it missed.
 func TestDeliveryStream(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -458,7 +458,7 @@ func TestDeliveryStream(t *testing.T) {
 		t.Fatalf("got %s", data)
 	}
 	f.body.Close()
-	two := s.deliver(sub, 410) // while it is cut
+	two := s.deliver(sub, 410) // while disconnected
 	f = followList(v, address, id)
 	if _, data = f.next(`data-count="1"`); !strings.Contains(data, `id="d-`+two+`"`) {
 		t.Fatalf("after a cut: %s", data)
@@ -469,8 +469,8 @@ func TestDeliveryStream(t *testing.T) {
 	v.do("GET", "/deliveries/stream?filter[status]=x").want(t, 400, "must be one of")
 }
 
-// Rows of the page that change are sent, marked as such, also those that changed
-// while the stream was cut; others are not.
+// The stream sends rows of the page that change, marked as changed, including those that changed
+// while it was disconnected, and no others.
 func TestDeliveryStreamChanges(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -501,8 +501,8 @@ func TestDeliveryStreamChanges(t *testing.T) {
 	}
 }
 
-// A delivery that comes to match the filter only when it changes is sent, to be put in
-// its place: while the page is followed, and what changed just before.
+// The stream sends a delivery that starts to match the filter when it changes, also if that
+// happened just before, and the page inserts it by its time.
 func TestDeliveryStreamLate(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -538,7 +538,7 @@ func TestDeliveryStreamLate(t *testing.T) {
 	}
 }
 
-// A delivery that was stored while the page was followed, and fails later, is sent too.
+// The stream sends a delivery that was stored while the page was followed and that fails later.
 func TestLiveListLate(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -559,7 +559,7 @@ func TestLiveListLate(t *testing.T) {
 			t.Fatalf("got %d new and %d late rows, want none and %d (%v)", u.count, len(u.late), late, err)
 		}
 	}
-	update(1) // which the page may lack: it completed just before
+	update(1) // the page may lack it: it completed just before
 	other := s.subscribe("acme", "https://b.example/in")
 	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: other.ID}, Kind: store.CreditPing}).Wait()
 	if err != nil || c == nil {
@@ -571,8 +571,8 @@ func TestLiveListLate(t *testing.T) {
 	update(0)
 }
 
-// A list says how many rows have come since its first page was shown, by links that carry
-// how far that was.
+// A list shows the number of rows stored since its first page was loaded. Its links carry that
+// mark.
 func TestNewRows(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -584,8 +584,8 @@ func TestNewRows(t *testing.T) {
 		{"/events", "page[size]=1&program=acme&filter[name]=content_updated"},
 		{"/subscriptions", "page[size]=1"}, {"/audit", "page[size]=1"},
 	} {
-		s.subscribe("acme", "https://b.example/in") // for the list of subscriptions to have two
-		v.do("GET", "/events/export?format=csv")    // and the audit
+		s.subscribe("acme", "https://b.example/in") // a second one for the list of subscriptions
+		v.do("GET", "/events/export?format=csv")    // an entry for the audit log
 		first := v.do("GET", c.path+"?"+c.query)
 		first.want(t, 200, "")
 		second := first.link(t, `rel="next" href="([^"]+)"`)
@@ -614,13 +614,13 @@ func TestNewRows(t *testing.T) {
 	v.do("GET", "/events/arrivals?since=-5").want(t, 200, `id="new-rows"`)
 }
 
-// More than the list can show is counted, not read, with a filter and without; and
-// what comes in slowly afterwards is sent again. By a filter that changes concern there
-// may be more.
+// If more deliveries arrive than the list can show, they are counted but not read, with and
+// without a filter. Rows are sent again when the rate falls. With a filter that a change can
+// affect, the count is a lower bound.
 func TestDeliveryStreamCounts(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	for range liveRows + 4 { // and a ping
+	for range liveRows + 4 { // including a ping
 		s.deliver(sub, 200)
 	}
 	for i, address := range []string{"?program=acme", "", "?filter[status]=success"} {
@@ -643,8 +643,8 @@ func TestDeliveryStreamCounts(t *testing.T) {
 	}
 }
 
-// What live updates have removed from the end of the list is on the page behind the
-// last row that is left.
+// Rows that live updates removed from the end of the list are on the page after the last
+// remaining row.
 func TestDeliveriesBehind(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -663,8 +663,7 @@ func TestDeliveriesBehind(t *testing.T) {
 	v.do("GET", "/deliveries").has(t, `<p class="actions" data-live-older hidden>`)
 }
 
-// Text from outside is text on the list, on the form before a run, and where a
-// change comes in by the stream.
+// Text from outside is escaped in the list, in the confirmation of a run, and in the stream.
 func TestHostileDeliveries(t *testing.T) {
 	const hostile = "\"'><script>alert(1)</script>\u202e\x00<a href=\"javascript:alert(1)\" onclick=alert(1)>"
 	d := deliveryRow{url: hostile}
@@ -688,7 +687,7 @@ func TestHostileDeliveries(t *testing.T) {
 		if err := c.Render(t.Context(), &b); err != nil {
 			t.Fatal(err)
 		}
-		shown := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(b.String(), "") // without attributes, whose text nobody reads
+		shown := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(b.String(), "") // without attribute values, which are not displayed
 		for _, refused := range []string{"<script>a", "onclick=alert(1)>", "\u202e", "\x00"} {
 			if strings.Contains(shown, refused) {
 				t.Errorf("%s: has %q:\n%s", name, refused, b.String())
@@ -697,8 +696,8 @@ func TestHostileDeliveries(t *testing.T) {
 	}
 }
 
-// What names too many subscriptions by their URLs is refused at its field, by
-// the list, the bulk actions and the exports, before anything is done.
+// A URL filter that matches too many subscriptions is rejected at its field, by the list, the
+// bulk actions and the exports, before anything is done.
 func TestTooManyURLs(t *testing.T) {
 	v, s, w := sending(t)
 	one := s.subscribe("acme", "https://a.example/in")

@@ -23,11 +23,11 @@ import (
 
 const hostile = "\"'><script>alert(1)</script>\u202egnp.exe\x00\x1b[31m\xff\u200b"
 
-// hostileBytes are hostile text with bytes that are not UTF-8, in an answer.
+// hostileBytes are a response body with hostile text and invalid UTF-8.
 const hostileBytes = hostile + "\x80\xfe"
 
-// inert fails when a page has something of the hostile text that is not spelt
-// out, or anything that the policy refuses.
+// inert fails the test if a page has hostile text that is not escaped, or anything that the
+// policy forbids.
 func (p page) inert(t *testing.T) {
 	t.Helper()
 	for _, live := range []string{"<script>alert", "\u202e", "\x00", "\x1b", "\u200b", "\xff", "\xfe", " style=", "javascript:"} {
@@ -50,7 +50,7 @@ func (p page) inert(t *testing.T) {
 	}
 }
 
-// eventSource is a program with one subscription, whose deliveries the test makes.
+// eventSource is a program with one subscription, whose deliveries the test records.
 type eventSource struct {
 	t   *testing.T
 	w   *Web
@@ -76,7 +76,7 @@ func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	return l
 }
 
-// publish appends events as they are.
+// publish appends events without validation.
 func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 	l.t.Helper()
 	var events []webhook.Event
@@ -91,7 +91,7 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 	return events
 }
 
-// form makes a delivery of what waits, whose first attempt is under way.
+// form creates a delivery of the waiting events, with its first attempt in flight.
 func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
 	queue, err := l.w.store.Queues().Get(l.t.Context(), l.sub.ID)
@@ -119,7 +119,7 @@ func (l *eventSource) claim(ping bool) *store.Claim {
 	return c
 }
 
-// end records what an attempt came to. The next one is due at once.
+// end records the result of an attempt. The next one is due immediately.
 func (l *eventSource) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
@@ -153,7 +153,7 @@ func (p page) hasNot(t *testing.T, texts ...string) {
 	}
 }
 
-// TestDeliveryPage goes with a delivery through five attempts.
+// The page of a delivery follows it through five attempts.
 func TestDeliveryPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -163,7 +163,7 @@ func TestDeliveryPage(t *testing.T) {
 	c := l.form()
 	path := "/deliveries/" + c.ID
 
-	// Under way: nothing can be cancelled, and nothing has been answered.
+	// In flight: it cannot be canceled, and there is no response yet.
 	p := v.do("GET", path)
 	p.want(t, 200, "Sending: attempt 1 of 5 is in flight")
 	p.has(t, "content_published and 1 more", "An attempt is in flight. Cancel the delivery after it ends.", "No response yet.", "not yet")
@@ -181,7 +181,7 @@ func TestDeliveryPage(t *testing.T) {
 		"Attempt 4 of 5 follows automatically.", "The endpoint failed while processing the request (500).", "Until it failed", "10.0 s",
 		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
 		"<del>a</del>", "<ins>b</ins>",
-		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // of the ten seconds of the longest
+		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // relative to the longest, ten seconds
 		"POST /in?… HTTP/1.1", "hooks.example.com", "v1,[redacted]",
 		"/events/acme/"+events[1].ID,
 		"Authorization: $TOKEN", "$SIGNATURE", "$QUERY", "it&#39;\\&#39;&#39;s",
@@ -192,7 +192,7 @@ func TestDeliveryPage(t *testing.T) {
 	}
 	p.inert(t)
 
-	// As files: the very bytes, which no browser renders.
+	// As files: the exact bytes, which no browser renders.
 	body := webhook.AppendBody(nil, c.ID, l.sub.ID, "acme", [][]byte{events[0].JSON, events[1].JSON})
 	v.wantFile(path+"/body.json.txt", string(body))
 	v.wantFile(path+"/attempts/1/body.txt", "<b>busy</b>")
@@ -200,7 +200,7 @@ func TestDeliveryPage(t *testing.T) {
 		v.do("GET", none).want(t, 404, "")
 	}
 
-	// Cancel, which is asked before.
+	// Canceling asks for confirmation.
 	v.do("GET", path+"/cancel").want(t, 200, "after 3 attempts")
 	v.do("GET", path).has(t, path+"/cancel")
 	p = v.send(path + "/cancel")
@@ -210,7 +210,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.has(t, "The delivery was cancelled", "Already completed.", "Cancelled after 3 attempts")
 	v.send(path+"/cancel").want(t, 409, "already completed")
 
-	// Redeliver, which leads to the new one; each links to the other.
+	// Resending leads to the new delivery; each links to the other.
 	v.do("GET", path+"/redeliver").want(t, 200, "will be resent to")
 	p = v.send(path + "/redeliver")
 	p.want(t, 303, "")
@@ -235,8 +235,7 @@ func TestDeliveryPage(t *testing.T) {
 	}
 }
 
-// deliveryOfGone holds that a subscription that is paused or deleted takes no
-// more of its events.
+// deliveryOfGone checks that the events of a paused or deleted subscription cannot be resent.
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
@@ -256,8 +255,7 @@ func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string)
 	v.send(path+"/redeliver").want(t, 404, "")
 }
 
-// wantFile checks a file to download: its very bytes, as text that no browser
-// renders.
+// wantFile checks a download: the exact bytes, as text that no browser renders.
 func (v visitor) wantFile(path, want string) {
 	v.t.Helper()
 	p := v.do("GET", path)
@@ -273,7 +271,7 @@ func (v visitor) wantFile(path, want string) {
 	}
 }
 
-// TestPingPage holds that a ping has a page as well, whose event is no link.
+// A ping has a page too. Its event is not a link.
 func TestPingPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -288,7 +286,7 @@ func TestPingPage(t *testing.T) {
 	p.inert(t)
 }
 
-// A response that is no longer stored is said to be gone, and its attempt is there.
+// The page says when a response has been removed, and still shows its attempt.
 func TestRemovedResponse(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -300,7 +298,7 @@ func TestRemovedResponse(t *testing.T) {
 	l.end(c, answer)
 	path := "/deliveries/" + c.ID
 	v.do("GET", path).has(t, "200 OK", "X-Kept")
-	for range 200 { // as many as have responses looked at, and more than are kept
+	for range 200 { // more than are kept, and enough to start the removal
 		l.publish("content_updated", `"a"`)
 		l.end(l.form(), answer)
 	}
@@ -328,14 +326,13 @@ func TestRemovedResponse(t *testing.T) {
 	v.do("GET", path+"/attempts/1/body.txt").want(t, 410, "The response of this attempt is no longer stored.")
 }
 
-// TestHostileDelivery holds that whatever a server answers, and a publisher
-// publishes, is inert on the page of a delivery.
+// Hostile text from a server or a publisher is inert on the page of a delivery.
 func TestHostileDelivery(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
-	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // not a valid name, without subscribers
+	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // not a valid name, and without subscribers
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
 	line := strings.Repeat("x", webhook.MaxStoredBody-20)
@@ -350,7 +347,7 @@ func TestHostileDelivery(t *testing.T) {
 		l.end(c, a)
 		p := v.do("GET", "/deliveries/"+c.ID)
 		p.want(t, 200, "⟨U+202E⟩")
-		// The word is there as text, in no attribute that leads somewhere.
+		// The word may be text, but not in an attribute that is a link.
 		p.body = strings.ReplaceAll(p.body, "<td>javascript:alert(1)</td>", "")
 		p.inert(t)
 		v.do("GET", "/deliveries/"+c.ID+"/redeliver").inert(t)
@@ -363,7 +360,7 @@ func TestHostileDelivery(t *testing.T) {
 	p.inert(t)
 }
 
-// TestAdvice holds that every way an attempt can fail has advice of its own.
+// Every error of an attempt has its own advice.
 func TestAdvice(t *testing.T) {
 	seen := make(map[advice]bool)
 	for _, code := range webhook.ErrorCodes() {
@@ -390,8 +387,8 @@ func TestChangesOf(t *testing.T) {
 	}
 }
 
-// TestCurlSigns runs the cURL command with a shell function in place of curl, and verifies the
-// request that it would send.
+// The cURL command signs its request. A shell function replaces curl, and the test verifies the
+// request.
 func TestCurlSigns(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -444,7 +441,7 @@ func TestCurlSigns(t *testing.T) {
 	}
 }
 
-// TestShellText has a shell read back what was quoted for it.
+// A shell reads back quoted text unchanged.
 func TestShellText(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -463,8 +460,7 @@ func TestShellText(t *testing.T) {
 	}
 }
 
-// TestPartsOf holds that the parts of an attempt make up its time, and are
-// drawn in its proportion.
+// The phases of an attempt add up to its duration, and are drawn in proportion.
 func TestPartsOf(t *testing.T) {
 	a := answerOf500("", "")
 	want := []attemptPart{
@@ -477,15 +473,14 @@ func TestPartsOf(t *testing.T) {
 	if diff := cmp.Diff(want, phaseParts(&a, 200*time.Millisecond), cmp.AllowUnexported(attemptPart{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// What is kept in milliseconds is less than the sum of its parts.
+	// The stored duration in milliseconds is shorter than the sum of its phases.
 	a.Duration = 84 * time.Millisecond
 	if parts := phaseParts(&a, 200*time.Millisecond); len(parts) != 4 {
 		t.Errorf("got %+v, want no rest", parts)
 	}
 }
 
-// TestOneDeliveryStream holds that the page of a delivery that has not ended
-// hears of what becomes of it, and of that alone.
+// The page of a delivery in progress receives its changes, and only those.
 func TestOneDeliveryStream(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -523,7 +518,7 @@ func TestOneDeliveryStream(t *testing.T) {
 		t.Fatalf("the stream ended: %v", lines.Err())
 		return "", ""
 	}
-	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // another delivery's
+	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // of another delivery
 	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
 	id, data := next()
 	if id != "retryable-1-1-0" {
@@ -540,7 +535,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	}
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
-	for id != "success-2-2-0" { // what came between may have been seen, too
+	for id != "success-2-2-0" { // the stream may have sent intermediate states too
 		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}
@@ -549,7 +544,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	v.do("GET", "/deliveries/none/stream").want(t, 404, "")
 }
 
-// Attempts in a row with the same outcome are one line, and what they mean is said once.
+// Consecutive attempts with the same outcome are one line, and their advice is shown once.
 func TestAttemptsAreFolded(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)

@@ -16,8 +16,7 @@ import (
 	"service/webhook"
 )
 
-// TestEventPages walks through the log of one program and of all of them, and
-// follows an event to where it went.
+// The pages of the logs of one program and of all lead to events and their deliveries.
 func TestEventPages(t *testing.T) {
 	v, l, events, id := eventLog(t)
 	for _, tt := range []struct {
@@ -51,7 +50,7 @@ func TestEventPages(t *testing.T) {
 	p.want(t, 400, "The list could not be loaded.")
 	v.do("GET", "/events?page[cursor]=x").want(t, 400, "The list could not be loaded.")
 
-	// One event, and what became of it.
+	// One event and its deliveries.
 	page := "/events/acme/" + events[1].ID
 	v.do("GET", page).has(t, "1 subscription: waiting for 1.", "hooks.example.com")
 	c := l.form()
@@ -95,8 +94,8 @@ func TestEventResultText(t *testing.T) {
 	}
 }
 
-// eventLog publishes 27 events in the program acme, and one in another, whose id
-// is returned.
+// eventLog publishes 27 events in the program acme, and one in another, and returns the id of
+// that one.
 func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, id string) {
 	t.Helper()
 	w := testWeb(t, nil)
@@ -121,7 +120,7 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 	return v, l, events, id
 }
 
-// TestEventExport holds that exports have all pages, and are audited.
+// Exports contain all pages, and are audited.
 func TestEventExport(t *testing.T) {
 	v, l, events, _ := eventLog(t)
 	p := v.do("GET", "/events/export?format=ndjson&program=acme&sort=received_at")
@@ -147,7 +146,7 @@ func TestEventExport(t *testing.T) {
 	}
 }
 
-// TestPublish holds that what is published here is published as over the API.
+// An event that is published on the page is stored as if published over the API.
 func TestPublish(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -167,7 +166,7 @@ func TestPublish(t *testing.T) {
 	if strings.Contains(text, "timestamp") {
 		t.Errorf("the form has a time:\n%s", text)
 	}
-	// Every event type's example can be published as the form has it.
+	// The example of every event type can be published unchanged.
 	for _, name := range w.pages.events.publishableNames() {
 		if _, err := w.cfg.Rules.Catalog.NewEvent([]byte(form(v.do("GET", "/events/publish?name="+name))), "", time.Now()); err != nil {
 			t.Errorf("%s: the form's event does not pass: %v", name, err)
@@ -180,13 +179,13 @@ func TestPublish(t *testing.T) {
 	p.want(t, 303, "")
 	at := p.Header.Get("Location")
 	v.do("GET", at).want(t, 200, "Event published. It is sent to all active subscriptions to content_published.")
-	// The same form once more adds nothing.
+	// Sending the same form again adds nothing.
 	p = v.send("/events/publish", "program", "acme", "event", strings.ReplaceAll(text, "\n", "\r\n"))
 	if got := p.Header.Get("Location"); p.StatusCode != 303 || got != at {
 		t.Errorf("sent twice: got %d, %s; want 303, %s", p.StatusCode, got, at)
 	}
 	v.do("GET", at).want(t, 200, "Nothing was added")
-	l.form() // it is on its way
+	l.form() // a delivery is in flight
 
 	for name, tt := range map[string]struct {
 		program, event string
@@ -227,8 +226,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestHostileEvents holds that what a publisher, or an operator's schema, says
-// is inert on every page of events.
+// Text of publishers and of operators' schemas is inert on every event page.
 func TestHostileEvents(t *testing.T) {
 	own := webhook.SchemaFile{Name: "evil_thing.json",
 		Content: []byte(strings.ReplaceAll(`{"$schema":"https://json-schema.org/draft/2020-12/schema","title":"BAD","description":"BAD","type":"object",
@@ -272,8 +270,7 @@ func TestHostileEvents(t *testing.T) {
 	v.do("GET", "/event-types/evil_thing").has(t, ">file<", "⟨U+202E⟩", "one of")
 }
 
-// TestEventTypePages holds that every event type has a page with all of its
-// fields, and who asks for it.
+// Every event type has a page with all its fields and its subscribers.
 func TestEventTypePages(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -305,8 +302,8 @@ func TestEventTypePages(t *testing.T) {
 	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")
 }
 
-// TestEventTypeOfTheAPI holds that an event type that is created while the server runs has a
-// page at once, which shows the request that changes it.
+// An event type that is created while the server runs has a page immediately, with the request
+// that changes it.
 func TestEventTypeOfTheAPI(t *testing.T) {
 	var catalog *webhook.Catalog
 	w := testWeb(t, func(cfg *Config) {
@@ -342,7 +339,7 @@ func TestEventTypeOfTheAPI(t *testing.T) {
 	v.do("GET", "/event-types/content_published").hasNot(t, "Change it over the API")
 }
 
-// TestSchemaFields holds that schemas of any form are read as far as they can be.
+// The page shows as much as possible of any schema.
 func TestSchemaFields(t *testing.T) {
 	for name, tt := range map[string]struct {
 		schema string

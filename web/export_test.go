@@ -10,9 +10,8 @@ import (
 	"service/webhook"
 )
 
-// Subscriptions, tokens and the audit are exported as their lists are filtered,
-// over all pages, as JSON and for a spreadsheet, without secrets; and the audit
-// has it.
+// Exports of subscriptions, tokens and the audit log contain all pages of the filtered list, as
+// JSON and as CSV, without secrets. The audit log records the exports.
 func TestExports(t *testing.T) {
 	v, w := subscribing(t)
 	w.cfg.MaxSubscriptions = 0
@@ -56,7 +55,7 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// fillExports stores more records of each list than a page has, of two programs.
+// fillExports stores more than a page of records for each list, in two programs.
 func fillExports(t *testing.T, w *Web) {
 	t.Helper()
 	ctx := t.Context()
@@ -80,8 +79,8 @@ func fillExports(t *testing.T, w *Web) {
 	}
 }
 
-// csvRecords returns how many records a CSV file has. No cell of the last one
-// may be a formula.
+// csvRecords returns the number of records in a CSV file. No cell of the last one may be a
+// formula.
 func csvRecords(t *testing.T, text string) int {
 	t.Helper()
 	all, err := csv.NewReader(strings.NewReader(text)).ReadAll()
@@ -96,7 +95,7 @@ func csvRecords(t *testing.T, text string) int {
 	return len(all) - 1
 }
 
-// jsonRecords returns how many records an NDJSON file has, each with an id.
+// jsonRecords returns the number of records in an NDJSON file, each with an id.
 func jsonRecords(t *testing.T, text string) (n int) {
 	t.Helper()
 	for line := range strings.Lines(text) {

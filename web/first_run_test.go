@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// The checklist follows the setup step by step, each step links to a form, and it
-// disappears with the first event that is delivered.
+// The checklist shows the next step of the setup with a link to its form, and disappears once an
+// event has been delivered.
 func TestFirstRun(t *testing.T) {
 	v, s, w := sending(t)
 	steps := func(done string, links ...string) {
@@ -70,7 +70,7 @@ func TestFirstRunByTestEvent(t *testing.T) {
 		_, _, err := w.store.Subscriptions().Test(t.Context(), sub.ProgramID, sub.ID, event)
 		sent <- err
 	}()
-	for name := ""; name != exampleEvent; { // the first ping comes before it
+	for name := ""; name != exampleEvent; { // the first ping comes first
 		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
 		if err != nil {
 			t.Fatal(err)

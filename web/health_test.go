@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// fixedHealth is the health of a service where everything is wrong that can be.
+// fixedHealth is the health of a service with every possible problem.
 func fixedHealth() health {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
@@ -51,8 +51,8 @@ func fixedHealth() health {
 	return h
 }
 
-// fixedIncidents are open incidents of every kind: two with one cause, one of a server
-// that rejects some, and one of a disabled subscription.
+// fixedIncidents has one open incident of each kind: two with one cause, one of a server that
+// rejects some events, and one of a disabled subscription.
 func fixedIncidents() openIncidents {
 	id := func(n int) string { return fmt.Sprintf("0196%04x-0000-7000-8000-0000beef%04x", n, n) }
 	incident := func(n int, url, description string) webhook.Incident {
@@ -76,7 +76,7 @@ func fixedIncidents() openIncidents {
 	return openIncidents{groups: groupIncidents(all), shown: 4, total: 5}
 }
 
-// TestHealthIsQuiet holds what opens a part of the section, and what does not.
+// TestHealthIsQuiet checks what unfolds a part of the section, and what does not.
 func TestHealthIsQuiet(t *testing.T) {
 	const healthy, alarm = "No open incidents.", `class="alarm`
 	old := testNow.Add(-healthRecent)
@@ -128,7 +128,7 @@ func TestHealthIsQuiet(t *testing.T) {
 	}
 }
 
-// TestHealthIsSmall holds the bound on the page when as much is wrong as is shown.
+// TestHealthIsSmall checks the size of the page with the maximum number of problems.
 func TestHealthIsSmall(t *testing.T) {
 	o := fixedOverview()
 	o.health = fixedHealth()
@@ -153,8 +153,8 @@ func TestHealthIsSmall(t *testing.T) {
 	t.Logf("%d bytes", b.Len())
 }
 
-// TestHealthShowsTheStore brings a subscription's failing, its end and the loss
-// of its events about in a real store, and looks at the page.
+// TestHealthShowsTheStore makes a subscription fail, recover and lose events in a real store, and
+// checks the page.
 func TestHealthShowsTheStore(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,8 +209,8 @@ func TestHealthShowsTheStore(t *testing.T) {
 		wants("500 Internal Server Error since", "disabled: new events are not delivered; those waiting were published before",
 			"5 events waiting")
 
-		// A retention of three hours: what waits for its next attempt expires, and
-		// then what waits in the log is lost.
+		// With a retention of three hours, deliveries that wait for their next attempt expire
+		// first. Then waiting events in the log are lost.
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- s.Retain(ctx, store.Retention{All: 3 * time.Hour}) }()
@@ -237,13 +237,13 @@ func TestHealthShowsTheStore(t *testing.T) {
 	})
 }
 
-// overviewOf returns the overview as a new session sees it.
+// overviewOf returns the overview in a new session.
 func overviewOf(t *testing.T, w *Web) string {
 	t.Helper()
 	return signedIn(t, w)("/")
 }
 
-// signedIn returns a function that returns pages as a new session sees them.
+// signedIn returns a function that requests pages in a new session.
 func signedIn(t *testing.T, w *Web) func(path string) string {
 	t.Helper()
 	signIn, err := url.Parse(w.NewSignInLink(makeAdmin(t, w, testAdmin).ID))
@@ -267,7 +267,7 @@ func signedIn(t *testing.T, w *Web) func(path string) string {
 	}
 }
 
-// attemptOne forms a delivery of one event and records an attempt of it.
+// attemptOne creates a delivery of one event and records an attempt of it.
 func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
 	t.Helper()
 	queue, err := s.Queues().Get(t.Context(), subscriptionID)
@@ -294,8 +294,8 @@ func publishOne(t *testing.T, s *store.Store, name string) {
 	}
 }
 
-// TestDiskWithoutRoom holds that its alarm says all there is to say, unless
-// something else is wrong too.
+// TestDiskWithoutRoom checks that the alarm of a full disk is the only one, unless there is
+// another problem.
 func TestDiskWithoutRoom(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir(), MinFreeDisk: 1 << 60})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"service/webhook"
 )
 
-// The message for the partner says what fails, since when, with an example and what to
-// check, and has nothing of the URL's query.
+// The message for the partner says what fails, since when, with an example and what to check. It
+// omits the query of the URL.
 func TestPartnerMessage(t *testing.T) {
 	i := fixedIncidents().groups[0].all[0].Incident
 	text := partnerMessage(&i, store.MaxWaiting)
@@ -56,8 +56,8 @@ func TestPartnerMessage(t *testing.T) {
 	}
 }
 
-// An incident is on the overview, in the bar of every page and in the list, from the
-// first delivery that fails permanently until it is closed. Its page has its timeline.
+// From the first permanent failure until it is closed, an incident is on the overview, in the bar
+// of every page and in the list. Its page has its timeline.
 func TestIncidentPages(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestIncidentPages(t *testing.T) {
 	})
 }
 
-// Admins see the cause of an error; the message for the partner has only the kind of error.
+// Admins see the cause of an error; the message for the partner has only its kind.
 func TestIncidentResult(t *testing.T) {
 	for _, test := range []struct {
 		incident            webhook.Incident
@@ -149,7 +149,7 @@ func TestIncidentResult(t *testing.T) {
 	}
 }
 
-// The state of the service is reused for a moment.
+// The status of the service is cached briefly.
 func TestStatusIsKept(t *testing.T) {
 	asked := 0
 	w := testWeb(t, func(cfg *Config) {

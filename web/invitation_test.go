@@ -18,7 +18,7 @@ import (
 
 var invitationLink = regexp.MustCompile(`https://service\.example(/invitation/[A-Za-z0-9_-]{43})<`)
 
-// invite has an owner invite someone, and returns the path of the link.
+// invite lets an owner invite someone, and returns the path of the link.
 func (v visitor) invite(email string, role webhook.Role) string {
 	v.t.Helper()
 	p := v.send("/admins/invite", "email", email, "role", string(role))
@@ -30,7 +30,7 @@ func (v visitor) invite(email string, role webhook.Role) string {
 	return m[1]
 }
 
-// TestInvitation walks from an invitation to the first page of the new admin.
+// TestInvitation follows an invitation to the first page of the new admin.
 func TestInvitation(t *testing.T) {
 	w := testWeb(t, nil)
 	ana, bo := visit(t, w), visit(t, w)
@@ -53,7 +53,7 @@ func TestInvitation(t *testing.T) {
 	}
 	bo.do("GET", replaced).want(t, 404, "This invitation is not valid")
 
-	// Looking at the link changes nothing, nor does the form or a mistake.
+	// Opening the link or the form, or a mistake in it, does not use up the invitation.
 	for range 2 {
 		bo.do("HEAD", link).want(t, 200, "")
 		seen := bo.do("GET", link)
@@ -94,8 +94,8 @@ func TestInvitation(t *testing.T) {
 	}
 }
 
-// TestInvitationsEnd holds that a link ends when it is revoked, expires, or when the owner
-// who created it is removed or is no owner any more.
+// TestInvitationsEnd checks that a link ends when it is revoked, when it expires, and when the
+// owner who created it is removed or demoted.
 func TestInvitationsEnd(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, testAdmin)
@@ -146,7 +146,7 @@ func TestInvitationExpires(t *testing.T) {
 	})
 }
 
-// TestInvitationIsRaced has many accept one invitation at the same time.
+// TestInvitationIsRaced accepts one invitation many times concurrently.
 func TestInvitationIsRaced(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -174,8 +174,8 @@ func TestInvitationIsRaced(t *testing.T) {
 	}
 }
 
-// TestRoleChanges holds that a role applies to the next request of open sessions, and that
-// the last owner stays one.
+// TestRoleChanges checks that a role applies to the next request of open sessions, and that the
+// last owner cannot be demoted.
 func TestRoleChanges(t *testing.T) {
 	w := testWeb(t, nil)
 	anaID, boID := makeAdmin(t, w, testAdmin).ID, makeAdmin(t, w, "bo@example.com").ID
@@ -205,14 +205,14 @@ func TestRoleChanges(t *testing.T) {
 	}
 	ana.send(adminPath(anaID)+"/role", "role", "viewer").want(t, 303, "")
 	ana.send(adminPath(boID)+"/role", "role", "viewer").want(t, 403, "")
-	// Now bo is the last owner, for each way.
+	// Now bo is the last owner, who cannot be demoted in any way.
 	bo.do("GET", adminPath(boID)).want(t, 200, "is the last owner")
 	bo.do("GET", adminPath(boID)+"/remove").want(t, 200, "This is the last owner.")
 	bo.send(adminPath(boID)+"/role", "role", "operator").want(t, 409, "is the last owner")
 	bo.send(adminPath(boID)+"/remove").want(t, 409, "is the last owner")
 	bo.do("GET", "/tokens/new").want(t, 200, "")
 
-	// Sessions of another end at once, and with the admin.
+	// The sessions of another admin end immediately, also when the admin is removed.
 	ana.do("GET", "/account").want(t, 200, "")
 	bo.send(adminPath(anaID)+"/end-sessions").want(t, 303, "")
 	bo.do("GET", adminPath(anaID)).want(t, 200, "Ended 1 session of "+testAdmin+".")
@@ -236,7 +236,7 @@ func TestRoleChanges(t *testing.T) {
 	}
 }
 
-// TestLastOwnerIsRaced has two owners demote each other at the same time.
+// TestLastOwnerIsRaced lets two owners demote each other concurrently.
 func TestLastOwnerIsRaced(t *testing.T) {
 	w := testWeb(t, nil)
 	ids := []string{makeAdmin(t, w, testAdmin).ID, makeAdmin(t, w, "bo@example.com").ID}

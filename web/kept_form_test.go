@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A form that is sent after its session has ended is kept while its visitor signs in
-// again, but for secrets, and is sent when they say so.
+// A form that is submitted after its session has ended is kept, except for secrets, while its
+// visitor signs in, and is submitted after a confirmation.
 func TestFormOutlivesSession(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -44,7 +44,7 @@ func TestFormOutlivesSession(t *testing.T) {
 		t.Errorf("sent again: got %s, want %s", got, want)
 	}
 
-	// What leads elsewhere is not taken.
+	// A path on another site is ignored.
 	v.send("/sign-out").want(t, 303, "")
 	for _, to := range []string{"https://evil.example/", "//evil.example/", "/sign-out", ""} {
 		next.Set("kept_to", to)

@@ -49,8 +49,8 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
-// TestThrottleIsBounded checks that memory is bounded, and that a flood of keys
-// does not evict the key with the most tries.
+// TestThrottleIsBounded checks that memory is bounded, and that a flood of keys does not evict
+// the key with the most tries.
 func TestThrottleIsBounded(t *testing.T) {
 	th := newTryLimiter(3)
 	l := limit{"l", 2, time.Hour}
@@ -67,8 +67,8 @@ func TestThrottleIsBounded(t *testing.T) {
 	}
 }
 
-// TestHashingIsBounded holds that two hash at a time, one of them a stranger,
-// that few wait, and that who gives up waits no more.
+// TestHashingIsBounded checks that two passwords are hashed at a time, at most one of an unknown
+// device, that the queue is short, and that a canceled request leaves it.
 func TestHashingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPasswordHasher()
@@ -104,7 +104,7 @@ func TestHashingIsBounded(t *testing.T) {
 		if busy != 4 || running.Load() != 1 {
 			t.Errorf("of 20 strangers %d were refused and %d are hashing, want 4 and 1", busy, running.Load())
 		}
-		// However many strangers wait, there is a place for who is known.
+		// A known device is served regardless of the number of unknown ones.
 		go func() { results <- h.do(t.Context(), knownDevice, count) }()
 		synctest.Wait()
 		if running.Load() != 2 {
@@ -126,9 +126,9 @@ func TestHashingIsBounded(t *testing.T) {
 	})
 }
 
-// TestHashingIsInOrder holds that the lowest rank is next, of those of one rank the
-// first, that a lower rank displaces a higher one from a full queue, and that a turn
-// is not lost when its owner leaves.
+// TestHashingIsInOrder checks that the lowest rank is next, and the oldest within a rank; that a
+// lower rank displaces a higher one from a full queue; and that a turn is not lost when its
+// request is canceled.
 func TestHashingIsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPasswordHasher()
@@ -177,8 +177,8 @@ func TestHashingIsInOrder(t *testing.T) {
 	})
 }
 
-// wrongTries sends n wrong passwords, each by enter, and returns how many of
-// them were checked; the others are to be refused for now.
+// wrongTries sends n wrong passwords with enter, and returns how many were checked; the others
+// must be rejected for now.
 func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorder) (checked int) {
 	t.Helper()
 	for i := range n {
@@ -193,15 +193,15 @@ func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorde
 	return checked
 }
 
-// TestNobodyIsLockedOut plays an attacker who knows an admin's address: one network
-// gets some tries in a while and no more, and the admin signs in.
+// TestNobodyIsLockedOut attacks with a known email address of an admin: one network gets a
+// limited number of tries, and the admin can sign in.
 func TestNobodyIsLockedOut(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		withPassword(t, w, testAdmin)
 		enter := func(cookie, address, password string) *httptest.ResponseRecorder {
 			return do("POST", "/sign-in", cookie, address, "email", testAdmin, "password", password)
 		}
-		// wants sends the right password, which is a guess for all the service knows.
+		// wants sends the right password, which counts as a guess.
 		wants := func(about string, want int, cookie, address string) *httptest.ResponseRecorder {
 			t.Helper()
 			got := enter(cookie, address, testPassword)
@@ -212,7 +212,7 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		}
 		device := cookiesOf(wants("signing in", 303, "", "[2001:db8:1::1]:1000"), "device")
 
-		// One address: 10 tries, whichever of its /64.
+		// One network: 10 tries, from any address of its /64.
 		tried := wrongTries(t, 30, func(i int) *httptest.ResponseRecorder {
 			got := enter("", fmt.Sprintf("[2001:db8:bad::%x]:1000", i+1), fmt.Sprintf("wrong password %d", i))
 			if after := got.Header().Get("Retry-After"); got.Code == 429 && (after != "60" || !strings.Contains(got.Body.String(),
@@ -231,7 +231,7 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		for range 3 {
 			wants("the admin's browser at the same time", 303, device, "[2001:db8:bad::2]:1000")
 		}
-		// A mark of another's device is none.
+		// The device cookie of another admin does not count.
 		withPassword(t, w, "bo@example.com")
 		bo := do("POST", "/sign-in", "", "203.0.113.1:1000", "email", "bo@example.com", "password", testPassword)
 		if bo.Code != 303 {
@@ -239,7 +239,7 @@ func TestNobodyIsLockedOut(t *testing.T) {
 		}
 		wants("with the mark of another admin's device", 429, cookiesOf(bo, "device"), "[2001:db8:bad::1]:1000")
 		wants("with a forged mark", 429, "device=AAAAAAAAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAA", "[2001:db8:bad::1]:1000")
-		// A device that is stolen has its own few tries.
+		// A stolen device has its own limited tries.
 		tried = wrongTries(t, 30, func(int) *httptest.ResponseRecorder { return enter(device, "203.0.113.2:1000", "wrong password") })
 		if tried != 10 {
 			t.Errorf("a device had %d tries, want 10", tried)
@@ -249,8 +249,8 @@ func TestNobodyIsLockedOut(t *testing.T) {
 	})
 }
 
-// cheapPassword gives an admin testPassword, with a hash that takes no time, and creates
-// the admin if there is none. Signing in replaces the hash.
+// cheapPassword gives an admin testPassword with a hash that takes no time, and creates the admin
+// if necessary. Signing in replaces the hash.
 func cheapPassword(t *testing.T, w *Web, email string) {
 	t.Helper()
 	const hash = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw"
@@ -268,16 +268,16 @@ func cheapPassword(t *testing.T, w *Web, email string) {
 	}
 }
 
-// TestStrangersCannotKeepAnOwnerOut has 1,000 addresses send wrong passwords of one
-// owner, as fast as they are allowed, or so that the queue is full of addresses without
-// a wrong password for as long as possible. The owner's browser signs in at once, and a
-// new browser at a new address within a minute.
+// TestStrangersCannotKeepAnOwnerOut sends wrong passwords of one owner from 1,000 addresses, as
+// fast as allowed, or so that addresses without a wrong password fill the queue as long as
+// possible. The owner's browser signs in immediately, and a new browser at a new address within a
+// minute.
 func TestStrangersCannotKeepAnOwnerOut(t *testing.T) {
 	t.Run("as fast as allowed", func(t *testing.T) { strangersAttack(t, 0) })
 	t.Run("each first try", func(t *testing.T) { strangersAttack(t, time.Minute) })
 }
 
-// strangersAttack has each stranger rest after a wrong password.
+// strangersAttack pauses each stranger after a wrong password.
 func strangersAttack(t *testing.T, rest time.Duration) {
 	t.Helper()
 	const strangers = 1000
@@ -288,7 +288,7 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 		}
 		device := cookiesOf(enter("", "192.0.2.1:1000", testPassword), "device")
 		cheapPassword(t, w, testAdmin)
-		const hashing = 40 * time.Millisecond // more than it takes on a small server
+		const hashing = 40 * time.Millisecond // longer than on a small server
 		w.pages.signIn.hasher.hashed = func() { time.Sleep(hashing) }
 
 		ctx, stop := context.WithCancel(t.Context())
@@ -320,7 +320,7 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 				}
 			})
 		}
-		// signsIn enters the right password as a person does who follows the page.
+		// signsIn enters the right password and retries as the page says.
 		signsIn := func(about, cookie, address string, within time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -348,8 +348,8 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 	})
 }
 
-// TestManyAddressesGetFewGuesses has addresses use up their own tries and those that
-// they share. That limits neither an address with tries of its own nor another admin.
+// TestManyAddressesGetFewGuesses uses up the tries of many addresses, and those that they share.
+// That limits neither an address with tries of its own nor another admin.
 func TestManyAddressesGetFewGuesses(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		cheapPassword(t, w, testAdmin)
@@ -368,11 +368,11 @@ func TestManyAddressesGetFewGuesses(t *testing.T) {
 				t.Errorf("in the first minute %d tries, want %d", tried, 10*strangers)
 			}
 		}
-		// Of their own 20 each, and then 60 and 6 a minute, from the 11th minute on.
+		// 20 of each address, then 60, and 6 a minute from the 11th minute on.
 		if tried < 20*strangers+60+6*45 || tried > 20*strangers+60+6*50 {
 			t.Errorf("%d addresses had %d tries in an hour", strangers, tried)
 		}
-		// The limits of this minute are used up; the clock does not move below.
+		// The limits of this minute are used up; the clock stands still below.
 		wrongTries(t, 10*strangers, func(i int) *httptest.ResponseRecorder {
 			return enter(testAdmin, fmt.Sprintf("198.51.100.%d:1000", i%strangers+1), "wrong password")
 		})
@@ -404,8 +404,8 @@ func TestManyAddressesGetFewGuesses(t *testing.T) {
 	})
 }
 
-// TestPasswordChangeIsThrottled holds that a stolen session is no way to guess
-// the password, and does not keep the admin from changing it.
+// TestPasswordChangeIsThrottled checks that a stolen session cannot be used to guess the
+// password, and does not keep the admin from changing it.
 func TestPasswordChangeIsThrottled(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		admin := withPassword(t, w, testAdmin)
@@ -432,8 +432,8 @@ func TestPasswordChangeIsThrottled(t *testing.T) {
 	})
 }
 
-// TestBusy checks that a sign-in that cannot be served at once is answered with the
-// time to retry, and does not count as a try.
+// TestBusy checks that a sign-in that cannot be served gets a retry time, and does not count as a
+// try.
 func TestBusy(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -452,7 +452,7 @@ func TestBusy(t *testing.T) {
 			t.Errorf("Retry-After: got %q", got)
 		}
 	}
-	// Whether there is such an admin does not show: a password is hashed all the same.
+	// The response must not reveal whether the admin exists: a password is hashed in both cases.
 	v.enter("unknown@example.com", testPassword).want(t, 503, "Try again in a few seconds")
 	for range maxHashQueue {
 		hasher.endTurn()

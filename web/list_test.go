@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A list whose rows cannot be read says so in their place: its filters are
-// there, the id under which the log tells why, and a link to try again.
+// A list whose rows cannot be read shows its filters, the request id that the log has, and a link
+// to try again.
 func TestListsThatCannotBeLoaded(t *testing.T) {
 	for path, table := range map[string]string{
 		"/deliveries":    "delivery_events",

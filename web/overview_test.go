@@ -21,10 +21,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden pages in testdata")
 
-// testNow is when the fixed pages are looked at.
+// testNow is the time of the fixed pages.
 var testNow = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
 
-// fixedOverview is an overview with a delivery of every kind.
+// fixedOverview is an overview with a delivery in every state.
 func fixedOverview() *overview {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000cafe%04x", n, n) }
 	row := func(n int, status webhook.Status, made int, age time.Duration, last *webhook.Attempt, names ...string) deliveryRow {
@@ -102,7 +102,7 @@ func TestOverviewGolden(t *testing.T) {
 	ill.health, ill.rows, ill.notReady, ill.fullDisk = fixedHealth(), nil, "the disk is nearly full", true
 	ill.incidents = fixedIncidents()
 	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty, "overview_ill": ill} {
-		// A tag a line, so that a difference can be read.
+		// One tag per line makes differences readable.
 		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
 		file := "testdata/" + name + ".html"
 		if *update {
@@ -120,7 +120,7 @@ func TestOverviewGolden(t *testing.T) {
 	}
 }
 
-// TestHostileTextIsInert puts markup wherever text from outside can stand.
+// TestHostileTextIsInert puts markup in every place for text from outside.
 func TestHostileTextIsInert(t *testing.T) {
 	const hostile = `"'><script>alert(1)</script><a href="javascript:alert(1)" onclick=alert(1)>&lt;{{ . }}`
 	o := fixedOverview()
@@ -181,7 +181,7 @@ func TestHostileTextIsInert(t *testing.T) {
 	}
 }
 
-// TestOverviewShowsTheStore goes through a real store and a real server.
+// TestOverviewShowsTheStore uses a real store and a real server.
 func TestOverviewShowsTheStore(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.CAFile = "/data dir/ca.pem" })
 	v := visit(t, w)
@@ -211,7 +211,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 		t.Fatalf("claim the ping: %v, %v", ping, err)
 	}
 	v.do("GET", "/").want(t, 200, "being sent")
-	// The service stops during the attempt and starts again.
+	// The service shuts down during the attempt and starts again.
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
@@ -250,8 +250,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	}
 }
 
-// The overview is that of the program that is looked at, and its rows lead to
-// what they are of.
+// The overview shows the selected program, and its rows lead to their records.
 func TestOverviewOfAProgram(t *testing.T) {
 	v, s, w := sending(t)
 	w.cfg.Backlog = func(context.Context, string) (webhook.Backlog, error) {
@@ -269,7 +268,7 @@ func TestOverviewOfAProgram(t *testing.T) {
 	v.do("GET", "/?program=acme&filter[status]=failed").want(t, 200, "No results.")
 	v.do("GET", "/").want(t, 200, "other.example")
 
-	// Times are those of the visitor's clock.
+	// Times are in the visitor's time zone.
 	v.send("/preferences", "zone", "Asia/Kolkata")
 	p = v.do("GET", "/")
 	p.want(t, 200, " IST")
@@ -292,8 +291,7 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 	p.want(t, 500, p.Header.Get("X-Request-Id"))
 }
 
-// TestOverviewIsSmall holds the bound on the first page with all it loads, as
-// it travels.
+// TestOverviewIsSmall checks the transferred size of the first page with everything it loads.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
 	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u",
@@ -323,8 +321,8 @@ func TestOverviewIsSmall(t *testing.T) {
 	t.Logf("%d bytes", size)
 }
 
-// The list of deliveries takes the API's own filters in its URL, and says what
-// is wrong with others.
+// The list of deliveries accepts the filters of the API in its URL, and explains what is wrong
+// with invalid ones.
 func TestOverviewFilters(t *testing.T) {
 	for raw, want := range map[string]string{
 		"filter[status]=failed":      "No results.",

@@ -13,7 +13,7 @@ import (
 	"service/web/ui"
 )
 
-// replicaOf configures a replica in a folder for a data directory.
+// replicaOf configures a replica in a directory.
 func replicaOf(t *testing.T, dir, target string) *replica.Config {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
@@ -27,7 +27,7 @@ func replicaOf(t *testing.T, dir, target string) *replica.Config {
 	return cfg
 }
 
-// TestHeldDeliveries shows a service that was restored, and presses the button.
+// TestHeldDeliveries restores a service and releases its deliveries with the button.
 func TestHeldDeliveries(t *testing.T) {
 	lost, dir, target := t.TempDir(), t.TempDir(), t.TempDir()
 	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, target)})
@@ -81,8 +81,8 @@ func TestHeldDeliveries(t *testing.T) {
 	}
 }
 
-// TestVerifiedReplica shows when the replica was last equal to the database, and what
-// was damaged.
+// TestVerifiedReplica checks that the page shows when the replica was last equal to the database,
+// and its damage.
 func TestVerifiedReplica(t *testing.T) {
 	at := time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
 	status := store.ReplicaStatus{State: store.ReplicaRunning, Target: "file:///copy", VerifyInterval: 24 * time.Hour}

@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// furnished is an admin UI with a record for each path of the routes.
+// furnished is an admin UI with a record for the path of each route.
 type furnished struct {
 	t     *testing.T
 	w     *Web
@@ -82,7 +82,7 @@ func furnish(t *testing.T) *furnished {
 		"/incidents/{id}":     incidentPath(incidents[0].ID),
 		"/subscriptions/{id}": subscriptionPath(l.sub.ID),
 		"/subscriptions/{id}/replays/{replay}/cancel": subscriptionPath(l.sub.ID) + "/replays/" + replay.ID + "/cancel",
-		// No dispatcher runs, so that these would wait.
+		// No dispatcher runs, so these would wait.
 		"/subscriptions/{id}/ping":                    subscriptionPath(deleted.ID) + "/ping",
 		"/subscriptions/{id}/test":                    subscriptionPath(deleted.ID) + "/test",
 		"/deliveries/{id}":                            deliveryPath(failed.ID),
@@ -132,7 +132,7 @@ func (f *furnished) path(pattern string) string {
 	return path
 }
 
-// as gives the browser a new session of an admin with a role; "" for none.
+// as gives the browser a new session of an admin with a role; "" for no session.
 func (f *furnished) as(role webhook.Role) visitor {
 	f.t.Helper()
 	v := visitor{f.t, f.v.base, &http.Client{CheckRedirect: f.v.client.CheckRedirect}}
@@ -164,7 +164,7 @@ func (c withCookie) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// ask sends a request to a route. Of a stream it reads only the header.
+// ask sends a request to a route. It reads only the header of a stream.
 func (f *furnished) ask(v visitor, t route, method string) page {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
@@ -197,9 +197,9 @@ func (t *route) methods() (all []string) {
 	return all
 }
 
-// TestRoleOfEachRoute asks for each route with each role, with no session, and with each
-// method. A visitor who may not use it gets a page that says which role it needs, and nothing
-// is changed.
+// TestRoleOfEachRoute requests each route with each role, without a session, and with each
+// method. A visitor whose role is too low gets a page with the required role, and nothing
+// changes.
 func TestRoleOfEachRoute(t *testing.T) {
 	for _, role := range append(webhook.Roles(), anyone) {
 		t.Run(cmp.Or(string(role), "no session"), func(t *testing.T) {
@@ -232,8 +232,8 @@ func TestRoleOfEachRoute(t *testing.T) {
 	}
 }
 
-// TestRolesOfRoutes holds which routes need more than a viewer, and that no other route
-// changes anything but what belongs to the visitor.
+// TestRolesOfRoutes lists the routes that need more than a viewer. No other route changes
+// anything but the visitor's own account.
 func TestRolesOfRoutes(t *testing.T) {
 	want := map[webhook.Role][]string{
 		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-in/passkey", "/sign-in/{code}"},
@@ -271,13 +271,13 @@ func TestRolesOfRoutes(t *testing.T) {
 	}
 }
 
-// addresses finds where a page leads, and where its forms are sent.
+// addresses returns the links and form targets of a page.
 var addresses = regexp.MustCompile(`\s(?:href|action|formaction|hx-post|hx-get|data-check)="(/[^"]*)"`)
 
 var signingSecret = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]{24,}`)
 
-// TestPagesOfEachRole holds that no page shows a link or a form that the role of the
-// visitor does not allow, and no secret. Each page of an owner has its links.
+// TestPagesOfEachRole checks that no page shows a secret, or a link or form that the visitor's
+// role does not allow. Each page of an owner has its links.
 func TestPagesOfEachRole(t *testing.T) {
 	f := furnish(t)
 	seen := make(map[webhook.Role]map[string]bool)
@@ -293,7 +293,7 @@ func TestPagesOfEachRole(t *testing.T) {
 				t.Errorf("%s of %s has %s", one.path, role, secret)
 			}
 			for _, secret := range []string{urlCanary, "top-secret-token"} {
-				// The form of a subscription has its whole URL, which may have a secret in its query.
+				// The form of a subscription has its whole URL, whose query may contain a secret.
 				form := role != viewer && one.path == "/subscriptions/{id}/edit" && secret == urlCanary
 				if strings.Contains(got.body, secret) && !form {
 					t.Errorf("%s of %s has %q", one.path, role, secret)
@@ -313,8 +313,7 @@ func TestPagesOfEachRole(t *testing.T) {
 			}
 		}
 	}
-	// The test would not notice if it found no links: what an owner finds and a viewer
-	// does not.
+	// The test must find links: some that an owner sees and a viewer does not.
 	for _, pattern := range []string{"/subscriptions/{id}/ping", "/subscriptions/{id}/edit", "/deliveries/{id}/redeliver",
 		"/deliveries/redeliver", "/events/publish", "/tokens/new", "/tokens/{id}/revoke", "/alerts/{id}/test",
 		"/programs/-/new", "/programs/{id}/edit", "/programs/{id}/erase", "/admins/invite", "/admins/invitations/{id}/revoke"} {
@@ -324,8 +323,8 @@ func TestPagesOfEachRole(t *testing.T) {
 	}
 }
 
-// TestNothingIsStored holds that browsers and proxies store no response of a route, with
-// a session and without.
+// TestNothingIsStored checks that browsers and proxies store no response of a route, with and
+// without a session.
 func TestNothingIsStored(t *testing.T) {
 	f := furnish(t)
 	for _, role := range []webhook.Role{owner, viewer, anyone} {

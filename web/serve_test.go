@@ -18,7 +18,7 @@ import (
 	"service/web/ui"
 )
 
-// text is a page of one text.
+// text is a page with one text.
 func text(s string) templ.Component {
 	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
 		_, err := io.WriteString(w, templ.EscapeString(s))
@@ -26,12 +26,12 @@ func text(s string) templ.Component {
 	})
 }
 
-// textHandler is a handler of a page with one word.
+// textHandler handles a page with one word.
 func textHandler(word string, secret bool) handler {
 	return func(*request) (response, error) { return response{page: text(word), secret: secret}, nil }
 }
 
-// TestSecretIsNotCompressed holds that a page with a secret is sent as it is.
+// TestSecretIsNotCompressed checks that a page with a secret is sent uncompressed.
 func TestSecretIsNotCompressed(t *testing.T) {
 	w := testWeb(t, nil)
 	w.mux.Handle("/word", w.serve(textHandler("one", false)))
@@ -45,8 +45,8 @@ func TestSecretIsNotCompressed(t *testing.T) {
 	}
 }
 
-// TestNote holds that what a POST has to say is on the page it leads to, once,
-// and that only this process can say it.
+// TestNote checks that the note of a POST is shown once on the next page, and that only this
+// process can create notes.
 func TestNote(t *testing.T) {
 	w := testWeb(t, nil)
 	w.mux.Handle("/done", w.serve(func(*request) (response, error) {
@@ -84,7 +84,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that is read while a server may write it.
+// lockedBuffer is a log that can be read while a server writes it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -181,8 +181,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamEnds holds that a stream ends with its session and with the
-// service, though its visitor stays.
+// TestStreamEnds checks that a stream ends with its session and with the service, even if its
+// visitor stays.
 func TestStreamEnds(t *testing.T) {
 	for name, end := range map[string]func(*Web, *stream){
 		"the session": func(_ *Web, s *stream) {
@@ -223,8 +223,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// TestFirstPageIsSmall holds what a browser that has not been here loads for
-// its first page.
+// TestFirstPageIsSmall checks the size of everything that a new browser loads for its first page.
 func TestFirstPageIsSmall(t *testing.T) {
 	const most = 60_000
 	w := testWeb(t, nil)

@@ -38,7 +38,7 @@ func (v visitor) enter(email, password string) page {
 	return v.send("/sign-in", "email", email, "password", password)
 }
 
-// cookie returns what the browser has of a cookie, "" for none.
+// cookie returns a cookie of the browser, "" for none.
 func (v visitor) cookie(name string) string {
 	v.t.Helper()
 	u, err := url.Parse(v.base)
@@ -53,7 +53,7 @@ func (v visitor) cookie(name string) string {
 	return ""
 }
 
-// withPassword makes an admin who has testPassword.
+// withPassword creates an admin with testPassword.
 func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
 	var admin webhook.Admin
@@ -68,7 +68,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 	return admin
 }
 
-// audited returns the audit, the oldest first: who, what, and in detail.
+// audited returns the audit log, oldest first: admin, action and detail.
 func audited(t *testing.T, w *Web) (all []string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
@@ -82,8 +82,7 @@ func audited(t *testing.T, w *Web) (all []string) {
 	return all
 }
 
-// TestFirstAdmin walks from the first start to the first page, over HTTP and
-// over HTTPS.
+// TestFirstAdmin goes from the first start to the first page, over HTTP and over HTTPS.
 func TestFirstAdmin(t *testing.T) {
 	for name, secure := range map[string]bool{"http": false, "https": true} {
 		t.Run(name, func(t *testing.T) { firstAdmin(t, secure) })
@@ -103,7 +102,7 @@ func firstAdmin(t *testing.T, secure bool) {
 
 	link := w.NewSetupLink()
 	other := w.NewSetupLink()
-	// Looking at the link does not use it up, nor does a mistake.
+	// Neither opening the link nor a mistake uses it up.
 	for _, method := range []string{"GET", "HEAD", "GET"} {
 		v.do(method, link).want(t, 200, "")
 	}
@@ -128,7 +127,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
 	v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
 
-	// From then on no setup link works.
+	// From now on no setup link works.
 	for _, l := range []string{link, other, w.NewSetupLink(), "/setup/" + strings.Repeat("A", 43)} {
 		for _, method := range []string{"GET", "POST"} {
 			v.do(method, l).want(t, 404, "Invalid link")
@@ -145,8 +144,7 @@ func firstAdmin(t *testing.T, secure bool) {
 	}
 }
 
-// wantCookies checks the cookies that signing in sets: the session, and the
-// mark of the device.
+// wantCookies checks the cookies of a sign-in: the session, and the mark of the device.
 func wantCookies(t *testing.T, p page, secure bool) {
 	t.Helper()
 	prefix := map[bool]string{false: "", true: "__Host-"}[secure]
@@ -162,7 +160,7 @@ func wantCookies(t *testing.T, p page, secure bool) {
 	}
 }
 
-// TestSetupIsRaced has many use one setup link at the same time.
+// TestSetupIsRaced uses one setup link many times concurrently.
 func TestSetupIsRaced(t *testing.T) {
 	w := testWeb(t, nil)
 	link := w.NewSetupLink()
@@ -188,15 +186,15 @@ func TestSetupIsRaced(t *testing.T) {
 	}
 }
 
-// TestSignIn walks the way of an admin over HTTP and over HTTPS: no session, the
-// form, the page that was asked for, signing out.
+// TestSignIn signs in over HTTP and over HTTPS: no session, the form, the requested page, signing
+// out.
 func TestSignIn(t *testing.T) {
 	for name, secure := range map[string]bool{"http": false, "https": true} {
 		t.Run(name, func(t *testing.T) {
 			w := testWeb(t, func(cfg *Config) { cfg.Secure = secure })
 			withPassword(t, w, testAdmin)
 			v := visit(t, w)
-			// Whatever is asked for, the form stands in its place and leads to it.
+			// The form replaces every page and leads back to it.
 			p := v.do("GET", "/audit?filter[action]=token.create&x=%22")
 			p.want(t, 401, `name="next" value="/audit?filter[action]=token.create&amp;x=%22"`)
 			if got := p.Header.Get("WWW-Authenticate"); got == "" {
@@ -205,7 +203,7 @@ func TestSignIn(t *testing.T) {
 			v.do("GET", "/sign-in?next=/audit").want(t, 200, `name="next" value="/audit"`)
 			v.do("POST", "/account/sign-out-everywhere").want(t, 401, "nothing was saved")
 
-			// An attacker's cookie is not what the admin is signed in with.
+			// A session cookie that an attacker set is not used for the new session.
 			jar, err := url.Parse(v.base)
 			if err != nil {
 				t.Fatal(err)
@@ -225,7 +223,7 @@ func TestSignIn(t *testing.T) {
 			v.do("GET", "/").want(t, 200, "<h1>Overview</h1>")
 			v.do("GET", "/sign-in?next=/audit").want(t, 303, "")
 
-			// Signing in again is another session, and the end of the first.
+			// Signing in again creates a new session and ends the first.
 			device := v.cookie("device")
 			v.enter(testAdmin, testPassword).want(t, 303, "")
 			second := v.cookie("session")
@@ -243,7 +241,7 @@ func TestSignIn(t *testing.T) {
 				t.Errorf("cookies: got %v, want one that is removed", c)
 			}
 			v.do("GET", "/").want(t, 401, "")
-			// The session itself has ended, not only the browser's memory of it.
+			// The session has ended on the server, too, not only in the browser.
 			bare.do("GET", "/", "Cookie", name+"="+second).want(t, 401, "")
 			if got := audited(t, w); len(got) != 3 || !strings.Contains(got[2], "session.end") {
 				t.Errorf("the audit has %q", got)
@@ -252,8 +250,8 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
-// TestWrongPasswordsAreAlike holds that a page does not tell a wrong password
-// from an admin who does not exist, and repeats no password.
+// TestWrongPasswordsAreAlike checks that the response for a wrong password is that for an unknown
+// admin, and that no page repeats a password.
 func TestWrongPasswordsAreAlike(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -291,8 +289,7 @@ func TestWrongPasswordsAreAlike(t *testing.T) {
 	}
 }
 
-// TestUnknownAdminsCostTheSame holds that a password is hashed whether there is
-// such an admin or not.
+// TestUnknownAdminsCostTheSame checks that a password is hashed whether or not the admin exists.
 func TestUnknownAdminsCostTheSame(t *testing.T) {
 	w := testWeb(t, nil)
 	if ok, stale, err := w.pages.signIn.noPassword.Matches(testPassword); ok || stale || err != nil {
@@ -300,8 +297,8 @@ func TestUnknownAdminsCostTheSame(t *testing.T) {
 	}
 }
 
-// TestOldHashesAreReplaced checks that signing in rehashes a password that was
-// hashed with other parameters.
+// TestOldHashesAreReplaced checks that signing in rehashes a password whose hash has other
+// parameters.
 func TestOldHashesAreReplaced(t *testing.T) {
 	w := testWeb(t, nil)
 	old := webhook.PasswordHash("$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw")
@@ -325,8 +322,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 	}
 }
 
-// TestRedirectsStayHere holds that no link leads a visitor who signs in to
-// another site.
+// TestRedirectsStayHere checks that no link redirects a visitor to another site after signing in.
 func TestRedirectsStayHere(t *testing.T) {
 	for next, want := range map[string]string{
 		"/audit": "/audit", "/audit?a=b&c=%2F": "/audit?a=b&c=%2F", "/": "/", "/deliveries/x": "/deliveries/x",
@@ -365,8 +361,8 @@ func TestOtherSitesCannotPost(t *testing.T) {
 	v.do("GET", "/", "Sec-Fetch-Site", "cross-site").want(t, 200, "") // a link may come from anywhere
 }
 
-// TestBadLinksAreAlike holds that a used link cannot be told from one that has
-// never been.
+// TestBadLinksAreAlike checks that the responses for a used link and for one that never existed
+// are equal.
 func TestBadLinksAreAlike(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -392,7 +388,7 @@ func TestBadLinksAreAlike(t *testing.T) {
 	}
 }
 
-// TestLinkSignsInOnce has many press the button at the same time.
+// TestLinkSignsInOnce presses the button many times concurrently.
 func TestLinkSignsInOnce(t *testing.T) {
 	w := testWeb(t, nil)
 	link := w.NewSignInLink(makeAdmin(t, w, testAdmin).ID)
@@ -441,7 +437,7 @@ func timed(t *testing.T, test func(t *testing.T, w *Web, do func(method, path, c
 	})
 }
 
-// cookiesOf is what a browser sends back after an answer.
+// cookiesOf returns the cookies that a browser sends after a response.
 func cookiesOf(rw *httptest.ResponseRecorder, names ...string) string {
 	var all []string
 	for _, c := range rw.Result().Cookies() {
@@ -523,7 +519,7 @@ func TestSecretsAreBounded(t *testing.T) {
 	})
 }
 
-// TestSecretsAreNotKept holds that what is in memory does not give a code away.
+// TestSecretsAreNotKept checks that the memory does not contain a code.
 func TestSecretsAreNotKept(t *testing.T) {
 	s := newCodes(time.Hour, 3)
 	code := s.issue("ana")
@@ -543,7 +539,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	}
 }
 
-// A page that is watched and not touched does not keep its session alive.
+// A page that is open but not used does not extend its session.
 func TestWatchingIsNotBeingSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := testWeb(t, nil)
@@ -573,12 +569,12 @@ func TestWatchingIsNotBeingSeen(t *testing.T) {
 		ask(303, "POST", w.NewSignInLink(admin.ID))
 		for range 4 {
 			time.Sleep(webhook.SessionIdle / 2)
-			ask(200, "GET", "/deliveries") // a page that is loaded again and again
+			ask(200, "GET", "/deliveries") // the visitor reloads a page
 		}
 		for range 3 {
 			time.Sleep(webhook.SessionIdle / 4)
 			ask(200, "GET", "/deliveries/stream")
-			ask(200, "GET", "/deliveries", "HX-Request", "true") // a part that a page reads by itself
+			ask(200, "GET", "/deliveries", "HX-Request", "true") // the script of a page reloads a part
 		}
 		time.Sleep(webhook.SessionIdle / 4)
 		ask(401, "GET", "/deliveries/stream")

@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// TestResendRejected: the page of a subscription says why it is failing, and once
-// it has recovered one click sends again what was rejected.
+// TestResendRejected checks that the page of a subscription explains why it is failing, and that
+// one click resends the rejected events after its recovery.
 func TestResendRejected(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -56,8 +56,8 @@ func TestResendRejected(t *testing.T) {
 	}
 }
 
-// TestDegraded: a healthy subscription with a failed attempt in the last hour is degraded
-// on every page that shows its state, and its own page says why.
+// TestDegraded checks that a healthy subscription with a failed attempt in the last hour is
+// degraded on every page with its state, and that its own page explains why.
 func TestDegraded(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -87,11 +87,11 @@ func TestDegraded(t *testing.T) {
 	v.do("GET", "/subscriptions?filter[status]=healthy").hasNot(t, sub.ID, degraded)
 	v.do("GET", "/subscriptions?filter[status]=degraded").hasNot(t, `id="`+other.ID, "filter[status]=degraded&quot;")
 	v.do("GET", "/").has(t, ">1 degraded</a>")
-	v.do("GET", "/events/acme/"+events[0].ID).has(t, "<span>healthy</span>") // of the other, which it waits for
+	v.do("GET", "/events/acme/"+events[0].ID).has(t, "<span>healthy</span>") // the other subscription, for which the event waits
 }
 
-// TestProbeNow: the page of a failing subscription has a button for its next probe,
-// and shows its result.
+// TestProbeNow checks that the page of a failing subscription has a button for its next probe,
+// and shows the result.
 func TestProbeNow(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -146,7 +146,7 @@ func TestProbeNow(t *testing.T) {
 	}
 }
 
-// TestMaxPerSecondForm: the limit is set, kept and removed in the form.
+// TestMaxPerSecondForm sets, keeps and removes the limit in the form.
 func TestMaxPerSecondForm(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")

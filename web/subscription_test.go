@@ -17,8 +17,7 @@ import (
 	"service/webhook"
 )
 
-// subscribing is an admin who is signed in, with the rules of a service that
-// sends to the public internet alone.
+// subscribing is a signed-in admin of a service that only sends to the public internet.
 func subscribing(t *testing.T) (visitor, *Web) {
 	t.Helper()
 	catalog, err := webhook.LoadCatalog()
@@ -33,13 +32,13 @@ func subscribing(t *testing.T) (visitor, *Web) {
 	return v, w
 }
 
-// hidden is the value of a field that a form does not show.
+// hidden returns the value of a hidden field.
 func (p page) hidden(t *testing.T, name string) string {
 	t.Helper()
 	return p.link(t, `<input type="hidden" name="`+name+`" value="([^"]*)"`)
 }
 
-// apart fails when a time stands without a blank after the word before it.
+// apart fails the test if a time follows a word without a space.
 func (p page) apart(t *testing.T) page {
 	t.Helper()
 	if found := regexp.MustCompile(`.{20}[a-z.,]<time`).FindString(p.body); found != "" {
@@ -48,7 +47,7 @@ func (p page) apart(t *testing.T) page {
 	return p
 }
 
-// did is what the audit says was done to subscriptions, the oldest first.
+// did returns the audited actions on subscriptions, oldest first.
 func did(t *testing.T, w *Web) (done []string) {
 	t.Helper()
 	q, invalid := webhook.AuditList.Parse(url.Values{"sort": {"at"}, "page[size]": {"100"}})
@@ -89,8 +88,8 @@ func listSubscriptions(t *testing.T, w *Web, query string) []store.SubscriptionS
 
 var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]+`)
 
-// A subscription is made by a form that says what is wrong with it and keeps
-// what was typed but for the secret; its own secret is shown once.
+// The form that creates a subscription shows its errors and keeps the values except the secret.
+// The subscription's own secret is shown once.
 func TestCreateSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
@@ -136,7 +135,7 @@ func TestCreateSubscription(t *testing.T) {
 	}
 	made.has(t, subscriptionPath(subs[0].ID)+"?ping=newest#ping")
 
-	// The browser loads the page again: it sends the form again.
+	// Reloading the page sends the form again.
 	again := v.send("/subscriptions/new", good...)
 	again.want(t, 422, "This form was submitted before")
 	again.hasNot(t, secret, "whsec_", authorization)
@@ -174,7 +173,7 @@ func newLogToken(t *testing.T, w *Web, programID string) {
 	}
 }
 
-// What is typed is checked at once, by the rules that hold when it is saved.
+// A URL is validated while it is typed, by the same rules as when it is saved.
 func TestCheckURL(t *testing.T) {
 	v, _ := subscribing(t)
 	for typed, want := range map[string]string{
@@ -193,8 +192,8 @@ func TestCheckURL(t *testing.T) {
 	v.do("GET", "/subscriptions/check-url?url=x").want(t, 405, "")
 }
 
-// A form that was made of an older record is refused, shows what the record has
-// now, and can be sent again.
+// A form that is older than the record is rejected, shows the current values, and can be
+// submitted again.
 func TestEditSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -211,7 +210,7 @@ func TestEditSubscription(t *testing.T) {
 	edit(was, "description", "mine").want(t, 303, "")
 	v.do("GET", path).want(t, 200, "Saved.")
 
-	// A change to a property that is not in the form does not refuse the form.
+	// A change of a property that the form does not have does not reject the form.
 	now := v.do("GET", path+"/edit").hidden(t, "was")
 	v.send(path+"/pause").want(t, 303, "")
 	v.send(path+"/resume").want(t, 303, "")
@@ -234,7 +233,7 @@ func TestEditSubscription(t *testing.T) {
 	}
 }
 
-// Whatever can be done to a subscription, in the order in which an admin would.
+// All actions on a subscription, in the order in which an admin would use them.
 func TestSubscriptionActions(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -251,11 +250,11 @@ func TestSubscriptionActions(t *testing.T) {
 
 	l.publish("content_published", `"a"`, `"b"`)
 	l.end(l.form(), webhook.Attempt{ResponseStatus: 404, Duration: 9 * time.Millisecond})
-	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", "· 404 Not Found") // which is newer than the ping
+	v.do("GET", path).has(t, "content_published", "Success rate", "by-answer", "· 404 Not Found") // newer than the ping
 	v.send(path+"/pause").want(t, 303, "")
 	paused := v.do("GET", path)
 	paused.want(t, 200, "Paused.")
-	v.send(path+"/pause").want(t, 303, "") // a second press
+	v.send(path+"/pause").want(t, 303, "") // pressed twice
 	l.publish("content_published", `"c"`, `"d"`, `"e"`)
 	v.do("GET", path+"/replay?only=missed&from=2026-01-01T00:00").want(t, 200, "Resume it first.")
 	v.send(path+"/resume").want(t, 303, "")
@@ -271,7 +270,7 @@ func TestSubscriptionActions(t *testing.T) {
 	}
 }
 
-// A test event goes to one subscription, of any type, with a delivery of its own.
+// A test event goes to one subscription, whatever its event types, in its own delivery.
 func TestSendTestEvent(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -308,7 +307,7 @@ func TestSendTestEvent(t *testing.T) {
 	}
 }
 
-// pingAndWait holds that the page of a ping waits for its result.
+// pingAndWait checks that the page of a ping waits for its result.
 func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	w, path := l.w, subscriptionPath(l.sub.ID)
@@ -371,7 +370,7 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	v.send(cancel).want(t, 303, "")
 }
 
-// rotations rotates the secret, until there are as many as can be.
+// rotations rotates the secret up to the maximum number of secrets.
 func rotations(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	w, path := l.w, subscriptionPath(l.sub.ID)
@@ -381,7 +380,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	rotated := v.send(path+"/rotate-secret", "once", once)
 	rotated.want(t, 200, "Previous signing secret")
 	rotated.apart(t).inert(t)
-	// Both are shown: the one that was, and the one that is.
+	// Both are shown: the previous one and the current one.
 	queue, err := w.store.Queues().Get(t.Context(), l.sub.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -432,14 +431,13 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	v.do("GET", "/subscriptions/none").want(t, 404, "There is no such subscription.")
 }
 
-// The list has the subscriptions of all programs, and is narrowed by its
-// address.
+// The list has the subscriptions of all programs, and the address filters it.
 func TestSubscriptionList(t *testing.T) {
 	v, w := subscribing(t)
 	for _, p := range []string{"acme", "globex"} {
 		newLogToken(t, w, p)
 	}
-	ids := make(map[string]string) // names by id
+	ids := make(map[string]string) // name by id
 	add := func(name, program string, active bool, events ...string) {
 		u := "https://" + name + ".example/in"
 		s, _, err := w.store.Subscriptions().Create(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
@@ -485,13 +483,13 @@ func TestSubscriptionList(t *testing.T) {
 	v.do("GET", "/subscriptions?filter[active]=false&page[size]=50").has(t, "filter[active]=false", "--globoff")
 
 	page1 := v.do("GET", "/subscriptions?page[size]=2")
-	add("d", "acme", true, "channel_updated") // shifts nothing
+	add("d", "acme", true, "channel_updated") // must not shift the pages
 	page2 := v.do("GET", page1.link(t, `rel="next" href="([^"]+)"`))
 	page2.want(t, 200, "a.example")
 	page2.hasNot(t, "b.example", "d.example")
 }
 
-// The numbers of a chart are those of its hours.
+// The values of a chart are those of its hours.
 func TestSteps(t *testing.T) {
 	from := testNow.Truncate(time.Hour)
 	at := func(hours int, success, failed int64) webhook.Stat {

@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// A token is made in the browser, shown once, works, is listed with its last
-// use, and is refused once it is revoked; the audit has both.
+// A token is created on a page, shown once, works, is listed with its last use, and is rejected
+// once it is revoked. The audit log has both actions.
 func TestTokenPages(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, "eve@example.com")

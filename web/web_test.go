@@ -20,7 +20,7 @@ import (
 	"service/webhook"
 )
 
-// testWeb returns the admin UI over a store of its own.
+// testWeb returns the admin UI with its own store.
 func testWeb(t *testing.T, change func(*Config)) *Web {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
@@ -42,7 +42,7 @@ func testWeb(t *testing.T, change func(*Config)) *Web {
 	return New(cfg)
 }
 
-// testCatalog is the catalog of the tests: it takes a while to make.
+// testCatalog is the catalog of the tests, which is slow to create.
 var testCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
 // visitor is a browser without JavaScript.
@@ -52,7 +52,7 @@ type visitor struct {
 	client *http.Client
 }
 
-// visit returns a browser and the server it looks at.
+// visit returns a browser and its server.
 func visit(t *testing.T, w *Web) visitor {
 	t.Helper()
 	start := httptest.NewServer
@@ -71,10 +71,10 @@ func visit(t *testing.T, w *Web) visitor {
 	return visitor{t, server.URL, client}
 }
 
-// testAdmin is who looks at the pages in tests. The admin has no password.
+// testAdmin is the admin of most tests, without a password.
 const testAdmin = "ana@example.com"
 
-// makeAdmin makes an admin without a password, unless there is one.
+// makeAdmin creates an admin without a password, unless the admin exists.
 func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	t.Helper()
 	admin, _, err := w.store.Admins().ByEmail(t.Context(), email)
@@ -97,7 +97,7 @@ func (v visitor) signIn(w *Web) {
 	v.do("POST", w.NewSignInLink(admin.ID)).want(v.t, 303, "")
 }
 
-// page is an answer that was read to its end.
+// page is a response with its whole body.
 type page struct {
 	*http.Response
 	body string
@@ -108,7 +108,7 @@ func (v visitor) do(method, path string, header ...string) page {
 	return v.ask(method, path, "", header...)
 }
 
-// post sends a form that is encoded already.
+// post submits an encoded form.
 func (v visitor) post(path, form string, header ...string) page {
 	v.t.Helper()
 	return v.ask("POST", path, form, append([]string{"Content-Type", "application/x-www-form-urlencoded"}, header...)...)
@@ -135,7 +135,7 @@ func (v visitor) ask(method, path, sent string, header ...string) page {
 	return page{resp, string(body)}
 }
 
-// want checks the status of an answer and a text that it must have.
+// want checks the status of a response and a text that it must contain.
 func (p page) want(t *testing.T, status int, text string) {
 	t.Helper()
 	if p.StatusCode != status || !strings.Contains(p.body, text) {
@@ -217,11 +217,11 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	}
 }
 
-// loads finds the files that a page loads.
+// loads returns the files that a page loads.
 var loads = regexp.MustCompile(`<(?:link|script) [^>]*(?:href|src)="([^"]*)"`)
 
-// TestPagesLoadOnlyWhatThePolicyAllows holds that no page has what the browser
-// would refuse: styles or scripts of its own, or anything of another host.
+// TestPagesLoadOnlyWhatThePolicyAllows checks that no page has inline styles or scripts, or loads
+// anything from another host.
 func TestPagesLoadOnlyWhatThePolicyAllows(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -271,8 +271,8 @@ func TestPagesAreCompressed(t *testing.T) {
 	}
 }
 
-// TestFaultsAreLoggedOnce holds that a fault shows its request id and nothing
-// else of it, and that the log has it once, without the code of a link.
+// TestFaultsAreLoggedOnce checks that the page of an internal error shows only the request id,
+// and that the log has the error once, without the code of a link.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	for name, do := range map[string]handler{
 		"a panic":  func(*request) (response, error) { panic("the cause") },

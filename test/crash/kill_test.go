@@ -10,8 +10,8 @@ import (
 
 var kills = flag.Int("crash.kills", 30, "how often TestKill kills the service")
 
-// TestKill kills the service with SIGKILL at random moments, while publishers
-// publish and receivers receive.
+// TestKill kills the service with SIGKILL at random moments while events are published and
+// delivered.
 func TestKill(t *testing.T) {
 	harness.Long(t)
 	c := chaos.New(t, harness.Build(t), t.TempDir())

@@ -29,8 +29,8 @@ type receiver struct {
 
 	mu       sync.Mutex
 	secret   webhook.SigningSecret
-	verified int // deliveries
-	carried  int // events in them
+	verified int // number of deliveries
+	carried  int // number of events in them
 }
 
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -197,7 +197,7 @@ func TestProgramMoved(t *testing.T) {
 		t.Error("the export is not encrypted")
 	}
 
-	// Erased where it was.
+	// Erase it where it was.
 	out, err := p.in.Command("program", "delete", "acme", "--data", p.in.Data)
 	if err != nil || !strings.Contains(out, "its tokens are invalid") || !strings.Contains(out, "There is no replica. Backups, and copies") {
 		t.Fatalf("delete: %v\n%s", err, out)
@@ -264,7 +264,7 @@ func TestProgramMoved(t *testing.T) {
 		t.Errorf("the database has faults: %v", faults)
 	}
 
-	// Without a server.
+	// Without a running server.
 	offline := harness.NewInstance(t, binary, t.TempDir(), "--log-level", "warn")
 	if out, err := p.importInto(offline, p.file, p.passphrase); err != nil {
 		t.Fatalf("import without a server: %v\n%s", err, out)
@@ -278,8 +278,8 @@ func TestProgramMoved(t *testing.T) {
 	}
 }
 
-// TestProgramKilled kills the service in the middle of imports and erasures. An import that was
-// cut leaves nothing visible and can be repeated. An erasure continues.
+// TestProgramKilled kills the service in the middle of imports and erasures. An interrupted
+// import leaves nothing visible and can be repeated. An erasure continues.
 func TestProgramKilled(t *testing.T) {
 	harness.Long(t)
 	const kills = 4
@@ -321,7 +321,7 @@ func TestProgramKilled(t *testing.T) {
 	if cut == 0 {
 		t.Error("no import was killed")
 	}
-	// Repeated, it waits for the removal of what the last one left.
+	// A repeated import waits until the remains of the last one are removed.
 	if out, err := p.importInto(in, p.file, p.passphrase); err != nil {
 		t.Fatalf("import: %v\n%s", err, out)
 	}

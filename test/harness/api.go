@@ -15,10 +15,9 @@ import (
 // NDJSON is a request body of lines, one JSON value each.
 type NDJSON []byte
 
-// Call calls the API. The body is sent as JSON, or unchanged if it is []byte or
-// [NDJSON]. The answer is decoded into into, if that is not nil and the status is
-// a success. The error says that there was no complete answer; the status may be
-// known even then.
+// Call calls the API. The body is sent as JSON, or unchanged if it is []byte or [NDJSON]. A
+// successful response is decoded into into, unless that is nil. An error means that there was no
+// complete response; the status may still be set.
 func (in *Instance) Call(ctx context.Context, token, method, url string, body, into any) (status int, err error) {
 	var b []byte
 	media := "application/json"
@@ -53,8 +52,8 @@ func (in *Instance) Call(ctx context.Context, token, method, url string, body, i
 	return resp.StatusCode, json.Unmarshal(b, into)
 }
 
-// Get reads one record, or one page of records, from the process that is ready.
-// It also returns the cursor of the next page, "" if there is none.
+// Get reads one record, or one page of records, from the ready process. It also returns the
+// cursor of the next page, "" if there is none.
 func Get[T any](in *Instance, token, path string) (T, string, error) {
 	var answer struct {
 		Data T
@@ -89,7 +88,7 @@ type Delivery struct {
 	FailureReason  webhook.FailureReason `json:"failure_reason"`
 	AttemptsMade   int                   `json:"attempts_made"`
 	Events         []webhook.EventRef
-	Attempts       []Attempt // only when a single delivery is read
+	Attempts       []Attempt // only in responses with a single delivery
 }
 
 // Attempt is an attempt as the API returns it.
@@ -130,8 +129,7 @@ func (in *Instance) Subscribe(token string, s Subscription) string {
 	return answer.Data.ID
 }
 
-// Publish publishes an event, or what else POST /v2/events takes, and fails the
-// test unless it is accepted.
+// Publish publishes the body of a POST /v2/events, and fails the test unless it is accepted.
 func (in *Instance) Publish(token string, body any) {
 	in.TB.Helper()
 	if status, err := in.Call(in.TB.Context(), token, "POST", in.URL()+"/v2/events", body, nil); err != nil || status != http.StatusCreated {
@@ -139,8 +137,8 @@ func (in *Instance) Publish(token string, body any) {
 	}
 }
 
-// Scrape reads /metrics as a Prometheus on the same machine would. Headers are
-// pairs of a name and a value.
+// Scrape reads /metrics from loopback, like a Prometheus on the same machine. Headers are pairs
+// of a name and a value.
 func (in *Instance) Scrape(headers ...string) (status int, text []byte) {
 	in.TB.Helper()
 	req, err := http.NewRequest("GET", in.URL()+"/metrics", nil)

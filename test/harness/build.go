@@ -15,19 +15,19 @@ import (
 // is relative to the root of the repository.
 type Mutation struct{ File, Old, New string }
 
-// plain is the binary without mutations, which a test process builds once.
+// plain is the binary without mutations, built once per test process.
 var plain struct {
 	once sync.Once
 	path string
 	err  error
 }
 
-// Build builds the service as its users do: without the race detector, with the
-// SQLite driver that the test runs with. It returns the binary's absolute path.
+// Build builds the service as its users do: without the race detector, with the SQLite driver
+// that the test runs with. It returns the binary's absolute path.
 //
-// Mutations show that a test can fail: the binary is built from sources that
-// have them, and the tree stays as it is. Without mutations it is built at most
-// once per test process, and not at all if SERVICE_TEST_BINARY names a binary.
+// Mutations show that a test can fail: the binary is built from a mutated copy of the sources.
+// Without mutations it is built at most once per test process, and not at all if
+// SERVICE_TEST_BINARY names a binary.
 func Build(tb testing.TB, mutations ...Mutation) string {
 	tb.Helper()
 	if len(mutations) > 0 {
@@ -48,7 +48,7 @@ func buildPlain() (string, error) {
 		_, err := os.Stat(path)
 		return path, err
 	}
-	// It belongs to no test, so no test removes it: Cleanup does.
+	// It outlives the test that builds it: Main removes it.
 	dir, err := os.MkdirTemp("", "service-test-")
 	if err != nil {
 		return "", err
@@ -57,8 +57,8 @@ func buildPlain() (string, error) {
 	return path, goBuild(path)
 }
 
-// Main runs the tests of a package and removes the programs that were built for
-// them. A package's TestMain calls it.
+// Main runs the tests of a package and removes the programs that were built for them. The
+// package's TestMain must call it.
 func Main(m *testing.M) {
 	m.Run() // the testing package exits with its result
 	if toolsDir != "" {
@@ -75,7 +75,7 @@ func Main(m *testing.M) {
 	}
 }
 
-// buildMutated builds the service with mutations and other flags of go build.
+// buildMutated builds the service with mutations and other go build flags.
 func buildMutated(tb testing.TB, mutations []Mutation, flags ...string) string {
 	tb.Helper()
 	dir := tb.TempDir()

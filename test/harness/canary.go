@@ -19,9 +19,8 @@ type Canary struct {
 	Spellings map[string][]byte
 }
 
-// NewCanary returns a canary of a secret. core is a part of it that no escape
-// changes and nothing else contains; raw is what it stands for, if that is
-// something else.
+// NewCanary returns a canary of a secret. core is a unique part of it that no escaping changes.
+// raw is the decoded secret, if the secret is encoded.
 func NewCanary(name, secret, core string, raw []byte) Canary {
 	c := Canary{name, make(map[string][]byte)}
 	add := func(spelling string, b []byte) {
@@ -56,14 +55,14 @@ func NewCanary(name, secret, core string, raw []byte) Canary {
 	return c
 }
 
-// RandomHex returns so many characters that nothing else contains.
+// RandomHex returns n random hexadecimal characters.
 func RandomHex(n int) string {
 	b := make([]byte, n)
 	rand.Read(b)
 	return hex.EncodeToString(b)[:n]
 }
 
-// Find returns the spelling in which a canary occurs in a text, "" if in none.
+// Find returns the spelling in which a canary occurs in a text, "" if it does not.
 func (c *Canary) Find(in []byte) string {
 	for spelling, b := range c.Spellings {
 		if bytes.Contains(in, b) {

@@ -17,8 +17,8 @@ var faultyBinary struct {
 	err  error
 }
 
-// BuildFaulty is [Build] with clocks that a test can set, see [Clock] (requirement
-// clocks). SERVICE_TEST_FAULTY_BINARY names a binary to be used instead.
+// BuildFaulty is [Build] with clocks that a test can set, see [Clock] (requirement clocks).
+// SERVICE_TEST_FAULTY_BINARY names a binary to use instead.
 func BuildFaulty(tb testing.TB, mutations ...Mutation) string {
 	tb.Helper()
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
@@ -45,15 +45,14 @@ func BuildFaulty(tb testing.TB, mutations ...Mutation) string {
 	return b.path
 }
 
-// Clock sets the clocks of the processes of a binary of [BuildFaulty] that run in
-// a directory.
+// Clock sets the clocks of the processes in a directory. They must run a binary of [BuildFaulty].
 type Clock struct {
 	tb   testing.TB
 	file *os.File
 }
 
-// NewClock returns a clock for processes that are started in dir later. Until it
-// is set they have the time of the machine.
+// NewClock returns a clock for processes that are started in dir later. Until it is set, they use
+// the machine's time.
 func NewClock(tb testing.TB, dir string) *Clock {
 	tb.Helper()
 	f, err := os.Create(filepath.Join(dir, "faults.clock"))
@@ -66,8 +65,8 @@ func NewClock(tb testing.TB, dir string) *Clock {
 	return c
 }
 
-// Set sets how far the wall clock and the monotonic clock are ahead of the
-// machine's, in whole seconds.
+// Set sets by how many whole seconds the wall clock and the monotonic clock are ahead of the
+// machine's.
 func (c *Clock) Set(wall, monotonic time.Duration) {
 	c.tb.Helper()
 	var b []byte

@@ -14,7 +14,7 @@ import (
 // The test closes it.
 func OpenDatabase(tb testing.TB, data string) *sql.DB {
 	tb.Helper()
-	// The name is that of the one driver that is linked in, whichever it is.
+	// Only one driver is linked in, always under this name.
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(data, "service.db"))
 	if err != nil {
 		tb.Fatal(err)
@@ -23,8 +23,8 @@ func OpenDatabase(tb testing.TB, data string) *sql.DB {
 	return db
 }
 
-// DatabaseFaults returns what SQLite finds wrong with the database of a data
-// directory that no process has open.
+// DatabaseFaults runs SQLite's integrity check on a data directory that no process has open, and
+// returns the errors.
 func DatabaseFaults(tb testing.TB, data string) (faults []string) {
 	tb.Helper()
 	db := OpenDatabase(tb, data)
@@ -48,7 +48,7 @@ func DatabaseFaults(tb testing.TB, data string) (faults []string) {
 	return faults
 }
 
-// column returns the one text column of a query.
+// column returns the single text column of a query.
 func column(db *sql.DB, query string) (all []string, err error) {
 	rows, err := db.Query(query)
 	if err != nil {
@@ -65,9 +65,9 @@ func column(db *sql.DB, query string) (all []string, err error) {
 	return all, nil
 }
 
-// Rows returns the rows that a copy of a database must not have if the original
-// does not: events with their positions in the log, deliveries with their
-// events, subscriptions and tokens. Each is a text whose first word is its kind.
+// Rows returns the rows that a copy may only have if the original has them: events with their
+// seqs, deliveries with their events, subscriptions and tokens. The first word of each is its
+// kind.
 func Rows(tb testing.TB, data string) map[string]bool {
 	tb.Helper()
 	db := OpenDatabase(tb, data)
@@ -85,9 +85,8 @@ func Rows(tb testing.TB, data string) map[string]bool {
 	return all
 }
 
-// DatabaseDifferences returns the rows of every table, and the statements of the
-// schema, that only one of two databases has. No process may have them open.
-// Litestream's own tables are left out.
+// DatabaseDifferences returns the rows of every table, and the schema statements, that only one
+// of two databases has. No process may have them open. It ignores Litestream's own tables.
 func DatabaseDifferences(tb testing.TB, one, two string) (differences []string) {
 	tb.Helper()
 	a, b := tableRows(tb, one), tableRows(tb, two)
@@ -105,8 +104,7 @@ func DatabaseDifferences(tb testing.TB, one, two string) (differences []string) 
 	return differences
 }
 
-// tableRows returns how often each row is in the tables of a database, as the
-// table's name and its values in SQL.
+// tableRows counts the rows of a database by table name and SQL values.
 func tableRows(tb testing.TB, data string) map[string]int {
 	tb.Helper()
 	db := OpenDatabase(tb, data)

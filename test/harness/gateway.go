@@ -13,10 +13,9 @@ import (
 	"testing"
 )
 
-// Gateway is a real S3 server on a folder, in a process of its own.
+// Gateway is a real S3 server on a directory, in its own process.
 type Gateway struct {
-	// Dir is the folder. It contains the folder "bucket", whose files are the
-	// objects.
+	// Dir is the directory. It contains the directory "bucket", whose files are the objects.
 	Dir     string
 	Address string // host:port
 
@@ -54,16 +53,15 @@ func Litestream(tb testing.TB) string {
 	return filepath.Join(dir, "litestream")
 }
 
-// gatewayAddress returns an address that no other process takes while the
-// gateway is down. On Linux it is on a loopback address that only this test
-// uses.
+// gatewayAddress returns an address that no other process takes while the gateway is down. On
+// Linux its loopback address is unique to this test.
 func gatewayAddress(tb testing.TB) string {
 	tb.Helper()
 	host := "127.0.0.1"
 	if runtime.GOOS == "linux" {
 		host = fmt.Sprintf("127.%d.%d.%d", 100+rand.IntN(100), rand.IntN(256), 1+rand.IntN(254))
 	}
-	l, err := net.Listen("tcp", host+":0") // a port that is free
+	l, err := net.Listen("tcp", host+":0") // a free port
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -74,8 +72,8 @@ func gatewayAddress(tb testing.TB) string {
 // toolsDir is where replicaTools builds; [Main] removes it.
 var toolsDir string
 
-// replicaTools builds the S3 server and Litestream's command, once. They have a
-// module of their own because the service does not need what they need.
+// replicaTools builds the S3 server and Litestream's command once. They have a separate module,
+// because the service does not need their dependencies.
 var replicaTools = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "service-test-")
 	if err != nil {
@@ -85,14 +83,14 @@ var replicaTools = sync.OnceValues(func() (string, error) {
 	cmd := exec.Command("go", "build", "-o", dir+"/", "github.com/benbjohnson/litestream/cmd/litestream",
 		"github.com/versity/versitygw/cmd/versitygw")
 	cmd.Dir = Path("test", "replica", "testdata", "tools")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same with either driver, so that it is in the build cache
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same for either driver, to hit the build cache
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("the S3 server cannot be built: %w\n%s", err, out)
 	}
 	return dir, nil
 })
 
-// Start starts the server on its folder and waits until it answers.
+// Start starts the server on its directory and waits until it responds.
 func (g *Gateway) Start() {
 	g.tb.Helper()
 	g.cmd = exec.Command(g.binary, "--port", g.Address, "--access", GatewayKey, "--secret", GatewaySecret, "posix", g.Dir)
@@ -118,14 +116,14 @@ func (g *Gateway) Kill() {
 	}
 }
 
-// Replica returns the lines of the configuration of a replica at a path in the
-// bucket. address is that of the server, or of a [Proxy] in front of it.
+// Replica returns configuration lines for a replica at a path in the bucket. address is the
+// server's, or that of a [Proxy] in front of it.
 func (g *Gateway) Replica(address, path string) []string {
 	return []string{"type: s3", "bucket: bucket", "path: " + path, "endpoint: http://" + address, "region: us-east-1", "access-key-id: " +
 		GatewayKey, "secret-access-key: " + GatewaySecret}
 }
 
-// URL returns the replica at a path as a URL, without credentials.
+// URL returns the URL of the replica at a path, without credentials.
 func (g *Gateway) URL(path string) string {
 	return fmt.Sprintf("s3://bucket/%s?endpoint=http://%s&region=us-east-1&forcePathStyle=true", path, g.Address)
 }

@@ -36,12 +36,11 @@ const (
 	ExitFailed = 1
 )
 
-// maxWait is how long a test waits for something that must happen, on a machine
-// of ordinary speed. It only has to be longer than anything can take: a test
-// that passes does not wait for it.
+// maxWait is how long a test waits for a condition on a machine of ordinary speed. It is only an
+// upper bound: a passing test does not wait that long.
 const maxWait = 60 * time.Second
 
-// Timeout returns how long a test waits for something that must happen.
+// Timeout returns how long a test waits for a condition.
 func Timeout() time.Duration { return Scale(maxWait) }
 
 // Scale returns d multiplied by SERVICE_TEST_SLOW, which is 3 by default if the
@@ -77,8 +76,7 @@ func WaitFor(tb testing.TB, what string, condition func() bool) {
 	}
 }
 
-// Receive returns the next value of c, and fails the test if none comes within
-// [Timeout].
+// Receive returns the next value of c, and fails the test if there is none within [Timeout].
 func Receive[T any](tb testing.TB, what string, c <-chan T) T {
 	tb.Helper()
 	select {
@@ -90,7 +88,7 @@ func Receive[T any](tb testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// Long skips a test that takes more than a moment when -short is set.
+// Long skips a slow test when -short is set.
 func Long(tb testing.TB) {
 	tb.Helper()
 	if testing.Short() {
@@ -103,8 +101,8 @@ func Required(requirement string) bool {
 	return slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), requirement)
 }
 
-// Unavailable ends a test whose requirement cannot be met here: it is skipped,
-// or fails if SERVICE_TEST_REQUIRE lists the requirement.
+// Unavailable ends a test whose requirement is not met on this machine: it is skipped, or fails
+// if SERVICE_TEST_REQUIRE lists the requirement.
 func Unavailable(tb testing.TB, requirement string, why any) {
 	tb.Helper()
 	if Required(requirement) {

@@ -15,31 +15,30 @@ import (
 	"time"
 )
 
-// Instance is a data directory and the service that runs on it, one process
-// after the other.
+// Instance is a data directory and the service that runs on it, in one process after the other.
 type Instance struct {
 	TB      testing.TB
 	Binary  string
 	Data    string
-	Flags   []string // of serve, in addition to those that Start sets
-	Wrapper []string // a command that runs the service in its own process, such as strace; usually nil
+	Flags   []string // flags of serve, in addition to those that Start sets
+	Wrapper []string // command that runs the service in its own process, such as strace; usually nil
 	Client  *http.Client
 
 	mu        sync.Mutex
 	processes []*Process
-	url       string        // of the process that is ready, "" while none is
+	url       string        // URL of the ready process, "" without one
 	changed   chan struct{} // closed and replaced when url changes
 }
 
 // Process is one process of an instance.
 type Process struct {
-	Number  int           // of the instance's processes, from 0
+	Number  int           // number among the instance's processes, from 0
 	URL     chan string   // receives the base URL, once
-	Exited  chan struct{} // closed after the process was waited for
+	Exited  chan struct{} // closed after the process has been waited for
 	Log     bytes.Buffer  // its stderr; read it only after Exited
 	Status  int           // exit status, -1 after a signal; read it only after Exited
 	Started time.Time
-	Ready   time.Time // zero if it never was ready
+	Ready   time.Time // zero if it was never ready
 	Ended   time.Time // read it only after Exited
 
 	process *os.Process
@@ -58,7 +57,7 @@ func (p *Process) Wait(tb testing.TB) {
 	select {
 	case <-p.Exited:
 	case <-time.After(Timeout()):
-		p.process.Signal(syscall.SIGQUIT) // the log then has its goroutines
+		p.process.Signal(syscall.SIGQUIT) // makes Go dump all goroutines to the log
 		select {
 		case <-p.Exited:
 			tb.Fatalf("the service did not end within %s:\n%s", Timeout(), &p.Log)
@@ -68,8 +67,8 @@ func (p *Process) Wait(tb testing.TB) {
 	}
 }
 
-// NewInstance returns an instance that is not started. Its process, if there is
-// one, is killed at the end of the test.
+// NewInstance returns an instance that is not started. At the end of the test its running process
+// is killed.
 func NewInstance(tb testing.TB, binary, data string, flags ...string) *Instance {
 	in := &Instance{
 		TB: tb, Binary: binary, Data: data, Flags: flags, changed: make(chan struct{}),
@@ -87,8 +86,8 @@ func NewInstance(tb testing.TB, binary, data string, flags ...string) *Instance 
 	return in
 }
 
-// Start starts the service and does not wait for it. Every process listens on
-// another port, since the port of the last one may have been given away.
+// Start starts the service without waiting for it. Every process listens on a new port, since
+// another program may have taken the last one.
 func (in *Instance) Start() *Process {
 	in.TB.Helper()
 	args := slices.Concat(in.Wrapper, []string{in.Binary}, in.Args("serve"))
@@ -223,8 +222,7 @@ func (in *Instance) AwaitURL(ctx context.Context) (string, bool) {
 	}
 }
 
-// URL returns the base URL of the process that is ready. It fails the test if
-// none is.
+// URL returns the base URL of the ready process. It fails the test if none is.
 func (in *Instance) URL() string {
 	in.TB.Helper()
 	in.mu.Lock()
@@ -288,7 +286,7 @@ func (in *Instance) Command(args ...string) (string, error) {
 	return string(out), err
 }
 
-// Token creates a token with all scopes by the command line.
+// Token creates a token with all scopes with the command line.
 func (in *Instance) Token(program string, flags ...string) string {
 	in.TB.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout())

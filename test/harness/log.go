@@ -13,8 +13,8 @@ import (
 	"service/internal/terminal"
 )
 
-// HostileTexts are texts that would end a line of a log, begin a field or control
-// a terminal if they were written unchanged.
+// HostileTexts are texts that would end a log line, begin a field or control a terminal if
+// written unescaped.
 var HostileTexts = []string{
 	"x\nlevel=ERROR msg=planted", "x\r\n{\"level\":\"ERROR\",\"msg\":\"planted\"}", `x" level=ERROR msg="planted`, `x","msg":"planted`,
 	`x\" msg=planted`,
@@ -22,7 +22,7 @@ var HostileTexts = []string{
 	"planted\u2028\u2029", "planted\xff\xfe", "",
 }
 
-// logFields returns the fields of a line, in either format.
+// logFields returns the fields of a line in either format.
 func logFields(t testing.TB, format, line string) map[string]string {
 	t.Helper()
 	fields := make(map[string]string)
@@ -86,8 +86,8 @@ func textFields(t testing.TB, line string, add func(name, value string)) {
 	}
 }
 
-// ParseLog parses a log of a format, text or json, and returns the fields of each
-// line. It fails the test unless the log is whole lines of printable characters.
+// ParseLog parses a log in a format, text or json, and returns the fields of each line. It fails
+// the test unless the log consists of whole lines of printable characters.
 func ParseLog(t testing.TB, format string, log []byte) (lines []map[string]string) {
 	t.Helper()
 	if !utf8.Valid(log) || !bytes.HasSuffix(log, []byte("\n")) {

@@ -14,15 +14,13 @@ import (
 	"time"
 )
 
-// Median returns the middle value, the greater of the two middle ones if their
-// number is even.
+// Median returns the median, or the greater of the two middle values.
 func Median[T float64 | time.Duration](all []T) T {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[len(sorted)/2]
 }
 
-// Percentile returns the smallest time that is not exceeded by p percent of the
-// times.
+// Percentile returns the smallest time that is at least as long as p percent of the times.
 func Percentile(times []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	return sorted[(len(sorted)*p+99)/100-1]
@@ -31,15 +29,15 @@ func Percentile(times []time.Duration, p int) time.Duration {
 // Megabytes converts bytes to units of 2^20 bytes.
 func Megabytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// ProcessorTime returns the processor time that a process has used, in steps of
-// 10 ms; 0 on systems without /proc.
+// ProcessorTime returns the processor time of a process, in steps of 10 ms; 0 on systems without
+// /proc.
 func ProcessorTime(tb testing.TB, pid int) time.Duration {
 	tb.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if os.IsNotExist(err) {
 		return 0
 	}
-	_, after, _ := strings.Cut(string(stat), ") ") // the name may contain anything
+	_, after, _ := strings.Cut(string(stat), ") ") // the name may contain any character
 	f := strings.Fields(after)
 	if err != nil || len(f) < 13 {
 		tb.Fatalf("/proc/%d/stat: %q, %v", pid, stat, err)
@@ -72,8 +70,8 @@ func ResidentMemory(tb testing.TB, pid int) int64 {
 	return kB << 10
 }
 
-// WatchSize samples the size of a file until the function that it returns is
-// called, which returns the greatest size seen.
+// WatchSize samples the size of a file until the returned function is called, which returns the
+// maximum.
 func WatchSize(tb testing.TB, path string) func() int64 {
 	var most int64
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -103,17 +101,16 @@ func WatchSize(tb testing.TB, path string) func() int64 {
 	}
 }
 
-// Trip measures how long numbered events take from their publication to their
-// arrival.
+// Trip measures the time from publication to arrival of numbered events.
 type Trip struct {
 	Sent    []time.Time   // by the event's number; set it before publishing
-	Arrived chan struct{} // closed with the last arrival
+	Arrived chan struct{} // closed after the last arrival
 
 	took []atomic.Int64 // nanoseconds until the arrival, 0 before
 	left atomic.Int64
 }
 
-// NewTrip returns a Trip of so many events, numbered from 0.
+// NewTrip returns a Trip of n events, numbered from 0.
 func NewTrip(events int) *Trip {
 	t := &Trip{Sent: make([]time.Time, events), took: make([]atomic.Int64, events), Arrived: make(chan struct{})}
 	t.left.Store(int64(events))
@@ -132,8 +129,8 @@ func (t *Trip) Arrive(body []byte, now time.Time) {
 // Left returns how many events have not arrived.
 func (t *Trip) Left() int64 { return t.left.Load() }
 
-// Times returns how long each event took. For an event that has not arrived it
-// is the time until now.
+// Times returns the time that each event took. For an event that has not arrived, that is the
+// time until now.
 func (t *Trip) Times(now time.Time) []time.Duration {
 	all := make([]time.Duration, len(t.Sent))
 	for n := range all {

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// ProxyMode is what a [Proxy] does with its connections.
+// ProxyMode is how a [Proxy] treats its connections.
 type ProxyMode int
 
 // The modes of a proxy.
 const (
 	ProxyForward ProxyMode = iota
-	ProxyHang              // accepts connections and bytes, and forwards nothing until it forwards again
+	ProxyHang              // accepts connections and bytes, and forwards them only after a change of mode
 	ProxyCut               // resets every connection
 )
 
@@ -38,7 +38,7 @@ type Proxy struct {
 
 // ProxyRequest is a request that a proxy received.
 type ProxyRequest struct {
-	At           time.Time // when its first bytes arrived at the proxy
+	At           time.Time // arrival of its first bytes at the proxy
 	Method, Path string
 }
 
@@ -65,7 +65,7 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// SetMode changes what the proxy does from now on.
+// SetMode changes the mode, also for open connections.
 func (p *Proxy) SetMode(mode ProxyMode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,8 @@ func (p *Proxy) Requests() []ProxyRequest {
 	return slices.Clone(p.requests)
 }
 
-// await returns true when the proxy forwards, and false when it cuts.
+// await waits while the proxy hangs. It returns true when the proxy forwards, and false when it
+// cuts.
 func (p *Proxy) await() bool {
 	for {
 		p.mu.Lock()
@@ -105,7 +106,7 @@ func (p *Proxy) await() bool {
 // add registers a connection, or closes it if the proxy cuts.
 func (p *Proxy) add(conn net.Conn) bool {
 	if c, ok := conn.(*net.TCPConn); ok {
-		c.SetLinger(0) // a cut is a reset
+		c.SetLinger(0) // close with a reset
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,8 +125,8 @@ func (p *Proxy) remove(conn net.Conn) {
 	delete(p.conns, conn)
 }
 
-// serve forwards a connection. What the client had sent before it closed the
-// connection is forwarded even if that was long ago.
+// serve forwards a connection. It also forwards bytes that the client sent long before it closed
+// the connection.
 func (p *Proxy) serve(client net.Conn) {
 	if !p.add(client) {
 		return
@@ -142,7 +143,7 @@ func (p *Proxy) serve(client net.Conn) {
 	copying.Wait()
 }
 
-// copy forwards bytes until the end of from, or an error.
+// copy forwards bytes until from ends or fails.
 func (p *Proxy) copy(to, from net.Conn, requests bool) {
 	type chunk struct {
 		at    time.Time
@@ -167,7 +168,7 @@ func (p *Proxy) copy(to, from net.Conn, requests bool) {
 		}
 	}()
 	broken := false
-	for c := range chunks { // to the end, so that the reader never waits
+	for c := range chunks { // drain, so that the reader never blocks
 		if wait := time.Duration(p.delay.Load()) - time.Since(c.at); !broken && wait > 0 {
 			<-time.After(wait)
 		}
@@ -185,8 +186,8 @@ func (p *Proxy) copy(to, from net.Conn, requests bool) {
 	}
 }
 
-// record records the request that begins with b, if one does. Go's client sends
-// the head of a request at once, and no second one before the response.
+// record records the request that b begins with, if any. Go's client sends the head of a request
+// at once, and no second request before the response.
 func (p *Proxy) record(b []byte, now time.Time) {
 	line, _, ok := bytes.Cut(b, []byte(" HTTP/1.1\r\n"))
 	method, path, ok2 := strings.Cut(string(line), " ")

@@ -18,8 +18,7 @@ func listenLoopback(tb testing.TB) net.Listener {
 	return l
 }
 
-// Listen serves HTTP on a free port of this machine until the test ends, and
-// returns the base URL.
+// Listen serves HTTP on a free loopback port until the test ends, and returns the base URL.
 func Listen(tb testing.TB, h http.Handler) string {
 	tb.Helper()
 	l := listenLoopback(tb)
@@ -41,10 +40,10 @@ func Serve(tb testing.TB, l net.Listener, h http.Handler) {
 	})
 }
 
-// IsPing reports whether the body of a delivery is that of a ping.
+// IsPing reports whether the body of a delivery is a ping.
 func IsPing(body []byte) bool { return bytes.Contains(body, []byte(`"name":"ping"`)) }
 
-// ReadBody reads the body of a delivery, which always has a length.
+// ReadBody reads the body of a delivery, which always has a Content-Length.
 func ReadBody(r *http.Request) ([]byte, error) {
 	body := make([]byte, max(r.ContentLength, 0))
 	_, err := io.ReadFull(r.Body, body)
@@ -56,8 +55,7 @@ const NumberedEvent = "content_published"
 
 const numberField = `"content_id":`
 
-// AppendEvent appends an event, as it is published, that has a number which
-// [Numbers] finds again.
+// AppendEvent appends a publishable event with a number that [Numbers] finds.
 func AppendEvent(dst []byte, number int) []byte {
 	dst = append(dst, `{"name":"`+NumberedEvent+`","version":"1",`+numberField...)
 	return append(strconv.AppendInt(dst, int64(number), 10), `,"channel_ids":[11,12,13]}`...)

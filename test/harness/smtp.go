@@ -24,7 +24,7 @@ import (
 type SMTPServer struct {
 	Addr     string
 	CAFile   string           // verifies its certificate
-	Messages chan SMTPMessage // what it accepted; at most 100
+	Messages chan SMTPMessage // accepted messages; at most 100
 
 	user, password string
 }
@@ -69,8 +69,7 @@ func ListenSMTP(tb testing.TB, addr, user, password string, implicit bool) (*SMT
 	return s, nil
 }
 
-// certificate returns a certificate for an address, which is its own CA, and writes it to
-// CAFile.
+// certificate writes a self-signed certificate for an address to CAFile and returns it.
 func (s *SMTPServer) certificate(tb testing.TB, ip net.IP) tls.Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -20,7 +20,7 @@ type subscriptionRecord struct {
 	}
 }
 
-// rejecting is a receiver that rejects everything, even pings, while it is broken.
+// rejecting is a receiver that, while it is broken, rejects everything, including pings.
 type rejecting struct {
 	broken atomic.Bool
 

@@ -30,7 +30,7 @@ import (
 var wholeRelease = flag.Bool("release", false,
 	"build the release for both architectures, twice, in place of packing a binary that is there")
 
-// TestUnit asks systemd what the unit exposes. 2.0 is the most that is allowed.
+// TestUnit checks the exposure level that systemd-analyze reports for the unit. The limit is 2.0.
 func TestUnit(t *testing.T) {
 	analyze := harness.Tool(t, "packages", "systemd-analyze")
 	out, err := exec.Command(analyze, "security", "--offline=true", "--threshold=20",
@@ -40,7 +40,7 @@ func TestUnit(t *testing.T) {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 	t.Logf("%s", level)
-	// Its words must be systemd's own.
+	// Every directive must be known to systemd.
 	unit := harness.Read(t, harness.Path("packaging/service-webhooks.service"))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "service-webhooks.service")
@@ -59,11 +59,10 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// releaseVersion is the version of the release that TestRelease packs.
+// releaseVersion is the version of the release that TestRelease builds.
 const releaseVersion = "1.2.3~test"
 
-// TestRelease packs a release twice, which must give the same bytes, and runs
-// the binary that is in it.
+// TestRelease builds a release twice, which must give the same bytes, and runs its binary.
 func TestRelease(t *testing.T) {
 	harness.Long(t)
 	r := &release{t: t, dpkg: harness.Tool(t, "packages", "dpkg-deb"), dir: t.TempDir()}
@@ -99,15 +98,14 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// release is what packaging/release has packed, twice, in the folders one and
-// two of a folder.
+// release is the output of two runs of packaging/release, in the folders one and two.
 type release struct {
 	t    *testing.T
 	dpkg string
 	dir  string
 }
 
-// pack packs the release and returns its checksums.
+// pack builds the release and returns its checksums.
 func (r *release) pack(folder string, env []string) string {
 	r.t.Helper()
 	cmd := exec.Command(harness.Path("packaging/release"), releaseVersion, filepath.Join(r.dir, folder))
@@ -183,12 +181,12 @@ func (r *release) checkInstalled(arch string) {
 	if !bytes.Contains(harness.Read(t, config), []byte("service-webhooks config validate")) {
 		t.Error("the package's configuration names another command")
 	}
-	// Texts name the command as it is installed.
+	// Texts must use the name of the installed command.
 	other := regexp.MustCompile(`.*\bservice (` + commandWords(t, r.run(installed, "man")) + `|--help)\b.*`)
 	for _, words := range [][]string{{"doctor", "--data", filepath.Join(root, "none"), "--listen", "127.0.0.1:0"}, {"config", "example"},
 		{"serve", "--help"}, {"sing"}, {"man"}} {
 		out, _ := exec.Command(installed, words...).CombinedOutput()
-		out = bytes.ReplaceAll(out, []byte(`\-`), []byte("-")) // of man
+		out = bytes.ReplaceAll(out, []byte(`\-`), []byte("-")) // as in man
 		if line := other.Find(out); line != nil || !bytes.Contains(out, []byte("service-webhooks")) {
 			t.Errorf("service-webhooks %s names another command: %s", words[0], line)
 		}
@@ -275,12 +273,12 @@ func untar(t *testing.T, name, to string) {
 	}
 }
 
-// licensesFile has the licenses of everything that is in the binary.
+// licensesFile has the licenses of everything in the binary.
 const licensesFile = "packaging/THIRD_PARTY_LICENSES"
 
 var update = flag.Bool("update", false, "write "+licensesFile)
 
-// TestThirdPartyLicenses keeps the list as go.mod and the vendored scripts are.
+// TestThirdPartyLicenses checks that the list matches go.mod and the vendored scripts.
 func TestThirdPartyLicenses(t *testing.T) {
 	want := thirdPartyLicenses(t)
 	if *update {
@@ -294,9 +292,8 @@ func TestThirdPartyLicenses(t *testing.T) {
 	}
 }
 
-// thirdPartyLicenses returns the licenses of every module of which a package is
-// in the binary, with either driver and for any platform that is released, of Go
-// itself, and of the vendored scripts.
+// thirdPartyLicenses returns the licenses of every module with a package in the binary, for both
+// drivers and all release platforms, and of Go itself and the vendored scripts.
 func thirdPartyLicenses(t *testing.T) []byte {
 	t.Helper()
 	type module struct {
@@ -360,7 +357,7 @@ func thirdPartyLicenses(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// licensesIn returns the licenses and notices at the top of a module.
+// licensesIn returns the licenses and notices in the root of a module.
 func licensesIn(t *testing.T, dir string) (texts [][]byte) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

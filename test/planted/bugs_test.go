@@ -2,8 +2,8 @@
 
 package planted
 
-// bugs are mistakes that a change could make, and that the simulation must find. Which
-// promise it finds broken first depends on how goroutines take turns.
+// bugs are mistakes that a change could introduce and that the simulation must find. Which broken
+// promise it finds first depends on the scheduler.
 var bugs = []bug{
 	{"an attempt is counted when it has ended", []edit{
 		{"store/queue.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},
@@ -194,8 +194,8 @@ var bugs = []bug{
 	}},
 }
 
-// firstPlans are plans of the simulation that find a bug which few plans find. It begins
-// with them, and goes on if they do not.
+// firstPlans are plans of the simulation for bugs that few plans find. It tries them first, and
+// then continues with random plans.
 var firstPlans = map[string]int{
 	"attempts go on when the lease ends":                                441,
 	"the dispatcher does not ask whether it may send":                   1372,

@@ -2,8 +2,7 @@
 
 package planted
 
-// failoverBugs are mistakes in the lease and the replica that let an old primary do
-// harm.
+// failoverBugs are mistakes in the lease and the replica with which an old primary could do harm.
 var failoverBugs = []testBug{
 	{bug{name: "compactions and snapshots are not fenced", edits: []edit{
 		{"store/replica/fence.go", "if c.fenced() {\n\t\treturn nil, ErrLeaseExpired\n\t}\n\treturn c.",
@@ -35,9 +34,9 @@ var failoverBugs = []testBug{
 	}}, "TestLease", "because of the reserve", ""},
 }
 
-// raceBugs are mistakes that show when two writes come in a certain order, or in a
-// state of the log, which a test arranges. The simulation finds some of them too, after
-// thousands of plans or by a plan that does not end.
+// raceBugs are mistakes that appear when two writes happen in a certain order, or in a certain
+// state of the log. A test produces both. The simulation finds some of them too, after thousands
+// of plans or with a plan that does not end.
 var raceBugs = []testBug{
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?",

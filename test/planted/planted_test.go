@@ -28,7 +28,7 @@ import (
 	"time"
 )
 
-// root is the module's.
+// root is the root of the module.
 const root = "../.."
 
 // bug is a change to the source that breaks a promise.
@@ -37,24 +37,24 @@ type bug struct {
 	edits []edit
 }
 
-// testBug is a bug that a test other than the simulation finds.
+// testBug is a bug that a test other than the simulation must find.
 type testBug struct {
 	bug
-	test  string // its name
-	fails string // what it says
-	pkg   string // where the test is; "" is store/replica
+	test  string // name of the test
+	fails string // part of its failure message
+	pkg   string // package of the test; "" is store/replica
 }
 
-// edit replaces from, which must occur exactly once in the file, by to. It changes
-// bodies of functions and values of constants, which must be strings.
+// edit replaces from, which must occur exactly once in the file, with to. It changes function
+// bodies and the values of constants, which must be strings.
 type edit struct{ file, from, to string }
 
-// maxPlans is in how many plans a planted bug must be found. Most take a dozen;
-// one that depends on the scheduler took up to 1,200.
+// maxPlans is the maximum number of plans to find a planted bug. Most need a dozen; one that
+// depends on the scheduler needed up to 1,200.
 const maxPlans = "12000"
 
-// TestBugsApply fails when the code has changed so that a bug can no longer be
-// planted, or when its test was renamed. It takes no time, so it also runs with -short.
+// TestBugsApply fails when a code change prevents planting a bug, or when the bug's test was
+// renamed. It is fast, so it also runs with -short.
 func TestBugsApply(t *testing.T) {
 	s, names := make(sources), make(map[string]bool)
 	for _, b := range all() {
@@ -104,8 +104,8 @@ func all() []*bug {
 	return all
 }
 
-// TestPlantedBugs builds the tests with all bugs. With a bug, the simulation or the bug's
-// own test must fail. Without one, all must pass.
+// TestPlantedBugs builds the tests with all bugs. With each bug selected, the simulation or the
+// bug's own test must fail. With none selected, all must pass.
 func TestPlantedBugs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes; run without -short")
@@ -133,7 +133,7 @@ func TestPlantedBugs(t *testing.T) {
 	})
 }
 
-// passWithNone fails the test if a test that finds bugs fails without one.
+// passWithNone fails the test if a test that finds bugs also fails without one.
 func (dir binaries) passWithNone(t *testing.T) {
 	tests := map[string][]string{"dispatcher": {"TestSimulation"}}
 	for _, b := range slices.Concat(failoverBugs, raceBugs) {
@@ -151,7 +151,7 @@ func (dir binaries) passWithNone(t *testing.T) {
 	}
 }
 
-// binaries is a folder with the tests of packages, which have all bugs.
+// binaries is a directory with the test binaries of packages, which contain all bugs.
 type binaries string
 
 // build compiles the tests that find bugs.
@@ -176,8 +176,8 @@ func build(t *testing.T) binaries {
 	return binaries(dir)
 }
 
-// bounded returns a context that ends a little before the tests have to, so that what
-// hangs is named. How long a bug takes to be found depends on the machine.
+// bounded returns a context that ends shortly before the test deadline, so that a hanging run is
+// reported by name. The time to find a bug depends on the machine.
 func bounded(t *testing.T) context.Context {
 	deadline, ok := t.Deadline()
 	if !ok {
@@ -188,7 +188,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// run runs tests of a package, by their names, with a bug, "" for none.
+// run runs named tests of a package with a bug selected, "" for none.
 func (dir binaries) run(t *testing.T, bug, pkg, tests string, flags ...string) (out string, err error) {
 	run := exec.CommandContext(bounded(t), filepath.Join(string(dir), path.Base(pkg)+".test"), append(flags, "-test.run=^("+tests+")$")...)
 	run.Dir = filepath.Join(root, pkg)
@@ -200,7 +200,7 @@ func (dir binaries) run(t *testing.T, bug, pkg, tests string, flags ...string) (
 	return string(text), err
 }
 
-// simulate fails the test unless the simulation finds the bug: a promise that is broken.
+// simulate fails the test unless the simulation finds the bug as a broken promise.
 func (dir binaries) simulate(t *testing.T, bug string) {
 	first := max(1, firstPlans[bug])
 	out, err := dir.run(t, bug, "dispatcher", "TestSimulation", "-simulation.plans="+maxPlans, fmt.Sprint("-simulation.seed=", first),

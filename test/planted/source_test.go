@@ -16,35 +16,35 @@ import (
 	"strings"
 )
 
-// selector is the environment variable that names the bug of a run.
+// selector is the environment variable that selects the bug of a run.
 const selector = "PLANTED_BUG"
 
-// sources are the files that bugs change, by their path in the module, with all bugs in
-// them: one build serves every run.
+// sources are the files with bugs, by their path in the module. Each contains all its bugs: one
+// build serves every run.
 type sources map[string]*source
 
-// source is a file with its bugs. A function that a bug changes gets a variant for each
-// bug and calls the one that is selected. A constant that a bug changes becomes a
-// variable, which takes the selected value when the process starts.
+// source is a file with its bugs. A function that a bug changes gets a variant for each bug, and
+// calls the selected one. A constant that a bug changes becomes a variable, which gets its value
+// at startup.
 type source struct {
 	name, text string
 	pkg        string // the name of its package
 	offset     func(token.Pos) int
-	parts      []part // in the order of the text
+	parts      []part // in source order
 }
 
-// part is what a bug can change: the body of a function or the value of a constant.
+// part is a part of a file that a bug can change: a function body or the value of a constant.
 type part struct {
-	from, to int            // in the text
+	from, to int            // offsets in the text
 	function *ast.FuncDecl  // nil for a constant
 	constant *ast.ValueSpec // nil for a function
 	variants []variant
 }
 
-// variant is the text of a part that has a bug.
+// variant is the text of a part with a bug.
 type variant struct{ bug, text string }
 
-// plant adds a bug. The error says why an edit does not apply any more.
+// plant adds a bug. It returns an error if an edit no longer applies.
 func (s sources) plant(b *bug) error {
 	texts := make(map[string]string)
 	for _, e := range b.edits {
@@ -98,7 +98,7 @@ func parse(name, text string) (*source, error) {
 	return s, nil
 }
 
-// add adds a bug: text is the file with this bug alone.
+// add adds a bug: text is the file with only this bug.
 func (s *source) add(bug, text string) error {
 	with, err := parse(s.name, text)
 	if err != nil {
@@ -133,7 +133,7 @@ type replacement struct {
 	text     string
 }
 
-// render returns the file with every bug in it.
+// render returns the file with every bug.
 func (s *source) render() string {
 	var added strings.Builder
 	edits := s.variables(&added)
@@ -152,8 +152,8 @@ func (s *source) render() string {
 	return b.String() + s.text[at:] + added.String()
 }
 
-// variables replaces the constants that have a variant, and those of the file that
-// depend on them, by variables, which it writes to added.
+// variables turns the constants that have a variant, and the constants of the file that depend on
+// them, into variables, which it writes to added.
 func (s *source) variables(added *strings.Builder) (edits []replacement) {
 	variable := make(map[string]bool)
 	changes := func(p part) (changes bool) {
@@ -182,8 +182,8 @@ func (s *source) variables(added *strings.Builder) (edits []replacement) {
 	return edits
 }
 
-// dispatch has a function call the variant that is selected, and writes the variants to
-// added. Those have its signature, in which every parameter has a name.
+// dispatch makes a function call the selected variant, and writes the variants to added. They
+// have the function's signature, with a name for every parameter.
 func (s *source) dispatch(p *part, added *strings.Builder) replacement {
 	f := p.function
 	call := f.Name.Name
@@ -207,7 +207,7 @@ func (s *source) dispatch(p *part, added *strings.Builder) replacement {
 	for i, v := range p.variants {
 		suffix := fmt.Sprint("_planted", i)
 		cases += fmt.Sprintf(" case %q: %s%s%s(%s)%s;", v.bug, before, call, suffix, strings.Join(arguments, ", "), after)
-		// The directive has errors of the compiler name the bug.
+		// The line directive makes compiler errors name the bug.
 		line := 1 + strings.Count(s.text[:p.from], "\n")
 		fmt.Fprintf(added, "\n//line %s (%s):%d\n", path.Base(s.name), v.bug, line)
 		name := s.offset(f.Name.End())
@@ -234,8 +234,8 @@ func plantedValue(value string, pairs ...string) string {
 }
 `
 
-// overlay writes the sources below dir, and returns the name of a file that has the go
-// command use them, for -overlay.
+// overlay writes the sources to dir, and returns the name of the overlay file for the -overlay
+// flag of the go command.
 func (s sources) overlay(dir string) (string, error) {
 	module, err := filepath.Abs(root)
 	if err != nil {

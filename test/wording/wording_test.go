@@ -1,7 +1,7 @@
-// Package wording checks how the project reads: no word or phrase of a list occurs in
-// comments, strings, templates, scripts, style sheets and Markdown, no line of Go and no line
-// of comments is too wide, and Markdown is wrapped at 100 columns or not at all. A line that
-// needs an exception says why in a comment that contains "wording:".
+// Package wording checks the wording and line widths of the project: no word or phrase of a list
+// occurs in comments, strings, templates, scripts, style sheets and Markdown, no line of Go and
+// no line of comments is too wide, and Markdown is wrapped at 100 columns or not at all. A
+// comment that contains "wording:" and the reason exempts its line.
 package wording
 
 import (
@@ -24,7 +24,7 @@ const (
 	root        = "../.."
 	maxColumn   = 140 // of Go, and of comments elsewhere
 	maxMarkdown = 100
-	slack       = 10 // columns that a wrapped line of Markdown may leave unused
+	slack       = 10 // columns that a wrapped line of Markdown may leave empty
 	exception   = "wording:"
 )
 
@@ -57,10 +57,10 @@ func TestWording(t *testing.T) {
 	}
 }
 
-// extensions are the kinds of files that the check reads.
+// extensions are the kinds of files that the test reads.
 var extensions = []string{".go", ".templ", ".md", ".yaml", ".yml", ".js", ".mjs", ".css", ".sh", ".txtar"}
 
-// sources returns the hand-written files, by their paths from the root.
+// sources returns the hand-written files, relative to the root.
 func sources(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -101,12 +101,12 @@ func check(name string, text []byte) []finding {
 	return append(all, checkComments(name, text)...)
 }
 
-// comment is the beginning of a line of comments. directive is the first line of a journey, which
-// cannot be wrapped.
+// comment matches the start of a comment line. directive matches the first line of a journey,
+// which cannot be wrapped.
 var comment, directive = regexp.MustCompile(`^\s*(//|/\*|\*|#) `), "// serve "
 
-// checkComments looks at the width of whole lines of comments. Code may be wider, because long
-// strings and selectors are not wrapped.
+// checkComments checks the width of whole comment lines. Code may be wider, because long strings
+// and selectors are not wrapped.
 func checkComments(name string, text []byte) (all []finding) {
 	for i, line := range strings.Split(string(text), "\n") {
 		if n := utf8.RuneCountInString(line); n > maxColumn && comment.MatchString(line) && !strings.HasPrefix(line, directive) &&
@@ -117,8 +117,7 @@ func checkComments(name string, text []byte) (all []finding) {
 	return all
 }
 
-// checkGo looks at comments and string literals: an identifier or a keyword is
-// no sentence.
+// checkGo checks comments and string literals: identifiers and keywords are not sentences.
 func checkGo(name string, text []byte) (all []finding) {
 	lines := bytes.Split(text, []byte("\n"))
 	files := token.NewFileSet()
@@ -143,8 +142,8 @@ func checkGo(name string, text []byte) (all []finding) {
 	}
 }
 
-// checkWidth does not count raw strings: they quote something else, such as JSON, or are the tag
-// of a struct's field. A directive such as go:generate cannot be wrapped.
+// checkWidth ignores raw strings, which quote other languages such as JSON or are struct tags,
+// and directives such as go:generate, which cannot be wrapped.
 func checkWidth(name string, text []byte) (all []finding) {
 	raw := rawStrings(text)
 	start := 0
@@ -164,7 +163,7 @@ func checkWidth(name string, text []byte) (all []finding) {
 	return all
 }
 
-// rawStrings returns where each raw string begins and ends.
+// rawStrings returns the range of each raw string.
 func rawStrings(text []byte) (all [][2]int) {
 	file := token.NewFileSet().AddFile("", -1, len(text))
 	var s scanner.Scanner
@@ -199,8 +198,8 @@ var (
 	noProse  = regexp.MustCompile(`^\s*($|#|\||<|>|=+$|-+$|\[[^\]]+\]:)`)
 )
 
-// checkWrapping looks at pairs of lines of one paragraph: the first is at most 100
-// columns wide, and has no room left for the next one's first word.
+// checkWrapping checks pairs of lines in a paragraph: the first is at most 100 columns wide, and
+// has no room for the first word of the next.
 func checkWrapping(name string, text []byte) (all []finding) {
 	previous, fenced := "", false
 	for i, line := range strings.Split(string(text), "\n") {
@@ -213,7 +212,7 @@ func checkWrapping(name string, text []byte) (all []finding) {
 			previous = ""
 			continue
 		}
-		// Four spaces in front of the first line of a block are code.
+		// A block whose first line is indented by four spaces is code.
 		if previous == "" && strings.HasPrefix(line, "    ") && !listItem.MatchString(line) {
 			continue
 		}
@@ -227,10 +226,11 @@ func checkWrapping(name string, text []byte) (all []finding) {
 	return all
 }
 
-// unbreakable is the first word of a line, or code or a link there, which may contain blanks.
+// unbreakable matches the first word of a line, or code or a link at its start, which may contain
+// spaces.
 var unbreakable = regexp.MustCompile("^[^\\s`[]*(`[^`]*`\\S*|\\[[^\\]]*(\\](\\([^)]*\\))?)?\\S*)?")
 
-// odd says what is wrong with a line that the next one continues.
+// odd returns what is wrong with a line that the next one continues.
 func odd(line, next string) string {
 	width := utf8.RuneCountInString(line)
 	word := unbreakable.FindString(strings.TrimSpace(next))
@@ -243,7 +243,7 @@ func odd(line, next string) string {
 	return ""
 }
 
-// TestFindings plants what each rule must find, and what it must leave alone.
+// TestFindings plants examples that each rule must find, and others that it must accept.
 func TestFindings(t *testing.T) {
 	short := "A line that ends early,\nthough the next would fit.\n"
 	wide := strings.Repeat("word ", 21) + "word\nand on.\n"

@@ -6,7 +6,7 @@ import (
 	"service/webhook"
 )
 
-// Each filter that is set can be removed by itself.
+// Each filter that is set can be removed individually.
 func TestChips(t *testing.T) {
 	v := parsed(t, Clock{Now: now}, webhook.AllDeliveryList,
 		"/deliveries?program=acme&filter[status]=failed&filter[event]=content_updated,user_created"+

@@ -30,8 +30,8 @@ func TestPrettyJSON(t *testing.T) {
 	}
 }
 
-// FuzzPrettyJSON holds that pretty JSON is the same value, unless something in
-// it was spelt out, and that no character is left that misleads.
+// FuzzPrettyJSON checks that pretty JSON has the same value, unless something in it was escaped,
+// and contains no misleading character.
 func FuzzPrettyJSON(f *testing.F) {
 	f.Add([]byte(`{"a":[1,2,{"b":"c\\"}],"d":"\u202e"}`))
 	f.Add([]byte(`[[[[[]]]]]`))

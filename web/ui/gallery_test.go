@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// childText is a child of a part.
+// childText is a child of a component.
 func childText(s string) templ.Component {
 	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
 		_, err := io.WriteString(w, templ.EscapeString(s))
@@ -26,7 +26,7 @@ func childText(s string) templ.Component {
 	})
 }
 
-// with is a part with its children.
+// with returns a component with its children.
 func with(part templ.Component, children ...templ.Component) templ.Component {
 	return templ.ComponentFunc(func(ctx context.Context, w io.Writer) error {
 		return part.Render(templ.WithChildren(ctx, templ.Join(children...)), w)
@@ -47,7 +47,7 @@ const oddText = "\"'><script>alert(1)</script>\u202egnp.exe\x00\x1b[31m\xff\u200
 
 var update = flag.Bool("update", false, "rewrite the golden page in testdata")
 
-// now is when the page is looked at.
+// now is the time of the page.
 var now = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
 
 var sections = []Section{
@@ -91,7 +91,7 @@ func galleryFrame(c Clock) Frame {
 	}
 }
 
-// gallery is a page with all the parts.
+// gallery is a page with all components.
 func gallery(t *testing.T) templ.Component {
 	c := Clock{Now: now}
 	f := galleryFrame(c)
@@ -115,7 +115,7 @@ func gallery(t *testing.T) templ.Component {
 		Column{Name: "Status", Class: "w-state"},
 		Column{Name: "ID", Class: "w-id"}, Column{Name: "Events"}, Column{Name: "When", Class: "w-time"},
 		Column{Name: "Latency", Class: "number"}), row1, row2))
-	// fields that the other form does not have
+	// fields that the other form lacks
 	wrong := parsed(t, c, webhook.IncidentList, "/incidents?filter[stauts]=x&filter[closed_by]=unknown")
 	set := parsed(t, c, webhook.DeliveryList,
 		"/deliveries?program=acme&span=24h&filter[status]=failed,retryable&filter[response_status]=5xx&sort=-created_at")
@@ -169,14 +169,14 @@ func gallery(t *testing.T) templ.Component {
 	)
 }
 
-// betweenTags is where a page can be divided into lines without changing what
-// it shows: not within a body's text, whose pieces are spans.
+// betweenTags matches where a line break does not change the display: not within a body's text,
+// whose tokens are spans.
 var betweenTags = strings.NewReplacer("><div", ">\n<div", "><section", ">\n<section", "><p", ">\n<p", "><li", ">\n<li", "><form",
 	">\n<form",
 	"><tr", ">\n<tr", "><td", ">\n<td", "><symbol", ">\n<symbol", "><meta", ">\n<meta", "><details", ">\n<details", "><rect", ">\n<rect",
 	"><label", ">\n<label")
 
-// TestGallery holds all the parts in one page, which the browser looks at too.
+// TestGallery renders all components on one page, which a browser test uses too.
 func TestGallery(t *testing.T) {
 	var b bytes.Buffer
 	if err := gallery(t).Render(t.Context(), &b); err != nil {

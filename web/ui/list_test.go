@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// parsed is the listing that an address asks for.
+// parsed returns the listing of an address.
 func parsed(t *testing.T, c Clock, l *webhook.List, target string) *Listing {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
@@ -24,13 +24,13 @@ func parsed(t *testing.T, c Clock, l *webhook.List, target string) *Listing {
 func TestListing(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
-		t.Fatal(err) // the binary brings its own
+		t.Fatal(err) // the binary embeds the time zones
 	}
 	list := webhook.DeliveryList
 	for _, tt := range []struct {
 		query string
-		want  string // what the list is asked for, in the API's own words
-		fault string // the parameter that is wrong
+		want  string // the query in the words of the API
+		fault string // the invalid parameter
 		page  string // the address of the page at the cursor c
 	}{
 		{"", "", "", "/deliveries?page[cursor]=c"},
@@ -45,7 +45,7 @@ func TestListing(t *testing.T) {
 		{"span=24h&filter[created_at.from]=&filter[created_at.to]=", "filter[created_at.from]=2026-03-03T05:06:07.089Z", "", ""},
 		{"span=2d", "", "span", ""},
 		{"filter[created_at.from]=2026-03-04T01:00", "filter[created_at.from]=2026-03-04T00:00:00.000Z", "", ""},
-		// not as our own form spells it: read as the API does
+		// not in our own form's spelling: parsed like the API does
 		{"filter[created_at][from]=2026-03-04T01:00:30", "", "filter[created_at.from]", ""},
 		{"filter[created_at.to]=2026-03-04T00:00:00Z", "filter[created_at.to]=2026-03-04T00:00:00.000Z", "", ""},
 		{"filter[stauts]=failed", "", "filter[stauts]", ""},

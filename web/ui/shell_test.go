@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestShellQuotes asks a real shell what it makes of a quoted argument.
+// TestShellQuotes checks quoted arguments with a real shell.
 func TestShellQuotes(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {

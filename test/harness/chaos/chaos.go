@@ -1,6 +1,6 @@
-// Package chaos puts load on a service while a test disturbs it, for example by killing
-// it. Then it compares what the service has stored with a ledger of everything that the
-// service acknowledged and everything that arrived.
+// Package chaos puts load on a service while a test disturbs it, for example by killing it. Then
+// it compares the stored data with a ledger of everything that the service acknowledged and
+// everything that arrived.
 package chaos
 
 import (

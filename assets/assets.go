@@ -1,15 +1,15 @@
-// Package assets holds the files that the admin pages load. They are
-// embedded in the binary. Their names contain a hash of their content, so a
-// browser may cache them permanently and never shows an old one.
+// Package assets has the files that the admin pages load. They are embedded in the binary. Their
+// names contain a hash of their content, so that browsers can cache them permanently and never
+// show an old version.
 //
-// The sources are style.css and the folders src (ours) and vendor (others',
-// byte for byte as published). What is served is in dist, which
+// The sources are style.css and the folders src (this project's) and vendor (third-party files,
+// unchanged).
 //
 //	go generate ./assets
 //
-// makes of them: one style sheet and one script, bundled and minified by
-// esbuild, which go.mod pins. It is committed, so that building the binary
-// needs nothing but Go.
+// generates the served files in dist: one style sheet and one script, bundled and minified by
+// esbuild, whose version go.mod pins. They are committed, so that building the binary needs only
+// Go.
 package assets
 
 //go:generate go tool esbuild src/app.js src/style.css favicon.svg --bundle --minify --outdir=dist --outbase=src --entry-names=[name] --loader:.svg=copy --format=esm --target=es2022,chrome123,firefox121,safari17.5 --legal-comments=none --log-level=warning
@@ -29,7 +29,7 @@ import (
 //go:embed dist
 var files embed.FS
 
-// Prefix is the path that all assets are served under.
+// Prefix is the path prefix of all assets.
 const Prefix = "/assets/"
 
 var contentTypes = map[string]string{
@@ -49,15 +49,15 @@ type Assets struct {
 type file struct {
 	contentType string
 	plain       []byte
-	gzipped     []byte // nil when it would not be smaller
+	gzipped     []byte // nil unless it is smaller
 }
 
-// New reads the embedded files, and compresses them once.
+// New reads and compresses the embedded files.
 func New() *Assets {
 	a := &Assets{paths: make(map[string]string), files: make(map[string]*file)}
 	entries, err := files.ReadDir("dist")
 	if err != nil {
-		panic(err) // what is embedded can be read
+		panic(err) // embedded files are always readable
 	}
 	for _, e := range entries {
 		content, err := files.ReadFile("dist/" + e.Name())
@@ -84,7 +84,7 @@ func (a *Assets) Add(name string, content []byte) {
 	a.paths[name], a.files[at] = at, f
 }
 
-// compress never fails: a bytes.Buffer takes all, and the level is a right one.
+// compress gzips content. It cannot fail: writing to a bytes.Buffer does not, and the level is valid.
 func compress(content []byte) []byte {
 	var b bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -93,8 +93,8 @@ func compress(content []byte) []byte {
 	return b.Bytes()
 }
 
-// Path returns the path that a file is served at: its name with the hash of
-// its content. It panics when there is no such file.
+// Path returns the path at which a file is served: its name with the hash of its content. It
+// panics if there is no such file.
 func (a *Assets) Path(name string) string {
 	p, ok := a.paths[name]
 	if !ok {
@@ -103,8 +103,8 @@ func (a *Assets) Path(name string) string {
 	return p
 }
 
-// ServeHTTP answers a GET or HEAD of a file's path, and 404 for any other path,
-// that of a file's earlier content too.
+// ServeHTTP serves a file for GET and HEAD, and responds 404 for any other path, including that
+// of an earlier version.
 func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := a.files[r.URL.Path]
 	if f == nil {
@@ -130,12 +130,12 @@ func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	w.Write(body) // if this fails the client has gone
+	w.Write(body) // fails only if the client has disconnected
 }
 
-// AcceptsGzip says whether a request takes a gzipped answer (RFC 9110, 12.5.3):
-// its Accept-Encoding names gzip, or all by a star, with a weight that is not
-// zero. What is said of gzip itself counts more.
+// AcceptsGzip reports whether a request accepts a gzipped response (RFC 9110, 12.5.3): its
+// Accept-Encoding contains gzip or * with a weight other than zero. The weight of gzip takes
+// precedence.
 func AcceptsGzip(h http.Header) bool {
 	star := false
 	for _, field := range h.Values("Accept-Encoding") {

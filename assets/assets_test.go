@@ -58,8 +58,7 @@ func TestEveryFileIsServedUnderItsHash(t *testing.T) {
 	}
 }
 
-// checkCompressed checks that a client that accepts gzip gets the content that
-// way.
+// checkCompressed checks that a client that accepts gzip gets the content compressed.
 func checkCompressed(t *testing.T, a *Assets, path string, want []byte) {
 	t.Helper()
 	zipped := get(a, "GET", path, "br, gzip")

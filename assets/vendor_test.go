@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestVendoredFilesAreAsPublished holds the files of others against the table
-// of vendor/README.md.
+// TestVendoredFilesAreAsPublished compares third-party files with the checksums in
+// vendor/README.md.
 func TestVendoredFilesAreAsPublished(t *testing.T) {
 	readme, err := os.ReadFile("vendor/README.md")
 	if err != nil {
@@ -37,8 +37,8 @@ func TestVendoredFilesAreAsPublished(t *testing.T) {
 	}
 }
 
-// TestBundleTellsNoPlaces holds that what is served names no file of the
-// machine that it was made on, nor a map that does.
+// TestBundleTellsNoPlaces checks that the bundle contains neither paths of the build machine nor
+// a source map.
 func TestBundleTellsNoPlaces(t *testing.T) {
 	a := New()
 	for name, path := range a.paths {

@@ -63,7 +63,7 @@ func TestDeliveryView(t *testing.T) {
 	if diff := cmp.Diff(again, got); diff != "" {
 		t.Errorf("redeliveries (-want +got):\n%s", diff)
 	}
-	// Its events can be removed before the delivery.
+	// Retention can remove its events before the delivery.
 	if err := s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }); err != nil {
 		t.Fatal(err)
 	}

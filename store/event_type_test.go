@@ -115,7 +115,8 @@ func TestEventTypes(t *testing.T) {
 		t.Error("the catalog still has the deleted type")
 	}
 
-	// What was checked against the deleted type is refused, even if there is a new one.
+	// A write that was checked against the deleted type is refused, even if there is a new type
+	// of that name.
 	again, created, err := putType(s, eventType(t, name, `{"type":"integer"}`))
 	if err != nil || !created || again.ID <= put.ID {
 		t.Fatalf("create again: got %+v, %t, %v", again, created, err)
@@ -196,7 +197,7 @@ func TestEventTypeLimits(t *testing.T) {
 	}
 }
 
-// A file, or a built-in event type of a newer version, takes precedence. What cannot be used
+// A file, or a built-in event type of a newer version, takes precedence. An unusable event type
 // can be replaced.
 func TestUnusedEventTypes(t *testing.T) {
 	dir := t.TempDir()
@@ -303,7 +304,7 @@ func has(t testing.TB, s *Store, name string) bool {
 	return n > 0
 }
 
-// Of two changes at the same time each is checked against the other.
+// Two concurrent changes are each checked against the other.
 func TestEventTypeChangesConcurrently(t *testing.T) {
 	s, catalog := openTypes(t, t.TempDir())
 	_, _, err := putType(s, eventType(t, "order.shipped", `{"enum":[0]}`))

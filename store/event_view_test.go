@@ -91,7 +91,7 @@ func TestAllEventsBounded(t *testing.T) {
 	}
 }
 
-// TestEventView reads an event with its deliveries, and the subscriptions that wait for it.
+// TestEventView reads an event with its deliveries and waiting subscriptions.
 func TestEventView(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -135,8 +135,8 @@ func TestEventView(t *testing.T) {
 	}
 }
 
-// The result of an event counts each subscription once, by its newest delivery, and those
-// that have yet to come to it.
+// The result of an event counts each subscription once, by its newest delivery, and the
+// subscriptions that have not reached the event yet.
 func TestEventResults(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

@@ -109,7 +109,7 @@ func TestSearchEvents(t *testing.T) {
 	if len(paged) != 4 || cursor != "" || paged[3].ID != all.Events[3].ID {
 		t.Errorf("paged: got %d events, then cursor %q", len(paged), cursor)
 	}
-	// When the time is over, the search returns a cursor to continue.
+	// After its maximum duration, the search returns a cursor to continue.
 	found, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "none", Limit: 1})
 	if err != nil || found.Read != searchStep || found.More == "" {
 		t.Errorf("no time: read %d, more %q, %v", found.Read, found.More, err)

@@ -78,7 +78,7 @@ func describeProgram(t *testing.T, s *Store, p *filledProgram) described {
 	tokens, _, err := s.Tokens().Page(t.Context(), p.id, query(t, webhook.TokenList, "page[size]=100"))
 	must(t, err)
 	for i := range tokens {
-		tokens[i].UsedAt = time.Time{} // that is below
+		tokens[i].UsedAt = time.Time{} // compared below
 	}
 	d.put("tokens", tokens)
 	for id, secret := range p.tokens {

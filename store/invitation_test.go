@@ -60,7 +60,8 @@ func TestRoles(t *testing.T) {
 	})
 }
 
-// An invitation makes one admin, with its address and role, and ends in each way that it can.
+// An invitation creates one admin with its address and role. It ends when it is accepted,
+// replaced, revoked or expired, or when its creator is no longer an owner.
 func TestInvitations(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")

@@ -348,8 +348,8 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 	return f, err
 }
 
-// streams returns what is to be walked along, in the way that is chosen; of a set,
-// the rows that the filters let through.
+// streams returns the streams of the first choice that is cheap enough. A stream of a set has
+// only its matching rows.
 func (l *deliveryList) streams() ([]stream, error) {
 	if err := l.narrow(); err != nil {
 		return nil, err

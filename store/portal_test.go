@@ -59,7 +59,7 @@ func TestPortalLink(t *testing.T) {
 			_, _, err := portalSession(t, s, wrong, "")
 			wantMistake(t, err, webhook.CodeNotFound)
 		}
-		for range 2 { // looking at it uses nothing up
+		for range 2 { // reading the link does not use it up
 			if got, good, err := s.Portal().Link(t.Context(), code); !good || err != nil || got != l {
 				t.Errorf("got %+v, %v, %v", got, good, err)
 			}

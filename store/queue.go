@@ -190,10 +190,10 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	return q, err
 }
 
-// fillQueues reads what is in neither the subscriptions' nor the deliveries' rows, with one
-// query for all queues, so that startup stays fast with very many. which must select the rows
-// of these queues in the other tables. Subscriptions created or deleted since their rows were
-// read are ignored.
+// fillQueues reads what is in neither the subscriptions' nor the deliveries' rows, with one query
+// for all queues, so that startup stays fast with very many. The condition which must select the
+// rows of these queues in the other tables. Subscriptions created or deleted since their rows
+// were read are ignored.
 func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	if err := s.fillInterests(ctx, queues, which, args); err != nil {
 		return err

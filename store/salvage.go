@@ -192,8 +192,8 @@ func (s Events) Missing(ctx context.Context, programID string, ids []string) (mi
 const selectMissing = `SELECT x.value FROM json_each(?2) x
 	WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ?1 AND e.id = x.value) ORDER BY x.key`
 
-// Record is what is compared between two services of a record that is not an event. It contains
-// no secret.
+// Record is the part of a record other than an event that is compared between two services. It
+// contains no secret.
 type Record struct {
 	Kind      string    `json:"kind"` // program, subscription, token or admin
 	ID        string    `json:"id"`

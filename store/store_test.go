@@ -50,7 +50,7 @@ func openDir(t testing.TB, dir string) *Store {
 	return s
 }
 
-// dictionary is that of the embedded event types.
+// dictionary is the dictionary of the embedded event types.
 var dictionary = sync.OnceValue(func() []byte {
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {

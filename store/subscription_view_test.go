@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// anySubscription is a row of the list over all programs as a plain model has it.
+// anySubscription is a row of the list over all programs in a simple model.
 type anySubscription struct {
 	id, program, url, status, event string
 	active, deleted, lost           bool

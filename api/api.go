@@ -14,6 +14,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -102,6 +103,7 @@ type API struct {
 	batchSize         int
 	timeout           time.Duration
 	inFlight          inFlightKeys
+	baseURL           string
 	rateLimit         int // default of programs, 0 for no limit
 	platformRateLimit int // 0 for no limit
 	programLimiter    *rateLimiter
@@ -143,7 +145,7 @@ func newAPI(cfg Config) *API {
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
 		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(), forwarder: newForwarder(),
 		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
-		rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
+		baseURL: cmp.Or(cfg.BaseURL, exampleBaseURL), rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
 		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
 	}
 	if a.registry == nil {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // for the page and its style
 	"encoding/json"
 	"fmt"
@@ -37,12 +38,13 @@ const (
 	referenceStylePath = "/docs/style.css"
 )
 
+// exampleBaseURL stands for the address of the service where none is configured.
+const exampleBaseURL = "https://service.example"
+
 // documents returns functions that return the OpenAPI document and the reference page.
 // Each is rendered on first use, and again after a change of the catalog.
 func documents(catalog *webhook.Catalog, baseURL string) (document, reference func() *file) {
-	if baseURL == "" {
-		baseURL = "https://service.example"
-	}
+	baseURL = cmp.Or(baseURL, exampleBaseURL)
 	document = perVersion(catalog, func() *file {
 		return &file{"application/json; charset=utf-8", "", openapiDocument(catalog)}
 	})

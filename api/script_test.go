@@ -250,6 +250,8 @@ func form(name string) string {
 		return `svc_[A-Za-z0-9]{6}`
 	case strings.HasPrefix(name, "etag"):
 		return `"[A-Za-z0-9_-]{22}"`
+	case name == "link":
+		return `[A-Za-z0-9_-]{43}`
 	case strings.HasPrefix(name, "cursor"):
 		return `[A-Za-z0-9_-]{20,}`
 	}

@@ -375,6 +375,7 @@ var (
 		"DELETE FROM response_use WHERE program_id = ?1 AND ?2 > 0",
 		"DELETE FROM portal_links WHERE program_id = ?1 AND hash IN (SELECT hash FROM portal_links WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM portal_sessions WHERE program_id = ?1 AND hash IN (SELECT hash FROM portal_sessions WHERE program_id = ?1 LIMIT ?2)",
+		"DELETE FROM shares WHERE program_id = ?1 AND hash IN (SELECT hash FROM shares WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM stats WHERE program_id = ?1 AND (subscription_id, span, at) IN (SELECT subscription_id, span, at FROM stats " +
 			"WHERE program_id = ?1 LIMIT ?2)",
 	}

@@ -247,7 +247,7 @@ const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(js
 var otherTables = []string{
 	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
 	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations", "passkeys",
-	"portal_links", "portal_sessions", "audit_anchor",
+	"portal_links", "portal_sessions", "shares", "audit_anchor",
 }
 
 // columns returns the columns of the table in a database.

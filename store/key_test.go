@@ -165,7 +165,8 @@ var inTheClear = []string{
 	"idempotency_keys.request", "responses.body",
 	"sessions.hash", // of 256 random bits
 	"settings.value checked_at", "settings.value clock",
-	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "tokens.hash", // of 256 random bits
+	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "shares.hash", "tokens.hash", // of 256 random bits
+	"passkeys.credential", "passkeys.public_key",
 	"audit.salt", "audit.digest", "audit.hash", "audit_anchor.hash",
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -58,6 +59,7 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 	p.attempts(t, s)
 	p.rest(t, s)
 	p.portal(t, s)
+	p.share(t, s)
 	return p
 }
 
@@ -72,6 +74,18 @@ func (p *filledProgram) portal(t *testing.T, s *Store) {
 		if err == nil {
 			_, _, err = w.BeginPortalSession(code, "203.0.113.9", "Browser of "+p.id, "")
 		}
+		return err
+	}))
+}
+
+// share adds an open link to a delivery.
+func (p *filledProgram) share(t *testing.T, s *Store) {
+	t.Helper()
+	q, _ := webhook.DeliveryList.Parse(url.Values{})
+	all, _, err := s.Deliveries().PageProgram(t.Context(), p.id, &q)
+	must(t, err)
+	must(t, s.Write(t.Context(), func(w Write) error {
+		_, _, err := w.Share(p.id, all[0].ID)
 		return err
 	}))
 }

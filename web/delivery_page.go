@@ -35,6 +35,7 @@ type deliveryRecord struct {
 	last     int    // number of the last attempt with a response, 0 for none
 	curl     string // repeats the request
 	api      string // reads the same delivery over the API
+	shares   []webhook.Share
 }
 
 // attemptRecord is an attempt and its differences from the previous one.
@@ -93,6 +94,9 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 		}
 	}
 	d.curl = d.asCurl()
+	if d.shares, err = h.store.Deliveries().Shares(r.Context(), d.ID); err != nil {
+		return nil, err
+	}
 	d.api = h.curl.Command("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")
 	return d, nil
 }

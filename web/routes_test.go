@@ -75,12 +75,20 @@ func furnish(t *testing.T) *furnished {
 		invited, code, err = sw.CreateInvitation(f.owner.ID, "cy@example.com", webhook.RoleViewer)
 		return err
 	}))
+	var link webhook.Share
+	var shared string
+	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		link, shared, err = sw.Share("acme", failed.ID)
+		return err
+	}))
 	f.paths = map[string]string{
-		"/sign-in/{code}":     "/sign-in/" + strings.Repeat("A", 43),
-		"/setup/{code}":       "/setup/" + strings.Repeat("A", 43),
-		"/invitation/{code}":  "/invitation/" + code,
-		"/incidents/{id}":     incidentPath(incidents[0].ID),
-		"/subscriptions/{id}": subscriptionPath(l.sub.ID),
+		"/sign-in/{code}":                             "/sign-in/" + strings.Repeat("A", 43),
+		"/setup/{code}":                               "/setup/" + strings.Repeat("A", 43),
+		"/shared/{code}":                              "/shared/" + shared,
+		"/deliveries/{id}/shares/{share}/revoke":      deliveryPath(failed.ID) + "/shares/" + link.ID + "/revoke",
+		"/invitation/{code}":                          "/invitation/" + code,
+		"/incidents/{id}":                             incidentPath(incidents[0].ID),
+		"/subscriptions/{id}":                         subscriptionPath(l.sub.ID),
 		"/subscriptions/{id}/replays/{replay}/cancel": subscriptionPath(l.sub.ID) + "/replays/" + replay.ID + "/cancel",
 		// No dispatcher runs, so these would wait.
 		"/subscriptions/{id}/ping":                    subscriptionPath(deleted.ID) + "/ping",
@@ -236,10 +244,14 @@ func TestRoleOfEachRoute(t *testing.T) {
 // anything but the visitor's own account.
 func TestRolesOfRoutes(t *testing.T) {
 	want := map[webhook.Role][]string{
-		anyone: {"/invitation/{code}", "/setup/{code}", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback", "/sign-in/passkey", "/sign-in/{code}"},
+		anyone: {
+			"/invitation/{code}", "/setup/{code}", "/shared/{code}", "/sign-in", "/sign-in/oidc", "/sign-in/oidc/callback",
+			"/sign-in/passkey", "/sign-in/{code}",
+		},
 		operator: {
 			"/bulk-runs/{id}/cancel", "/deliveries/cancel", "/deliveries/cancel/count", "/deliveries/redeliver", "/deliveries/redeliver/count",
-			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/events/publish", "/subscriptions/check-url", "/subscriptions/new",
+			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/deliveries/{id}/share",
+			"/deliveries/{id}/shares/{share}/revoke", "/events/publish", "/subscriptions/check-url", "/subscriptions/new",
 			"/subscriptions/{id}/delete", "/subscriptions/{id}/edit", "/subscriptions/{id}/pause", "/subscriptions/{id}/ping",
 			"/subscriptions/{id}/probe", "/subscriptions/{id}/replay", "/subscriptions/{id}/replays/{replay}/cancel",
 			"/subscriptions/{id}/resume", "/subscriptions/{id}/rotate-secret", "/subscriptions/{id}/test",

@@ -145,6 +145,7 @@ type pages struct {
 	search        *searchPages
 	subscriptions *subscriptionPages
 	deliveries    *deliveryPages
+	shared        *sharedPages
 	bulkRuns      *bulkRunPages
 	events        *eventPages
 	eventTypes    *eventTypePages
@@ -190,6 +191,7 @@ func New(cfg Config) *Web {
 		search:        &searchPages{shared},
 		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce), portalCodes: newCodes(onceLife, maxPortalOnce)},
 		deliveries:    &deliveryPages{shared},
+		shared:        &sharedPages{site: shared, limiter: throttle},
 		bulkRuns:      &bulkRunPages{shared},
 		events:        &eventPages{shared},
 		eventTypes:    &eventTypePages{shared},
@@ -303,6 +305,7 @@ func (w *Web) routes() []route {
 		{oidc.CallbackPath, anyone, pageRoute, by{get: p.signIn.endIdentity}},
 		{"/sign-in/{code}", anyone, pageRoute, by{get: p.signIn.showLink, post: p.signIn.useLink}},
 		{"/invitation/{code}", anyone, pageRoute, by{get: p.signIn.showInvitation, post: p.signIn.acceptInvitation}},
+		{webhook.SharePath + "{code}", anyone, pageRoute, by{get: p.shared.show}},
 		{"/sign-out", viewer, pageRoute, by{post: p.signIn.signOut}},
 
 		{"/{$}", viewer, pageRoute, by{get: p.overview.show}},
@@ -352,6 +355,8 @@ func (w *Web) deliveryRoutes() []route {
 		{"/deliveries/{id}/body.json.txt", viewer, pageRoute, by{get: p.deliveries.body}},
 		{"/deliveries/{id}/attempts/{number}/body.txt", viewer, pageRoute, by{get: p.deliveries.attemptBody}},
 		{"/deliveries/{id}/redeliver", operator, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
+		{"/deliveries/{id}/share", operator, pageRoute, by{post: p.deliveries.share}},
+		{"/deliveries/{id}/shares/{share}/revoke", operator, pageRoute, by{post: p.deliveries.revokeShare}},
 		{"/deliveries/{id}/cancel", operator, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
 
 		{"/bulk-runs", viewer, pageRoute, by{get: p.bulkRuns.list}},

@@ -22,6 +22,8 @@ const (
 	ActionSubscriptionExport       Action = "subscription.export"
 	ActionDeliveryRedeliver        Action = "delivery.redeliver"
 	ActionDeliveryCancel           Action = "delivery.cancel"
+	ActionDeliveryShare            Action = "delivery.share"
+	ActionDeliveryRevokeShare      Action = "delivery.revoke_share"
 	ActionDeliveryExport           Action = "delivery.export"
 	ActionEventPublish             Action = "event.publish"
 	ActionEventExport              Action = "event.export"
@@ -66,7 +68,8 @@ var actions = [...]Action{
 	ActionSubscriptionCreate, ActionSubscriptionUpdate, ActionSubscriptionPause, ActionSubscriptionResume, ActionSubscriptionPing,
 	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay,
 	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
-	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryExport, ActionEventPublish, ActionEventExport,
+	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryShare, ActionDeliveryRevokeShare,
+	ActionDeliveryExport, ActionEventPublish, ActionEventExport,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,

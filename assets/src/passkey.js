@@ -60,9 +60,9 @@ if (creating) {
   });
 }
 
-// The form to sign in with. The button asks for a passkey; meanwhile the browser offers
-// passkeys in the field of the email address, if it can (conditional mediation). A
-// challenge ends after 5 minutes, so the offer is renewed before that.
+// The form to sign in with. The button asks for a passkey. Until it is pressed, the browser
+// offers passkeys in the field of the email address, if it can (conditional mediation).
+// A challenge ends after 5 minutes, so the offer is renewed before that.
 const signingIn = supported && document.querySelector("form[data-passkey-sign-in]");
 if (signingIn) {
   const fault = signingIn.querySelector("[data-passkey-fault]");

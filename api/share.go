@@ -1,0 +1,49 @@
+package api
+
+import (
+	"net/http"
+
+	"service/store"
+	"service/webhook"
+)
+
+// shareRecord is a link to a delivery in the API.
+type shareRecord struct {
+	ID         string    `json:"id"`
+	DeliveryID string    `json:"delivery_id"`
+	URL        string    `json:"url"`
+	CreatedAt  timestamp `json:"created_at"`
+	ExpiresAt  timestamp `json:"expires_at"`
+}
+
+// revokedShares is how many links were revoked.
+type revokedShares struct {
+	Revoked int `json:"revoked"`
+}
+
+// share creates a read-only link to a delivery. Only its response has the URL.
+func (h deliveryHandlers) share(req *request) (answer, error) {
+	if err := req.requireNoBody(); err != nil {
+		return answer{}, err
+	}
+	return h.api.create(req, func(w store.Write) (answer, error) {
+		sh, code, err := w.Share(req.program(), req.delivery.ID)
+		if err == nil {
+			err = req.audit(w, webhook.ActionDeliveryShare, req.program(), sh.DeliveryID, "as "+sh.ID)
+		}
+		r := shareRecord{sh.ID, sh.DeliveryID, h.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}
+		return answer{status: http.StatusCreated, data: r}, err
+	})
+}
+
+// revokeShares ends all links to a delivery.
+func (h deliveryHandlers) revokeShares(req *request) (answer, error) {
+	var did revokedShares
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		if did.Revoked, err = w.RevokeShares(req.program(), req.delivery.ID); err != nil || did.Revoked == 0 {
+			return err
+		}
+		return req.audit(w, webhook.ActionDeliveryRevokeShare, req.program(), req.delivery.ID, webhook.Count(did.Revoked, "link"))
+	})
+	return answer{data: did}, err
+}

@@ -1,0 +1,122 @@
+package store
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/webhook"
+)
+
+// share creates a link to a delivery.
+func share(t *testing.T, s *Store, programID, deliveryID string) (sh webhook.Share, code string) {
+	t.Helper()
+	mustWrite(t, s, func(w Write) (err error) {
+		sh, code, err = w.Share(programID, deliveryID)
+		return err
+	})
+	return sh, code
+}
+
+// aDelivery returns the id of a delivery of a program.
+func aDelivery(t *testing.T, s *Store, programID string) string {
+	t.Helper()
+	var id string
+	must(t, s.db.Scan(t.Context(), "SELECT d.id FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id "+
+		"WHERE s.program_id = ? ORDER BY d.num LIMIT 1", []any{programID}, &id))
+	return longID(id)
+}
+
+func wantShared(t *testing.T, s *Store, code string, want bool) {
+	t.Helper()
+	d, sh, open, err := s.Deliveries().Shared(t.Context(), code)
+	if err != nil || open != want || open && (d.ID != sh.DeliveryID || d.ProgramID != sh.ProgramID) {
+		t.Errorf("the link of %q to %q: open %v, %v; want %v", sh.ProgramID, sh.DeliveryID, open, err, want)
+	}
+}
+
+func TestShares(t *testing.T) {
+	s := open(t)
+	fillProgram(t, s, "one")
+	fillProgram(t, s, "two")
+	id := aDelivery(t, s, "one")
+	for _, wrong := range [][2]string{{"two", id}, {"one", webhook.NewID()}, {"nowhere", id}, {"one", ""}} {
+		err := s.Write(t.Context(), func(w Write) error {
+			_, _, err := w.Share(wrong[0], wrong[1])
+			return err
+		})
+		wantMistake(t, err, webhook.CodeNotFound)
+	}
+	before, err := s.Deliveries().Shares(t.Context(), id)
+	must(t, err)
+	first, code := share(t, s, "one", id)
+	_, second := share(t, s, "one", id)
+	if n := count(t, s, "SELECT count(*) FROM shares WHERE instr(hash || id || delivery_id, ?) > 0", code); n != 0 {
+		t.Error("the code is stored")
+	}
+	wantShared(t, s, code, true)
+	wantShared(t, s, second, true)
+	for _, guess := range []string{"", code[1:], code + "A", id, first.ID} {
+		wantShared(t, s, guess, false)
+	}
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.RevokeShare(aDelivery(t, s, "two"), first.ID)
+		return err
+	}), webhook.CodeNotFound)
+	mustWrite(t, s, func(w Write) error {
+		_, err := w.RevokeShare(id, first.ID)
+		return err
+	})
+	wantShared(t, s, code, false)
+	wantShared(t, s, second, true)
+	mustWrite(t, s, func(w Write) error {
+		if n, err := w.RevokeShares("two", id); n != 0 || err != nil {
+			t.Errorf("of another program: %d, %v", n, err)
+		}
+		n, err := w.RevokeShares("one", id)
+		if n != len(before)+1 {
+			t.Errorf("revoked %d", n)
+		}
+		return err
+	})
+	wantShared(t, s, second, false)
+	// The newest links stay.
+	mustWrite(t, s, func(w Write) error {
+		for range webhook.MaxShares {
+			if _, code, err = w.Share("one", id); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if n := count(t, s, "SELECT count(*) FROM shares WHERE program_id = 'one'"); n != webhook.MaxShares {
+		t.Errorf("%d links are kept", n)
+	}
+	wantShared(t, s, code, true)
+	// They end when the program is being erased.
+	mustWrite(t, s, func(w Write) error {
+		_, err := w.EraseProgram("one")
+		return err
+	})
+	wantShared(t, s, code, false)
+}
+
+func TestSharesExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		fillProgram(t, s, "one")
+		_, code := share(t, s, "one", aDelivery(t, s, "one"))
+		time.Sleep(webhook.ShareLife - time.Second)
+		wantShared(t, s, code, true)
+		time.Sleep(time.Second)
+		wantShared(t, s, code, false)
+		all, err := s.Deliveries().Shares(t.Context(), aDelivery(t, s, "one"))
+		if err != nil || len(all) != 0 {
+			t.Errorf("%d links are listed, %v", len(all), err)
+		}
+		share(t, s, "one", aDelivery(t, s, "one"))
+		if n := count(t, s, "SELECT count(*) FROM shares"); n != 1 {
+			t.Errorf("%d links are stored", n)
+		}
+	})
+}

@@ -1,0 +1,106 @@
+package web
+
+import (
+	"net/http"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// sharedPages show a delivery to anyone who has a link to it.
+type sharedPages struct {
+	*site
+	limiter *tryLimiter
+}
+
+// shareLimit limits invalid links of a network. Links cannot be guessed: it bounds the work
+// of looking them up.
+func shareLimit() limit { return limit{"share", 30, 10 * time.Second} }
+
+// show shows a delivery as the API does to its partner: no bodies or headers of responses,
+// no facts for admins, and of the URL only the host.
+func (h *sharedPages) show(r *request) (response, error) {
+	network := limitKey{shareLimit(), webhook.Network(addressOf(r)).String()}
+	if wait := h.limiter.allow(network); wait > 0 {
+		return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", retryAfter: wait,
+			text: "Try again in " + ui.Duration(wait+time.Second) + "."}
+	}
+	view, share, open, err := h.store.Deliveries().Shared(r.Context(), r.PathValue("code"))
+	if err != nil {
+		return response{}, err
+	}
+	if !open {
+		return response{}, &problem{
+			status: http.StatusNotFound, title: "This link is not valid",
+			text: "A link to a delivery works for 7 days, and can be revoked. Ask the person who sent it for a new one.",
+		}
+	}
+	h.limiter.refund(network)
+	return response{page: sharedPage(h.frame(r, "Delivery"), newSharedDelivery(&view), share.ExpiresAt), secret: true}, nil
+}
+
+// newSharedDelivery returns a delivery without what only admins may see.
+func newSharedDelivery(view *store.DeliveryView) *deliveryRecord {
+	d := &deliveryRecord{DeliveryView: *view}
+	d.Attempts = nil
+	d.ReplayID, d.Redeliveries = "", nil
+	for _, a := range view.Attempts {
+		d.attempts = append(d.attempts, attemptRecord{Attempt: webhook.Attempt{
+			Number: a.Number, StartedAt: a.StartedAt, Duration: a.Duration, Result: a.Result, ResponseStatus: a.ResponseStatus, Error: a.Error,
+		}})
+	}
+	if d.EventJSON != nil {
+		d.body = webhook.AppendBody(nil, d.ID, d.SubscriptionID, d.ProgramID, d.EventJSON)
+	}
+	return d
+}
+
+// sharedOutcome says how an attempt ended, as the API does.
+func sharedOutcome(a *webhook.Attempt) string {
+	if a.Error != webhook.ErrorNone {
+		return a.Error.Detail()
+	}
+	return outcomeText(a)
+}
+
+// share creates a link to a delivery, and shows it once.
+func (h *deliveryPages) share(r *request) (response, error) {
+	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	var sh webhook.Share
+	var code string
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if sh, code, err = sw.Share(view.ProgramID, view.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionDeliveryShare, view.ProgramID, view.ID, "as "+sh.ID))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	link := h.cfg.BaseURL + webhook.SharePath + code
+	return response{page: createdSharePage(h.frame(r, "Link to the delivery"), &sh, link), secret: true}, nil
+}
+
+// revokeShare ends a link to a delivery.
+func (h *deliveryPages) revokeShare(r *request) (response, error) {
+	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
+	if err == nil {
+		err = h.store.Write(r.Context(), func(sw store.Write) error {
+			sh, err := sw.RevokeShare(view.ID, r.PathValue("share"))
+			if err != nil {
+				return err
+			}
+			return sw.Audit(r.entry(webhook.ActionDeliveryRevokeShare, view.ProgramID, view.ID, sh.ID))
+		})
+	}
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: deliveryPath(view.ID) + "#shares", note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Link revoked. It no longer works."}}, nil
+}

@@ -1,0 +1,131 @@
+package web
+
+import (
+	"bytes"
+	"html"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+var sharedLink = regexp.MustCompile(`https://service\.example(/shared/[A-Za-z0-9_-]{43})`)
+
+// shareDelivery shares a delivery on its page, and returns the path of the link.
+func (v visitor) shareDelivery(id string) string {
+	v.t.Helper()
+	p := v.send(deliveryPath(id)+"/share", "x", "y")
+	p.want(v.t, 200, "won't be shown again")
+	found := sharedLink.FindStringSubmatch(p.body)
+	if found == nil {
+		v.t.Fatalf("no link:\n%s", p.body)
+	}
+	return found[1]
+}
+
+// sharedFixture is a delivery with canaries: what only admins may see.
+func sharedFixture(t *testing.T) (w *Web, v visitor, id string) {
+	t.Helper()
+	w = testWeb(t, nil)
+	v = visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com/canary-path?key="+urlCanary)
+	l.publish("content_published", `"visible <b> body"`)
+	c := l.form()
+	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 503, Result: webhook.ResultRetryable,
+		ResponseHeader: "X-Internal: header-canary\r\n", ResponseBody: []byte("body-canary")}
+	_, err := w.store.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+	must(t, err)
+	return w, v, c.ID
+}
+
+// A link shows what the API shows to a partner, without a session.
+func TestSharedDelivery(t *testing.T) {
+	w, v, id := sharedFixture(t)
+	stranger := visit(t, w)
+	path := v.shareDelivery(id)
+	p := stranger.do("GET", path)
+	p.want(t, 200, "503 Service Unavailable")
+	p.has(t, id, "content_published", "visible", "hooks.example.com", "Attempts", "1 of 5")
+	text := html.UnescapeString(p.body)
+	for _, secret := range []string{urlCanary, "canary-path", "header-canary", "body-canary", "whsec_", "--", testAdmin, `<a `, "<form"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the page has %q", secret)
+		}
+	}
+	for name, want := range map[string]string{"Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
+		"X-Robots-Tag": "noindex, nofollow"} {
+		if got := p.Header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if p.Header.Get("Content-Encoding") != "" || len(p.Cookies()) != 0 {
+		t.Errorf("the header is %v", p.Header)
+	}
+	stranger.send(path).want(t, 405, "")
+	code := strings.TrimPrefix(path, webhook.SharePath)
+	log := strings.Join(audited(t, w), "\n")
+	if !strings.Contains(log, testAdmin+" from 127.0.0.1: delivery.share") || strings.Contains(log, code) {
+		t.Errorf("the audit:\n%s", log)
+	}
+	v.do("GET", deliveryPath(id)).hasNot(t, code)
+}
+
+// A link that was revoked, expired or guessed, or whose program is erased: one response.
+func TestSharedLinksEnd(t *testing.T) {
+	w, v, id := sharedFixture(t)
+	revoked := v.shareDelivery(id)
+	shares, err := w.store.Deliveries().Shares(t.Context(), id)
+	must(t, err)
+	v.do("GET", deliveryPath(id)).want(t, 200, shares[0].ID)
+	v.do("POST", deliveryPath(id)+"/shares/"+webhook.NewID()+"/revoke").want(t, 404, "")
+	v.do("POST", deliveryPath(id)+"/shares/"+shares[0].ID+"/revoke").want(t, 303, "")
+	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, "delivery.revoke_share "+shares[0].ID) {
+		t.Errorf("the audit:\n%s", log)
+	}
+	stranger := visit(t, w)
+	requestID := regexp.MustCompile(`<code>[0-9a-f-]{36}</code>`)
+	body := func(path string) []byte {
+		t.Helper()
+		p := stranger.do("GET", path)
+		p.want(t, 404, "This link is not valid")
+		return requestID.ReplaceAll([]byte(p.body), nil)
+	}
+	guessed := body("/shared/" + strings.Repeat("A", 43))
+	if !bytes.Equal(body("/shared/x"), guessed) {
+		t.Error("a malformed link differs from a guessed one")
+	}
+	if !bytes.Equal(body(revoked), guessed) {
+		t.Error("a revoked link differs from a guessed one")
+	}
+	ended := v.shareDelivery(id)
+	stranger.do("GET", ended).want(t, 200, id)
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, err := sw.EraseProgram("acme")
+		return err
+	}))
+	if !bytes.Equal(body(ended), guessed) {
+		t.Error("a link to an erased program differs from a guessed one")
+	}
+}
+
+// Guesses of a network are limited, which does not concern others.
+func TestSharedLinksAreLimited(t *testing.T) {
+	w, v, id := sharedFixture(t)
+	path := v.shareDelivery(id)
+	for range shareLimit().burst {
+		v.do("GET", "/shared/x").want(t, 404, "")
+	}
+	p := v.do("GET", "/shared/x")
+	p.want(t, 429, "Too many invalid links")
+	if p.Header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	w.pages.shared.limiter = newTryLimiter(maxLimitKeys)
+	for range 2 * shareLimit().burst { // a valid link is not limited
+		v.do("GET", path).want(t, 200, "")
+	}
+}

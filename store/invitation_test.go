@@ -60,8 +60,8 @@ func TestRoles(t *testing.T) {
 	})
 }
 
-// An invitation creates one admin with its address and role. It ends when it is accepted,
-// replaced, revoked or expired, or when its creator is no longer an owner.
+// An invitation creates one admin with its address and role. Its link is invalid
+// once it is accepted, and in every other case in which it ends.
 func TestInvitations(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")

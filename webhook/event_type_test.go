@@ -198,7 +198,7 @@ func TestCatalogChanges(t *testing.T) {
 	}
 }
 
-// FuzzParseEventType holds that no body panics, and that an accepted event type can be
+// FuzzParseEventType checks that no body causes a panic, and that an accepted event type can be
 // published, tested and compared with itself.
 func FuzzParseEventType(f *testing.F) {
 	f.Add(`{"schema":` + shipped("order.shipped") + `}`)

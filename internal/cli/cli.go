@@ -52,7 +52,7 @@ type commands struct {
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
-	Program     programCmd     `cmd:"" group:"access" help:"List the programs, the tenants of the service; export, import and delete one."`
+	Program     programCmd     `cmd:"" group:"access" help:"List, export, import and delete programs, the tenants of the service."`
 	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Audit       auditCmd       `cmd:"" group:"access" help:"List, export and verify the audit log."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`

@@ -99,11 +99,11 @@ type API struct {
 	rules             webhook.SubscriptionRules
 	logger            *slog.Logger
 	ready             func() error
+	baseURL           string
 	maxSubscriptions  int
 	batchSize         int
 	timeout           time.Duration
 	inFlight          inFlightKeys
-	baseURL           string
 	rateLimit         int // default of programs, 0 for no limit
 	platformRateLimit int // 0 for no limit
 	programLimiter    *rateLimiter
@@ -165,7 +165,7 @@ func newAPI(cfg Config) *API {
 	if a.ready == nil {
 		a.ready = func() error { return nil }
 	}
-	a.document, a.reference = documents(a.catalog, cfg.BaseURL)
+	a.document, a.reference = documents(a.catalog, a.baseURL)
 	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
 		a.batchSize = DefaultBatchSize
 	}

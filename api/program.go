@@ -75,6 +75,7 @@ type programRecord struct {
 	ID         string                `json:"id"`
 	Name       string                `json:"name"`
 	Limits     webhook.ProgramLimits `json:"limits"`
+	Origins    []string              `json:"portal_origins"`
 	CreatedAt  timestamp             `json:"created_at"`
 	UpdatedAt  timestamp             `json:"updated_at"`
 	Status     string                `json:"status"`
@@ -140,7 +141,7 @@ func (h programHandlers) records(req *request, programs []webhook.Program) ([]pr
 	for i := range programs {
 		p, s := &programs[i], statistics[programs[i].ID]
 		records[i] = programRecord{
-			ID: p.ID, Name: p.Name, Limits: p.Limits, CreatedAt: timestamp(p.CreatedAt), UpdatedAt: timestamp(p.UpdatedAt),
+			ID: p.ID, Name: p.Name, Limits: p.Limits, Origins: p.PortalOrigins, CreatedAt: timestamp(p.CreatedAt), UpdatedAt: timestamp(p.UpdatedAt),
 			Status: p.Status(), Statistics: programStatistics{
 				Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
 				DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens,

@@ -42,6 +42,7 @@ const (
 	bulkRunPath       = bulkRunsPath + "/:id"
 	programPath       = "/v2/programs/:id"
 	programTokensPath = programPath + "/tokens"
+	portalLinksPath   = programPath + "/portal_links"
 )
 
 func listed(l *webhook.List) queryRules { return queryRules{list: l} }
@@ -130,6 +131,7 @@ func (a *API) platformRoutes() []route {
 		{"DELETE", programPath, platform, programs.find, none, programs.delete, false, nil},
 		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false, nil},
 		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false, nil},
+		{"POST", portalLinksPath, platform, programs.find, none, portalHandlers{a}.createLink, false, nil},
 		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false, nil},
 	}
 }

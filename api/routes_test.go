@@ -80,6 +80,8 @@ func bodyFor(rt *route) string {
 		return `{"name":"Acme"}`
 	case rt.method == "POST" && rt.pattern == programTokensPath:
 		return `{"user_id":"backend","scopes":["events.write"]}`
+	case rt.pattern == portalLinksPath:
+		return `{"role":"read"}`
 	case rt.method == "PUT" && strings.HasSuffix(rt.pattern, ":id"):
 		return `{"active":false}`
 	}

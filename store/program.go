@@ -31,7 +31,7 @@ func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
 	var limits [3]sql.NullInt64
 	var origins string
 	err = scan(&p.ID, &p.Name, &limits[0], &limits[1], &limits[2], &origins, &created, &updated)
-	p.PortalOrigins = strings.Fields(origins)
+	p.PortalOrigins = append([]string{}, strings.Fields(origins)...)
 	for i, to := range [...]**int{&p.Limits.MaxSubscriptions, &p.Limits.RateLimit, &p.Limits.MaxInFlight} {
 		if limits[i].Valid {
 			n := int(limits[i].Int64)
@@ -95,7 +95,7 @@ func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Progra
 			return p, before, nil
 		}
 	case errors.As(err, &e):
-		p = webhook.Program{ID: id, CreatedAt: now}
+		p = webhook.Program{ID: id, PortalOrigins: []string{}, CreatedAt: now}
 		f.Apply(&p)
 	default:
 		return p, nil, err

@@ -99,6 +99,7 @@ func furnish(t *testing.T) *furnished {
 		"/events/{program}/{id}":                      eventPath("acme", events[0].ID),
 		"/event-types/{name}":                         "/event-types/content_published",
 		"/programs/{id}":                              programPath("other"), // the test erases it
+		"/programs/{id}/portal":                       programPortalPath("acme"),
 		"/tokens/{id}":                                tokenPath(tokens[0].ID),
 		"/alerts/{id}":                                channelPath(channel.ID),
 		"/admins/{id}":                                adminPath(f.owner.ID),
@@ -260,7 +261,8 @@ func TestRolesOfRoutes(t *testing.T) {
 			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions",
 			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new",
 			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/programs/-/new",
-			"/programs/{id}/edit", "/programs/{id}/erase", "/system/release", "/tokens/new", "/tokens/{id}/revoke",
+			"/programs/{id}/edit", "/programs/{id}/erase", "/programs/{id}/portal",
+			"/programs/{id}/portal/end", "/programs/{id}/portal/origins", "/system/release", "/tokens/new", "/tokens/{id}/revoke",
 		},
 	}
 	own := []string{

@@ -155,6 +155,7 @@ type pages struct {
 	audit         *auditPages
 	system        *systemPages
 	portal        *portalPages
+	programPortal *programPortalPages
 }
 
 // New returns the admin UI.
@@ -200,6 +201,7 @@ func New(cfg Config) *Web {
 		admins:        &adminPages{shared},
 		audit:         &auditPages{shared},
 		system:        &systemPages{shared},
+		programPortal: &programPortalPages{shared},
 		portal: &portalPages{site: shared, sessions: w.sessions, pace: &portalPace{next: make(map[string]time.Time)},
 			roleOf: w.roleOf},
 	}
@@ -397,6 +399,10 @@ func (w *Web) settingRoutes() []route {
 		{"/tokens/new", owner, pageRoute, by{get: p.tokens.newForm, post: p.tokens.create}},
 		{"/tokens/{id}", viewer, pageRoute, by{get: p.tokens.show}},
 		{"/tokens/{id}/revoke", owner, pageRoute, by{get: p.tokens.confirmRevoke, post: p.tokens.revoke}},
+
+		{"/programs/{id}/portal", owner, pageRoute, by{get: p.programPortal.show, post: p.programPortal.createLink}},
+		{"/programs/{id}/portal/origins", owner, pageRoute, by{post: p.programPortal.saveOrigins}},
+		{"/programs/{id}/portal/end", owner, pageRoute, by{post: p.programPortal.end}},
 
 		{"/alerts", viewer, pageRoute, by{get: p.channels.list}},
 		{"/alerts/new", owner, pageRoute, by{get: p.channels.newForm, post: p.channels.create}},

@@ -51,6 +51,9 @@ type PortalLink struct {
 	ExpiresAt time.Time  `json:"expires_at"`
 }
 
+// PortalLinkPath returns the path of a link with a code.
+func PortalLinkPath(code string) string { return "/portal/link/" + code }
+
 // PortalSession is a partner's session in the portal of one program.
 type PortalSession struct {
 	ID        string

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"regexp"
@@ -224,6 +225,9 @@ func ProgramChanges(before, after *Program) string {
 	if before.Name != after.Name {
 		name, _ := jsontext.AppendQuote(nil, after.Name) // invalid UTF-8 is replaced
 		changes = append(changes, "name "+string(name))
+	}
+	if origins := strings.Join(after.PortalOrigins, " "); origins != strings.Join(before.PortalOrigins, " ") {
+		changes = append(changes, "portal_origins "+cmp.Or(origins, "none"))
 	}
 	for _, l := range [...]struct {
 		name        string

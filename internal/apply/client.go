@@ -366,9 +366,11 @@ func currentSettings(record map[string]any, fields []field, prefix string) map[s
 			}
 		case []any:
 			names := make([]string, len(v))
-			for i, one := range v { // the events of a subscription
-				event, _ := one.(map[string]any)
-				names[i], _ = event["name"].(string)
+			for i, one := range v { // the events of a subscription, or texts
+				if event, ok := one.(map[string]any); ok {
+					one = event["name"]
+				}
+				names[i], _ = one.(string)
 			}
 			all[prefix+f.name] = names
 		default:

@@ -82,6 +82,7 @@ const (
 var (
 	identifier   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	typeName     = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$`)
+	origin       = regexp.MustCompile(`^https://[a-z0-9.-]+(:[0-9]+)?$`)
 	subscriber   = regexp.MustCompile(`^https?://[^ ]+$`)
 	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
@@ -151,6 +152,9 @@ var programSettings = []field{
 		{"rate_limit", false, aLimit("API requests in any 60 seconds; 0 is no limit.", 0, 1_000_000, "the default of the installation")},
 		{"max_in_flight", false, aLimit("Deliveries in flight of the whole program.", 1, 100_000, "no limit")},
 	}}},
+	{"portal_origins", false, &format{kind: list, about: "Origins on which the portal may be embedded in an iframe.",
+		max: webhook.MaxPortalOrigins, unique: true, item: aPattern("An origin such as https://app.example.com.", 267, origin,
+			"an origin such as https://app.example.com")}},
 }
 
 // subscriptionSettings are the settings of a subscription that the API returns, so that they

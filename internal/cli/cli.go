@@ -53,6 +53,7 @@ type commands struct {
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List, export, import and delete programs, the tenants of the service."`
+	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to the portal of a program, for a partner. Needs a running server."`
 	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Audit       auditCmd       `cmd:"" group:"access" help:"List, export and verify the audit log."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`

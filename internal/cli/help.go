@@ -56,6 +56,7 @@ var flagGroups = []struct {
 	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
 	{"Alerts", []string{"alert-", "smtp-"}},
 	{"Sign-in of admins", []string{"oidc-"}},
+	{"Portal", []string{"portal-"}},
 	{"Limits and shutdown", []string{"rate-limit", "platform-rate-limit", "token-prefix", "request-timeout", "max-subscriptions", "grace"}},
 	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "restore-hold", "lease"}},
 	{"Log", []string{"log-"}},

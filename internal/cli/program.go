@@ -96,6 +96,7 @@ type programRecord struct {
 	Status     string                `json:"status"` // active, erasing, moving, moved or arriving
 	Name       string                `json:"name"`
 	Limits     webhook.ProgramLimits `json:"limits"`
+	Origins    []string              `json:"portal_origins"`
 	CreatedAt  time.Time             `json:"created_at"`
 	UpdatedAt  time.Time             `json:"updated_at"`
 	Statistics programStatistics     `json:"statistics"`
@@ -115,7 +116,7 @@ type programStatistics struct {
 
 func newProgramRecord(p *control.Program) programRecord {
 	s := &p.Statistics
-	r := programRecord{p.ID, p.Status(), p.Name, p.Limits, p.CreatedAt, p.UpdatedAt, programStatistics{
+	r := programRecord{p.ID, p.Status(), p.Name, p.Limits, p.PortalOrigins, p.CreatedAt, p.UpdatedAt, programStatistics{
 		Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
 		DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens, Events: s.Events,
 		Attempts24h: map[string]int64{"success": s.Attempts.Success, "failed": s.Attempts.Failed, "retryable": s.Attempts.Retryable},

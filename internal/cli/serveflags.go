@@ -61,6 +61,9 @@ type serveFlags struct {
 	OIDCName           string   `name:"oidc-name" placeholder:"NAME" help:"Name of the provider on the sign-in page. Default: the host of --oidc-issuer."`
 	OIDCScope          []string `name:"oidc-scope" placeholder:"SCOPE" help:"Scopes to request in addition to openid, email, profile, and groups if the provider lists it."`
 	OIDCRedirectURL    string   `name:"oidc-redirect-url" placeholder:"URL" help:"Redirect URL that is registered at the provider. Default: the URL of the service, followed by /sign-in/oidc/callback."`
+	PortalName         string   `placeholder:"NAME" help:"Your name in the portal, the pages that partners open from a link. Default: Webhooks."`
+	PortalLogo         string   `placeholder:"FILE" help:"PNG or JPEG file shown in the portal in place of the name, at most 256 KiB."`
+	PortalColor        string   `placeholder:"COLOR" help:"Color of links and buttons in the portal, such as #5140c9. It needs enough contrast for text."`
 	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
 	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
 	TokenPrefix        string   `default:"svc_" placeholder:"PREFIX" help:"First characters of new access tokens, such as svc_2_, by which a proxy in front of several installations can route. Tokens with another prefix stay valid."`
@@ -111,6 +114,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		VerifyReplica: f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour),
 		RestoreHold:   f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
 	}
+	s.Portal = f.portal(c)
 	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {
 		f.add("token-prefix", "%s", wrong)
 	}

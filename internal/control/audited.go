@@ -38,6 +38,18 @@ func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (toke
 	return token, secret, err
 }
 
+// CreatePortalLink calls [store.Write.CreatePortalLink].
+func (t AuditedStore) CreatePortalLink(ctx context.Context, n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
+	err = t.Write(ctx, func(w store.Write) (err error) {
+		if l, code, err = w.CreatePortalLink(n); err != nil {
+			return err
+		}
+		return w.Audit(t.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
+			string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt)))
+	})
+	return l, code, err
+}
+
 // Tokens calls [store.Tokens.List].
 func (t AuditedStore) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	return t.Store.Tokens().List(ctx)

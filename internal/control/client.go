@@ -115,6 +115,20 @@ func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.T
 	return created.Token, created.Secret, err
 }
 
+// createdPortalLink is the response to a request for a link to the portal.
+type createdPortalLink struct {
+	Link webhook.PortalLink
+	URL  string
+}
+
+// CreatePortalLink calls [AuditedStore.CreatePortalLink] in the running server, which knows the
+// address of the portal, and returns the URL of the link.
+func (c *Client) CreatePortalLink(ctx context.Context, n webhook.NewPortalLink) (webhook.PortalLink, string, error) {
+	var created createdPortalLink
+	err := c.call(ctx, http.MethodPost, "/portal-links", n, &created)
+	return created.Link, created.URL, err
+}
+
 // Tokens calls [store.Tokens.List] in the running server.
 func (c *Client) Tokens(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token

@@ -19,6 +19,7 @@ import (
 type Server struct {
 	Store         AuditedStore
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
+	BaseURL       string                                // of the pages, without a trailing slash
 	Examine       func(ctx context.Context, reading time.Duration) []store.Finding
 	AdminsChanged func(email string)  // called after an admin was created or got a new password
 	Catalog       *webhook.Catalog    // validates salvaged events
@@ -60,6 +61,14 @@ func (s *Server) commands() http.Handler {
 	}))
 	m.HandleFunc("POST /tokens/{id}/revoke", s.respond(func(r *http.Request) (any, error) {
 		return s.Store.RevokeToken(r.Context(), r.PathValue("id"))
+	}))
+	m.HandleFunc("POST /portal-links", s.respond(func(r *http.Request) (any, error) {
+		request, err := decode[webhook.NewPortalLink](r)
+		if err != nil {
+			return nil, err
+		}
+		link, code, err := s.Store.CreatePortalLink(r.Context(), request)
+		return createdPortalLink{link, s.BaseURL + webhook.PortalLinkPath(code)}, err
 	}))
 	m.HandleFunc("GET /programs", s.respond(func(r *http.Request) (any, error) {
 		return s.Store.Programs(r.Context())

@@ -91,6 +91,8 @@ type Config struct {
 
 	// AlertURL receives alerts; empty for none. It may contain a secret.
 	AlertURL string
+	// Portal is how the portal of partners looks.
+	Portal Portal
 	// SMTP is the mail server for alerts by email; the zero value is none.
 	SMTP SMTP
 	// OIDC is the OpenID Connect provider through which admins sign in; the zero value is

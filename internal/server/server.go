@@ -161,6 +161,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
 		DisableAfter: cfg.HealthPolicy.DisableAfter,
+		Portal:       web.PortalConfig(cfg.Portal),
 	})
 	apiHandler := api.New(api.Config{
 		Store: s.store, Logger: cfg.Logger, Catalog: catalog,
@@ -358,7 +359,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	}
 	catalog := func() (*webhook.Catalog, error) { return s.catalog, nil }
 	commands := &control.Server{
-		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink,
+		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink, BaseURL: s.baseURL,
 		Retry: s.cfg.RetryPolicy, Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
 		Retention: s.cfg.Retention.All, API: s.owner, Logger: logger,
 	}

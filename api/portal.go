@@ -1,0 +1,51 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"service/store"
+	"service/webhook"
+)
+
+// portalLinkRecord is a link to the portal in the API.
+type portalLinkRecord struct {
+	ID        string             `json:"id"`
+	ProgramID string             `json:"program_id"`
+	URL       string             `json:"url"` // only in the response that created it
+	Role      webhook.PortalRole `json:"role"`
+	CreatedAt timestamp          `json:"created_at"`
+	ExpiresAt timestamp          `json:"expires_at"`
+}
+
+// portalHandlers serve the routes of the portal.
+type portalHandlers struct{ api *API }
+
+func (h portalHandlers) find(req *request) error { return programHandlers(h).find(req) }
+
+// createLink creates a link to the portal of a program. Its URL is in no later response.
+func (h portalHandlers) createLink(req *request) (answer, error) {
+	body, err := req.readJSON()
+	if err != nil {
+		return answer{}, err
+	}
+	n, invalid := webhook.ParsePortalLink(body, req.tenant.ID, time.Now())
+	if invalid != nil {
+		return answer{}, invalid
+	}
+	var l webhook.PortalLink
+	var code string
+	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		if l, code, err = w.CreatePortalLink(n); err != nil {
+			return err
+		}
+		return req.audit(w, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
+	})
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{status: http.StatusCreated, data: portalLinkRecord{
+		ID: l.ID, ProgramID: l.ProgramID, URL: h.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
+		CreatedAt: timestamp(l.CreatedAt), ExpiresAt: timestamp(l.ExpiresAt),
+	}}, nil
+}

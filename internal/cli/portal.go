@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"service/internal/control"
+	"service/internal/server"
+	"service/webhook"
+)
+
+// portal parses the flags of how the portal looks.
+func (f *configErrors) portal(c *serveFlags) server.Portal {
+	p := server.Portal{Name: c.PortalName, Color: c.PortalColor}
+	if c.PortalLogo != "" {
+		logo, err := readLogo(c.PortalLogo)
+		if err != nil {
+			f.add("portal-logo", "%s: %v", c.PortalLogo, err)
+		}
+		p.Logo = logo
+	}
+	for _, problem := range p.Check() {
+		f.add(problem.Flag, "%s", problem.Detail)
+	}
+	return p
+}
+
+// readLogo reads a file that has at most the size of a logo, or one byte more.
+func readLogo(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		var p *fs.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, server.MaxPortalLogo+1))
+}
+
+type portalLinkCmd struct {
+	dataFlag
+	Program string `placeholder:"ID" help:"Program (tenant) whose portal the link opens (required)."`
+	Role    string `default:"read" placeholder:"R" help:"What the partner may do: read, or write."`
+	Expires string `default:"24h" placeholder:"D" help:"Lifetime of the link, 1m to 7d."`
+}
+
+func (c *portalLinkCmd) Run(ctx context.Context, std Streams) error {
+	now := time.Now()
+	request := webhook.NewPortalLink{ProgramID: c.Program, Role: webhook.PortalRole(c.Role)}
+	var f configErrors
+	if after := f.duration("expires", c.Expires, webhook.MinPortalLinkLife, webhook.MaxPortalLinkLife); f == nil {
+		request.ExpiresAt = now.Add(after).Truncate(time.Millisecond)
+	}
+	for _, v := range request.Check(now) {
+		f.add(v.Parameter, "%s", v.Detail)
+	}
+	if err := f.err(); err != nil {
+		return err
+	}
+	running, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
+		return fmt.Errorf("no server is running on %s; a link leads to a running server", c.Data)
+	}
+	if err != nil {
+		return err
+	}
+	defer running.Close()
+	link, url, err := running.CreatePortalLink(ctx, request)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(std.Err, "Works once, until %s. Anyone with it can open the portal of %s (%s).\n", webhook.FormatTime(link.ExpiresAt),
+		link.ProgramID, link.Role)
+	_, err = fmt.Fprintln(std.Out, url)
+	return err
+}

@@ -1,0 +1,146 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// programPortalPages are the pages on which an owner gives partners access to the portal.
+type programPortalPages struct{ *site }
+
+// programPortalPath returns the path of the portal settings of a program.
+func programPortalPath(id string) string { return "/programs/" + url.PathEscape(id) + "/portal" }
+
+// programPortal is the page of the portal of one program.
+type programPortal struct {
+	program  *webhook.Program
+	sessions []webhook.PortalSession
+	links    int // open ones
+	role     string
+	life     string // of a new link
+	origins  string // one a line
+	errors   []ui.FieldError
+	api, cli string
+}
+
+// portalLives are the choices of how long a link works.
+var portalLives = []ui.Option{{Value: "1h", Label: "1 hour"}, {Value: "24h", Label: "24 hours"}, {Value: "168h", Label: "7 days"}}
+
+func (h *programPortalPages) read(r *request) (*programPortal, error) {
+	program, err := h.store.Programs().Get(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return nil, asProblem(err)
+	}
+	p := &programPortal{program: program, role: string(webhook.PortalRead), life: "24h", origins: strings.Join(program.PortalOrigins, "\n"),
+		api: h.curl.Command("POST", "/v2/programs/"+url.PathEscape(program.ID)+"/portal_links", `{"role": "read"}`),
+		cli: h.command("portal-link --program " + ui.ShellQuote(program.ID))}
+	p.sessions, p.links, err = h.store.Portal().Sessions(r.Context(), program.ID)
+	return p, err
+}
+
+func (h *programPortalPages) show(r *request) (response, error) {
+	p, err := h.read(r)
+	if err != nil {
+		return response{}, err
+	}
+	return h.render(r, p, http.StatusOK), nil
+}
+
+func (h *programPortalPages) render(r *request, p *programPortal, status int) response {
+	return response{page: programPortalPage(h.frame(r, "Portal of "+ui.Visible(p.program.ID)), p), status: status}
+}
+
+// createLink creates a link and shows it in this response only.
+func (h *programPortalPages) createLink(r *request) (response, error) {
+	p, err := h.read(r)
+	if err != nil {
+		return response{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	p.role, p.life = form.Get("role"), form.Get("life")
+	n := webhook.NewPortalLink{ProgramID: p.program.ID, Role: webhook.PortalRole(p.role)}
+	life, err := time.ParseDuration(p.life)
+	n.ExpiresAt = r.clock.Now.Add(life)
+	if err != nil {
+		p.errors = []ui.FieldError{{ID: "life", Label: "Works for", Text: "must be one of the choices"}}
+		return h.render(r, p, http.StatusUnprocessableEntity), nil
+	}
+	var l webhook.PortalLink
+	var code string
+	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if l, code, err = sw.CreatePortalLink(n); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
+			string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt)))
+	})
+	if p.errors = ui.FieldErrors(err, map[string][2]string{"role": {"role", "Role"}, "expires_at": {"life", "Works for"}}); p.errors != nil {
+		return h.render(r, p, http.StatusUnprocessableEntity), nil
+	}
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{secret: true, page: portalLinkCreatedPage(h.frame(r, "Portal link"), &l, h.cfg.BaseURL+webhook.PortalLinkPath(code))}, nil
+}
+
+// saveOrigins sets where the portal may be embedded.
+func (h *programPortalPages) saveOrigins(r *request) (response, error) {
+	p, err := h.read(r)
+	if err != nil {
+		return response{}, err
+	}
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
+	}
+	p.origins = form.Get("origins")
+	origins := append([]string{}, strings.Fields(p.origins)...)
+	if v := webhook.CheckPortalOrigins("origins", origins); v != nil {
+		p.errors = []ui.FieldError{{ID: "origins", Label: "Origins", Text: v[0].Detail}}
+		return h.render(r, p, http.StatusUnprocessableEntity), nil
+	}
+	err = h.store.Write(r.Context(), func(sw store.Write) error {
+		_, before, err := sw.PutProgram(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins})
+		if err != nil || before != nil && strings.Join(before.PortalOrigins, " ") == strings.Join(origins, " ") {
+			return err
+		}
+		if before == nil {
+			return webhook.NotFound("program") // erased since it was read
+		}
+		return sw.Audit(r.entry(webhook.ActionProgramUpdate, p.program.ID, p.program.ID, "portal_origins "+strings.Join(origins, " ")))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: programPortalPath(p.program.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
+}
+
+// end ends all sessions and links of the portal.
+func (h *programPortalPages) end(r *request) (response, error) {
+	id := r.PathValue("id")
+	var sessions, links int64
+	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		if _, err := sw.Program(id); err != nil {
+			return err
+		}
+		if sessions, links, err = sw.EndPortalAccess(id); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionPortalSessionEnd, id, id, webhook.Count(int(sessions), "session")+", "+
+			webhook.Count(int(links), "link")))
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: programPortalPath(id), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Ended " + webhook.Count(int(sessions), "session") + " and " + webhook.Count(int(links), "link") + "."}}, nil
+}

@@ -52,6 +52,7 @@ func TestFailOver(t *testing.T) {
 		t.Run(end.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFailOver(t, binary)
+			f.createEventType()
 			f.publish(3 * time.Second)
 			struck := time.Now()
 			end.strike(t, f)
@@ -80,6 +81,8 @@ type failOver struct {
 	primary *harness.Process
 	standby *harness.Process
 	token   string
+	// platform is the token of createEventType, "" without it.
+	platform string
 
 	mu       sync.Mutex
 	acked    map[string]time.Time   // event id → when it was acknowledged
@@ -505,6 +508,7 @@ func (f *failOver) check(struck time.Time, orderly bool) {
 		t.Errorf("the standby served %s before the lease expired", -late)
 	}
 	there := f.checkLost(struck, orderly)
+	f.checkEventType() // publishes an event that no subscription wants
 	t.Logf("the standby served %s after the primary stopped, %s after the lease expired",
 		f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
 	if !orderly {
@@ -532,6 +536,50 @@ func (f *failOver) check(struck time.Time, orderly bool) {
 	out, err := f.command(f.one, "serve", "--log-level", "error").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("has taken over since")) {
 		t.Errorf("start of the old primary: got %v, want an error\n%s", err, out)
+	}
+}
+
+// ownType is the path of the event type that createEventType creates over the API.
+const ownType = "/v2/event_types/order.shipped"
+
+const ownSchema = `{"title":"Order shipped","description":"Emitted when an order leaves the warehouse.","type":"object","properties":{
+	"id":{"type":"string","format":"uuid"},"timestamp":{"type":"string","format":"date-time"},"name":{"const":"order.shipped"},
+	"version":{"const":"1"},"carrier":{"enum":["post","bike"]}},"required":["id","timestamp","name","version"],"additionalProperties":false,
+	"examples":[{"id":"019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7","timestamp":"2026-03-14T08:24:48.644Z","name":"order.shipped","version":"1"}]}`
+
+// createEventType creates an event type on the primary over the API.
+func (f *failOver) createEventType() {
+	f.t.Helper()
+	cmd := exec.Command(f.one.Binary, "token", "create", "--data", f.one.Data, "--user", "ops", "--scope", "platform")
+	cmd.Env = harness.Environment()
+	secret, err := cmd.Output()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.platform = strings.TrimSpace(string(secret))
+	status, err := f.one.Call(f.t.Context(), f.platform, "PUT", f.one.URL()+ownType, []byte(`{"schema":`+ownSchema+`}`), nil)
+	if err != nil || status != http.StatusCreated {
+		f.t.Fatalf("an event type over the API: status %d, %v", status, err)
+	}
+}
+
+// checkEventType checks that the standby, which has taken over, has the event type: events of it
+// are accepted, and others of that name are not.
+func (f *failOver) checkEventType() {
+	f.t.Helper()
+	if f.platform == "" {
+		return
+	}
+	base := f.two.URL()
+	if status, err := f.two.Call(f.t.Context(), f.platform, "GET", base+ownType, nil, nil); err != nil || status != http.StatusOK {
+		f.t.Errorf("the event type after the takeover: status %d, %v", status, err)
+	}
+	for carrier, accepted := range map[string]bool{"bike": true, "drone": false} {
+		body := []byte(`{"name":"order.shipped","version":"1","carrier":"` + carrier + `"}`)
+		status, err := f.two.Call(f.t.Context(), f.token, "POST", base+"/v2/events", body, nil)
+		if err != nil || (status == http.StatusCreated) != accepted {
+			f.t.Errorf("after the takeover, an event with %s: status %d, %v", carrier, status, err)
+		}
 	}
 }
 

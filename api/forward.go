@@ -121,7 +121,7 @@ func (a *API) moved(req *request, move *webhook.ProgramMove) error {
 // forward passes a request on to the installation that has its program, and the response
 // back. Besides [API.write] it is the only method that writes a response.
 func (a *API) forward(req *request) (status, size int) {
-	f := &forwardedRequest{api: a, req: req, response: forwardedResponse{ResponseWriter: req.w}}
+	f := &forwardedRequest{api: a, req: req, result: forwardUnreachable, response: forwardedResponse{ResponseWriter: req.w}}
 	defer func() { a.metrics.forwarded[f.result].Inc() }()
 	if seen := viaNames(req.http.Header); len(seen) >= maxForwards || slices.Contains(seen, a.forwarder.via) {
 		f.result = forwardLoop
@@ -162,6 +162,7 @@ func (a *API) forward(req *request) (status, size int) {
 	defer f.end()
 	defer func() {
 		if p := recover(); p != nil { // the response broke off, so the client's connection must too
+			f.result = forwardUnreachable
 			a.logForward(req, errors.New("the response of the target broke off"))
 			panic(p)
 		}
@@ -214,6 +215,9 @@ func (f *forwardedRequest) Read(p []byte) (int, error) {
 	if f.stream {
 		f.timeout.Stop()
 		f.req.readUntil(time.Now().Add(f.api.timeout))
+		if f.ending.Load() { // the deadline of end must not be replaced
+			f.req.readUntil(time.Now().Add(maxDiscardTime))
+		}
 	}
 	f.begun = true
 	n, err := f.req.http.Body.Read(p)

@@ -304,7 +304,7 @@ func (w *Web) routes() []route {
 		{"/sign-in", anyone, pageRoute, by{get: p.signIn.showSignIn, post: p.signIn.signIn}},
 		{"/sign-in/passkey", anyone, pageRoute, by{get: p.signIn.passkeyOptions, post: p.signIn.signInByPasskey}},
 		{"/sign-in/oidc", anyone, pageRoute, by{get: p.signIn.beginIdentity}},
-		{oidc.CallbackPath, anyone, pageRoute, by{get: p.signIn.endIdentity}},
+		{"/sign-in/oidc/callback", anyone, pageRoute, by{get: p.signIn.endIdentity}},
 		{"/sign-in/{code}", anyone, pageRoute, by{get: p.signIn.showLink, post: p.signIn.useLink}},
 		{"/invitation/{code}", anyone, pageRoute, by{get: p.signIn.showInvitation, post: p.signIn.acceptInvitation}},
 		{webhook.SharePath + "{code}", anyone, pageRoute, by{get: p.shared.show}},

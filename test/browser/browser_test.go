@@ -48,8 +48,9 @@ const journeysDir = "testdata/journeys"
 //	// serve --demo
 //	// and without JavaScript
 //
-// lib.mjs describes the helpers of a journey. Each journey has its own service, with API and
-// pages on one address and a certificate of its own CA.
+// $PROVIDER in the flags is the issuer of an OpenID Connect provider that runs for the
+// journey. lib.mjs describes the helpers of a journey. Each journey has its own service, with
+// API and pages on one address and a certificate of its own CA.
 //
 // TestBrowser needs node, npm, Chromium, and the network once (requirement browser).
 func TestBrowser(t *testing.T) {
@@ -100,6 +101,11 @@ func journeyTime() time.Duration { return harness.Scale(8 * time.Minute) }
 // run runs one journey; script is on or off, for JavaScript.
 func (j *journeys) run(t *testing.T, name, script string, flags []string) {
 	t.Parallel() // journeys mostly wait, and share no state
+	issuer := ""
+	if i := slices.Index(flags, "$PROVIDER"); i >= 0 {
+		issuer = harness.StartProvider(t).Issuer
+		flags = slices.Replace(slices.Clone(flags), i, i+1, issuer)
+	}
 	s := serveForBrowser(t, j.binary, flags...)
 	ctx, cancel := context.WithTimeout(t.Context(), journeyTime())
 	defer cancel()
@@ -107,7 +113,7 @@ func (j *journeys) run(t *testing.T, name, script string, flags []string) {
 	cmd.Dir = j.dir
 	patience := journeyTime() - 20*time.Second // a journey that hangs prints its pages before it is killed
 	cmd.Env = append(os.Environ(), "CHROMIUM="+j.tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+j.binary, "SCRIPT="+script,
-		"CONTROL="+s.control(), "ROUTES="+j.routes, "GALLERY="+harness.Path("web/ui/testdata/gallery.html"),
+		"CONTROL="+s.control(), "PROVIDER="+issuer, "ROUTES="+j.routes, "GALLERY="+harness.Path("web/ui/testdata/gallery.html"),
 		milliseconds("TIMEOUT", harness.Timeout()), milliseconds("PATIENCE", patience))
 	if s.data != "" {
 		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))

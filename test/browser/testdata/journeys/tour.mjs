@@ -193,6 +193,8 @@ const paths = [
   ...["/admins", "/admins/invite", otherAdmin, `${otherAdmin}/remove`],
   ["/admins/no-such", 404],
   ["/invitation/no-such", 404],
+  ["/sign-in/oidc", 404], // no provider
+  ["/sign-in/oidc/callback", 404],
   ...["/deliveries", "/audit", "/incidents", "/programs"].map((list) => [`${list}?filter[nonsense]=${hostileQuery}&sort=${hostileQuery}&page[size]=${hostileQuery}`, 400]), // rejected filters
   [`/deliveries?filter[event]=${hostileQuery}&program=${hostileQuery}`, 400],
   "/deliveries?filter[status]=pending", // no match

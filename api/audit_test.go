@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -24,6 +25,9 @@ var auditCases = map[string]struct {
 	"POST " + subscriptionPath + "/rotate_secret": {webhook.ActionSubscriptionRotateSecret, subscriptionSubject},
 	"POST " + deliveryPath + "/redeliver":         {webhook.ActionDeliveryRedeliver, func(i ids, _ response) string { return i.delivery }},
 	"POST " + deliveryPath + "/cancel":            {webhook.ActionDeliveryCancel, func(i ids, _ response) string { return i.delivery }},
+	"POST " + deliveryPath + "/share":             {webhook.ActionDeliveryShare, func(i ids, _ response) string { return i.delivery }},
+	"DELETE " + deliveryPath + "/share":           {webhook.ActionDeliveryRevokeShare, func(i ids, _ response) string { return i.delivery }},
+	"POST " + portalLinksPath:                     {webhook.ActionPortalLinkCreate, createdSubject},
 	"POST " + replaysPath:                         {webhook.ActionSubscriptionReplay, subscriptionSubject},
 	"DELETE " + replayPath:                        {webhook.ActionSubscriptionCancelReplay, subscriptionSubject},
 	"POST " + replayPath + "/cancel":              {webhook.ActionSubscriptionCancelReplay, subscriptionSubject},
@@ -204,6 +208,14 @@ func (m *auditMatrix) prepare(i *ids, name string) string {
 		return `{"name":"content_updated"}`
 	case "POST " + deliveryPath + "/cancel":
 		pending()
+	case "DELETE " + deliveryPath + "/share":
+		err := m.store.Write(m.t.Context(), func(w store.Write) error {
+			_, _, err := w.Share("acme", i.delivery)
+			return err
+		})
+		if err != nil {
+			m.t.Fatal(err)
+		}
 	case "POST " + replaysPath:
 		return `{"from":"2026-01-01","only":"all"}`
 	case "POST " + bulkRunsPath:

@@ -21,8 +21,6 @@ type portalLinkRecord struct {
 // portalHandlers serve the routes of the portal.
 type portalHandlers struct{ api *API }
 
-func (h portalHandlers) find(req *request) error { return programHandlers(h).find(req) }
-
 // createLink creates a link to the portal of a program. Its URL is in no later response.
 func (h portalHandlers) createLink(req *request) (answer, error) {
 	body, err := req.readJSON()
@@ -33,19 +31,14 @@ func (h portalHandlers) createLink(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	var l webhook.PortalLink
-	var code string
-	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if l, code, err = w.CreatePortalLink(n); err != nil {
-			return err
+	return h.api.create(req, func(w store.Write) (answer, error) {
+		l, code, err := w.CreatePortalLink(n)
+		if err == nil {
+			err = req.audit(w, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
 		}
-		return req.audit(w, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
+		return answer{status: http.StatusCreated, data: portalLinkRecord{
+			ID: l.ID, ProgramID: l.ProgramID, URL: h.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
+			CreatedAt: timestamp(l.CreatedAt), ExpiresAt: timestamp(l.ExpiresAt),
+		}}, err
 	})
-	if err != nil {
-		return answer{}, err
-	}
-	return answer{status: http.StatusCreated, data: portalLinkRecord{
-		ID: l.ID, ProgramID: l.ProgramID, URL: h.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
-		CreatedAt: timestamp(l.CreatedAt), ExpiresAt: timestamp(l.ExpiresAt),
-	}}, nil
 }

@@ -131,7 +131,7 @@ func (a *API) platformRoutes() []route {
 		{"DELETE", programPath, platform, programs.find, none, programs.delete, false, nil},
 		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false, nil},
 		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false, nil},
-		{"POST", portalLinksPath, platform, programs.find, none, portalHandlers{a}.createLink, false, nil},
+		{"POST", portalLinksPath, platform, programs.find, none, a.idempotent(portalHandlers{a}.createLink), false, nil},
 		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false, nil},
 	}
 }

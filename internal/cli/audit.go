@@ -29,7 +29,7 @@ type auditListCmd struct {
 	dataFlag
 	keyFlag
 	Admin   []string `placeholder:"EMAIL" help:"Only changes by these admins, or by terminal."`
-	Token   []string `placeholder:"ID" help:"Only changes by these tokens."`
+	TokenID []string `name:"token-id" placeholder:"ID" help:"Only changes by these tokens."`
 	Program []string `placeholder:"ID" help:"Only changes in these programs."`
 	Action  []string `placeholder:"A" help:"Only these actions, such as subscription.delete."`
 	Subject []string `placeholder:"ID" help:"Only changes of these records."`
@@ -43,7 +43,7 @@ type auditListCmd struct {
 func (c *auditListCmd) values() url.Values {
 	v := url.Values{"page[size]": {"100"}}
 	for name, values := range map[string][]string{
-		"admin": c.Admin, "token_id": c.Token, "program_id": c.Program, "action": c.Action, "subject_id": c.Subject,
+		"admin": c.Admin, "token_id": c.TokenID, "program_id": c.Program, "action": c.Action, "subject_id": c.Subject,
 	} {
 		if len(values) > 0 {
 			v.Set("filter["+name+"]", strings.Join(values, ","))

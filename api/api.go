@@ -56,6 +56,9 @@ type Config struct {
 	// always ready.
 	Ready func() error
 
+	// Moves receives programs that move here. Required for the routes of moves.
+	Moves MoveTarget
+
 	// MaxSubscriptions is the maximum number of subscriptions of a program
 	// without a limit of its own; 0 is no limit.
 	MaxSubscriptions int
@@ -106,6 +109,7 @@ type API struct {
 	inFlight          inFlightKeys
 	rateLimit         int // default of programs, 0 for no limit
 	platformRateLimit int // 0 for no limit
+	moves             MoveTarget
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
 	invalidTokens     *invalidTokenLimiter
@@ -142,7 +146,7 @@ func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
 
 func newAPI(cfg Config) *API {
 	a := &API{
-		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready,
+		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready, moves: cfg.Moves,
 		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(), forwarder: newForwarder(),
 		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
 		baseURL: cmp.Or(cfg.BaseURL, exampleBaseURL), rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,

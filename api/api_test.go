@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"service/internal/move"
 	"service/store"
 	"service/webhook"
 )
@@ -60,7 +61,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 	}
 	log := &logBuffer{}
 	cfg := Config{
-		Store: s, Catalog: catalog, MaxSubscriptions: 100,
+		Store: s, Catalog: catalog, Moves: &move.Target{Store: s, Catalog: catalog, Logger: slog.New(slog.DiscardHandler)}, MaxSubscriptions: 100,
 		Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, c := range change {

@@ -59,6 +59,9 @@ func idOf(r response) string {
 // refused request and no repeated one leaves any.
 func TestAuditMatrix(t *testing.T) {
 	for _, rt := range start(t).api.routes() {
+		if strings.HasPrefix(rt.pattern, moveIDPath) {
+			continue // which need another installation
+		}
 		t.Run(strings.ReplaceAll(rt.method+rt.pattern, "/", "_"), func(t *testing.T) {
 			s := start(t)
 			i := s.records()

@@ -64,7 +64,7 @@ func (s *selection) withPlatform(rt *route) {
 	t, name := s.t, rt.method+" "+rt.pattern
 	free := rt.scope == scopeAny || rt.scope == webhook.ScopePlatform
 	r := s.ask(rt, s.platform)
-	if free && r.status >= 400 {
+	if free && r.status >= 400 && !strings.HasPrefix(rt.pattern, moveIDPath) { // no program has arrived
 		t.Errorf("%s with a platform token: got %d %s", name, r.status, r.body)
 	}
 	if !free {

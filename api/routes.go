@@ -43,6 +43,8 @@ const (
 	programPath       = "/v2/programs/:id"
 	programTokensPath = programPath + "/tokens"
 	portalLinksPath   = programPath + "/portal_links"
+	programMovePath   = programPath + "/move"
+	moveIDPath        = programMovePath + "/:move_id"
 )
 
 func listed(l *webhook.List) queryRules { return queryRules{list: l} }
@@ -120,11 +122,17 @@ func (a *API) platformRoutes() []route {
 		programs = programHandlers{a}
 		tokens   = tokenHandlers{a}
 		audit    = auditHandlers{a}
+		moves    = moveHandlers{a}
 
 		none = queryRules{}
 	)
 	return []route{
 		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false, nil},
+		{"GET", programMovePath, platform, nil, none, moves.read, false, nil},
+		{"PUT", moveIDPath, platform, nil, none, moves.first, false, nil},
+		{"PUT", moveIDPath + "/rest", platform, nil, none, moves.rest, false, nil},
+		{"POST", moveIDPath + "/activate", platform, nil, none, moves.activate, false, nil},
+		{"DELETE", moveIDPath, platform, nil, none, moves.abort, false, nil},
 		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false, nil},
 		{"GET", programPath, platform, programs.find, none, programs.read, false, nil},
 		{"PUT", programPath, platform, nil, none, programs.put, false, nil},

@@ -40,7 +40,7 @@ func (i ids) path(rt *route) string {
 	case rt.scope == webhook.ScopePlatform && rt.method == "DELETE":
 		eventType = "order.returned"
 	}
-	return strings.NewReplacer(":token_id", i.token,
+	return strings.NewReplacer(":token_id", i.token, ":move_id", "0198f6a1-22bb-7c33-9d44-5e6f70819203",
 		":delivery_id", i.delivery, ":replay_id", i.replay, ":id", id, ":name", eventType).Replace(rt.pattern)
 }
 

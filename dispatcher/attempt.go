@@ -112,7 +112,9 @@ func (d *Dispatcher) send(ctx context.Context, to attemptTarget, c *store.Claim,
 		if attempt == nil {
 			attempt = d.client.Prepare(request(to, c))
 		}
-		return attempt.Send(d.attemptContext(ctx))
+		program, ctx := d.beginSending(c.ProgramID, d.attemptContext(ctx))
+		defer d.endSending(program)
+		return attempt.Send(ctx)
 	})
 }
 

@@ -21,6 +21,47 @@ type program struct {
 	slots   *store.ProgramSlots // in use, and the limit
 	waiting runQueue            // parked queues
 	granted int                 // queues with a granted slot that they have not taken yet
+	sending int                 // attempts that use ctx
+	base    context.Context     // parent of ctx
+	ctx     context.Context     // of the attempts, nil before the first
+	cancel  context.CancelFunc  // ends ctx
+}
+
+// beginSending returns the context of an attempt of a program, which [Dispatcher.Cut] ends.
+// Attempts of a program share it, because the client binds each connection to the context of its
+// attempt. The caller must call endSending.
+func (d *Dispatcher) beginSending(id string, base context.Context) (*program, context.Context) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.program(id)
+	p.sending++
+	if p.base != base {
+		if p.cancel != nil && p.sending == 1 {
+			p.cancel() // no attempt uses it
+		}
+		p.base = base
+		p.ctx, p.cancel = context.WithCancel(base)
+	}
+	return p, p.ctx
+}
+
+// endSending ends the use of a program's context.
+func (d *Dispatcher) endSending(p *program) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p.sending--
+	d.forget(p)
+}
+
+// Cut cuts the attempts of a program that are in flight: they are recorded as interrupted. It
+// does not prevent new ones.
+func (d *Dispatcher) Cut(programID string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.programs[programID]; p != nil && p.cancel != nil {
+		p.cancel()
+		p.base = nil
+	}
 }
 
 // program returns the state of a program, and creates it if it is new. The caller holds d.mu.
@@ -53,11 +94,14 @@ func (d *Dispatcher) leave(q *subscriptionQueue) {
 // forget drops a program without subscriptions and deliveries in flight. The caller holds
 // d.mu.
 func (d *Dispatcher) forget(p *program) {
-	if p.queues > 0 {
+	if p.queues > 0 || p.sending > 0 || d.programs[p.id] != p {
 		return
 	}
 	if taken, _ := d.credits.Program(p.slots); taken == 0 {
 		delete(d.programs, p.id)
+		if p.cancel != nil {
+			p.cancel()
+		}
 	}
 }
 

@@ -18,8 +18,15 @@ func (w Write) EraseProgram(id string) (began time.Time, err error) {
 	if state := s.programStates.get(id); state != nil && state.name == stateErasing {
 		return state.at, nil
 	}
-	if err := s.programStates.usable(id); err != nil {
-		return began, err
+	// A program that has moved, or has arrived and is not active, can be erased.
+	state := s.programStates.get(id)
+	switch {
+	case state != nil && state.name == stateMoved && !state.out.activated.IsZero() && !state.out.receiving:
+	case state != nil && state.name == stateArriving:
+	default:
+		if err := s.programStates.usable(id); err != nil {
+			return began, err
+		}
 	}
 	var exists bool
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists); err != nil {
@@ -68,6 +75,9 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	var errs []error
 	for _, id := range s.programStates.erasing() {
 		e := &erasure{sweep: &sweep{s: s, ctx: ctx}, programID: id, dispatching: dispatching}
+		if state := s.programStates.get(id); state != nil && state.name == stateMoved {
+			e.moved = state.out.id
+		}
 		began := time.Now()
 		switch err := e.run(); {
 		case errors.Is(err, errInFlight):
@@ -85,14 +95,17 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 type erasure struct {
 	*sweep
 	programID     string
+	moved         string   // id of the move after which only tokens stay, "" to erase everything
 	dispatching   bool     // a dispatcher may have attempts of the program in flight
 	subscriptions []string // ids, including deleted ones
 }
 
 func (e *erasure) run() error {
-	for _, part := range []func() error{
-		e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, e.shrink,
-	} {
+	parts := []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, e.shrink}
+	if e.moved != "" {
+		parts = []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.empty, e.shrink}
+	}
+	for _, part := range parts {
 		e.step = firstSweep
 		if err := part(); err != nil {
 			return err
@@ -213,7 +226,10 @@ func (e *erasure) tokens() error {
 			return err
 		}
 		err := e.write(func(t *tx) error {
-			return errors.Join(t.Exec("DELETE FROM idempotency_use WHERE token_id = ?", id), t.Exec("DELETE FROM tokens WHERE id = ?", id))
+			if err := t.Exec("DELETE FROM idempotency_use WHERE token_id = ?", id); err != nil || e.moved != "" {
+				return err // forwarding needs the tokens
+			}
+			return t.Exec("DELETE FROM tokens WHERE id = ?", id)
 		})
 		if err != nil {
 			return err
@@ -468,7 +484,26 @@ func (e *erasure) finish() error {
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
 			return err
 		}
+		if err := t.Exec("DELETE FROM program_moves WHERE program_id = ?", e.programID); err != nil {
+			return err
+		}
 		return e.s.setProgramState(t, e.programID, nil)
+	})
+}
+
+// empty records that the program has no records here but its tokens.
+func (e *erasure) empty() error {
+	return e.write(func(t *tx) error {
+		delete(t.w.heads, e.programID)
+		e.s.tail.forget(e.programID)
+		state := e.s.programStates.get(e.programID)
+		if state == nil || state.name != stateMoved || state.out.id != e.moved {
+			return nil
+		}
+		out := *state.out
+		out.emptied = true
+		return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = ? WHERE program_id = ? AND direction = 'out'",
+			e.s.clock.now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, &programState{name: stateMoved, at: state.at, out: &out}))
 	})
 }
 

@@ -53,13 +53,16 @@ func (s Programs) ExportSpace(ctx context.Context, copies int) (need, free int64
 // Export copies a program as of one moment to a database of its own, while writes go on. copies
 // is how many more files of the size of the database must fit on the disk. The error is a
 // *webhook.Error if there is no such program, or if the disk has no room.
-func (s Programs) Export(ctx context.Context, programID string, copies int) (_ *ProgramExport, err error) {
+func (s Programs) Export(ctx context.Context, programID string, copies int) (*ProgramExport, error) {
+	return s.export(ctx, programID, copies, nil)
+}
+
+// export copies a program, or the first part of it.
+func (s Programs) export(ctx context.Context, programID string, copies int, part *exportPart) (made *ProgramExport, err error) {
 	if err := s.checkProgram(ctx, programID); err != nil {
 		return nil, err
 	}
-	// Counts that are in memory are part of the program.
-	err = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
-	if err != nil {
+	if err := s.writeCounts(); err != nil {
 		return nil, err
 	}
 	snapshot, err := s.snapshot(ctx, exportCopies+copies)
@@ -67,27 +70,34 @@ func (s Programs) Export(ctx context.Context, programID string, copies int) (_ *
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, snapshot.Remove()) }()
+	made = &ProgramExport{Schema: snapshot.Schema, At: snapshot.At, ProgramID: programID}
+	return made, s.fillExport(ctx, made, snapshot.Path, snapshot.Keys, part)
+}
+
+// writeCounts stores the counts that are in memory: they are part of a program.
+func (s *core) writeCounts() error {
+	return s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
+}
+
+// fillExport creates the file of an export, and fills it from a database.
+func (s *core) fillExport(ctx context.Context, made *ProgramExport, src string, keys []byte, part *exportPart) error {
 	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".export"))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	made := &ProgramExport{Path: f.Name(), Schema: snapshot.Schema, At: snapshot.At, ProgramID: programID}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("store: export: %w", err), made.Remove())
-		}
-	}()
-	if err := f.Close(); err != nil {
-		return nil, err
+	made.Path = f.Name()
+	if err = f.Close(); err == nil {
+		err = made.fill(ctx, src, keys, part)
 	}
-	if err := made.fill(ctx, snapshot); err != nil {
-		return nil, err
-	}
-	info, err := os.Stat(made.Path)
+	var info os.FileInfo
 	if err == nil {
-		made.Bytes = info.Size()
+		info, err = os.Stat(made.Path)
 	}
-	return made, err
+	if err != nil {
+		return errors.Join(fmt.Errorf("store: export: %w", err), made.Remove())
+	}
+	made.Bytes = info.Size()
+	return nil
 }
 
 // checkProgram returns a *webhook.Error if a program does not exist or cannot be used.
@@ -102,34 +112,68 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 	return s.programStates.usable(id)
 }
 
-// fill copies the program from a snapshot of the whole database.
-func (x *ProgramExport) fill(ctx context.Context, from *Snapshot) (err error) {
+// fill copies the program, or a part of it, from a database with everything. It reads that as of
+// one moment.
+func (x *ProgramExport) fill(ctx context.Context, src string, keys []byte, part *exportPart) (err error) {
 	db, err := sqlite.OpenPrivate(ctx, x.Path, migrations)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if _, err := db.ExecContext(ctx, "ATTACH DATABASE ? AS src", from.Path); err != nil {
+	if _, err := db.ExecContext(ctx, "ATTACH DATABASE ? AS src", src); err != nil {
 		return err
 	}
-	if err := createMaps(ctx, db, x.ProgramID); err != nil {
+	if part != nil {
+		if _, err := db.ExecContext(ctx, "ATTACH DATABASE ? AS part", part.path); err != nil {
+			return err
+		}
+	}
+	if _, err := db.ExecContext(ctx, "BEGIN"); err != nil { // the pool has one connection
+		return err
+	}
+	if err := x.copyTables(ctx, db, part); err != nil {
+		return err
+	}
+	if _, err := db.ExecContext(ctx, "COMMIT"); err != nil {
+		return err
+	}
+	if err := x.reencrypt(ctx, db, keys); err != nil {
+		return err
+	}
+	if x.Names, err = usedNames(ctx, db); err != nil {
+		return err
+	}
+	if part != nil {
+		_, err = db.ExecContext(ctx, "DETACH DATABASE part")
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, "DETACH DATABASE src")
+	}
+	return err
+}
+
+// copyTables copies the rows of all tables.
+func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *exportPart) error {
+	if err := createMaps(ctx, db, x.ProgramID, part); err != nil {
 		return err
 	}
 	var offset int64
-	err = ignoreNoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
+	err := ignoreNoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
 		waitOffset).Scan(&offset))
 	if err != nil {
 		return err
 	}
 	for i := range programTables {
-		if err := programTables[i].export(ctx, db, x.ProgramID, offset); err != nil {
-			return fmt.Errorf("%s: %w", programTables[i].name, err)
+		table := &programTables[i]
+		condition, ok := table.condition(part)
+		if !ok {
+			continue
+		}
+		if err := table.export(ctx, db, x.ProgramID, condition, offset); err != nil {
+			return fmt.Errorf("%s: %w", table.name, err)
 		}
 	}
-	if err := x.reencrypt(ctx, db, from.Keys); err != nil {
-		return err
-	}
-	if x.Names, err = usedNames(ctx, db); err != nil {
+	if _, err := db.ExecContext(ctx, "DROP VIEW export_some"); err != nil {
 		return err
 	}
 	for _, m := range exportMaps {
@@ -137,19 +181,25 @@ func (x *ProgramExport) fill(ctx context.Context, from *Snapshot) (err error) {
 			return err
 		}
 	}
-	_, err = db.ExecContext(ctx, "DETACH DATABASE src")
-	return err
+	return nil
 }
 
 // The numbers of the program's records in the copy, which are dense: an import adds the same to
-// all of them.
+// all of them. The view export_some has the deliveries that this copy includes.
 var exportMaps = [][2]string{{"export_deliveries", "deliveries"}, {"export_incidents", "incidents"}, {"export_runs", "bulk_runs"}}
 
 // createMaps stores these numbers with those that the records have in src.
-func createMaps(ctx context.Context, db *sql.DB, programID string) error {
+func createMaps(ctx context.Context, db *sql.DB, programID string, part *exportPart) error {
 	for _, m := range exportMaps {
-		if _, err := db.ExecContext(ctx, "CREATE TABLE "+m[0]+" (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)"); err != nil {
+		if _, err := db.ExecContext(ctx, "CREATE TABLE "+m[0]+
+			" (old INTEGER PRIMARY KEY, new INTEGER NOT NULL, included INTEGER NOT NULL DEFAULT 1)"); err != nil {
 			return err
+		}
+		if m[1] == "deliveries" && part != nil {
+			if err := part.createMap(ctx, db, programID); err != nil {
+				return err
+			}
+			continue
 		}
 		_, err := db.ExecContext(ctx, "INSERT INTO "+m[0]+" (old, new) SELECT num, row_number() OVER (ORDER BY num) FROM src."+m[1]+
 			" WHERE program_id = ?1 ORDER BY num", programID)
@@ -157,7 +207,8 @@ func createMaps(ctx context.Context, db *sql.DB, programID string) error {
 			return err
 		}
 	}
-	return nil
+	_, err := db.ExecContext(ctx, "CREATE VIEW export_some AS SELECT old, new FROM export_deliveries WHERE included")
+	return err
 }
 
 // mapped returns the number of a record in the copy, NULL if it is gone.
@@ -178,6 +229,9 @@ type programTable struct {
 	other map[string]string // what a column has in the copy, if not the same
 	// key is the order in which the rows are imported.
 	key string
+	// first and rest are the conditions of the rows in the two parts of a move, "" for none of
+	// them. Only rows that never change are in the first part alone.
+	first, rest string
 }
 
 const (
@@ -191,52 +245,55 @@ const (
 // programTables are the tables with records of programs, in the order of an import. A table of a
 // later schema that is missing here would not be moved; TestProgramTables finds it.
 var programTables = []programTable{
-	{name: "programs", from: "src.programs t WHERE t.id = ?1", key: "id"},
-	{name: "subscriptions", from: "src.subscriptions" + ofTheProgram, key: "id"},
+	{name: "programs", from: "src.programs t WHERE t.id = ?1", key: "id", first: everything, rest: everything},
+	{name: "subscriptions", from: "src.subscriptions" + ofTheProgram, key: "id", first: everything, rest: everything},
 	{name: "old_signing_secrets", from: "src.old_signing_secrets" + ofItsSubscriptions, wait: []string{"expires_at"},
-		key: "subscription_id, expires_at"},
-	{name: "tokens", from: "src.tokens" + ofTheProgram, key: "id"},
-	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key"},
-	{name: "events", from: "src.events" + ofTheProgram, key: "seq"},
-	{name: "deliveries", from: "export_deliveries m CROSS JOIN src.deliveries t ON t.num = m.old WHERE ?1 = ?1",
-		wait: []string{"next_attempt_at"}, other: map[string]string{"num": "m.new"}, key: "num"},
-	{name: "delivery_events", from: "src.delivery_events" + ofTheProgram,
-		other: map[string]string{"delivery": mapped("deliveries", "t.delivery")}, key: "seq, delivery"},
-	{name: "attempts", from: "export_deliveries m CROSS JOIN src.attempts" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
-		key: "delivery, number"},
-	{name: "responses", from: "export_deliveries m CROSS JOIN src.responses" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
-		key: "delivery"},
-	{name: "stored_responses", from: "src.stored_responses t JOIN export_deliveries m ON m.old = t.delivery WHERE t.program_id = ?1",
-		other: map[string]string{"delivery": "m.new"}, key: "delivery, number"},
-	{name: "replays", from: "src.replays" + ofItsSubscriptions, key: "id"},
-	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq"},
-	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at"},
-	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id"},
+		key: "subscription_id, expires_at", rest: everything},
+	{name: "tokens", from: "src.tokens" + ofTheProgram, key: "id", first: everything, rest: everything},
+	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key",
+		first: everything, rest: newKeys},
+	{name: "events", from: "src.events" + ofTheProgram, key: "seq", first: everything, rest: "t.seq > (SELECT seq FROM part.part)"},
+	{name: "deliveries", from: "export_some m CROSS JOIN src.deliveries t ON t.num = m.old WHERE ?1 = ?1",
+		wait: []string{"next_attempt_at"}, other: map[string]string{"num": "m.new"}, key: "num", first: everything, rest: everything},
+	{name: "delivery_events", from: "export_some m CROSS JOIN src.deliveries d ON d.num = m.old CROSS JOIN json_each(d.seqs) j " +
+		"CROSS JOIN src.delivery_events t ON t.program_id = ?1 AND t.seq = j.value AND t.delivery = m.old WHERE ?1 = ?1",
+		other: map[string]string{"delivery": "m.new"}, key: "seq, delivery", first: everything, rest: everything},
+	{name: "attempts", from: "export_some m CROSS JOIN src.attempts" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery, number", first: everything, rest: everything},
+	{name: "responses", from: "export_some m CROSS JOIN src.responses" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery", first: everything, rest: everything},
+	{name: "stored_responses", from: "export_some m CROSS JOIN src.stored_responses t ON t.delivery = m.old WHERE t.program_id = ?1",
+		other: map[string]string{"delivery": "m.new"}, key: "delivery, number", first: everything, rest: everything},
+	{name: "replays", from: "src.replays" + ofItsSubscriptions, key: "id", rest: everything},
+	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq", rest: everything},
+	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at",
+		first: "t.at < " + statsFrom, rest: "t.at >= " + statsFrom},
+	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id", rest: everything},
 	{name: "bulk_runs", from: "src.bulk_runs" + ofTheProgram, other: map[string]string{
 		"num": mapped("runs", "t.num"), "newest": reachedNum("deliveries", "t.newest"), "after_num": reachedNum("deliveries", "t.after_num"),
-	}, key: "num"},
+	}, key: "num", rest: everything},
 	{name: "bulk_run_waits", from: "src.bulk_run_waits" + ofItsRuns, other: map[string]string{
 		"run": mapped("runs", "t.run"), "after_num": reachedNum("deliveries", "t.after_num"),
-	}, key: "run, subscription_id"},
+	}, key: "run, subscription_id", rest: everything},
 	{name: "bulk_run_deliveries", from: "src.bulk_run_deliveries t JOIN export_deliveries m ON m.old = t.delivery WHERE t.run IN " +
 		"(SELECT old FROM export_runs WHERE ?1 = ?1)",
-		other: map[string]string{"run": mapped("runs", "t.run"), "delivery": "m.new"}, key: "run, delivery"},
+		other: map[string]string{"run": mapped("runs", "t.run"), "delivery": "m.new"}, key: "run, delivery", rest: everything},
 	{name: "bulk_run_subscriptions", from: "src.bulk_run_subscriptions" + ofItsRuns, other: map[string]string{"run": mapped("runs", "t.run")},
-		key: "subscription_id, run"},
+		key: "subscription_id, run", rest: everything},
 	{name: "incidents", from: "src.incidents" + ofTheProgram, other: map[string]string{
 		"num": mapped("incidents", "t.num"), "last_delivery": mapped("deliveries", "t.last_delivery"), "probe_log": mappedProbes,
-	}, key: "num"},
+	}, key: "num", rest: everything},
 	{name: "alerts", from: "src.alerts" + ofTheProgram, other: map[string]string{
 		// Those that are not sent yet are sent by the installation where they arose.
 		"status": "iif(t.next_attempt_at IS NULL, t.status, 'unsent')", "next_attempt_at": "NULL", "incident": mapped("incidents", "t.incident"),
-	}, key: "num"},
-	{name: "losses", from: "src.losses" + ofItsSubscriptions, key: "subscription_id"},
+	}, key: "num", rest: everything},
+	{name: "losses", from: "src.losses" + ofItsSubscriptions, key: "subscription_id", rest: everything},
 	{name: "failures", from: "src.failures" + ofItsSubscriptions, wait: []string{"quiet_at"}, other: map[string]string{
 		"last_delivery": mapped("deliveries", "t.last_delivery"), "incident": mapped("incidents", "t.incident"), "probe_log": mappedProbes,
-	}, key: "subscription_id"},
-	{name: "cursors", from: "src.cursors" + ofItsSubscriptions, key: "subscription_id"},
-	{name: "interests", from: "src.interests" + ofItsSubscriptions, key: "subscription_id, name, after_seq"},
-	{name: "dictionaries", from: "src.dictionaries t WHERE ?1 = ?1", key: "num"},
+	}, key: "subscription_id", rest: everything},
+	{name: "cursors", from: "src.cursors" + ofItsSubscriptions, key: "subscription_id", rest: everything},
+	{name: "interests", from: "src.interests" + ofItsSubscriptions, key: "subscription_id, name, after_seq", rest: everything},
+	{name: "dictionaries", from: "src.dictionaries t WHERE ?1 = ?1", key: "num", first: everything, rest: everything},
 }
 
 // mappedProbes is a log of probes with the numbers of the copy, 0 for a delivery that is gone.
@@ -265,7 +322,7 @@ func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []
 }
 
 // export copies the rows of a program. offset is wall clock minus wait clock in milliseconds.
-func (p *programTable) export(ctx context.Context, db *sql.DB, programID string, offset int64) error {
+func (p *programTable) export(ctx context.Context, db *sql.DB, programID, condition string, offset int64) error {
 	names, _, err := p.columns(ctx, db)
 	if err != nil {
 		return err
@@ -281,7 +338,7 @@ func (p *programTable) export(ctx context.Context, db *sql.DB, programID string,
 		}
 	}
 	_, err = db.ExecContext(ctx, "INSERT INTO main."+p.name+" ("+strings.Join(names, ", ")+") SELECT "+strings.Join(values, ", ")+
-		" FROM "+p.from+" ORDER BY "+p.key, programID)
+		" FROM "+p.from+" AND "+condition+" ORDER BY "+p.key, programID)
 	return err
 }
 

@@ -57,15 +57,8 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 		return y, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, db: db, retry: x.Retry,
-		subscriptions: make(map[int64]int64), runs: make(map[int64]int64)}
-	if x.Idle {
-		im.pause = -1
-	}
-	if im.keys, err = parseKeyring(x.Key); err != nil {
-		return y, fmt.Errorf("%w: %w", ErrUnusable, err)
-	}
-	if err := im.open(); err != nil {
+	im := s.importer(ctx, x)
+	if err := im.open(db, x.Key); err != nil {
 		return y, err
 	}
 	// Retention must not see half of the program.
@@ -98,6 +91,16 @@ func (s *core) abandonImport(programID string) error {
 	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
 }
 
+// importer returns an importer without an export.
+func (s Programs) importer(ctx context.Context, x *ProgramImport) *importer {
+	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, retry: x.Retry,
+		subscriptions: make(map[int64]int64), runs: make(map[int64]int64)}
+	if x.Idle {
+		im.pause = -1
+	}
+	return im
+}
+
 // importer adds one program.
 type importer struct {
 	*sweep
@@ -109,15 +112,24 @@ type importer struct {
 	done      Imported
 	ids       []string // of the subscriptions
 
+	moving bool // the program arrives in two parts, and may have rows here
+	// Deliveries of the first part: the last number, and what is added to their numbers. The
+	// rest has deliveries with numbers in between that were open.
+	firstLast, firstBase int64
+
 	// What is added to the numbers of the export.
 	deliveries, incidents, events int64
 	subscriptions, runs           map[int64]int64 // the numbers of the others
 }
 
-// open reads the id of the program and the dictionaries.
-func (im *importer) open() error {
+// open sets the export, and reads the id of the program and the dictionaries.
+func (im *importer) open(db *sql.DB, key []byte) (err error) {
+	im.db, im.packed = db, dictionaries{}
+	if im.keys, err = parseKeyring(key); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
 	var programs int
-	err := im.db.QueryRowContext(im.ctx, "SELECT count(*), coalesce(max(id), '') FROM programs").Scan(&programs, &im.programID)
+	err = im.db.QueryRowContext(im.ctx, "SELECT count(*), coalesce(max(id), '') FROM programs").Scan(&programs, &im.programID)
 	if err != nil {
 		return err
 	}
@@ -186,26 +198,15 @@ func (im *importer) checkSubscriptions() error {
 
 // run adds everything else, and makes the program visible.
 func (im *importer) run(also []func(Write, Imported) error) error {
-	for i := range programTables[1:] {
-		table := &programTables[1+i]
-		if table.name == "dictionaries" {
-			continue
-		}
-		if err := im.table(table); err != nil {
-			return fmt.Errorf("store: import %s: %w", table.name, err)
-		}
+	if err := im.tables(); err != nil {
+		return err
 	}
 	if err := im.interrupt(); err != nil {
 		return err
 	}
-	for what, to := range map[string]*int{
-		"subscriptions WHERE deleted_at IS NULL": &im.done.Subscriptions, "events": &im.done.Events, "deliveries": &im.done.Deliveries,
-	} {
-		if err := im.db.QueryRowContext(im.ctx, "SELECT count(*) FROM "+what).Scan(to); err != nil {
-			return err
-		}
+	if err := im.count(); err != nil {
+		return err
 	}
-	im.done.ProgramID = im.programID
 	return im.s.write(im.ctx, func(w Write) error {
 		delete(w.t.w.heads, im.programID)
 		w.t.w.fails = nil
@@ -216,6 +217,35 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 		}
 		return im.s.setProgramState(w.t, im.programID, nil)
 	})
+}
+
+// tables adds the rows of all tables but programs.
+func (im *importer) tables() error {
+	for i := range programTables[1:] {
+		table := &programTables[1+i]
+		if table.name == "dictionaries" {
+			continue
+		}
+		if err := im.table(table); err != nil {
+			return fmt.Errorf("store: import %s: %w", table.name, err)
+		}
+	}
+	return nil
+}
+
+// count adds the number of rows in the export.
+func (im *importer) count() error {
+	im.done.ProgramID = im.programID
+	for what, to := range map[string]*int{
+		"subscriptions WHERE deleted_at IS NULL": &im.done.Subscriptions, "events": &im.done.Events, "deliveries": &im.done.Deliveries,
+	} {
+		var n int
+		if err := im.db.QueryRowContext(im.ctx, "SELECT count(*) FROM "+what).Scan(&n); err != nil {
+			return err
+		}
+		*to += n
+	}
+	return nil
 }
 
 // interrupt records the attempts that were in flight.
@@ -273,6 +303,9 @@ func (im *importer) rowsOf(table *programTable, where string) (*importRows, *sql
 		names, selected = append(names, "rowid"), selected+", rowid"
 	}
 	r.insert = "INSERT INTO " + table.name + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
+	if im.moving {
+		r.insert += table.upsert(names)
+	}
 	rows, err := im.db.QueryContext(im.ctx, "SELECT "+selected+" FROM "+table.name+" WHERE "+where+" ORDER BY "+table.key)
 	return r, rows, err
 }
@@ -329,10 +362,12 @@ func (im *importer) table(table *programTable) error {
 	where := "TRUE"
 	if of := numberedTable(table.name); of != nil {
 		last, err := im.reserve(table, of)
-		if err != nil || last == 0 {
+		if err != nil {
 			return err
 		}
-		where = fmt.Sprintf("%s < %d", of.column, last)
+		if last > 0 {
+			where = fmt.Sprintf("%s <> %d", of.column, last)
+		}
 	}
 	r, rows, err := im.rowsOf(table, where)
 	if err != nil {
@@ -406,7 +441,9 @@ func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []a
 		return err
 	}
 	var num int64
-	if err := t.Scan("SELECT coalesce(max(num), 0) + 1 FROM subscriptions", nil, &num); err != nil {
+	id := *r.at(values, "id")
+	const next = "SELECT coalesce((SELECT num FROM subscriptions WHERE id = ?), max(num) + 1, 1) FROM subscriptions"
+	if err := t.Scan(next, []any{id}, &num); err != nil {
 		return err
 	}
 	*r.at(values, "num") = num
@@ -435,9 +472,13 @@ func numberedTable(name string) *numbered {
 // reserve adds the last row of a table, so that no other gets the numbers of those before it. It
 // returns the last number in the export, 0 if there is none.
 func (im *importer) reserve(table *programTable, of *numbered) (last int64, err error) {
+	reserved := int64(0) // numbers that the first part has reserved
+	if of.table == "deliveries" {
+		reserved = im.firstLast
+	}
 	var from, to sql.NullInt64
-	err = im.db.QueryRowContext(im.ctx, fmt.Sprintf("SELECT coalesce(max(%s), 0), min(%s), max(%s) FROM %s", of.column, of.time, of.time,
-		of.table)).Scan(&last, &from, &to)
+	err = im.db.QueryRowContext(im.ctx, fmt.Sprintf("SELECT coalesce(max(%s), 0), min(%s), max(%s) FROM %s WHERE %s > %d",
+		of.column, of.time, of.time, of.table, of.column, reserved)).Scan(&last, &from, &to)
 	if err != nil || last == 0 {
 		return 0, err
 	}
@@ -456,14 +497,14 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
 			return err
 		}
-		*base = newest
-		added := importedRange{of.table, newest + 1, newest + last, from.Int64, to.Int64}
+		*base = newest - reserved
+		added := importedRange{of.table, newest + 1, last + *base, from.Int64, to.Int64}
 		if err := im.s.addImportedRange(t, added); err != nil {
 			return err
 		}
 		rows := *r
 		rows.all = [][]any{slices.Clone(r.all[0])}
-		rows.add(rows.all[0], of.column, newest)
+		rows.add(rows.all[0], of.column, *base)
 		return im.insert(t, table, &rows)
 	})
 }
@@ -486,21 +527,21 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		*r.at(row, "json") = plain
 		return err
 	case "deliveries":
-		r.add(row, "num", im.deliveries)
+		im.addDelivery(r, row, "num")
 		if num, ok := (*r.at(row, "subscription")).(int64); ok {
 			*r.at(row, "subscription") = im.subscriptions[num]
 		}
 	case "delivery_events", "attempts", "responses", "stored_responses":
-		r.add(row, "delivery", im.deliveries)
+		im.addDelivery(r, row, "delivery")
 	case "bulk_runs":
-		r.add(row, "newest", im.deliveries)
-		r.add(row, "after_num", im.deliveries)
+		im.addDelivery(r, row, "newest")
+		im.addDelivery(r, row, "after_num")
 	case "bulk_run_waits", "bulk_run_deliveries", "bulk_run_subscriptions":
 		*r.at(row, "run") = im.runs[row[r.column["run"]].(int64)]
 		if table.name == "bulk_run_waits" {
-			r.add(row, "after_num", im.deliveries)
+			im.addDelivery(r, row, "after_num")
 		} else if table.name == "bulk_run_deliveries" {
-			r.add(row, "delivery", im.deliveries)
+			im.addDelivery(r, row, "delivery")
 		}
 	case "incidents", "failures":
 		if table.name == "incidents" {
@@ -508,13 +549,28 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		} else {
 			r.add(row, "incident", im.incidents)
 		}
-		r.add(row, "last_delivery", im.deliveries)
+		im.addDelivery(r, row, "last_delivery")
 		return im.convertProbes(r, row)
 	case "alerts":
 		r.add(row, "incident", im.incidents)
 		*r.at(row, "num") = nil // the next
 	}
 	return nil
+}
+
+// addDelivery converts the number of a delivery in a column, unless that is NULL.
+func (im *importer) addDelivery(r *importRows, row []any, column string) {
+	if num, ok := (*r.at(row, column)).(int64); ok {
+		*r.at(row, column) = im.delivery(num)
+	}
+}
+
+// delivery returns the number here of a delivery in the export.
+func (im *importer) delivery(num int64) int64 {
+	if num <= im.firstLast {
+		return num + im.firstBase
+	}
+	return num + im.deliveries
 }
 
 // convertProbes converts the numbers of deliveries in a log of probes.
@@ -529,7 +585,7 @@ func (im *importer) convertProbes(r *importRows, row []any) error {
 	}
 	for i := range log {
 		if log[i].Delivery > 0 {
-			log[i].Delivery += im.deliveries
+			log[i].Delivery = im.delivery(log[i].Delivery)
 		}
 	}
 	b, err := json.Marshal(log)

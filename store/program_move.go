@@ -14,6 +14,7 @@ type storedMove struct {
 	id, url, ca string
 	activated   time.Time // when the target began to send; zero before
 	emptied     bool      // the records of the program are erased here
+	receiving   bool      // a Reception adds records now, only in memory
 }
 
 // MoveTarget is the installation that a program moves to.
@@ -155,4 +156,15 @@ func (t *tx) notifyQueues(programID string) error {
 		t.AfterCommit(func() { t.w.watchers.subscriptionChanged(id) })
 		return err
 	})
+}
+
+// InFlight returns how many attempts of a program are in flight.
+func (s Programs) InFlight(ctx context.Context, programID string) (n int, err error) {
+	return n, s.db.Scan(ctx, "SELECT count(*) FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL "+
+		"AND program_id = ?", []any{programID}, &n)
+}
+
+// Schema returns the version of the database's schema.
+func (s *Store) Schema(ctx context.Context) (version int, err error) {
+	return version, s.db.Scan(ctx, "PRAGMA user_version", nil, &version)
 }

@@ -108,9 +108,12 @@ func (p *programStates) hidden() any {
 	return jsonOf(ids)
 }
 
-// erasing returns the ids of the programs that are being erased.
+// erasing returns the ids of the programs with records to erase.
 func (p *programStates) erasing() (ids []string) {
-	return p.list(func(state *programState) bool { return state.name == stateErasing })
+	return p.list(func(state *programState) bool {
+		return state.name == stateErasing ||
+			state.name == stateMoved && !state.out.activated.IsZero() && !state.out.emptied && !state.out.receiving
+	})
 }
 
 // list returns the ids of the programs in a state that matches, sorted.

@@ -225,8 +225,14 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		s.fault = onlyOwners(h.providerName())
 		return h.renderSignIn(r, http.StatusForbidden, s), nil
 	}
+	return h.begin(r, s, admin, hash, newer)
+}
+
+// begin begins the session of an admin with the right password, and replaces its hash if that is
+// not the newer one.
+func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash, newer webhook.PasswordHash) (response, error) {
 	var secret string
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}

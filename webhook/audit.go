@@ -42,6 +42,11 @@ const (
 	ActionPortalSessionEnd         Action = "portal_session.end"
 	ActionProgramExport            Action = "program.export"
 	ActionProgramImport            Action = "program.import"
+	ActionProgramMove              Action = "program.move"       // frozen here to move to another installation
+	ActionProgramMoved             Action = "program.moved"      // the other installation has it
+	ActionProgramMoveAbort         Action = "program.move_abort" // active here again
+	ActionProgramArrive            Action = "program.arrive"     // complete here, but not active
+	ActionProgramActivate          Action = "program.activate"   // the same, and active
 	ActionKeyRotate                Action = "key.rotate"
 	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
@@ -73,6 +78,7 @@ var actions = [...]Action{
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
+	ActionProgramMove, ActionProgramMoved, ActionProgramMoveAbort, ActionProgramArrive, ActionProgramActivate,
 	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminLink, ActionAdminInvite,
 	ActionAdminRevokeInvitation,

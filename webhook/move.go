@@ -23,6 +23,19 @@ type ProgramMove struct {
 	Forwards bool
 }
 
+// MoveNone is the status of a program in an installation that does not have it.
+const MoveNone = "none"
+
+// MoveState is what an installation has of a program that may move there.
+type MoveState struct {
+	Status   string `json:"status"`   // MoveNone, or that of the program
+	MoveID   string `json:"move_id"`  // of a program that has moved or arrives, or ""
+	Forwards bool   `json:"forwards"` // its requests are forwarded to another installation
+	Format   int    `json:"format"`   // of exports
+	Schema   int    `json:"schema"`   // of the database
+	Version  string `json:"service_version"`
+}
+
 // Unavailable returns the error for requests of a program that cannot be used during a move.
 func (m *ProgramMove) Unavailable(programID string) *Error {
 	text := "The program " + programID + " is being moved to another installation."

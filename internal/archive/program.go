@@ -36,7 +36,7 @@ import (
 //	secret.key           decrypts the secrets in the database
 //	program.db           a database with the program alone
 const (
-	programFormat   = 1
+	ProgramFormat   = 1 // version of the format
 	programKind     = "program"
 	programFile     = "program.json"
 	eventTypesFile  = "event_types.json"
@@ -71,6 +71,11 @@ func NewProgramSource(ctx context.Context, st *store.Store, catalog *webhook.Cat
 	if err != nil {
 		return nil, err
 	}
+	return NewSourceOf(x, catalog, version)
+}
+
+// NewSourceOf returns the source of an export, which it owns. The caller must call Close.
+func NewSourceOf(x *store.ProgramExport, catalog *webhook.Catalog, version string) (*ProgramSource, error) {
 	types := make(map[string]json.RawMessage)
 	for _, name := range x.Names {
 		if t, ok := catalog.Type(name); ok {
@@ -78,9 +83,10 @@ func NewProgramSource(ctx context.Context, st *store.Store, catalog *webhook.Cat
 		}
 	}
 	s := &ProgramSource{Header: ProgramHeader{
-		Kind: programKind, Format: programFormat, Version: version, Schema: x.Schema, ProgramID: x.ProgramID,
+		Kind: programKind, Format: ProgramFormat, Version: version, Schema: x.Schema, ProgramID: x.ProgramID,
 		CreatedAt: x.At.Truncate(time.Millisecond), Bytes: x.Bytes,
 	}, export: x}
+	var err error
 	if s.types, err = json.Marshal(types); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -210,9 +216,9 @@ func parseProgramHeader(text []byte) (*ProgramHeader, error) {
 	if err := json.Unmarshal(text, h); err != nil || h.Kind != programKind {
 		return nil, damagedProgramf("it has no header")
 	}
-	if h.Format != programFormat {
+	if h.Format != ProgramFormat {
 		return nil, damagedProgramf("its format %d is not supported: use a newer version of service (this one supports format %d)",
-			h.Format, programFormat)
+			h.Format, ProgramFormat)
 	}
 	return h, nil
 }

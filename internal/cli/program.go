@@ -18,6 +18,7 @@ type programCmd struct {
 	List   programListCmd   `cmd:"" help:"List the programs with their limits and health, ordered by ID."`
 	Export programExportCmd `cmd:"" help:"Export a program with everything in it to an encrypted file. The server may be running."`
 	Import programImportCmd `cmd:"" help:"Import a program from a file that program export wrote. The program must not exist here."`
+	Move   programMoveCmd   `cmd:"" help:"Move a program to another installation while both run. It is frozen for seconds."`
 	Delete programDeleteCmd `cmd:"" help:"Erase a program with everything in it. This cannot be undone."`
 }
 

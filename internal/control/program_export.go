@@ -25,6 +25,7 @@ func (s *Server) handlePrograms(m *http.ServeMux) {
 		return s.Store.ProgramSpace(r.Context(), request.Copies)
 	}))
 	m.HandleFunc("POST /programs/export", s.exportProgram)
+	m.HandleFunc("POST /programs/{id}/move", s.moveProgram)
 	m.HandleFunc("POST "+importPath, s.respond(func(r *http.Request) (any, error) {
 		began := time.Now()
 		y, err := s.Store.importProgram(r.Context(), r.Body, &store.ProgramImport{Retry: &s.Retry})

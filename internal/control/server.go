@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/internal/archive"
+	"service/internal/move"
 	"service/store"
 	"service/webhook"
 )
@@ -26,6 +27,7 @@ type Server struct {
 	Retention     time.Duration       // how long events are kept
 	Retry         webhook.RetryPolicy // decides what follows attempts that were in flight in an export
 	API           http.Handler        // serves the API to the owner, see [api.API.Owner]
+	Moves         *move.Source        // moves programs to other installations
 	Logger        *slog.Logger
 }
 

@@ -28,6 +28,7 @@ import (
 	"service/dispatcher"
 	"service/internal/certs"
 	"service/internal/control"
+	"service/internal/move"
 	"service/store"
 	"service/store/replica"
 	"service/web"
@@ -41,6 +42,8 @@ type Server struct {
 	lease        *replica.Lease // nil for none
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
+	moves        *move.Source
+	arrivals     *move.Target
 	handler      http.Handler   // API and admin UI
 	plainHandler http.Handler   // plain HTTP
 	owner        http.Handler   // API on the admin socket
@@ -163,8 +166,10 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		DisableAfter: cfg.HealthPolicy.DisableAfter,
 		Portal:       web.PortalConfig(cfg.Portal),
 	})
+	s.moves = &move.Source{Store: s.store, Catalog: catalog, Version: cfg.Version, Cut: s.dispatcher.Cut, Logger: cfg.Logger}
+	s.arrivals = &move.Target{Store: s.store, Catalog: catalog, Retry: cfg.RetryPolicy, Version: cfg.Version, Logger: cfg.Logger}
 	apiHandler := api.New(api.Config{
-		Store: s.store, Logger: cfg.Logger, Catalog: catalog,
+		Store: s.store, Logger: cfg.Logger, Catalog: catalog, Moves: s.arrivals,
 		Rules: rules,
 		Ready: s.delivering, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, BaseURL: s.baseURL,
 		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
@@ -361,8 +366,12 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	commands := &control.Server{
 		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink, BaseURL: s.baseURL,
 		Retry: s.cfg.RetryPolicy, Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
-		Retention: s.cfg.Retention.All, API: s.owner, Logger: logger,
+		Retention: s.cfg.Retention.All, API: s.owner, Moves: s.moves, Logger: logger,
 	}
+	g.Go(func() error {
+		defer s.arrivals.Close()
+		return s.moves.Run(running)
+	})
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)
 	})

@@ -146,6 +146,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 		"service/store/replica",
 		"service/web/oidc",
 	}, "only dispatcher/client calls subscribers; the others call the service itself, an issuer, the bucket or another " +
@@ -155,6 +156,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 		"service/web/oidc",
 	}, "only dispatcher/client calls subscribers; the others call the service itself or an issuer"},
 	{"net/http", "DefaultClient", nil, "it has no timeout and follows redirects"},
@@ -172,6 +174,7 @@ var privileges = []privilege{
 		"service/dispatcher/client",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 	}, "only dispatcher/client calls subscribers"},
 	{"net", "Listen", []string{
 		"service/internal/bench",
@@ -188,6 +191,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 		"service/internal/server",
 		"service/store/replica", // the transport to the bucket
 		"service/web",
@@ -200,6 +204,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 		"service/internal/server",
 	}, "store and webhook do no network I/O"},
 	{"os", "", []string{
@@ -230,6 +235,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/cli",
 		"service/internal/control",
+		"service/internal/move",
 		"service/internal/server",
 		"service/internal/terminal",
 		"service/store",

@@ -144,7 +144,7 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "if gone || !d.store.Queues().MaySend() {", "if gone {"},
 	}},
 	{"attempts go on when the lease ends", []edit{
-		{"dispatcher/attempt.go", "attempt.Send(d.attemptContext(ctx))", "attempt.Send(ctx)"},
+		{"dispatcher/attempt.go", "d.beginSending(c.ProgramID, d.attemptContext(ctx))", "d.beginSending(c.ProgramID, ctx)"},
 	}},
 	{"the time of a retry is not that of a clock which has jumped", []edit{
 		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},

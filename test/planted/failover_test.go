@@ -58,7 +58,7 @@ var raceBugs = []testBug{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want one ErrStale", "store"},
 	{bug{name: "an erasure forgets the bulk runs", edits: []edit{
-		{"store/erase.go", "e.events, e.runs, e.ofSubscriptions", "e.events, e.ofSubscriptions"},
+		{"store/erase.go", "e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit", "e.events, e.ofSubscriptions, e.ofProgram, e.audit"},
 	}}, "TestErase", "bulk runs of the program are left", "store"},
 	{bug{name: "a program that is being erased still sends what is due", edits: []edit{
 		{"store/queue.go", "if s.programStates.get(cr.Queue.ProgramID) != nil {\n\t\t\treturn nil", "if false {\n\t\t\treturn nil"},

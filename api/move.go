@@ -1,0 +1,112 @@
+package api
+
+import (
+	"context"
+	"io"
+	"mime"
+	"time"
+
+	"github.com/google/uuid"
+
+	"service/store"
+	"service/webhook"
+)
+
+// MoveTarget receives programs that other installations move here, see package move.
+type MoveTarget interface {
+	State(ctx context.Context, programID string) (webhook.MoveState, error)
+	First(ctx context.Context, programID, moveID string, body io.Reader) error
+	Rest(ctx context.Context, programID, moveID string, body io.Reader, actor webhook.AuditEntry) (store.Imported, error)
+	Activate(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
+	Abort(ctx context.Context, programID, moveID string) error
+}
+
+// moveHandlers serve the routes of programs that move here.
+type moveHandlers struct{ api *API }
+
+// ids returns the program and the move that the path names.
+func (moveHandlers) ids(req *request) (programID, moveID string, err error) {
+	programID, moveID = req.params.ByName("id"), req.params.ByName("move_id")
+	if faults := webhook.CheckIdentifier("id", programID); faults != nil {
+		return "", "", webhook.Invalid(faults...)
+	}
+	if id, err := uuid.Parse(moveID); req.params.ByName("move_id") != "" && (err != nil || id.String() != moveID) {
+		fault := webhook.Validation{Code: webhook.InvalidFormat, Parameter: "move_id", Detail: "must be a UUID in lower case"}
+		return "", "", webhook.Invalid(fault)
+	}
+	return programID, moveID, nil
+}
+
+func (h moveHandlers) read(req *request) (answer, error) {
+	programID, _, err := h.ids(req)
+	if err != nil {
+		return answer{}, err
+	}
+	state, err := h.api.moves.State(req.ctx, programID)
+	return answer{data: state}, err
+}
+
+// upload prepares a request with a body of any size. Its duration is not bounded, only the
+// silence between two reads.
+func (req *request) upload() (io.Reader, error) {
+	if media, _, err := mime.ParseMediaType(req.http.Header.Get("Content-Type")); err != nil || media != "application/x-tar" {
+		return nil, webhook.NewError(webhook.CodeUnsupportedMedia, "The Content-Type must be application/x-tar.")
+	}
+	req.writeUntil(time.Time{})
+	req.ctx = req.http.Context()
+	return stream{req}, nil
+}
+
+func (h moveHandlers) first(req *request) (answer, error) {
+	programID, moveID, err := h.ids(req)
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := req.upload()
+	if err == nil {
+		err = h.api.moves.First(req.http.Context(), programID, moveID, body)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	req.unread = false
+	return h.read(req)
+}
+
+func (h moveHandlers) rest(req *request) (answer, error) {
+	programID, moveID, err := h.ids(req)
+	if err != nil {
+		return answer{}, err
+	}
+	body, err := req.upload()
+	if err == nil {
+		_, err = h.api.moves.Rest(req.http.Context(), programID, moveID, body, req.actor())
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	req.unread = false
+	return h.read(req)
+}
+
+func (h moveHandlers) activate(req *request) (answer, error) {
+	programID, moveID, err := h.ids(req)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := h.api.moves.Activate(req.ctx, programID, moveID, req.actor()); err != nil {
+		return answer{}, err
+	}
+	return h.read(req)
+}
+
+func (h moveHandlers) abort(req *request) (answer, error) {
+	programID, moveID, err := h.ids(req)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := h.api.moves.Abort(req.http.Context(), programID, moveID); err != nil {
+		return answer{}, err
+	}
+	return h.read(req)
+}

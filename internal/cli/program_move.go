@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"service/internal/control"
+	"service/internal/terminal"
+	"service/store"
+)
+
+type programMoveCmd struct {
+	dataFlag
+	To        string `required:"" placeholder:"URL" help:"Base URL of the installation that the program moves to. http is for loopback addresses."`
+	TokenFile string `required:"" placeholder:"FILE" help:"File with a platform token of that installation."`
+	CAFile    string `name:"ca-file" placeholder:"FILE" help:"Certificates in PEM that verify that installation. Default: those of the system."`
+	ID        string `arg:"" help:"Program to move."`
+}
+
+// Help returns the rest of the help.
+func (programMoveCmd) Help() string {
+	return `The server of this data directory must be running; it moves the program itself. Interrupting this
+command does not stop the move, and running it again shows its progress.
+
+Examples:
+  service program move acme --to https://hooks-2.example.com --token-file hooks-2.token
+  service program move acme --to https://10.0.0.7:8443 --token-file t --ca-file hooks-2-ca.pem`
+}
+
+func (c *programMoveCmd) Run(ctx context.Context, std Streams) error {
+	token, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return err
+	}
+	to := store.MoveTarget{URL: c.To, Token: strings.TrimSpace(string(token))}
+	if to.Token == "" {
+		return fmt.Errorf("%s has no token", c.TokenFile)
+	}
+	if c.CAFile != "" {
+		ca, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return err
+		}
+		to.CA = string(ca)
+	}
+	running, err := control.Dial(ctx, c.Data)
+	if errors.Is(err, control.ErrNoServer) {
+		return errors.New("no server is running on " + c.Data + ": start it, since it moves the program itself")
+	} else if err != nil {
+		return err
+	}
+	defer running.Close()
+	err = running.MoveProgram(ctx, c.ID, to, func(text string) { fmt.Fprintln(std.Err, terminal.Escape(text)) })
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.New("interrupted: the server continues the move; run the command again to follow it")
+	case err != nil:
+		return err
+	}
+	_, err = fmt.Fprintf(std.Out, "Moved program %s to %s.\n", terminal.Escape(c.ID), terminal.Escape(c.To))
+	return err
+}

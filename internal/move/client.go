@@ -1,0 +1,152 @@
+package move
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"service/internal/archive"
+	"service/store"
+	"service/webhook"
+)
+
+// remote is the other installation, as the source sees it.
+type remote struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// connect returns the installation at a target. It opens no connection.
+func connect(to *store.MoveTarget) (*remote, error) {
+	base, err := parseURL(to.URL)
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if to.CA != "" {
+		t.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(to.CA)) {
+			return nil, webhook.NewError(webhook.CodeInvalid, "The CA file has no certificate in PEM.")
+		}
+	}
+	return &remote{base, to.Token, &http.Client{
+		Transport:     t,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// parseURL returns the base URL of an installation without a trailing slash.
+func parseURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
+		return "", webhook.NewError(webhook.CodeInvalid, "--to must be the base URL of an installation, such as https://hooks-2.example.com.")
+	}
+	if u.Scheme == "http" && !loopback(u.Hostname()) {
+		return "", webhook.NewError(webhook.CodeInvalid, "--to must use https: the program has secrets (http is for loopback addresses).")
+	}
+	return strings.TrimRight(u.String(), "/"), nil
+}
+
+func loopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+func (r *remote) path(programID, rest string) string {
+	return r.base + "/v2/programs/" + url.PathEscape(programID) + "/move" + rest
+}
+
+// state returns what the other installation has of a program.
+func (r *remote) state(ctx context.Context, programID string) (y webhook.MoveState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return y, r.call(ctx, http.MethodGet, r.path(programID, ""), nil, &y)
+}
+
+// upload sends a part of a program.
+func (r *remote) upload(ctx context.Context, path string, part *archive.ProgramSource) error {
+	in, out := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := part.Send(out)
+		sent <- err
+		out.CloseWithError(err)
+	}()
+	err := r.call(ctx, http.MethodPut, path, in, nil)
+	in.CloseWithError(context.Canceled)
+	if failed := <-sent; err == nil && failed != nil {
+		err = failed
+	}
+	return err
+}
+
+// call sends a request. If the other installation refuses it, the error is a *webhook.Error.
+func (r *remote) call(ctx context.Context, method, path string, body io.Reader, result any) error {
+	req, err := http.NewRequestWithContext(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+r.token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-tar")
+	}
+	resp, err := r.http.Do(req)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		return fmt.Errorf("%s cannot be reached: %w", r.base, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.base, err)
+	}
+	if resp.StatusCode/100 == 2 {
+		var data struct{ Data json.RawMessage }
+		if result == nil {
+			return nil
+		}
+		if err = json.Unmarshal(text, &data); err == nil {
+			err = json.Unmarshal(data.Data, result)
+		}
+		return err
+	}
+	return r.refused(resp, text)
+}
+
+// refused returns the error of a response.
+func (r *remote) refused(resp *http.Response, text []byte) error {
+	var body struct{ Error struct{ Detail string } }
+	detail := resp.Status
+	if json.Unmarshal(text, &body) == nil && body.Error.Detail != "" {
+		detail = body.Error.Detail
+	}
+	code, hint := webhook.CodeConflict, ""
+	switch resp.StatusCode {
+	case http.StatusUnauthorized:
+		hint = " Create one there with: service token create --scope platform --user ID"
+	case http.StatusForbidden:
+		hint = " A platform token is needed."
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		hint = " It may be of an older version without moves: upgrade it first."
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
+		code = webhook.CodeUnavailable
+	}
+	return webhook.NewError(code, r.base+" refused the request: "+detail+hint)
+}

@@ -1,0 +1,413 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"service/internal/archive"
+	"service/store"
+	"service/webhook"
+)
+
+const (
+	// attemptGrace is how long attempts in flight may take to end in a frozen program.
+	attemptGrace = 2 * time.Second
+	// freezeLimit is when the source gives up a move whose target does not respond, and the
+	// program is active again.
+	freezeLimit  = 10 * time.Second
+	inFlightPoll = 20 * time.Millisecond
+	// Pauses between two requests to activate the program.
+	minRetry, maxRetry = 200 * time.Millisecond, 15 * time.Second
+)
+
+// Source moves programs to other installations.
+type Source struct {
+	Store   *store.Store
+	Catalog *webhook.Catalog
+	Version string                 // of the binary
+	Cut     func(programID string) // cuts the attempts of a program that are in flight
+	Logger  *slog.Logger
+
+	mu      sync.Mutex
+	ctx     context.Context // of Run
+	jobs    map[string]*Job // by program id; those that have ended are removed
+	running sync.WaitGroup
+}
+
+// Job is a move in progress.
+type Job struct {
+	programID string
+	to        store.MoveTarget
+	id        string // of the move
+
+	mu     sync.Mutex
+	lines  []string
+	change chan struct{} // closed with the next line, or at the end
+	ended  bool
+	err    error
+}
+
+// say adds a line of progress.
+func (j *Job) say(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf(format, args...))
+	close(j.change)
+	j.change = make(chan struct{})
+}
+
+// Follow calls show with each line of progress and returns the result of the move. If ctx ends
+// first, the move goes on.
+func (j *Job) Follow(ctx context.Context, show func(string)) error {
+	for shown := 0; ; {
+		j.mu.Lock()
+		lines, change, ended, err := j.lines[shown:], j.change, j.ended, j.err
+		j.mu.Unlock()
+		for _, line := range lines {
+			show(line)
+		}
+		if shown += len(lines); ended {
+			return err
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Run continues the moves that the last process left, and runs moves until ctx ends.
+func (s *Source) Run(ctx context.Context) error {
+	left, err := s.Store.Programs().OutgoingMoves(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.ctx = ctx
+	s.mu.Unlock()
+	for i := range left {
+		m := &left[i]
+		j := newJob(m.ProgramID, &store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token})
+		j.id = m.ID
+		if _, _, err := s.begin(j, func(ctx context.Context) error { return s.resume(ctx, j, m.Status) }); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	s.mu.Lock()
+	s.ctx = nil
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+func newJob(programID string, to *store.MoveTarget) *Job {
+	return &Job{programID: programID, to: *to, id: webhook.NewID(), change: make(chan struct{})}
+}
+
+// Start moves a program, or returns the move that is in progress. The error is a *webhook.Error
+// if the program moves elsewhere.
+func (s *Source) Start(programID string, to *store.MoveTarget, entry webhook.AuditEntry) (j *Job, attached bool, err error) {
+	to.URL, err = parseURL(to.URL)
+	if err != nil {
+		return nil, false, err
+	}
+	j = newJob(programID, to)
+	return s.begin(j, func(ctx context.Context) error { return s.move(ctx, j, entry) })
+}
+
+// begin runs a job, unless the program has one.
+func (s *Source) begin(j *Job, run func(context.Context) error) (_ *Job, attached bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		return nil, false, webhook.NewError(webhook.CodeUnavailable, "The service is starting or stopping. Try again.")
+	}
+	if before := s.jobs[j.programID]; before != nil {
+		if before.to.URL != j.to.URL {
+			return nil, false, webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is already moving to "+before.to.URL+".")
+		}
+		return before, true, nil
+	}
+	if s.jobs == nil {
+		s.jobs = make(map[string]*Job)
+	}
+	s.jobs[j.programID] = j
+	ctx := s.ctx
+	s.running.Go(func() {
+		err := run(ctx)
+		s.mu.Lock()
+		delete(s.jobs, j.programID)
+		s.mu.Unlock()
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.ended, j.err = true, err
+		close(j.change)
+	})
+	return j, false, nil
+}
+
+// resume continues a move after a restart. A program that was frozen is active again, since the
+// target becomes active only after this installation has recorded the move.
+func (s *Source) resume(ctx context.Context, j *Job, status string) error {
+	far, err := connect(&j.to)
+	if err != nil {
+		return err
+	}
+	if status == webhook.ProgramMoving {
+		s.abort(j, far, errors.New("the service was restarted"))
+		return webhook.NewError(webhook.CodeConflict, "The move was aborted by a restart. The program is active here.")
+	}
+	return s.activate(ctx, j, far)
+}
+
+// move moves a program.
+func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
+	far, err := connect(&j.to)
+	if err != nil {
+		return err
+	}
+	if err := s.check(ctx, j, far); err != nil {
+		return err
+	}
+	began := time.Now()
+	j.say("Copying the program. It stays active.")
+	x, first, err := s.Store.Programs().ExportMove(ctx, j.programID, 0)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := x.Close(); err != nil {
+			s.Logger.Error("failed to remove a temporary file of a move", "error", err)
+		}
+	}()
+	if err := s.send(ctx, j, far, "", first); err != nil {
+		s.abandon(j, far)
+		return err
+	}
+	j.say("Copied %s in %s.", webhook.ByteSize(first.Bytes), time.Since(began).Round(time.Millisecond))
+	frozen, err := s.freeze(ctx, j, entry)
+	if err == nil {
+		err = s.transfer(ctx, j, far, x, frozen)
+	}
+	if err != nil {
+		s.abort(j, far, err)
+		return fmt.Errorf("the move failed, and the program is active here: %w", err)
+	}
+	if err := s.complete(ctx, j, entry); err != nil {
+		return err
+	}
+	if err := s.activate(ctx, j, far); err != nil {
+		return err
+	}
+	took := time.Since(frozen).Round(time.Millisecond)
+	s.Logger.Info("moved a program", "program", j.programID, "move", j.id, "to", j.to.URL, "frozen", took,
+		"duration", time.Since(began).Round(time.Millisecond))
+	j.say("Frozen for %s.", took)
+	return nil
+}
+
+// check refuses a move that cannot succeed.
+func (s *Source) check(ctx context.Context, j *Job, far *remote) error {
+	if m := s.Store.Programs().Move(j.programID); m != nil {
+		if m.Status == webhook.ProgramMoved && m.URL == j.to.URL {
+			j.say("The program has already moved to %s.", m.URL)
+		}
+		return webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is not active here: its status is "+m.Status+".")
+	}
+	schema, err := s.Store.Schema(ctx)
+	if err != nil {
+		return err
+	}
+	there, err := far.state(ctx, j.programID)
+	switch {
+	case err != nil:
+		return err
+	case there.Format != archive.ProgramFormat || there.Schema < schema:
+		return webhook.NewError(webhook.CodeConflict, fmt.Sprintf(
+			"%s runs version %s, which is older than this one (schema %d, here %d). Upgrade it first.",
+			j.to.URL, there.Version, there.Schema, schema))
+	case there.Status == webhook.MoveNone, there.Status == webhook.ProgramMoved && there.Forwards:
+		return nil
+	case there.Status == webhook.ProgramArriving: // a move from here that was aborted
+		return far.call(ctx, http.MethodDelete, far.path(j.programID, "/"+there.MoveID), nil, nil)
+	case there.Status == "erasing":
+		j.say("%s removes what it has of the program first.", j.to.URL)
+		return nil
+	}
+	return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("%s has a program %s already (%s). Delete it there first, or keep it.",
+		j.to.URL, j.programID, there.Status))
+}
+
+// send uploads a part and removes its file.
+func (s *Source) send(ctx context.Context, j *Job, far *remote, path string, x *store.ProgramExport) (err error) {
+	part, err := archive.NewSourceOf(x, s.Catalog, s.Version)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, part.Close()) }()
+	return far.upload(ctx, far.path(j.programID, "/"+j.id+path), part)
+}
+
+// freeze stops the program here: requests are refused, and no attempt is in flight when it
+// returns. It returns when that began.
+func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) (began time.Time, err error) {
+	began = time.Now()
+	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMove, j.programID, j.programID
+	entry.Detail = "move " + j.id + " to " + j.to.URL
+	err = s.Store.Write(ctx, func(w store.Write) error {
+		if err := w.BeginMove(j.programID, j.id, &j.to); err != nil {
+			return err
+		}
+		return w.Audit(entry)
+	})
+	if err != nil {
+		return began, err
+	}
+	s.Logger.Info("froze a program to move it", "program", j.programID, "move", j.id, "to", j.to.URL)
+	j.say("Frozen: requests of the program get 503.")
+	if err := s.Store.Acknowledge(ctx); err != nil {
+		return began, err
+	}
+	for cut := false; ; {
+		n, err := s.Store.Programs().InFlight(ctx, j.programID)
+		if err != nil || n == 0 {
+			return began, err
+		}
+		switch frozen := time.Since(began); {
+		case frozen > 2*attemptGrace:
+			return began, fmt.Errorf("%s did not end", webhook.Count(n, "attempt"))
+		case frozen > attemptGrace && !cut:
+			j.say("Cutting %s in flight.", webhook.Count(n, "attempt"))
+			s.Cut(j.programID)
+			cut = true
+		}
+		select {
+		case <-time.After(inFlightPoll):
+		case <-ctx.Done():
+			return began, ctx.Err()
+		}
+	}
+}
+
+// transfer sends what has changed since the first part. When it returns, the program has arrived.
+func (s *Source) transfer(ctx context.Context, j *Job, far *remote, x *store.MoveExport, frozen time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, frozen.Add(freezeLimit))
+	defer cancel()
+	rest, err := x.Rest(ctx)
+	if err != nil {
+		return err
+	}
+	j.say("Sending %s of changes.", webhook.ByteSize(rest.Bytes))
+	return s.send(ctx, j, far, "/rest", rest)
+}
+
+// complete records that the program is not here any more. From then on it can only be active at
+// the target.
+func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
+	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMoved, j.programID, j.programID
+	entry.Detail = "move " + j.id + " to " + j.to.URL
+	for done := false; ; {
+		var err error
+		if !done {
+			err = s.Store.Write(context.WithoutCancel(ctx), func(w store.Write) error {
+				if err := w.CompleteMove(j.programID, j.id); err != nil {
+					return err
+				}
+				return w.Audit(entry)
+			})
+			done = err == nil
+		}
+		if done {
+			// Until the replica has it, another host could take over with the program active.
+			if err = s.Store.Acknowledge(ctx); err == nil {
+				return nil
+			}
+		}
+		s.Logger.Error("failed to record a move, will retry", "program", j.programID, "move", j.id, "error", err)
+		select {
+		case <-time.After(minRetry):
+		case <-ctx.Done():
+			return errors.New("the service is stopping; its next start continues the move")
+		}
+	}
+}
+
+// activate makes the target active, however long that takes.
+func (s *Source) activate(ctx context.Context, j *Job, far *remote) error {
+	// After a restart, the record may not be in the replica yet.
+	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
+		err := s.Store.Acknowledge(ctx)
+		if err == nil {
+			err = s.tryActivate(ctx, j, far)
+		}
+		if err == nil {
+			break
+		}
+		s.Logger.Warn("failed to activate a program that has moved, will retry", "program", j.programID, "move", j.id, "to", j.to.URL,
+			"error", err)
+		j.say("Not active there yet: %v", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return errors.New("the service is stopping; its next start continues the move")
+		}
+	}
+	err := s.Store.Write(context.WithoutCancel(ctx), func(w store.Write) error { return w.ActivatedMove(j.programID, j.id) })
+	if err != nil {
+		return err
+	}
+	j.say("The program is active at %s. Requests that come here are forwarded.", j.to.URL)
+	return nil
+}
+
+func (s *Source) tryActivate(ctx context.Context, j *Job, far *remote) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return far.call(ctx, http.MethodPost, far.path(j.programID, "/"+j.id+"/activate"), nil, nil)
+}
+
+// abort makes the program active here again.
+func (s *Source) abort(j *Job, far *remote, reason error) {
+	entry := webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionProgramMoveAbort, ProgramID: j.programID,
+		SubjectID: j.programID, Detail: "move " + j.id}
+	for aborted := false; !aborted; {
+		err := s.Store.Write(context.Background(), func(w store.Write) error {
+			if m := s.Store.Programs().Move(j.programID); m == nil {
+				return nil // it was not frozen
+			}
+			if err := w.AbortMove(j.programID, j.id); err != nil {
+				return err
+			}
+			return w.Audit(entry)
+		})
+		if aborted = err == nil; !aborted {
+			s.Logger.Error("failed to end a move, will retry", "program", j.programID, "move", j.id, "error", err)
+			s.mu.Lock()
+			stopping := s.ctx == nil
+			s.mu.Unlock()
+			if stopping {
+				return // the next start does it
+			}
+			<-time.After(minRetry)
+		}
+	}
+	s.Logger.Warn("aborted the move of a program, which is active here", "program", j.programID, "move", j.id, "reason", reason)
+	s.abandon(j, far)
+}
+
+// abandon asks the target to remove what it has. If that fails, the next move does it.
+func (s *Source) abandon(j *Job, far *remote) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	if err := far.call(ctx, http.MethodDelete, far.path(j.programID, "/"+j.id), nil, nil); err != nil {
+		s.Logger.Warn("the target keeps an aborted move, which is never active and can be deleted there", "program", j.programID,
+			"move", j.id, "to", j.to.URL, "error", err)
+	}
+}

@@ -1,0 +1,238 @@
+// Package move moves programs from one installation to another.
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"service/internal/archive"
+	"service/store"
+	"service/webhook"
+)
+
+// maxPause is how long the target keeps the first part of a program without a request of the
+// source.
+const maxPause = 2 * time.Minute
+
+// Target receives programs from other installations.
+type Target struct {
+	Store   *store.Store
+	Catalog *webhook.Catalog
+	Retry   webhook.RetryPolicy // decides what follows attempts that were in flight
+	Version string              // of the binary
+	Logger  *slog.Logger
+
+	mu         sync.Mutex
+	receptions map[string]*reception // by program id
+}
+
+// reception is a program that arrives now.
+type reception struct {
+	moveID string
+	cancel context.CancelFunc // ends the request in progress
+	busy   chan struct{}      // has an element while no request uses from
+	from   *store.Reception   // nil before the first part is complete
+	expiry *time.Timer
+}
+
+// State returns what this installation has of a program.
+func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState, error) {
+	y := webhook.MoveState{Status: webhook.MoveNone, Format: archive.ProgramFormat, Version: t.Version}
+	var err error
+	if y.Schema, err = t.Store.Schema(ctx); err != nil {
+		return y, err
+	}
+	p, err := t.Store.Programs().Get(ctx, programID)
+	var refused *webhook.Error
+	switch {
+	case errors.As(err, &refused) && refused.Code == webhook.CodeNotFound:
+		return y, nil
+	case err != nil:
+		return y, err
+	}
+	if y.Status = p.Status(); p.Move != nil {
+		y.MoveID, y.Forwards = p.Move.ID, p.Move.Forwards
+	}
+	return y, nil
+}
+
+// First receives the part of a program that never changes. It ends an earlier move of the program
+// that has not arrived.
+func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &reception{moveID: moveID, cancel: cancel, busy: make(chan struct{}, 1)}
+	t.mu.Lock()
+	before := t.receptions[programID]
+	if t.receptions == nil {
+		t.receptions = make(map[string]*reception)
+	}
+	t.receptions[programID] = r
+	t.mu.Unlock()
+	defer func() { r.busy <- struct{}{} }()
+	if before != nil {
+		t.end(before)
+	}
+	x, p, err := t.receive(ctx, programID, body)
+	if err == nil {
+		defer p.Remove()
+		r.from, err = t.Store.Programs().Receive(ctx, moveID, x)
+	}
+	if err != nil {
+		t.forget(programID, r)
+		return unusable(err)
+	}
+	r.expiry = time.AfterFunc(maxPause, func() {
+		t.Logger.Warn("removing a program that has not arrived: no request of the source", "program", programID, "move", moveID)
+		t.forget(programID, r)
+		t.end(r)
+	})
+	return nil
+}
+
+// Rest receives everything else. The program is then complete here but not active. entry is the
+// actor for the audit log.
+func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) (store.Imported, error) {
+	t.mu.Lock()
+	r := t.receptions[programID]
+	t.mu.Unlock()
+	if r == nil || r.moveID != moveID {
+		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "The first part of the program "+programID+" is not here.")
+	}
+	select {
+	case <-r.busy:
+	default:
+		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "Another request of the move is in progress.")
+	}
+	t.forget(programID, r)
+	defer func() {
+		r.from = nil // it is closed
+		r.busy <- struct{}{}
+	}()
+	if r.from == nil {
+		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "The first part of the program "+programID+" is not here.")
+	}
+	r.expiry.Stop()
+	began := time.Now()
+	x, p, err := t.receive(ctx, programID, body)
+	var y store.Imported
+	if err == nil {
+		defer p.Remove()
+		y, err = r.from.Complete(ctx, x, func(w store.Write, y store.Imported) error {
+			if err := p.CheckTypes(t.Catalog); err != nil {
+				return err
+			}
+			entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramArrive, programID, programID
+			entry.Detail = fmt.Sprintf("move %s: %s, %s, %s", moveID, webhook.Count(y.Subscriptions, "subscription"),
+				webhook.Count(y.Events, "event"), webhook.Count(y.Deliveries, "delivery"))
+			return w.Audit(entry)
+		})
+	}
+	if err = errors.Join(err, r.from.Close()); err != nil {
+		return y, unusable(err)
+	}
+	t.Logger.Info("a program has arrived", "program", programID, "move", moveID, "events", y.Events, "deliveries", y.Deliveries,
+		"rest_duration", time.Since(began).Round(time.Millisecond))
+	return y, nil
+}
+
+// Activate makes a program that has arrived active. It can be repeated.
+func (t *Target) Activate(ctx context.Context, programID, moveID string, entry webhook.AuditEntry) error {
+	activated := false
+	err := t.Store.Write(ctx, func(w store.Write) (err error) {
+		if activated, err = w.ActivateMove(programID, moveID); err != nil || !activated {
+			return err
+		}
+		entry.Action, entry.ProgramID, entry.SubjectID, entry.Detail = webhook.ActionProgramActivate, programID, programID, "move "+moveID
+		return w.Audit(entry)
+	})
+	if activated && err == nil {
+		t.Logger.Info("a program that has moved here is active", "program", programID, "move", moveID)
+	}
+	return err
+}
+
+// Abort removes what has arrived with a move that is not active.
+func (t *Target) Abort(ctx context.Context, programID, moveID string) error {
+	t.mu.Lock()
+	r := t.receptions[programID]
+	t.mu.Unlock()
+	if r != nil && r.moveID == moveID {
+		t.forget(programID, r)
+		t.end(r)
+	}
+	return t.Store.Write(ctx, func(w store.Write) error {
+		abandoned, err := w.AbandonMove(programID, moveID)
+		if abandoned {
+			t.Logger.Info("removing a program whose move was aborted", "program", programID, "move", moveID)
+		}
+		return err
+	})
+}
+
+// receive stores the database of a part in a file. It refuses everything that it can.
+func (t *Target) receive(ctx context.Context, programID string, body io.Reader) (*store.ProgramImport, *archive.ReceivedProgram, error) {
+	p, err := archive.ReceiveProgram(ctx, body, t.Store.Dir(), t.Store.Programs().ImportRoom)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = p.CheckTypes(t.Catalog)
+	if err == nil && p.Header.ProgramID != programID {
+		err = webhook.NewError(webhook.CodeInvalid, "The body has the program "+p.Header.ProgramID+".")
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, p.Remove())
+	}
+	return &store.ProgramImport{Path: p.Path, Key: p.Key, Retry: &t.Retry}, p, nil
+}
+
+// forget removes a reception from the map.
+func (t *Target) forget(programID string, r *reception) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.receptions[programID] == r {
+		delete(t.receptions, programID)
+	}
+}
+
+// end ends a reception, after its request in progress.
+func (t *Target) end(r *reception) {
+	r.cancel()
+	<-r.busy
+	if r.from != nil {
+		r.expiry.Stop()
+		if err := r.from.Close(); err != nil {
+			t.Logger.Error("failed to remove a program that has not arrived; the next start removes it", "error", err)
+		}
+		r.from = nil
+	}
+	r.busy <- struct{}{}
+}
+
+// Close ends all receptions.
+func (t *Target) Close() {
+	t.mu.Lock()
+	all := t.receptions
+	t.receptions = nil
+	t.mu.Unlock()
+	for _, r := range all {
+		t.end(r)
+	}
+}
+
+// unusable makes an error of an import one for the source.
+func unusable(err error) error {
+	var refused *webhook.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case errors.Is(err, store.ErrUnusable):
+		return webhook.NewError(webhook.CodeInvalid, "The program cannot be imported: "+err.Error()+".")
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"testing"
+
+	"service/webhook"
+)
+
+// moveParts has the two installations of a move.
+type moveParts struct {
+	id       string // of the move
+	from, to *Store
+	program  string
+}
+
+func (m *moveParts) first(t *testing.T) (*MoveExport, *Reception) {
+	t.Helper()
+	x, first, err := m.from.Programs().ExportMove(t.Context(), m.program, 0)
+	must(t, err)
+	r, err := m.to.Programs().Receive(t.Context(), m.id, &ProgramImport{Path: first.Path, Key: first.Key})
+	must(t, err)
+	must(t, first.Remove())
+	return x, r
+}
+
+// freeze begins the move at the source.
+func (m *moveParts) freeze(t *testing.T) {
+	t.Helper()
+	must(t, m.from.Write(t.Context(), func(w Write) error {
+		return w.BeginMove(m.program, m.id, &MoveTarget{URL: "https://target.example.com", Token: "secret"})
+	}))
+}
+
+// finish transfers the rest.
+func (m *moveParts) finish(t *testing.T, x *MoveExport, r *Reception) {
+	t.Helper()
+	rest, err := x.Rest(t.Context())
+	must(t, err)
+	_, err = r.Complete(t.Context(), &ProgramImport{Path: rest.Path, Key: rest.Key})
+	must(t, err)
+	must(t, rest.Remove())
+	must(t, x.Close())
+	must(t, r.Close())
+}
+
+// activate completes the move on both sides.
+func (m *moveParts) activate(t *testing.T) {
+	t.Helper()
+	must(t, m.from.Write(t.Context(), func(w Write) error { return w.CompleteMove(m.program, m.id) }))
+	for i := range 2 { // repeated, it changes nothing
+		must(t, m.to.Write(t.Context(), func(w Write) error {
+			activated, err := w.ActivateMove(m.program, m.id)
+			if activated != (i == 0) {
+				t.Errorf("activation %d: %v", i, activated)
+			}
+			return err
+		}))
+	}
+	must(t, m.from.Write(t.Context(), func(w Write) error { return w.ActivatedMove(m.program, m.id) }))
+}
+
+// TestMove moves a program that changes between the two parts, and back. Nothing differs.
+func TestMove(t *testing.T) {
+	from, p := exportSource(t)
+	must(t, from.writer.do(func(t *tx) error {
+		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
+	}))
+	to := open(t)
+	fillProgram(t, to, "other-program")
+	m := &moveParts{id: webhook.NewID(), from: from, to: to, program: p.id}
+
+	x, r := m.first(t)
+	checkHidden(t, to, p)
+	// The program goes on.
+	publish(t, from, p.id, "content_updated")
+	for _, sub := range p.subscriptions[:2] {
+		q := queue(t, from, sub.ID)
+		claims := 0
+		for _, kind := range []CreditKind{CreditDue, CreditEvents} {
+			credit := Credit{Queue: q, Kind: kind, Newest: q.Wanted, Count: 10, Size: webhook.MaxDeliveryBytes, BeforeDue: true}
+			f := from.Queues().Spend(t.Context(), &credit)
+			f.Submit()
+			c, err := f.Wait()
+			must(t, err)
+			if c == nil {
+				continue
+			}
+			claims++
+			_, err = from.Queues().Record(c, &webhook.Attempt{Number: c.Number, Result: webhook.ResultSuccess, ResponseStatus: 200},
+				webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+			must(t, err)
+		}
+		t.Logf("%d attempts", claims)
+	}
+	before := describeProgram(t, from, p)
+	m.freeze(t)
+	checkMoving(t, from, p, webhook.ProgramMoving, false)
+	m.finish(t, x, r)
+	checkMoving(t, to, p, webhook.ProgramArriving, false)
+	m.activate(t)
+	before.compare(t, describeProgram(t, to, p))
+	checkIntegrity(t, to)
+	checkRanges(t, to)
+	if next := publish(t, to, p.id, "content_updated"); next[0].Seq != int64(len(p.events))+2 {
+		t.Errorf("the log continues with seq %d", next[0].Seq)
+	}
+
+	// The source keeps tokens, which requests that it forwards have.
+	checkMoving(t, from, p, webhook.ProgramMoved, true)
+	must(t, from.eraseAll(t.Context(), false))
+	checkMoving(t, from, p, webhook.ProgramMoved, true)
+	if n := count(t, from, "SELECT count(*) FROM events WHERE program_id = ?", p.id); n != 0 {
+		t.Errorf("%d events are left", n)
+	}
+
+	// And back.
+	before = describeProgram(t, to, p)
+	m = &moveParts{id: webhook.NewID(), from: to, to: from, program: p.id}
+	x, r = m.first(t)
+	checkMoving(t, from, p, webhook.ProgramMoved, true)
+	m.freeze(t)
+	m.finish(t, x, r)
+	checkMoving(t, from, p, webhook.ProgramArriving, true)
+	m.activate(t)
+	before.compare(t, describeProgram(t, from, p))
+	if from.Programs().Move(p.id) != nil {
+		t.Error("the program still forwards")
+	}
+	checkIntegrity(t, from)
+	checkRanges(t, from)
+}
+
+// checkMoving checks that a program in a move is not used, and that its tokens are still known.
+func checkMoving(t *testing.T, s *Store, p *filledProgram, status string, forwards bool) {
+	t.Helper()
+	for id, secret := range p.tokens {
+		if token, err := s.Tokens().Authenticate(t.Context(), secret); err != nil || token.ID != id {
+			t.Errorf("a token: %v", err)
+		}
+	}
+	if m := s.Programs().Move(p.id); m == nil || m.Status != status || m.Forwards != forwards {
+		t.Errorf("the move is %+v", m)
+	}
+	all, err := s.Queues().All(t.Context())
+	must(t, err)
+	for _, q := range all {
+		if q.ProgramID == p.id {
+			t.Error("the dispatcher would send")
+		}
+	}
+	err = s.Write(t.Context(), func(w Write) error {
+		_, err := w.Publish(p.id, []webhook.Event{{Name: "content_updated", JSON: []byte("{}")}})
+		return err
+	})
+	if err == nil {
+		t.Error("an event was published")
+	}
+}

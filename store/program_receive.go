@@ -1,0 +1,253 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// upsertKeys are the primary keys of the tables whose rows may be here before a part of a move
+// adds them again.
+var upsertKeys = map[string]string{"programs": "id", "subscriptions": "id", "tokens": "id", "idempotency_keys": "token_id, key"}
+
+// upsert returns the clause that replaces a row that is there.
+func (p *programTable) upsert(names []string) string {
+	key, ok := upsertKeys[p.name]
+	if !ok {
+		return ""
+	}
+	var set []string
+	for _, name := range names {
+		if !slices.Contains(strings.Split(key, ", "), name) {
+			set = append(set, name+" = excluded."+name)
+		}
+	}
+	return " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
+}
+
+// Reception adds a program that moves here, in two parts. Retention waits until it ends, so the
+// caller must call Close soon.
+type Reception struct {
+	s      Programs
+	im     *importer
+	moveID string
+	back   bool  // the program has moved away from here before
+	done   bool  // it arrived
+	last   int64 // number of the last delivery in the first part
+}
+
+// Receive adds the first part of a program. It waits for a retention run. The error is a
+// *webhook.Error if the program is here, unless it has moved away and is active elsewhere.
+func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) (_ *Reception, err error) {
+	db, err := s.openExport(ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
+	r.im.moving = true
+	if err := r.im.open(db, x.Key); err != nil {
+		return nil, err
+	}
+	s.sweeping.Lock()
+	if err := r.first(ctx); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+// openExport verifies and opens the database of an export.
+func (s Programs) openExport(ctx context.Context, x *ProgramImport) (*sql.DB, error) {
+	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
+		return nil, err
+	}
+	return sqlite.OpenPrivate(ctx, x.Path, migrations)
+}
+
+func (r *Reception) first(ctx context.Context) error {
+	s, im := r.s, r.im
+	// What an earlier move or import left.
+	if err := s.eraseAll(ctx, true); err != nil {
+		return err
+	}
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if err := im.tables(); err != nil {
+		return err
+	}
+	if err := im.db.QueryRowContext(ctx, "SELECT coalesce(max(num), 0) FROM deliveries").Scan(&r.last); err != nil {
+		return err
+	}
+	return im.count()
+}
+
+// begin adds the program itself, hidden.
+func (r *Reception) begin() error {
+	s, im := r.s, r.im
+	rows, err := im.read(&programTables[0], "TRUE")
+	if err != nil {
+		return err
+	}
+	if err := im.checkSubscriptions(); err != nil {
+		return err
+	}
+	return s.writer.do(func(t *tx) error {
+		state := s.programStates.get(im.programID)
+		switch {
+		case state != nil && state.name == stateMoved && !state.out.activated.IsZero():
+			if !state.out.emptied {
+				return webhook.NewError(webhook.CodeUnavailable,
+					"The records of the program "+im.programID+" that the last move left here are still being erased. Try again later.")
+			}
+			out := *state.out
+			out.emptied, out.receiving = false, true
+			r.back = true
+			return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = NULL WHERE program_id = ? AND direction = 'out'", im.programID),
+				t.Exec(rows.insert, rows.all[0]...),
+				s.setProgramState(t, im.programID, &programState{name: stateMoved, at: state.at, out: &out}))
+		case state != nil:
+			return s.programStates.usable(im.programID)
+		}
+		var exists bool
+		if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{im.programID}, &exists); err != nil {
+			return err
+		}
+		if exists {
+			return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists there already. Delete it first, or keep it.")
+		}
+		return errors.Join(t.Exec(rows.insert, rows.all[0]...),
+			s.setProgramState(t, im.programID, &programState{name: stateImporting, at: s.clock.now()}))
+	})
+}
+
+// Complete adds the rest of the program, without pauses because the program is frozen. After it,
+// the program is complete here but not active. The last write also runs the functions.
+func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
+	db, err := r.s.openExport(ctx, x)
+	if err != nil {
+		return y, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	im, id := r.im, r.im.programID
+	im.ctx, im.pause = ctx, -1
+	im.firstLast, im.firstBase = r.last, im.deliveries
+	im.deliveries, im.events, im.incidents, im.done.Subscriptions = 0, 0, 0, 0
+	if err := im.open(db, x.Key); err != nil {
+		return y, err
+	}
+	if im.programID != id {
+		return y, webhook.NewError(webhook.CodeInvalid, "The two parts are of different programs.")
+	}
+	rows, err := im.read(&programTables[0], "TRUE")
+	if err != nil {
+		return y, err
+	}
+	if err := im.write(func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
+		return y, err
+	}
+	if err := im.tables(); err != nil {
+		return y, err
+	}
+	if err := im.interrupt(); err != nil {
+		return y, err
+	}
+	if err := im.count(); err != nil {
+		return y, err
+	}
+	err = r.s.write(ctx, func(w Write) error {
+		for _, do := range also {
+			if err := do(w, im.done); err != nil {
+				return err
+			}
+		}
+		return r.arrive(w)
+	})
+	r.done = err == nil
+	return im.done, err
+}
+
+// arrive makes the program complete but inactive.
+func (r *Reception) arrive(w Write) error {
+	s, t, id := w.s, w.t, r.im.programID
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	state := &programState{name: stateArriving, at: now, in: r.moveID}
+	if before := s.programStates.get(id); r.back {
+		out := *before.out
+		out.receiving = false
+		state.out = &out
+	}
+	return errors.Join(
+		t.Exec("INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, began_at) VALUES (?, 'in', ?, '', '', ?)",
+			id, r.moveID, now.UnixMilli()),
+		s.setProgramState(t, id, state))
+}
+
+// Close ends the reception. Unless the program has arrived, what was added is erased.
+func (r *Reception) Close() error {
+	defer r.s.sweeping.Unlock()
+	id := r.im.programID
+	state := r.s.programStates.get(id)
+	switch {
+	case r.done, state == nil:
+		return nil
+	case r.back:
+		out := *state.out
+		out.receiving = false
+		r.s.programStates.set(id, &programState{name: state.name, at: state.at, out: &out})
+		wake(r.s.housekeeping.erasures)
+		return nil
+	case state.name == stateImporting:
+		return r.s.abandonImport(id)
+	}
+	return nil // another state, which begin refused
+}
+
+// ActivateMove makes a program that has arrived active. Repeated, it changes nothing and returns
+// false. The error is a *webhook.Error if it has not arrived with this move.
+func (w Write) ActivateMove(programID, moveID string) (activated bool, err error) {
+	s, t := w.s, w.t
+	if state := s.programStates.get(programID); state == nil || state.name != stateArriving || state.in != moveID {
+		var before bool
+		const query = "SELECT EXISTS (SELECT 1 FROM program_moves WHERE program_id = ? AND direction = 'in' AND id = ? " +
+			"AND activated_at NOT NULL)"
+		err := t.Scan(query, []any{programID, moveID}, &before)
+		if err == nil && !before {
+			err = webhook.NewError(webhook.CodeConflict, "The program "+programID+" has not arrived with the move "+moveID+".")
+		}
+		return false, err
+	}
+	delete(t.w.heads, programID)
+	t.w.fails = nil
+	t.AfterCommit(func() {
+		wake(s.housekeeping.bulk)
+		wake(s.housekeeping.incidents)
+	})
+	return true, errors.Join(
+		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
+		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),
+		s.setProgramState(t, programID, nil), t.notifyQueues(programID))
+}
+
+// AbandonMove removes what has arrived with a move that is not active, in the background. It
+// returns false if there is nothing.
+func (w Write) AbandonMove(programID, moveID string) (abandoned bool, err error) {
+	s, t := w.s, w.t
+	state := s.programStates.get(programID)
+	if state == nil || state.name != stateArriving || state.in != moveID {
+		return false, nil
+	}
+	t.AfterCommit(func() { wake(s.housekeeping.erasures) })
+	next := &programState{name: stateErasing, at: s.clock.now()}
+	if state.out != nil {
+		next = &programState{name: stateMoved, at: state.at, out: state.out}
+	}
+	return true, errors.Join(t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'in'", programID),
+		s.setProgramState(t, programID, next))
+}

@@ -1,0 +1,316 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"service/test/harness"
+	"service/webhook"
+)
+
+var (
+	moveKills  = flag.Int("crash.move-kills", 3, "how often TestMoveKilled kills one of the installations")
+	moveEvents = flag.Int("crash.move-events", 3_000, "how many events TestMoveKilled publishes before the first move")
+)
+
+const (
+	moveSubscriptions = 50
+	maxFrozen         = 5 * time.Second
+)
+
+// moveAttempt is what the receivers know of a delivery.
+type moveAttempt struct {
+	body     [sha256.Size]byte
+	attempts int
+}
+
+// moveReceivers are the receivers of all subscriptions. Every fifth refuses the first attempt of
+// every third delivery.
+type moveReceivers struct {
+	t  *testing.T
+	mu sync.Mutex
+	// deliveries by subscription and id, events by subscription and number.
+	deliveries [moveSubscriptions]map[string]*moveAttempt
+	events     [moveSubscriptions]map[int]bool
+	senders    []string // by the User-Agent, in the order of their attempts, without repetitions
+	count      int
+}
+
+func (r *moveReceivers) handler(n int) http.Handler {
+	r.deliveries[n], r.events[n] = make(map[string]*moveAttempt), make(map[int]bool)
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := harness.ReadBody(req)
+		if err != nil {
+			return // its sender was killed
+		}
+		sum, id, agent := sha256.Sum256(body), req.Header.Get("Webhook-Id"), req.Header.Get("User-Agent")
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.count++; len(r.senders) == 0 || r.senders[len(r.senders)-1] != agent {
+			r.senders = append(r.senders, agent)
+		}
+		d := r.deliveries[n][id]
+		if d == nil {
+			d = &moveAttempt{body: sum}
+			r.deliveries[n][id] = d
+		}
+		if d.attempts++; d.attempts > webhook.MaxAttempts {
+			r.t.Errorf("attempt %d of delivery %s", d.attempts, id)
+		}
+		if d.body != sum {
+			r.t.Errorf("delivery %s has other bytes in attempt %d", id, d.attempts)
+		}
+		if n%5 == 0 && len(r.deliveries[n])%3 == 0 && d.attempts == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		for number := range harness.Numbers(body) {
+			r.events[n][number] = true
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+// missing returns how many of the accepted events have not arrived.
+func (r *moveReceivers) missing(accepted []int) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, number := range accepted {
+		for i := range r.events {
+			if !r.events[i][number] {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// installation is one of the two.
+type installation struct {
+	*harness.Instance
+	base      string
+	tokenFile string // with a platform token of it
+}
+
+// newInstallation starts an installation that always listens on the same port, as the address of
+// an installation does not change.
+func newInstallation(t *testing.T, binary string) *installation {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	in := &installation{base: "http://" + addr, tokenFile: filepath.Join(t.TempDir(), "token")}
+	in.Instance = harness.NewInstance(t, binary, t.TempDir(), "--listen", addr, "--log-level", "warn", "--retry-schedule", "1s,1s,2s,5s",
+		"--grace", "1s")
+	in.MustStart()
+	out, err := exec.Command(binary, "token", "create", "--data", in.Data, "--scope", "platform", "--user", "operator").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in.tokenFile, out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// status returns the status of the program, "" if it is not there.
+func (in *installation) status() string {
+	out, err := in.Command("program", "list", "--data", in.Data, "--json")
+	if err != nil {
+		return "unknown"
+	}
+	var programs []struct{ ID, Status string }
+	if json.Unmarshal([]byte(out), &programs) != nil {
+		return "unknown"
+	}
+	for _, p := range programs {
+		if p.ID == "acme" {
+			return p.Status
+		}
+	}
+	return ""
+}
+
+// moveTest publishes while a program moves.
+type moveTest struct {
+	t         *testing.T
+	in        [2]*installation
+	token     string
+	receivers *moveReceivers
+
+	mu       sync.Mutex
+	accepted []int
+}
+
+// publish publishes a batch until an installation accepts it.
+func (m *moveTest) publish(ctx context.Context, first, count int) {
+	events := make([]map[string]any, count)
+	for i := range events {
+		events[i] = map[string]any{
+			"id": uuid.NewString(), "name": harness.NumberedEvent, "version": "1", "content_id": first + i, "channel_ids": []int{11},
+		}
+	}
+	for try := 0; ctx.Err() == nil; try++ {
+		in := m.in[try%2]
+		status, err := in.Call(ctx, m.token, "POST", in.base+"/v2/events", map[string]any{"events": events}, nil)
+		if err == nil && (status == http.StatusCreated || status == http.StatusOK) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for i := range count {
+				m.accepted = append(m.accepted, first+i)
+			}
+			return
+		}
+		if err == nil && status != http.StatusServiceUnavailable && status != http.StatusUnauthorized && status != http.StatusGatewayTimeout {
+			m.t.Errorf("publish: status %d", status)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// owner waits until the program is active in one installation, and returns which.
+func (m *moveTest) owner() (owner int) {
+	m.t.Helper()
+	harness.WaitFor(m.t, "one active installation", func() bool {
+		a, b := m.in[0].status(), m.in[1].status()
+		if a == "active" && b == "active" {
+			m.t.Fatal("the program is active in both installations")
+		}
+		owner = 0
+		if b == "active" {
+			owner = 1
+		}
+		return a == "active" || b == "active"
+	})
+	return owner
+}
+
+var frozenFor = regexp.MustCompile(`Frozen for ([0-9.a-zµ]+)\.`)
+
+// move moves the program away from its owner, and returns how long it was frozen, or an error.
+func (m *moveTest) move(from int) (frozen time.Duration, output string, err error) {
+	cmd := exec.Command(m.in[from].Binary, "program", "move", "acme", "--data", m.in[from].Data, "--to", m.in[1-from].base, "--token-file",
+		m.in[1-from].tokenFile)
+	cmd.Env = harness.Environment()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if found := frozenFor.FindStringSubmatch(out.String()); found != nil {
+		frozen, _ = time.ParseDuration(found[1])
+	}
+	return frozen, out.String(), err
+}
+
+// TestMoveKilled moves a program with retries and a replay in progress between two installations,
+// and kills both at random moments. No accepted event is lost, none is sent more than 5 times, and
+// the two never send at the same time. By hand: -crash.move-kills 20 -crash.move-events 100000.
+func TestMoveKilled(t *testing.T) {
+	harness.Long(t)
+	m := &moveTest{t: t, receivers: &moveReceivers{t: t}}
+	m.in[0] = newInstallation(t, harness.Build(t))
+	m.in[1] = newInstallation(t, harness.Build(t, harness.Mutation{
+		File: "webhook/request.go", Old: `"Service-Webhooks/1.0"`, New: `"Service-Webhooks/2.0"`,
+	}))
+	m.token = m.in[0].Token("acme")
+	var subs []string
+	for i := range moveSubscriptions {
+		subs = append(subs, m.in[0].Subscribe(m.token, harness.Subscription{
+			URL: harness.Listen(t, m.receivers.handler(i)), Events: harness.Events(harness.NumberedEvent),
+		}))
+	}
+	next := 1
+	for ; next <= *moveEvents; next += 100 {
+		m.publish(t.Context(), next, 100)
+	}
+	from := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	for _, sub := range subs[:2] {
+		status, err := m.in[0].Call(t.Context(), m.token, "POST", m.in[0].base+"/v2/webhooks/subscriptions/"+sub+"/replays",
+			map[string]any{"only": "all", "from": from}, nil)
+		if err != nil || status != http.StatusAccepted {
+			t.Fatalf("replay: %d, %v", status, err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for ; ctx.Err() == nil; next += 10 {
+			m.publish(ctx, next, 10)
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	var frozen []time.Duration
+	moves, kills := 0, 0
+	for kills < *moveKills {
+		owner := m.owner()
+		done := make(chan error, 1)
+		var output string
+		var took time.Duration
+		go func() {
+			var err error
+			took, output, err = m.move(owner)
+			done <- err
+		}()
+		time.Sleep(rand.N(harness.Scale(4 * time.Second)))
+		which := rand.IntN(2)
+		m.in[which].Kill(m.in[which].Last())
+		kills++
+		m.in[which].MustStart()
+		err := <-done
+		if now := m.owner(); now != owner {
+			moves++
+		}
+		t.Logf("kill %d: installation %d, frozen %v, %v: %s", kills, which, took, err, lastLine(output))
+	}
+	for range 2 { // without kills
+		owner := m.owner()
+		took, output, err := m.move(owner)
+		if err != nil {
+			t.Fatalf("move: %v\n%s", err, output)
+		}
+		moves++
+		frozen = append(frozen, took)
+	}
+	stop()
+	publishing.Wait()
+	harness.WaitFor(t, "all events", func() bool { return m.receivers.missing(m.accepted) == 0 })
+	r := m.receivers
+	if got := len(r.senders) - 1; got > moves {
+		t.Errorf("the sender changed %d times in %d moves: %v", got, moves, r.senders)
+	}
+	t.Logf("%d kills, %d moves, %d events, %d attempts, frozen without a kill for %v", kills, moves, len(m.accepted), r.count, frozen)
+	for _, took := range frozen {
+		if limit := harness.Scale(maxFrozen); took > limit {
+			t.Errorf("frozen for %v, want at most %v", took, limit)
+		}
+	}
+	for _, in := range m.in {
+		in.MustStop(in.Last())
+		if faults := harness.DatabaseFaults(t, in.Data); len(faults) > 0 {
+			t.Errorf("the database has faults: %v", faults)
+		}
+	}
+}
+
+func lastLine(text string) string {
+	lines := bytes.Split(bytes.TrimSpace([]byte(text)), []byte("\n"))
+	return string(lines[len(lines)-1])
+}

@@ -31,6 +31,13 @@ func TestMetrics(t *testing.T) {
 	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	token := in.Token("acme")
 	in.MustStart()
+	limitProgram(t, in, "acme", 1000)
+	limitProgram(t, in, "other", 1)
+	for other := in.Token("other"); ; { // until the limit refuses one
+		if status, err := in.Call(t.Context(), other, "GET", in.URL()+"/v2/events", nil, nil); err != nil || status == http.StatusTooManyRequests {
+			break
+		}
+	}
 	const events = 5
 	var ids []string
 	received := make(map[int]*atomic.Int64)
@@ -97,6 +104,21 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	checkMetricNames(t, text)
+}
+
+// limitProgram gives a program limits (rate in requests a minute), which have metrics of their own.
+func limitProgram(t *testing.T, in *harness.Instance, program string, rate int) {
+	t.Helper()
+	out, err := in.Command("token", "create", "--data", in.Data, "--scope", "platform", "--user", "ops")
+	if err != nil {
+		t.Fatalf("token create: %v\n%s", err, out)
+	}
+	secret, _, _ := strings.Cut(out, "\n")
+	status, err := in.Call(t.Context(), secret, "PUT", in.URL()+"/v2/programs/"+program,
+		map[string]any{"limits": map[string]any{"rate_limit": rate, "max_in_flight": 8}}, nil)
+	if err != nil || status != http.StatusOK && status != http.StatusCreated {
+		t.Fatalf("limit %s: %d, %v", program, status, err)
+	}
 }
 
 // checkMetricNames compares the metrics of a run with testdata/metrics.txt and

@@ -61,7 +61,7 @@ await page.goto(`${base}/deliveries?filter[status]=failed`);
 await typeInto("#email", admin.email);
 await typeInto("#password", `${admin.password}r`);
 await submit();
-check((await page.locator("[role=alert]").textContent()).includes("Wrong email or password"), "the page rejects a wrong password");
+check((await page.locator(".alarm[role=alert]").textContent()).includes("Wrong email or password"), "the page rejects a wrong password");
 check(await page.inputValue("#email") === admin.email && await page.inputValue("#password") === "", "the form keeps the email, not the password");
 await checkPage(page);
 await typeInto("#password", admin.password);

@@ -344,8 +344,8 @@ await post(visitor, "/sign-out", [], 200);
 await post(page, `${otherAdmin}/remove`, [], 200);
 
 // An internal error.
-await restart("0s", "audit");
-await inspectPath(page, "/audit", 500);
+await restart("0s", "invitations");
+await inspectPath(page, "/admins", 500);
 
 const missedRoutes = [];
 for (const route of routePatterns) {

@@ -48,7 +48,7 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 	}
 	var exists, running bool
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?1), EXISTS (SELECT 1 FROM bulk_runs WHERE status = 'running' "+
-		"AND program_id = ?1)", []any{programID}, &exists, &running); err != nil {
+		"AND program_id IN (?1, ''))", []any{programID}, &exists, &running); err != nil {
 		return err
 	}
 	switch {

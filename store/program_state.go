@@ -133,14 +133,18 @@ func (p *programStates) list(match func(*programState) bool) (ids []string) {
 
 // set replaces the state of a program, nil for none.
 func (p *programStates) set(programID string, state *programState) {
-	all := make(map[string]programState)
-	if before := p.current.Load(); before != nil {
-		maps.Copy(all, *before)
+	for {
+		before, all := p.current.Load(), make(map[string]programState)
+		if before != nil {
+			maps.Copy(all, *before)
+		}
+		if delete(all, programID); state != nil {
+			all[programID] = *state
+		}
+		if p.current.CompareAndSwap(before, &all) {
+			return // an import that fails sets states outside the writer
+		}
 	}
-	if delete(all, programID); state != nil {
-		all[programID] = *state
-	}
-	p.current.Store(&all)
 }
 
 // isVisible is the condition that a record of the program in a column is not hidden. :hidden

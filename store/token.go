@@ -174,9 +174,19 @@ func (w Write) Token(id string) (webhook.Token, error) {
 }
 
 // RevokeToken revokes a token immediately and returns it. Revoking it again changes nothing.
-// The error is a *webhook.Error if there is no such token.
+// The error is a *webhook.Error if there is no such token, or if its program moves or has moved:
+// the other installation would not know of it.
 func (w Write) RevokeToken(id string) (webhook.Token, error) {
-	err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
+	token, err := w.Token(id)
+	if err != nil {
+		return token, err
+	}
+	if token.ProgramID != "" {
+		if err := w.s.programStates.usable(token.ProgramID); err != nil {
+			return token, err
+		}
+	}
+	err = w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
 	if err != nil {
 		return webhook.Token{}, err
 	}

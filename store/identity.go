@@ -125,7 +125,7 @@ func unverifiedEmail(email, of string) error {
 		". It must send the claim email_verified with the value true.")
 }
 
-// RefuseIdentity ends the sessions of the admin of an identity that has no role any more. It
+// RefuseIdentity ends the sessions and the invitations of the admin of an identity that has no role any more. It
 // returns the admin, and false if there is none.
 func (w Write) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, known bool, err error) {
 	a, _, err = w.adminByIdentity(id)
@@ -134,6 +134,9 @@ func (w Write) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, 
 	}
 	if err == nil {
 		ended, err = w.EndSessions(a.ID, "")
+	}
+	if err == nil {
+		err = w.t.Exec("DELETE FROM invitations WHERE invited_by = ?", a.ID)
 	}
 	return a, ended, err == nil, err
 }

@@ -123,6 +123,10 @@ func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Toke
 		return invalid("UserInfo is of another subject than the ID token")
 	}
 	// Whether an email address is verified is said of that address only.
+	if c.text("email") == "" {
+		delete(c, "email")
+		delete(c, "email_verified")
+	}
 	sameEmail := c.text("email") == "" || c.text("email") == more.text("email")
 	for name, v := range more {
 		if _, known := c[name]; known || name == "email_verified" && !sameEmail {

@@ -222,14 +222,15 @@ func (s *core) shiftDeadlines(t *tx, jump time.Duration) error {
 }
 
 // storeJump stores the offset of the wait clock, and shifts the few deadlines that are stored
-// in wall clock time: one row for each failing subscription, and the sessions of admins
-// and partners.
+// in wall clock time: one row for each failing subscription, the sessions of admins and
+// partners, and the links to deliveries.
 func (s *core) storeJump(t *tx, offset, jump time.Duration) error {
 	for _, query := range []string{
 		moveFailures,
 		"UPDATE sessions SET seen_at = seen_at + ?1, expires_at = expires_at + ?1",
 		"UPDATE portal_links SET expires_at = expires_at + ?1",
 		"UPDATE portal_sessions SET expires_at = expires_at + ?1",
+		"UPDATE shares SET expires_at = expires_at + ?1",
 	} {
 		if err := t.Exec(query, jump.Milliseconds()); err != nil {
 			return err

@@ -118,6 +118,7 @@ func withoutResponses(attempts []webhook.Attempt) {
 	for i := range attempts {
 		a := &attempts[i]
 		a.ResponseHeader, a.ResponseBody, a.ResponseTruncated, a.ErrorFact = "", nil, false, ""
+		a.Phases = webhook.Phases{}
 	}
 }
 

@@ -117,9 +117,13 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 		rw.Header().Set("Content-Type", "text/event-stream")
 		return // a normal end leaves the connection reusable
 	}
+	slots := w.streams
+	if r.portal.in() {
+		slots = w.portalStreams // partners cannot take those of admins
+	}
 	select {
-	case w.streams <- struct{}{}:
-		defer func() { <-w.streams }()
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
 	default:
 		rw.Header().Set("Retry-After", "30")
 		http.Error(rw, "Too many pages receive live updates.", http.StatusServiceUnavailable)

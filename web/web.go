@@ -128,11 +128,13 @@ type Web struct {
 	mux      *http.ServeMux
 	roles    map[string]webhook.Role // minimum role of each route, by its pattern
 	origins  *http.CrossOriginProtection
-	noteKey  [32]byte        // signs notes
-	streams  chan struct{}   // one slot for each open stream
-	life     context.Context // ends with EndStreams
-	endLife  context.CancelFunc
-	gzips    sync.Pool
+	noteKey  [32]byte      // signs notes
+	streams  chan struct{} // one slot for each open stream of an admin
+
+	portalStreams chan struct{}   // the same for partners
+	life          context.Context // ends with EndStreams
+	endLife       context.CancelFunc
+	gzips         sync.Pool
 }
 
 // pages has the handlers by noun.
@@ -177,6 +179,8 @@ func New(cfg Config) *Web {
 		origins:  http.NewCrossOriginProtection(),
 		roles:    make(map[string]webhook.Role),
 		streams:  make(chan struct{}, maxStreams),
+
+		portalStreams: make(chan struct{}, maxStreams),
 	}
 	throttle, hashing, challenges := newTryLimiter(maxLimitKeys), newPasswordHasher(), newChallenges()
 	w.pages = pages{

@@ -34,7 +34,8 @@ func TestMetrics(t *testing.T) {
 	limitProgram(t, in, "acme", 1000)
 	limitProgram(t, in, "other", 1)
 	for other := in.Token("other"); ; { // until the limit refuses one
-		if status, err := in.Call(t.Context(), other, "GET", in.URL()+"/v2/events", nil, nil); err != nil || status == http.StatusTooManyRequests {
+		status, err := in.Call(t.Context(), other, "GET", in.URL()+"/v2/events", nil, nil)
+		if err != nil || status == http.StatusTooManyRequests {
 			break
 		}
 	}

@@ -40,10 +40,6 @@ func (w Write) EraseProgram(id string) (began time.Time, err error) {
 		began.UnixMilli(), id); err != nil {
 		return began, err
 	}
-	t.AfterCommit(func() {
-		wake(s.housekeeping.erasures)
-		wake(s.housekeeping.bulk)
-	})
 	return began, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
 }
 

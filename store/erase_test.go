@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +244,28 @@ func TestEraseInBackground(t *testing.T) {
 			t.Errorf("%d deliveries are left", n)
 		}
 	})
+}
+
+// TestEraseWakes checks that the erasure which Housekeep is woken for is visible to it, whichever
+// goroutine is faster.
+func TestEraseWakes(t *testing.T) {
+	s := open(t)
+	for i := range 500 {
+		id := "p" + strconv.Itoa(i)
+		program(t, s, id)
+		for len(s.housekeeping.erasures) > 0 {
+			<-s.housekeeping.erasures
+		}
+		visible := make(chan bool)
+		go func() {
+			<-s.housekeeping.erasures
+			visible <- s.programStates.get(id) != nil
+		}()
+		erase(t, s, id)
+		if !<-visible {
+			t.Fatalf("erasure %d is not visible when Housekeep is woken", i)
+		}
+	}
 }
 
 func TestEraseUnknown(t *testing.T) {

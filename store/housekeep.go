@@ -49,6 +49,13 @@ func wake(c chan struct{}) {
 	}
 }
 
+// wakeAll wakes all housekeeping that works on the records of programs.
+func (h *housekeeping) wakeAll() {
+	for _, c := range []chan struct{}{h.deletions, h.incidents, h.erasures, h.bulk} {
+		wake(c)
+	}
+}
+
 const (
 	// housekeepingRetry is the delay before housekeeping retries after a failure.
 	housekeepingRetry = 10 * time.Second

@@ -78,8 +78,6 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 	for _, id := range im.ids {
 		s.watchers.subscriptionChanged(id)
 	}
-	wake(s.housekeeping.bulk)
-	wake(s.housekeeping.incidents)
 	return im.done, nil
 }
 

@@ -104,7 +104,6 @@ func (w Write) ActivatedMove(programID, moveID string) error {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	out := *state.out
 	out.activated = now
-	w.t.AfterCommit(func() { wake(w.s.housekeeping.erasures) })
 	const update = "UPDATE program_moves SET activated_at = ?, token = NULL WHERE program_id = ? AND direction = 'out'"
 	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID),
 		w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: state.at, out: &out}))

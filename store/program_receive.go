@@ -225,10 +225,6 @@ func (w Write) ActivateMove(programID, moveID string) (activated bool, err error
 	}
 	delete(t.w.heads, programID)
 	t.w.fails = nil
-	t.AfterCommit(func() {
-		wake(s.housekeeping.bulk)
-		wake(s.housekeeping.incidents)
-	})
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
 		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),
@@ -243,7 +239,6 @@ func (w Write) AbandonMove(programID, moveID string) (abandoned bool, err error)
 	if state == nil || state.name != stateArriving || state.in != moveID {
 		return false, nil
 	}
-	t.AfterCommit(func() { wake(s.housekeeping.erasures) })
 	next := &programState{name: stateErasing, at: s.clock.now()}
 	if state.out != nil {
 		next = &programState{name: stateMoved, at: state.at, out: state.out}

@@ -188,11 +188,13 @@ func (s *core) openProgramStates(ctx context.Context) error {
 	})
 }
 
-// setProgramState stores the state of a program, nil for none.
+// setProgramState stores the state of a program, nil for none, and wakes the housekeeping that a
+// state gives work or takes it from.
 func (s *core) setProgramState(t *tx, programID string, state *programState) error {
 	t.AfterCommit(func() {
 		s.programStates.set(programID, state)
 		s.tokens.clear()
+		s.housekeeping.wakeAll() // after set: what is woken reads the states
 	})
 	Write{s, t}.programChanged(programID)
 	if state == nil {

@@ -135,6 +135,22 @@ func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSessi
 	return p, err == nil && s.clock.now().Before(p.ExpiresAt) && s.programStates.usable(p.ProgramID) == nil, err
 }
 
+// PortalSession is [Portal.Session] as of this write.
+func (w Write) PortalSession(secret string) (webhook.PortalSession, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, false, nil
+	}
+	if err != nil || !w.s.clock.now().Before(p.ExpiresAt) {
+		return p, false, err
+	}
+	// An earlier write of the same commit can have closed the program: programStates follows later.
+	var closed bool
+	err = w.t.Scan("SELECT EXISTS (SELECT 1 FROM program_states WHERE program_id = ?)", []any{p.ProgramID}, &closed)
+	return p, err == nil && !closed && w.s.programStates.usable(p.ProgramID) == nil, err
+}
+
 // Sessions returns the open sessions in the portal of a program, newest first, and the number of
 // its open links.
 func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webhook.PortalSession, links int, err error) {

@@ -111,6 +111,18 @@ func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session
 	return found, judged.Valid(now), nil
 }
 
+// Session returns the session with a secret and the current role of its admin, as of this write,
+// and false if there is none or it has expired. It ignores inactivity, which [Sessions.Get] checks
+// when a request begins.
+func (w Write) Session(secret string) (webhook.Session, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
+	if errors.Is(err, sql.ErrNoRows) {
+		return found, false, nil
+	}
+	return found, err == nil && w.s.clock.now().Before(found.ExpiresAt), err
+}
+
 // List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.
 func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, error) {
 	var all []webhook.Session

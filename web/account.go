@@ -101,7 +101,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	}
 	h.limiter.refund(tried)
 	ended, secret := 0, ""
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 // revokeSession ends one session of the admin.
 func (h *accountPages) revokeSession(r *request) (response, error) {
 	id := r.PathValue("id")
-	err := h.store.Write(r.Context(), func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		if err := sw.RevokeSession(r.session.AdminID, id); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 
 // signOutEverywhere ends all sessions of the admin, including the current one.
 func (h *accountPages) signOutEverywhere(r *request) (response, error) {
-	err := h.store.Write(r.Context(), func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		ended, err := sw.EndSessions(r.session.AdminID, "")
 		if err != nil {
 			return err

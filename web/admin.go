@@ -70,7 +70,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		return response{}, tooBusy(err)
 	}
 	var secret string
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		admin, err := sw.CreateFirstAdmin(email, hash)
 		if err != nil {
 			return err
@@ -185,7 +185,7 @@ func (h *adminPages) setRole(r *request) (response, error) {
 	}
 	role := webhook.Role(form.Get("role"))
 	var before webhook.Admin
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if before, err = sw.SetRole(r.PathValue("id"), role); err != nil || before.Role == role {
 			return err
 		}
@@ -203,7 +203,7 @@ func (h *adminPages) endSessions(r *request) (response, error) {
 	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
 	ended := 0
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if ended, err = sw.EndSessions(a.ID, ""); err != nil {
 				return err
 			}
@@ -229,7 +229,7 @@ func (h *adminPages) confirmRemove(r *request) (response, error) {
 func (h *adminPages) remove(r *request) (response, error) {
 	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			if _, err := sw.RemoveAdmin(a.Email); err != nil {
 				return err
 			}

@@ -177,7 +177,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 // cancel cancels a run.
 func (h *bulkRunPages) cancel(r *request) (response, error) {
 	id := r.PathValue("id")
-	err := h.store.Write(r.Context(), func(w store.Write) error {
+	err := h.store.Write(r, func(w store.Write) error {
 		_, err := w.CancelBulkRun("", id, r.actor())
 		return err
 	})

@@ -125,7 +125,7 @@ func (h *channelPages) create(r *request) (response, error) {
 	}
 	c.Active = true
 	if err = h.check(&c); err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if c, err = sw.CreateChannel(c); err != nil {
 				return err
 			}
@@ -189,7 +189,7 @@ func (h *channelPages) update(r *request) (response, error) {
 		return response{}, err
 	}
 	if err = h.check(&c); err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			if err := sw.UpdateChannel(c); err != nil {
 				return err
 			}
@@ -213,7 +213,7 @@ func (h *channelPages) update(r *request) (response, error) {
 func (h *channelPages) test(r *request) (response, error) {
 	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			return errors.Join(sw.TestChannel(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
 		})
 	}
@@ -235,7 +235,7 @@ func (h *channelPages) confirmDelete(r *request) (response, error) {
 func (h *channelPages) delete(r *request) (response, error) {
 	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			if err := sw.DeleteChannel(c.ID); err != nil {
 				return err
 			}

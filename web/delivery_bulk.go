@@ -304,7 +304,7 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 		} else if err != nil {
 			return response{}, err
 		}
-		err = h.store.Write(r.Context(), func(w store.Write) error {
+		err = h.store.Write(r, func(w store.Write) error {
 			_, err := w.CreateBulkRun(&store.NewBulkRun{
 				ID: id, ProgramID: r.program, Action: verb.action, Query: query, Newest: newest, Audit: r.entry(verb.action.Audited(), r.program, "",
 					""),

@@ -492,7 +492,7 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 		return response{}, err
 	}
 	var again webhook.Delivery
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if again, err = sw.Redeliver(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
 			return err
 		}
@@ -518,7 +518,7 @@ func (h *deliveryPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		if err := sw.Cancel(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
 			return err
 		}

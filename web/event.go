@@ -482,7 +482,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 	}
 	added := 0
 	events := []webhook.Event{event}
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if added, err = sw.Publish(f.program, events); err != nil || added == 0 {
 			return err
 		}

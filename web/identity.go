@@ -252,7 +252,7 @@ func (h *signInPages) admitIdentity(r *request, flow *keptFlow, id webhook.Ident
 		})
 	}
 	var secret string
-	err := h.store.Write(r.Context(), func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		got, err := sw.AdmitIdentity(id)
 		if err != nil {
 			return err
@@ -303,7 +303,7 @@ func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntr
 // refuseIdentity records that an identity was refused, and returns why. Sessions that the
 // admin still has end.
 func (h *signInPages) refuseIdentity(r *request, id webhook.Identity, why string, p *problem) (response, error) {
-	err := h.store.Write(r.Context(), func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), RequestID: r.id, Action: webhook.ActionSessionRefuse,
 			Detail: "OpenID Connect: " + why + ", subject " + ui.Visible(id.Subject)}
 		if id.Role == "" {

@@ -49,7 +49,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 	}
 	var in webhook.Invitation
 	var code string
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		in, code, err = sw.CreateInvitation(r.session.AdminID, webhook.NormalizeEmail(f.email), webhook.Role(f.role))
 		if err != nil {
 			return err
@@ -71,7 +71,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 // revokeInvitation ends an open invitation.
 func (h *adminPages) revokeInvitation(r *request) (response, error) {
 	var in webhook.Invitation
-	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if in, err = sw.RevokeInvitation(r.PathValue("id")); err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 		return response{}, tooBusy(err)
 	}
 	var secret string
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		admin, in, err := sw.AcceptInvitation(r.PathValue("code"), hash)
 		if err != nil {
 			return err

@@ -220,7 +220,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passkey, admin webhook.Admin, hash webhook.PasswordHash,
 	count uint32) (response, error) {
 	var secret string
-	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if err = sw.UsePasskey(p.ID, count); err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 		r.session, r.admin = webhook.Session{}, ""
 		e := r.entry(webhook.ActionPasskeyRefuse, "", p.ID, p.Name+": its sign count did not grow, so it may have been copied")
 		e.Admin = admin.Email
-		if err := h.store.Write(r.Context(), func(sw store.Write) error { return sw.Audit(e) }); err != nil {
+		if err := h.store.Write(r, func(sw store.Write) error { return sw.Audit(e) }); err != nil {
 			return response{}, unavailable(err)
 		}
 		return h.passkeyRefused(r, s, "This passkey was refused: its counter did not grow, so it may have been copied. "+
@@ -402,7 +402,7 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 	}
 	p.Credential, p.PublicKey = credential.ID, credential.PublicKey
 	p.SignCount, p.Synced = credential.Authenticator.SignCount, credential.Flags.BackupEligible
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if p, err = sw.CreatePasskey(p); err != nil {
 			return err
 		}
@@ -440,7 +440,7 @@ func (h *adminPages) removePasskey(r *request) (response, error) {
 
 // endPasskey removes the passkey of the path. Sessions that it began go on.
 func (h *site) endPasskey(r *request, adminID, of string) (p webhook.Passkey, err error) {
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if p, err = sw.RemovePasskey(adminID, r.PathValue("passkey")); err != nil {
 			return err
 		}

@@ -65,8 +65,7 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 			return response{}, err
 		}
 		if !r.portal.in() {
-			return response{}, &problem{status: http.StatusUnauthorized, title: "Your session has ended",
-				text: "The portal opens from a link that works once. Ask for a new link."}
+			return response{}, portalEnded()
 		}
 		r.program = r.portal.program.ID
 		if wait := h.pace.take(r.program, r.clock.Now); wait > 0 {
@@ -75,8 +74,7 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 		}
 		has := r.portal.session.Role
 		if !portalAllows(has, need) {
-			return response{}, &problem{status: http.StatusForbidden, title: "Your link does not allow this",
-				text: "You can view this program but not change it. Nothing was changed."}
+			return response{}, portalReadOnly()
 		}
 		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return portalAllows(has, h.roleOf(address)) }))
 		return do(r)
@@ -174,7 +172,7 @@ func (h *portalPages) useLink(r *request) (response, error) {
 		replaced = c.Value
 	}
 	var secret string
-	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if r.portal.session, secret, err = sw.BeginPortalSession(r.PathValue("code"), addressText(r), r.UserAgent(), replaced); err != nil {
 			return err
 		}
@@ -206,7 +204,7 @@ func (h *portalPages) signOut(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		if _, _, err := sw.EndPortalSession(c.Value); err != nil {
 			return err
 		}

@@ -226,7 +226,7 @@ func (h *programPages) create(r *request) (response, error) {
 	}
 	fields, err := f.parse()
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			program, before, err := sw.PutProgram(f.id, &fields)
 			if err != nil {
 				return err
@@ -278,7 +278,7 @@ func (h *programPages) update(r *request) (response, error) {
 	f.id, f.editing = p.ID, true
 	fields, err := f.parse()
 	if err == nil {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			program, before, err := sw.PutProgram(p.ID, &fields)
 			if err != nil {
 				return err
@@ -344,7 +344,7 @@ func (h *programPages) erase(r *request) (response, error) {
 		e.errors = []ui.FieldError{{ID: "confirm", Label: "Program ID", Text: "must be " + e.ID}}
 		return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e), status: http.StatusUnprocessableEntity}, nil
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		if _, err := sw.EraseProgram(e.ID); err != nil || !e.ErasingSince.IsZero() {
 			return err
 		}

@@ -76,7 +76,7 @@ func (h *programPortalPages) createLink(r *request) (response, error) {
 	}
 	var l webhook.PortalLink
 	var code string
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if l, code, err = sw.CreatePortalLink(n); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (h *programPortalPages) saveOrigins(r *request) (response, error) {
 		p.errors = []ui.FieldError{{ID: "origins", Label: "Origins", Text: v[0].Detail}}
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		_, before, err := sw.PutProgram(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins})
 		if err != nil || before != nil && strings.Join(before.PortalOrigins, " ") == strings.Join(origins, " ") {
 			return err
@@ -128,7 +128,7 @@ func (h *programPortalPages) saveOrigins(r *request) (response, error) {
 func (h *programPortalPages) end(r *request) (response, error) {
 	id := r.PathValue("id")
 	var sessions, links int64
-	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if _, err := sw.Program(id); err != nil {
 			return err
 		}

@@ -19,6 +19,8 @@ type request struct {
 	keys    bool            // keyboard shortcuts are on
 	admin   string          // the email address, "" without a session
 	session webhook.Session // the zero session without one
+	secret  string          // in the cookie of the session
+	need    webhook.Role    // minimum role of the route, or anyone
 	portal  portalVisit     // of a page of the portal
 	program string          // the parameter program, "" for all
 	note    *ui.Note        // result of the previous POST, shown once; nil for none

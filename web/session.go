@@ -40,7 +40,7 @@ func (s *sessions) findBy(r *request, find func(context.Context, string) (webhoo
 	if err != nil || !good {
 		return false, err
 	}
-	r.session, r.admin = session, session.Email
+	r.session, r.admin, r.secret = session, session.Email, c.Value
 	return true, nil
 }
 

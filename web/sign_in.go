@@ -232,7 +232,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 // not the newer one.
 func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash, newer webhook.PasswordHash) (response, error) {
 	var secret string
-	err := h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
@@ -290,7 +290,7 @@ func (h *signInPages) signOut(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		if _, _, err := sw.EndSession(c.Value); err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	var secret string
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}

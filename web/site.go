@@ -15,7 +15,7 @@ import (
 // site has the fields that the pages of all nouns share.
 type site struct {
 	cfg          Config
-	store        *store.Store
+	store        pageStore
 	logger       *slog.Logger
 	assets       *assets.Assets
 	curl         ui.Curl         // renders the examples of API requests
@@ -108,7 +108,7 @@ func (h *site) log(r *request, err error) {
 
 // audit records an action that has no write of its own, such as an export.
 func (h *site) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
-	return h.store.Write(r.Context(), func(sw store.Write) error {
+	return h.store.Write(r, func(sw store.Write) error {
 		return sw.Audit(r.entry(action, programID, subjectID, detail))
 	})
 }

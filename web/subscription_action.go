@@ -65,9 +65,9 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, r.checked(func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
-	})
+	}))
 	return showSent(u.ID, &d, err)
 }
 
@@ -97,9 +97,9 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, func(sw store.Write) error {
+	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, r.checked(func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionTest, &u.Subscription, event.Name))
-	})
+	}))
 	return showSent(u.ID, &d, err)
 }
 
@@ -111,9 +111,9 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, func(sw store.Write) error {
+	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, r.checked(func(sw store.Write) error {
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionProbe, &u.Subscription, ""))
-	})
+	}))
 	to := response{location: subscriptionPath(u.ID)}
 	var refused *webhook.Error
 	switch {
@@ -145,7 +145,7 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 	if err != nil {
 		return response{}, err
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
 		if err != nil || before.Active == active {
 			return err // submitted twice
@@ -192,7 +192,7 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	var s webhook.Subscription
 	var secret, before webhook.SigningSecret
 	var until time.Time
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if before, err = sw.SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
@@ -321,7 +321,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		made, err := sw.CreateReplay(plan)
 		if err != nil {
 			return err
@@ -351,7 +351,7 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 		return response{}, err
 	}
 	var replay webhook.Replay
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		before, err := sw.Replay(u.ProgramID, u.ID, r.PathValue("replay"))
 		if err != nil {
 			return err
@@ -392,7 +392,7 @@ func (h *subscriptionPages) delete(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		s, err := sw.DeleteSubscription(u.ProgramID, u.ID)
 		if err != nil {
 			return err

@@ -199,7 +199,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	}
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
-	err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if s, secret, err = sw.CreateSubscription(p.program, r.user(), &fields, h.maxSubscriptions(r)); err != nil {
 			return err
 		}
@@ -326,7 +326,7 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
 	var s webhook.Subscription
-	err = h.store.Write(r.Context(), func(sw store.Write) error {
+	err = h.store.Write(r, func(sw store.Write) error {
 		before, err := sw.Subscription(u.ProgramID, u.ID)
 		if err != nil {
 			return err

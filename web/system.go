@@ -145,7 +145,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 
 // releaseHold resumes deliveries after a restore.
 func (h *systemPages) releaseHold(r *request) (response, error) {
-	err := h.store.Write(r.Context(), func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		if err := sw.Release(); err != nil {
 			return err
 		}

@@ -174,7 +174,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 	var secret string
 	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of the options"}})
 	if known {
-		err = h.store.Write(r.Context(), func(sw store.Write) (err error) {
+		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if token, secret, err = sw.CreateToken(n); err != nil {
 				return err
 			}
@@ -229,7 +229,7 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 		return response{}, err
 	}
 	if before.RevokedAt.IsZero() {
-		err = h.store.Write(r.Context(), func(sw store.Write) error {
+		err = h.store.Write(r, func(sw store.Write) error {
 			if _, err := sw.RevokeToken(before.ID); err != nil {
 				return err
 			}

@@ -123,6 +123,7 @@ type Config struct {
 // the links and resets the counts.
 type Web struct {
 	*site
+	store    *store.Store // without the access check of handlers, which have site.store
 	sessions *sessions
 	pages    pages
 	mux      *http.ServeMux
@@ -169,12 +170,13 @@ func New(cfg Config) *Web {
 		cfg.Program = "service"
 	}
 	shared := &site{
-		cfg: cfg, store: cfg.Store, logger: cfg.Logger, assets: assets.New(),
+		cfg: cfg, store: pageStore{cfg.Store}, logger: cfg.Logger, assets: assets.New(),
 		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, sectionPages: make(map[string]bool),
 	}
 	shared.brand = newPortalBrand(&cfg.Portal, shared.assets)
 	w := &Web{
 		site:     shared,
+		store:    cfg.Store,
 		sessions: &sessions{store: cfg.Store, secure: cfg.Secure},
 		origins:  http.NewCrossOriginProtection(),
 		roles:    make(map[string]webhook.Role),
@@ -261,17 +263,24 @@ func (w *Web) newMux() *http.ServeMux {
 	return m
 }
 
-// guard returns the handler of a route with its access check. No other code decides on access.
+// guard returns the handler of a route with its access check. No other code decides on access,
+// except that [pageStore.Write] repeats the check when it writes.
 func (w *Web) guard(t route) handler {
+	var do handler
 	switch {
 	case t.role == anyone:
 		return t.handle
 	case t.role == reader || t.role == writer:
-		return w.pages.portal.require(t.role, t.handle)
+		do = w.pages.portal.require(t.role, t.handle)
 	case t.kind == partRoute:
-		return w.pages.signIn.requireSessionUnnoted(w.requireRole(t.role, t.handle))
+		do = w.pages.signIn.requireSessionUnnoted(w.requireRole(t.role, t.handle))
+	default:
+		do = w.pages.signIn.requireSession(w.requireRole(t.role, w.withPrograms(t.handle)))
 	}
-	return w.pages.signIn.requireSession(w.requireRole(t.role, w.withPrograms(t.handle)))
+	return func(r *request) (response, error) {
+		r.need = t.role
+		return do(r)
+	}
 }
 
 // requireRole passes on requests of admins whose role allows them. Each request reads the
@@ -281,11 +290,7 @@ func (w *Web) requireRole(need webhook.Role, do handler) handler {
 	return func(r *request) (response, error) {
 		has := r.session.Role
 		if !has.Allows(need) {
-			return response{}, &problem{
-				status: http.StatusForbidden, title: "Your role does not allow this",
-				text: "This needs the role " + string(need) + ". You are signed in as " + ui.Visible(r.admin) + " with the role " +
-					string(has) + ". Nothing was changed. An owner can change your role.",
-			}
+			return response{}, r.roleTooLow(has)
 		}
 		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return has.Allows(w.roleOf(address)) }))
 		return do(r)

@@ -30,9 +30,9 @@ func (b heldBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// sendHeld posts a form as a browser does, but the handler waits for its last byte until meanwhile
+// sendHeld posts a form as a browser does, but the handler waits for its last byte until held
 // has returned. The handler has then checked the session.
-func (v visitor) sendHeld(w *Web, path string, meanwhile func(), fields ...string) page {
+func (v visitor) sendHeld(w *Web, path string, held func(), fields ...string) page {
 	v.t.Helper()
 	reading := make(chan struct{})
 	begun := sync.OnceFunc(func() { close(reading) })
@@ -60,7 +60,7 @@ func (v visitor) sendHeld(w *Web, path string, meanwhile func(), fields ...strin
 			return // the client reports why
 		}
 		<-reading
-		meanwhile()
+		held()
 		io.WriteString(sent, text[len(text)-1:])
 		sent.Close()
 	}()

@@ -330,7 +330,7 @@ func (d *demonstration) post(ctx context.Context, path string, request, response
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.svc.URL()+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.svc.LocalURL()+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

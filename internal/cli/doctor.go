@@ -418,6 +418,10 @@ func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 			d.ok("proxy", "%v is trusted", p)
 		}
 	}
+	if !s.TLS && len(s.TrustedProxies) > 0 && s.PublicURL == "" {
+		d.add(store.LevelWarn, "public URL", "Set --public-url to the URL that clients use, such as https://hooks.example.com.",
+			"links of the portal, invitations and alerts have the address %s, which only the proxy reaches", s.Listen)
+	}
 	found := make([]diagnosis, len(s.Domains))
 	var all sync.WaitGroup
 	for i, name := range s.Domains {

@@ -51,7 +51,7 @@ var flagGroups = []struct {
 	flags []string
 }{
 	{"Data and keys", []string{"config", "data", "secret-key-file", "retention", "retention-", "min-free-disk"}},
-	{"Addresses and HTTPS", []string{"listen", "domain", "acme-", "http-listen", "tls", "trusted-proxy"}},
+	{"Addresses and HTTPS", []string{"listen", "domain", "acme-", "http-listen", "tls", "trusted-proxy", "public-url"}},
 	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-"}},
 	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
 	{"Alerts", []string{"alert-", "smtp-"}},

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -18,15 +17,14 @@ const maxProviderName = 60
 func (f *configErrors) oidc(c *serveFlags, s *server.Config) (o server.OIDC) {
 	if c.OIDCIssuer == "" {
 		for _, flag := range [][2]string{{"oidc-client-id", c.OIDCClientID}, {"oidc-client-secret-file", c.OIDCSecretFile},
-			{"oidc-role", strings.Join(c.OIDCRole, "")}, {"oidc-name", c.OIDCName}, {"oidc-scope", strings.Join(c.OIDCScope, "")},
-			{"oidc-redirect-url", c.OIDCRedirectURL}} {
+			{"oidc-role", strings.Join(c.OIDCRole, "")}, {"oidc-name", c.OIDCName}, {"oidc-scope", strings.Join(c.OIDCScope, "")}} {
 			if flag[1] != "" {
 				f.add(flag[0], "needs --oidc-issuer")
 			}
 		}
 		return o
 	}
-	o = server.OIDC{Name: c.OIDCName, Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, RedirectURL: c.OIDCRedirectURL, Scopes: c.OIDCScope}
+	o = server.OIDC{Name: c.OIDCName, Issuer: c.OIDCIssuer, ClientID: c.OIDCClientID, Scopes: c.OIDCScope}
 	if wrong := server.CheckOIDCIssuer(c.OIDCIssuer); wrong != "" {
 		f.add("oidc-issuer", "%s", wrong)
 	}
@@ -56,24 +54,10 @@ func (f *configErrors) oidc(c *serveFlags, s *server.Config) (o server.OIDC) {
 			f.add("oidc-scope", "must be scopes such as groups, not %q", scope)
 		}
 	}
-	f.redirectURL(c, s)
+	if !s.TLS && len(c.TrustedProxy) > 0 && c.PublicURL == "" {
+		f.add("public-url", "is required with --oidc-issuer, --tls off and --trusted-proxy: the provider sends browsers there")
+	}
 	return o
-}
-
-// redirectURL checks the address to which the provider sends browsers.
-func (f *configErrors) redirectURL(c *serveFlags, s *server.Config) {
-	if c.OIDCRedirectURL == "" {
-		if !s.TLS && len(c.TrustedProxy) > 0 {
-			f.add("oidc-redirect-url", "is required with --tls off and --trusted-proxy: "+
-				"the public URL of the service, followed by %s", server.OIDCCallback)
-		}
-		return
-	}
-	u, err := url.Parse(c.OIDCRedirectURL)
-	if err != nil || server.CheckOIDCIssuer(c.OIDCRedirectURL) != "" || u.Path != server.OIDCCallback {
-		f.add("oidc-redirect-url", "must be the public https URL of the service, followed by %s, such as https://hooks.example.com%[1]s",
-			server.OIDCCallback)
-	}
 }
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError }

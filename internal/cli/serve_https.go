@@ -43,6 +43,7 @@ func (f *configErrors) httpsSettings(c *serveFlags, s *server.Config) {
 	host := f.address("listen", s.Listen)
 	f.issuer(c, s)
 	f.httpListen(c, s)
+	s.PublicURL = f.publicURL(c.PublicURL)
 	if !s.TLS {
 		f.withoutTLS(c, s.Listen, host)
 	}
@@ -78,6 +79,22 @@ func (f *configErrors) issuer(c *serveFlags, s *server.Config) {
 				"set --acme-ca to your own ACME server", domain)
 		}
 	}
+}
+
+// publicURL parses the URL at which clients reach the service, and returns it without a trailing
+// slash.
+func (f *configErrors) publicURL(text string) string {
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Opaque != "",
+		strings.Trim(u.Path, "/") != "" || strings.ContainsAny(text, "?#") || strings.ToLower(u.Host) != u.Host:
+		f.add("public-url", "must be an https URL in lower case without a path, such as https://hooks.example.com")
+		return ""
+	}
+	return "https://" + u.Host
 }
 
 // httpListen parses the address for plain HTTP.

@@ -32,6 +32,7 @@ type serveFlags struct {
 	HTTPListen         string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"Address for plain HTTP: ACME challenges and redirects to HTTPS. auto is :80 with --domain, otherwise off."`
 	TLS                string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto: HTTPS; without --domain, with a certificate of a local CA (ca.pem in the data directory). off: plain HTTP, only on a loopback address or behind --trusted-proxy."`
 	TrustedProxy       []string `placeholder:"CIDR" help:"Proxies to trust for X-Forwarded-For and X-Forwarded-Proto, as addresses or networks."`
+	PublicURL          string   `name:"public-url" placeholder:"URL" help:"URL at which clients reach the service through a proxy, such as https://hooks.example.com. Links to pages, sign-in through OpenID Connect and passkeys use it. Default: the domain or the listen address."`
 	AllowDestination   []string `placeholder:"CIDR" help:"Private addresses or networks that subscriptions may target, such as 10.1.0.0/16. Default: none, only the public internet."`
 	AllowHTTP          bool     `name:"allow-http" help:"Permit http:// URLs for subscriptions."`
 	RetrySchedule      string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"Waits between the five attempts of a delivery."`
@@ -60,7 +61,6 @@ type serveFlags struct {
 	OIDCRole           []string `name:"oidc-role" placeholder:"CLAIM=VALUE:ROLE" help:"Role (viewer, operator or owner) of those with a value in a claim, such as groups=service-admins:owner. The highest role applies. Write a comma in a value as \\,."`
 	OIDCName           string   `name:"oidc-name" placeholder:"NAME" help:"Name of the provider on the sign-in page. Default: the host of --oidc-issuer."`
 	OIDCScope          []string `name:"oidc-scope" placeholder:"SCOPE" help:"Scopes to request in addition to openid, email, profile, and groups if the provider lists it."`
-	OIDCRedirectURL    string   `name:"oidc-redirect-url" placeholder:"URL" help:"Redirect URL that is registered at the provider. Default: the URL of the service, followed by /sign-in/oidc/callback."`
 	PortalName         string   `placeholder:"NAME" help:"Your name in the portal, the pages that partners open from a link. Default: Webhooks."`
 	PortalLogo         string   `placeholder:"FILE" help:"PNG or JPEG file shown in the portal in place of the name, at most 256 KiB."`
 	PortalColor        string   `placeholder:"COLOR" help:"Color of links and buttons in the portal, such as #5140c9. It needs enough contrast for text."`

@@ -56,6 +56,9 @@ type Config struct {
 	HTTPListen string
 	// TrustedProxies are trusted for X-Forwarded-For and X-Forwarded-Proto.
 	TrustedProxies TrustedProxies
+	// PublicURL is where clients reach the service through a proxy, without a trailing slash;
+	// empty if they connect to Listen. Links have it.
+	PublicURL string
 	// RequestTimeout limits the work on a request, in addition to the time for reading and
 	// writing it.
 	RequestTimeout time.Duration

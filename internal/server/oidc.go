@@ -6,8 +6,8 @@ import (
 	"service/web/oidc"
 )
 
-// OIDC is an OpenID Connect provider. An empty RedirectURL means [OIDCCallback] at the URL
-// of the service.
+// OIDC is an OpenID Connect provider. Its RedirectURL is not set here: it is [OIDCCallback] at
+// the URL of the service.
 type OIDC = oidc.Config
 
 // OIDCCallback is the path of the redirect URL.
@@ -28,8 +28,6 @@ func (s *Server) openProvider() *oidc.Provider {
 	if !cfg.IsSet() {
 		return nil
 	}
-	if cfg.RedirectURL == "" {
-		cfg.RedirectURL = s.baseURL + OIDCCallback
-	}
+	cfg.RedirectURL = s.baseURL + OIDCCallback
 	return oidc.New(cfg)
 }

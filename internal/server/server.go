@@ -51,7 +51,8 @@ type Server struct {
 	public       net.Listener
 	plain        net.Listener // for plain HTTP, nil for none
 	socket       net.Listener
-	baseURL      string // without a trailing slash
+	localURL     string // of the listener, without a trailing slash
+	baseURL      string // the same as clients see it
 	catalog      *webhook.Catalog
 	caFile       string // the certificate that clients must trust; empty without TLS
 }
@@ -109,7 +110,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		return nil, explainListen("listen", err)
 	}
 	s.public = newLimitedListener(s.public, MaxClientConnections, maxNetworkConnections, cfg.TrustedProxies, cfg.Logger)
-	s.baseURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
+	s.localURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
 	if cfg.HTTPListen != "" {
 		if s.plain, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPListen); err != nil {
 			return nil, explainListen("http-listen", err)
@@ -122,6 +123,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		}
 		registry.MustRegister(s.certificates)
 	}
+	s.baseURL = cmp.Or(cfg.PublicURL, s.localURL)
 	if s.socket, err = control.Listen(ctx, cfg.Dir); err != nil {
 		return nil, err
 	}
@@ -158,8 +160,9 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// A trusted proxy serves HTTPS to the browsers.
 		Secure:  cfg.TLS || len(cfg.TrustedProxies) > 0,
-		Program: cfg.Program, BaseURL: s.baseURL, Domains: cfg.Domains, CAFile: s.caFile, Settings: settings, Certificates: s.certificateList,
-		Ready: s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
+		Program: cfg.Program, BaseURL: s.baseURL, Domains: s.publicDomains(), CAFile: s.CAFile(), Settings: settings,
+		Certificates: s.certificateList,
+		Ready:        s.ready, Backlog: s.dispatcher.Backlog, AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
@@ -213,11 +216,11 @@ func (s *Server) openCertificates(ctx context.Context) error {
 	s.public = tls.NewListener(s.public, s.certificates.TLSConfig())
 	_, port, _ := net.SplitHostPort(s.public.Addr().String())
 	if len(cfg.Domains) > 0 {
-		s.baseURL = "https://" + joinHostPort(cfg.Domains[0], port)
+		s.localURL = "https://" + joinHostPort(cfg.Domains[0], port)
 		return nil
 	}
 	s.caFile = filepath.Join(cfg.Dir, certs.CAFile)
-	s.baseURL = strings.Replace(s.baseURL, "http:", "https:", 1)
+	s.localURL = strings.Replace(s.localURL, "http:", "https:", 1)
 	return nil
 }
 
@@ -240,7 +243,7 @@ func (s *Server) route(apiHandler *api.API) {
 			s.web.ServeHTTP(w, r)
 		}
 	})
-	base, _ := url.Parse(s.baseURL)
+	base, _ := url.Parse(s.localURL)
 	insecure := &redirectHandler{certificates: s.certificates, api: apiHandler, hosts: cfg.Domains, port: cmp.Or(base.Port(), "443")}
 	if len(cfg.Domains) == 0 {
 		insecure.hosts = append([]string{base.Hostname()}, certs.ServerNames(cfg.host())...)
@@ -291,7 +294,7 @@ func (s *Server) ready(ctx context.Context) error {
 // nothing more to the replica.
 func (s *Server) Run(ctx context.Context) error {
 	logger := s.cfg.Logger
-	logger.Info("serving", "url", s.baseURL, "data", s.cfg.Dir, "version", s.cfg.Version)
+	logger.Info("serving", "url", s.localURL, "data", s.cfg.Dir, "version", s.cfg.Version)
 
 	ctx, leaseLost := context.WithCancelCause(ctx)
 	defer leaseLost(nil)
@@ -406,9 +409,26 @@ func (s *Server) Close() {
 // URL returns the base URL of the API and the admin UI, without a trailing slash.
 func (s *Server) URL() string { return s.baseURL }
 
-// CAFile returns the certificate file of the local CA, for clients to trust. It is empty
-// if there is none.
-func (s *Server) CAFile() string { return s.caFile }
+// LocalURL returns the base URL of the listener, without a trailing slash.
+func (s *Server) LocalURL() string { return s.localURL }
+
+// CAFile returns the certificate file of the local CA, for clients at [Server.URL] to trust.
+// It is empty if there is none.
+func (s *Server) CAFile() string {
+	if s.cfg.PublicURL != "" {
+		return "" // the proxy has another certificate
+	}
+	return s.caFile
+}
+
+// publicDomains returns the names under which browsers reach the service, in lower case.
+func (s *Server) publicDomains() []string {
+	u, err := url.Parse(s.cfg.PublicURL)
+	if err != nil || u.Hostname() == "" || slices.Contains(s.cfg.Domains, u.Hostname()) {
+		return s.cfg.Domains
+	}
+	return append(slices.Clone(s.cfg.Domains), u.Hostname())
+}
 
 // Store returns the store.
 func (s *Server) Store() *store.Store { return s.store }

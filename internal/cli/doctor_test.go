@@ -52,7 +52,7 @@ func TestFrontFinding(t *testing.T) {
 		{server.Config{}, "WARN HTTPS is off, and no proxy is trusted"},
 		{server.Config{Listen: "10.0.0.1:8080", TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}},
 			"OK 10.0.0.0/8 is trusted" +
-			"WARN links of the portal, invitations and alerts have the address 10.0.0.1:8080, which only the proxy reaches"},
+				"WARN links of the portal, invitations and alerts have the address 10.0.0.1:8080, which only the proxy reaches"},
 		{server.Config{TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("10.0.0.0/8")}, PublicURL: "https://hooks.example.com"},
 			"OK 10.0.0.0/8 is trusted"},
 		{server.Config{TLS: true, TrustedProxies: server.TrustedProxies{netip.MustParsePrefix("0.0.0.0/0")}},

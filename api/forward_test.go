@@ -521,3 +521,80 @@ func TestForwardClientStops(t *testing.T) {
 		}
 	}
 }
+
+// freezingBody is a request body that freezes movedProgram before it is read.
+type freezingBody struct {
+	io.Reader
+	freeze func()
+}
+
+func (b *freezingBody) Read(p []byte) (int, error) {
+	if b.freeze != nil {
+		b.freeze()
+		b.freeze = nil
+	}
+	return b.Reader.Read(p)
+}
+
+// TestFrozenDuringRequest freezes a program after a request has been authenticated: no response
+// says that a record does not exist, or shows a part of the records.
+func TestFrozenDuringRequest(t *testing.T) {
+	in := newInstallation(t)
+	in.moved = in.newToken(movedProgram, "ada", webhook.Scopes()...)
+	in.service.token = in.moved
+	sub := in.service.subscribe("content_updated")
+	id := webhook.NewID()
+	freeze := func() {
+		if err := in.store.Write(t.Context(), func(w store.Write) error {
+			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: "https://target.example", Token: to0})
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	thaw := func() {
+		if err := in.store.Write(t.Context(), func(w store.Write) error { return w.AbortMove(movedProgram, id) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range [][3]string{
+		{"PUT", "/v2/webhooks/subscriptions/" + sub, `{"description":"new"}`},
+		{"POST", "/v2/webhooks/subscriptions/" + sub + "/replays", `{"only":"all","from":"2020-01-01T00:00:00Z"}`},
+		{"POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/2","events":[{"name":"content_updated"}]}`},
+		{"POST", "/v2/events", eventBody},
+		{"POST", "/v2/bulk_runs", `{"action":"redeliver"}`},
+	} {
+		body := &freezingBody{Reader: strings.NewReader(test[2]), freeze: freeze}
+		r := httptest.NewRequest(test[0], test[1], body)
+		r.Header.Set("Authorization", "Bearer "+in.moved)
+		r.Header.Set("Content-Type", "application/json")
+		got := in.service.serve(r)
+		if body.freeze != nil {
+			t.Fatalf("%s %s: got %d %s before the body was read", test[0], test[1], got.status, got.body)
+		}
+		if got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "is being moved") {
+			t.Errorf("%s %s: got %d %s", test[0], test[1], got.status, got.body)
+		}
+		thaw()
+	}
+	if got := in.service.send("PUT", "/v2/webhooks/subscriptions/"+sub, `{"description":"new"}`); got.status != 200 {
+		t.Errorf("after the move ended: got %d %s", got.status, got.body)
+	}
+
+	freeze()
+	read := &request{api: in.api, http: httptest.NewRequest("GET", "/v2/events", nil), programID: movedProgram}
+	write := &request{api: in.api, http: httptest.NewRequest("POST", "/v2/events", nil), programID: movedProgram}
+	for _, test := range []struct {
+		req  *request
+		err  error
+		want webhook.Code
+	}{
+		{read, nil, webhook.CodeUnavailable}, {read, webhook.NotFound("event"), webhook.CodeUnavailable},
+		{write, nil, ""}, {write, webhook.NotFound("event"), webhook.CodeUnavailable},
+		{write, webhook.NewError(webhook.CodeRateLimited, ""), webhook.CodeRateLimited},
+	} {
+		got, _ := in.api.overtaken(test.req, test.err).(*webhook.Error)
+		if got == nil && test.want != "" || got != nil && got.Code != test.want {
+			t.Errorf("%s after %v: got %v", test.req.http.Method, test.err, got)
+		}
+	}
+}

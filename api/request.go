@@ -138,6 +138,7 @@ func (a *API) process(req *request) (ans answer, err error) {
 			})
 		}
 	}
+	defer func() { err = a.overtaken(req, err) }()
 	if req.route.find != nil {
 		if err := req.route.find(req); err != nil {
 			return ans, err
@@ -151,6 +152,28 @@ func (a *API) process(req *request) (ans answer, err error) {
 		return ans, invalid
 	}
 	return req.route.handle(req)
+}
+
+// overtaken returns the error of a request whose program was frozen for a move while it ran. A read
+// may have seen none of its records, or a part.
+func (a *API) overtaken(req *request, err error) error {
+	if req.program() == "" {
+		return err
+	}
+	move := a.store.Programs().Move(req.program())
+	if move == nil {
+		return err
+	}
+	var e *webhook.Error
+	method := req.http.Method
+	if err == nil && (method == http.MethodGet || method == http.MethodHead) || errors.As(err, &e) && e.Code == webhook.CodeNotFound {
+		if move.Forwards {
+			return webhook.NewError(webhook.CodeUnavailable, "The program "+req.program()+" has moved to another installation during "+
+				"the request. Retry the request.")
+		}
+		return move.Unavailable(req.program())
+	}
+	return err
 }
 
 // acknowledge waits until a response may reveal what is stored, see

@@ -32,9 +32,7 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 // the next holder may not have the write.
 func (s *Store) Acknowledge(ctx context.Context) error {
 	if !s.writer.leased() {
-		return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: this host lost its "+
-			"lease, and another may have taken over without the change. Send the request again: with the same event id or "+
-			"Idempotency-Key, it takes effect once.")
+		return errUnleased()
 	}
 	if s.AcknowledgeTimeout() == 0 {
 		return nil
@@ -55,6 +53,28 @@ func (s *Store) Acknowledge(ctx context.Context) error {
 		s.metrics.acknowledged.Observe(time.Since(began).Seconds())
 	}
 	return err
+}
+
+// AwaitReplica waits until everything committed so far is in the replica, also without an
+// AcknowledgeTimeout and however long that takes. Without a replica it returns immediately. The
+// error is a *webhook.Error if the lease has ended since, as in [Store.Acknowledge].
+func (s *Store) AwaitReplica(ctx context.Context) error {
+	if s.replication != nil {
+		if err := s.replication.AwaitUpload(ctx, s.db.Writer().Commits()); err != nil {
+			return err
+		}
+	}
+	if !s.writer.leased() {
+		return errUnleased()
+	}
+	return nil
+}
+
+// errUnleased returns the error of a write that the next holder of the lease may not have.
+func errUnleased() *webhook.Error {
+	return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: this host lost its "+
+		"lease, and another may have taken over without the change. Send the request again: with the same event id or "+
+		"Idempotency-Key, it takes effect once.")
 }
 
 // errNotAcknowledged returns the error of a write that is not in the replica yet.

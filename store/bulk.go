@@ -277,6 +277,9 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	s, t := w.s, w.t
 	var begun bool
 	var running int
+	if err := s.programStates.usable(n.ProgramID); err != nil {
+		return webhook.BulkRun{}, err
+	}
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM bulk_runs WHERE id = ?)", []any{n.ID}, &begun); err != nil {
 		return webhook.BulkRun{}, err
 	}
@@ -413,6 +416,9 @@ func (w Write) CancelBulkRun(programID, id string, by webhook.AuditEntry) (webho
 	}
 	if err != nil {
 		return webhook.BulkRun{}, notFound(err, "bulk run")
+	}
+	if err := w.s.programStates.usable(r.ProgramID); err != nil {
+		return webhook.BulkRun{}, err
 	}
 	if r.Status != webhook.BulkRunning {
 		return r.BulkRun, webhook.NewError(webhook.CodeConflict, "The bulk run is no longer running: its status is "+string(r.Status)+".")

@@ -52,8 +52,8 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		d.Delivery, d.Num, err = s.scanDelivery(func(dest ...any) error {
 			return v.Scan(selectDeliveryView, []any{shortID(id), id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
-		if err == nil && s.programStates.get(d.ProgramID) != nil {
-			err = sql.ErrNoRows
+		if err == nil {
+			err = s.programStates.find(d.ProgramID, "delivery")
 		}
 		if err != nil {
 			return notFound(err, "delivery")

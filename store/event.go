@@ -96,8 +96,8 @@ func (t *tx) repeat(e *webhook.Event) error {
 
 // Get returns one event of a program.
 func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
-	if s.programStates.get(programID) != nil {
-		return webhook.Event{}, webhook.NotFound("event")
+	if err := s.programStates.find(programID, "event"); err != nil {
+		return webhook.Event{}, err
 	}
 	e, err := s.dictionaries.scanEvent(programID, func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)

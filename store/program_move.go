@@ -78,8 +78,32 @@ func (w Write) AbortMove(programID, moveID string) error {
 	if _, err := w.outgoing(programID, moveID, stateMoving); err != nil {
 		return err
 	}
-	return errors.Join(w.t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
+	w.t.alertQueued()
+	// The row remains for AbortedMove.
+	return errors.Join(w.t.Exec("UPDATE program_moves SET token = NULL WHERE program_id = ? AND direction = 'out'", programID),
 		w.s.setProgramState(w.t, programID, nil), w.t.notifyQueues(programID))
+}
+
+// RenewMove replaces the token and the certificates of the target of a move. It returns false if
+// the move has ended or not begun. The URL does not change.
+func (w Write) RenewMove(programID, moveID string, to *MoveTarget) (renewed bool, err error) {
+	s, state := w.s, w.s.programStates.get(programID)
+	if state == nil || state.out == nil || state.out.id != moveID || state.name != stateMoving && state.name != stateMoved ||
+		!state.out.activated.IsZero() {
+		return false, nil
+	}
+	next, out := *state, *state.out
+	out.ca, next.out = to.CA, &out
+	return true, errors.Join(w.t.Exec("UPDATE program_moves SET ca = ?, token = ? WHERE program_id = ? AND direction = 'out'", to.CA,
+		s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), programID), s.setProgramState(w.t, programID, &next))
+}
+
+// AbortedMove returns the id of the last move that [Write.AbortMove] ended, "" if the program has
+// moved since or never.
+func (s Programs) AbortedMove(ctx context.Context, programID string) (id string, err error) {
+	const query = "SELECT id FROM program_moves m WHERE program_id = ? AND direction = 'out' " +
+		"AND NOT EXISTS (SELECT 1 FROM program_states s WHERE s.program_id = m.program_id)"
+	return id, ignoreNoRows(s.db.Scan(ctx, query, []any{programID}, &id))
 }
 
 // CompleteMove records that the target has the program. It is never active here again, except

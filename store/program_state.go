@@ -204,6 +204,18 @@ func (s *core) setProgramState(t *tx, programID string, state *programState) err
 		programID, state.name, state.at.UnixMilli())
 }
 
+// find returns a *webhook.Error if a record of a program cannot be found now: [webhook.CodeNotFound]
+// if the program is hidden, [webhook.CodeUnavailable] if it is being moved.
+func (p *programStates) find(programID, record string) error {
+	switch state := p.get(programID); {
+	case state == nil:
+		return nil
+	case state.name == stateMoving, state.name == stateArriving, state.name == stateMoved && state.out.activated.IsZero():
+		return state.move().Unavailable(programID)
+	}
+	return webhook.NotFound(record)
+}
+
 // usable returns a *webhook.Error if a program cannot be used now.
 func (p *programStates) usable(programID string) error {
 	switch state := p.get(programID); {

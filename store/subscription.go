@@ -111,8 +111,8 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 
 // Get returns one subscription of a program.
 func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
-	if s.programStates.get(programID) != nil {
-		return webhook.Subscription{}, webhook.NotFound("subscription")
+	if err := s.programStates.find(programID, "subscription"); err != nil {
+		return webhook.Subscription{}, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
@@ -341,8 +341,8 @@ func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, e
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
-	if t.w.programStates.get(programID) != nil {
-		return webhook.Subscription{}, webhook.NotFound("subscription")
+	if err := t.w.programStates.find(programID, "subscription"); err != nil {
+		return webhook.Subscription{}, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan(selectSubscription, []any{id, programID}, dest...)

@@ -38,7 +38,7 @@ func (s *Server) moveProgram(w http.ResponseWriter, r *http.Request) {
 			return nil, err
 		}
 		to := &store.MoveTarget{URL: request.URL, CA: request.CA, Token: request.Token}
-		job, attached, err = s.Moves.Start(r.PathValue("id"), to, s.Store.entry("", "", "", ""))
+		job, attached, err = s.Moves.Start(r.Context(), r.PathValue("id"), to, s.Store.entry("", "", "", ""))
 		return streamed{}, err
 	})(w, r)
 	if job == nil {

@@ -22,15 +22,15 @@ import (
 
 // remote is the other installation, as the source sees it.
 type remote struct {
-	base  string
-	token string
-	http  *http.Client
+	to   store.MoveTarget // with the base URL
+	http *http.Client
 }
 
 // connect returns the installation at a target. It opens no connection.
 func connect(to *store.MoveTarget) (*remote, error) {
-	base, err := parseURL(to.URL)
-	if err != nil {
+	far := &remote{to: *to}
+	var err error
+	if far.to.URL, err = parseURL(to.URL); err != nil {
 		return nil, err
 	}
 	t := &http.Transport{
@@ -43,20 +43,31 @@ func connect(to *store.MoveTarget) (*remote, error) {
 			return nil, webhook.NewError(webhook.CodeInvalid, "The CA file has no certificate in PEM.")
 		}
 	}
-	return &remote{base, to.Token, &http.Client{
+	far.http = &http.Client{
 		Transport:     t,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}
+	return far, nil
 }
 
 // parseURL returns the base URL of an installation without a trailing slash.
 func parseURL(text string) (string, error) {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
-		return "", webhook.NewError(webhook.CodeInvalid, "--to must be the base URL of an installation, such as https://hooks-2.example.com.")
+	problem := ""
+	switch {
+	case err != nil || u.Scheme == "" || u.Host == "" && u.Opaque == "":
+		problem = "be the base URL of an installation, such as https://hooks-2.example.com"
+	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+		problem = "use https: the program has secrets (http is for loopback addresses)"
+	case u.Hostname() == "":
+		problem = "have a host, such as https://hooks-2.example.com"
+	case u.User != nil: // the URL is logged and shown
+		problem = "have no user name and no password: the token of --token-file is enough"
+	case u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#"):
+		problem = "have no query and no fragment"
 	}
-	if u.Scheme == "http" && !loopback(u.Hostname()) {
-		return "", webhook.NewError(webhook.CodeInvalid, "--to must use https: the program has secrets (http is for loopback addresses).")
+	if problem != "" {
+		return "", webhook.NewError(webhook.CodeInvalid, "--to must "+problem+".")
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }
@@ -67,7 +78,7 @@ func loopback(host string) bool {
 }
 
 func (r *remote) path(programID, rest string) string {
-	return r.base + "/v2/programs/" + url.PathEscape(programID) + "/move" + rest
+	return r.to.URL + "/v2/programs/" + url.PathEscape(programID) + "/move" + rest
 }
 
 // state returns what the other installation has of a program.
@@ -100,7 +111,7 @@ func (r *remote) call(ctx context.Context, method, path string, body io.Reader, 
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+r.token)
+	req.Header.Set("Authorization", "Bearer "+r.to.Token)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/x-tar")
 	}
@@ -110,12 +121,12 @@ func (r *remote) call(ctx context.Context, method, path string, body io.Reader, 
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		return fmt.Errorf("%s cannot be reached: %w", r.base, err)
+		return fmt.Errorf("%s cannot be reached: %w", r.to.URL, err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return fmt.Errorf("%s: %w", r.base, err)
+		return fmt.Errorf("%s: %w", r.to.URL, err)
 	}
 	if resp.StatusCode/100 == 2 {
 		var data struct{ Data json.RawMessage }
@@ -148,5 +159,5 @@ func (r *remote) refused(resp *http.Response, text []byte) error {
 	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
 		code = webhook.CodeUnavailable
 	}
-	return webhook.NewError(code, r.base+" refused the request: "+detail+hint)
+	return webhook.NewError(code, r.to.URL+" refused the request: "+detail+hint)
 }

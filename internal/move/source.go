@@ -21,6 +21,8 @@ const (
 	// program is active again.
 	freezeLimit  = 10 * time.Second
 	inFlightPoll = 20 * time.Millisecond
+	// Time until the first report that a move waits for the replica, and between two.
+	firstNotice, laterNotice = time.Second, 15 * time.Second
 	// Pauses between two requests to activate the program.
 	minRetry, maxRetry = 200 * time.Millisecond, 15 * time.Second
 )
@@ -42,14 +44,33 @@ type Source struct {
 // Job is a move in progress.
 type Job struct {
 	programID string
-	to        store.MoveTarget
 	id        string // of the move
 
 	mu     sync.Mutex
+	far    *remote
+	fresh  chan struct{} // far was replaced; has room for one
 	lines  []string
 	change chan struct{} // closed with the next line, or at the end
 	ended  bool
 	err    error
+}
+
+// remote returns the target.
+func (j *Job) remote() *remote {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.far
+}
+
+// replace replaces the target by one with the same URL.
+func (j *Job) replace(far *remote) {
+	j.mu.Lock()
+	j.far = far
+	j.mu.Unlock()
+	select {
+	case j.fresh <- struct{}{}:
+	default:
+	}
 }
 
 // say adds a line of progress.
@@ -82,6 +103,9 @@ func (j *Job) Follow(ctx context.Context, show func(string)) error {
 	}
 }
 
+// errFreezeLimit ends a move that keeps the program frozen for too long.
+var errFreezeLimit = fmt.Errorf("the program was frozen for %s", freezeLimit)
+
 // Run continues the moves that the last process left, and runs moves until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	left, err := s.Store.Programs().OutgoingMoves(ctx)
@@ -93,8 +117,11 @@ func (s *Source) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	for i := range left {
 		m := &left[i]
-		j := newJob(m.ProgramID, &store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token})
-		j.id = m.ID
+		far, err := connect(&store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token})
+		if err != nil {
+			return err
+		}
+		j := newJob(m.ProgramID, m.ID, far)
 		if _, _, err := s.begin(j, func(ctx context.Context) error { return s.resume(ctx, j, m.Status) }); err != nil {
 			return err
 		}
@@ -107,19 +134,48 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-func newJob(programID string, to *store.MoveTarget) *Job {
-	return &Job{programID: programID, to: *to, id: webhook.NewID(), change: make(chan struct{})}
+func newJob(programID, id string, far *remote) *Job {
+	return &Job{programID: programID, id: id, far: far, change: make(chan struct{}), fresh: make(chan struct{}, 1)}
 }
 
-// Start moves a program, or returns the move that is in progress. The error is a *webhook.Error
-// if the program moves elsewhere.
-func (s *Source) Start(programID string, to *store.MoveTarget, entry webhook.AuditEntry) (j *Job, attached bool, err error) {
-	to.URL, err = parseURL(to.URL)
+// Start moves a program, or returns the move that is in progress, with the token and certificates
+// of to if the target accepts them. The error is a *webhook.Error if the program moves elsewhere.
+func (s *Source) Start(ctx context.Context, programID string, to *store.MoveTarget,
+	entry webhook.AuditEntry) (j *Job, attached bool, err error) {
+	far, err := connect(to)
 	if err != nil {
 		return nil, false, err
 	}
-	j = newJob(programID, to)
-	return s.begin(j, func(ctx context.Context) error { return s.move(ctx, j, entry) })
+	own := newJob(programID, webhook.NewID(), far)
+	j, attached, err = s.begin(own, func(ctx context.Context) error { return s.move(ctx, own, entry) })
+	if attached {
+		err = s.renew(ctx, j, far, entry)
+	}
+	return j, attached, err
+}
+
+// renew replaces the token and the certificates of a move in progress.
+func (s *Source) renew(ctx context.Context, j *Job, far *remote, entry webhook.AuditEntry) error {
+	if far.to == j.remote().to {
+		return nil
+	}
+	if _, err := far.state(ctx, j.programID); err != nil {
+		var refused *webhook.Error
+		if errors.As(err, &refused) {
+			return err
+		}
+		return webhook.NewError(webhook.CodeUnavailable, err.Error()+". The move goes on with the token and the certificates that it has.")
+	}
+	j.replace(far) // before the write, since a move that begins after it stores these
+	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMove, j.programID, j.programID
+	entry.Detail = "new token for move " + j.id + " to " + far.to.URL
+	return s.Store.Write(ctx, func(w store.Write) error {
+		renewed, err := w.RenewMove(j.programID, j.id, &far.to)
+		if err != nil || !renewed {
+			return err
+		}
+		return w.Audit(entry)
+	})
 }
 
 // begin runs a job, unless the program has one.
@@ -130,8 +186,8 @@ func (s *Source) begin(j *Job, run func(context.Context) error) (_ *Job, attache
 		return nil, false, webhook.NewError(webhook.CodeUnavailable, "The service is starting or stopping. Try again.")
 	}
 	if before := s.jobs[j.programID]; before != nil {
-		if before.to.URL != j.to.URL {
-			return nil, false, webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is already moving to "+before.to.URL+".")
+		if url := before.remote().to.URL; url != j.far.to.URL {
+			return nil, false, webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is already moving to "+url+".")
 		}
 		return before, true, nil
 	}
@@ -156,24 +212,44 @@ func (s *Source) begin(j *Job, run func(context.Context) error) (_ *Job, attache
 // resume continues a move after a restart. A program that was frozen is active again, since the
 // target becomes active only after this installation has recorded the move.
 func (s *Source) resume(ctx context.Context, j *Job, status string) error {
-	far, err := connect(&j.to)
-	if err != nil {
-		return err
-	}
 	if status == webhook.ProgramMoving {
-		s.abort(j, far, errors.New("the service was restarted"))
+		s.abort(j, errors.New("the service was restarted"))
 		return webhook.NewError(webhook.CodeConflict, "The move was aborted by a restart. The program is active here.")
 	}
-	return s.activate(ctx, j, far)
+	return s.activate(ctx, j)
+}
+
+// await waits until everything that was committed is in the replica, if there is one.
+func (s *Source) await(ctx context.Context, j *Job) error {
+	return awaitReplica(ctx, s.Store, func(waited time.Duration) {
+		s.Logger.Warn("the move of a program waits for the replica", "program", j.programID, "move", j.id, "waited", waited)
+		j.say("Waiting for the replica of this installation.")
+	})
+}
+
+// awaitReplica waits until everything that was committed is in the replica, if there is one. It
+// calls notice after some time, and again.
+func awaitReplica(ctx context.Context, s *store.Store, notice func(waited time.Duration)) error {
+	began := time.Now()
+	for pause := firstNotice; ; pause = laterNotice {
+		waiting, cancel := context.WithTimeout(ctx, pause)
+		err := s.AwaitReplica(waiting)
+		over := waiting.Err() != nil
+		cancel()
+		if err == nil || !over || ctx.Err() != nil {
+			return err
+		}
+		notice(time.Since(began).Round(time.Second))
+	}
 }
 
 // move moves a program.
 func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
-	far, err := connect(&j.to)
-	if err != nil {
+	if err := s.check(ctx, j); err != nil {
 		return err
 	}
-	if err := s.check(ctx, j, far); err != nil {
+	// A program is not frozen while its replica cannot be reached.
+	if err := s.await(ctx, j); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -187,36 +263,42 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 			s.Logger.Error("failed to remove a temporary file of a move", "error", err)
 		}
 	}()
-	if err := s.send(ctx, j, far, "", first); err != nil {
-		s.abandon(j, far)
+	if err := s.send(ctx, j, "", first); err != nil {
+		s.abandon(j)
 		return err
 	}
 	j.say("Copied %s in %s.", webhook.ByteSize(first.Bytes), time.Since(began).Round(time.Millisecond))
-	frozen, err := s.freeze(ctx, j, entry)
-	if err == nil {
-		err = s.transfer(ctx, j, far, x, frozen)
+	frozen := time.Now()
+	freezing, cancel := context.WithDeadlineCause(ctx, frozen.Add(freezeLimit), errFreezeLimit)
+	defer cancel()
+	if err = s.freeze(freezing, j, entry); err == nil {
+		err = s.transfer(freezing, j, x)
 	}
 	if err != nil {
-		s.abort(j, far, err)
+		if cause := context.Cause(freezing); ctx.Err() == nil && cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		s.abort(j, err)
 		return fmt.Errorf("the move failed, and the program is active here: %w", err)
 	}
 	if err := s.complete(ctx, j, entry); err != nil {
 		return err
 	}
-	if err := s.activate(ctx, j, far); err != nil {
+	if err := s.activate(ctx, j); err != nil {
 		return err
 	}
 	took := time.Since(frozen).Round(time.Millisecond)
-	s.Logger.Info("moved a program", "program", j.programID, "move", j.id, "to", j.to.URL, "frozen", took,
+	s.Logger.Info("moved a program", "program", j.programID, "move", j.id, "to", j.remote().to.URL, "frozen", took,
 		"duration", time.Since(began).Round(time.Millisecond))
 	j.say("Frozen for %s.", took)
 	return nil
 }
 
 // check refuses a move that cannot succeed.
-func (s *Source) check(ctx context.Context, j *Job, far *remote) error {
+func (s *Source) check(ctx context.Context, j *Job) error {
+	far := j.remote()
 	if m := s.Store.Programs().Move(j.programID); m != nil {
-		if m.Status == webhook.ProgramMoved && m.URL == j.to.URL {
+		if m.Status == webhook.ProgramMoved && m.URL == far.to.URL {
 			j.say("The program has already moved to %s.", m.URL)
 		}
 		return webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is not active here: its status is "+m.Status+".")
@@ -232,21 +314,31 @@ func (s *Source) check(ctx context.Context, j *Job, far *remote) error {
 	case there.Format != archive.ProgramFormat || there.Schema < schema:
 		return webhook.NewError(webhook.CodeConflict, fmt.Sprintf(
 			"%s runs version %s, which is older than this one (schema %d, here %d). Upgrade it first.",
-			j.to.URL, there.Version, there.Schema, schema))
+			far.to.URL, there.Version, there.Schema, schema))
 	case there.Status == webhook.MoveNone, there.Status == webhook.ProgramMoved && there.Forwards:
 		return nil
-	case there.Status == webhook.ProgramArriving: // a move from here that was aborted
+	case there.Status == webhook.ProgramArriving:
+		aborted, err := s.Store.Programs().AbortedMove(ctx, j.programID)
+		if err != nil {
+			return err
+		}
+		if aborted != there.MoveID { // another installation may have recorded that the program is there
+			return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("%s has the program %s from move %s, which is not active and "+
+				"did not begin here. If no other installation moves it, remove it there: service program delete %[2]s",
+				far.to.URL, j.programID, there.MoveID))
+		}
 		return far.call(ctx, http.MethodDelete, far.path(j.programID, "/"+there.MoveID), nil, nil)
 	case there.Status == "erasing":
-		j.say("%s removes what it has of the program first.", j.to.URL)
+		j.say("%s removes what it has of the program first.", far.to.URL)
 		return nil
 	}
 	return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("%s has a program %s already (%s). Delete it there first, or keep it.",
-		j.to.URL, j.programID, there.Status))
+		far.to.URL, j.programID, there.Status))
 }
 
 // send uploads a part and removes its file.
-func (s *Source) send(ctx context.Context, j *Job, far *remote, path string, x *store.ProgramExport) (err error) {
+func (s *Source) send(ctx context.Context, j *Job, path string, x *store.ProgramExport) (err error) {
+	far := j.remote()
 	part, err := archive.NewSourceOf(x, s.Catalog, s.Version)
 	if err != nil {
 		return err
@@ -256,33 +348,35 @@ func (s *Source) send(ctx context.Context, j *Job, far *remote, path string, x *
 }
 
 // freeze stops the program here: requests are refused, and no attempt is in flight when it
-// returns. It returns when that began.
-func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) (began time.Time, err error) {
-	began = time.Now()
+// returns.
+func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
+	began := time.Now()
 	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMove, j.programID, j.programID
-	entry.Detail = "move " + j.id + " to " + j.to.URL
-	err = s.Store.Write(ctx, func(w store.Write) error {
-		if err := w.BeginMove(j.programID, j.id, &j.to); err != nil {
+	url := j.remote().to.URL
+	entry.Detail = "move " + j.id + " to " + url
+	err := s.Store.Write(ctx, func(w store.Write) error {
+		if err := w.BeginMove(j.programID, j.id, &j.remote().to); err != nil {
 			return err
 		}
 		return w.Audit(entry)
 	})
 	if err != nil {
-		return began, err
+		return err
 	}
-	s.Logger.Info("froze a program to move it", "program", j.programID, "move", j.id, "to", j.to.URL)
+	s.Logger.Info("froze a program to move it", "program", j.programID, "move", j.id, "to", url)
 	j.say("Frozen: requests of the program get 503.")
-	if err := s.Store.Acknowledge(ctx); err != nil {
-		return began, err
+	// A host that takes over must know the id of the move, to remove what has arrived.
+	if err := s.await(ctx, j); err != nil {
+		return err
 	}
 	for cut := false; ; {
 		n, err := s.Store.Programs().InFlight(ctx, j.programID)
 		if err != nil || n == 0 {
-			return began, err
+			return err
 		}
 		switch frozen := time.Since(began); {
 		case frozen > 2*attemptGrace:
-			return began, fmt.Errorf("%s did not end", webhook.Count(n, "attempt"))
+			return fmt.Errorf("%s did not end", webhook.Count(n, "attempt"))
 		case frozen > attemptGrace && !cut:
 			j.say("Cutting %s in flight.", webhook.Count(n, "attempt"))
 			s.Cut(j.programID)
@@ -291,28 +385,26 @@ func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) (
 		select {
 		case <-time.After(inFlightPoll):
 		case <-ctx.Done():
-			return began, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
 // transfer sends what has changed since the first part. When it returns, the program has arrived.
-func (s *Source) transfer(ctx context.Context, j *Job, far *remote, x *store.MoveExport, frozen time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, frozen.Add(freezeLimit))
-	defer cancel()
+func (s *Source) transfer(ctx context.Context, j *Job, x *store.MoveExport) error {
 	rest, err := x.Rest(ctx)
 	if err != nil {
 		return err
 	}
 	j.say("Sending %s of changes.", webhook.ByteSize(rest.Bytes))
-	return s.send(ctx, j, far, "/rest", rest)
+	return s.send(ctx, j, "/rest", rest)
 }
 
 // complete records that the program is not here any more. From then on it can only be active at
 // the target.
 func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
 	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMoved, j.programID, j.programID
-	entry.Detail = "move " + j.id + " to " + j.to.URL
+	entry.Detail = "move " + j.id + " to " + j.remote().to.URL
 	for done := false; ; {
 		var err error
 		if !done {
@@ -326,7 +418,7 @@ func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry)
 		}
 		if done {
 			// Until the replica has it, another host could take over with the program active.
-			if err = s.Store.Acknowledge(ctx); err == nil {
+			if err = s.await(ctx, j); err == nil {
 				return nil
 			}
 		}
@@ -340,20 +432,21 @@ func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry)
 }
 
 // activate makes the target active, however long that takes.
-func (s *Source) activate(ctx context.Context, j *Job, far *remote) error {
+func (s *Source) activate(ctx context.Context, j *Job) error {
 	// After a restart, the record may not be in the replica yet.
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
-		err := s.Store.Acknowledge(ctx)
+		err := s.await(ctx, j)
 		if err == nil {
-			err = s.tryActivate(ctx, j, far)
+			err = s.tryActivate(ctx, j)
 		}
 		if err == nil {
 			break
 		}
-		s.Logger.Warn("failed to activate a program that has moved, will retry", "program", j.programID, "move", j.id, "to", j.to.URL,
-			"error", err)
+		s.Logger.Warn("failed to activate a program that has moved, will retry", "program", j.programID, "move", j.id,
+			"to", j.remote().to.URL, "error", err)
 		j.say("Not active there yet: %v", err)
 		select {
+		case <-j.fresh:
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return errors.New("the service is stopping; its next start continues the move")
@@ -363,18 +456,19 @@ func (s *Source) activate(ctx context.Context, j *Job, far *remote) error {
 	if err != nil {
 		return err
 	}
-	j.say("The program is active at %s. Requests that come here are forwarded.", j.to.URL)
+	j.say("The program is active at %s. Requests that come here are forwarded.", j.remote().to.URL)
 	return nil
 }
 
-func (s *Source) tryActivate(ctx context.Context, j *Job, far *remote) error {
+func (s *Source) tryActivate(ctx context.Context, j *Job) error {
+	far := j.remote()
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	return far.call(ctx, http.MethodPost, far.path(j.programID, "/"+j.id+"/activate"), nil, nil)
 }
 
 // abort makes the program active here again.
-func (s *Source) abort(j *Job, far *remote, reason error) {
+func (s *Source) abort(j *Job, reason error) {
 	entry := webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionProgramMoveAbort, ProgramID: j.programID,
 		SubjectID: j.programID, Detail: "move " + j.id}
 	for aborted := false; !aborted; {
@@ -399,15 +493,16 @@ func (s *Source) abort(j *Job, far *remote, reason error) {
 		}
 	}
 	s.Logger.Warn("aborted the move of a program, which is active here", "program", j.programID, "move", j.id, "reason", reason)
-	s.abandon(j, far)
+	s.abandon(j)
 }
 
 // abandon asks the target to remove what it has. If that fails, the next move does it.
-func (s *Source) abandon(j *Job, far *remote) {
+func (s *Source) abandon(j *Job) {
+	far := j.remote()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	if err := far.call(ctx, http.MethodDelete, far.path(j.programID, "/"+j.id), nil, nil); err != nil {
 		s.Logger.Warn("the target keeps an aborted move, which is never active and can be deleted there", "program", j.programID,
-			"move", j.id, "to", j.to.URL, "error", err)
+			"move", j.id, "to", far.to.URL, "error", err)
 	}
 }

@@ -83,6 +83,12 @@ func (t *Target) First(ctx context.Context, programID, moveID string, body io.Re
 		defer p.Remove()
 		r.from, err = t.Store.Programs().Receive(ctx, moveID, x)
 	}
+	if err == nil {
+		if err = t.await(ctx, programID, moveID); err != nil { // now, so that the rest is in the replica soon
+			err = errors.Join(err, r.from.Close())
+			r.from = nil
+		}
+	}
 	if err != nil {
 		t.forget(programID, r)
 		return unusable(err)
@@ -136,6 +142,10 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	if err = errors.Join(err, r.from.Close()); err != nil {
 		return y, unusable(err)
 	}
+	// Another host that takes over must know that the program has arrived.
+	if err := t.await(ctx, programID, moveID); err != nil {
+		return y, err
+	}
 	t.Logger.Info("a program has arrived", "program", programID, "move", moveID, "events", y.Events, "deliveries", y.Deliveries,
 		"rest_duration", time.Since(began).Round(time.Millisecond))
 	return y, nil
@@ -153,6 +163,24 @@ func (t *Target) Activate(ctx context.Context, programID, moveID string, entry w
 	})
 	if activated && err == nil {
 		t.Logger.Info("a program that has moved here is active", "program", programID, "move", moveID)
+	}
+	if err != nil {
+		return err
+	}
+	// The source does not repeat the activation for another host that takes over.
+	return t.await(ctx, programID, moveID)
+}
+
+// await waits until everything that was committed is in the replica, if there is one, and at most
+// maxPause.
+func (t *Target) await(ctx context.Context, programID, moveID string) error {
+	waiting, cancel := context.WithTimeout(ctx, maxPause)
+	defer cancel()
+	err := awaitReplica(waiting, t.Store, func(waited time.Duration) {
+		t.Logger.Warn("a program that moves here waits for the replica", "program", programID, "move", moveID, "waited", waited)
+	})
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		return webhook.NewError(webhook.CodeUnavailable, "The replica of this installation does not store the program. Try again later.")
 	}
 	return err
 }

@@ -18,7 +18,7 @@ var ErrNotAcknowledged = errors.New("the replica does not have it yet")
 // while it runs; their callers wait for the next upload. If the copy takes a large part
 // of an upload, the next upload is staged while one runs: its copy is made ahead.
 type acknowledger struct {
-	timeout time.Duration // of a wait
+	timeout time.Duration // of a wait for an acknowledgement; 0 if commits are acknowledged without waiting
 	pause   time.Duration // minimum pause between two uploads
 	commits func() int64  // number of commits, see [sqlite.Writer.Commits]
 
@@ -75,8 +75,11 @@ func (w *waiters) wake() {
 
 func newAcknowledger(timeout, pause time.Duration, commits func() int64) *acknowledger {
 	a := &acknowledger{
-		timeout: timeout, uploadLimit: min(timeout, requestTimeout), pause: pause,
+		timeout: timeout, uploadLimit: requestTimeout, pause: pause,
 		commits: commits, requests: make(chan struct{}, 1),
+	}
+	if timeout > 0 {
+		a.uploadLimit = min(timeout, requestTimeout)
 	}
 	a.covered.Store(-1)
 	return a
@@ -90,6 +93,11 @@ func (a *acknowledger) wait(ctx context.Context, commits int64) error {
 	}
 	timer := time.NewTimer(a.timeout)
 	defer timer.Stop()
+	return a.waitUntil(ctx, commits, timer.C)
+}
+
+// waitUntil is wait until timeout receives, which may be nil.
+func (a *acknowledger) waitUntil(ctx context.Context, commits int64, timeout <-chan time.Time) error {
 	for {
 		uploaded := a.join(commits)
 		if uploaded == nil {
@@ -99,7 +107,7 @@ func (a *acknowledger) wait(ctx context.Context, commits int64) error {
 		case <-uploaded:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-timer.C:
+		case <-timeout:
 			if a.covered.Load() >= commits {
 				continue
 			}
@@ -280,36 +288,17 @@ const (
 )
 
 // awaited returns a channel that receives when a caller waits for an upload that has
-// not begun. A nil acknowledger has no callers.
-func (a *acknowledger) awaited() <-chan struct{} {
-	if a == nil {
-		return nil
-	}
-	return a.requests
-}
-
-// minPause returns the minimum pause between two uploads. Without an acknowledger it
-// is the interval.
-func (a *acknowledger) minPause(interval time.Duration) time.Duration {
-	if a == nil {
-		return interval
-	}
-	return a.pause
-}
+// not begun.
+func (a *acknowledger) awaited() <-chan struct{} { return a.requests }
 
 // requestTimeout returns the timeout of the next upload, to which the caller adds time
 // for its size.
-func (a *acknowledger) requestTimeout() time.Duration {
-	if a == nil {
-		return requestTimeout
-	}
-	return a.uploadLimit
-}
+func (a *acknowledger) requestTimeout() time.Duration { return a.uploadLimit }
 
 // adapt adapts uploadLimit after an upload that succeeded or stalled.
 func (a *acknowledger) adapt(took time.Duration, stalled bool) {
 	switch {
-	case a == nil:
+	case a.timeout == 0:
 	case stalled:
 		a.uploadLimit = min(2*a.uploadLimit, requestTimeout)
 	default:
@@ -320,9 +309,6 @@ func (a *acknowledger) adapt(took time.Duration, stalled bool) {
 // reset marks all commits as not covered and nothing as staged, because earlier
 // uploads or local files may be lost.
 func (a *acknowledger) reset() {
-	if a == nil {
-		return
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.covered.Store(-1)
@@ -341,18 +327,14 @@ func (c *Config) UploadPause() time.Duration {
 
 // Acknowledge makes uploads begin as soon as [Replication.Await] waits for one, with a
 // pause of [Config.UploadPause] between two. timeout limits a wait. Acknowledge must be
-// called at most once, before Run.
+// called at most once, before Run. Without it, uploads begin at once only for
+// [Replication.AwaitUpload].
 func (r *Replication) Acknowledge(timeout time.Duration) {
 	r.acks = newAcknowledger(timeout, r.cfg.UploadPause(), r.writer.Commits)
 }
 
 // AcknowledgeTimeout returns the timeout passed to Acknowledge, or 0.
-func (r *Replication) AcknowledgeTimeout() time.Duration {
-	if r.acks == nil {
-		return 0
-	}
-	return r.acks.timeout
-}
+func (r *Replication) AcknowledgeTimeout() time.Duration { return r.acks.timeout }
 
 // Await waits until the given number of commits of the writer are in the replica,
 // uploaded while the lease was valid. With 0 it waits for the first upload, which
@@ -362,8 +344,12 @@ func (r *Replication) Await(ctx context.Context, commits int64) error {
 	return r.acks.wait(ctx, commits)
 }
 
-// Covered reports whether the given number of commits are in the replica. Acknowledge
-// must have been called.
+// AwaitUpload is Await without a timeout. Acknowledge need not have been called.
+func (r *Replication) AwaitUpload(ctx context.Context, commits int64) error {
+	return r.acks.waitUntil(ctx, commits, nil)
+}
+
+// Covered reports whether the given number of commits are in the replica.
 func (r *Replication) Covered(commits int64) bool { return r.acks.covered.Load() >= commits }
 
 // Measure registers f, which is called after each upload with the number of its files

@@ -390,7 +390,7 @@ func TestAcknowledgePause(t *testing.T) {
 		cfg := mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    replica:\n      path: /r\n"+text)
 		r := NewReplication(cfg, dir+"/service.db", nil, testLogger(t))
 		r.Acknowledge(time.Second)
-		if got := r.acks.minPause(cfg.settings.syncInterval); got != want {
+		if got := r.acks.pause; got != want {
 			t.Errorf("%q: got %s, want %s", text, got, want)
 		}
 	}

@@ -68,7 +68,7 @@ type Replication struct {
 	logger *slog.Logger
 	limits limits
 
-	acks    *acknowledger                       // nil unless acknowledgements wait for uploads; see Acknowledge
+	acks    *acknowledger                       // see Acknowledge
 	measure func(files int, took time.Duration) // see Measure; may be nil
 
 	content *contentVerifier // nil unless the content is compared; see VerifyContent
@@ -136,7 +136,7 @@ const maxPending = 1_024
 func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Logger) *Replication {
 	return &Replication{
 		cfg: cfg, path: path, writer: w, logger: logger, limits: defaultLimits,
-		syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now(),
+		syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now(), acks: newAcknowledger(0, 0, w.Commits),
 	}
 }
 

@@ -142,10 +142,10 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 			return err
 		}
 		maxPause := wait
-		if r.acks == nil {
+		if r.acks.timeout == 0 {
 			maxPause -= time.Since(began) // no commit waits longer than sync-interval for the next upload
 		}
-		if awaited, err = r.sleep(ctx, r.acks.minPause(maxPause), maxPause); err != nil {
+		if awaited, err = r.sleep(ctx, r.acks.pause, maxPause); err != nil {
 			return nil
 		}
 		if awaited {
@@ -220,15 +220,13 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	if err := r.copyWAL(ctx, s); err != nil {
 		return err
 	}
-	if r.acks != nil {
-		r.acks.begin()
-		defer r.acks.end(false)
-		defer r.acks.copyAhead(func() {
-			if err := r.copyWAL(ctx, s); err != nil {
-				s.store.Logger.Debug("failed to copy the WAL ahead of an upload", "error", err) // the upload reports it
-			}
-		})()
-	}
+	r.acks.begin()
+	defer r.acks.end(false)
+	defer r.acks.copyAhead(func() {
+		if err := r.copyWAL(ctx, s); err != nil {
+			s.store.Logger.Debug("failed to copy the WAL ahead of an upload", "error", err) // the upload reports it
+		}
+	})()
 	if s.snapshot.Load() {
 		if err := r.uploadSnapshot(ctx, s); err != nil {
 			return err
@@ -256,14 +254,12 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 // copyWAL copies new changes from the WAL for the next upload, unless they were
 // copied ahead.
 func (r *Replication) copyWAL(ctx context.Context, s *session) error {
-	if r.acks != nil && !r.acks.stage() {
+	if !r.acks.stage() {
 		return nil
 	}
 	began := time.Now()
 	err := s.db.Sync(ctx)
-	if r.acks != nil {
-		r.acks.copied(time.Since(began), err == nil)
-	}
+	r.acks.copied(time.Since(began), err == nil)
 	if err != nil {
 		return fmt.Errorf("copy the WAL: %w", err)
 	}
@@ -274,10 +270,10 @@ func (r *Replication) copyWAL(ctx context.Context, s *session) error {
 // acknowledge wakes the waiters for the upload. The error wraps ErrLeaseExpired if the
 // lease may have another holder, which may not see the upload.
 func (r *Replication) acknowledge() error {
-	if r.acks == nil {
-		return nil
-	}
 	if r.fenced() {
+		if r.acks.timeout == 0 {
+			return nil // the callers of AwaitUpload wait for an upload while the lease is valid
+		}
 		return ErrLeaseExpired
 	}
 	r.acks.end(true)

@@ -1,0 +1,109 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"service/test/harness"
+)
+
+// TestNewToken revokes the token of a move after the source has recorded it. The move goes on when
+// the command is repeated with another token.
+func TestNewToken(t *testing.T) {
+	harness.Long(t)
+	from, to := start(t), start(t)
+	token, receiver := from.fill()
+	b := newBetween(t, to.URL(), false)
+	first := to.tokenFile
+	var ids []struct{ ID string }
+	out, err := to.Command("token", "list", "--data", to.Data, "--json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &ids)
+	}
+	if err != nil || len(ids) != 1 {
+		t.Fatalf("token list: %v\n%s", err, out)
+	}
+	revoked := false
+	before := func(step string) {
+		if step == "POST activate" && !revoked {
+			revoked = true
+			if out, err := to.Command("token", "revoke", ids[0].ID, "--data", to.Data); err != nil {
+				t.Errorf("token revoke: %v\n%s", err, out)
+			}
+		}
+	}
+	b.before.Store(&before)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	output, err := from.moveFrom(ctx, b.URL, first)
+	if err == nil || !strings.Contains(output, "Not active there yet") {
+		t.Fatalf("the move: %v\n%s", err, output)
+	}
+	other := start(t).tokenFile // of another installation
+	if output, err := from.moveFrom(t.Context(), b.URL, other); err == nil || !strings.Contains(output, "refused the request") {
+		t.Errorf("with a token of another installation: %v\n%s", err, output)
+	}
+	to.newToken()
+	if output, err := from.moveFrom(t.Context(), b.URL, to.tokenFile); err != nil || !strings.Contains(output, "is active at") {
+		t.Fatalf("with a new token: %v\n%s", err, output)
+	}
+	to.checkSends(token, receiver)
+	if log := from.logs(); strings.Contains(log, "svc_") {
+		t.Errorf("the log has a token:\n%s", log)
+	}
+}
+
+// TestArrived moves a program to a target that has it from a move of another installation, which
+// may have recorded it: nothing is removed there. What the source itself left there is removed.
+func TestArrived(t *testing.T) {
+	harness.Long(t)
+	from, other, to := start(t), start(t), start(t)
+	token, receiver := from.fill()
+	otherToken, otherReceiver := other.fill()
+	b := newBetween(t, to.URL(), false)
+
+	// Aborted: the target has it, and cannot be reached.
+	refuses, arrived := func(string) bool { return false }, false
+	after := func(step string) {
+		if step == "PUT rest" && !arrived {
+			arrived = true
+			refuses = func(string) bool { return true }
+			b.refuses.Store(&refuses)
+			b.CloseClientConnections()
+		}
+	}
+	b.after.Store(&after)
+	output, err := from.moveFrom(t.Context(), b.URL, to.tokenFile)
+	if err == nil || !strings.Contains(output, "the program is active here") || to.status() != "arriving" {
+		t.Fatalf("the move: %v, the target is %s\n%s", err, to.status(), output)
+	}
+	from.checkSends(token, receiver)
+	if output, err := other.moveFrom(t.Context(), to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
+		t.Errorf("a move of another installation: %v\n%s", err, output)
+	}
+	if status := to.status(); status != "arriving" {
+		t.Errorf("the target is %s", status)
+	}
+
+	// Repeated, and recorded, but not active.
+	activate := func(step string) bool { return step == "POST activate" }
+	b.refuses.Store(&activate)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan string, 1)
+	go func() {
+		output, _ := from.moveFrom(ctx, b.URL, to.tokenFile)
+		done <- output
+	}()
+	harness.WaitFor(t, "the source to record the move", func() bool { return strings.HasPrefix(from.status(), "moved") })
+	if output, err := other.moveFrom(t.Context(), to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
+		t.Errorf("a move of another installation: %v\n%s", err, output)
+	}
+	other.checkSends(otherToken, otherReceiver)
+	b.refuses.Store(nil)
+	harness.Receive(t, "the end of the move", done)
+	to.checkSends(token, receiver)
+}

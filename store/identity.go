@@ -18,14 +18,19 @@ type Admission struct {
 	Linked   bool                 // the admin existed, and got the identity
 	Renamed  bool                 // the admin got the address of the identity
 	Before   webhook.Role         // the role before, "" for a new admin
+
+	// What ended because the provider gave a higher role.
+	HadPassword bool
+	Passkeys    int
+	Sessions    int // active ones
 }
 
 // AdmitIdentity returns the admin of an identity, with the role of the identity. An admin with
 // the same address gets the identity, if the provider has verified the address. If there is
 // none, it creates an admin without a password. The error is a *webhook.Error if the identity
-// has no role or no valid address, if its address belongs to another admin or is unverified
-// and belongs to an admin or an open invitation, or if the last owner with a password would
-// lose that role.
+// has no role or no valid address, if its address belongs to another admin, if the provider says
+// that it is unverified, or says neither and it belongs to an admin or an open invitation, or if
+// the last owner with a password would lose that role.
 func (w Write) AdmitIdentity(id webhook.Identity) (Admission, error) {
 	if v := webhook.CheckRole("role", id.Role); v != nil {
 		return Admission{}, webhook.Invalid(v...)
@@ -40,6 +45,9 @@ func (w Write) AdmitIdentity(id webhook.Identity) (Admission, error) {
 	if v := webhook.CheckEmail("email", id.Email); v != nil {
 		return Admission{}, webhook.NewError(webhook.CodeConflict,
 			"The provider sends no valid email address for this account. It must be in the claim email.")
+	}
+	if id.EmailRefuted {
+		return Admission{}, unverifiedEmail(id.Email, "")
 	}
 	admin, hash, err = w.adminWithPassword(selectAdmin, id.Email)
 	switch {
@@ -110,6 +118,11 @@ func (w Write) renewIdentity(a Admission, id webhook.Identity) (Admission, error
 		}
 		a.Admin.Role = id.Role
 	}
+	if a.Admin.Role != a.Before && a.Admin.Role.Allows(a.Before) {
+		if err := w.endOldAccess(&a); err != nil {
+			return a, err
+		}
+	}
 	if !id.EmailVerified || id.Email == a.Admin.Email || webhook.CheckEmail("email", id.Email) != nil {
 		return a, nil
 	}
@@ -120,13 +133,33 @@ func (w Write) renewIdentity(a Admission, id webhook.Identity) (Admission, error
 	return a, err
 }
 
+// endOldAccess removes the password, the passkeys and the sessions of an admin whom the provider
+// gave a higher role. They can be those of another person who had the address before, and must not
+// get the new role. An owner has no higher role, so the password of an owner remains.
+func (w Write) endOldAccess(a *Admission) (err error) {
+	if a.Sessions, err = w.EndSessions(a.Admin.ID, ""); err != nil {
+		return err
+	}
+	if a.Passkeys, err = w.RemovePasskeys(a.Admin.ID); err != nil {
+		return err
+	}
+	a.HadPassword = a.Password != ""
+	a.Password, a.Admin.HasPassword, a.Admin.HasPasskey = "", false, false
+	return w.t.Exec("UPDATE admins SET password = '' WHERE id = ?", a.Admin.ID)
+}
+
+// unverifiedEmail is the error of an address that belongs to someone, "" if it does not matter to
+// whom.
 func unverifiedEmail(email, of string) error {
-	return webhook.NewError(webhook.CodeConflict, "The provider has not verified the address "+email+", which belongs to "+of+
+	if of != "" {
+		email += ", which belongs to " + of
+	}
+	return webhook.NewError(webhook.CodeConflict, "The provider has not verified the address "+email+
 		". It must send the claim email_verified with the value true.")
 }
 
-// RefuseIdentity ends the sessions and the invitations of the admin of an identity that has no role any more. It
-// returns the admin, and false if there is none.
+// RefuseIdentity ends the sessions and the invitations of the admin of an identity that has no role
+// any more. It returns the admin, and false if there is none.
 func (w Write) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, known bool, err error) {
 	a, _, err = w.adminByIdentity(id)
 	if errors.As(err, new(*webhook.Error)) {

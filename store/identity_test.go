@@ -110,3 +110,113 @@ func TestAdmitIdentity(t *testing.T) {
 		t.Errorf("got %v, %v", all, err)
 	}
 }
+
+// A higher role from the provider ends what the admin had before: it can be another person's. The
+// password of an owner remains.
+func TestRaisedIdentity(t *testing.T) {
+	s := open(t)
+	write := func(do func(Write) error) { t.Helper(); must(t, s.Write(t.Context(), do)) }
+	hash := webhook.NoPassword()
+	const issuer = "https://a.example"
+	var roles = []webhook.Role{webhook.RoleOwner, webhook.RoleOperator, webhook.RoleViewer}
+	write(func(w Write) error { _, err := w.CreateFirstAdmin("first@example.com", hash); return err })
+	for i, before := range roles {
+		for j, after := range roles {
+			email := string(before) + "-" + string(after) + "@example.com"
+			var admin webhook.Admin
+			var secret string
+			write(func(w Write) (err error) {
+				if admin, err = w.CreateAdmin(email, before, hash); err != nil {
+					return err
+				}
+				if _, secret, err = w.CreateSession(admin.ID, hash, "", "", ""); err != nil {
+					return err
+				}
+				_, err = w.CreatePasskey(webhook.Passkey{AdminID: admin.ID, Name: "key", RPID: "service.example",
+					Credential: []byte(email), PublicKey: []byte("key")})
+				return err
+			})
+			var got Admission
+			write(func(w Write) (err error) {
+				got, err = w.AdmitIdentity(webhook.Identity{Issuer: issuer, Subject: email, Email: email, EmailVerified: true, Role: after})
+				if err != nil {
+					return err
+				}
+				// The password may have changed since: a session needs the current one.
+				_, _, err = w.CreateSession(got.Admin.ID, got.Password, "", "", "")
+				return err
+			})
+			raised := j < i
+			stored, password, err := s.Admins().Get(t.Context(), admin.ID)
+			must(t, err)
+			_, open, err := s.Sessions().GetUnseen(t.Context(), secret)
+			must(t, err)
+			keys, err := s.Admins().Passkeys(t.Context(), admin.ID)
+			must(t, err)
+			if stored.Role != after || (password == "") != raised || stored.HasPassword == raised || open == raised || (len(keys) == 0) != raised {
+				t.Errorf("%s: got %+v, a session: %v, %d passkeys", email, stored, open, len(keys))
+			}
+			if got.HadPassword != raised || (got.Passkeys == 1) != raised || (got.Sessions == 1) != raised {
+				t.Errorf("%s: got %+v", email, got)
+			}
+		}
+	}
+}
+
+// An address that the provider says is unverified gets no admin, new or old.
+func TestRefutedAddress(t *testing.T) {
+	s := open(t)
+	var owner webhook.Admin
+	must(t, s.Write(t.Context(), func(w Write) (err error) {
+		owner, err = w.CreateFirstAdmin("ana@example.com", webhook.NoPassword())
+		return err
+	}))
+	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", EmailRefuted: true, Role: webhook.RoleOwner}
+	for _, email := range []string{owner.Email, "new@example.com"} {
+		id.Email = email
+		err := s.Write(t.Context(), func(w Write) error { _, err := w.AdmitIdentity(id); return err })
+		if !errors.As(err, new(*webhook.Error)) || !strings.Contains(err.Error(), "has not verified the address "+email+".") {
+			t.Errorf("%s: got %v", email, err)
+		}
+	}
+	if all, err := s.Admins().List(t.Context()); err != nil || len(all) != 1 || all[0].OIDCSubject != "" {
+		t.Errorf("got %v, %v", all, err)
+	}
+	// An admin with the identity signs in, and keeps the address.
+	id.Email, id.EmailRefuted = "cy@example.com", false
+	for _, email := range []string{"cy@example.com", "dee@example.com"} {
+		var got Admission
+		id.Email = email
+		must(t, s.Write(t.Context(), func(w Write) (err error) { got, err = w.AdmitIdentity(id); return err }))
+		if got.Admin.Email != "cy@example.com" {
+			t.Errorf("got %+v", got)
+		}
+		id.EmailRefuted = true
+	}
+}
+
+// Without a role at the provider, the open invitations of the admin end too, and no others.
+func TestRefusedIdentityEndsInvitations(t *testing.T) {
+	s := open(t)
+	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleOwner}
+	var owner webhook.Admin
+	must(t, s.Write(t.Context(), func(w Write) (err error) {
+		if owner, err = w.CreateFirstAdmin("ana@example.com", webhook.NoPassword()); err != nil {
+			return err
+		}
+		got, err := w.AdmitIdentity(id)
+		if err != nil {
+			return err
+		}
+		if _, _, err = w.CreateInvitation(got.Admin.ID, "by-cy@example.com", webhook.RoleOwner); err != nil {
+			return err
+		}
+		_, _, err = w.CreateInvitation(owner.ID, "by-ana@example.com", webhook.RoleOwner)
+		return err
+	}))
+	must(t, s.Write(t.Context(), func(w Write) error { _, _, _, err := w.RefuseIdentity(id); return err }))
+	all, err := s.Admins().Invitations(t.Context())
+	if err != nil || len(all) != 1 || all[0].Email != "by-ana@example.com" {
+		t.Errorf("got %+v, %v", all, err)
+	}
+}

@@ -202,3 +202,16 @@ func (s Sessions) Device(adminID, mark string) (string, bool) {
 	}
 	return nonce, true
 }
+
+// DeviceOfAny is Device for any admin.
+func (s Sessions) DeviceOfAny(ctx context.Context, mark string) (device string, known bool, err error) {
+	err = s.db.Each(ctx, "SELECT id FROM admins", nil, func(scan func(...any) error) error {
+		var id string
+		if err := scan(&id); err != nil || known {
+			return err
+		}
+		device, known = s.Device(id, mark)
+		return nil
+	})
+	return device, known, err
+}

@@ -129,12 +129,27 @@ func (k *flowKeeper) spend(f *keptFlow) bool {
 	return true
 }
 
-// identityLimit limits sign-ins through the provider that fail, per network: each costs
-// requests to the provider.
-func identityLimit() limit { return limit{"identity", 10, 30 * time.Second} }
+// identityTries is the kind of sign-ins through the provider in the limits of wrong passwords:
+// those that fail cost requests to the provider.
+const identityTries = "oidc "
+
+// allowIdentity counts a sign-in through the provider, which the caller refunds if it succeeds.
+func (h *signInPages) allowIdentity(r *request) (counted []limitKey, wait time.Duration, err error) {
+	device, known, err := h.sessions.deviceOfAny(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	if known {
+		counted = []limitKey{{deviceLimit(), identityTries + device}}
+		return counted, h.limiter.allow(counted...), nil
+	}
+	counted, _, wait = h.limiter.allowUnknownOf(identityTries, addressOf(r), "")
+	return counted, wait, nil
+}
 
 // beginIdentity leads to the provider. It is a GET: the policy of the pages lets forms go
-// nowhere else, redirects included, and beginning a flow changes nothing.
+// nowhere else, redirects included. A page of another site cannot begin a flow, whose end replaces
+// the session of the browser and can change the role: its visitor gets the sign-in page.
 func (h *signInPages) beginIdentity(r *request) (response, error) {
 	if h.cfg.OIDC == nil {
 		return notFound(r)
@@ -147,6 +162,9 @@ func (h *signInPages) beginIdentity(r *request) (response, error) {
 		return h.requireSignIn(r)
 	}
 	next := localPath(r.URL.Query().Get("next"), "/")
+	if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" {
+		return h.renderSignIn(r, http.StatusOK, signInForm{next: next}), nil
+	}
 	flow, address, err := h.cfg.OIDC.Begin(r.Context())
 	if err != nil {
 		return h.identityFault(r, next, err)
@@ -178,8 +196,11 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 			fault: "This sign-in has expired, or it was started in another browser or at another address. Start again at " +
 				h.cfg.BaseURL + "/."}), nil
 	}
-	tried := limitKey{identityLimit(), webhook.Network(addressOf(r)).String()}
-	if wait := h.limiter.allow(tried); wait > 0 {
+	tried, wait, err := h.allowIdentity(r)
+	if err != nil {
+		return response{}, err
+	}
+	if wait > 0 {
 		a := h.renderSignIn(r, http.StatusTooManyRequests, signInForm{next: flow.Next,
 			fault: "Too many failed sign-ins through " + h.providerName() + ". Try again in " + ui.Duration(wait+time.Second) + "."})
 		a.retryAfter = wait
@@ -194,7 +215,7 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 	var a response
 	if err == nil {
 		if a, err = h.admitIdentity(r, &flow, id); err == nil {
-			h.limiter.refund(tried)
+			h.limiter.refund(tried...)
 		}
 	}
 	if err != nil {
@@ -290,7 +311,7 @@ func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntr
 	}
 	if !got.Created && got.Before != got.Admin.Role {
 		all = append(all, r.entry(webhook.ActionAdminRole, "", id,
-			"from "+string(got.Before)+" to "+string(got.Admin.Role)+", "+through))
+			"from "+string(got.Before)+" to "+string(got.Admin.Role)+", "+through+raised(got)))
 	}
 	begun := r.signInEntry()
 	begun.Detail = strings.TrimPrefix(begun.Detail+", "+through, ", ")
@@ -298,6 +319,24 @@ func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntr
 		begun.Detail += "; the provider changed the email address"
 	}
 	return append(all, begun)
+}
+
+// raised says what a higher role ended, see [store.Admission].
+func raised(got *store.Admission) string {
+	var all []string
+	if got.HadPassword {
+		all = append(all, "the password")
+	}
+	if got.Passkeys > 0 {
+		all = append(all, webhook.Count(got.Passkeys, "passkey"))
+	}
+	if got.Sessions > 0 {
+		all = append(all, webhook.Count(got.Sessions, "session"))
+	}
+	if all == nil {
+		return ""
+	}
+	return "; ended " + strings.Join(all, ", ")
 }
 
 // refuseIdentity records that an identity was refused, and returns why. Sessions that the

@@ -2,10 +2,12 @@ package web
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -338,6 +340,13 @@ func TestIdentityUserInfo(t *testing.T) {
 	// That another address is verified says nothing of the one in the ID token.
 	p.set(func() { p.claims["email"], p.claims["sub"], p.info["sub"] = testAdmin, "sub-3", "sub-3" })
 	v.fresh().through(p).want(t, 403, "has not verified the address")
+	// Nor does the claim of an ID token without an address say anything of that of UserInfo.
+	p.set(func() {
+		p.claims["email"], p.claims["email_verified"] = nil, true
+		p.info["email"] = testAdmin
+		delete(p.info, "email_verified")
+	})
+	v.fresh().through(p).want(t, 403, "has not verified the address")
 }
 
 // TestIdentityProviderDown starts while the provider is down, says so, and recovers.
@@ -386,13 +395,17 @@ func TestIdentityMetadata(t *testing.T) {
 	visit(t, withProvider(t, p, nil)).do("GET", "/sign-in/oidc").want(t, 503, "does not respond as expected")
 }
 
-// TestIdentityLimit limits failed sign-ins of a network. Passwords are not affected.
+// TestIdentityLimit limits failed sign-ins of a network. Passwords and known browsers are not
+// affected, and the networks of an IPv6 site share a limit.
 func TestIdentityLimit(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
-	p.claims["nonce"] = "wrong"
 	v := visit(t, w)
-	for range identityLimit().burst {
+	known := v.fresh()
+	known.through(p).want(t, 303, "")
+	p.set(func() { p.claims["nonce"] = "wrong" })
+	before := p.count["/token"]
+	for range addressLimit().burst {
 		v.through(p).want(t, 401, "could not be verified")
 	}
 	a := v.through(p)
@@ -400,10 +413,94 @@ func TestIdentityLimit(t *testing.T) {
 	if a.Header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	if n := p.count["/token"]; n != identityLimit().burst {
+	if n := p.count["/token"] - before; n != addressLimit().burst {
 		t.Errorf("got %d requests for tokens", n)
 	}
 	v.post("/sign-in", "email=a@example.com&password=wrong-password").want(t, 401, "Wrong email or password")
+	p.set(func() { delete(p.claims, "nonce") })
+	v.through(p).want(t, 429, "")
+	known.through(p).want(t, 303, "")
+
+	// Many networks of one IPv6 site, and one of another.
+	from := func(address string) *request {
+		r := httptest.NewRequestWithContext(t.Context(), "GET", callback, nil)
+		r.RemoteAddr = "[" + address + "]:1234"
+		return &request{Request: r}
+	}
+	allowed := 0
+	for i := range siteLimit().burst + adminLimit().burst + 50 {
+		_, wait, err := w.pages.signIn.allowIdentity(from(fmt.Sprintf("2001:db8:1:%x::1", i)))
+		must(t, err)
+		if wait == 0 {
+			allowed++
+		}
+	}
+	if want := siteLimit().burst + adminLimit().burst; allowed < want || allowed > want+10 {
+		t.Errorf("one site had %d tries, want %d", allowed, want)
+	}
+	if _, wait, err := w.pages.signIn.allowIdentity(from("2001:db8:2::1")); err != nil || wait != 0 {
+		t.Errorf("another site waits %v, %v", wait, err)
+	}
+}
+
+// A link on another site shows the sign-in page and begins nothing.
+func TestIdentityFromAnotherSite(t *testing.T) {
+	p := newRogue(t)
+	v := visit(t, withProvider(t, p, nil))
+	for _, site := range []string{"cross-site", "same-site", "anything"} {
+		a := v.do("GET", "/sign-in/oidc?next=%2Fevents", "Sec-Fetch-Site", site)
+		a.want(t, 200, `href="/sign-in/oidc?next=%2Fevents"`)
+		if len(a.Cookies()) > 0 {
+			t.Errorf("%s: got the cookies %v", site, a.Cookies())
+		}
+	}
+	for _, site := range []string{"same-origin", "none"} {
+		v.do("GET", "/sign-in/oidc", "Sec-Fetch-Site", site).want(t, 303, "")
+	}
+}
+
+// TestIdentityRaised signs in an admin whom the provider makes an owner: the password, passkeys
+// and sessions of before end, and the audit log says so.
+func TestIdentityRaised(t *testing.T) {
+	p := newRogue(t)
+	w := withProvider(t, p, nil)
+	hash := webhook.HashPassword(testPassword)
+	var cy webhook.Admin
+	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		if cy, err = sw.CreateAdmin("cy@example.com", webhook.RoleViewer, hash); err != nil {
+			return err
+		}
+		_, err = sw.CreatePasskey(webhook.Passkey{AdminID: cy.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
+		return err
+	}))
+	p.set(func() { p.claims["realm"] = map[string]any{"roles": []string{"boss"}} })
+	first := visit(t, w)
+	first.do("POST", w.NewSignInLink(cy.ID)).want(t, 303, "")
+	v := first.fresh()
+	v.through(p).want(t, 303, "")
+	v.do("GET", "/account").want(t, 200, "with the role owner")
+	first.do("GET", "/account").want(t, 401, "")
+	first.enter(cy.Email, testPassword).want(t, 401, "Wrong email or password")
+	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log,
+		"from viewer to owner, through OpenID Connect; ended the password, 1 passkey, 1 session") {
+		t.Errorf("the audit log:\n%s", log)
+	}
+}
+
+// The provider says that the address is not verified: no admin is created or found by it.
+func TestIdentityRefutedAddress(t *testing.T) {
+	for _, no := range []any{false, "false", "no"} {
+		p := newRogue(t)
+		w := withProvider(t, p, nil)
+		p.set(func() { p.claims["email_verified"] = no })
+		for _, email := range []string{"new@example.com", testAdmin} {
+			p.set(func() { p.claims["email"] = email })
+			visit(t, w).through(p).want(t, 403, "has not verified the address "+email)
+		}
+		if n := adminCount(t, w); n != 1 {
+			t.Errorf("got %d admins", n)
+		}
+	}
 }
 
 // TestIdentityPasswords checks who signs in with a password while there is a provider.
@@ -457,7 +554,7 @@ func TestIdentityInvitation(t *testing.T) {
 		_, _, err := sw.CreateInvitation(owner.ID, "cy@example.com", webhook.RoleOwner)
 		return err
 	}))
-	p.set(func() { p.claims["email_verified"] = false })
+	p.set(func() { p.claims["email_verified"] = nil })
 	visit(t, w).through(p).want(t, 403, "belongs to an open invitation")
 	p.set(func() { delete(p.claims, "email_verified") })
 	visit(t, w).through(p).want(t, 303, "")

@@ -116,19 +116,25 @@ func (t *tryLimiter) used(k limitKey) int {
 // number of wrong passwords from the same site. The caller refunds what was counted if
 // the password is right or was not checked.
 func (t *tryLimiter) allowUnknown(from netip.Addr, email string) (counted []limitKey, rank int, wait time.Duration) {
-	network := webhook.Network(from)
-	address, own := limitKey{addressLimit(), network.String()}, limitKey{ownLimit(), network.String()}
+	return t.allowUnknownOf("", from, email)
+}
+
+// allowUnknownOf is allowUnknown for tries of a kind, which are counted apart from others. key is
+// what all beyond their own limits share.
+func (t *tryLimiter) allowUnknownOf(kind string, from netip.Addr, key string) (counted []limitKey, rank int, wait time.Duration) {
+	network := kind + webhook.Network(from).String()
+	address, own := limitKey{addressLimit(), network}, limitKey{ownLimit(), network}
 	rank, counted = t.used(own), []limitKey{address, own}
 	if from.Is6() {
 		// One sender may have many networks of a site. Prefix fails only for an IPv4 address.
 		prefix, _ := from.Prefix(siteBits) // fails only for an IPv4 address
-		site := limitKey{siteLimit(), prefix.String()}
+		site := limitKey{siteLimit(), kind + prefix.String()}
 		rank, counted = max(rank, t.used(site)), append(counted, site)
 	}
 	if wait = t.allow(counted...); wait == 0 {
 		return counted, rank, 0
 	}
-	counted = []limitKey{address, {adminLimit(), email}}
+	counted = []limitKey{address, {adminLimit(), kind + key}}
 	return counted, sharedRank, min(wait, t.allow(counted...))
 }
 

@@ -28,16 +28,17 @@ type relyingParty struct {
 
 // relyingParty returns the relying party of a request, or why passkeys do not work at its
 // address. Browsers check it against the address that they show. A host that a request
-// invents therefore gains nothing: the passkeys of another domain do not work there.
+// invents therefore gains nothing: the passkeys of another domain do not work there. The domain
+// and the port are those of the configuration, if it has a domain.
 func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
 	host := strings.ToLower(r.Host)
-	name := (&url.URL{Host: host}).Hostname()
+	name, port := (&url.URL{Host: host}).Hostname(), (&url.URL{Host: host}).Port()
 	_, err := netip.ParseAddr(name)
 	local := name == "localhost"
 	switch {
 	case err == nil:
 		return rp, "Passkeys need a domain name, and this page was opened at an IP address. " + h.passkeyAddress()
-	case len(h.cfg.Domains) > 0 && !local && !slices.Contains(h.cfg.Domains, name):
+	case len(h.cfg.Domains) > 0 && !local && (!slices.Contains(h.cfg.Domains, name) || !h.ownPort(port)):
 		return rp, "Passkeys work only at a domain of the service. " + h.passkeyAddress()
 	case !h.cfg.Secure && !local:
 		return rp, "Passkeys need HTTPS, except at localhost."
@@ -48,7 +49,18 @@ func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
 	if !h.cfg.Secure {
 		scheme = "http"
 	}
+	if h.cfg.Secure && port == "443" {
+		host = name
+	}
 	return relyingParty{name, scheme + "://" + host}, ""
+}
+
+// ownPort reports whether the pages at the domains can have a port: that of HTTPS, to which a
+// router may forward, or the one that the service listens on. At another port of the same name,
+// another program could ask for a passkey and send the response here.
+func (h *site) ownPort(port string) bool {
+	base, err := url.Parse(h.cfg.BaseURL)
+	return port == "" || port == "443" || err == nil && port == base.Port()
 }
 
 // passkeyAddress says where passkeys work.

@@ -386,8 +386,13 @@ func TestPasskeysNeedADomain(t *testing.T) {
 		{"localhost:8080", false, nil, ""},
 		{"HOOKS.example", true, []string{passkeyHost}, ""},
 		{"proxied.example", true, nil, ""},
+		{passkeyHost + ":443", true, []string{passkeyHost}, ""},
+		{passkeyHost + ":8443", true, []string{passkeyHost}, ""}, // the port of BaseURL
+		{passkeyHost + ":9000", true, []string{passkeyHost}, "only at a domain of the service"},
 	} {
-		w := testWeb(t, func(c *Config) { c.Secure, c.Domains = tt.secure, tt.domains })
+		w := testWeb(t, func(c *Config) {
+			c.Secure, c.Domains, c.BaseURL = tt.secure, tt.domains, "https://service.example:8443"
+		})
 		admin := withPassword(t, w, testAdmin)
 		v := passkeyVisit(t, w, tt.host)
 		p := v.do("GET", "/sign-in")

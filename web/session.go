@@ -82,6 +82,15 @@ func (s *sessions) device(r *request, adminID string) (string, bool) {
 	return s.store.Sessions().Device(adminID, c.Value)
 }
 
+// deviceOfAny is device for a browser whose admin is unknown.
+func (s *sessions) deviceOfAny(r *request) (string, bool, error) {
+	c, err := r.Cookie(s.cookieName(deviceCookie))
+	if err != nil {
+		return "", false, nil
+	}
+	return s.store.Sessions().DeviceOfAny(r.Context(), c.Value)
+}
+
 // The names of the cookies. The session cookie ends with the browser session; the device cookie
 // lives as long as browsers allow.
 const (

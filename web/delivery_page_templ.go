@@ -209,7 +209,7 @@ func deliveryPage(f ui.Frame, d *deliveryRecord) templ.Component {
 									}()
 								}
 								ctx = templ.InitializeContext(ctx)
-								if d.Own || ui.ForPartner(ctx) {
+								if d.Own {
 									templ_7745c5c3_Err = ui.FullID(e.ID).Render(ctx, templ_7745c5c3_Buffer)
 									if templ_7745c5c3_Err != nil {
 										return templ_7745c5c3_Err

@@ -241,6 +241,9 @@ type eventDeliveryLine struct {
 
 func (h *eventPages) show(r *request) (response, error) {
 	program, id := r.PathValue("program"), r.PathValue("id")
+	if !r.mine(program) {
+		return response{}, asProblem(webhook.NotFound("event"))
+	}
 	cursor := r.URL.Query().Get("page[cursor]")
 	view, err := h.store.Events().View(r.Context(), program, id, cursor)
 	if err != nil {
@@ -255,10 +258,10 @@ func (h *eventPages) show(r *request) (response, error) {
 		return response{}, err
 	}
 	if cursor != "" {
-		e.newest = eventPath(program, id)
+		e.newest = ui.At(r.Context(), eventPath(program, id))
 	}
 	if view.Older != "" {
-		e.older = ui.Address(eventPath(program, id), url.Values{"page[cursor]": {view.Older}})
+		e.older = ui.Address(ui.At(r.Context(), eventPath(program, id)), url.Values{"page[cursor]": {view.Older}})
 	}
 	return response{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
 }
@@ -336,6 +339,9 @@ func (e *eventRecord) body() *ui.Body {
 
 // body sends the JSON of an event as a file.
 func (h *eventPages) body(r *request) (response, error) {
+	if !r.mine(r.PathValue("program")) {
+		return response{}, asProblem(webhook.NotFound("event"))
+	}
 	e, err := h.store.Events().Get(r.Context(), r.PathValue("program"), r.PathValue("id"))
 	if err != nil {
 		return response{}, asProblem(err)

@@ -53,8 +53,9 @@ const (
 var portalSections = []ui.Section{
 	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
 	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
+	{Path: "/events", Icon: "events", Label: "Events"},
 	{Path: "/event-types", Icon: "types", Label: "Event types"},
-	{Path: "/verify", Icon: "tokens", Label: "Verify signatures"},
+	{Path: "/verify", Icon: "tokens", Label: "Signatures"},
 }
 
 // require passes on requests of partners whose role allows them. The role needed is reader or

@@ -53,7 +53,7 @@ func programPortalPage(f ui.Frame, p *programPortal) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">The portal shows a partner this program only: event types, subscriptions, deliveries, and how to verify signatures. It opens from a link that works once, for a session of at most 8 hours.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">The portal shows a partner this program only: subscriptions, deliveries, events, event types, and how to verify signatures. It opens from a link that works once, for a session of at most 8 hours.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -481,6 +481,10 @@ func (w *Web) portalRoutes() []route {
 		{"/deliveries/{id}/body.json.txt", reader, pageRoute, by{get: p.deliveries.body}},
 		{"/deliveries/{id}/redeliver", writer, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
 		{"/deliveries/{id}/cancel", writer, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
+		{"/events", reader, pageRoute, by{get: p.events.list}},
+		{"/events/arrivals", reader, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
+		{"/events/{program}/{id}", reader, pageRoute, by{get: p.events.show}},
+		{"/events/{program}/{id}/body.json.txt", reader, pageRoute, by{get: p.events.body}},
 		{"/event-types", reader, pageRoute, by{get: p.eventTypes.list}},
 		{"/event-types/{name}", reader, pageRoute, by{get: p.eventTypes.show}},
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/url"
 	"slices"
@@ -102,14 +101,8 @@ func OpenPrivate(ctx context.Context, path string, migrations fs.FS) (_ *sql.DB,
 	if err != nil {
 		return nil, err
 	}
-	for i, name := range files[min(have, len(files)):] {
-		script, err := fs.ReadFile(migrations, name)
-		if err == nil {
-			err = migrateStep(ctx, conn, string(script), have+i+1)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("migration %s: %w", name, err)
-		}
+	if err := runMigrations(ctx, conn, migrations, files, have); err != nil {
+		return nil, err
 	}
 	return db, nil
 }

@@ -29,8 +29,7 @@ func NewestSchema(migrations fs.FS) (int, error) {
 	return len(files), err
 }
 
-// migrate migrates the schema to the newest version that this binary supports, in one
-// transaction for each version. It first makes a snapshot of the database, unless the
+// migrate migrates the schema to the newest version that this binary supports. It first makes a snapshot of the database, unless the
 // database is new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
 func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	files, err := migrationFiles(migrations)
@@ -60,19 +59,13 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 		}
 	}
 	// A table that others reference cannot be replaced while foreign keys are enforced.
-	// migrateStep checks them before each COMMIT instead.
+	// commitMigration checks them instead.
 	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = OFF"); err != nil {
 		return err
 	}
-	for i, name := range files[have:] {
-		script, err := fs.ReadFile(migrations, name)
-		if err != nil {
-			return err
-		}
-		if err := migrateStep(ctx, conn, string(script), have+i+1); err != nil {
-			_, _ = conn.ExecContext(ctx, "ROLLBACK")
-			return fmt.Errorf("migration %s: %w", name, err)
-		}
+	if err := runMigrations(ctx, conn, migrations, files, have); err != nil {
+		_, _ = conn.ExecContext(ctx, "ROLLBACK")
+		return err
 	}
 	if _, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
 		return err
@@ -146,16 +139,43 @@ func (db *DB) pruneSnapshots() error {
 	return nil
 }
 
-// migrateStep runs a migration and sets the schema version, in one transaction. After an
-// error the caller must roll back.
-func migrateStep(ctx context.Context, conn *sql.Conn, script string, version int) error {
-	// PRAGMA takes no parameters. user_version is part of the transaction.
-	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
-		return err
+// runMigrations runs the migrations that a database of version have lacks, one transaction for
+// each. A new database gets them all in one transaction: it has nothing that an error in the
+// middle could leave behind, and one fsync is faster than one for each version. After an error
+// the caller must roll back.
+func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, files []string, have int) error {
+	lacking := files[min(have, len(files)):]
+	var rebuilt bool
+	for i, name := range lacking {
+		script, err := fs.ReadFile(migrations, name)
+		if err != nil {
+			return err
+		}
+		begin := "BEGIN IMMEDIATE;"
+		if have == 0 && i > 0 {
+			begin = ""
+		}
+		// PRAGMA takes no parameters. user_version is part of the transaction.
+		step := fmt.Sprintf("%s\n%s\nPRAGMA user_version = %d;", begin, script, have+i+1)
+		if _, err := conn.ExecContext(ctx, step); err != nil {
+			return fmt.Errorf("migration %s: %w", name, err)
+		}
+		rebuilt = rebuilt || strings.Contains(string(script), "DROP TABLE")
+		if have == 0 && i < len(lacking)-1 {
+			continue
+		}
+		if err := commitMigration(ctx, conn, rebuilt); err != nil {
+			return fmt.Errorf("migration %s: %w", name, err)
+		}
+		rebuilt = false
 	}
-	// Only a migration that drops a table can break references. The check is slow: it
-	// reads every row that has one.
-	if strings.Contains(script, "DROP TABLE") {
+	return nil
+}
+
+// commitMigration commits. Only a migration that drops a table (rebuilt) can break references.
+// Their check is slow: it reads every row that has one.
+func commitMigration(ctx context.Context, conn *sql.Conn, rebuilt bool) error {
+	if rebuilt {
 		if err := checkReferences(ctx, conn); err != nil {
 			return err
 		}

@@ -169,7 +169,7 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 		if !ok {
 			continue
 		}
-		if err := table.export(ctx, db, x.ProgramID, condition, offset); err != nil {
+		if err := table.export(ctx, db, x.ProgramID, condition, offset, part != nil); err != nil {
 			return fmt.Errorf("%s: %w", table.name, err)
 		}
 	}
@@ -223,10 +223,11 @@ func reachedNum(name, column string) string {
 
 // programTable is a table with records of programs.
 type programTable struct {
-	name  string
-	from  string            // FROM and WHERE clauses that select the rows t of the program ?1
-	wait  []string          // columns in wait clock time; in the copy they are in wall clock time
-	other map[string]string // what a column has in the copy, if not the same
+	name   string
+	from   string            // FROM and WHERE clauses that select the rows t of the program ?1
+	wait   []string          // columns in wait clock time; in the copy they are in wall clock time
+	other  map[string]string // what a column has in the copy, if not the same
+	moving map[string]string // replaces other if the program moves
 	// key is the order in which the rows are imported.
 	key string
 	// first and rest are the conditions of the rows in the two parts of a move, "" for none of
@@ -286,6 +287,10 @@ var programTables = []programTable{
 	{name: "alerts", from: "src.alerts" + ofTheProgram, other: map[string]string{
 		// Those that are not sent yet are sent by the installation where they arose.
 		"status": "iif(t.next_attempt_at IS NULL, t.status, 'unsent')", "next_attempt_at": "NULL", "incident": mapped("incidents", "t.incident"),
+	}, moving: map[string]string{
+		// If the program moves, the target sends them, to all of its own channels.
+		"status": "iif(" + alertWaits + ", 'pending', t.status)", "next_attempt_at": "iif(" + alertWaits + ", 0, NULL)",
+		"attempts_made": "iif(" + alertWaits + ", 0, t.attempts_made)",
 	}, key: "num", rest: everything},
 	{name: "losses", from: "src.losses" + ofItsSubscriptions, key: "subscription_id", rest: everything},
 	{name: "failures", from: "src.failures" + ofItsSubscriptions, wait: []string{"quiet_at"}, other: map[string]string{
@@ -295,6 +300,9 @@ var programTables = []programTable{
 	{name: "interests", from: "src.interests" + ofItsSubscriptions, key: "subscription_id, name, after_seq", rest: everything},
 	{name: "dictionaries", from: "src.dictionaries t WHERE ?1 = ?1", key: "num", first: everything, rest: everything},
 }
+
+// alertWaits is the condition of the alerts that are not sent everywhere yet.
+const alertWaits = "(t.next_attempt_at IS NOT NULL OR t.num IN (SELECT y.alert FROM src.alert_sends y WHERE y.next_attempt_at IS NOT NULL))"
 
 // mappedProbes is a log of probes with the numbers of the copy, 0 for a delivery that is gone.
 const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(json_set(p.value, '$.delivery',
@@ -322,7 +330,7 @@ func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []
 }
 
 // export copies the rows of a program. offset is wall clock minus wait clock in milliseconds.
-func (p *programTable) export(ctx context.Context, db *sql.DB, programID, condition string, offset int64) error {
+func (p *programTable) export(ctx context.Context, db *sql.DB, programID, condition string, offset int64, moving bool) error {
 	names, _, err := p.columns(ctx, db)
 	if err != nil {
 		return err
@@ -334,6 +342,9 @@ func (p *programTable) export(ctx context.Context, db *sql.DB, programID, condit
 			values[i] += fmt.Sprintf(" + (%d)", offset)
 		}
 		if other, ok := p.other[name]; ok {
+			values[i] = other
+		}
+		if other, ok := p.moving[name]; ok && moving {
 			values[i] = other
 		}
 	}

@@ -423,6 +423,9 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 
 // insertRow adds a row. Subscriptions and bulk runs get the next number.
 func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []any) error {
+	if table.name == "alerts" && *r.at(row, "next_attempt_at") != nil {
+		return im.queueAlert(t, r, slices.Clone(row))
+	}
 	if table.name != "subscriptions" && table.name != "bulk_runs" {
 		return t.Exec(r.insert, row...)
 	}
@@ -447,6 +450,25 @@ func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []a
 	*r.at(values, "num") = num
 	t.AfterCommit(func() { im.subscriptions[old] = num })
 	return t.Exec(r.insert, values...)
+}
+
+// queueAlert adds an alert of a program that moves, which this installation sends once the program
+// is active.
+func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
+	now := im.s.clock.now().UTC().Truncate(time.Millisecond)
+	if *r.at(values, "next_attempt_at") = im.s.clock.wait(now); !im.s.sendAlerts {
+		*r.at(values, "status"), *r.at(values, "next_attempt_at") = "unsent", nil
+	}
+	result, err := t.ExecResult(r.insert, values...)
+	if err != nil {
+		return err
+	}
+	num, err := result.LastInsertId()
+	if err != nil {
+		return err
+	}
+	name, _ := (*r.at(values, "name")).(string)
+	return t.queueSends(num, &webhook.Alert{Name: webhook.AlertName(name), At: now})
 }
 
 // numbered is a table whose rows are in the order of a number, along which a time never

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"testing"
+	"time"
 
 	"service/webhook"
 )
@@ -155,4 +157,104 @@ func checkMoving(t *testing.T, s *Store, p *filledProgram, status string, forwar
 	if err == nil {
 		t.Error("an event was published")
 	}
+}
+
+// TestMoveAlerts moves a program with an alert that waits. The target sends it, once it is active,
+// to its own --alert-url and channels.
+func TestMoveAlerts(t *testing.T) {
+	from, p := exportSource(t)
+	must(t, from.writer.do(func(t *tx) error {
+		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
+	}))
+	to := open(t)
+	to.sendAlerts = true
+	for _, s := range []*Store{from, to} {
+		mustWrite(t, s, func(w Write) error {
+			_, err := w.CreateChannel(channel(webhook.ChannelSlack, webhook.AlertFailing))
+			return err
+		})
+	}
+	must(t, from.writer.do(func(t *tx) error {
+		alert := webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[0]}
+		return from.alert(t, &alert, 0)
+	}))
+	m := &moveParts{id: webhook.NewID(), from: from, to: to, program: p.id}
+	x, r := m.first(t)
+	m.freeze(t)
+	claims := func(s *Store) (all []*AlertClaim) {
+		t.Helper()
+		for {
+			c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
+			must(t, err)
+			if c == nil {
+				return all
+			}
+			all = append(all, c)
+		}
+	}
+	if got := claims(from); len(got) > 0 {
+		t.Errorf("the source sends %d alerts", len(got))
+	}
+	m.finish(t, x, r)
+	if got := claims(to); len(got) > 0 {
+		t.Errorf("the target sends %d alerts before it is active", len(got))
+	}
+	m.activate(t)
+	got := claims(to)
+	if len(got) != 2 || got[0].Channel != nil || got[1].Channel == nil || got[0].ID != got[1].ID || got[0].ProgramID != p.id ||
+		!bytes.Contains(got[1].JSON, []byte(p.subscriptions[0].ID)) {
+		t.Errorf("the target sends %+v", got)
+	}
+	if got := claims(from); len(got) > 0 {
+		t.Errorf("the source sends %d alerts", len(got))
+	}
+}
+
+// TestRenewMove replaces the token and the certificates of a move until it ends.
+func TestRenewMove(t *testing.T) {
+	from, p := exportSource(t)
+	must(t, from.writer.do(func(t *tx) error {
+		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
+	}))
+	m := &moveParts{id: webhook.NewID(), from: from, program: p.id}
+	renew := func(id string, want bool) {
+		t.Helper()
+		mustWrite(t, from, func(w Write) error {
+			got, err := w.RenewMove(p.id, id, &MoveTarget{URL: "https://target.example.com", CA: "new", Token: "new-secret"})
+			if got != want {
+				t.Errorf("renewed: %v, want %v", got, want)
+			}
+			return err
+		})
+	}
+	aborted := func(want string) {
+		t.Helper()
+		if id, err := from.Programs().AbortedMove(t.Context(), p.id); err != nil || id != want {
+			t.Errorf("the aborted move is %q, %v, want %q", id, err, want)
+		}
+	}
+	renew(m.id, false)
+	m.freeze(t)
+	aborted("")
+	mustWrite(t, from, func(w Write) error { return w.AbortMove(p.id, m.id) })
+	aborted(m.id)
+	renew(m.id, false)
+	first := m.id
+	m.id = webhook.NewID()
+	m.freeze(t)
+	aborted("")
+	renew(first, false)
+	renew(m.id, true)
+	mustWrite(t, from, func(w Write) error { return w.CompleteMove(p.id, m.id) })
+	renew(m.id, true)
+	all, err := from.Programs().OutgoingMoves(t.Context())
+	if err != nil || len(all) != 1 || all[0].Token != "new-secret" || all[0].CA != "new" {
+		t.Errorf("the moves are %+v, %v", all, err)
+	}
+	if move := from.Programs().Move(p.id); move == nil || move.CA != "new" {
+		t.Errorf("the move is %+v", move)
+	}
+	mustWrite(t, from, func(w Write) error { return w.ActivatedMove(p.id, m.id) })
+	renew(m.id, false)
+	aborted("")
 }

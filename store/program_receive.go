@@ -225,6 +225,7 @@ func (w Write) ActivateMove(programID, moveID string) (activated bool, err error
 	}
 	delete(t.w.heads, programID)
 	t.w.fails = nil
+	t.alertQueued()
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
 		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),

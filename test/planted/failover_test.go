@@ -38,6 +38,11 @@ var failoverBugs = []testBug{
 // state of the log. A test produces both. The simulation finds some of them too, after thousands
 // of plans or with a plan that does not end.
 var raceBugs = []testBug{
+	{bug{name: "the target of a move is activated before the replica has the move", edits: []edit{
+		{"internal/move/source.go", "if err = s.await(ctx, j); err == nil {", "if err == nil {"},
+		{"internal/move/source.go", "err := s.await(ctx, j)\n\t\tif err == nil {\n\t\t\terr = s.tryActivate",
+			"err := ctx.Err()\n\t\tif err == nil {\n\t\t\terr = s.tryActivate"},
+	}}, "TestMoveWaitsForReplica", "activates the target before its replica has the move", "internal/move"},
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?",
 			"UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},

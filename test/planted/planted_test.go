@@ -168,7 +168,7 @@ func build(t *testing.T) binaries {
 		t.Fatal(err)
 	}
 	build := exec.CommandContext(bounded(t), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir, "./dispatcher",
-		"./store", "./store/replica", "./webhook")
+		"./store", "./store/replica", "./webhook", "./internal/move")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the bugs do not build: %v\n%s", err, out)

@@ -161,6 +161,7 @@ func TestPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(data) })
+	flags = strings.Replace(flags, "$PROVIDER", harness.StartProvider(t).Issuer, 1)
 	s := serveForBrowser(t, binary, append(strings.Fields(strings.TrimPrefix(flags, "// serve")), "--data", data)...)
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
@@ -351,8 +352,8 @@ func (s *browsed) stop() error {
 }
 
 // control starts a control server for a journey and returns its URL. POST /restart restarts
-// the service. The field aged, such as 12h, moves the times of all sessions back, because the
-// binary reads the machine's clock only. The field table renames a table, so that requests
+// the service. The field aged, such as 12h, moves the times of all sessions and links of the
+// portal back, because the binary reads the machine's clock only. The field table renames a table, so that requests
 // that need it fail.
 func (s *browsed) control() string {
 	if s.data == "" {
@@ -365,8 +366,7 @@ func (s *browsed) control() string {
 			err = s.stop()
 		}
 		if err == nil && aged > 0 {
-			err = changeStopped(s.data, "UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1",
-				aged.Milliseconds())
+			err = s.ageAccess(aged)
 		}
 		if table := r.FormValue("table"); err == nil && table != "" {
 			err = changeStopped(s.data, `ALTER TABLE "`+table+`" RENAME TO "`+table+`_away"`)
@@ -381,6 +381,18 @@ func (s *browsed) control() string {
 	server := httptest.NewServer(mux)
 	s.t.Cleanup(server.Close)
 	return server.URL
+}
+
+// ageAccess moves the times of sessions, and of links and sessions of the portal, back.
+func (s *browsed) ageAccess(by time.Duration) (err error) {
+	for _, statement := range []string{
+		"UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1",
+		"UPDATE portal_links SET created_at = created_at - ?1, expires_at = expires_at - ?1",
+		"UPDATE portal_sessions SET created_at = created_at - ?1, expires_at = expires_at - ?1",
+	} {
+		err = errors.Join(err, changeStopped(s.data, statement, by.Milliseconds()))
+	}
+	return err
 }
 
 // changeStopped changes the database of a data directory that no process has open.

@@ -37,7 +37,8 @@ export const timeout = Number(env("TIMEOUT") || 60_000);
 export const routes = JSON.parse(env("ROUTES") || "[]"); // the admin pages: {path, get, post}
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
-const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox"] });
+// Chromium would not let a page that a journey serves at a public name embed pages of loopback.
+const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"] });
 const pageErrors = [];
 const contextsWithoutJavaScript = new WeakSet();
 

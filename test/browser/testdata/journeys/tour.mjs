@@ -347,7 +347,7 @@ await post(page, `${otherAdmin}/remove`, [], 200);
 await restart("0s", "invitations");
 await inspectPath(page, "/admins", 500);
 
-// Passkeys and shares have journeys of their own; the tests of package web visit the portal.
+// The journeys passkeys, share and portal visit these.
 const elsewhere = /\/passkeys?(\/|$)|\/shares?(\/|$)|^\/programs\/\{id\}\/portal|^\/link\/|^\/verify$/;
 const missedRoutes = [];
 for (const route of routePatterns.filter((route) => !elsewhere.test(route.path))) {

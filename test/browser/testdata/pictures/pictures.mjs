@@ -1,4 +1,4 @@
-// serve --allow-http --allow-destination 127.0.0.1 --retry-schedule 5s,40s,5m,30m --attempt-timeout 2s --failing-after 6 --log-level error --max-in-flight 4
+// serve --allow-http --allow-destination 127.0.0.1 --retry-schedule 5s,40s,5m,30m --attempt-timeout 2s --failing-after 6 --log-level error --max-in-flight 4 --portal-name Intranet --oidc-issuer $PROVIDER --oidc-client-id public --oidc-name Corp --oidc-role groups=staff:viewer
 // Pictures of the admin pages, light and dark, after a service has run with load.
 // FOR is the duration of the load in seconds, SIZES are the widths in pixels, and ONLY limits
 // the pages by name.
@@ -52,6 +52,7 @@ function program(id) {
 }
 const northwind = program("northwind");
 const contoso = program("contoso");
+runCommand("token", "create", "--data", data, "--program", "empty", "--user", "backend", "--scope", "events.read");
 runCommand("token", "create", "--data", data, "--program", "northwind", "--user", "reporting", "--name", "reporting, read only", "--scope", "events.read");
 
 const { data: types } = await northwind("GET", "/v2/event_types");
@@ -96,6 +97,8 @@ const invite = async (email) => {
 };
 const invitation = await invite("sam@example.com");
 
+const portalLink = async (role) => runCommand("portal-link", "--data", data, "--program", "northwind", "--role", role);
+
 const href = async (page, path, selector) => {
   await visit(page, path);
   return page.locator(selector).first().getAttribute("href");
@@ -118,8 +121,45 @@ const pages = {
   "subscription-delete": `${samples.subscription}/delete`, deliveries: "/deliveries", delivery: samples.retried, "delivery-failed": samples.failed,
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: samples.event, publish: "/events/publish", "event-types": "/event-types", "event-type": samples.type,
   tokens: "/tokens", "token-new": "/tokens/new", token: samples.token, system: "/system", admins: "/admins", admin: samples.admin, "admin-invite": "/admins/invite", "admin-remove": `${samples.admin}/remove`,
+  programs: "/programs", program: "/programs/northwind", "program-edit": "/programs/northwind/edit", "program-portal": "/programs/northwind/portal",
   audit: "/audit", account: "/account", preferences: "/preferences", find: "/find",
 };
+const names = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
+const wanted = (group) => !process.env.ONLY || names.includes(group);
+if (wanted("portal")) { // the pages of a partner
+  const partner = await newPage();
+  const open = await portalLink("write");
+  await capture(partner.page, "portal-link", () => partner.page.goto(open));
+  await partner.page.getByRole("button", { name: "Continue" }).click();
+  await partner.page.waitForURL(/subscriptions$/);
+  const portalPages = {
+    subscriptions: "/subscriptions", "subscription-new": "/subscriptions/new", subscription: samples.subscription, "subscription-failing": samples.failing, "subscription-edit": `${samples.subscription}/edit`,
+    rotate: `${samples.subscription}/rotate-secret`, replay: `${samples.subscription}/replay?from=2020-01-01T00:00&only=failed`, delete: `${samples.subscription}/delete`, deliveries: "/deliveries", delivery: samples.retried, "delivery-failed": samples.failed,
+    events: "/events", event: samples.event, "event-types": "/event-types", "event-type": samples.type, verify: "/verify",
+  };
+  for (const [name, to] of Object.entries(portalPages)) await capture(partner.page, `portal-${name}`, () => visit(partner.page, `/portal${to}`));
+  await capture(partner.page, "portal-used", () => partner.page.goto(open));
+  await visit(partner.page, "/portal/subscriptions");
+  await partner.page.click("button[popovertarget=account]");
+  await partner.page.getByRole("button", { name: "End session" }).click();
+  await capture(partner.page, "portal-ended", async () => {});
+  await capture(page, "program-portal-link", async () => {
+    await visit(page, "/programs/northwind/portal");
+    await page.getByRole("button", { name: "Create link" }).click();
+  });
+  const empty = await newPage();
+  await empty.page.goto(runCommand("portal-link", "--data", data, "--program", "empty", "--role", "write"));
+  await empty.page.getByRole("button", { name: "Continue" }).click();
+  await capture(empty.page, "portal-empty", () => visit(empty.page, "/portal/subscriptions"));
+}
+if (wanted("shared")) {
+  await visit(page, samples.failed);
+  await page.getByRole("button", { name: "Share" }).click();
+  const shared = (await page.locator(".copybox code").textContent()).trim();
+  await capture(page, "share-created", async () => {});
+  const stranger = await newPage();
+  await capture(stranger.page, "shared", () => stranger.page.goto(shared));
+}
 if (process.env.ONLY?.includes("bulk-run")) {
   await visit(page, "/deliveries/redeliver?filter[status]=failed");
   await page.locator("form.confirm button").click();
@@ -144,12 +184,11 @@ if (process.env.ONLY?.includes("role")) { // the pages of an invited admin and o
   const viewerPages = { "role-viewer-subscription": [samples.failing ?? samples.subscription], "role-viewer-overview": ["/"], "role-viewer-deliveries": ["/deliveries"], "role-viewer-admins": ["/admins"], "role-viewer-403": ["/tokens/new", 403], "role-viewer-delivery": [samples.failed], "role-viewer-account": ["/account"] };
   for (const [name, to] of Object.entries(viewerPages)) await capture(viewer.page, name, () => visit(viewer.page, ...to));
 }
-const names = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
 const openPage = async (name) => {
   await visit(page, pages[name]);
   if (name.endsWith("-selected")) for (const i of [0, 1]) await page.locator("input[data-tick]").nth(i).check();
 };
-for (const name of names.filter((name) => name !== "first-run" && name !== "role")) {
+for (const name of names.filter((name) => !["first-run", "role", "portal", "shared"].includes(name))) {
   if (pages[name]) await capture(page, name, () => openPage(name));
   else console.log(`${name}: no such page`);
 }

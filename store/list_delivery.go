@@ -564,6 +564,10 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 	if programs == nil {
 		programs = []string{""}
 	}
+	narrow, orNarrow := "add filter[program_id] or filter[subscription_id]", ", or add filter[program_id]"
+	if l.f.q.Filters["program_id"] != nil { // given, or that of the token or portal
+		narrow, orNarrow = "add filter[subscription_id]", ""
+	}
 	ids, looked := []string{}, 0
 	for _, program := range programs {
 		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed,
@@ -578,14 +582,14 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 			}
 			if looked++; looked > namedAmong {
 				return tooManyNamed("cannot be searched in more than " + webhook.Count(namedAmong,
-					"subscription") + "; add filter[program_id] or filter[subscription_id]")
+					"subscription") + "; " + narrow)
 			}
 			if ok && (given == nil || slices.Contains(given, id)) {
 				ids = append(ids, id)
 			}
 			if len(ids) > maxNamed {
 				return tooManyNamed("matches more than " + webhook.Count(maxNamed,
-					"subscription") + "; use a longer part of the URL, or add filter[program_id]")
+					"subscription") + "; use a longer part of the URL" + orNarrow)
 			}
 			return nil
 		})

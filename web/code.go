@@ -12,7 +12,8 @@ import (
 // memory.
 type codes struct {
 	life  time.Duration
-	limit int // maximum number of valid codes; issuing another ends the oldest
+	limit int // maximum number of valid codes; issuing another ends the oldest of the largest group
+	share int // maximum number of a group; issuing another ends its oldest
 
 	mu    sync.Mutex
 	valid map[[sha256.Size]byte]oneTimeCode // by hash
@@ -21,39 +22,52 @@ type codes struct {
 // oneTimeCode is the state of a code.
 type oneTimeCode struct {
 	expiresAt time.Time // exclusive
-	owner     string    // the admin it was issued to
+	owner     string    // the admin or session it was issued to
+	group     string    // the program of the owner, "" for none
 }
 
 func newCodes(life time.Duration, limit int) *codes {
-	return &codes{life: life, limit: limit, valid: make(map[[sha256.Size]byte]oneTimeCode)}
+	return &codes{life: life, limit: limit, share: limit, valid: make(map[[sha256.Size]byte]oneTimeCode)}
 }
 
 // issue returns a new code for owner: 32 random bytes in base64url.
-func (c *codes) issue(owner string) string {
+func (c *codes) issue(owner string) string { return c.issueIn("", owner) }
+
+// issueIn is issue for an owner in a group: no group ends the codes of smaller ones.
+func (c *codes) issueIn(group, owner string) string {
 	var b [32]byte
 	rand.Read(b[:])
 	code := base64.RawURLEncoding.EncodeToString(b[:])
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evict(now)
-	c.valid[sha256.Sum256([]byte(code))] = oneTimeCode{now.Add(c.life), owner}
+	c.evict(now, group)
+	c.valid[sha256.Sum256([]byte(code))] = oneTimeCode{now.Add(c.life), owner, group}
 	return code
 }
 
-// evict removes expired codes and, at the limit, the oldest. The caller holds c.mu.
-func (c *codes) evict(now time.Time) {
-	var oldest [sha256.Size]byte
-	var first time.Time
+// evict removes expired codes. If the group has its share, it removes the oldest of the group; at
+// the limit, the oldest of the largest group. The caller holds c.mu.
+func (c *codes) evict(now time.Time, group string) {
+	count, oldest := make(map[string]int), make(map[string][sha256.Size]byte)
+	largest := ""
 	for hash, k := range c.valid {
 		if !now.Before(k.expiresAt) {
 			delete(c.valid, hash)
-		} else if first.IsZero() || k.expiresAt.Before(first) {
-			oldest, first = hash, k.expiresAt
+			continue
+		}
+		if count[k.group]++; count[k.group] > count[largest] {
+			largest = k.group
+		}
+		if first, ok := c.valid[oldest[k.group]]; !ok || k.expiresAt.Before(first.expiresAt) {
+			oldest[k.group] = hash
 		}
 	}
-	if len(c.valid) >= c.limit {
-		delete(c.valid, oldest)
+	switch {
+	case count[group] >= c.share:
+		delete(c.valid, oldest[group])
+	case len(c.valid) >= c.limit:
+		delete(c.valid, oldest[largest])
 	}
 }
 

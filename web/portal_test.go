@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -367,5 +368,94 @@ func TestPortalColor(t *testing.T) {
 	}
 	if c, ok := parseColor(dark); !ok || c.contrast(darkGround) < minContrast || c.contrast(darkText) < minContrast {
 		t.Errorf("on dark pages black is %s", dark)
+	}
+}
+
+// The partners of one program cannot take all live streams, nor any of the admins'.
+func TestPortalStreams(t *testing.T) {
+	w := testWeb(t, nil)
+	from := func(programID string) *request {
+		r := &request{}
+		if programID != "" {
+			r.portal.program = &webhook.Program{ID: programID}
+		}
+		return r
+	}
+	open := func(programID string, n int) (leaves []func()) {
+		for range n {
+			if leave, ok := w.takeStream(from(programID)); ok {
+				leaves = append(leaves, leave)
+			}
+		}
+		return leaves
+	}
+	greedy := open("greedy", 2*maxStreams)
+	if len(greedy) != maxInPortal {
+		t.Fatalf("one program has %d streams", len(greedy))
+	}
+	for i := range maxStreams/maxInPortal - 1 {
+		if got := len(open(fmt.Sprintf("p%d", i), maxInPortal)); got != maxInPortal {
+			t.Fatalf("program %d has %d streams", i, got)
+		}
+	}
+	if got := len(open("late", 1)); got != 0 {
+		t.Errorf("partners have %d streams more than allowed", got)
+	}
+	admins := open("", 2*maxStreams)
+	if len(admins) != maxStreams {
+		t.Errorf("admins have %d streams", len(admins))
+	}
+	for _, leave := range greedy {
+		leave()
+	}
+	if got := len(open("late", 1)); got != 1 {
+		t.Error("a stream that ended keeps its slot")
+	}
+	if got := len(open("greedy", maxInPortal)); got != maxInPortal-1 {
+		t.Errorf("got %d streams again", got)
+	}
+	if got := len(open("late", 1)); got != 0 {
+		t.Error("a refused stream of a program frees a slot")
+	}
+	if n := w.perProgram.count["late"]; n != 1 {
+		t.Errorf("refused streams count: %d", n)
+	}
+}
+
+// A stream of the portal takes a slot of its program over HTTP too.
+func TestPortalStreamsOverHTTP(t *testing.T) {
+	f := furnish(t)
+	v := enter(t, f.w, "acme", webhook.PortalRead)
+	path := "/portal" + f.path("/deliveries/{id}/stream")
+	for range maxInPortal {
+		if !f.w.perProgram.take("acme") {
+			t.Fatal("no slot")
+		}
+	}
+	v.do("GET", path).want(t, 503, "Too many pages receive live updates.")
+	f.w.perProgram.leave("acme")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", v.base+path, nil)
+	must(t, err)
+	resp, err := v.client.Do(r)
+	must(t, err)
+	defer resp.Body.Close()
+	if kind := resp.Header.Get("Content-Type"); kind != "text/event-stream" || len(f.w.portalStreams) != 1 || len(f.w.streams) != 0 {
+		t.Errorf("got %q, with %d slots of partners and %d of admins taken", kind, len(f.w.portalStreams), len(f.w.streams))
+	}
+}
+
+// Errors of links for strangers and partners say nothing of how the service is run.
+func TestErrorsOfStrangers(t *testing.T) {
+	w, v, id := sharedFixture(t)
+	shared := v.shareDelivery(id)
+	partner := enter(t, w, "acme", webhook.PortalWrite)
+	partner.post("/portal/subscriptions/new", "url=https%3A%2F%2Fx.example&max_in_flight=many").want(t, 422, "empty for the default")
+	must(t, w.cfg.Store.Close())
+	for path, who := range map[string]visitor{shared: v, "/portal/subscriptions": partner} {
+		got := who.do("GET", path)
+		got.want(t, 500, "ask us if it fails again")
+		got.hasNot(t, "Search its log")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/a-h/templ"
@@ -152,7 +153,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 			text:  "The service failed to handle the request. Search its log for the request ID below.",
 		}
 	}
-	if inPortal(r.Request) {
+	if inPortal(r.Request) || strings.HasPrefix(r.URL.Path, webhook.SharePath) {
 		p = portalProblem(p)
 	}
 	if p.allow != "" {

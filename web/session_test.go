@@ -519,6 +519,38 @@ func TestSecretsAreBounded(t *testing.T) {
 	})
 }
 
+// A group with many codes ends only its own.
+func TestSecretsOfGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newCodes(time.Hour, 6)
+		s.share = 4
+		issue := func(group string, n int) (all []string) {
+			for range n {
+				all = append(all, s.issueIn(group, group+"'s"))
+				time.Sleep(time.Second)
+			}
+			return all
+		}
+		good := func(all []string) (n int) {
+			for _, code := range all {
+				if s.ok(code) {
+					n++
+				}
+			}
+			return n
+		}
+		small := issue("small", 1)
+		greedy := issue("greedy", 20)
+		if good(small) != 1 || good(greedy) != 4 || good(greedy[16:]) != 4 {
+			t.Errorf("%d and %d of the codes are valid", good(small), good(greedy))
+		}
+		other := issue("other", 3) // the total is 6: the oldest of the largest group ends
+		if good(small) != 1 || good(greedy) != 2 || good(other) != 3 {
+			t.Errorf("%d, %d and %d of the codes are valid", good(small), good(greedy), good(other))
+		}
+	})
+}
+
 // TestSecretsAreNotKept checks that the memory does not contain a code.
 func TestSecretsAreNotKept(t *testing.T) {
 	s := newCodes(time.Hour, 3)

@@ -15,29 +15,28 @@ type sharedPages struct {
 	limiter *tryLimiter
 }
 
-// shareLimit limits invalid links of a network. Links cannot be guessed: it bounds the work
-// of looking them up.
+// shareLimit limits invalid links of a network. Links cannot be guessed: it slows down those who
+// try.
 func shareLimit() limit { return limit{"share", 30, 10 * time.Second} }
 
 // show shows a delivery as the API does to its partner: no bodies or headers of responses,
 // no facts for admins, and of the URL only the host.
 func (h *sharedPages) show(r *request) (response, error) {
-	network := limitKey{shareLimit(), webhook.Network(addressOf(r)).String()}
-	if wait := h.limiter.allow(network); wait > 0 {
-		return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", retryAfter: wait,
-			text: "Try again in " + ui.Duration(wait+time.Second) + "."}
-	}
 	view, share, open, err := h.store.Deliveries().Shared(r.Context(), r.PathValue("code"))
 	if err != nil {
 		return response{}, err
 	}
 	if !open {
+		// A valid link always works: others in its network can send many invalid ones.
+		if wait := h.limiter.allow(limitKey{shareLimit(), webhook.Network(addressOf(r)).String()}); wait > 0 {
+			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", retryAfter: wait,
+				text: "Try again in " + ui.Duration(wait+time.Second) + "."}
+		}
 		return response{}, &problem{
 			status: http.StatusNotFound, title: "This link is not valid",
 			text: "A link to a delivery works for 7 days, and can be revoked. Ask the person who sent it for a new one.",
 		}
 	}
-	h.limiter.refund(network)
 	return response{page: sharedPage(h.frame(r, "Delivery"), newSharedDelivery(&view), share.ExpiresAt), secret: true}, nil
 }
 

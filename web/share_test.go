@@ -114,7 +114,7 @@ func TestSharedLinksEnd(t *testing.T) {
 
 // Guesses of a network are limited, which does not concern others.
 func TestSharedLinksAreLimited(t *testing.T) {
-	w, v, id := sharedFixture(t)
+	_, v, id := sharedFixture(t)
 	path := v.shareDelivery(id)
 	for range shareLimit().burst {
 		v.do("GET", "/shared/x").want(t, 404, "")
@@ -124,7 +124,8 @@ func TestSharedLinksAreLimited(t *testing.T) {
 	if p.Header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	w.pages.shared.limiter = newTryLimiter(maxLimitKeys)
+	v.do("GET", path).want(t, 200, id)
+	v.do("GET", "/shared/y").want(t, 429, "Too many invalid links")
 	for range 2 * shareLimit().burst { // a valid link is not limited
 		v.do("GET", path).want(t, 200, "")
 	}

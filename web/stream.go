@@ -7,13 +7,15 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/a-h/templ"
 )
 
 const (
-	maxStreams  = 64               // concurrent; more get 503
+	maxStreams  = 64               // concurrent, of admins and of partners; more get 503
+	maxInPortal = 16               // of these, of the partners of one program
 	streamLife  = 10 * time.Minute // the browser then reconnects
 	streamIdle  = 15 * time.Second // a comment is sent then, to keep proxies from closing the connection
 	streamCheck = 10 * time.Second // the session is then checked before the next write
@@ -117,18 +119,13 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 		rw.Header().Set("Content-Type", "text/event-stream")
 		return // a normal end leaves the connection reusable
 	}
-	slots := w.streams
-	if r.portal.in() {
-		slots = w.portalStreams // partners cannot take those of admins
-	}
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	default:
+	leave, ok := w.takeStream(r)
+	if !ok {
 		rw.Header().Set("Retry-After", "30")
 		http.Error(rw, "Too many pages receive live updates.", http.StatusServiceUnavailable)
 		return
 	}
+	defer leave()
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
 	defer cancel()
 	defer context.AfterFunc(w.life, cancel)()
@@ -154,6 +151,59 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	}
 	if err := run(s); err != nil && ctx.Err() == nil && !errors.Is(err, errSignedOut) {
 		w.log(r, err)
+	}
+}
+
+// takeStream takes a slot for a stream, which leave frees, and reports whether there is one.
+// Partners cannot take the slots of admins, nor those of one program all of theirs.
+func (w *Web) takeStream(r *request) (leave func(), ok bool) {
+	slots := w.streams
+	if r.portal.in() {
+		slots = w.portalStreams
+		if !w.perProgram.take(r.portal.program.ID) {
+			return nil, false
+		}
+	}
+	leaveProgram := func() {
+		if r.portal.in() {
+			w.perProgram.leave(r.portal.program.ID)
+		}
+	}
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots; leaveProgram() }, true
+	default:
+		leaveProgram()
+		return nil, false
+	}
+}
+
+// programStreams counts the open streams of each program in the portal.
+type programStreams struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+// take counts a stream of a program, unless it has maxInPortal.
+func (p *programStreams) take(programID string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.count[programID] >= maxInPortal {
+		return false
+	}
+	if p.count == nil {
+		p.count = make(map[string]int)
+	}
+	p.count[programID]++
+	return true
+}
+
+// leave ends what take counted.
+func (p *programStreams) leave(programID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.count[programID]--; p.count[programID] == 0 {
+		delete(p.count, programID)
 	}
 }
 

@@ -24,13 +24,15 @@ const (
 	maxOnce  = 1024
 	// maxPortalOnce is for partners, who cannot use up what admins have.
 	maxPortalOnce = 8192
+	// maxProgramOnce is for the partners of one program, who cannot use up what others have.
+	maxProgramOnce = 256
 )
 
 // issueOnce returns a code that lets the session submit a form once. The response to that form
 // shows a secret, and reloading the response submits the form again.
 func (h *subscriptionPages) issueOnce(r *request) string {
 	if r.portal.in() {
-		return h.portalCodes.issue(r.portal.session.ID)
+		return h.portalCodes.issueIn(r.portal.session.ProgramID, r.portal.session.ID)
 	}
 	return h.formCodes.issue(r.session.ID)
 }

@@ -105,7 +105,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	n, err := strconv.Atoi(cmp.Or(p.maxInFlight, "0"))
 	if err != nil {
 		faults = append(faults, webhook.Validation{Code: webhook.InvalidType, Parameter: "max_in_flight",
-			Detail: "must be a whole number, or empty for the operator's default"})
+			Detail: "must be a whole number, or empty for the default"})
 	}
 	f.MaxInFlight = &n
 	rate, err := strconv.ParseFloat(cmp.Or(p.maxPerSecond, "0"), 64)
@@ -368,7 +368,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
 		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
-		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", map[bool]string{true: "the operator's default",
+		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", map[bool]string{true: "the default",
 			false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},
 	} {

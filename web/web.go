@@ -133,6 +133,7 @@ type Web struct {
 	streams  chan struct{} // one slot for each open stream of an admin
 
 	portalStreams chan struct{}   // the same for partners
+	perProgram    programStreams  // those of each program
 	life          context.Context // ends with EndStreams
 	endLife       context.CancelFunc
 	gzips         sync.Pool
@@ -212,6 +213,7 @@ func New(cfg Config) *Web {
 			roleOf: w.roleOf},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // almost a megabyte each: reused
+	w.pages.subscriptions.portalCodes.share = maxProgramOnce
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
 	w.mux = w.newMux()

@@ -126,7 +126,7 @@ await until("the new delivery", () => receiver.requests.length === 4);
 await until("its success", async () => (await mainText()).includes("204") || (await partner.reload(), false));
 await inspect(partner, "a new delivery");
 
-// Replay counts first, and sends when it is told to.
+// Replay counts first. It sends only after the partner confirms.
 await visit(partner, subscription);
 await load(partner, `main a[href='${subscription}/replay']`);
 await partner.fill("#from", "2026-01-01T00:00");

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,4 +120,50 @@ func TestSharesExpire(t *testing.T) {
 			t.Errorf("%d links are stored", n)
 		}
 	})
+}
+
+// Links and sessions of the portal, and links to deliveries, live as long when the wall clock jumps.
+func TestLinksMoveWithTheClock(t *testing.T) {
+	for _, jump := range []time.Duration{30 * 24 * time.Hour, -30 * 24 * time.Hour} {
+		t.Run(jump.String(), func(t *testing.T) {
+			var skew atomic.Int64
+			s, err := Open(t.Context(), Config{Dir: memoryDir(t),
+				Now: func() time.Time { return time.Now().Round(0).Add(time.Duration(skew.Load())) }})
+			must(t, err)
+			defer func() { must(t, s.Close()) }()
+			fillProgram(t, s, "one")
+			sh, code := share(t, s, "one", aDelivery(t, s, "one"))
+			var link webhook.PortalLink
+			var linkCode, secret string
+			mustWrite(t, s, func(w Write) (err error) {
+				if _, linkCode, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}); err != nil {
+					return err
+				}
+				if _, secret, err = w.BeginPortalSession(linkCode, "", "", ""); err != nil {
+					return err
+				}
+				link, linkCode, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead})
+				return err
+			})
+			skew.Store(int64(jump))
+			must(t, s.writer.do(func(*tx) error { return nil }))
+			wantShared(t, s, code, true)
+			_, moved, _, err := s.Deliveries().Shared(t.Context(), code)
+			must(t, err)
+			movedLink, open, err := s.Portal().Link(t.Context(), linkCode)
+			if err != nil || !open {
+				t.Errorf("the link to the portal is open: %v, %v", open, err)
+			}
+			_, open, err = s.Portal().Session(t.Context(), secret)
+			if err != nil || !open {
+				t.Errorf("the session of the portal is open: %v, %v", open, err)
+			}
+			for name, by := range map[string]time.Duration{"share": moved.ExpiresAt.Sub(sh.ExpiresAt),
+				"link": movedLink.ExpiresAt.Sub(link.ExpiresAt)} {
+				if (by - jump).Abs() > time.Second {
+					t.Errorf("the end of the %s moved by %v", name, by)
+				}
+			}
+		})
+	}
 }

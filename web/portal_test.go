@@ -459,3 +459,32 @@ func TestErrorsOfStrangers(t *testing.T) {
 		got.hasNot(t, "Search its log")
 	}
 }
+
+// A partner does not learn which admin created a subscription, nor how long the phases of an
+// attempt took.
+func TestPortalHidesOperators(t *testing.T) {
+	w := testWeb(t, nil)
+	admin := visit(t, w)
+	admin.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	l.publish("content_published", `"one"`)
+	c := l.form()
+	l.end(c, answerOf500("", ""))
+	var made webhook.Subscription
+	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		url := "https://second.example.com"
+		made, _, err = sw.CreateSubscription("acme", store.AdminUser(testAdmin), &webhook.SubscriptionFields{URL: &url,
+			Events: &[]string{"content_updated"}}, 0)
+		return err
+	}))
+	partner := enter(t, w, "acme", webhook.PortalWrite)
+	for path, hidden := range map[string][]string{
+		subscriptionPath(made.ID): {testAdmin},
+		deliveryPath(c.ID):        {`class="split"`, "took-dns"},
+	} {
+		admin.do("GET", path).want(t, 200, hidden[0])
+		got := partner.do("GET", portalBase+path)
+		got.want(t, 200, "Details")
+		got.hasNot(t, hidden...)
+	}
+}

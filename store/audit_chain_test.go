@@ -119,6 +119,39 @@ func admin(t *testing.T, s *Store, email string) (webhook.Admin, error) {
 	return a, err
 }
 
+// auditTamper changes the audit log.
+type auditTamper struct {
+	t       *testing.T
+	s       *Store
+	changes int
+}
+
+// try makes a change and expects the entry to be named. The change is verified in its
+// transaction, so that it need not be undone.
+func (a *auditTamper) try(num int64, what, query string, args ...any) {
+	a.t.Helper()
+	a.changes++
+	rollback := errors.New("roll back")
+	err := a.s.writer.do(func(tx *tx) error {
+		if err := tx.Exec(query, args...); err != nil {
+			return err
+		}
+		var v webhook.AuditVerifier
+		err := eachAuditOf(tx, v.Add)
+		if err == nil {
+			_, err = v.End()
+		}
+		var fault *webhook.AuditFault
+		if !errors.As(err, &fault) || fault.Num != num {
+			a.t.Errorf("%s: got %v, want a fault of entry %d", what, err, num)
+		}
+		return rollback
+	})
+	if !errors.Is(err, rollback) {
+		a.t.Fatalf("%s: %v", what, err)
+	}
+}
+
 // TestAuditTampering checks that a change of one byte in any column of any entry is found,
 // also in columns that are added later.
 func TestAuditTampering(t *testing.T) {
@@ -131,32 +164,8 @@ func TestAuditTampering(t *testing.T) {
 		columns = append(columns, name)
 		return err
 	}))
-	changes := 0
-	// try makes a change and expects the entry to be named.
-	try := func(num int64, what, query string, args ...any) {
-		t.Helper()
-		changes++
-		rollback := errors.New("roll back")
-		// The change is verified in its transaction, so that it need not be undone.
-		err := s.writer.do(func(tx *tx) error {
-			if err := tx.Exec(query, args...); err != nil {
-				return err
-			}
-			var v webhook.AuditVerifier
-			err := eachAuditOf(tx, v.Add)
-			if err == nil {
-				_, err = v.End()
-			}
-			var fault *webhook.AuditFault
-			if !errors.As(err, &fault) || fault.Num != num {
-				t.Errorf("%s: got %v, want a fault of entry %d", what, err, num)
-			}
-			return rollback
-		})
-		if !errors.Is(err, rollback) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	tamper := auditTamper{t: t, s: s}
+	try := tamper.try
 	for num := int64(1); num <= 6; num++ {
 		for _, column := range columns {
 			var value any
@@ -213,11 +222,11 @@ func TestAuditTampering(t *testing.T) {
 	try(1, "an entry without its salt", "UPDATE audit SET salt = x'' WHERE num = 1")
 	try(1, "an erased entry of a program that exists", "UPDATE audit SET salt = x'', admin = '', address = '', detail = '' WHERE num = 1")
 	try(4, "an erased entry of no program", "UPDATE audit SET salt = x'', admin = '', address = '', detail = '' WHERE num = 4")
-	if changes < 1000 {
-		t.Errorf("only %d changes were tried", changes)
+	if tamper.changes < 1000 {
+		t.Errorf("only %d changes were tried", tamper.changes)
 	}
 	verifyAudit(t, s)
-	t.Logf("%d changes", changes)
+	t.Logf("%d changes", tamper.changes)
 }
 
 // eachAuditOf is [Audit.Each] in a write.

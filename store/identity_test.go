@@ -86,18 +86,23 @@ func TestAdmitIdentity(t *testing.T) {
 	}
 	refused(cy, "no valid email address")
 
-	// Without a role the sessions end, of this admin only.
-	err = write(func(w Write) error {
+	moved.Role = ""
+	checkRefusedIdentity(t, s, moved, id, owner.ID, hash)
+}
+
+// checkRefusedIdentity checks that without a role the sessions end, of this admin only.
+func checkRefusedIdentity(t *testing.T, s *Store, identity webhook.Identity, id, owner string, hash webhook.PasswordHash) {
+	t.Helper()
+	err := s.Write(t.Context(), func(w Write) error {
 		for _, one := range []struct {
 			id   string
 			hash webhook.PasswordHash
-		}{{id, ""}, {owner.ID, hash}} {
+		}{{id, ""}, {owner, hash}} {
 			if _, _, err := w.CreateSession(one.id, one.hash, "", "", ""); err != nil {
 				return err
 			}
 		}
-		moved.Role = ""
-		found, ended, known, err := w.RefuseIdentity(moved)
+		found, ended, known, err := w.RefuseIdentity(identity)
 		if err == nil && (!known || ended != 1 || found.ID != id) {
 			t.Errorf("got %+v, %d, %v", found, ended, known)
 		}
@@ -106,7 +111,7 @@ func TestAdmitIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, err := s.Sessions().List(t.Context(), owner.ID); err != nil || len(all) != 1 {
+	if all, err := s.Sessions().List(t.Context(), owner); err != nil || len(all) != 1 {
 		t.Errorf("got %v, %v", all, err)
 	}
 }

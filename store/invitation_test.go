@@ -60,45 +60,55 @@ func TestRoles(t *testing.T) {
 	})
 }
 
+// invitations makes and accepts invitations.
+type invitations struct {
+	t *testing.T
+	s *Store
+}
+
+func (c invitations) invite(owner webhook.Admin, email string, role webhook.Role) (in webhook.Invitation, code string, err error) {
+	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
+		in, code, err = w.CreateInvitation(owner.ID, email, role)
+		return err
+	})
+	return in, code, err
+}
+
+func (c invitations) isOpen(code string) bool {
+	c.t.Helper()
+	_, ok, err := c.s.Admins().Invitation(c.t.Context(), code)
+	must(c.t, err)
+	return ok
+}
+
+func (c invitations) accept(code string) (a webhook.Admin, err error) {
+	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
+		a, _, err = w.AcceptInvitation(code, hashOf("abc"))
+		return err
+	})
+	return a, err
+}
+
 // An invitation creates one admin with its address and role. Its link is invalid
 // once it is accepted, and in every other case in which it ends.
 func TestInvitations(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
-	invite := func(owner webhook.Admin, email string, role webhook.Role) (in webhook.Invitation, code string, err error) {
-		err = s.Write(t.Context(), func(w Write) (err error) {
-			in, code, err = w.CreateInvitation(owner.ID, email, role)
-			return err
-		})
-		return in, code, err
-	}
-	isOpen := func(code string) bool {
-		t.Helper()
-		_, ok, err := s.Admins().Invitation(t.Context(), code)
-		must(t, err)
-		return ok
-	}
-	accept := func(code string) (a webhook.Admin, err error) {
-		err = s.Write(t.Context(), func(w Write) (err error) {
-			a, _, err = w.AcceptInvitation(code, hashOf("abc"))
-			return err
-		})
-		return a, err
-	}
+	c := invitations{t, s}
 	for email, want := range map[string]webhook.Code{"bo@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid} {
-		_, _, err := invite(ana, email, webhook.RoleViewer)
+		_, _, err := c.invite(ana, email, webhook.RoleViewer)
 		wantMistake(t, err, want)
 	}
-	_, _, err := invite(ana, "cy@example.com", "root")
+	_, _, err := c.invite(ana, "cy@example.com", "root")
 	wantMistake(t, err, webhook.CodeInvalid)
 
-	_, replaced, err := invite(ana, "cy@example.com", webhook.RoleOwner)
+	_, replaced, err := c.invite(ana, "cy@example.com", webhook.RoleOwner)
 	must(t, err)
-	in, code, err := invite(bo, "cy@example.com", webhook.RoleOperator)
+	in, code, err := c.invite(bo, "cy@example.com", webhook.RoleOperator)
 	must(t, err)
 	got, ok, err := s.Admins().Invitation(t.Context(), code)
 	in.InvitedBy = bo.Email
-	if err != nil || !ok || got != in || isOpen(replaced) || isOpen("") || len(code) != 43 {
+	if err != nil || !ok || got != in || c.isOpen(replaced) || c.isOpen("") || len(code) != 43 {
 		t.Errorf("got %+v, %v, %v; want %+v, and the first one to be replaced", got, ok, err, in)
 	}
 	all, err := s.Admins().Invitations(t.Context())
@@ -106,27 +116,37 @@ func TestInvitations(t *testing.T) {
 		t.Errorf("the list: got %+v, %v", all, err)
 	}
 	for _, wrong := range []string{replaced, "", "x"} {
-		_, err := accept(wrong)
+		_, err := c.accept(wrong)
 		wantMistake(t, err, webhook.CodeNotFound)
 	}
-	cy, err := accept(code)
+	cy, err := c.accept(code)
 	if err != nil || cy.Email != "cy@example.com" || cy.Role != webhook.RoleOperator {
 		t.Errorf("the admin: got %+v, %v", cy, err)
 	}
-	_, err = accept(code)
+	_, err = c.accept(code)
 	wantMistake(t, err, webhook.CodeNotFound)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, err := w.RevokeInvitation(in.ID)
+		return err
+	}), webhook.CodeNotFound)
+}
 
+// An invitation ends when it is revoked, with the role of its owner, and when its address is taken.
+func TestInvitationEnds(t *testing.T) {
+	s := open(t)
+	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
+	c := invitations{t, s}
 	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w Write) error) {
 		t.Helper()
-		in, code, err := invite(owner, "di@example.com", webhook.RoleOwner)
+		in, code, err := c.invite(owner, "di@example.com", webhook.RoleOwner)
 		must(t, err)
-		if !isOpen(code) {
+		if !c.isOpen(code) {
 			t.Errorf("%s: not open at first", about)
 		}
 		mustWrite(t, s, func(w Write) error { return end(in, w) })
-		_, err = accept(code)
+		_, err = c.accept(code)
 		wantMistake(t, err, webhook.CodeNotFound)
-		if isOpen(code) {
+		if c.isOpen(code) {
 			t.Errorf("%s: still open", about)
 		}
 	}
@@ -147,10 +167,6 @@ func TestInvitations(t *testing.T) {
 		_, err := w.CreateAdmin(in.Email, webhook.RoleViewer, hashOf("abc"))
 		return err
 	})
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.RevokeInvitation(in.ID)
-		return err
-	}), webhook.CodeNotFound)
 }
 
 // Admins from before roles existed are owners.

@@ -782,81 +782,87 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// Plans of several queries.
+const (
+	planOfSubscription = "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
+	planByCompletion   = "SEARCH d USING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)"
+)
+
+// listPlans are the queries of lists.
+var listPlans = []struct {
+	query  statement
+	search string // how the first table is read
+	sorts  string // what is sorted
+}{
+	{deliveriesOfAll.up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{deliveriesOfAll.down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{deliveriesOfOne.up, planOfSubscription, ""},
+	{deliveriesOfOne.down, planOfSubscription, ""},
+	{deliveriesByStatus.up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByStatus.down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByResponse.down,
+		"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
+	{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
+	{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesCompleted[false].up, planByCompletion, ""},
+	{deliveriesCompleted[false].down, planByCompletion, "LAST TERM OF ORDER BY"},
+	{deliveriesCompleted[true].up, planByCompletion, "LAST TERM OF ORDER BY"},
+	{deliveriesCompleted[true].down, planByCompletion, ""},
+	{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", ""},
+	{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", ""},
+	{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)", ""},
+	{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByResponse.set,
+		"SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
+	{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
+	{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", ""},
+	{deliveriesDue.set,
+		"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", ""},
+
+	{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
+	{allByTrouble.up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
+	{allByResponse.down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", ""},
+	{allByError.down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", ""},
+	{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", ""},
+	{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", ""},
+	{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", ""},
+	{allByBulkRun.down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", ""},
+	{allByID.down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", ""},
+	{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", ""},
+	{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", ""},
+	{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", ""},
+	{allDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", ""},
+	{allByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_answer (response_status>?)", ""},
+	{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", ""},
+	{selectSubscriptionPrograms, "SEARCH s USING PRIMARY KEY (id=?)", "DISTINCT"},
+
+	{eventsBySeq.up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
+	{eventsBySeq.down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
+	{eventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
+	{eventsByID.down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
+
+	{allEvents.down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{allEventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
+	{auditAll.up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", ""},
+	{auditByActor.up, "SEARCH a USING INDEX audit_by_actor (actor=? AND num>? AND num<?)", ""},
+	{auditByProgram.up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", ""},
+	{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", ""},
+
+	{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+		""},
+	{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+		"ORDER BY"},
+	{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", ""},
+}
+
 // Every query of a list finds its rows by the intended index, in order, and sorts only bounded
 // sets: a page, a set, the rows of one millisecond, or the subscriptions of one program.
 func TestListPlans(t *testing.T) {
 	s := open(t)
 	known := knownParameters()
-	bySub := "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
-	byCompletion := "SEARCH d USING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)"
-	none := ""
-	for _, tt := range []struct {
-		query  statement
-		search string // how the first table is read
-		sorts  string // what is sorted
-	}{
-		{deliveriesOfAll.up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{deliveriesOfAll.down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{deliveriesOfOne.up, bySub, none},
-		{deliveriesOfOne.down, bySub, none},
-		{deliveriesByStatus.up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByStatus.down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByResponse.down,
-			"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
-		{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
-		{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesCompleted[false].up, byCompletion, none},
-		{deliveriesCompleted[false].down, byCompletion, "LAST TERM OF ORDER BY"},
-		{deliveriesCompleted[true].up, byCompletion, "LAST TERM OF ORDER BY"},
-		{deliveriesCompleted[true].down, byCompletion, none},
-		{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", none},
-		{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", none},
-		{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)", none},
-		{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesByResponse.set,
-			"SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", none},
-		{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", none},
-		{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", none},
-		{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", none},
-		{deliveriesDue.set,
-			"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", none},
-
-		{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
-		{allByTrouble.up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", none},
-		{allByResponse.down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", none},
-		{allByError.down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", none},
-		{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", none},
-		{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", none},
-		{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", none},
-		{allByBulkRun.down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", none},
-		{allByID.down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", none},
-		{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", none},
-		{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", none},
-		{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", none},
-		{allDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", none},
-		{allByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_answer (response_status>?)", none},
-		{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", none},
-		{selectSubscriptionPrograms, "SEARCH s USING PRIMARY KEY (id=?)", "DISTINCT"},
-
-		{eventsBySeq.up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
-		{eventsBySeq.down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", none},
-		{eventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
-		{eventsByID.down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
-
-		{allEvents.down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{allEventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", none},
-		{auditAll.up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", none},
-		{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", none},
-		{auditByActor.up, "SEARCH a USING INDEX audit_by_actor (actor=? AND num>? AND num<?)", none},
-		{auditByProgram.up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", none},
-		{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", none},
-
-		{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
-			none},
-		{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
-			"ORDER BY"},
-		{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", none},
-	} {
+	for _, tt := range listPlans {
 		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
 		for _, name := range tt.query.names {
 			if !known[name] {

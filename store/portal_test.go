@@ -135,11 +135,10 @@ func TestPortalLinkOnce(t *testing.T) {
 	}
 }
 
-// What a link needs, and when links and sessions end.
-func TestPortalAccess(t *testing.T) {
+// What a link needs.
+func TestPortalLinkRefused(t *testing.T) {
 	s := open(t)
 	ensure(t, s, "acme")
-	ensure(t, s, "other")
 	now := s.clock.now()
 	for _, tt := range []struct {
 		n    webhook.NewPortalLink
@@ -156,6 +155,13 @@ func TestPortalAccess(t *testing.T) {
 			return err
 		}), tt.want)
 	}
+}
+
+// When links and sessions end.
+func TestPortalAccess(t *testing.T) {
+	s := open(t)
+	ensure(t, s, "acme")
+	ensure(t, s, "other")
 	begin := func(program, replaced string) string {
 		t.Helper()
 		_, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: program, Role: webhook.PortalRead})

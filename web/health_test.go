@@ -211,18 +211,13 @@ func TestHealthShowsTheStore(t *testing.T) {
 
 		// With a retention of three hours, deliveries that wait for their next attempt expire
 		// first. Then waiting events in the log are lost.
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Retain(ctx, store.Retention{All: 3 * time.Hour}) }()
+		stop := retain(t, s, 3*time.Hour)
 		time.Sleep(2 * time.Hour)
 		wants(">expired<", "Its events became older than the retention period before they could be delivered.")
 		time.Sleep(4 * time.Hour)
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Hour)
 		stop()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
 		wants("Lost events", "2 events of 1 subscription", "Events lost")
 
 		if _, err := s.Subscriptions().Update(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
@@ -235,6 +230,20 @@ func TestHealthShowsTheStore(t *testing.T) {
 			t.Error("what is over and done with is not folded away")
 		}
 	})
+}
+
+// retain removes what is older than the retention period, until the result is called.
+func retain(t *testing.T, s *store.Store, all time.Duration) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Retain(ctx, store.Retention{All: all}) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // overviewOf returns the overview in a new session.

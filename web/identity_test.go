@@ -143,24 +143,25 @@ func TestIdentityCookie(t *testing.T) {
 	}
 }
 
-// TestIdentityAttacks checks that no wrong response signs anyone in or creates anything.
-func TestIdentityAttacks(t *testing.T) {
+// identityAttack is a wrong response of a provider.
+type identityAttack struct {
+	name   string
+	rogue  func(*rogue)             // before the flow begins
+	query  func(*rogue, url.Values) // of the response
+	late   func(*rogue)             // before the response is sent
+	status int
+	text   string
+}
+
+func identityAttacks() []identityAttack {
 	const unverified, refused = "could not be verified", "did not sign you in"
-	type test struct {
-		name   string
-		rogue  func(*rogue)             // before the flow begins
-		query  func(*rogue, url.Values) // of the response
-		late   func(*rogue)             // before the response is sent
-		status int
-		text   string
-	}
 	claim := func(name string, value any) func(*rogue) {
 		return func(p *rogue) { p.claims[name] = value }
 	}
 	set := func(name, value string) func(*rogue, url.Values) {
 		return func(_ *rogue, q url.Values) { q.Set(name, value) }
 	}
-	for _, tt := range []test{
+	return []identityAttack{
 		{name: "wrong nonce", rogue: claim("nonce", "another"), status: 401, text: unverified},
 		{name: "no nonce", rogue: claim("nonce", nil), status: 401, text: unverified},
 		{name: "wrong state", query: set("state", strings.Repeat("A", 43)), status: 400, text: "started in another browser"},
@@ -210,7 +211,12 @@ func TestIdentityAttacks(t *testing.T) {
 		}, status: 403, text: "has not verified the address"},
 		{name: "verified email of the last owner, with a lower role", rogue: claim("email", testAdmin), status: 403,
 			text: "last owner with a password"},
-	} {
+	}
+}
+
+// TestIdentityAttacks checks that no wrong response signs anyone in or creates anything.
+func TestIdentityAttacks(t *testing.T) {
+	for _, tt := range identityAttacks() {
 		t.Run(tt.name, func(t *testing.T) {
 			p, log := newRogue(t), new(bytes.Buffer)
 			w := withProvider(t, p, log)

@@ -56,7 +56,8 @@ func furnish(t *testing.T) *furnished {
 	var run webhook.BulkRun
 	var channel webhook.AlertChannel
 	var invited webhook.Invitation
-	var code string
+	var link webhook.Share
+	var code, shared string
 	from := time.Now().Add(-time.Hour)
 	replay, err = w.store.Replays().Create(t.Context(), "acme", l.sub.ID, &webhook.ReplayFields{From: from, Only: webhook.ReplayAll})
 	must(t, err)
@@ -73,11 +74,9 @@ func furnish(t *testing.T) *furnished {
 			return err
 		}
 		invited, code, err = sw.CreateInvitation(f.owner.ID, "cy@example.com", webhook.RoleViewer)
-		return err
-	}))
-	var link webhook.Share
-	var shared string
-	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
+		if err != nil {
+			return err
+		}
 		link, shared, err = sw.Share("acme", failed.ID)
 		return err
 	}))

@@ -197,22 +197,7 @@ func TestProgramMoved(t *testing.T) {
 		t.Error("the export is not encrypted")
 	}
 
-	// Erase it where it was.
-	out, err := p.in.Command("program", "delete", "acme", "--data", p.in.Data)
-	if err != nil || !strings.Contains(out, "its tokens are invalid") || !strings.Contains(out, "There is no replica. Backups, and copies") {
-		t.Fatalf("delete: %v\n%s", err, out)
-	}
-	status, err := p.in.Call(t.Context(), p.token, "GET", p.in.URL()+"/v2/events", nil, nil)
-	if err != nil || status != http.StatusUnauthorized {
-		t.Errorf("with a token of the program: %d, %v", status, err)
-	}
-	harness.WaitFor(t, "the end of the erasure", func() bool {
-		out, err := p.in.Command("token", "create", "--data", p.in.Data, "--program", "acme", "--user", "u", "--scope", "events.read")
-		if err != nil && !strings.Contains(out, "is being erased") {
-			t.Fatalf("token create: %v\n%s", err, out)
-		}
-		return err == nil
-	})
+	eraseAtSource(t, p)
 
 	in := harness.NewInstance(t, binary, t.TempDir(), "--log-level", "warn", "--batch-size", "5", "--rejecting-after", "0")
 	process := in.MustStart()
@@ -244,7 +229,7 @@ func TestProgramMoved(t *testing.T) {
 		t.Errorf("a refused import added tokens: %v %s", err, tokens)
 	}
 
-	out, err = p.importInto(in, p.file, p.passphrase)
+	out, err := p.importInto(in, p.file, p.passphrase)
 	if err != nil || !strings.Contains(out, "Imported program acme as of ") || !strings.Contains(out, ": 2 subscriptions, 40 events, ") {
 		t.Fatalf("import: %v\n%s", err, out)
 	}
@@ -276,6 +261,26 @@ func TestProgramMoved(t *testing.T) {
 	if err != nil || !strings.Contains(out, "Erased program acme.") {
 		t.Fatalf("delete without a server: %v\n%s", err, out)
 	}
+}
+
+// eraseAtSource erases the program where it was exported.
+func eraseAtSource(t *testing.T, p *exportedProgram) {
+	t.Helper()
+	out, err := p.in.Command("program", "delete", "acme", "--data", p.in.Data)
+	if err != nil || !strings.Contains(out, "its tokens are invalid") || !strings.Contains(out, "There is no replica. Backups, and copies") {
+		t.Fatalf("delete: %v\n%s", err, out)
+	}
+	status, err := p.in.Call(t.Context(), p.token, "GET", p.in.URL()+"/v2/events", nil, nil)
+	if err != nil || status != http.StatusUnauthorized {
+		t.Errorf("with a token of the program: %d, %v", status, err)
+	}
+	harness.WaitFor(t, "the end of the erasure", func() bool {
+		out, err := p.in.Command("token", "create", "--data", p.in.Data, "--program", "acme", "--user", "u", "--scope", "events.read")
+		if err != nil && !strings.Contains(out, "is being erased") {
+			t.Fatalf("token create: %v\n%s", err, out)
+		}
+		return err == nil
+	})
 }
 
 // TestProgramKilled kills the service in the middle of imports and erasures. An interrupted

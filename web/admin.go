@@ -103,7 +103,7 @@ func adminPath(id string) string { return "/admins/" + url.PathEscape(id) }
 var roleMeanings = map[webhook.Role]string{
 	webhook.RoleViewer:   "Sees everything but secrets, and changes nothing.",
 	webhook.RoleOperator: "Everything a viewer can do, plus manage subscriptions, deliveries, events and replays.",
-	webhook.RoleOwner: "Everything an operator can do, plus manage tokens, alert channels and admins, " +
+	webhook.RoleOwner: "Everything an operator can do, plus manage programs, portal links, tokens, alert channels and admins, " +
 		"and resume deliveries after a restore.",
 }
 

@@ -131,6 +131,14 @@ func subjectPath(e *webhook.AuditEntry) string {
 		default:
 			return adminPath(e.SubjectID)
 		}
+	case "program":
+		if e.Action != webhook.ActionProgramDelete {
+			return programPath(e.SubjectID)
+		}
+	case "event_type":
+		if e.Action != webhook.ActionEventTypeDelete {
+			return eventTypePath(e.SubjectID)
+		}
 	case "alert_channel":
 		if e.Action != webhook.ActionAlertChannelDelete {
 			return channelPath(e.SubjectID)

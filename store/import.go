@@ -44,6 +44,13 @@ func (s Programs) ImportRoom(bytes int64) error { return s.roomFor(importCopies 
 // importPause is the pause after a step of an import, in multiples of the step.
 const importPause = 2
 
+// While the program of an import is frozen, commits must be few. frozenTime is the target duration
+// of a step then, and maxFrozen the maximum of its records.
+const (
+	frozenTime = 20 * time.Millisecond
+	maxFrozen  = 4096
+)
+
 // Import adds a program in small steps. Nothing of it is visible or sent until the last step,
 // which also runs the functions. If it fails, or the process ends, what it has added is erased.
 // The error is a *webhook.Error if the program exists, and wraps [ErrUnusable] if the database
@@ -94,7 +101,7 @@ func (s Programs) importer(ctx context.Context, x *ProgramImport) *importer {
 	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, retry: x.Retry,
 		subscriptions: make(map[int64]int64), runs: make(map[int64]int64)}
 	if x.Idle {
-		im.pause = -1
+		im.pause, im.long = -1, true
 	}
 	return im
 }

@@ -51,7 +51,8 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
-	r.im.moving = true
+	// The longer it takes, the more changes there are to transfer while the program is frozen.
+	r.im.moving, r.im.pause = true, 1
 	if err := r.im.open(db, x.Key); err != nil {
 		return nil, err
 	}
@@ -136,7 +137,7 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	im, id := r.im, r.im.programID
-	im.ctx, im.pause = ctx, -1
+	im.ctx, im.pause, im.long = ctx, -1, true
 	im.firstLast, im.firstBase = r.last, im.deliveries
 	im.deliveries, im.events, im.incidents, im.done.Subscriptions = 0, 0, 0, 0
 	if err := im.open(db, x.Key); err != nil {

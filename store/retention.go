@@ -156,8 +156,9 @@ type sweep struct {
 	edge int64 // older records are removed
 	// delivered is the edge for successful deliveries, if it is later.
 	delivered int64
-	step      int // records in the next step
-	pause     int // after a step, in multiples of it; 0 for sweepRest, negative for none
+	step      int  // records in the next step
+	pause     int  // after a step, in multiples of it; 0 for sweepRest, negative for none
+	long      bool // steps are longer than sweepTime, see frozenTime
 	swept     Swept
 
 	longest time.Duration // longest step
@@ -180,11 +181,15 @@ func (w *sweep) write(fn func(*tx) error) error {
 	if w.s.afterStep != nil {
 		w.s.afterStep()
 	}
+	limit, most := sweepTime, maxSweep
+	if w.long {
+		limit, most = frozenTime, maxFrozen
+	}
 	switch {
-	case took > sweepTime:
+	case took > limit:
 		w.step = max(w.step/2, 1)
-	case took < sweepTime/3:
-		w.step = min(w.step*2, maxSweep)
+	case took < limit/3:
+		w.step = min(w.step*2, most)
 	}
 	pause := w.pause
 	if pause == 0 {

@@ -122,7 +122,7 @@ func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error 
 // only if the holder does not renew the lease.
 func TestLeaseClocks(t *testing.T) {
 	t.Parallel()
-	const ttl = 400 * time.Millisecond
+	const ttl = 1200 * time.Millisecond // a third of it is the timeout of a request
 	for _, clock := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
 		b := newBucket(t)
 		write := func(generation, writes int) {

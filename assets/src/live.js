@@ -62,8 +62,9 @@ if (bar) {
     }, performance.now() - saidAt > 15_000 ? 2000 : 15_000);
   }
 
-  // replace applies the waiting replacements that are not blocked.
+  // replace applies the waiting replacements that are not blocked, and announces them.
   function replace() {
+    const before = held.size;
     for (const [id, e] of held) {
       const there = document.getElementById(id);
       if (there && (paused || there.contains(document.activeElement))) continue;
@@ -73,6 +74,7 @@ if (bar) {
       if (was && is) is.checked = was.checked;
       there.replaceWith(e);
     }
+    if (held.size < before) announce();
   }
 
   const timeOf = (row) => row.querySelector(".w-age time")?.dateTime ?? "";

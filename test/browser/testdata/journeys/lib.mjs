@@ -70,6 +70,7 @@ export async function newPage(options = {}, expected = []) {
   }
   const page = await context.newPage();
   const recordError = (text) => {
+    if (text.includes("(chrome-error://")) return; // in the browser's own page, for example of a blocked frame
     if (!expected.some((e) => text.includes(e))) pageErrors.push(`${page.url()}: ${text}`);
   };
   // A page's own polling may fail, for example while the service restarts.

@@ -155,7 +155,11 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 		}
 		p.in.Publish(p.token, map[string]any{"events": some})
 	}
-	harness.WaitFor(t, "all deliveries", func() bool { return p.good.events() >= events && p.bad.events() >= events && p.idle() })
+	arrived := func() int { return p.good.events() + p.bad.events() }
+	for n := arrived(); p.good.events() < events || p.bad.events() < events; n = arrived() { // as long as some arrive
+		harness.WaitFor(t, "another delivery", func() bool { return arrived() > n })
+	}
+	harness.WaitFor(t, "the end of all deliveries", p.idle)
 	p.before = lists(t, p.in, p.token)
 	out, err := p.in.Command("program", "export", "acme", p.file, "--data", p.in.Data, "--passphrase-file", p.passphrase)
 	if err != nil || !strings.Contains(out, "The export needs up to ") || !strings.Contains(out, "Created "+p.file+": program acme as of") {

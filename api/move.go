@@ -16,6 +16,7 @@ import (
 type MoveTarget interface {
 	State(ctx context.Context, programID string) (webhook.MoveState, error)
 	First(ctx context.Context, programID, moveID string, body io.Reader) error
+	Changes(ctx context.Context, programID, moveID string, body io.Reader) error
 	Rest(ctx context.Context, programID, moveID string, body io.Reader, actor webhook.AuditEntry) (store.Imported, error)
 	Activate(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
 	Abort(ctx context.Context, programID, moveID string) error
@@ -57,30 +58,28 @@ func (req *request) upload() (io.Reader, error) {
 	return stream{req}, nil
 }
 
-func (h moveHandlers) first(req *request) (answer, error) {
-	programID, moveID, err := h.ids(req)
-	if err != nil {
-		return answer{}, err
-	}
-	body, err := req.upload()
-	if err == nil {
-		err = h.api.moves.First(req.http.Context(), programID, moveID, body)
-	}
-	if err != nil {
-		return answer{}, err
-	}
-	req.unread = false
-	return h.read(req)
+func (h moveHandlers) first(req *request) (answer, error) { return h.receive(req, h.api.moves.First) }
+func (h moveHandlers) changes(req *request) (answer, error) {
+	return h.receive(req, h.api.moves.Changes)
 }
 
 func (h moveHandlers) rest(req *request) (answer, error) {
+	return h.receive(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
+		_, err := h.api.moves.Rest(ctx, programID, moveID, body, req.actor())
+		return err
+	})
+}
+
+// receive passes a part of a program on.
+func (h moveHandlers) receive(req *request,
+	part func(ctx context.Context, programID, moveID string, body io.Reader) error) (answer, error) {
 	programID, moveID, err := h.ids(req)
 	if err != nil {
 		return answer{}, err
 	}
 	body, err := req.upload()
 	if err == nil {
-		_, err = h.api.moves.Rest(req.http.Context(), programID, moveID, body, req.actor())
+		err = part(req.http.Context(), programID, moveID, body)
 	}
 	if err != nil {
 		return answer{}, err

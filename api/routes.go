@@ -130,6 +130,7 @@ func (a *API) platformRoutes() []route {
 		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false, nil},
 		{"GET", programMovePath, platform, nil, none, moves.read, false, nil},
 		{"PUT", moveIDPath, platform, nil, none, moves.first, false, nil},
+		{"PUT", moveIDPath + "/changes", platform, nil, none, moves.changes, false, nil},
 		{"PUT", moveIDPath + "/rest", platform, nil, none, moves.rest, false, nil},
 		{"POST", moveIDPath + "/activate", platform, nil, none, moves.activate, false, nil},
 		{"DELETE", moveIDPath, platform, nil, none, moves.abort, false, nil},

@@ -173,33 +173,42 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 			return fmt.Errorf("%s: %w", table.name, err)
 		}
 	}
-	if _, err := db.ExecContext(ctx, "DROP VIEW export_some"); err != nil {
-		return err
+	drop := []string{"DROP VIEW export_some", "DROP TABLE export_deliveries", "DROP TABLE export_incidents", "DROP TABLE export_runs"}
+	if part != nil {
+		if part.kind != partRest {
+			if err := part.remember(ctx, db, x.ProgramID); err != nil {
+				return err
+			}
+		}
+		drop[0], drop[1] = "DROP TABLE export_some", "DROP VIEW export_deliveries"
 	}
-	for _, m := range exportMaps {
-		if _, err := db.ExecContext(ctx, "DROP TABLE "+m[0]); err != nil {
+	return execAll(ctx, db, drop...)
+}
+
+// execAll executes queries without parameters.
+func execAll(ctx context.Context, db *sql.DB, queries ...string) error {
+	for _, query := range queries {
+		if _, err := db.ExecContext(ctx, query); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// The numbers of the program's records in the copy, which are dense: an import adds the same to
-// all of them. The view export_some has the deliveries that this copy includes.
-var exportMaps = [][2]string{{"export_deliveries", "deliveries"}, {"export_incidents", "incidents"}, {"export_runs", "bulk_runs"}}
-
-// createMaps stores these numbers with those that the records have in src.
+// createMaps creates tables with the numbers of the program's records in the copy, which are
+// dense: an import adds the same to all of them. export_some has the deliveries that this copy
+// includes, the others every number of a record.
 func createMaps(ctx context.Context, db *sql.DB, programID string, part *exportPart) error {
-	for _, m := range exportMaps {
-		if _, err := db.ExecContext(ctx, "CREATE TABLE "+m[0]+
-			" (old INTEGER PRIMARY KEY, new INTEGER NOT NULL, included INTEGER NOT NULL DEFAULT 1)"); err != nil {
+	maps := [][2]string{{"export_deliveries", "deliveries"}, {"export_incidents", "incidents"}, {"export_runs", "bulk_runs"}}
+	if part != nil {
+		if err := part.createMap(ctx, db, programID); err != nil {
 			return err
 		}
-		if m[1] == "deliveries" && part != nil {
-			if err := part.createMap(ctx, db, programID); err != nil {
-				return err
-			}
-			continue
+		maps = maps[1:]
+	}
+	for _, m := range maps {
+		if err := execAll(ctx, db, "CREATE TABLE "+m[0]+" (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)"); err != nil {
+			return err
 		}
 		_, err := db.ExecContext(ctx, "INSERT INTO "+m[0]+" (old, new) SELECT num, row_number() OVER (ORDER BY num) FROM src."+m[1]+
 			" WHERE program_id = ?1 ORDER BY num", programID)
@@ -207,8 +216,10 @@ func createMaps(ctx context.Context, db *sql.DB, programID string, part *exportP
 			return err
 		}
 	}
-	_, err := db.ExecContext(ctx, "CREATE VIEW export_some AS SELECT old, new FROM export_deliveries WHERE included")
-	return err
+	if part != nil {
+		return nil
+	}
+	return execAll(ctx, db, "CREATE VIEW export_some AS SELECT old, new FROM export_deliveries")
 }
 
 // mapped returns the number of a record in the copy, NULL if it is gone.
@@ -230,8 +241,9 @@ type programTable struct {
 	moving map[string]string // replaces other if the program moves
 	// key is the order in which the rows are imported.
 	key string
-	// first and rest are the conditions of the rows in the two parts of a move, "" for none of
-	// them. Only rows that never change are in the first part alone.
+	// first and rest are the conditions of the rows in the first and the last part of a move, ""
+	// for none of them. Parts in between have the rows of both. Only rows that never change are in
+	// one part alone.
 	first, rest string
 }
 
@@ -269,7 +281,8 @@ var programTables = []programTable{
 	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq", rest: everything},
 	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at",
 		first: "t.at < " + statsFrom, rest: "t.at >= " + statsFrom},
-	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id", rest: everything},
+	// Those of the first part, since it has responses that the source may have trimmed since.
+	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id", first: everything},
 	{name: "bulk_runs", from: "src.bulk_runs" + ofTheProgram, other: map[string]string{
 		"num": mapped("runs", "t.num"), "newest": reachedNum("deliveries", "t.newest"), "after_num": reachedNum("deliveries", "t.after_num"),
 	}, key: "num", rest: everything},

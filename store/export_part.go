@@ -7,19 +7,28 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"service/internal/durable"
+	"service/webhook"
 )
 
-// exportPart is one of the two parts in which a program moves. The first has the rows that never
-// change, such as events and completed deliveries, and is made while the program runs. The rest
-// is made while it is frozen. A file remembers what the first part had.
+// exportPart is one of the parts in which a program moves. The first has the rows that never
+// change, such as events and completed deliveries. Later parts have those that came after the part
+// before. The last has everything else, and is made while the program is frozen. A file remembers
+// what the parts before had.
 type exportPart struct {
 	path string
-	rest bool
+	kind partKind
 }
+
+type partKind int
+
+const (
+	partFirst   partKind = iota
+	partChanges          // while the program is used
+	partRest
+)
 
 const (
 	everything = "TRUE"
@@ -27,7 +36,7 @@ const (
 	statsFrom  = "(SELECT stats_from FROM part.part)"
 )
 
-// openPart creates the file of a part.
+// openPart creates the file of the parts.
 func (s *core) openPart() (*exportPart, error) {
 	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".part"))
 	if err != nil {
@@ -42,58 +51,87 @@ func (p *exportPart) close() error { return os.Remove(p.path) }
 // condition returns the condition of the rows of a table that an export has. part is nil for all
 // of them.
 func (p *programTable) condition(part *exportPart) (condition string, ok bool) {
-	condition = everything
 	switch {
 	case part == nil:
-	case part.rest:
-		condition = p.rest
-	default:
-		condition = p.first
+		return everything, true
+	case part.kind == partFirst:
+		return p.first, p.first != ""
+	case part.kind == partRest:
+		return p.rest, p.rest != ""
 	}
-	return condition, condition != ""
+	return p.first + " AND " + p.rest, p.first != "" && p.rest != ""
 }
 
 // statsChange is how long a row of statistics may change.
 const statsChange = 24 * time.Hour
 
-// createMap stores the numbers of the deliveries of this part, and in the rest also those of the
-// first, where those of the open ones are left out. The rest reads only deliveries that are newer
+// createMap gives the new deliveries of the program their numbers in the export, and selects those
+// of this part: completed ones, in the rest also open ones. It reads only deliveries that are new
 // or were open, however many the database has.
 func (part *exportPart) createMap(ctx context.Context, db *sql.DB, programID string) error {
-	queries := []string{
-		"INSERT INTO export_deliveries (old, new, included) SELECT old, new, old IN (SELECT num FROM part.open) FROM part.deliveries",
-		`INSERT INTO export_deliveries (old, new) SELECT num, (SELECT deliveries FROM part.part) + row_number() OVER (ORDER BY num)
-			FROM src.deliveries WHERE num > (SELECT num FROM part.part) AND program_id = ?1 ORDER BY num`,
-	}
-	if !part.rest {
-		queries = []string{
-			"CREATE TABLE part.deliveries (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)",
+	if part.kind == partFirst {
+		err := execAll(ctx, db, "CREATE TABLE part.deliveries (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)",
 			"CREATE TABLE part.open (num INTEGER PRIMARY KEY)",
-			"CREATE TABLE part.keys (token_id TEXT NOT NULL, key TEXT NOT NULL, expires_at INTEGER NOT NULL, PRIMARY KEY (token_id, key)) " +
+			"CREATE TABLE part.keys (token_id TEXT NOT NULL, key TEXT NOT NULL, expires_at INTEGER NOT NULL, PRIMARY KEY (token_id, key)) "+
 				"WITHOUT ROWID",
-			"CREATE TABLE part.part (seq INTEGER NOT NULL, num INTEGER NOT NULL, deliveries INTEGER NOT NULL, stats_from INTEGER NOT NULL)",
-			"INSERT INTO part.deliveries (old, new) SELECT num, row_number() OVER (ORDER BY num) FROM src.deliveries WHERE program_id = ?1 " +
-				"ORDER BY num",
-			"INSERT INTO part.open (num) SELECT num FROM src.deliveries WHERE program_id = ?1 AND completed_at IS NULL",
-			"INSERT INTO part.keys (token_id, key, expires_at) SELECT token_id, key, expires_at FROM src.idempotency_keys " +
-				"WHERE token_id IN (SELECT id FROM src.tokens WHERE program_id = ?1)",
-			"INSERT INTO part.part (seq, num, deliveries, stats_from) SELECT " +
-				"(SELECT coalesce(max(seq), 0) FROM src.events WHERE program_id = ?1), " +
-				"(SELECT coalesce(max(num), 0) FROM src.deliveries), (SELECT count(*) FROM part.deliveries), ?2",
-			"INSERT INTO export_deliveries (old, new, included) SELECT old, new, old NOT IN (SELECT num FROM part.open) FROM part.deliveries",
-		}
-	}
-	values := []any{programID, time.Now().Add(-statsChange).UnixMilli()}
-	for _, query := range queries {
-		used := 0
-		for used < len(values) && strings.Contains(query, fmt.Sprintf("?%d", used+1)) {
-			used++
-		}
-		if _, err := db.ExecContext(ctx, query, values[:used]...); err != nil {
+			"CREATE TABLE part.part (seq INTEGER NOT NULL, num INTEGER NOT NULL, deliveries INTEGER NOT NULL, stats_from INTEGER NOT NULL, "+
+				"created_at INTEGER NOT NULL)",
+			fmt.Sprintf("INSERT INTO part.part (seq, num, deliveries, stats_from, created_at) VALUES (0, 0, 0, %d, 0)",
+				time.Now().Add(-statsChange).UnixMilli()))
+		if err != nil {
 			return err
 		}
+	} else if err := part.checkSame(ctx, db, programID); err != nil {
+		return err
 	}
-	return nil
+	_, err := db.ExecContext(ctx, `INSERT INTO part.deliveries (old, new)
+		SELECT num, (SELECT deliveries FROM part.part) + row_number() OVER (ORDER BY num) FROM src.deliveries
+		WHERE num > (SELECT num FROM part.part) AND program_id = ?1 ORDER BY num`, programID)
+	if err != nil {
+		return err
+	}
+	const completed = " AND t.completed_at IS NOT NULL"
+	which := completed
+	if part.kind == partRest {
+		which = ""
+	}
+	// Records may name a delivery that is gone.
+	return execAll(ctx, db, "CREATE TEMP VIEW export_deliveries AS SELECT m.old, m.new FROM part.deliveries m "+
+		"WHERE EXISTS (SELECT 1 FROM src.deliveries d WHERE d.num = m.old)",
+		"CREATE TABLE export_some (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)",
+		"INSERT INTO export_some (old, new) SELECT m.old, m.new FROM part.open o CROSS JOIN part.deliveries m ON m.old = o.num "+
+			"CROSS JOIN src.deliveries t ON t.num = o.num WHERE TRUE"+which,
+		"INSERT INTO export_some (old, new) SELECT m.old, m.new FROM part.deliveries m CROSS JOIN src.deliveries t ON t.num = m.old "+
+			"WHERE m.old > (SELECT num FROM part.part)"+which+" ORDER BY m.old")
+}
+
+// checkSame returns a *webhook.Error if the program is not that of the first part.
+func (part *exportPart) checkSame(ctx context.Context, db *sql.DB, programID string) error {
+	var same bool
+	const query = "SELECT EXISTS (SELECT 1 FROM src.programs WHERE id = ? AND created_at = (SELECT created_at FROM part.part))"
+	err := db.QueryRowContext(ctx, query, programID).Scan(&same)
+	if err == nil && !same {
+		err = webhook.NewError(webhook.CodeConflict, "The program "+programID+" was erased during the move.")
+	}
+	return err
+}
+
+// remember stores what this part and those before it have, for the next.
+func (part *exportPart) remember(ctx context.Context, db *sql.DB, programID string) error {
+	if err := execAll(ctx, db, "DELETE FROM part.open WHERE num IN (SELECT old FROM export_some)",
+		"INSERT INTO part.open (num) SELECT t.num FROM part.deliveries m CROSS JOIN src.deliveries t ON t.num = m.old "+
+			"WHERE m.old > (SELECT num FROM part.part) AND t.completed_at IS NULL"); err != nil {
+		return err
+	}
+	_, err := db.ExecContext(ctx, "INSERT OR REPLACE INTO part.keys (token_id, key, expires_at) SELECT token_id, key, expires_at "+
+		"FROM src.idempotency_keys t WHERE token_id IN (SELECT id FROM src.tokens WHERE program_id = ?1) AND "+newKeys, programID)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE part.part SET seq = (SELECT coalesce(max(seq), 0) FROM src.events WHERE program_id = ?1), "+
+			"num = (SELECT coalesce(max(num), 0) FROM src.deliveries), "+
+			"deliveries = coalesce((SELECT new FROM part.deliveries ORDER BY old DESC LIMIT 1), 0), "+
+			"created_at = (SELECT created_at FROM src.programs WHERE id = ?1)", programID)
+	}
+	return err
 }
 
 // MoveExport is the export of a program that moves. The caller must call Close.
@@ -117,9 +155,16 @@ func (s Programs) ExportMove(ctx context.Context, programID string, copies int) 
 	return &MoveExport{s, part, programID}, x, nil
 }
 
-// Rest exports everything else of the program, which must be frozen. It reads the database
-// itself, and only what has changed.
-func (m *MoveExport) Rest(ctx context.Context) (*ProgramExport, error) {
+// Changes exports what came since the part before and never changes, while the program is used.
+func (m *MoveExport) Changes(ctx context.Context) (*ProgramExport, error) {
+	return m.live(ctx, partChanges)
+}
+
+// Rest exports everything else of the program, which must be frozen.
+func (m *MoveExport) Rest(ctx context.Context) (*ProgramExport, error) { return m.live(ctx, partRest) }
+
+// live exports a part from the database itself, of which it reads only what has changed.
+func (m *MoveExport) live(ctx context.Context, kind partKind) (*ProgramExport, error) {
 	if err := m.s.writeCounts(); err != nil {
 		return nil, err
 	}
@@ -132,10 +177,9 @@ func (m *MoveExport) Rest(ctx context.Context) (*ProgramExport, error) {
 	if err := m.s.db.Scan(ctx, "PRAGMA user_version", nil, &x.Schema); err != nil {
 		return nil, err
 	}
-	rest := *m.part
-	rest.rest = true
-	return x, m.s.fillExport(ctx, x, filepath.Join(m.s.dir, databaseFile), keys, &rest)
+	part := exportPart{path: m.part.path, kind: kind}
+	return x, m.s.fillExport(ctx, x, filepath.Join(m.s.dir, databaseFile), keys, &part)
 }
 
-// Close removes what was remembered of the first part.
+// Close removes what was remembered of the parts.
 func (m *MoveExport) Close() error { return m.part.close() }

@@ -69,7 +69,9 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 		return y, err
 	}
 	// Retention must not see half of the program.
-	s.sweeping.Lock()
+	if err := s.sweeping.Lock(ctx); err != nil {
+		return y, err
+	}
 	defer s.sweeping.Unlock()
 	if state := s.programStates.get(im.programID); state != nil && state.name == stateErasing {
 		if err := s.eraseAll(ctx, true); err != nil { // what an earlier import left
@@ -117,14 +119,20 @@ type importer struct {
 	done      Imported
 	ids       []string // of the subscriptions
 
-	moving bool // the program arrives in two parts, and may have rows here
-	// Deliveries of the first part: the last number, and what is added to their numbers. The
-	// rest has deliveries with numbers in between that were open.
-	firstLast, firstBase int64
+	moving bool // the program arrives in parts, and may have rows here
 
-	// What is added to the numbers of the export.
-	deliveries, incidents, events int64
-	subscriptions, runs           map[int64]int64 // the numbers of the others
+	deliveries        []numberedPart  // in their order
+	incidents, events int64           // added to the numbers of the export
+	subscriptions     map[int64]int64 // their numbers here
+	runs              map[int64]int64
+}
+
+// numberedPart are the deliveries that the import of a part has reserved numbers for: those with
+// higher numbers than the parts before. Later parts have some of them too, which were open.
+type numberedPart struct {
+	last  int64 // number in the export
+	added int64 // to the numbers of the export
+	here  importedRange
 }
 
 // open sets the export, and reads the id of the program and the dictionaries.
@@ -365,6 +373,11 @@ func (im *importer) read(table *programTable, where string) (*importRows, error)
 // table adds the rows of a table in steps.
 func (im *importer) table(table *programTable) error {
 	where := "TRUE"
+	if table.name == "deliveries" {
+		if err := im.extend(); err != nil {
+			return err
+		}
+	}
 	if of := numberedTable(table.name); of != nil {
 		last, err := im.reserve(table, of)
 		if err != nil {
@@ -416,6 +429,12 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 			// In the write, since a key rotation goes on after those that have begun.
 			values = slices.Clone(row)
 			im.encrypt(table, r, values)
+			if im.moving && table.name == "idempotency_keys" { // that of a part before, whose size is counted
+				const replaced = "DELETE FROM idempotency_keys WHERE token_id = ? AND key = ?"
+				if err := t.Exec(replaced, *r.at(row, "token_id"), *r.at(row, "key")); err != nil {
+					return err
+				}
+			}
 		case "events":
 			values = slices.Clone(row)
 			e := webhook.Event{ID: row[r.column["id"]].(string), JSON: row[r.column["json"]].([]byte)}
@@ -499,9 +518,9 @@ func numberedTable(name string) *numbered {
 // reserve adds the last row of a table, so that no other gets the numbers of those before it. It
 // returns the last number in the export, 0 if there is none.
 func (im *importer) reserve(table *programTable, of *numbered) (last int64, err error) {
-	reserved := int64(0) // numbers that the first part has reserved
-	if of.table == "deliveries" {
-		reserved = im.firstLast
+	reserved := int64(0) // by the parts before
+	if n := len(im.deliveries); n > 0 && of.table == "deliveries" {
+		reserved = im.deliveries[n-1].last
 	}
 	var from, to sql.NullInt64
 	err = im.db.QueryRowContext(im.ctx, fmt.Sprintf("SELECT coalesce(max(%s), 0), min(%s), max(%s) FROM %s WHERE %s > %d",
@@ -513,27 +532,61 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 	if err != nil {
 		return 0, err
 	}
-	base := map[string]*int64{"deliveries": &im.deliveries, "events": &im.events, "incidents": &im.incidents}[of.table]
 	for _, row := range r.all {
 		if err := im.convert(table, r, row); err != nil { // without the base, which is not known yet
 			return 0, err
 		}
 	}
-	return last, im.write(func(t *tx) error {
+	var base int64
+	var added importedRange
+	err = im.write(func(t *tx) error {
 		var newest int64
 		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
 			return err
 		}
-		*base = newest - reserved
-		added := importedRange{of.table, newest + 1, last + *base, from.Int64, to.Int64}
+		base = newest - reserved
+		added = importedRange{of.table, newest + 1, last + base, from.Int64, to.Int64}
 		if err := im.s.addImportedRange(t, added); err != nil {
 			return err
 		}
 		rows := *r
 		rows.all = [][]any{slices.Clone(r.all[0])}
-		rows.add(rows.all[0], of.column, *base)
+		rows.add(rows.all[0], of.column, base)
 		return im.insert(t, table, &rows)
 	})
+	if err == nil {
+		switch of.table {
+		case "deliveries":
+			im.deliveries = append(im.deliveries, numberedPart{last, base, added})
+		case "events":
+			im.events = base
+		case "incidents":
+			im.incidents = base
+		}
+	}
+	return last, err
+}
+
+// extend extends the ranges of the parts before to those of their deliveries that this part has.
+// They were open, and may be older than all others.
+func (im *importer) extend() error {
+	before := int64(0)
+	for i := range im.deliveries {
+		part := &im.deliveries[i]
+		var from sql.NullInt64
+		err := im.db.QueryRowContext(im.ctx, "SELECT min(created_at) FROM deliveries WHERE num > ? AND num <= ?", before, part.last).Scan(&from)
+		if err != nil {
+			return err
+		}
+		if before = part.last; !from.Valid || from.Int64 >= part.here.from {
+			continue
+		}
+		part.here.from = from.Int64
+		if err := im.write(func(t *tx) error { return im.s.addImportedRange(t, part.here) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // convert converts a row to this installation.
@@ -594,10 +647,12 @@ func (im *importer) addDelivery(r *importRows, row []any, column string) {
 
 // delivery returns the number here of a delivery in the export.
 func (im *importer) delivery(num int64) int64 {
-	if num <= im.firstLast {
-		return num + im.firstBase
+	for _, part := range im.deliveries {
+		if num <= part.last {
+			return num + part.added
+		}
 	}
-	return num + im.deliveries
+	return num
 }
 
 // convertProbes converts the numbers of deliveries in a log of probes.

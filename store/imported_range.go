@@ -36,12 +36,19 @@ func (a *importedRanges) of(table string) []importedRange {
 	return ranges
 }
 
+// add adds a range, or extends the one that begins at its first number.
 func (a *importedRanges) add(r importedRange) {
 	var all []importedRange
 	if before := a.current.Load(); before != nil {
 		all = slices.Clone(*before)
 	}
-	all = append(all, r)
+	i := slices.IndexFunc(all, func(old importedRange) bool { return old.table == r.table && old.first == r.first })
+	if i < 0 {
+		all = append(all, r)
+	} else {
+		old := &all[i]
+		old.last, old.from, old.to = max(old.last, r.last), min(old.from, r.from), max(old.to, r.to)
+	}
 	a.current.Store(&all)
 }
 
@@ -56,7 +63,7 @@ func (s *core) openImportedRanges(ctx context.Context) error {
 	})
 }
 
-// addImportedRange records a range in the write that reserves its numbers.
+// addImportedRange records a range in the write that reserves its numbers, or extends one.
 func (s *core) addImportedRange(t *tx, r importedRange) error {
 	t.AfterCommit(func() { s.imported.add(r) })
 	return t.Exec("INSERT INTO imported_ranges (of_table, first, last, from_at, to_at) VALUES (?, ?, ?, ?, ?) "+

@@ -25,6 +25,15 @@ func (m *moveParts) first(t *testing.T) (*MoveExport, *Reception) {
 	return x, r
 }
 
+// changes transfers what has changed since the part before.
+func (m *moveParts) changes(t *testing.T, x *MoveExport, r *Reception) {
+	t.Helper()
+	part, err := x.Changes(t.Context())
+	must(t, err)
+	must(t, r.Add(t.Context(), &ProgramImport{Path: part.Path, Key: part.Key}))
+	must(t, part.Remove())
+}
+
 // freeze begins the move at the source.
 func (m *moveParts) freeze(t *testing.T) {
 	t.Helper()
@@ -61,7 +70,7 @@ func (m *moveParts) activate(t *testing.T) {
 	must(t, m.from.Write(t.Context(), func(w Write) error { return w.ActivatedMove(m.program, m.id) }))
 }
 
-// TestMove moves a program that changes between the two parts, and back. Nothing differs.
+// TestMove moves a program that changes between the parts, and back. Nothing differs.
 func TestMove(t *testing.T) {
 	from, p := exportSource(t)
 	must(t, from.writer.do(func(t *tx) error {
@@ -74,8 +83,9 @@ func TestMove(t *testing.T) {
 	x, r := m.first(t)
 	checkHidden(t, to, p)
 	// The program goes on.
-	publish(t, from, p.id, "content_updated")
 	for _, sub := range p.subscriptions[:2] {
+		m.changes(t, x, r)
+		publish(t, from, p.id, "content_updated")
 		q := queue(t, from, sub.ID)
 		claims := 0
 		for _, kind := range []CreditKind{CreditDue, CreditEvents} {
@@ -94,6 +104,9 @@ func TestMove(t *testing.T) {
 		}
 		t.Logf("%d attempts", claims)
 	}
+	m.changes(t, x, r)
+	m.changes(t, x, r)
+	publish(t, from, p.id, "content_updated")
 	before := describeProgram(t, from, p)
 	m.freeze(t)
 	checkMoving(t, from, p, webhook.ProgramMoving, false)
@@ -103,7 +116,7 @@ func TestMove(t *testing.T) {
 	before.compare(t, describeProgram(t, to, p))
 	checkIntegrity(t, to)
 	checkRanges(t, to)
-	if next := publish(t, to, p.id, "content_updated"); next[0].Seq != int64(len(p.events))+2 {
+	if next := publish(t, to, p.id, "content_updated"); next[0].Seq != int64(len(p.events))+4 {
 		t.Errorf("the log continues with seq %d", next[0].Seq)
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 
 // upsertKeys are the primary keys of the tables whose rows may be here before a part of a move
 // adds them again.
-var upsertKeys = map[string]string{"programs": "id", "subscriptions": "id", "tokens": "id", "idempotency_keys": "token_id, key"}
+var upsertKeys = map[string]string{"programs": "id", "subscriptions": "id", "tokens": "id"}
 
 // upsert returns the clause that replaces a row that is there.
 func (p *programTable) upsert(names []string) string {
@@ -24,22 +23,21 @@ func (p *programTable) upsert(names []string) string {
 	}
 	var set []string
 	for _, name := range names {
-		if !slices.Contains(strings.Split(key, ", "), name) {
+		if name != key {
 			set = append(set, name+" = excluded."+name)
 		}
 	}
 	return " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
 }
 
-// Reception adds a program that moves here, in two parts. Retention waits until it ends, so the
+// Reception adds a program that moves here, in parts. Retention waits until it ends, so the
 // caller must call Close soon.
 type Reception struct {
 	s      Programs
 	im     *importer
 	moveID string
-	back   bool  // the program has moved away from here before
-	done   bool  // it arrived
-	last   int64 // number of the last delivery in the first part
+	back   bool // the program has moved away from here before
+	done   bool // it arrived
 }
 
 // Receive adds the first part of a program. It waits for a retention run. The error is a
@@ -56,7 +54,9 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	if err := r.im.open(db, x.Key); err != nil {
 		return nil, err
 	}
-	s.sweeping.Lock()
+	if err := s.sweeping.Lock(ctx); err != nil {
+		return nil, err
+	}
 	if err := r.first(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -81,9 +81,6 @@ func (r *Reception) first(ctx context.Context) error {
 		return err
 	}
 	if err := im.tables(); err != nil {
-		return err
-	}
-	if err := im.db.QueryRowContext(ctx, "SELECT coalesce(max(num), 0) FROM deliveries").Scan(&r.last); err != nil {
 		return err
 	}
 	return im.count()
@@ -128,41 +125,47 @@ func (r *Reception) begin() error {
 	})
 }
 
-// Complete adds the rest of the program, without pauses because the program is frozen. After it,
-// the program is complete here but not active. The last write also runs the functions.
-func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
+// Add adds a part between the first and the rest, while the program is used.
+func (r *Reception) Add(ctx context.Context, x *ProgramImport) (err error) {
 	db, err := r.s.openExport(ctx, x)
 	if err != nil {
-		return y, err
+		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	im, id := r.im, r.im.programID
-	im.ctx, im.pause, im.long = ctx, -1, true
-	im.firstLast, im.firstBase = r.last, im.deliveries
-	im.deliveries, im.events, im.incidents, im.done.Subscriptions = 0, 0, 0, 0
+	im.ctx, im.events, im.incidents, im.done.Subscriptions = ctx, 0, 0, 0
 	if err := im.open(db, x.Key); err != nil {
-		return y, err
+		return err
 	}
 	if im.programID != id {
-		return y, webhook.NewError(webhook.CodeInvalid, "The two parts are of different programs.")
+		im.programID = id
+		return webhook.NewError(webhook.CodeInvalid, "The parts are of different programs.")
 	}
 	rows, err := im.read(&programTables[0], "TRUE")
 	if err != nil {
-		return y, err
+		return err
 	}
 	if err := im.write(func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
-		return y, err
+		return err
 	}
 	if err := im.tables(); err != nil {
-		return y, err
+		return err
+	}
+	return im.count()
+}
+
+// Complete adds the rest of the program, without pauses because the program is frozen. After it,
+// the program is complete here but not active. The last write also runs the functions.
+func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (Imported, error) {
+	im := r.im
+	im.pause, im.long = -1, true
+	if err := r.Add(ctx, x); err != nil {
+		return Imported{}, err
 	}
 	if err := im.interrupt(); err != nil {
-		return y, err
+		return Imported{}, err
 	}
-	if err := im.count(); err != nil {
-		return y, err
-	}
-	err = r.s.write(ctx, func(w Write) error {
+	err := r.s.write(ctx, func(w Write) error {
 		for _, do := range also {
 			if err := do(w, im.done); err != nil {
 				return err

@@ -149,6 +149,33 @@ func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, er
 	return w, nil
 }
 
+// sweepLock is a lock that a waiting goroutine can give up. It has room for one element, which
+// it has while it is locked.
+type sweepLock chan struct{}
+
+// Lock locks it, unless ctx ends first.
+func (l sweepLock) Lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TryLock locks it if it is not locked.
+func (l sweepLock) TryLock() bool {
+	select {
+	case l <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// Unlock unlocks it.
+func (l sweepLock) Unlock() { <-l }
+
 // sweep is one run of retention.
 type sweep struct {
 	s    *core

@@ -133,7 +133,7 @@ type core struct {
 	programStates programStates
 	imported      importedRanges
 	erasing       sync.Mutex // held while programs are erased
-	sweeping      sync.Mutex // held by retention while it removes records, and by an import
+	sweeping      sweepLock  // held by retention while it removes records, and by an import
 
 	tokens   tokenCache
 	programs programCache
@@ -155,7 +155,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	s := &Store{core: &core{
 		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
-		housekeeping: newHousekeeping(), quotas: defaultQuotas, sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
+		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
 	}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -25,6 +26,10 @@ const (
 	firstNotice, laterNotice = time.Second, 15 * time.Second
 	// Pauses between two requests to activate the program.
 	minRetry, maxRetry = 200 * time.Millisecond, 15 * time.Second
+	// Changes are sent until a part takes less than shortPart, since the program is frozen for about
+	// as long as the next would take, and at most maxParts times.
+	shortPart = 500 * time.Millisecond
+	maxParts  = 8
 )
 
 // Source moves programs to other installations.
@@ -268,6 +273,10 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 		return err
 	}
 	j.say("Copied %s in %s.", webhook.ByteSize(first.Bytes), time.Since(began).Round(time.Millisecond))
+	if err := s.catchUp(ctx, j, x); err != nil {
+		s.abandon(j)
+		return err
+	}
 	frozen := time.Now()
 	freezing, cancel := context.WithDeadlineCause(ctx, frozen.Add(freezeLimit), errFreezeLimit)
 	defer cancel()
@@ -291,6 +300,29 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 	s.Logger.Info("moved a program", "program", j.programID, "move", j.id, "to", j.remote().to.URL, "frozen", took,
 		"duration", time.Since(began).Round(time.Millisecond))
 	j.say("Frozen for %s.", took)
+	return nil
+}
+
+// catchUp sends what has changed while the part before was sent, until that is little or no longer
+// decreases.
+func (s *Source) catchUp(ctx context.Context, j *Job, x *store.MoveExport) error {
+	last := time.Duration(math.MaxInt64)
+	for range maxParts {
+		began := time.Now()
+		changes, err := x.Changes(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.send(ctx, j, "/changes", changes); err != nil {
+			return err
+		}
+		took := time.Since(began)
+		j.say("Copied %s of changes in %s.", webhook.ByteSize(changes.Bytes), took.Round(time.Millisecond))
+		if took < shortPart || took > last/4*3 {
+			return nil
+		}
+		last = took
+	}
 	return nil
 }
 

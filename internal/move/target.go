@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// maxPause is how long the target keeps the first part of a program without a request of the
+// maxPause is how long the target keeps the first parts of a program without a request of the
 // source.
 const maxPause = 2 * time.Minute
 
@@ -34,10 +34,21 @@ type Target struct {
 // reception is a program that arrives now.
 type reception struct {
 	moveID string
-	cancel context.CancelFunc // ends the request in progress
-	busy   chan struct{}      // has an element while no request uses from
-	from   *store.Reception   // nil before the first part is complete
+	ended  context.Context // ends the request in progress
+	end    context.CancelFunc
+	busy   chan struct{}    // has an element while no request uses from
+	from   *store.Reception // nil before the first part is complete
 	expiry *time.Timer
+}
+
+// use returns a context of a request that ends with the reception too.
+func (r *reception) use(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(r.ended, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
 
 // State returns what this installation has of a program.
@@ -64,9 +75,10 @@ func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState
 // First receives the part of a program that never changes. It ends an earlier move of the program
 // that has not arrived.
 func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	r := &reception{moveID: moveID, cancel: cancel, busy: make(chan struct{}, 1)}
+	r := &reception{moveID: moveID, busy: make(chan struct{}, 1)}
+	r.ended, r.end = context.WithCancel(context.Background())
+	ctx, release := r.use(ctx)
+	defer release()
 	t.mu.Lock()
 	before := t.receptions[programID]
 	if t.receptions == nil {
@@ -101,29 +113,71 @@ func (t *Target) First(ctx context.Context, programID, moveID string, body io.Re
 	return nil
 }
 
-// Rest receives everything else. The program is then complete here but not active. entry is the
-// actor for the audit log.
-func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) (store.Imported, error) {
+// Changes receives a part between the first and the rest.
+func (t *Target) Changes(ctx context.Context, programID, moveID string, body io.Reader) error {
+	r, err := t.take(programID, moveID)
+	if err != nil {
+		return err
+	}
+	defer func() { r.busy <- struct{}{} }()
+	ctx, release := r.use(ctx)
+	defer release()
+	x, p, err := t.receive(ctx, programID, body)
+	if err == nil {
+		defer p.Remove()
+		err = r.from.Add(ctx, x)
+	}
+	if err == nil {
+		err = t.await(ctx, programID, moveID) // now, so that the rest is in the replica soon
+	}
+	if err != nil {
+		t.forget(programID, r)
+		err = errors.Join(err, r.from.Close())
+		r.from = nil
+		return unusable(err)
+	}
+	r.expiry.Reset(maxPause)
+	return nil
+}
+
+// take returns a reception for a request, which must put an element in its busy at the end. The
+// reception does not expire.
+func (t *Target) take(programID, moveID string) (*reception, error) {
 	t.mu.Lock()
 	r := t.receptions[programID]
 	t.mu.Unlock()
 	if r == nil || r.moveID != moveID {
-		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "The first part of the program "+programID+" is not here.")
+		return nil, notHere(programID)
 	}
 	select {
 	case <-r.busy:
 	default:
-		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "Another request of the move is in progress.")
+		return nil, webhook.NewError(webhook.CodeConflict, "Another request of the move is in progress.")
+	}
+	if r.from == nil {
+		r.busy <- struct{}{}
+		return nil, notHere(programID)
+	}
+	r.expiry.Stop()
+	return r, nil
+}
+
+func notHere(programID string) error {
+	return webhook.NewError(webhook.CodeConflict, "The first part of the program "+programID+" is not here.")
+}
+
+// Rest receives everything else. The program is then complete here but not active. entry is the
+// actor for the audit log.
+func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) (store.Imported, error) {
+	r, err := t.take(programID, moveID)
+	if err != nil {
+		return store.Imported{}, err
 	}
 	t.forget(programID, r)
 	defer func() {
 		r.from = nil // it is closed
 		r.busy <- struct{}{}
 	}()
-	if r.from == nil {
-		return store.Imported{}, webhook.NewError(webhook.CodeConflict, "The first part of the program "+programID+" is not here.")
-	}
-	r.expiry.Stop()
 	began := time.Now()
 	x, p, err := t.receive(ctx, programID, body)
 	var y store.Imported
@@ -230,7 +284,7 @@ func (t *Target) forget(programID string, r *reception) {
 
 // end ends a reception, after its request in progress.
 func (t *Target) end(r *reception) {
-	r.cancel()
+	r.end()
 	<-r.busy
 	if r.from != nil {
 		r.expiry.Stop()

@@ -204,18 +204,49 @@ func (m *moveTest) owner() (owner int) {
 
 var frozenFor = regexp.MustCompile(`Frozen for ([0-9.a-zµ]+)\.`)
 
-// move moves the program away from its owner, and returns how long it was frozen, or an error.
-func (m *moveTest) move(from int) (frozen time.Duration, output string, err error) {
+// moveProgress is the output of a move.
+type moveProgress struct {
+	mu     sync.Mutex
+	text   bytes.Buffer
+	frozen chan struct{} // closed when the program is frozen
+}
+
+func (p *moveProgress) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	const line = "Frozen: requests"
+	before := bytes.Contains(p.text.Bytes(), []byte(line))
+	p.text.Write(b)
+	if !before && bytes.Contains(p.text.Bytes(), []byte(line)) {
+		close(p.frozen)
+	}
+	return len(b), nil
+}
+
+func (p *moveProgress) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.ReplaceAll(strings.TrimSpace(p.text.String()), "\n", " | ")
+}
+
+// took returns how long the program was frozen, 0 if it has not moved.
+func (p *moveProgress) took() (frozen time.Duration) {
+	if found := frozenFor.FindStringSubmatch(p.String()); found != nil {
+		frozen, _ = time.ParseDuration(found[1])
+	}
+	return frozen
+}
+
+// move begins to move the program away from its owner.
+func (m *moveTest) move(from int) (p *moveProgress, done <-chan error) {
 	cmd := exec.Command(m.in[from].Binary, "program", "move", "acme", "--data", m.in[from].Data, "--to", m.in[1-from].base, "--token-file",
 		m.in[1-from].tokenFile)
 	cmd.Env = harness.Environment()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err = cmd.Run()
-	if found := frozenFor.FindStringSubmatch(out.String()); found != nil {
-		frozen, _ = time.ParseDuration(found[1])
-	}
-	return frozen, out.String(), err
+	p = &moveProgress{frozen: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p, p
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Run() }()
+	return p, ended
 }
 
 // TestMoveKilled moves a program with retries and a replay in progress between two installations,
@@ -248,38 +279,23 @@ func TestMoveKilled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var publishing sync.WaitGroup
 	publishing.Go(func() {
-		for ; ctx.Err() == nil; next += 10 {
-			m.publish(ctx, next, 10)
-			time.Sleep(100 * time.Millisecond)
+		// Each event is 50 deliveries. With more, a long test would move ever more.
+		for ; ctx.Err() == nil; next += 2 {
+			m.publish(ctx, next, 2)
+			time.Sleep(200 * time.Millisecond)
 		}
 	})
-	var frozen []time.Duration
-	moves, kills := 0, 0
-	for kills < *moveKills {
-		owner := m.owner()
-		done := make(chan error, 1)
-		var output string
-		var took time.Duration
-		go func() {
-			var err error
-			took, output, err = m.move(owner)
-			done <- err
-		}()
-		time.Sleep(rand.N(harness.Scale(4 * time.Second)))
-		which := rand.IntN(2)
-		m.in[which].Kill(m.in[which].Last())
-		kills++
-		m.in[which].MustStart()
-		err := <-done
-		if now := m.owner(); now != owner {
+	began := time.Now()
+	frozen := []time.Duration{m.moveAlive()}
+	typical := time.Since(began)
+	moves := 1
+	for kill := range *moveKills {
+		if m.killed(kill, typical) {
 			moves++
 		}
-		t.Logf("kill %d: installation %d, frozen %v, %v: %s", kills, which, took, err, oneLine(output))
 	}
-	for range 2 { // without kills
-		frozen = append(frozen, m.moveAlive())
-		moves++
-	}
+	frozen = append(frozen, m.moveAlive())
+	moves++
 	stop()
 	publishing.Wait()
 	m.awaitAll()
@@ -287,7 +303,7 @@ func TestMoveKilled(t *testing.T) {
 	if got := len(r.senders) - 1; got > moves {
 		t.Errorf("the sender changed %d times in %d moves: %v", got, moves, r.senders)
 	}
-	t.Logf("%d kills, %d moves, %d events, %d attempts, frozen without a kill for %v", kills, moves, len(m.accepted), r.count, frozen)
+	t.Logf("%d kills, %d moves, %d events, %d attempts, frozen without a kill for %v", *moveKills, moves, len(m.accepted), r.count, frozen)
 	for _, in := range m.in {
 		in.MustStop(in.Last())
 		if faults := harness.DatabaseFaults(t, in.Data); len(faults) > 0 {
@@ -296,17 +312,43 @@ func TestMoveKilled(t *testing.T) {
 	}
 }
 
+// killed moves the program and kills one of the installations: at a random moment of a move with
+// the typical duration, or in every other move while the program is frozen. It reports
+// whether the program has moved.
+func (m *moveTest) killed(kill int, typical time.Duration) bool {
+	m.t.Helper()
+	owner := m.owner()
+	p, done := m.move(owner)
+	after, frozen := rand.N(typical), false
+	if kill%2 == 1 {
+		after = rand.N(harness.Scale(300 * time.Millisecond)) // about as long as it is frozen
+		select {
+		case <-p.frozen:
+			frozen = true
+		case <-time.After(10 * typical):
+		}
+	}
+	time.Sleep(after)
+	which := rand.IntN(2)
+	m.in[which].Kill(m.in[which].Last())
+	m.in[which].MustStart()
+	err := <-done
+	m.t.Logf("kill %d: installation %d of owner %d, %v after the begin (frozen %v), %v: %s", kill+1, which, owner, after, frozen, err, p)
+	return m.owner() != owner
+}
+
 // moveAlive moves the program without a kill, and returns how long it was frozen. On a busy machine
 // a move may reach the limit of its freeze. It is then repeated.
 func (m *moveTest) moveAlive() time.Duration {
 	m.t.Helper()
 	for try := 1; ; try++ {
-		took, output, err := m.move(m.owner())
-		m.t.Logf("no kill: %v: %s", err, oneLine(output))
+		p, done := m.move(m.owner())
+		err := <-done
+		m.t.Logf("no kill: %v: %s", err, p)
 		switch {
 		case err == nil:
-			return took
-		case try == 5 || !strings.Contains(output, "the program was frozen for"):
+			return p.took()
+		case try == 5 || !strings.Contains(p.String(), "the program was frozen for"):
 			m.t.Fatalf("move: %v", err)
 		}
 	}
@@ -340,5 +382,3 @@ func renamedSender(t *testing.T, binary string) string {
 	}
 	return name
 }
-
-func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", " | ") }

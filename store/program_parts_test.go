@@ -1,0 +1,148 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+
+	"service/webhook"
+)
+
+// newMove returns a move of a program without running bulk runs.
+func newMove(t *testing.T) (*moveParts, *filledProgram) {
+	t.Helper()
+	from, p := exportSource(t)
+	must(t, from.writer.do(func(t *tx) error {
+		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
+	}))
+	return &moveParts{id: webhook.NewID(), from: from, to: open(t), program: p.id}, p
+}
+
+// TestMoveTrimmed trims the responses of a subscription at the source after the first part has
+// them. The target trims them too.
+func TestMoveTrimmed(t *testing.T) {
+	m, p := newMove(t)
+	sub := p.subscriptions[0].ID
+	const kept = "SELECT count(*) FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = ?)"
+	trim := func(s *Store) int64 {
+		s.quotas.successes = 1
+		must(t, (&sweep{s: s.core, ctx: t.Context(), step: firstSweep}).trimSuccesses(sub))
+		return count(t, s, kept, sub)
+	}
+	before := count(t, m.from, kept, sub)
+	x, r := m.first(t)
+	left := trim(m.from)
+	if left == 0 || left >= before {
+		t.Fatalf("the source has %d responses of %d", left, before)
+	}
+	m.changes(t, x, r)
+	m.freeze(t)
+	m.finish(t, x, r)
+	m.activate(t)
+	if n := trim(m.to); n != left {
+		t.Errorf("the target keeps %d responses, the source kept %d", n, left)
+	}
+}
+
+// TestMoveGone moves a program whose incident names a delivery that was open in the first part and
+// is removed before the next. The target does not name another program's delivery instead.
+func TestMoveGone(t *testing.T) {
+	m, p := newMove(t)
+	fillProgram(t, m.to, "other-program")
+	sub := p.subscriptions[0].ID
+	publish(t, m.from, p.id, "content_updated")
+	form(t, m.from, queue(t, m.from, sub), 1)
+	var gone int64
+	must(t, m.from.db.Scan(t.Context(), "SELECT max(num) FROM deliveries", nil, &gone))
+	x, r := m.first(t)
+	const ofProgram = "subscription_id IN (SELECT id FROM subscriptions WHERE program_id = ?)"
+	must(t, m.from.writer.do(func(t *tx) error {
+		return errors.Join(t.Exec("UPDATE incidents SET last_delivery = ? WHERE program_id = ?", gone, p.id),
+			t.Exec("UPDATE failures SET last_delivery = ? WHERE "+ofProgram, gone, p.id),
+			t.Exec("DELETE FROM delivery_events WHERE delivery = ?", gone), t.Exec("DELETE FROM deliveries WHERE num = ?", gone))
+	}))
+	m.freeze(t)
+	m.finish(t, x, r)
+	m.activate(t)
+	if n := count(t, m.to, "SELECT count(*) FROM incidents WHERE program_id = ?", p.id); n == 0 {
+		t.Error("the program has no incident")
+	}
+	for _, query := range []string{
+		"SELECT count(*) FROM incidents WHERE program_id = ? AND last_delivery IS NOT NULL",
+		"SELECT count(*) FROM failures WHERE last_delivery IS NOT NULL AND " + ofProgram,
+	} {
+		if n := count(t, m.to, query, p.id); n > 0 {
+			t.Errorf("%d: %s", n, query)
+		}
+	}
+}
+
+// TestMoveReplaced erases a program after the first part and creates another with its id: neither
+// changes nor the rest of it can be exported.
+func TestMoveReplaced(t *testing.T) {
+	m, p := newMove(t)
+	x, r := m.first(t)
+	mustWrite(t, m.from, func(w Write) error {
+		_, err := w.EraseProgram(p.id)
+		return err
+	})
+	must(t, m.from.eraseAll(t.Context(), false))
+	_, _, err := m.from.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: p.id, UserID: "ada", Scopes: webhook.Scopes()})
+	must(t, err)
+	publish(t, m.from, p.id, "content_updated")
+	var refused *webhook.Error
+	if _, err := x.Changes(t.Context()); !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
+		t.Errorf("changes: %v", err)
+	}
+	m.freeze(t)
+	if _, err := x.Rest(t.Context()); !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
+		t.Errorf("the rest: %v", err)
+	}
+	must(t, x.Close())
+	must(t, r.Close())
+}
+
+// TestMoveKeyReplaced sends a key of a token in the first part, and the response of a later request
+// with this key in the next. What the keys of the token use stays exact.
+func TestMoveKeyReplaced(t *testing.T) {
+	m, p := newMove(t)
+	x, r := m.first(t)
+	for id := range p.tokens {
+		key := webhook.IdempotencyKey{TokenID: id, Key: "k", Request: sha256.Sum256([]byte("later"))}
+		mustWrite(t, m.from, func(w Write) error {
+			return errors.Join(w.t.Exec("DELETE FROM idempotency_keys WHERE token_id = ?", id),
+				w.StoreResponse(&key, &StoredResponse{Status: 201, Body: []byte(strings.Repeat("a longer answer ", 10))}))
+		})
+	}
+	m.changes(t, x, r)
+	m.freeze(t)
+	m.finish(t, x, r)
+	m.activate(t)
+	checkIntegrity(t, m.to)
+	const wrong = "SELECT count(*) FROM idempotency_use u WHERE (keys, bytes) <> " +
+		"(SELECT count(*), sum(length(body)) FROM idempotency_keys k WHERE k.token_id = u.token_id)"
+	if n := count(t, m.to, wrong); n > 0 {
+		t.Errorf("the use of %d tokens is wrong", n)
+	}
+}
+
+// TestReceiveWaits ends a reception that waits for another.
+func TestReceiveWaits(t *testing.T) {
+	m, _ := newMove(t)
+	x, r := m.first(t)
+	other, part, err := m.from.Programs().ExportMove(t.Context(), "neighbor", 0)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.to.Programs().Receive(ctx, webhook.NewID(), &ProgramImport{Path: part.Path, Key: part.Key})
+		ended <- err
+	}()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the reception: %v", err)
+	}
+	must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
+}

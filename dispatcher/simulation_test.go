@@ -16,12 +16,12 @@ import (
 	"service/webhook"
 )
 
-// The default takes about eight seconds on two processors: .ci/run plays it with the
-// race detector and with both drivers. The long run, which every change must pass, is a
+// The default takes about eight seconds on two processors: .ci/run plays it with both drivers,
+// and a fifth of it with the race detector. The long run, which every change must pass, is a
 // step of .ci/run; it begins with the same plans. The limit is a count, not a time,
 // so each machine plays the same plans.
 var (
-	simulationPlans = flag.Int("simulation.plans", 500, "how many plans TestSimulation plays; at most 200 with -short")
+	simulationPlans = flag.Int("simulation.plans", defaultPlans, "how many plans TestSimulation plays; at most 200 with -short")
 	simulationSeed  = flag.Uint64("simulation.seed", 1, "the first plan of TestSimulation; the next ones follow")
 )
 

@@ -593,7 +593,11 @@ func TestKeyFileUnfinished(t *testing.T) {
 // BenchmarkRotateKey measures a rotation, and the longest time that a write waits for it.
 func BenchmarkRotateKey(b *testing.B) {
 	s := open(b)
-	fillEncrypted(b, s, 10_000)
+	count := 10_000
+	if testing.Short() {
+		count = 100
+	}
+	fillEncrypted(b, s, count)
 	var longest time.Duration
 	ctx, stop := context.WithCancel(b.Context())
 	var all sync.WaitGroup

@@ -416,7 +416,11 @@ func checkAlone(t *testing.T, s *Store, got *Queue) {
 
 // BenchmarkQueues measures All, which startup calls, by the number of subscriptions.
 func BenchmarkQueues(b *testing.B) {
-	for _, number := range []int{100, 10_000, 100_000} {
+	numbers := []int{100, 10_000, 100_000}
+	if testing.Short() {
+		numbers = numbers[:1]
+	}
+	for _, number := range numbers {
 		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {
 			s := open(b)
 			program(b, s, "p")

@@ -571,6 +571,31 @@ func TestLiveListLate(t *testing.T) {
 	update(0)
 }
 
+// A delivery that fails after the stream read which rows the page has, and before the first update,
+// is sent.
+func TestLiveListLateAtTheStart(t *testing.T) {
+	_, s, w := sending(t)
+	sub := s.subscribe("acme", "https://a.example/in")
+	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	if err != nil || c == nil {
+		t.Fatal(err)
+	}
+	watcher := w.store.WatchDeliveries()
+	defer watcher.Close()
+	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
+	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.record(c, 410)
+	for i, want := range []int{1, 0} {
+		u, err := l.update(t.Context(), watcher.Take().Deliveries)
+		if err != nil || len(u.late) != want {
+			t.Fatalf("update %d: got %d late rows, want %d (%v)", i+1, len(u.late), want, err)
+		}
+	}
+}
+
 // A list shows the number of rows stored since its first page was loaded. Its links carry that
 // mark.
 func TestNewRows(t *testing.T) {

@@ -255,7 +255,7 @@ func (l *liveList) rowsChange() bool {
 // late returns the deliveries that belong on the page but only match the query since they
 // changed, with their nums.
 func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []webhook.Delivery, nums []int64, err error) {
-	if l.first || l.gap || len(named) == 0 || !l.rowsChange() {
+	if l.gap || len(named) == 0 || !l.rowsChange() {
 		return nil, nil, nil
 	}
 	page, of, err := l.store.Deliveries().UpTo(ctx, l.query, l.point.top, liveRows)

@@ -134,10 +134,13 @@ if (bar) {
     const batch = content.querySelector("[data-live-batch]");
     const rows = [];
     let late = 0;
+    let known = 0; // new rows that the page has: it may be newer than the start of its stream
     for (const e of [...content.children]) {
       if (e === batch) continue;
       const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
-      if (e.id && document.getElementById(e.id)) held.set(e.id, e);
+      const shown = e.id && document.getElementById(e.id);
+      if ((shown || waits >= 0) && e.dataset.update === undefined && e.dataset.late === undefined) known++;
+      if (shown) held.set(e.id, e);
       else if (waits >= 0) {
         e.removeAttribute("data-update");
         waiting[waits] = e;
@@ -147,7 +150,7 @@ if (bar) {
         late++;
       } else if (e.dataset.update === undefined) rows.push(e);
     }
-    const count = batch ? Number(batch.dataset.count) + late : rows.length;
+    const count = batch ? Number(batch.dataset.count) - known + late : rows.length;
     rate = batch ? Number(batch.dataset.rate) : 0;
     more ||= batch?.dataset.more !== undefined;
     if (missed || count > rows.length || waiting.length + rows.length > kept) {

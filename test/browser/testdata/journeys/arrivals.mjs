@@ -55,6 +55,30 @@ if (!javaScript) {
   const liveOrder = await rowIds();
   await visit(failedPage, "/deliveries?filter[status]=failed");
   check((await rowIds()).join() === liveOrder.join(), "live rows have the order of the list");
+
+  // A page may be newer than the start of its stream. The stream then repeats rows that the page
+  // has. They are not new, and the next delivery appears immediately.
+  const list = await context.newPage();
+  const streams = [];
+  list.on("request", (r) => { if (r.url().includes("/stream")) streams.push(r.headers()["last-event-id"]); });
+  await list.route(/\/deliveries$/, async (route) => {
+    const answer = await route.fetch();
+    const body = (await answer.text()).replace(/(Last-Event-ID&#34;:&#34;)\d+-\d+-/, "$10-0-");
+    await route.fulfill({ response: answer, body });
+  });
+  const repeated = list.waitForResponse((r) => r.url().includes("/stream"));
+  await visit(list, "/deliveries");
+  await repeated;
+  check(/^0-0-\d+$/.test(streams[0]), `the stream begins before the rows of the page, got ${streams[0]}`);
+  const firstRowId = () => list.locator("[data-live-list] tr").first().getAttribute("id");
+  const rowsBefore = await list.locator("[data-live-list] tr").count();
+  const firstBefore = await firstRowId();
+  await publish("content_deleted");
+  await server.waitForAttempt(3);
+  await server.respond(410);
+  await until("the row of the new delivery", async () => await firstRowId() !== firstBefore);
+  check(await list.locator("[data-live-list] tr").count() === rowsBefore + 1, "no row is repeated");
+  check(await list.locator("[data-live-show]").isHidden(), "nothing waits to be shown");
 }
 
 server.close();

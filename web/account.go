@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"service/store"
@@ -20,7 +21,10 @@ type accountPages struct {
 	challenges *challenges
 }
 
-// account is the page of an admin's own account.
+// passkeyPasswordField is the id of the field for the password in the form that adds a passkey.
+const passkeyPasswordField = "passkey-password"
+
+// accountView is the page of an admin's own account.
 type accountView struct {
 	session  webhook.Session // the current one
 	sessions []webhook.Session
@@ -31,6 +35,16 @@ type accountView struct {
 
 	password bool   // the admin has a password that can be used
 	provider string // name of the OpenID Connect provider, "" for none
+}
+
+// passkeyErrors are the errors of the form that adds a passkey.
+func (a *accountView) passkeyErrors() []ui.FieldError {
+	return slices.DeleteFunc(slices.Clone(a.errors), func(e ui.FieldError) bool { return e.ID != passkeyPasswordField })
+}
+
+// passwordErrors are the errors of the form that changes the password.
+func (a *accountView) passwordErrors() []ui.FieldError {
+	return slices.DeleteFunc(slices.Clone(a.errors), func(e ui.FieldError) bool { return e.ID == passkeyPasswordField })
 }
 
 func (h *accountPages) show(r *request) (response, error) {

@@ -48,7 +48,14 @@ func TestEventPages(t *testing.T) {
 	v.do("GET", strings.ReplaceAll(next[1], "&amp;", "&")).has(t, "/events/acme/"+events[0].ID, "Newest", `rel="prev"`)
 	p = v.do("GET", "/events?filter[nme]=x")
 	p.want(t, 400, "The list could not be loaded.")
-	v.do("GET", "/events?page[cursor]=x").want(t, 400, "The list could not be loaded.")
+	p.has(t, "is not a filter of this list")
+	v.do("GET", "/events?page[cursor]=x").want(t, 400, "This page of the list does not exist.")
+	p = v.do("GET", "/events?span=1y")
+	p.want(t, 400, "The time range must be")
+	p = v.do("GET", "/events?sort=colour&page[size]=5000&filter[received_at.to]=never")
+	p.want(t, 400, "The list could not be loaded.")
+	p.has(t, `<a href="#sort">Order</a>`, `<a href="#page-size">Per page</a>`, "must be a time such as")
+	p.hasNot(t, "%2B in a URL", "supported: ")
 
 	// One event and its deliveries.
 	page := "/events/acme/" + events[1].ID

@@ -243,7 +243,11 @@ func (h *signInPages) identityFault(r *request, next string, err error) (respons
 			"has the cause."
 	case errors.As(err, &refused):
 		s.fault = name + " did not sign you in."
-		if refused.Code != "" {
+		switch refused.Code {
+		case "":
+		case "access_denied":
+			s.fault = name + " did not sign you in: access was denied."
+		default:
 			s.fault = name + " did not sign you in (" + refused.Code + ")."
 		}
 	case errors.As(err, new(*oidc.InvalidError)), errors.Is(err, errFlowSpent):

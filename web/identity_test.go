@@ -186,7 +186,7 @@ func identityAttacks() []identityAttack {
 			status: 401, text: unverified},
 		{name: "no code", query: func(_ *rogue, q url.Values) { q.Del("code") }, status: 401, text: unverified},
 		{name: "long code", query: set("code", strings.Repeat("c", 10_000)), status: 401, text: unverified},
-		{name: "error", query: set("error", "access_denied"), status: 401, text: refused + " (access_denied)"},
+		{name: "error", query: set("error", "access_denied"), status: 401, text: refused + ": access was denied."},
 		{name: "hostile error", query: set("error", "<script>"), status: 401, text: refused + "."},
 		{name: "wrong secret", late: func(p *rogue) { p.asked["/auth"].Set("code_challenge", "x") }, status: 401, text: unverified},
 		{name: "token endpoint fails", rogue: func(p *rogue) { p.broken = "/token" }, status: 503, text: "does not respond"},

@@ -300,7 +300,7 @@ func (h *accountPages) newPasskey(r *request) (response, error) {
 		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Passkeys do not work here", text: why}
 	}
 	wrong := func(text string) (response, error) {
-		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "passkey-password", Label: "Current password", Text: text}})
+		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: passkeyPasswordField, Label: "Current password", Text: text}})
 	}
 	password := form.Get("current")
 	if password == "" {

@@ -194,7 +194,11 @@ func TestPasskey(t *testing.T) {
 	v.do("GET", "/sign-in").want(t, 200, "data-passkey hidden")
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 	v.send("/account/passkeys/new").want(t, 422, "is required")
-	v.send("/account/passkeys/new", "current", "wrong").want(t, 422, "is wrong")
+	p := v.send("/account/passkeys/new", "current", "wrong")
+	p.want(t, 422, "is wrong")
+	if n := strings.Index(p.body, "Nothing was saved."); n < strings.Index(p.body, `id="passkeys"`) || n > strings.Index(p.body, `id="change"`) {
+		t.Error("the errors are not at the form that was sent")
+	}
 
 	a := newAuthenticator(t, passkeyOrigin)
 	v.register(a, "Laptop <b>")
@@ -203,7 +207,7 @@ func TestPasskey(t *testing.T) {
 	v.do("GET", "/account").want(t, 401, "")
 
 	// The passkey names the admin; no email is typed.
-	p := v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)), "next", "/deliveries")
+	p = v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)), "next", "/deliveries")
 	p.want(t, 303, "")
 	if p.Header.Get("Location") != "/deliveries" {
 		t.Errorf("leads to %s", p.Header.Get("Location"))

@@ -146,6 +146,9 @@ func TestPortalReachesNoOtherProgram(t *testing.T) {
 				}
 			}
 		}
+		eventType := v.do("GET", portalBase+eventTypePath(mine.Events[0]))
+		eventType.has(t, mine.ID)
+		eventType.hasNot(t, "w-program") // the only program needs no column
 		for _, one := range f.w.routes() {
 			if one.role == anyone {
 				continue

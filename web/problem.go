@@ -27,6 +27,7 @@ type problem struct {
 	after       string // the text below the command
 	allow       string // with 405
 	again       bool   // a retry may help
+	public      bool   // for visitors who are no admins: without a link to sign in
 
 	retryAfter time.Duration // with 429 and 503
 }

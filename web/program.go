@@ -171,6 +171,9 @@ var programFields = map[string][2]string{
 	"limits.rate_limit": {"rate-limit", "Requests per minute"}, "limits.max_in_flight": {"max-in-flight", "Deliveries in flight"},
 }
 
+// programFieldOrder is the order of the fields in the form.
+var programFieldOrder = []string{"id", "name", "limits.max_subscriptions", "limits.rate_limit", "limits.max_in_flight"}
+
 // parse returns the fields of the form as the API parses them, so that both have the same rules.
 func (f *programForm) parse() (webhook.ProgramFields, error) {
 	limits := make(map[string]any)
@@ -197,6 +200,9 @@ func (f *programForm) parse() (webhook.ProgramFields, error) {
 	for i := range faults {
 		faults[i].Detail = strings.ReplaceAll(faults[i].Detail, "or null", "or empty")
 	}
+	slices.SortStableFunc(faults, func(a, b webhook.Validation) int {
+		return slices.Index(programFieldOrder, a.Parameter) - slices.Index(programFieldOrder, b.Parameter)
+	})
 	return fields, validationError(faults)
 }
 

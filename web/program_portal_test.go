@@ -19,7 +19,7 @@ func TestProgramPortal(t *testing.T) {
 	v.signIn(w)
 	page := "/programs/acme/portal"
 	v.do("GET", "/tokens?program=acme").want(t, 200, `href="`+page+`"`)
-	v.do("GET", page).want(t, 200, "1 link not used yet.")
+	v.do("GET", page).want(t, 200, "1 unused link.")
 	for form, fault := range map[string]string{"role=owner&life=24h": "must be read or write",
 		"role=read&life=x":     "must be one of the choices",
 		"role=read&life=9999h": "must be 1 minute to 7 days from now"} {

@@ -22,6 +22,7 @@ func TestProgramPages(t *testing.T) {
 	wrong := v.post("/programs/-/new", url.Values{"id": {"a b"}, "name": {strings.Repeat("x", 201)}, "max_subscriptions": {"1.5"},
 		"rate_limit": {"-1"}, "max_in_flight": {"0"}}.Encode())
 	wrong.want(t, 422, "Nothing was saved.")
+	wrong.has(t, `id="service-status"`, `id="account"`) // the frame is that of other pages
 	wrong.has(t, `href="#id"`, `href="#name"`, `href="#max-subscriptions"`, `href="#rate-limit"`, `href="#max-in-flight"`, `value="1.5"`,
 		"must be 1 to 100000, or empty for no limit", "must be at most 200 characters")
 	wrong.hasNot(t, "null")
@@ -121,7 +122,7 @@ func TestProgramList(t *testing.T) {
 	v.do("GET", "/programs?filter[program_name]=Z_o").want(t, 200, "No results.")
 	v.do("GET", "/programs?program=zoo").has(t, "1 to 1 of 1")
 	v.do("GET", "/programs?filter[failing]=true").want(t, 200, "No results.")
-	v.do("GET", "/programs?filter[failing]=maybe").want(t, 400, "true, false")
+	v.do("GET", "/programs?filter[failing]=maybe").want(t, 400, "must be one of failing, not failing")
 	for text, want := range map[string]string{"zoo": "/programs/zoo", "ller+7": "/programs/tenant-07"} {
 		if got := v.do("GET", "/find?q="+text).Header.Get("Location"); got != want {
 			t.Errorf("a search for %s leads to %q, want %s", text, got, want)

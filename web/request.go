@@ -25,6 +25,10 @@ type request struct {
 	program string          // the parameter program, "" for all
 	note    *ui.Note        // result of the previous POST, shown once; nil for none
 
+	// loadFrame sets programs and status after a POST, since only the page of a rejected form
+	// shows them; nil when they are set.
+	loadFrame func()
+
 	programs []string   // to choose from; at most ui.MaxProgramChoices
 	status   *ui.Status // of the service; nil when it was not read
 }

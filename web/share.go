@@ -29,11 +29,11 @@ func (h *sharedPages) show(r *request) (response, error) {
 	if !open {
 		// A valid link always works: others in its network can send many invalid ones.
 		if wait := h.limiter.allow(limitKey{shareLimit(), webhook.Network(addressOf(r)).String()}); wait > 0 {
-			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", retryAfter: wait,
+			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", public: true, retryAfter: wait,
 				text: "Try again in " + ui.Duration(wait+time.Second) + "."}
 		}
 		return response{}, &problem{
-			status: http.StatusNotFound, title: "This link is not valid",
+			status: http.StatusNotFound, title: "This link is not valid", public: true,
 			text: "A link to a delivery works for 7 days, and can be revoked. Ask the person who sent it for a new one.",
 		}
 	}

@@ -92,6 +92,7 @@ func TestSharedLinksEnd(t *testing.T) {
 		t.Helper()
 		p := stranger.do("GET", path)
 		p.want(t, 404, "This link is not valid")
+		p.hasNot(t, "Back to overview", "/sign-in")
 		return requestID.ReplaceAll([]byte(p.body), nil)
 	}
 	guessed := body("/shared/" + strings.Repeat("A", 43))

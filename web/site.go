@@ -43,6 +43,10 @@ var sections = []ui.Section{
 // frame returns the frame of a page. Its section follows from the path of r, unless the handler
 // sets another.
 func (h *site) frame(r *request, title string) ui.Frame {
+	if r.loadFrame != nil {
+		r.loadFrame()
+		r.loadFrame = nil
+	}
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
 		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Role: string(r.session.Role), Note: r.note,

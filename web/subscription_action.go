@@ -260,7 +260,12 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
 		if invalid != nil {
 			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "from_at": {"from", "From"}, "to": {"to", "To"},
-				"only": {"only", "What"}})
+				"only": {"only", "Events"}})
+			for i := range p.faults {
+				if p.faults[i].ID == "only" {
+					p.faults[i].Text = "must be failed, missed or all events"
+				}
+			}
 		}
 		p.fields = fields
 	} else {

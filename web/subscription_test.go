@@ -350,7 +350,7 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	path := subscriptionPath(l.sub.ID)
 	since := url.QueryEscape(webhook.FormatTime(time.Now().Add(-time.Hour)))
 	v.do("GET", path+"/replay").want(t, 200, "Count")
-	v.do("GET", path+"/replay?from=yesterday&only=some").want(t, 422, "must be missed, failed or all")
+	v.do("GET", path+"/replay?from=yesterday&only=some").want(t, 422, "must be failed, missed or all events")
 	for only, want := range map[string]string{"missed": "3 events", "failed": "2 events", "all": "5 events"} {
 		counted := v.do("GET", path+"/replay?only="+only+"&from="+since)
 		counted.want(t, 200, "Replay "+want)

@@ -500,7 +500,12 @@ func (w *Web) portalRoutes() []route {
 // withPrograms adds the list of programs and the status of the service to a request.
 func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (response, error) {
-		if r.Method == http.MethodGet {
+		if r.Method != http.MethodGet {
+			r.loadFrame = func() { // most forms are redirected; an error only leaves the switch or the status out
+				r.programs, _ = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices)
+				r.status, _ = w.status(r.Context())
+			}
+		} else {
 			var err error
 			if r.programs, err = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
 				return response{}, err

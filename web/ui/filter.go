@@ -131,7 +131,44 @@ func (v *Listing) fieldErrors() []FieldError {
 		ids["filter["+fl.Name+".from]"] = [2]string{"filter-" + fl.Name + "-from", filterName(fl.Name) + " from"}
 		ids["filter["+fl.Name+".to]"] = [2]string{"filter-" + fl.Name + "-to", filterName(fl.Name) + " to"}
 	}
-	return FieldErrors(v.Error, ids)
+	ids["sort"], ids["page[size]"] = [2]string{"sort", "Order"}, [2]string{"page-size", "Per page"}
+	all := FieldErrors(v.Error, ids)
+	for i, invalid := range v.Error.Validations {
+		v.explain(&all[i], &invalid)
+	}
+	return all
+}
+
+// explain words an invalid part of the query for people, who do not know the parameters of the
+// API.
+func (v *Listing) explain(e *FieldError, invalid *webhook.Validation) {
+	switch name := invalid.Parameter; {
+	case invalid.Code == webhook.InvalidUnknownField:
+		e.Text = "is not a filter of this list"
+	case name == "page[cursor]" || name == "page[number]":
+		e.Label, e.Text = "", "This page of the list does not exist. Clear the filters to see the first page."
+	case name == SpanParameter:
+		e.Label, e.Text = "", "The time range must be 1 h, 24 h, 7 d or 30 d."
+	case invalid.Code == webhook.InvalidDuplicate:
+		e.Text = "is given more than once"
+	case name == "sort":
+		e.Text = "must be one of the choices below"
+	case invalid.Code == webhook.InvalidFormat && (strings.HasSuffix(name, ".from]") || strings.HasSuffix(name, ".to]")):
+		e.Text = "must be a time such as 2026-03-14T08:24:48Z, or a date such as 2026-03-14, which is read as UTC"
+	}
+	for i := range v.List.Filters {
+		fl := &v.List.Filters[i]
+		if e.ID != "filter-"+fl.Name || len(fl.Values) == 0 || invalid.Detail != "must be one of "+strings.Join(fl.Values, ", ") {
+			continue
+		}
+		labels := make([]string, len(fl.Values))
+		for j, value := range fl.Values {
+			if labels[j] = valueLabel(fl, value); isBoxes(fl) {
+				labels[j] = pillLabel(fl.Name, value)
+			}
+		}
+		e.Text = "must be one of " + strings.Join(labels, ", ")
+	}
 }
 
 // sorts are the orders that the list supports.

@@ -81,7 +81,10 @@ const idTail = 8
 
 // splitID returns the hidden part of an id and the shown one.
 func splitID(id string) (head, tail string) {
-	i := max(0, len(id)-idTail)
+	if len(id) != len("0195f2c0-1111-7222-8333-0123456789ab") || strings.Count(id, "-") != 4 {
+		return "", id // the end of a name, such as the ID of a program, says nothing
+	}
+	i := len(id) - idTail
 	return id[:i], id[i:]
 }
 

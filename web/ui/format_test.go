@@ -83,6 +83,7 @@ func TestSplitID(t *testing.T) {
 	for id, want := range map[string][2]string{
 		"0195f2c0-1111-7222-8333-0123456789ab": {"0195f2c0-1111-7222-8333-0123", "456789ab"},
 		"short":                                {"", "short"},
+		"northwind-production":                 {"", "northwind-production"},
 		"":                                     {"", ""},
 	} {
 		if head, tail := splitID(id); head != want[0] || tail != want[1] {

@@ -121,7 +121,7 @@ const pages = {
   "subscription-delete": `${samples.subscription}/delete`, deliveries: "/deliveries", delivery: samples.retried, "delivery-failed": samples.failed,
   redeliver: "/deliveries/redeliver?filter[status]=failed", events: "/events", event: samples.event, publish: "/events/publish", "event-types": "/event-types", "event-type": samples.type,
   tokens: "/tokens", "token-new": "/tokens/new", token: samples.token, system: "/system", admins: "/admins", admin: samples.admin, "admin-invite": "/admins/invite", "admin-remove": `${samples.admin}/remove`,
-  programs: "/programs", program: "/programs/northwind", "program-edit": "/programs/northwind/edit", "program-portal": "/programs/northwind/portal",
+  programs: "/programs", program: "/programs/northwind", "program-edit": "/programs/northwind/edit", "program-portal": "/programs/northwind/portal", "program-new": "/programs/-/new", "program-erase": "/programs/northwind/erase", alerts: "/alerts", "alert-new": "/alerts/new",
   audit: "/audit", account: "/account", preferences: "/preferences", find: "/find",
 };
 const names = process.env.ONLY ? process.env.ONLY.split(",") : Object.keys(pages);
@@ -184,11 +184,31 @@ if (process.env.ONLY?.includes("role")) { // the pages of an invited admin and o
   const viewerPages = { "role-viewer-subscription": [samples.failing ?? samples.subscription], "role-viewer-overview": ["/"], "role-viewer-deliveries": ["/deliveries"], "role-viewer-admins": ["/admins"], "role-viewer-403": ["/tokens/new", 403], "role-viewer-delivery": [samples.failed], "role-viewer-account": ["/account"] };
   for (const [name, to] of Object.entries(viewerPages)) await capture(viewer.page, name, () => visit(viewer.page, ...to));
 }
+if (process.env.ONLY?.includes("rejected")) { // forms with errors
+  const press = (button) => page.getByRole("button", { name: button, exact: true }).first().click();
+  const rejected = {
+    program: ["/programs/-/new", { "#id": "contoso one", "#rate-limit": "many" }, "Create program"],
+    "program-erase": ["/programs/northwind/erase", { "#confirm": "contoso" }, "Erase program"],
+    "program-origins": ["/programs/northwind/portal", { "#origins": "http://app.example.com/path" }, "Save"],
+    invitation: ["/admins/invite", { "#email": admin.email }, "Create invitation"],
+    password: ["/account", { "#current": "wrong", "#password": "short", "#again": "short" }, "Change password"],
+    subscription: [`${samples.subscription}/edit`, { "#url": "http://10.0.0.1/" }, "Save"],
+  };
+  for (const [name, [to, fields, button]] of Object.entries(rejected)) {
+    await capture(page, `rejected-${name}`, async () => {
+      await visit(page, to);
+      for (const [field, text] of Object.entries(fields)) await page.fill(field, text);
+      await press(button);
+      await page.locator("main .alarm[role=alert]").waitFor();
+    });
+  }
+  await capture(page, "rejected-list", () => visit(page, "/deliveries?filter[status]=broken&sort=colour", 400));
+}
 const openPage = async (name) => {
   await visit(page, pages[name]);
   if (name.endsWith("-selected")) for (const i of [0, 1]) await page.locator("input[data-tick]").nth(i).check();
 };
-for (const name of names.filter((name) => !["first-run", "role", "portal", "shared"].includes(name))) {
+for (const name of names.filter((name) => !["first-run", "role", "portal", "shared", "rejected"].includes(name))) {
   if (pages[name]) await capture(page, name, () => openPage(name));
   else console.log(`${name}: no such page`);
 }

@@ -177,6 +177,19 @@ func (w Write) putEventType(t, before *webhook.EventType) error {
 	return nil
 }
 
+// CreateEventType creates an event type that is not in the catalog. The error is a *webhook.Error
+// with CodeConflict if there are too many, or if another request creates it at the same time.
+func (w Write) CreateEventType(t *webhook.EventType) error {
+	if w.s.catalog == nil {
+		return errNoCatalog
+	}
+	err := w.putEventType(t, nil)
+	if errors.Is(err, errTypeChanged) {
+		return busyType(t.Name)
+	}
+	return err
+}
+
 // isUnused reports whether an event type of the database is not in the catalog because this
 // version cannot use its schema, so that it may be replaced. The slice does not change after
 // Open.

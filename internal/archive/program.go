@@ -12,8 +12,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -76,7 +74,7 @@ func NewProgramSource(ctx context.Context, st *store.Store, catalog *webhook.Cat
 
 // NewSourceOf returns the source of an export, which it owns. The caller must call Close.
 func NewSourceOf(x *store.ProgramExport, catalog *webhook.Catalog, version string) (*ProgramSource, error) {
-	types := make(map[string]json.RawMessage)
+	types := make(EventTypes)
 	for _, name := range x.Names {
 		if t, ok := catalog.Type(name); ok {
 			types[name] = t.Schema
@@ -216,9 +214,11 @@ func parseProgramHeader(text []byte) (*ProgramHeader, error) {
 	if err := json.Unmarshal(text, h); err != nil || h.Kind != programKind {
 		return nil, damagedProgramf("it has no header")
 	}
-	if h.Format != ProgramFormat {
-		return nil, damagedProgramf("its format %d is not supported: use a newer version of service (this one supports format %d)",
-			h.Format, ProgramFormat)
+	switch {
+	case h.Format > ProgramFormat:
+		return nil, fmt.Errorf("an export in format %d: use a newer version of service (this one supports format %d)", h.Format, ProgramFormat)
+	case h.Format != ProgramFormat:
+		return nil, damagedProgramf("its format is %d", h.Format)
 	}
 	return h, nil
 }
@@ -314,7 +314,7 @@ type ReceivedProgram struct {
 	Header ProgramHeader
 	Path   string // of the database
 	Key    []byte // secret
-	Types  map[string]json.RawMessage
+	Types  EventTypes
 }
 
 // ReceiveProgram reads the output of [ProgramSource.Send]. Before it writes the database, it
@@ -371,36 +371,3 @@ func ReceiveProgram(ctx context.Context, from io.Reader, dir string, room func(b
 
 // Remove removes the database.
 func (p *ReceivedProgram) Remove() error { return os.Remove(p.Path) }
-
-// CheckTypes returns a *webhook.Error that names the event types that are missing in a catalog
-// or differ there, nil if there are none.
-func (p *ReceivedProgram) CheckTypes(catalog *webhook.Catalog) error {
-	var missing, different []string
-	for name, schema := range p.Types {
-		t, ok := catalog.Type(name)
-		switch {
-		case !ok:
-			missing = append(missing, name)
-		case !webhook.SameSchema(t.Schema, schema):
-			different = append(different, name)
-		}
-	}
-	return typesError(missing, different)
-}
-
-// typesError names event types that an installation lacks, or has with another schema.
-func typesError(missing, different []string) error {
-	var parts []string
-	if len(missing) > 0 {
-		slices.Sort(missing)
-		parts = append(parts, "It lacks "+strings.Join(missing, ", ")+".")
-	}
-	if len(different) > 0 {
-		slices.Sort(different)
-		parts = append(parts, "It has another schema for "+strings.Join(different, ", ")+".")
-	}
-	if parts == nil {
-		return nil
-	}
-	return webhook.NewError(webhook.CodeConflict, "This installation does not have the event types of the program. "+strings.Join(parts, " "))
-}

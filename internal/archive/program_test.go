@@ -102,14 +102,15 @@ func TestProgramRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := got.CheckTypes(catalog); err != nil || len(got.Types) != 1 {
-		t.Errorf("types %v: %v", got.Types, err)
+	if missing, err := got.Types.Missing(catalog); err != nil || len(missing) > 0 || len(got.Types) != 1 {
+		t.Errorf("types %v, missing %v: %v", got.Types, missing, err)
 	}
 	got.Types["order_shipped"] = json.RawMessage("{}")
 	got.Types["content_updated"] = json.RawMessage(`{"type":"object"}`)
-	const want = "lacks order_shipped. It has another schema for content_updated."
-	if err := got.CheckTypes(catalog); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("other types: got %v", err)
+	for _, want := range []string{"It cannot create order_shipped: ", "Its schema of content_updated may reject events of the program: "} {
+		if _, err := got.Types.Missing(catalog); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("other types: got %v, want %q", err, want)
+		}
 	}
 }
 

@@ -278,12 +278,12 @@ func (t AuditedStore) importProgram(ctx context.Context, from io.Reader, x *stor
 	if err != nil {
 		return y, err
 	}
-	if err := p.CheckTypes(catalog); err != nil {
+	if _, err := p.Types.Missing(catalog); err != nil {
 		return y, err
 	}
 	x.Path, x.Key = p.Path, p.Key
 	y, err = t.Store.Programs().Import(ctx, x, func(w store.Write, y store.Imported) error {
-		if err := p.CheckTypes(catalog); err != nil { // one may have been deleted
+		if err := p.Types.Create(w, catalog, t.entry("", "", "", "")); err != nil {
 			return err
 		}
 		detail := webhook.Count(y.Subscriptions, "subscription") + ", " + webhook.Count(y.Events, "event") + ", " +

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -36,8 +37,9 @@ type reception struct {
 	moveID string
 	ended  context.Context // ends the request in progress
 	end    context.CancelFunc
-	busy   chan struct{}    // has an element while no request uses from
-	from   *store.Reception // nil before the first part is complete
+	busy   chan struct{}      // has an element while no request uses from
+	from   *store.Reception   // nil before the first part is complete
+	types  archive.EventTypes // of all parts
 	expiry *time.Timer
 }
 
@@ -75,7 +77,7 @@ func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState
 // First receives the part of a program that never changes. It ends an earlier move of the program
 // that has not arrived.
 func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader) error {
-	r := &reception{moveID: moveID, busy: make(chan struct{}, 1)}
+	r := &reception{moveID: moveID, busy: make(chan struct{}, 1), types: make(archive.EventTypes)}
 	r.ended, r.end = context.WithCancel(context.Background())
 	ctx, release := r.use(ctx)
 	defer release()
@@ -93,6 +95,7 @@ func (t *Target) First(ctx context.Context, programID, moveID string, body io.Re
 	x, p, err := t.receive(ctx, programID, body)
 	if err == nil {
 		defer p.Remove()
+		maps.Copy(r.types, p.Types)
 		r.from, err = t.Store.Programs().Receive(ctx, moveID, x)
 	}
 	if err == nil {
@@ -125,6 +128,7 @@ func (t *Target) Changes(ctx context.Context, programID, moveID string, body io.
 	x, p, err := t.receive(ctx, programID, body)
 	if err == nil {
 		defer p.Remove()
+		maps.Copy(r.types, p.Types)
 		err = r.from.Add(ctx, x)
 	}
 	if err == nil {
@@ -184,7 +188,8 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	if err == nil {
 		defer p.Remove()
 		y, err = r.from.Complete(ctx, x, func(w store.Write, y store.Imported) error {
-			if err := p.CheckTypes(t.Catalog); err != nil {
+			maps.Copy(r.types, p.Types)
+			if err := r.types.Create(w, t.Catalog, entry); err != nil {
 				return err
 			}
 			entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramArrive, programID, programID
@@ -263,7 +268,7 @@ func (t *Target) receive(ctx context.Context, programID string, body io.Reader) 
 	if err != nil {
 		return nil, nil, err
 	}
-	err = p.CheckTypes(t.Catalog)
+	_, err = p.Types.Missing(t.Catalog)
 	if err == nil && p.Header.ProgramID != programID {
 		err = webhook.NewError(webhook.CodeInvalid, "The body has the program "+p.Header.ProgramID+".")
 	}

@@ -20,6 +20,9 @@ import (
 	"service/webhook"
 )
 
+// ownEvent is an event type that an installation has only after the import.
+const ownEvent = "order.shipped"
+
 const exportPassphrase = "correct horse battery"
 
 // receiver checks every delivery as a partner does.
@@ -128,6 +131,11 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 		"--rejecting-after", "0")
 	p.token = p.in.Token("acme")
 	p.in.MustStart()
+	platform, err := p.in.Command("token", "create", "--data", p.in.Data, "--scope", "platform", "--user", "operator")
+	if err != nil {
+		t.Fatalf("token create: %v\n%s", err, platform)
+	}
+	p.in.CreateEventType(strings.TrimSpace(platform), ownEvent)
 	for i, r := range []*receiver{p.good, p.bad} {
 		var answer struct {
 			Data struct {
@@ -136,7 +144,7 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 			}
 		}
 		status, err := p.in.Call(t.Context(), p.token, "POST", p.in.URL()+"/v2/webhooks/subscriptions", map[string]any{
-			"url": harness.Listen(t, r), "events": harness.Events("content_deleted"), "authorization_header": "Bearer of the partner",
+			"url": harness.Listen(t, r), "events": harness.Events(ownEvent), "authorization_header": "Bearer of the partner",
 		}, &answer)
 		if err != nil || status != http.StatusCreated {
 			t.Fatalf("create a subscription: %d, %v", status, err)
@@ -151,7 +159,7 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 	for left := events; left > 0; left -= 500 {
 		some := make([]map[string]any, min(left, 500))
 		for i := range some {
-			some[i] = map[string]any{"name": "content_deleted", "version": "1", "content_id": i + 1}
+			some[i] = map[string]any{"name": ownEvent, "version": "1", "content_id": i + 1}
 		}
 		p.in.Publish(p.token, map[string]any{"events": some})
 	}
@@ -243,7 +251,7 @@ func TestProgramMoved(t *testing.T) {
 	// Every secret works: the token publishes, and the receivers verify.
 	for range 2 {
 		before := p.good.count()
-		in.Publish(p.token, map[string]any{"name": "content_deleted", "version": "1", "content_id": 1})
+		in.Publish(p.token, map[string]any{"name": ownEvent, "version": "1", "content_id": 1})
 		harness.WaitFor(t, "a delivery", func() bool { return p.good.count() > before })
 		in.MustStop(process) // also after a restart
 		process = in.MustStart()

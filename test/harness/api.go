@@ -129,6 +129,26 @@ func (in *Instance) Subscribe(token string, s Subscription) string {
 	return answer.Data.ID
 }
 
+// CreateEventType creates an event type of the operator's own, with the optional property
+// content_id, using a platform token.
+func (in *Instance) CreateEventType(platformToken, name string) {
+	in.TB.Helper()
+	body := map[string]any{"schema": map[string]any{
+		"title": name, "description": "An event type of the operator's own.", "type": "object", "additionalProperties": false,
+		"properties": map[string]any{
+			"id": map[string]any{"type": "string", "format": "uuid"}, "timestamp": map[string]any{"type": "string", "format": "date-time"},
+			"name": map[string]any{"const": name}, "version": map[string]any{"const": "1"}, "content_id": map[string]any{"type": "integer"},
+		},
+		"required": []string{"id", "timestamp", "name", "version"},
+		"examples": []any{map[string]any{"id": "019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7", "timestamp": "2026-03-14T08:24:48.644Z", "name": name,
+			"version": "1"}},
+	}}
+	status, err := in.Call(in.TB.Context(), platformToken, "PUT", in.URL()+"/v2/event_types/"+name, body, nil)
+	if err != nil || status != http.StatusCreated {
+		in.TB.Fatalf("create the event type %s: status %d, %v", name, status, err)
+	}
+}
+
 // Publish publishes the body of a POST /v2/events, and fails the test unless it is accepted.
 func (in *Instance) Publish(token string, body any) {
 	in.TB.Helper()

@@ -25,7 +25,10 @@ import (
 	"service/test/harness"
 )
 
-const program = "acme"
+const (
+	program  = "acme"
+	ownEvent = "order.shipped" // an event type that only the source has before the move
+)
 
 // installation is a running service.
 type installation struct {
@@ -143,7 +146,8 @@ func newReceiver(t *testing.T) *received {
 func (in *installation) fill() (token string, r *received) {
 	in.t.Helper()
 	token, r = in.Token(program, "--secret-key-file", in.key), newReceiver(in.t)
-	in.Subscribe(token, harness.Subscription{URL: r.url, Events: harness.Events("content_updated")})
+	in.CreateEventType(strings.TrimSpace(string(harness.Read(in.t, in.tokenFile))), ownEvent)
+	in.Subscribe(token, harness.Subscription{URL: r.url, Events: harness.Events(ownEvent)})
 	in.checkSends(token, r)
 	return token, r
 }
@@ -152,7 +156,7 @@ func (in *installation) fill() (token string, r *received) {
 func (in *installation) checkSends(token string, r *received) {
 	in.t.Helper()
 	before := r.n.Load()
-	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
+	in.Publish(token, map[string]any{"name": ownEvent, "version": "1", "content_id": 7})
 	harness.WaitFor(in.t, "the event", func() bool { return r.n.Load() > before })
 }
 

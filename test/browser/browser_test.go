@@ -161,11 +161,12 @@ func TestPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(data) })
-	flags = strings.Replace(flags, "$PROVIDER", harness.StartProvider(t).Issuer, 1)
+	issuer := harness.StartProvider(t).Issuer
+	flags = strings.Replace(flags, "$PROVIDER", issuer, 1)
 	s := serveForBrowser(t, binary, append(strings.Fields(strings.TrimPrefix(flags, "// serve")), "--data", data)...)
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on",
+	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on", "PROVIDER="+issuer,
 		milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
 		"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "SCREENSHOTS="+folder,
 		fmt.Sprintf("FOR=%.0f", picturesAfter.Seconds()), "SIZES="+*picturesSizes, "ONLY="+*picturesOnly)

@@ -175,11 +175,14 @@ if (process.env.ONLY?.includes("role")) { // the pages of an invited admin and o
   await capture(page, "role-invited", async () => {
     await invite("pat@example.com");
   });
+  // A viewer signs in through the provider.
+  await fetch(`${process.env.PROVIDER}/test/groups?user=id-ana&group=staff`, { method: "POST" });
   const viewer = await newPage();
   await visit(viewer.page, "/sign-in");
-  await viewer.page.fill("#email", "lee@example.com");
-  await viewer.page.fill("#password", admin.password);
-  await viewer.page.click("button.primary");
+  await viewer.page.getByRole("link", { name: "Sign in with Corp" }).click();
+  await viewer.page.fill("#username", "ana");
+  await viewer.page.fill("#password", "verysecure");
+  await viewer.page.getByRole("button", { name: "Login" }).click();
   await viewer.page.waitForURL(`${base}/`);
   const viewerPages = { "role-viewer-subscription": [samples.failing ?? samples.subscription], "role-viewer-overview": ["/"], "role-viewer-deliveries": ["/deliveries"], "role-viewer-admins": ["/admins"], "role-viewer-403": ["/tokens/new", 403], "role-viewer-delivery": [samples.failed], "role-viewer-account": ["/account"] };
   for (const [name, to] of Object.entries(viewerPages)) await capture(viewer.page, name, () => visit(viewer.page, ...to));

@@ -40,6 +40,11 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 			return answer{}, err
 		}
 		key := &webhook.IdempotencyKey{TokenID: req.token.ID, Key: values[0], Request: req.fingerprint(body)}
+		if req.token.Platform() {
+			if key.ProgramID = req.program(); req.tenant != nil {
+				key.ProgramID = req.tenant.ID
+			}
+		}
 		if !a.inFlight.begin(key) {
 			req.retryAfter = "1"
 			return answer{}, webhook.NewError(webhook.CodeConflict,

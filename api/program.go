@@ -224,8 +224,9 @@ func (h programHandlers) put(req *request) (answer, error) {
 // delete begins to erase a program. Erasing it again changes nothing.
 func (h programHandlers) delete(req *request) (answer, error) {
 	program := *req.tenant
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if program.ErasingSince, err = w.EraseProgram(program.ID); err != nil || !req.tenant.ErasingSince.IsZero() {
+	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+		began, first, err := w.EraseProgram(program.ID)
+		if program.ErasingSince = began; err != nil || !first {
 			return err
 		}
 		return req.audit(w, webhook.ActionProgramDelete, program.ID, program.ID, "")

@@ -51,7 +51,7 @@ func TestErasedProgram(t *testing.T) {
 				synctest.Wait()
 
 				must(w.d.store.Write(ctx, func(sw store.Write) error {
-					_, err := sw.EraseProgram("q")
+					_, _, err := sw.EraseProgram("q")
 					return err
 				}))
 				var before []int

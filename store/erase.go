@@ -12,11 +12,12 @@ import (
 // EraseProgram begins to erase everything of a program, and returns when that began. After the
 // commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases the
 // records in steps; the id can be used again when it has finished. Erasing it again changes
-// nothing. The error is a *webhook.Error if there is no such program.
-func (w Write) EraseProgram(id string) (began time.Time, err error) {
+// nothing; first reports whether it was not being erased. The error is a *webhook.Error if there is
+// no such program.
+func (w Write) EraseProgram(id string) (began time.Time, first bool, err error) {
 	s, t := w.s, w.t
 	if state := s.programStates.get(id); state != nil && state.name == stateErasing {
-		return state.at, nil
+		return state.at, false, nil
 	}
 	// A program that has moved, or has arrived and is not active, can be erased.
 	state := s.programStates.get(id)
@@ -25,22 +26,22 @@ func (w Write) EraseProgram(id string) (began time.Time, err error) {
 	case state != nil && state.name == stateArriving:
 	default:
 		if err := s.programStates.usable(id); err != nil {
-			return began, err
+			return began, false, err
 		}
 	}
 	var exists bool
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists); err != nil {
-		return began, err
+		return began, false, err
 	}
 	if !exists {
-		return began, webhook.NotFound("program")
+		return began, false, webhook.NoProgram(id)
 	}
 	began = s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ? WHERE program_id = ? AND status = 'running'",
 		began.UnixMilli(), id); err != nil {
-		return began, err
+		return began, false, err
 	}
-	return began, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
+	return began, true, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
 }
 
 // Erasure returns what to say about the erasure of a program that began at a time.
@@ -143,8 +144,9 @@ const (
 		signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
 	eraseOldSecrets = "DELETE FROM old_signing_secrets WHERE subscription_id IN (SELECT value FROM json_each(?1))"
 
-	eraseKeys   = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE token_id = ?1 LIMIT ?2)"
-	eraseEvents = "DELETE FROM events WHERE program_id = ?1 AND seq IN (SELECT seq FROM events WHERE program_id = ?1 ORDER BY seq LIMIT ?2)"
+	eraseKeys    = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE token_id = ?1 LIMIT ?2)"
+	eraseAnswers = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE program_id = ?1 LIMIT ?2)"
+	eraseEvents  = "DELETE FROM events WHERE program_id = ?1 AND seq IN (SELECT seq FROM events WHERE program_id = ?1 ORDER BY seq LIMIT ?2)"
 
 	// An all-programs bulk run may have redelivered some of the deliveries.
 	unlinkErased = `DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT b.run, i.value FROM json_each(?1) i
@@ -211,8 +213,12 @@ func (e *erasure) close() error {
 	return nil
 }
 
-// tokens removes the tokens with their stored responses.
+// tokens removes the tokens with their stored responses, and what is stored for platform tokens
+// that acted in the program.
 func (e *erasure) tokens() error {
+	if _, err := e.repeat(eraseAnswers, e.programID); err != nil {
+		return err
+	}
 	ids, err := e.s.ids(e.ctx, "SELECT id FROM tokens WHERE program_id = ?", e.programID)
 	if err != nil {
 		return err

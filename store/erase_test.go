@@ -17,7 +17,7 @@ import (
 func erase(t *testing.T, s *Store, id string) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.EraseProgram(id)
+		_, _, err := w.EraseProgram(id)
 		return err
 	}))
 }
@@ -36,6 +36,22 @@ func TestErase(t *testing.T) {
 		if n := count(t, s, "SELECT count(*) FROM "+table); n == 0 {
 			t.Errorf("the fixture has no row in %s", table)
 		}
+	}
+	platform, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
+	must(t, err)
+	answers := func(programID string) *StoredResponse {
+		key := webhook.IdempotencyKey{TokenID: platform.ID, ProgramID: programID, Key: "in " + programID}
+		a, err := s.StoredResponse(t.Context(), &key)
+		must(t, err)
+		if a == nil {
+			must(t, s.Write(t.Context(), func(w Write) error {
+				return w.StoreResponse(&key, &StoredResponse{Status: 201, Body: []byte("secret of " + programID)})
+			}))
+		}
+		return a
+	}
+	for _, p := range []*filledProgram{kept, gone} {
+		answers(p.id)
 	}
 	others := occurrences(t, s, kept.names())
 	rows := make(map[string]int64)
@@ -84,6 +100,9 @@ func TestErase(t *testing.T) {
 		}
 	}
 	checkIntegrity(t, s)
+	if answers(kept.id) == nil || answers(gone.id) != nil {
+		t.Error("want the response to the platform token only in the program that is left")
+	}
 }
 
 // checkIntegrity checks the database and its foreign keys.
@@ -271,7 +290,7 @@ func TestEraseWakes(t *testing.T) {
 func TestEraseUnknown(t *testing.T) {
 	s := open(t)
 	err := s.Write(t.Context(), func(w Write) error {
-		_, err := w.EraseProgram("p")
+		_, _, err := w.EraseProgram("p")
 		return err
 	})
 	wantCode(t, err, webhook.CodeNotFound)
@@ -290,6 +309,7 @@ func TestErasePlans(t *testing.T) {
 	}{
 		{eraseEvents, 2, "SEARCH events USING COVERING INDEX events_by_seq (program_id=?)"},
 		{eraseKeys, 2, "SEARCH idempotency_keys USING"},
+		{eraseAnswers, 2, "SEARCH idempotency_keys USING COVERING INDEX idempotency_keys_by_program (program_id=?)"},
 		{selectErased, 2, "deliveries_of_subscription (subscription=?)"},
 		{selectAnErased, 2, "deliveries_by_subscription (subscription_id=?)"},
 		{unlinkErased, 2, "SEARCH b USING PRIMARY KEY (subscription_id=?)"},

@@ -107,7 +107,7 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 		return err
 	}
 	if !exists {
-		return webhook.NotFound("program")
+		return webhook.NoProgram(id)
 	}
 	return s.programStates.usable(id)
 }

@@ -61,16 +61,17 @@ func (w Write) StoreResponse(k *webhook.IdempotencyKey, a *StoredResponse) error
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if keys >= webhook.MaxIdempotencyKeys || size+len(encrypted) > webhook.MaxIdempotencyBytes {
+	if maxKeys, maxBytes := k.Limits(); keys >= maxKeys || size+len(encrypted) > maxBytes {
 		return webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidTooMany, Parameter: webhook.IdempotencyHeader,
 			Detail: fmt.Sprintf("is one too many: within 24 hours the access token has used %s with %s of responses, and may use %d with %d MiB; "+
 				"wait for the oldest to expire, or send the request without a key",
-				webhook.Count(keys, "key"), webhook.Count(size, "byte"), webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes>>20),
+				webhook.Count(keys, "key"), webhook.Count(size, "byte"), maxKeys, maxBytes>>20),
 		})
 	}
-	return t.Exec("INSERT INTO idempotency_keys (token_id, key, request, status, location, body, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-		k.TokenID, k.Key, k.Request[:], a.Status, a.Location, encrypted, now+webhook.IdempotencyKeptFor.Milliseconds())
+	return t.Exec("INSERT INTO idempotency_keys (token_id, program_id, key, request, status, location, body, expires_at) "+
+		"VALUES (?, nullif(?, ''), ?, ?, ?, ?, ?, ?)",
+		k.TokenID, k.ProgramID, k.Key, k.Request[:], a.Status, a.Location, encrypted, now+webhook.IdempotencyKeptFor.Milliseconds())
 }
 
 const (

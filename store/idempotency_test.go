@@ -178,4 +178,14 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	if err := keep(s, newKey(other, "more", "r"), ""); err != nil {
 		t.Errorf("another token: %v", err)
 	}
+	// A platform token creates the records of many programs.
+	set(webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes)
+	platform := newKey(one, "of a program", "r")
+	platform.ProgramID = "p"
+	if err := keep(s, platform, ""); err != nil {
+		t.Errorf("a platform token: %v", err)
+	}
+	set(webhook.MaxPlatformIdempotencyKeys, 0)
+	platform.Key = "more"
+	wantTooMany(keep(s, platform, ""))
 }

@@ -63,10 +63,13 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	}
 	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
 	if err != nil {
-		return nil, notFound(err, "program")
+		if errors.Is(err, sql.ErrNoRows) {
+			err = webhook.NoProgram(id)
+		}
+		return nil, err
 	}
 	if !s.programStates.describe(&found) {
-		return nil, webhook.NotFound("program")
+		return nil, webhook.NoProgram(id)
 	}
 	s.programs.put(&found, generation)
 	return &found, nil

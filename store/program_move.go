@@ -53,7 +53,7 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 	}
 	switch {
 	case !exists:
-		return webhook.NotFound("program")
+		return webhook.NoProgram(programID)
 	case running:
 		return errBulkRunning(programID)
 	}

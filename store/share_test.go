@@ -96,7 +96,7 @@ func TestShares(t *testing.T) {
 	wantShared(t, s, code, true)
 	// They end when the program is being erased.
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.EraseProgram("one")
+		_, _, err := w.EraseProgram("one")
 		return err
 	})
 	wantShared(t, s, code, false)

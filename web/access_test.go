@@ -157,7 +157,7 @@ func TestHeldPortalForms(t *testing.T) {
 			return err
 		},
 		"program erased": func(sw store.Write) error {
-			_, err := sw.EraseProgram("acme")
+			_, _, err := sw.EraseProgram("acme")
 			return err
 		},
 		"nothing": func(store.Write) error { return nil },

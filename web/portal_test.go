@@ -70,7 +70,7 @@ func TestPortalLinks(t *testing.T) {
 		if _, _, err := sw.EndPortalAccess("acme"); err != nil {
 			return err
 		}
-		_, err := sw.EraseProgram("gone")
+		_, _, err := sw.EraseProgram("gone")
 		return err
 	}))
 	requestID := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)

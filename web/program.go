@@ -351,7 +351,7 @@ func (h *programPages) erase(r *request) (response, error) {
 		return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e), status: http.StatusUnprocessableEntity}, nil
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if _, err := sw.EraseProgram(e.ID); err != nil || !e.ErasingSince.IsZero() {
+		if _, _, err := sw.EraseProgram(e.ID); err != nil || !e.ErasingSince.IsZero() {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionProgramDelete, e.ID, e.ID, ""))

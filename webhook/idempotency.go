@@ -12,16 +12,29 @@ const (
 	IdempotencyHeader   = "Idempotency-Key"
 	MaxIdempotencyKey   = 255 // bytes
 	IdempotencyKeptFor  = 24 * time.Hour
-	MaxIdempotencyKeys  = 10_000   // stored per token
-	MaxIdempotencyBytes = 64 << 20 // of responses stored per token, approximately
+	MaxIdempotencyKeys  = 10_000   // stored per token of a program
+	MaxIdempotencyBytes = 64 << 20 // of responses stored per token of a program, approximately
+
+	// A platform token may create the records of all programs, and belongs to the operator.
+	MaxPlatformIdempotencyKeys  = 1_000_000
+	MaxPlatformIdempotencyBytes = 1 << 30
 )
 
 // IdempotencyKey identifies a request that takes effect once, however often the
 // client sends it.
 type IdempotencyKey struct {
-	TokenID string // owner of the key
-	Key     string
-	Request [sha256.Size]byte // hash of the request
+	TokenID   string // owner of the key
+	ProgramID string // that a platform token acts in, "" if the token belongs to a program
+	Key       string
+	Request   [sha256.Size]byte // hash of the request
+}
+
+// Limits returns how many keys a token may have at a time, and bytes of responses under them.
+func (k *IdempotencyKey) Limits() (keys, bytes int) {
+	if k.ProgramID != "" {
+		return MaxPlatformIdempotencyKeys, MaxPlatformIdempotencyBytes
+	}
+	return MaxIdempotencyKeys, MaxIdempotencyBytes
 }
 
 // CheckIdempotencyKey returns what is wrong with the values of the Idempotency-Key

@@ -209,11 +209,13 @@ func (t AuditedStore) DeleteProgram(ctx context.Context, id string) (webhook.Era
 // beginErasure begins to erase a program.
 func (t AuditedStore) beginErasure(ctx context.Context, id string) (e webhook.Erasure, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
-		began, err := w.EraseProgram(id)
+		began, first, err := w.EraseProgram(id)
 		if err != nil {
 			return err
 		}
-		e = t.Store.Programs().Erasure(id, began)
+		if e = t.Store.Programs().Erasure(id, began); !first {
+			return nil
+		}
 		return w.Audit(t.entry(webhook.ActionProgramDelete, id, id, ""))
 	})
 	return e, err

@@ -102,3 +102,6 @@ func Invalid(validations ...Validation) *Error {
 func NotFound(noun string) *Error {
 	return &Error{Code: CodeNotFound, Detail: "There is no such " + noun + "."}
 }
+
+// NoProgram returns the error for a program that does not exist.
+func NoProgram(id string) *Error { return NewError(CodeNotFound, "There is no program "+id+".") }

@@ -177,7 +177,7 @@ if (process.env.ONLY?.includes("role")) { // the pages of an invited admin and o
   });
   // A viewer signs in through the provider.
   await fetch(`${process.env.PROVIDER}/test/groups?user=id-ana&group=staff`, { method: "POST" });
-  const viewer = await newPage();
+  const viewer = await newPage({}, ["the server responded with a status of 404"]); // the page of the provider has no icon
   await visit(viewer.page, "/sign-in");
   await viewer.page.getByRole("link", { name: "Sign in with Corp" }).click();
   await viewer.page.fill("#username", "ana");

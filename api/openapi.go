@@ -5,6 +5,7 @@ import (
 	_ "embed" // for openapi.yaml
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"net/http"
 	"regexp"
 	"slices"
@@ -71,10 +72,29 @@ func addAction(text []byte) []byte {
 	return appendObject(nil, item)
 }
 
-// eventSchema returns the name of an event type's schema in the document. No schema of
-// openapi.yaml has this prefix. A dot separates the name from that of a definition, so
-// dots in the name become hyphens, which no name has.
-func eventSchema(name string) string { return "event_" + strings.ReplaceAll(name, ".", "-") }
+// eventPrefix begins the names of the schemas of event types, and of no schema of openapi.yaml.
+const eventPrefix = "event_"
+
+// eventSchemaNames returns the names of the schemas of event types in the document. A dot
+// separates the name of a schema from that of a definition, so dots in the names of event types
+// become hyphens, which no name has. Client generators drop dots, hyphens and underscores, so
+// names that differ in nothing else get a suffix, unless they are built in.
+func eventSchemaNames(types []*webhook.EventType) map[string]string {
+	letters := strings.NewReplacer(".", "", "_", "")
+	alike := make(map[string]int)
+	for _, t := range types {
+		alike[letters.Replace(t.Name)]++
+	}
+	names := make(map[string]string, len(types))
+	for _, t := range types {
+		name := eventPrefix + strings.ReplaceAll(t.Name, ".", "-")
+		if alike[letters.Replace(t.Name)] > 1 && t.Source != webhook.SourceBuiltIn {
+			name += fmt.Sprintf("-%08x", crc32.ChecksumIEEE([]byte(t.Name)))
+		}
+		names[t.Name] = name
+	}
+	return names
+}
 
 const schemasAt = "#/components/schemas/"
 
@@ -83,8 +103,10 @@ const schemasAt = "#/components/schemas/"
 func addEventTypes(schemas members[json.RawMessage], catalog *webhook.Catalog) members[json.RawMessage] {
 	var variants []json.RawMessage
 	var mapping members[json.RawMessage]
-	for _, t := range catalog.Types() {
-		name := eventSchema(t.Name)
+	types := catalog.Types()
+	names := eventSchemaNames(types)
+	for _, t := range types {
+		name := names[t.Name]
 		schemas = append(schemas, eventSchemas(name, t.Schema)...)
 		variants = append(variants, fmt.Appendf(nil, `{"$ref":%q}`, schemasAt+name))
 		mapping = append(mapping, member[json.RawMessage]{t.Name, appendText(nil, schemasAt+name)})

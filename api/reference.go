@@ -482,7 +482,7 @@ func (p *referencePage) resolve(s *schema) *schema {
 func (p *referencePage) Schemas() members[*schema] {
 	var all members[*schema]
 	for _, m := range p.Components.Schemas {
-		if !strings.HasPrefix(m.Name, eventSchema("")) {
+		if !strings.HasPrefix(m.Name, eventPrefix) {
 			all = append(all, m)
 		}
 	}
@@ -492,8 +492,10 @@ func (p *referencePage) Schemas() members[*schema] {
 // Catalog returns the event types.
 func (p *referencePage) Catalog() []EventTypeEntry {
 	var all []EventTypeEntry
-	for _, t := range p.catalog.Types() {
-		s := p.Components.Schemas.get(eventSchema(t.Name))
+	types := p.catalog.Types()
+	names := eventSchemaNames(types)
+	for _, t := range types {
+		s := p.Components.Schemas.get(names[t.Name])
 		e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
 		for _, row := range p.Properties(s) {
 			if !slices.Contains([]string{"id", "timestamp", "name", "version"}, row.Name) {
@@ -567,7 +569,7 @@ func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 		if inner.Items != nil {
 			inner, under = inner.Items, row.Name+"[]."
 		}
-		if strings.HasPrefix(inner.Ref, schemasAt+eventSchema("")) { // the page shows the definitions of an event type nowhere else
+		if strings.HasPrefix(inner.Ref, schemasAt+eventPrefix) { // the page shows the definitions of an event type nowhere else
 			inner = p.resolve(inner)
 		}
 		if inner.Ref == "" && depth < maxDepth {
@@ -686,7 +688,7 @@ func anchorName(ref string) string {
 // anchor returns the id on the page for a reference.
 func anchor(ref string) string {
 	name := anchorName(ref)
-	if event, ok := strings.CutPrefix(name, eventSchema("")); ok {
+	if event, ok := strings.CutPrefix(name, eventPrefix); ok {
 		event, _, _ = strings.Cut(event, ".") // its definitions are part of it
 		return "event-" + event
 	}

@@ -122,6 +122,20 @@ func (in *installation) forwards(result string) int {
 	return int(m.GetCounter().GetValue())
 }
 
+// logs reports whether the log has a match of a pattern. A client may have a large response before
+// the handler writes its line.
+func (in *installation) logs(pattern string) bool {
+	in.t.Helper()
+	match := regexp.MustCompile(pattern)
+	for range 1000 {
+		if match.MatchString(in.log.String()) {
+			return true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
+}
+
 // TestForward sends requests to every route of partners through the old installation.
 func TestForward(t *testing.T) {
 	from, to := newMove(t)
@@ -165,9 +179,9 @@ func TestForward(t *testing.T) {
 		}
 		got := from.send(rt.method, path, body)
 		logged := fmt.Sprintf("method=%s route=%s status=%d", rt.method, rt.pattern, got.status)
-		if id := got.header.Get("X-Request-Id"); !regexp.MustCompile(regexp.QuoteMeta(logged)+".*request_id="+id).MatchString(to.log.String()) ||
-			!regexp.MustCompile(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id).MatchString(
-				from.log.String()) {
+		id := got.header.Get("X-Request-Id")
+		if !to.logs(regexp.QuoteMeta(logged)+".*request_id="+id) ||
+			!from.logs(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id) {
 			t.Errorf("%s %s: status %d: it did not reach the target with its log line", rt.method, path, got.status)
 		}
 		if rt.method == "GET" {

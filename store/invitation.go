@@ -33,7 +33,8 @@ func (w Write) CreateInvitation(ownerID, email string, role webhook.Role) (webho
 		return in, "", err
 	}
 	if _, err := w.Admin(email); err == nil {
-		return in, "", webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
+		return in, "", webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidDuplicate, Parameter: "email", Detail: "is the address of an admin already"})
 	} else if !errors.As(err, new(*webhook.Error)) {
 		return in, "", err
 	}

@@ -95,9 +95,9 @@ func TestInvitations(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	c := invitations{t, s}
-	for email, want := range map[string]webhook.Code{"bo@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid} {
+	for _, email := range []string{"bo@example.com", "Cy@example.com"} { // taken, not normalized
 		_, _, err := c.invite(ana, email, webhook.RoleViewer)
-		wantMistake(t, err, want)
+		wantMistake(t, err, webhook.CodeInvalid)
 	}
 	_, _, err := c.invite(ana, "cy@example.com", "root")
 	wantMistake(t, err, webhook.CodeInvalid)

@@ -40,7 +40,7 @@ func TestInvitation(t *testing.T) {
 	for _, c := range [][3]string{
 		{"", "viewer", "is required"}, {"bo", "viewer", "must be an email address"},
 		{"bo@example.com", "root", "must be one of viewer, operator, owner"},
-		{testAdmin, "viewer", "already exists"}, {"bo@example.com", "", "is required"},
+		{testAdmin, "viewer", "is the address of an admin already"}, {"bo@example.com", "", "is required"},
 	} {
 		ana.send("/admins/invite", "email", c[0], "role", c[1]).want(t, 422, c[2])
 	}

@@ -280,7 +280,7 @@ var programTables = []programTable{
 	{name: "replays", from: "src.replays" + ofItsSubscriptions, key: "id", rest: everything},
 	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq", rest: everything},
 	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at",
-		first: "t.at < " + statsFrom, rest: "t.at >= " + statsFrom},
+		first: statsTo, rest: statsFrom},
 	// Those of the first part, since it has responses that the source may have trimmed since.
 	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id", first: everything},
 	{name: "bulk_runs", from: "src.bulk_runs" + ofTheProgram, other: map[string]string{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -33,7 +32,9 @@ const (
 const (
 	everything = "TRUE"
 	newKeys    = "NOT EXISTS (SELECT 1 FROM part.keys k WHERE k.token_id = t.token_id AND k.key = t.key AND k.expires_at = t.expires_at)"
-	statsFrom  = "(SELECT stats_from FROM part.part)"
+	// Statistics end in one part and begin in the next by the end of their spans.
+	statsTo   = "t.at + t.span <= (SELECT stats_to FROM part.part)"
+	statsFrom = "t.at + t.span > (SELECT stats_from FROM part.part)"
 )
 
 // openPart creates the file of the parts.
@@ -62,8 +63,8 @@ func (p *programTable) condition(part *exportPart) (condition string, ok bool) {
 	return p.first + " AND " + p.rest, p.first != "" && p.rest != ""
 }
 
-// statsChange is how long a row of statistics may change.
-const statsChange = 24 * time.Hour
+// statsChange is how long after the end of its span a row of statistics may change.
+const statsChange = 10 * time.Minute
 
 // createMap gives the new deliveries of the program their numbers in the export, and selects those
 // of this part: completed ones, in the rest also open ones. It reads only deliveries that are new
@@ -75,16 +76,20 @@ func (part *exportPart) createMap(ctx context.Context, db *sql.DB, programID str
 			"CREATE TABLE part.keys (token_id TEXT NOT NULL, key TEXT NOT NULL, expires_at INTEGER NOT NULL, PRIMARY KEY (token_id, key)) "+
 				"WITHOUT ROWID",
 			"CREATE TABLE part.part (seq INTEGER NOT NULL, num INTEGER NOT NULL, deliveries INTEGER NOT NULL, stats_from INTEGER NOT NULL, "+
-				"created_at INTEGER NOT NULL)",
-			fmt.Sprintf("INSERT INTO part.part (seq, num, deliveries, stats_from, created_at) VALUES (0, 0, 0, %d, 0)",
-				time.Now().Add(-statsChange).UnixMilli()))
+				"stats_to INTEGER NOT NULL, created_at INTEGER NOT NULL)",
+			"INSERT INTO part.part (seq, num, deliveries, stats_from, stats_to, created_at) VALUES (0, 0, 0, 0, 0, 0)")
 		if err != nil {
 			return err
 		}
 	} else if err := part.checkSame(ctx, db, programID); err != nil {
 		return err
 	}
-	_, err := db.ExecContext(ctx, `INSERT INTO part.deliveries (old, new)
+	// It never falls, since the parts before have everything up to it.
+	_, err := db.ExecContext(ctx, "UPDATE part.part SET stats_to = max(stats_from, ?)", time.Now().Add(-statsChange).UnixMilli())
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, `INSERT INTO part.deliveries (old, new)
 		SELECT num, (SELECT deliveries FROM part.part) + row_number() OVER (ORDER BY num) FROM src.deliveries
 		WHERE num > (SELECT num FROM part.part) AND program_id = ?1 ORDER BY num`, programID)
 	if err != nil {
@@ -128,7 +133,7 @@ func (part *exportPart) remember(ctx context.Context, db *sql.DB, programID stri
 	if err == nil {
 		_, err = db.ExecContext(ctx, "UPDATE part.part SET seq = (SELECT coalesce(max(seq), 0) FROM src.events WHERE program_id = ?1), "+
 			"num = (SELECT coalesce(max(num), 0) FROM src.deliveries), "+
-			"deliveries = coalesce((SELECT new FROM part.deliveries ORDER BY old DESC LIMIT 1), 0), "+
+			"stats_from = stats_to, deliveries = coalesce((SELECT new FROM part.deliveries ORDER BY old DESC LIMIT 1), 0), "+
 			"created_at = (SELECT created_at FROM src.programs WHERE id = ?1)", programID)
 	}
 	return err

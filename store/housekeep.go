@@ -125,6 +125,14 @@ func (s *core) removeResponses(ctx context.Context) error {
 	return h.each(h.prune, w.pruneResponses)
 }
 
+// pruneProgram makes housekeeping prune the responses of a program that may exceed its quota.
+func (h *housekeeping) pruneProgram(programID string) {
+	h.mu.Lock()
+	h.prune[programID] = struct{}{}
+	h.mu.Unlock()
+	wake(h.responses)
+}
+
 // each calls do for the ids in noted and removes them. After an error, the remaining ids are
 // added again.
 func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error) error {

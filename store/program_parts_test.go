@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"service/webhook"
 )
@@ -148,4 +149,85 @@ func TestReceiveWaits(t *testing.T) {
 		t.Errorf("the reception: %v", err)
 	}
 	must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
+}
+
+// TestMoveStats moves a program with the statistics of a day. The part that is sent while the
+// program is frozen has only those that may still change.
+func TestMoveStats(t *testing.T) {
+	m, p := newMove(t)
+	sub := p.subscriptions[0].ID
+	must(t, m.from.writer.do(func(t *tx) error {
+		now := time.Now().Truncate(time.Minute)
+		var errs []error
+		for i := 2; i < 24*60; i++ {
+			errs = append(errs, t.Exec(writeStat, p.id, sub, StatMinute.Milliseconds(), now.Add(-time.Duration(i)*time.Minute).UnixMilli(),
+				1, 0, 0, "{}", "[]"))
+		}
+		return errors.Join(errs...)
+	}))
+	const ofMinutes = "SELECT count(*), sum(success) FROM stats WHERE span = 60000 AND subscription_id = ?"
+	type found struct{ rows, success int64 }
+	stats := func(s *Store) (f found) {
+		must(t, s.db.Scan(t.Context(), ofMinutes, []any{sub}, &f.rows, &f.success))
+		return f
+	}
+	before := stats(m.from)
+	x, r := m.first(t)
+	m.changes(t, x, r)
+	m.freeze(t)
+	rest, err := x.Rest(t.Context())
+	must(t, err)
+	export := &ProgramImport{Path: rest.Path, Key: rest.Key}
+	db, err := m.to.Programs().openExport(t.Context(), export)
+	must(t, err)
+	var left found
+	must(t, db.QueryRowContext(t.Context(), ofMinutes, sub).Scan(&left.rows, &left.success))
+	must(t, db.Close())
+	if left.rows == 0 || left.rows > 2+int64(statsChange/StatMinute) {
+		t.Errorf("the last part has the statistics of %d minutes", left.rows)
+	}
+	_, err = r.Complete(t.Context(), export)
+	must(t, err)
+	must(t, errors.Join(rest.Remove(), x.Close(), r.Close()))
+	m.activate(t)
+	if got := stats(m.to); got != before {
+		t.Errorf("the target has %+v, want %+v", got, before)
+	}
+	// The source may have pruned responses that the target has.
+	if _, due := m.to.housekeeping.prune[p.id]; !due {
+		t.Error("the responses of the program are not due for pruning")
+	}
+}
+
+// TestForgottenAlerts removes a subscription after its retention, but before its alerts are due for
+// removal, because an import stored them late. Its alerts go with it.
+func TestForgottenAlerts(t *testing.T) {
+	m, p := newMove(t)
+	sub := p.subscriptions[3].ID
+	_, err := m.from.Subscriptions().Delete(t.Context(), p.id, sub)
+	must(t, err)
+	must(t, m.from.writer.do(func(t *tx) error {
+		for range firstSweep + 1 {
+			if err := m.from.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[0]}, 0); err != nil {
+				return err
+			}
+		}
+		if err := m.from.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[3]}, 0); err != nil {
+			return err
+		}
+		errs := []error{t.Exec("UPDATE subscriptions SET deleted_at = 2 WHERE id = ?", sub)}
+		for _, table := range []string{"delivery_events", "attempts", "responses", "stored_responses"} {
+			errs = append(errs, t.Exec("DELETE FROM "+table+" WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = ?)", sub))
+		}
+		return errors.Join(append(errs, t.Exec("DELETE FROM deliveries WHERE subscription_id = ?", sub))...)
+	}))
+	edge := time.Now().Add(-time.Hour)
+	_, err = m.from.sweep(t.Context(), edge, edge)
+	must(t, err)
+	if n := count(t, m.from, "SELECT count(*) FROM subscriptions WHERE id = ?", sub); n > 0 {
+		t.Fatal("the subscription is left")
+	}
+	if n := count(t, m.from, "SELECT count(*) FROM alerts WHERE subscription_id = ?", sub); n > 0 {
+		t.Errorf("%d alerts are left", n)
+	}
 }

@@ -42,12 +42,12 @@ type Reception struct {
 
 // Receive adds the first part of a program. It waits for a retention run. The error is a
 // *webhook.Error if the program is here, unless it has moved away and is active elsewhere.
-func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) (_ *Reception, err error) {
+func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) (*Reception, error) {
 	db, err := s.openExport(ctx, x)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer db.Close() // it was only read
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
 	// The longer it takes, the more changes there are to transfer while the program is frozen.
 	r.im.moving, r.im.pause = true, 1
@@ -230,6 +230,7 @@ func (w Write) ActivateMove(programID, moveID string) (activated bool, err error
 	delete(t.w.heads, programID)
 	t.w.fails = nil
 	t.alertQueued()
+	t.AfterCommit(func() { s.housekeeping.pruneProgram(programID) }) // the source may have pruned responses that are here
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
 		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),

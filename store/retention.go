@@ -625,6 +625,8 @@ func (w *sweep) rest() error {
 		{selectAgedSends, w.edge, []string{"DELETE FROM alert_sends WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
+			"DELETE FROM alert_sends WHERE alert IN (SELECT num FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?)))",
+			"DELETE FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM incidents WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM bulk_run_subscriptions WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM losses WHERE subscription_id IN (SELECT value FROM json_each(?))",

@@ -16,9 +16,13 @@ import (
 	"service/webhook"
 )
 
-// maxPause is how long the target keeps the first parts of a program without a request of the
-// source.
-const maxPause = 2 * time.Minute
+const (
+	// maxPause is how long the target keeps the first parts of a program without a request of the
+	// source, which exports the next part in that time.
+	maxPause = 15 * time.Minute
+	// maxWait is how long it waits for its replica.
+	maxWait = 2 * time.Minute
+)
 
 // Target receives programs from other installations.
 type Target struct {
@@ -177,11 +181,14 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	if err != nil {
 		return store.Imported{}, err
 	}
-	t.forget(programID, r)
+	// Until it has ended, Abort and another First can end it.
 	defer func() {
+		t.forget(programID, r)
 		r.from = nil // it is closed
 		r.busy <- struct{}{}
 	}()
+	ctx, release := r.use(ctx)
+	defer release()
 	began := time.Now()
 	x, p, err := t.receive(ctx, programID, body)
 	var y store.Imported
@@ -231,9 +238,9 @@ func (t *Target) Activate(ctx context.Context, programID, moveID string, entry w
 }
 
 // await waits until everything that was committed is in the replica, if there is one, and at most
-// maxPause.
+// maxWait.
 func (t *Target) await(ctx context.Context, programID, moveID string) error {
-	waiting, cancel := context.WithTimeout(ctx, maxPause)
+	waiting, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	err := awaitReplica(waiting, t.Store, func(waited time.Duration) {
 		t.Logger.Warn("a program that moves here waits for the replica", "program", programID, "move", moveID, "waited", waited)

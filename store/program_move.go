@@ -39,15 +39,17 @@ func (s Programs) Move(programID string) *webhook.ProgramMove {
 
 func moveTokenPlace(programID string) string { return "move token of " + programID }
 
-// BeginMove freezes a program: after the commit its requests are refused and no attempt of it
-// starts. The error is a *webhook.Error if the program does not exist or cannot be used.
-func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
-	s, t := w.s, w.t
+// CheckMovable returns the error of [Write.BeginMove], before anything is copied.
+func (s Programs) CheckMovable(ctx context.Context, programID string) error {
+	return s.checkMovable(programID, func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
+}
+
+func (s *core) checkMovable(programID string, scan func(query string, args []any, dest ...any) error) error {
 	if err := s.programStates.usable(programID); err != nil {
 		return err
 	}
 	var exists, running bool
-	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?1), EXISTS (SELECT 1 FROM bulk_runs WHERE status = 'running' "+
+	if err := scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?1), EXISTS (SELECT 1 FROM bulk_runs WHERE status = 'running' "+
 		"AND program_id IN (?1, ''))", []any{programID}, &exists, &running); err != nil {
 		return err
 	}
@@ -55,7 +57,19 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 	case !exists:
 		return webhook.NoProgram(programID)
 	case running:
-		return errBulkRunning(programID)
+		return webhook.NewError(webhook.CodeConflict,
+			"A bulk run is running in the program "+programID+". Wait for its end, or cancel it, and move the program again.")
+	}
+	return nil
+}
+
+// BeginMove freezes a program: after the commit its requests are refused and no attempt of it
+// starts. The error is a *webhook.Error if the program does not exist, cannot be used, or has a
+// bulk run in progress.
+func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
+	s, t := w.s, w.t
+	if err := s.checkMovable(programID, t.Scan); err != nil {
+		return err
 	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	const insert = "INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, token, began_at) " +
@@ -66,11 +80,6 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 	}
 	state := &programState{name: stateMoving, at: now, out: &storedMove{id: moveID, url: to.URL, ca: to.CA}}
 	return errors.Join(s.setProgramState(t, programID, state), t.notifyQueues(programID))
-}
-
-func errBulkRunning(programID string) error {
-	return webhook.NewError(webhook.CodeConflict,
-		"A bulk run is running in the program "+programID+". Wait for its end, or cancel it, and move the program again.")
 }
 
 // AbortMove ends a move that the source has not completed: the program is active again.

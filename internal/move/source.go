@@ -30,6 +30,8 @@ const (
 	// as long as the next would take, and at most maxParts times.
 	shortPart = 500 * time.Millisecond
 	maxParts  = 8
+	// A program is not frozen if the last part took longer.
+	longPart = 3 * time.Second
 )
 
 // Source moves programs to other installations.
@@ -304,7 +306,7 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 }
 
 // catchUp sends what has changed while the part before was sent, until that is little or no longer
-// decreases.
+// decreases. The error is a *webhook.Error if it is still too much to freeze the program.
 func (s *Source) catchUp(ctx context.Context, j *Job, x *store.MoveExport) error {
 	last := time.Duration(math.MaxInt64)
 	for range maxParts {
@@ -318,10 +320,14 @@ func (s *Source) catchUp(ctx context.Context, j *Job, x *store.MoveExport) error
 		}
 		took := time.Since(began)
 		j.say("Copied %s of changes in %s.", webhook.ByteSize(changes.Bytes), took.Round(time.Millisecond))
-		if took < shortPart || took > last/4*3 {
-			return nil
+		decreases := took <= last/4*3
+		if last = took; took < shortPart || !decreases {
+			break
 		}
-		last = took
+	}
+	if last > longPart {
+		return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("The program %s changes faster than it can be copied: the last part took %s, "+
+			"and requests would be refused as long. It is active here. Try again when it is less busy.", j.programID, last.Round(time.Millisecond)))
 	}
 	return nil
 }
@@ -334,6 +340,9 @@ func (s *Source) check(ctx context.Context, j *Job) error {
 			j.say("The program has already moved to %s.", m.URL)
 		}
 		return webhook.NewError(webhook.CodeConflict, "The program "+j.programID+" is not active here: its status is "+m.Status+".")
+	}
+	if err := s.Store.Programs().CheckMovable(ctx, j.programID); err != nil {
+		return err
 	}
 	schema, err := s.Store.Schema(ctx)
 	if err != nil {

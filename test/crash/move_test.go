@@ -29,7 +29,10 @@ var (
 	moveEvents = flag.Int("crash.move-events", 3_000, "how many events TestMoveKilled publishes before the first move")
 )
 
-const moveSubscriptions = 50
+const (
+	moveSubscriptions = 50
+	maxFrozen         = 5 * time.Second // without a kill
+)
 
 // moveAttempt is what the receivers know of a delivery.
 type moveAttempt struct {
@@ -347,6 +350,9 @@ func (m *moveTest) moveAlive() time.Duration {
 		m.t.Logf("no kill: %v: %s", err, p)
 		switch {
 		case err == nil:
+			if took := p.took(); took > maxFrozen {
+				m.t.Errorf("the program was frozen for %v, want at most %v", took, maxFrozen)
+			}
 			return p.took()
 		case try == 5 || !strings.Contains(p.String(), "the program was frozen for"):
 			m.t.Fatalf("move: %v", err)

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +152,7 @@ func TestPlatform(t *testing.T) {
 		t.Errorf("%d wrong deliveries, such as %s", len(got.faults), got.faults[0])
 	}
 	checkPrograms(t, p)
+	checkApplied(t, p, receiver, types)
 
 	out, err := p.Command("program", "list", "--data", p.Data)
 	if lines := strings.Count(out, "\n"); err != nil || lines != *programs+1 {
@@ -166,7 +169,7 @@ func (p *platform) setUp(ctx context.Context, receiver string, i int, event stri
 	if _, err := p.call(ctx, p.token, "", "PUT", "/v2/programs/"+id, body, http.StatusCreated); err != nil {
 		return err
 	}
-	text, err := p.call(ctx, p.token, "", "POST", "/v2/programs/"+id+"/tokens", `{"user_id":"backend","scopes":["events.write"]}`,
+	text, err := p.call(ctx, p.token, "", "POST", "/v2/programs/"+id+"/tokens", `{"name":"backend","user_id":"backend","scopes":["events.write"]}`,
 		http.StatusCreated)
 	if err != nil {
 		return err
@@ -182,6 +185,41 @@ func (p *platform) setUp(ctx context.Context, receiver string, i int, event stri
 	body = fmt.Sprintf(`{"name":%q,"version":"1","number":%d}`, event, i)
 	_, err = p.call(ctx, token.Data.Secret, "", "POST", "/v2/events", body, http.StatusCreated)
 	return err
+}
+
+// checkApplied applies a file that describes what was set up, which changes nothing.
+func checkApplied(t *testing.T, p *platform, receiver string, types []string) {
+	t.Helper()
+	var text strings.Builder
+	text.WriteString("event_types:\n")
+	for _, name := range types {
+		var body struct{ Schema json.RawMessage }
+		if err := json.Unmarshal([]byte(eventType(name, "number")), &body); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&text, "  - {name: %s, schema: %s}\n", name, body.Schema)
+	}
+	text.WriteString("programs:\n")
+	for i := range *programs {
+		id := programID(i)
+		fmt.Fprintf(&text, "  - id: %s\n    name: Customer %d\n    limits: {rate_limit: %d, max_subscriptions: 1, max_in_flight: 4}\n"+
+			"    subscriptions: [{url: %q, events: [%s]}]\n"+
+			"    tokens: [{name: backend, user: backend, scopes: [events.write], secret_file: %[2]d.token}]\n",
+			id, i, 100+i, receiver+"/"+id, types[i%len(types)])
+	}
+	dir := t.TempDir()
+	file, token := filepath.Join(dir, "platform.yml"), filepath.Join(dir, "platform.token")
+	for name, content := range map[string]string{file: text.String(), token: p.token} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	out, err := p.Command("apply", "-f", file, "--url", p.URL(), "--token-file", token)
+	if err != nil || !strings.Contains(out, "Nothing to change: ") {
+		t.Errorf("apply: %v\n%s", err, out)
+	}
+	t.Logf("apply compared all of it in %.1f s", time.Since(began).Seconds())
 }
 
 // checkPrograms reads all programs by the API, page by page, with their health.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,7 +32,7 @@ func NewestSchema(migrations fs.FS) (int, error) {
 
 // migrate migrates the schema to the newest version that this binary supports. It first makes a snapshot of the database, unless the
 // database is new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
-func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
+func (db *DB) migrate(ctx context.Context, migrations fs.FS, steps map[string]func(context.Context, *sql.Conn) error) error {
 	files, err := migrationFiles(migrations)
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func (db *DB) migrate(ctx context.Context, migrations fs.FS) error {
 	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = OFF"); err != nil {
 		return err
 	}
-	if err := runMigrations(ctx, conn, migrations, files, have); err != nil {
+	if err := runMigrations(ctx, conn, migrations, steps, files, have); err != nil {
 		_, _ = conn.ExecContext(ctx, "ROLLBACK")
 		return err
 	}
@@ -143,7 +144,8 @@ func (db *DB) pruneSnapshots() error {
 // each. A new database gets them all in one transaction: it has nothing that an error in the
 // middle could leave behind, and one fsync is faster than one for each version. After an error
 // the caller must roll back.
-func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, files []string, have int) error {
+func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, steps map[string]func(context.Context, *sql.Conn) error,
+	files []string, have int) error {
 	lacking := files[min(have, len(files)):]
 	var rebuilt bool
 	for i, name := range lacking {
@@ -159,6 +161,11 @@ func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, files 
 		step := fmt.Sprintf("%s\n%s\nPRAGMA user_version = %d;", begin, script, have+i+1)
 		if _, err := conn.ExecContext(ctx, step); err != nil {
 			return fmt.Errorf("migration %s: %w", name, err)
+		}
+		if do := steps[path.Base(name)]; do != nil {
+			if err := do(ctx, conn); err != nil {
+				return fmt.Errorf("migration %s: %w", name, err)
+			}
 		}
 		rebuilt = rebuilt || strings.Contains(string(script), "DROP TABLE")
 		if have == 0 && i < len(lacking)-1 {

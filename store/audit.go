@@ -37,9 +37,8 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if err == nil && len(previous) != len(e.Previous) {
-		return fmt.Errorf("store: the newest entry of the audit log has no hash")
-	}
+	// A hash that was removed outside of the service counts as zeros. The fault stays, but does
+	// not keep an owner from revoking a token.
 	copy(e.Previous[:], previous)
 	e.Num++
 	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, w.s.clock.now().UnixMilli()))
@@ -53,8 +52,13 @@ func (w Write) Audit(e webhook.AuditEntry) error {
 		e.Detail = strings.ToValidUTF8(e.Detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
 	}
 	chainAudit(&e)
-	return w.t.Exec(insertAudit, e.Num, e.ID, e.At.UnixMilli(), e.Actor, e.Admin, e.Address, e.RequestID, string(e.Action), e.ProgramID,
-		e.SubjectID, e.Detail, e.Salt, e.Digest[:], e.Hash[:])
+	return w.t.Exec(insertAudit, auditValues(&e)...)
+}
+
+// auditValues returns the values of insertAudit.
+func auditValues(e *webhook.AuditEntry) []any {
+	return []any{e.Num, e.ID, e.At.UnixMilli(), e.Actor, e.Admin, e.Address, e.RequestID, string(e.Action), e.ProgramID, e.SubjectID,
+		e.Detail, e.Salt, e.Digest[:], e.Hash[:]}
 }
 
 // chainAudit gives an entry a salt, and hashes it over the one before.

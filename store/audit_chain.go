@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// auditChunk is the number of entries of the audit log that are read at a time, or hashed
-	// in one transaction after an upgrade.
+	// auditChunk is the number of entries of the audit log that are read at a time.
 	auditChunk = 1000
 	// auditLogInterval is the time between two log lines with the newest hash.
 	auditLogInterval = time.Hour
@@ -22,75 +21,7 @@ const (
 	newestAuditEnd    = ") i CROSS JOIN audit a ON a.num = i.num ORDER BY a.num"
 	selectNewestAudit = newestAudit + "1" + newestAuditEnd
 	selectAuditSuffix = newestAudit + "1000" + newestAuditEnd // for a quick check
-
-	selectUnchained = "SELECT hash = x'' FROM audit ORDER BY num DESC LIMIT 1"
-	selectChained   = "SELECT coalesce(max(num), 0) FROM audit WHERE hash <> x''"
-	updateChained   = "UPDATE audit SET salt = ?2, digest = ?3, hash = ?4 WHERE num = ?1"
-
-	// at never decreases from one num to the next. The newest entry stays, so that its num is
-	// not reused.
-	selectAgedAudit = "SELECT num, hash FROM (SELECT num, at, hash FROM audit WHERE num < (SELECT max(num) FROM audit) " +
-		"ORDER BY num LIMIT ?2) WHERE at < ?1 ORDER BY num DESC LIMIT 1"
-	anchorAudit     = "INSERT INTO audit_anchor (one, num, hash) VALUES (1, ?1, ?2) ON CONFLICT DO UPDATE SET num = ?1, hash = ?2"
-	removeAgedAudit = "DELETE FROM audit WHERE num <= ?"
 )
-
-// openAudit hashes the entries of the audit log that an older version has written. It does so
-// in steps; after a crash the next Open continues.
-func (s *core) openAudit(ctx context.Context) error {
-	var unchained bool
-	if err := ignoreNoRows(s.db.Scan(ctx, selectUnchained, nil, &unchained)); err != nil || !unchained {
-		return err
-	}
-	began, total := time.Now(), 0
-	var after int64
-	if err := s.db.Scan(ctx, selectChained, nil, &after); err != nil {
-		return err
-	}
-	for {
-		var n int
-		next := after
-		err := s.writer.do(func(t *tx) (err error) {
-			n, next, err = t.chainOldAudit(after)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		after = next
-		if total += n; n < auditChunk {
-			s.logger.Info("hashed the entries of the audit log", "entries", total, "duration", time.Since(began).Round(time.Millisecond))
-			return nil
-		}
-	}
-}
-
-// chainOldAudit hashes the first entries after a num. It returns how many, and the num of the
-// last.
-func (t *tx) chainOldAudit(after int64) (n int, last int64, err error) {
-	var previous []byte
-	if err := ignoreNoRows(t.Scan("SELECT hash FROM audit WHERE num = ?", []any{after}, &previous)); err != nil {
-		return 0, after, err
-	}
-	var entries []webhook.AuditEntry
-	err = t.Each(selectAuditAfter, []any{after, auditChunk}, func(scan func(...any) error) error {
-		e, err := scanAudit(scan, false)
-		entries = append(entries, e)
-		return err
-	})
-	last = after
-	for i := range entries {
-		if err != nil {
-			return 0, after, err
-		}
-		e := &entries[i]
-		copy(e.Previous[:], previous)
-		chainAudit(e)
-		last, previous = e.Num, e.Hash[:]
-		err = t.Exec(updateChained, e.Num, e.Salt, e.Digest[:], e.Hash[:])
-	}
-	return len(entries), last, err
-}
 
 // errAuditRemoved reports that retention has removed entries that were about to be read.
 var errAuditRemoved = webhook.NewError(webhook.CodeConflict,
@@ -154,8 +85,12 @@ func (w *auditWalk) read(v interface {
 		entries = append(entries, e)
 		return err
 	})
-	if err == nil && after == math.MinInt64 && len(entries) > 0 && entries[0].Num != removed+1 {
+	switch {
+	case err != nil || after != math.MinInt64:
+	case len(entries) > 0 && entries[0].Num != removed+1:
 		err = entries[0].Fault(fmt.Sprintf("the last entry that was removed is entry %d", removed))
+	case len(entries) == 0 && removed != 0:
+		err = &webhook.AuditFault{Num: removed + 1, Missing: true, Reason: "retention never removes the newest entry"}
 	}
 	return entries, err
 }
@@ -181,29 +116,4 @@ func (s *core) logAudit(ctx context.Context) (next time.Time, err error) {
 		s.logger.Info("newest hash of the audit log", "entry", e.Num, "at", webhook.FormatTime(e.At), "hash", e.Hash.String())
 	}
 	return time.Now().Add(auditLogInterval), nil
-}
-
-// audit removes entries of the audit log, oldest first, and keeps the hash of the last.
-func (w *sweep) audit(edge time.Time) error {
-	for {
-		var removed int64
-		err := w.write(func(t *tx) error {
-			var num int64
-			var hash []byte
-			removed = 0
-			if err := t.Scan(selectAgedAudit, []any{edge.UnixMilli(), w.step}, &num, &hash); err != nil {
-				return ignoreNoRows(err)
-			}
-			if err := t.Exec(anchorAudit, num, hash); err != nil {
-				return err
-			}
-			var err error
-			removed, err = t.Affected(removeAgedAudit, num)
-			return err
-		})
-		if err != nil || removed == 0 {
-			return err
-		}
-		w.swept.Audit += removed
-	}
 }

@@ -2,18 +2,15 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"path/filepath"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -130,10 +127,26 @@ type auditTamper struct {
 // transaction, so that it need not be undone.
 func (a *auditTamper) try(num int64, what, query string, args ...any) {
 	a.t.Helper()
+	a.tryFunc(num, what, func(tx *tx) error { return tx.Exec(query, args...) })
+}
+
+// tryAll is try with several statements.
+func (a *auditTamper) tryAll(num int64, what string, queries ...string) {
+	a.t.Helper()
+	a.tryFunc(num, what, func(tx *tx) (err error) {
+		for _, query := range queries {
+			err = errors.Join(err, tx.Exec(query))
+		}
+		return err
+	})
+}
+
+func (a *auditTamper) tryFunc(num int64, what string, change func(*tx) error) {
+	a.t.Helper()
 	a.changes++
 	rollback := errors.New("roll back")
 	err := a.s.writer.do(func(tx *tx) error {
-		if err := tx.Exec(query, args...); err != nil {
+		if err := change(tx); err != nil {
 			return err
 		}
 		var v webhook.AuditVerifier
@@ -152,81 +165,207 @@ func (a *auditTamper) try(num int64, what, query string, args ...any) {
 	}
 }
 
-// TestAuditTampering checks that a change of one byte in any column of any entry is found,
-// also in columns that are added later.
+// everyColumn changes each byte of each column of an entry, also of columns that are added
+// later, and empties it.
+func (a *auditTamper) everyColumn(num int64) {
+	a.t.Helper()
+	var columns []string
+	must(a.t, a.s.db.Each(a.t.Context(), "SELECT name FROM pragma_table_info('audit') WHERE name <> 'num'", nil,
+		func(scan func(...any) error) error {
+			var name string
+			err := scan(&name)
+			columns = append(columns, name)
+			return err
+		}))
+	for _, column := range columns {
+		var value any
+		must(a.t, a.s.db.Scan(a.t.Context(), "SELECT "+column+" FROM audit WHERE num = ?", []any{num}, &value))
+		change := func(what string, to any) {
+			a.t.Helper()
+			a.try(num, fmt.Sprintf("%s of entry %d, %s", column, num, what), "UPDATE audit SET "+column+" = ? WHERE num = ?", to, num)
+		}
+		switch v := value.(type) {
+		case int64:
+			change("plus one", v+1)
+			change("minus one", v-1)
+			change("zero", 0)
+		case string:
+			changeBytes(v, true, func(what string, b []byte) { change(what, string(b)) })
+		case []byte:
+			changeBytes(string(v), column == "salt", func(what string, b []byte) { change(what, b) })
+		default:
+			a.t.Fatalf("%s is a %T", column, value)
+		}
+	}
+}
+
+// changeBytes calls change with every variant of a value: one byte changed, one more, one less,
+// and none. The lengths of others than free ones are checked by the schema.
+func changeBytes(value string, free bool, change func(what string, b []byte)) {
+	for i := range len(value) {
+		b := []byte(value)
+		b[i] ^= 1
+		change(fmt.Sprintf("byte %d", i), b)
+	}
+	if free {
+		change("one more byte", []byte(value+"x"))
+	}
+	if free && value != "" {
+		change("one byte less", []byte(value[:len(value)-1]))
+	}
+	if value != "" {
+		change("emptied", []byte{})
+	}
+}
+
+// everyEntry removes and swaps entries of a log in which retention has removed those through
+// pruned, and forges anchors.
+func (a *auditTamper) everyEntry(pruned, last int64) {
+	a.t.Helper()
+	for num := pruned + 1; num < last; num++ {
+		a.try(num+1, "a removed entry", "DELETE FROM audit WHERE num = ?", num)
+		a.tryAll(num, fmt.Sprintf("entries %d and %d swapped", num, num+1), fmt.Sprintf("UPDATE audit SET num = -1 WHERE num = %d", num),
+			fmt.Sprintf("UPDATE audit SET num = %d WHERE num = %d", num, num+1),
+			fmt.Sprintf("UPDATE audit SET num = %d WHERE num = -1", num+1))
+	}
+	const forge = "INSERT OR REPLACE INTO audit_anchor SELECT 1, num, hash FROM audit WHERE num = %d"
+	for num := pruned + 1; num <= last; num++ {
+		a.tryAll(num+1, fmt.Sprintf("a forged anchor after entry %d", num), fmt.Sprintf(forge, num),
+			fmt.Sprintf("DELETE FROM audit WHERE num <= %d", num))
+		a.tryAll(pruned+1, fmt.Sprintf("an anchor at entry %d, which exists", num), fmt.Sprintf(forge, num))
+	}
+	a.try(pruned+1, "an anchor with another hash", "INSERT OR REPLACE INTO audit_anchor VALUES (1, ?, randomblob(32))", pruned)
+	if pruned > 0 {
+		a.try(pruned+1, "no anchor", "DELETE FROM audit_anchor")
+		a.try(pruned+1, "an anchor before it", "UPDATE audit_anchor SET num = num - 1")
+		a.tryAll(pruned+1, "no entries", "DELETE FROM audit")
+	}
+}
+
+// TestAuditTampering checks that a change of one byte in any column of any entry is found, and
+// that the first entry that does not match is named.
 func TestAuditTampering(t *testing.T) {
 	s := open(t)
 	fillAudit(t, s)
-	var columns []string
-	must(t, s.db.Each(t.Context(), "SELECT name FROM pragma_table_info('audit')", nil, func(scan func(...any) error) error {
-		var name string
-		err := scan(&name)
-		columns = append(columns, name)
-		return err
-	}))
 	tamper := auditTamper{t: t, s: s}
 	try := tamper.try
 	for num := int64(1); num <= 6; num++ {
-		for _, column := range columns {
-			var value any
-			must(t, s.db.Scan(t.Context(), "SELECT "+column+" FROM audit WHERE num = ?", []any{num}, &value))
-			change := func(what string, to any) {
-				t.Helper()
-				if column == "num" {
-					return // below
-				}
-				try(num, fmt.Sprintf("%s of entry %d, %s", column, num, what), "UPDATE audit SET "+column+" = ? WHERE num = ?", to, num)
-			}
-			switch v := value.(type) {
-			case int64:
-				change("plus one", v+1)
-				change("minus one", v-1)
-			case string, []byte:
-				text, blob := fmt.Sprintf("%s", v), false
-				if slices.Contains([]string{"salt", "digest", "hash"}, column) {
-					blob = true
-				}
-				typed := func(b []byte) any {
-					if blob {
-						return b
-					}
-					return string(b)
-				}
-				for i := range len(text) {
-					b := []byte(text)
-					b[i] ^= 1
-					change(fmt.Sprintf("byte %d", i), typed(b))
-				}
-				if !blob || column == "salt" {
-					change("one more byte", typed([]byte(text+"x")))
-				}
-				if text != "" && (!blob || column == "salt") {
-					change("one byte less", typed([]byte(text[:len(text)-1])))
-				}
-			default:
-				t.Fatalf("%s is a %T", column, value)
-			}
-		}
+		tamper.everyColumn(num)
 	}
-	for num := int64(1); num < 6; num++ {
-		try(num+1, "a removed entry", "DELETE FROM audit WHERE num = ?", num)
-	}
+	tamper.everyEntry(0, 6)
 	try(3, "a removed entry before others moved up", "UPDATE audit SET num = num + 10 WHERE num = 2")
 	try(0, "another first number", "UPDATE audit SET num = 0 WHERE num = 1")
-	try(1, "an anchor that was never", "INSERT INTO audit_anchor VALUES (1, 0, randomblob(32))")
-	try(1, "an anchor after the first entry", "INSERT INTO audit_anchor VALUES (1, 3, randomblob(32))")
 	try(4, "a copied entry",
 		"UPDATE audit SET (actor, salt, digest, hash) = (SELECT actor, salt, digest, hash FROM audit WHERE num = 6) WHERE num = 4")
 	try(7, "an added entry", "INSERT INTO audit SELECT 7, 'x', at, actor, admin, address, action, program_id, subject_id, detail, "+
 		"request_id, salt, digest, hash FROM audit WHERE num = 6")
-	try(1, "an entry without its salt", "UPDATE audit SET salt = x'' WHERE num = 1")
 	try(1, "an erased entry of a program that exists", "UPDATE audit SET salt = x'', admin = '', address = '', detail = '' WHERE num = 1")
 	try(4, "an erased entry of no program", "UPDATE audit SET salt = x'', admin = '', address = '', detail = '' WHERE num = 4")
+	try(3, "changed entries without a hash", "UPDATE audit SET detail = 'other', hash = x'' WHERE num >= 3")
 	if tamper.changes < 1000 {
 		t.Errorf("only %d changes were tried", tamper.changes)
 	}
 	verifyAudit(t, s)
 	t.Logf("%d changes", tamper.changes)
+}
+
+// TestPrunedAuditTampering is TestAuditTampering after retention has removed entries.
+func TestPrunedAuditTampering(t *testing.T) {
+	s, now := openAt(t)
+	fillAudit(t, s)
+	*now = now.Add(48 * time.Hour)
+	recordKey(t, s)
+	if removed := pruneAudit(t, s, now.Add(-24*time.Hour)); removed != 6 {
+		t.Fatalf("removed %d entries, want 6", removed)
+	}
+	recordKey(t, s)
+	tamper := auditTamper{t: t, s: s}
+	for num := int64(7); num <= 9; num++ { // entry 8 is that of the removal
+		tamper.everyColumn(num)
+	}
+	tamper.everyEntry(6, 9)
+	verifyAudit(t, s)
+}
+
+// TestAuditWithoutNewestHash checks that a hash that is missing stays a fault, which neither a
+// later entry nor Open repairs, and that changes are still recorded.
+func TestAuditWithoutNewestHash(t *testing.T) {
+	dir := memoryDir(t)
+	s := openDir(t, dir)
+	fillAudit(t, s)
+	changeAudit(t, s, "UPDATE audit SET detail = 'other', hash = x'' WHERE num >= 3")
+	want := func(when string) {
+		t.Helper()
+		var fault *webhook.AuditFault
+		if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{}); !errors.As(err, &fault) || fault.Num != 3 {
+			t.Errorf("%s: got %v, want a fault of entry 3", when, err)
+		}
+		if n := count(t, s, "SELECT count(*) FROM audit WHERE hash = x''"); n != 4 {
+			t.Errorf("%s: %d entries have no hash, want 4", when, n)
+		}
+	}
+	want("at once")
+	must(t, s.Close())
+	s = openDir(t, dir)
+	want("after Open")
+	recordKey(t, s)
+	must(t, s.Close())
+	s = openDir(t, dir)
+	want("after another entry")
+}
+
+// recordKey adds an entry to the audit log.
+func recordKey(t *testing.T, s *Store) {
+	t.Helper()
+	mustWrite(t, s, func(w Write) error {
+		return w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate})
+	})
+}
+
+// TestAuditIsLogged checks that the newest hash is logged at startup and every hour.
+func TestAuditIsLogged(t *testing.T) {
+	dir := memoryDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var lines []string // about the newest hash
+		s, err := Open(t.Context(), Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.Contains(string(p), "newest hash of the audit log") {
+				lines = append(lines, string(p))
+			}
+			return len(p), nil
+		}), nil))})
+		must(t, err)
+		defer s.Close()
+		recordKey(t, s)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Housekeep(ctx) }()
+		want := func(when string, n int, hash webhook.AuditHash) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if len(lines) != n || !strings.Contains(lines[n-1], hash.String()) {
+				t.Errorf("%s: got %q, want %d lines, the last with %s", when, lines, n, hash)
+			}
+		}
+		first := verifyAudit(t, s).Newest
+		want("at startup", 1, first)
+		recordKey(t, s)
+		second := verifyAudit(t, s).Newest
+		time.Sleep(time.Hour - time.Second)
+		want("before an hour", 1, first)
+		time.Sleep(2 * time.Second)
+		want("after an hour", 2, second)
+		for range 22 {
+			time.Sleep(time.Hour)
+		}
+		want("after a day", 24, second)
+		stop()
+		must(t, <-done)
+	})
 }
 
 // eachAuditOf is [Audit.Each] in a write.
@@ -275,119 +414,4 @@ func TestAuditOfConcurrentWrites(t *testing.T) {
 	if got := verifyAudit(t, s); got.Entries != 8*60 || got.Last != got.Entries {
 		t.Errorf("got %+v", got)
 	}
-}
-
-// TestAuditRetention checks that retention removes old entries and keeps the hash of the last
-// one removed, and the newest entry.
-func TestAuditRetention(t *testing.T) {
-	s, now := openAt(t)
-	const old, young = 700, 300
-	for i := range old + young {
-		if i == old {
-			*now = now.Add(48 * time.Hour)
-		}
-		mustWrite(t, s, func(w Write) error {
-			return w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate})
-		})
-	}
-	before := verifyAudit(t, s)
-	remove := func(edge time.Time, want int64) webhook.AuditSummary {
-		t.Helper()
-		w := &sweep{s: s.core, ctx: t.Context(), pause: -1, step: firstSweep}
-		must(t, w.audit(edge))
-		if w.swept.Audit != want {
-			t.Errorf("removed %d entries, want %d", w.swept.Audit, want)
-		}
-		return verifyAudit(t, s)
-	}
-	var first webhook.AuditEntry
-	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, fmt.Sprintf("sort=at&filter[at.from]=%s&page[size]=1",
-		webhook.FormatTime(now.Add(-time.Hour)))))
-	must(t, err)
-	first = entries[0]
-	got := remove(now.Add(-24*time.Hour), old)
-	if got.First != old+1 || got.Entries != young || got.Anchor != first.Previous || got.Newest != before.Newest {
-		t.Errorf("got %+v", got)
-	}
-	if _, err := s.verifyAudit(t.Context(), got.Anchor); err != nil {
-		t.Errorf("expecting the anchor: %v", err)
-	}
-	entries, _, err = s.Audit().Page(t.Context(), query(t, webhook.AuditList, "sort=at&page[size]=1"))
-	if must(t, err); entries[0].Previous != got.Anchor {
-		t.Errorf("the first entry follows %s, want %s", entries[0].Previous, got.Anchor)
-	}
-	if got = remove(now.Add(24*time.Hour), young-1); got.First != old+young || got.Entries != 1 {
-		t.Errorf("got %+v", got)
-	}
-	mustWrite(t, s, func(w Write) error {
-		return w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate})
-	})
-	verifyAudit(t, s)
-	for _, change := range []string{"num = num - 1", "num = num + 2", "hash = randomblob(32)"} {
-		changeAudit(t, s, "UPDATE audit_anchor SET "+change)
-		var fault *webhook.AuditFault
-		if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{}); !errors.As(err, &fault) || fault.Num != old+young {
-			t.Errorf("%s: got %v", change, err)
-		}
-	}
-}
-
-// unchainedSchema is the migrations before entries of the audit log were hashed.
-type unchainedSchema struct{ fs.FS }
-
-func (o unchainedSchema) Glob(pattern string) ([]string, error) {
-	all, err := fs.Glob(o.FS, pattern)
-	return slices.DeleteFunc(all, func(name string) bool { return filepath.Base(name) >= "0027" }), err
-}
-
-// TestAuditMigration checks that Open hashes the entries of an older version, and continues
-// after a crash.
-func TestAuditMigration(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, databaseFile)
-	older, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Migrations: unchainedSchema{migrations}, Readers: 1,
-		Logger: slog.New(slog.DiscardHandler)})
-	must(t, err)
-	must(t, older.Close(nil))
-	exec := func(query string, args ...any) {
-		t.Helper()
-		db, err := sql.Open("sqlite3", "file:"+path)
-		must(t, err)
-		defer db.Close()
-		if _, err := db.Exec(query, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const entries = 2*auditChunk + 5
-	exec("INSERT INTO admins (id, email, password, created_at, role) VALUES ('a1', 'ana@example.com', 'x', 1, 'owner')")
-	exec("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "+
-		"INSERT INTO audit (num, id, at, admin, address, action, "+
-		"program_id, subject_id, detail) SELECT i, 'id' || i, 1000000000000 + i, CASE i % 4 WHEN 0 THEN 'terminal' WHEN 1 THEN "+
-		"'ana@example.com' WHEN 2 THEN 'token:t1' ELSE 'left@example.com' END, '192.0.2.1', 'key.rotate', '', 's', 'detail ' || i "+
-		"FROM n", entries)
-	s := openDir(t, dir)
-	if got := verifyAudit(t, s); got.Entries != int64(entries) {
-		t.Errorf("got %+v", got)
-	}
-	var hash []byte
-	must(t, s.db.Scan(t.Context(), "SELECT hash FROM audit WHERE num = ?", []any{auditChunk}, &hash))
-	for actor, want := range map[string]int{"terminal": entries / 4, "admin:a1": (entries + 3) / 4, "token:t1": (entries + 2) / 4,
-		"admin:": (entries + 1) / 4} {
-		if n := count(t, s, "SELECT count(*) FROM audit WHERE actor = ?", actor); n != int64(want) {
-			t.Errorf("%s: got %d entries, want %d", actor, n, want)
-		}
-	}
-	must(t, s.Close())
-
-	// A crash after the first step.
-	exec("UPDATE audit SET salt = x'', digest = x'', hash = x'' WHERE num > ?", auditChunk)
-	s = openDir(t, dir)
-	verifyAudit(t, s)
-	if n := count(t, s, "SELECT count(*) FROM audit WHERE num = ? AND hash = ?", auditChunk, hash); n != 1 {
-		t.Error("the first step was repeated")
-	}
-	mustWrite(t, s, func(w Write) error {
-		return w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate})
-	})
-	verifyAudit(t, s)
 }

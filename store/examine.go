@@ -102,8 +102,8 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
 	}
-	x.audit(func(row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, selectAuditSuffix, nil, row)
+	x.audit(func(query string, row func(scan func(...any) error) error) error {
+		return s.db.Each(ctx, query, nil, row)
 	})
 	x.eventTypes(s.unusedTypes)
 	status := s.Replica()
@@ -234,7 +234,9 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema does not have the table
 		x.admins(admins)
 	}
-	x.audit(func(row func(scan func(...any) error) error) error { return queryRows(ctx, db, selectAuditSuffix, row) })
+	x.audit(func(query string, row func(scan func(...any) error) error) error {
+		return queryRows(ctx, db, query, row)
+	})
 	if cfg.Catalog != nil {
 		each := func(query string, row func(scan func(...any) error) error) error {
 			return queryRows(ctx, db, query, row)
@@ -518,10 +520,10 @@ func (x *examination) admins(any bool) {
 	x.ok(checkAdmins, "at least one")
 }
 
-// audit checks the hashes of the newest entries of the audit log.
-func (x *examination) audit(each func(row func(scan func(...any) error) error) error) {
-	var v webhook.AuditVerifier
-	err := each(func(scan func(...any) error) error {
+// audit checks the hashes of the newest entries of the audit log, and what is before the first.
+func (x *examination) audit(each func(query string, row func(scan func(...any) error) error) error) {
+	v := webhook.AuditVerifier{Suffix: true}
+	err := each(selectAuditSuffix, func(scan func(...any) error) error {
 		e, err := scanAudit(scan, true)
 		if err != nil {
 			return err
@@ -529,6 +531,9 @@ func (x *examination) audit(each func(row func(scan func(...any) error) error) e
 		return v.Add(&e)
 	})
 	s, faulty := v.End()
+	if err == nil && faulty == nil {
+		faulty = auditBounds(each)
+	}
 	var fault *webhook.AuditFault
 	switch {
 	case errors.As(errors.Join(err, faulty), &fault):
@@ -540,6 +545,28 @@ func (x *examination) audit(each func(row func(scan func(...any) error) error) e
 	default:
 		x.ok(checkAudit, "the newest %s match; service audit verify checks all", webhook.Count(int(s.Entries), "entry"))
 	}
+}
+
+// auditBounds checks that an entry of the audit log names what was removed before the first one.
+func auditBounds(each func(query string, row func(scan func(...any) error) error) error) error {
+	var first, pruned *webhook.AuditEntry
+	err := each(selectAuditBounds, func(scan func(...any) error) error {
+		e, err := scanAudit(scan, true)
+		if first == nil {
+			first = &e
+		}
+		if e.Action == webhook.ActionAuditPrune {
+			pruned = &e
+		}
+		return err
+	})
+	if err != nil || first == nil {
+		return err // an older schema does not have the index
+	}
+	if fault := webhook.PruneFault(first, pruned); fault != nil {
+		return fault
+	}
+	return nil
 }
 
 // replicaBehind is how far a healthy replica may lag, idle or under load.

@@ -73,6 +73,8 @@ var queryPlans = []struct {
 	{auditByProgram.up.text, len(auditByProgram.up.names), "audit_by_program (program_id=? AND num>? AND num<?)"},
 	{selectAuditAfter, 2, "INTEGER PRIMARY KEY (rowid>?)"},
 	{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
+	{selectPruned, 1, "SEARCH audit USING INTEGER PRIMARY KEY (rowid=?)"},
+	{selectPruned, 1, "SEARCH audit USING INTEGER PRIMARY KEY (rowid<?)"},
 	{selectDeliveryView, 2, "sqlite_autoindex_deliveries_1 (id=?)"},
 	{selectAgain, 2, "deliveries_by_original (redelivery_of=?)"},
 	{selectAnySubscription, 1, "USING PRIMARY KEY (id=?)"},

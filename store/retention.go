@@ -72,8 +72,8 @@ func (a *Swept) add(b Swept) {
 //     counted, and the operator is alerted.
 //   - Alerts, completed replays and bulk runs, closed incidents, idempotency keys and
 //     the records of deleted subscriptions are removed in the same way.
-//   - Entries of the audit log are removed keep.Audit after they were made. The hash of
-//     the last one removed stays.
+//   - Entries of the audit log are removed keep.Audit after they were made. An entry names
+//     the last one removed.
 //
 // Retention starts a while after startup, so that what waited during a downtime is sent
 // first, and is suspended for a day after the clock was set forward.
@@ -81,6 +81,7 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+	var pruned time.Time // when entries of the audit log were last removed
 	for {
 		select {
 		case <-ctx.Done():
@@ -91,9 +92,11 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 		w := &sweep{}
 		if err == nil && !doubted && s.sweeping.TryLock() { // otherwise a program is being imported
 			w, err = s.sweep(ctx, now.Add(-keep.All), now.Add(-keep.delivered()))
-			if err == nil && keep.Audit > 0 {
+			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= pruneInterval(keep.Audit) {
 				w.step = firstSweep
-				err = w.audit(now.Add(-keep.Audit))
+				if err = w.audit(now.Add(-keep.Audit)); err == nil {
+					pruned = began
+				}
 			}
 			s.sweeping.Unlock()
 			s.noteSwept(w.swept)

@@ -36,6 +36,7 @@ const (
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionTokenExport              Action = "token.export"
 	ActionAuditExport              Action = "audit.export"
+	ActionAuditPrune               Action = "audit.prune" // by retention, see [AuditPrune]
 	ActionProgramDelete            Action = "program.delete"
 	ActionPortalLinkCreate         Action = "portal_link.create"
 	ActionPortalSessionBegin       Action = "portal_session.begin"
@@ -79,7 +80,7 @@ var actions = [...]Action{
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
 	ActionProgramMove, ActionProgramMoved, ActionProgramMoveAbort, ActionProgramArrive, ActionProgramActivate,
-	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionKeyRotate, ActionBackupCreate,
+	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionAuditPrune, ActionKeyRotate, ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminLink, ActionAdminInvite,
 	ActionAdminRevokeInvitation,
 	ActionPasskeyCreate, ActionPasskeyRemove, ActionPasskeyRefuse, ActionSessionBegin, ActionSessionEnd, ActionSessionRefuse,

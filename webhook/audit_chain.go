@@ -73,13 +73,17 @@ func (e *AuditEntry) TokenID() string {
 
 // AuditFault is the error about an entry that does not fit into the chain.
 type AuditFault struct {
-	Num    int64
-	ID     string
-	At     time.Time
-	Reason string
+	Num     int64
+	ID      string
+	At      time.Time
+	Reason  string
+	Missing bool // instead of ID and At
 }
 
 func (f *AuditFault) Error() string {
+	if f.Missing {
+		return fmt.Sprintf("entry %d is missing: %s", f.Num, f.Reason)
+	}
 	return fmt.Sprintf("entry %d (%s, %s) does not match: %s", f.Num, f.ID, FormatTime(f.At), f.Reason)
 }
 
@@ -88,8 +92,13 @@ type AuditVerifier struct {
 	// Expect is a hash that must be that of an entry, or that of the entry before the first;
 	// zero for none.
 	Expect AuditHash
+	// Suffix is set if the entries are the end of a log, so that the first of them does not
+	// have to follow those that retention removed.
+	Suffix bool
 
 	seen     AuditSummary
+	first    AuditEntry
+	pruned   *AuditEntry // the newest that says what retention removed
 	expected bool
 	erased   map[string]*AuditFault // the first erased entry of a program, until one deletes it
 }
@@ -103,6 +112,8 @@ type AuditSummary struct {
 	Newest      AuditHash // of Last
 	FirstAt     time.Time
 	LastAt      time.Time
+	Pruned      AuditPrune // what the newest entry about retention says; zero for none
+	PrunedAt    time.Time  // when that entry was recorded
 }
 
 // Add checks the next entry. The error is an *[AuditFault].
@@ -112,6 +123,7 @@ func (v *AuditVerifier) Add(e *AuditEntry) error {
 	}
 	s := &v.seen
 	if s.Entries == 0 {
+		v.first = *e
 		s.First, s.FirstAt, s.Anchor = e.Num, e.At, e.Previous
 		v.expected = e.Previous == v.Expect && v.Expect != AuditHash{}
 	}
@@ -119,6 +131,10 @@ func (v *AuditVerifier) Add(e *AuditEntry) error {
 	s.Last, s.LastAt, s.Newest = e.Num, e.At, e.Hash
 	v.expected = v.expected || e.Hash == v.Expect
 	switch {
+	case e.Action == ActionAuditPrune:
+		entry := *e
+		v.pruned, s.PrunedAt = &entry, e.At
+		s.Pruned, _ = e.Pruned()
 	case e.Action == ActionProgramDelete:
 		delete(v.erased, e.ProgramID)
 	case e.Erased():
@@ -134,7 +150,9 @@ func (v *AuditVerifier) Add(e *AuditEntry) error {
 }
 
 // Fault returns the error that an entry does not match for a reason.
-func (e *AuditEntry) Fault(reason string) *AuditFault { return &AuditFault{e.Num, e.ID, e.At, reason} }
+func (e *AuditEntry) Fault(reason string) *AuditFault {
+	return &AuditFault{Num: e.Num, ID: e.ID, At: e.At, Reason: reason}
+}
 
 // check returns why an entry does not match, "" if it does.
 func (v *AuditVerifier) check(e *AuditEntry) string {
@@ -146,6 +164,8 @@ func (v *AuditVerifier) check(e *AuditEntry) string {
 		return fmt.Sprintf("it follows entry %d", v.seen.Last)
 	case !first && e.Previous != v.seen.Newest:
 		return "it was hashed over another entry than the one before"
+	case e.Hash == AuditHash{}:
+		return "its hash is missing"
 	case e.Erased() && (e.Admin != "" || e.Address != "" || e.Detail != ""):
 		return "its salt is missing"
 	case e.Erased() && (e.ProgramID == "" || e.Action == ActionProgramDelete):
@@ -161,6 +181,11 @@ func (v *AuditVerifier) check(e *AuditEntry) string {
 // End returns a summary of the entries. The error is an *[AuditFault], or reports that Expect
 // was not found.
 func (v *AuditVerifier) End() (AuditSummary, error) {
+	if !v.Suffix && v.seen.Entries > 0 {
+		if f := PruneFault(&v.first, v.pruned); f != nil {
+			return v.seen, f
+		}
+	}
 	var first *AuditFault
 	for _, f := range v.erased {
 		if first == nil || f.Num < first.Num {

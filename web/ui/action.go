@@ -24,6 +24,7 @@ var actionLabels = map[webhook.Action]string{
 	webhook.ActionRestoreRelease:     "Resume deliveries after restore",
 	webhook.ActionSubscriptionTest:   "Send test event",
 	webhook.ActionAuditExport:        "Export audit log",
+	webhook.ActionAuditPrune:         "Prune audit log",
 	webhook.ActionPortalLinkCreate:   "Create portal link",
 	webhook.ActionPortalSessionBegin: "Open portal",
 	webhook.ActionPortalSessionEnd:   "End portal access",

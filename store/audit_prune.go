@@ -1,0 +1,87 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"service/webhook"
+)
+
+const (
+	// Entries about removals are not reason enough for another such entry, which would be
+	// removed in turn: an idle log would never be at rest. The newest entry stays, so that its
+	// num is not reused.
+	selectPruned = "SELECT num, hash FROM audit WHERE num = (SELECT max(num) FROM audit WHERE num <= ?1 " +
+		"AND num < (SELECT max(num) FROM audit)) AND (SELECT 1 FROM audit WHERE num <= ?1 AND action <> 'audit.prune' LIMIT 1) = 1"
+	selectPrunedStep = "SELECT num, hash FROM (SELECT num, hash FROM audit WHERE num <= ?1 ORDER BY num LIMIT ?2) " +
+		"ORDER BY num DESC LIMIT 1"
+	anchorAudit = "INSERT INTO audit_anchor (one, num, hash) VALUES (1, ?1, ?2) ON CONFLICT DO UPDATE SET num = ?1, hash = ?2"
+	removeAudit = "DELETE FROM audit WHERE num <= ?"
+
+	// For a quick check of the beginning of the log: the first entry, and the newest about a removal.
+	selectAuditBounds = "SELECT " + auditColumns + ", " + previousAudit + " FROM audit a WHERE a.num IN ((SELECT min(num) FROM audit), " +
+		"(SELECT max(num) FROM audit INDEXED BY audit_prunes WHERE action = 'audit.prune')) ORDER BY a.num"
+)
+
+// pruneInterval returns the time between two runs that remove entries of the audit log. Each
+// adds an entry, so they are rare compared with the retention.
+func pruneInterval(keep time.Duration) time.Duration { return min(keep/48, 24*time.Hour) }
+
+// audit removes entries of the audit log that were made before edge, oldest first. It first
+// records the last of them in the log, and keeps its hash, from which the chain continues.
+func (w *sweep) audit(edge time.Time) error {
+	// Other writes only add entries, and at never decreases from one num to the next.
+	last, err := Audit{w.s}.before(w.ctx, edge)
+	if err != nil {
+		return err
+	}
+	for recorded := false; ; {
+		var through, removed int64
+		err := w.write(func(t *tx) (err error) {
+			through, removed = last, 0
+			if !recorded {
+				if through, err = w.recordPrune(t, last); err != nil || through == 0 {
+					return err
+				}
+			}
+			var num int64
+			var hash []byte
+			if err := t.Scan(selectPrunedStep, []any{through, w.step}, &num, &hash); err != nil {
+				return ignoreNoRows(err)
+			}
+			if err := t.Exec(anchorAudit, num, hash); err != nil {
+				return err
+			}
+			removed, err = t.Affected(removeAudit, num)
+			return err
+		})
+		if err != nil || removed == 0 {
+			return err
+		}
+		last, recorded = through, true
+		w.swept.Audit += removed
+	}
+}
+
+// recordPrune adds the entry about a removal of the entries through last, and returns the num of
+// the last one to remove, 0 if there is none.
+func (w *sweep) recordPrune(t *tx, last int64) (through int64, err error) {
+	var hash []byte
+	if err := t.Scan(selectPruned, []any{last}, &through, &hash); err != nil {
+		return 0, ignoreNoRows(err)
+	}
+	e, err := pruneEntry(through, hash)
+	if err != nil {
+		return 0, err
+	}
+	return through, Write{w.s, t}.Audit(e)
+}
+
+// pruneEntry returns the entry about a removal of the entries through num.
+func pruneEntry(num int64, hash []byte) (webhook.AuditEntry, error) {
+	p := webhook.AuditPrune{Num: num}
+	if copy(p.Hash[:], hash) != len(p.Hash) {
+		return webhook.AuditEntry{}, fmt.Errorf("entry %d of the audit log has no hash", num)
+	}
+	return webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditPrune, Detail: p.String()}, nil
+}

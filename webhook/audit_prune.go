@@ -1,0 +1,66 @@
+package webhook
+
+import (
+	"fmt"
+	"strings"
+)
+
+// AuditPrune names the last entry that was removed from the beginning of the audit log. It is
+// the detail of an entry with [ActionAuditPrune], so the chain proves it.
+type AuditPrune struct {
+	Num  int64
+	Hash AuditHash
+	// Upgrade is set in the entry that an upgrade recorded, for entries that a version before
+	// it had removed. No entry of that time proves it.
+	Upgrade bool
+}
+
+const (
+	auditPruneFormat = "through entry %d, hash %s"
+	byAnOlderVersion = ", by an older version"
+)
+
+// String returns the detail of the entry.
+func (p AuditPrune) String() string {
+	detail := fmt.Sprintf(auditPruneFormat, p.Num, p.Hash)
+	if p.Upgrade {
+		detail += byAnOlderVersion
+	}
+	return detail
+}
+
+// Pruned returns what an entry with [ActionAuditPrune] says, and false if that cannot be read.
+func (e *AuditEntry) Pruned() (p AuditPrune, ok bool) {
+	var hash string
+	detail, upgrade := strings.CutSuffix(e.Detail, byAnOlderVersion)
+	if _, err := fmt.Sscanf(detail, auditPruneFormat, &p.Num, &hash); err != nil {
+		return p, false
+	}
+	p.Upgrade = upgrade
+	var err error
+	p.Hash, err = ParseAuditHash(hash)
+	return p, err == nil && p.String() == e.Detail
+}
+
+// PruneFault returns why the entries before the first one of the log may not be missing, nil if
+// retention removed them. newest is the newest entry with [ActionAuditPrune], nil for none.
+//
+// Entries that newest names may still exist: retention records what it is about to remove.
+func PruneFault(first, newest *AuditEntry) *AuditFault {
+	removed := first.Num - 1
+	if removed == 0 {
+		return nil
+	}
+	if newest == nil {
+		return first.Fault("entries before it are missing, and no entry says that retention removed them")
+	}
+	switch p, ok := newest.Pruned(); {
+	case !ok:
+		return newest.Fault("it does not name the last entry that retention removed")
+	case removed > p.Num:
+		return first.Fault(fmt.Sprintf("entries before it are missing, and retention removed only those through entry %d", p.Num))
+	case removed == p.Num && first.Previous != p.Hash:
+		return first.Fault("it was hashed over another entry than the last one that retention removed")
+	}
+	return nil
+}

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	strictjson "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"service/internal/durable"
 	"service/internal/terminal"
 	"service/webhook"
@@ -236,11 +239,12 @@ func (c *auditVerifyCmd) each(ctx context.Context, std Streams, add func(*webhoo
 
 // readAudit calls add with the entries of an exported file.
 func readAudit(r io.Reader, add func(*webhook.AuditRecord) error) error {
-	lines := json.NewDecoder(bufio.NewReader(r))
-	lines.DisallowUnknownFields()
+	lines := jsontext.NewDecoder(r)
 	for n := 1; ; n++ {
 		var record webhook.AuditRecord
-		switch err := lines.Decode(&record); {
+		// Strictly, with each name once and in its own case: other programs may read another of
+		// two values than the one that was verified.
+		switch err := strictjson.UnmarshalDecode(lines, &record, strictjson.RejectUnknownMembers(true)); {
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:

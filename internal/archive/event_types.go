@@ -33,7 +33,8 @@ func (e EventTypes) Missing(catalog *webhook.Catalog) (missing []*webhook.EventT
 		missing = append(missing, t)
 	}
 	if faults != nil {
-		return nil, webhook.NewError(webhook.CodeConflict, "This installation cannot use the event types of the program. "+strings.Join(faults, " "))
+		return nil, webhook.NewError(webhook.CodeConflict,
+			"This installation cannot use the event types of the program. "+strings.Join(faults, " "))
 	}
 	return missing, nil
 }

@@ -166,8 +166,8 @@ func TestPictures(t *testing.T) {
 	s := serveForBrowser(t, binary, append(strings.Fields(strings.TrimPrefix(flags, "// serve")), "--data", data)...)
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on", "PROVIDER="+issuer,
-		milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
+	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on",
+		"PROVIDER="+issuer, milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
 		"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "SCREENSHOTS="+folder,
 		fmt.Sprintf("FOR=%.0f", picturesAfter.Seconds()), "SIZES="+*picturesSizes, "ONLY="+*picturesOnly)
 	if *picturesWhole {

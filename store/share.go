@@ -16,7 +16,7 @@ const (
 	selectShare  = "SELECT " + shareColumns + " FROM shares WHERE hash = ?"
 	selectShares = "SELECT " + shareColumns + " FROM shares INDEXED BY shares_by_delivery WHERE delivery_id = ? AND expires_at > ? " +
 		"ORDER BY created_at DESC"
-	selectOwnDelivery = "SELECT d.id FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id " +
+	selectOwnDelivery = "SELECT s.deleted_at IS NOT NULL FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id " +
 		"WHERE d.id IN (?, ?) AND s.program_id = ?"
 	deleteShares        = "DELETE FROM shares INDEXED BY shares_by_delivery WHERE delivery_id = ? AND program_id = ? AND expires_at > ?"
 	deleteExpiredShares = "DELETE FROM shares WHERE hash IN (SELECT hash FROM shares INDEXED BY shares_by_expiry " +
@@ -27,15 +27,18 @@ const (
 
 // Share creates a link that shows a delivery for [webhook.ShareLife], and returns the code in it.
 // At [webhook.MaxShares] it ends the oldest link of the program. The error is a *webhook.Error if
-// the program has no such delivery or cannot be used.
+// the program has no such delivery or cannot be used, or if the subscription is deleted.
 func (w Write) Share(programID, deliveryID string) (sh webhook.Share, code string, err error) {
 	if err := w.s.programStates.usable(programID); err != nil {
 		return sh, "", err
 	}
-	var id string
-	err = w.t.Scan(selectOwnDelivery, []any{shortID(deliveryID), deliveryID, programID}, &id)
+	var deleted bool
+	err = w.t.Scan(selectOwnDelivery, []any{shortID(deliveryID), deliveryID, programID}, &deleted)
 	if err != nil {
 		return sh, "", notFound(err, "delivery")
+	}
+	if deleted {
+		return sh, "", webhook.NewError(webhook.CodeConflict, "The subscription is deleted, so its deliveries cannot be shared.")
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	sh = webhook.Share{ID: webhook.NewID(), ProgramID: programID, DeliveryID: deliveryID, CreatedAt: now,
@@ -63,8 +66,8 @@ func (s Deliveries) Shares(ctx context.Context, deliveryID string) ([]webhook.Sh
 	return all, err
 }
 
-// Shared returns the delivery that a link shows, and false if no link with the code is open or
-// retention has removed the delivery.
+// Shared returns the delivery that a link shows, and false if no link with the code is open, the
+// subscription is deleted, or retention has removed the delivery.
 func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh webhook.Share, open bool, err error) {
 	hash := sha256.Sum256([]byte(code))
 	sh, err = scanShare(func(dest ...any) error { return s.db.Scan(ctx, selectShare, []any{hash[:]}, dest...) })
@@ -79,7 +82,12 @@ func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh
 	if errors.As(err, &gone) {
 		return d, sh, false, nil
 	}
-	return d, sh, err == nil && d.ProgramID == sh.ProgramID, err
+	if err != nil || d.ProgramID != sh.ProgramID {
+		return d, sh, false, err
+	}
+	// A partner cannot revoke the links of a subscription that it has deleted.
+	err = s.db.Scan(ctx, "SELECT deleted_at IS NULL FROM subscriptions WHERE id = ?", []any{d.SubscriptionID}, &open)
+	return d, sh, open, ignoreNoRows(err)
 }
 
 // RevokeShare ends one link to a delivery. The error is a *webhook.Error if there is no such

@@ -94,6 +94,21 @@ func TestShares(t *testing.T) {
 		t.Errorf("%d links are kept", n)
 	}
 	wantShared(t, s, code, true)
+	// They end with the subscription.
+	d, _, _, err := s.Deliveries().Shared(t.Context(), code)
+	must(t, err)
+	_, err = s.Subscriptions().Delete(t.Context(), "one", d.SubscriptionID)
+	must(t, err)
+	wantShared(t, s, code, false)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		_, _, err := w.Share("one", id)
+		return err
+	}), webhook.CodeConflict)
+	var other string // a delivery of another subscription
+	must(t, s.db.Scan(t.Context(), "SELECT d.id FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id "+
+		"WHERE s.program_id = 'one' AND s.deleted_at IS NULL LIMIT 1", nil, &other))
+	_, code = share(t, s, "one", longID(other))
+	wantShared(t, s, code, true)
 	// They end when the program is being erased.
 	mustWrite(t, s, func(w Write) error {
 		_, _, err := w.EraseProgram("one")

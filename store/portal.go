@@ -91,8 +91,9 @@ func (s *core) opens(l *webhook.PortalLink) bool {
 
 // BeginPortalSession uses a link, which ends with that, and returns a session with its secret, of
 // which only the SHA-256 is stored. replaced is the secret of the browser's previous session,
-// which ends; "" for none. The error is a *webhook.Error if no link with the code is open.
-func (w Write) BeginPortalSession(code, address, agent, replaced string) (p webhook.PortalSession, secret string, err error) {
+// which ends; "" for none. The secret of a session in an iframe begins with
+// [webhook.FramedSession]. The error is a *webhook.Error if no link with the code is open.
+func (w Write) BeginPortalSession(code, address, agent, replaced string, framed bool) (p webhook.PortalSession, secret string, err error) {
 	hash := sha256.Sum256([]byte(code))
 	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })
 	if err != nil {
@@ -106,6 +107,10 @@ func (w Write) BeginPortalSession(code, address, agent, replaced string) (p webh
 	p = webhook.PortalSession{ID: webhook.NewID(), LinkID: l.ID, ProgramID: l.ProgramID, Role: l.Role, Address: address, Agent: agent,
 		CreatedAt: now, ExpiresAt: now.Add(webhook.PortalSessionLife)}
 	secret, stored := newCode()
+	if framed {
+		secret = webhook.FramedSession + secret
+		stored = sha256.Sum256([]byte(secret))
+	}
 	err = w.t.Exec("DELETE FROM portal_links WHERE hash = ?", hash[:])
 	if err == nil && replaced != "" {
 		_, _, err = w.EndPortalSession(replaced)

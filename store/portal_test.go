@@ -25,7 +25,7 @@ func portalLink(t *testing.T, s *Store, n webhook.NewPortalLink) (l webhook.Port
 func portalSession(t *testing.T, s *Store, code, replaced string) (p webhook.PortalSession, secret string, err error) {
 	t.Helper()
 	err = s.Write(t.Context(), func(w Write) (err error) {
-		p, secret, err = w.BeginPortalSession(code, "203.0.113.9", "agent", replaced)
+		p, secret, err = w.BeginPortalSession(code, "203.0.113.9", "agent", replaced, false)
 		return err
 	})
 	return p, secret, err

@@ -72,7 +72,7 @@ func (p *filledProgram) portal(t *testing.T, s *Store) {
 			_, _, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite})
 		}
 		if err == nil {
-			_, _, err = w.BeginPortalSession(code, "203.0.113.9", "Browser of "+p.id, "")
+			_, _, err = w.BeginPortalSession(code, "203.0.113.9", "Browser of "+p.id, "", false)
 		}
 		return err
 	}))

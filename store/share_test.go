@@ -154,7 +154,7 @@ func TestLinksMoveWithTheClock(t *testing.T) {
 				if _, linkCode, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}); err != nil {
 					return err
 				}
-				if _, secret, err = w.BeginPortalSession(linkCode, "", "", ""); err != nil {
+				if _, secret, err = w.BeginPortalSession(linkCode, "", "", "", false); err != nil {
 					return err
 				}
 				link, linkCode, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead})

@@ -97,7 +97,7 @@ func portalAllows(has webhook.PortalRole, need webhook.Role) bool {
 func (h *portalPages) find(r *request) error {
 	for _, name := range []string{framedPortalCookie, portalCookie} {
 		c, err := r.Cookie(h.sessions.cookieName(name))
-		if err != nil {
+		if err != nil || strings.HasPrefix(c.Value, webhook.FramedSession) != (name == framedPortalCookie) {
 			continue
 		}
 		p, good, err := h.store.Portal().Session(r.Context(), c.Value)
@@ -174,7 +174,8 @@ func (h *portalPages) useLink(r *request) (response, error) {
 	}
 	var secret string
 	err := h.store.Write(r, func(sw store.Write) (err error) {
-		if r.portal.session, secret, err = sw.BeginPortalSession(r.PathValue("code"), addressText(r), r.UserAgent(), replaced); err != nil {
+		if r.portal.session, secret, err = sw.BeginPortalSession(
+			r.PathValue("code"), addressText(r), r.UserAgent(), replaced, r.portal.framed); err != nil {
 			return err
 		}
 		p := &r.portal.session

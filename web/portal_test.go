@@ -297,6 +297,7 @@ func TestPortalFraming(t *testing.T) {
 	got := v.do("POST", link, "Sec-Fetch-Dest", "iframe", "Sec-Fetch-Site", "same-origin")
 	got.want(t, 303, "")
 	c := got.Cookies()[0]
+	framedSecret := c.Value
 	if c.Name != "__Host-portal-frame" || c.SameSite != http.SameSiteNoneMode || !c.Secure || !c.Partitioned || !c.HttpOnly || c.Path != "/" ||
 		c.Domain != "" {
 		t.Errorf("got %v", c)
@@ -321,8 +322,21 @@ func TestPortalFraming(t *testing.T) {
 
 	v = visit(t, w)
 	got = v.do("POST", portalLink(t, w, "acme", webhook.PortalWrite), "Sec-Fetch-Dest", "document")
-	if c := got.Cookies()[0]; c.Name != "__Host-portal" || c.SameSite != http.SameSiteLaxMode || !c.Secure || c.Partitioned {
+	c = got.Cookies()[0]
+	if c.Name != "__Host-portal" || c.SameSite != http.SameSiteLaxMode || !c.Secure || c.Partitioned {
 		t.Errorf("got %v", c)
+	}
+	// The secret of a session works in its own cookie only.
+	for _, test := range []struct {
+		name, secret string
+		status       int
+	}{
+		{"__Host-portal", c.Value, 200}, {"__Host-portal-frame", c.Value, 401},
+		{"__Host-portal-frame", framedSecret, 200}, {"__Host-portal", framedSecret, 401},
+	} {
+		if got := visit(t, w).do("GET", "/portal/subscriptions", "Cookie", test.name+"="+test.secret); got.StatusCode != test.status {
+			t.Errorf("%s with %.8s…: got %d, want %d", test.name, test.secret, got.StatusCode, test.status)
+		}
 	}
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
 		_, _, err := sw.PutProgram("acme", &webhook.ProgramFields{PortalOrigins: &[]string{}})

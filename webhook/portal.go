@@ -54,6 +54,10 @@ type PortalLink struct {
 // PortalLinkPath returns the path of a link with a code.
 func PortalLinkPath(code string) string { return "/portal/link/" + code }
 
+// FramedSession begins the secrets of the sessions that were opened in an iframe, which have a cookie
+// of their own.
+const FramedSession = "frame."
+
 // PortalSession is a partner's session in the portal of one program.
 type PortalSession struct {
 	ID        string

@@ -73,19 +73,21 @@ func (p *Plan) resolve(all Secrets, s *Secret, lookup func(string) (string, bool
 }
 
 // Apply makes the changes of a plan in their order and reports each result. A refused change
-// does not end the run, but the changes that need it are skipped. If the service cannot be
-// reached, or ctx ends, the rest is skipped. It returns the number of changes made.
+// does not end the run, but the changes that need it are skipped, and so is the rest of a
+// program that is at its rate limit. If the service cannot be reached, or ctx ends, the rest is
+// skipped. It returns the number of changes made.
 func (c *Client) Apply(ctx context.Context, p *Plan, secrets Secrets,
 	report func(Result)) (made int, err error) {
-	failed := make(map[string]bool) // programs that could not be created
+	blocked := make(map[string]string) // by program: why its other changes are skipped
 	for i := range p.Changes {
 		change := &p.Changes[i]
-		switch program := change.ProgramID(); {
-		case err != nil:
+		program := change.ProgramID()
+		if err != nil {
 			report(Result{change, errSkipped})
 			continue
-		case failed[program]:
-			report(Result{change, fmt.Errorf("%w: its program was not created", errSkipped)})
+		}
+		if why := blocked[program]; why != "" {
+			report(Result{change, fmt.Errorf("%w: %s", errSkipped, why)})
 			continue
 		}
 		problem := c.make(ctx, change, secrets)
@@ -95,20 +97,43 @@ func (c *Client) Apply(ctx context.Context, p *Plan, secrets Secrets,
 			continue
 		}
 		if change.Program != nil && change.Op == Create {
-			failed[change.Program.ID] = true
+			blocked[change.Program.ID] = "its program was not created"
 		}
-		if !refused(problem) {
+		switch {
+		case !concernsOne(problem):
 			err = problem
+		case rateLimited(problem): // waiting again for each of its changes could take hours
+			blocked[program] = "its program is at its rate limit"
 		}
 	}
 	return made, err
 }
 
-// refused reports whether an error concerns one change only.
+// refused reports whether the API refused a request for good, for a reason that concerns this
+// request only.
 func refused(err error) bool {
 	var r *Refusal
 	var temporary Temporary
 	return errors.As(err, &r) && !errors.As(err, &temporary) && r.Status != http.StatusUnauthorized && r.Status != http.StatusForbidden
+}
+
+// rateLimited reports whether a program is at its rate limit. The limit of the platform token
+// concerns the whole run.
+func rateLimited(err error) bool {
+	var r *Refusal
+	return errors.As(err, &r) && r.Status == http.StatusTooManyRequests && r.Program != ""
+}
+
+// concernsOne reports whether an error concerns one program or change, so that the run
+// continues with the others.
+func concernsOne(err error) bool { return refused(err) || rateLimited(err) }
+
+// Retryable reports whether the same request may succeed later although the file and the
+// service's records do not change.
+func Retryable(err error) bool {
+	var r *Refusal
+	var temporary Temporary
+	return errors.As(err, &temporary) || errors.As(err, &r) && r.Status >= 500
 }
 
 // make makes one change.

@@ -36,6 +36,7 @@ type Client struct {
 type Temporary struct {
 	Err   error
 	After time.Duration // the least time to wait
+	Once  bool          // this run must not send the request again
 }
 
 func (e Temporary) Error() string { return e.Err.Error() }
@@ -43,8 +44,9 @@ func (e Temporary) Unwrap() error { return e.Err }
 
 // Refusal is an error response of the API.
 type Refusal struct {
-	Status int
-	Detail string
+	Status  int
+	Detail  string
+	Program string // that the request acted in, "" for none
 }
 
 func (e *Refusal) Error() string { return e.Detail }
@@ -82,7 +84,7 @@ func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
 		e, err := c.try(ctx, r)
 		var temporary Temporary
-		if err == nil || !errors.As(err, &temporary) || ctx.Err() != nil {
+		if err == nil || !errors.As(err, &temporary) || temporary.Once || ctx.Err() != nil {
 			return e, err
 		}
 		pause := max(wait/2+rand.N(wait/2+1), temporary.After)
@@ -146,25 +148,26 @@ func (c *Client) try(ctx context.Context, r call) (*envelope, error) {
 		}
 		return e, nil
 	}
-	err = refusal(resp, b)
+	err = refusal(resp, b, r.program)
 	if resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout {
 		err = c.unknownOutcome(r, err)
 	}
 	return nil, err
 }
 
-// unknownOutcome makes the error of a request permanent if sending the request again could
-// create a second record. The next run finds the first.
+// unknownOutcome sets Once in the error of a request if sending the request again could create a
+// second record. The next run finds the first.
 func (c *Client) unknownOutcome(r call, err error) error {
 	var temporary Temporary
 	if r.method == http.MethodPost && !c.Replays && errors.As(err, &temporary) {
-		return temporary.Err
+		temporary.Once = true
+		return temporary
 	}
 	return err
 }
 
-// refusal returns the error of a response.
-func refusal(resp *http.Response, body []byte) error {
+// refusal returns the error of the response to a request in a program.
+func refusal(resp *http.Response, body []byte, program string) error {
 	var problem struct {
 		Error struct {
 			Title       string
@@ -175,20 +178,20 @@ func refusal(resp *http.Response, body []byte) error {
 	}
 	err := json.Unmarshal(body, &problem)
 	if err == nil && problem.Error.Title == "" && problem.Detail != "" {
-		return &Refusal{resp.StatusCode, problem.Detail}
+		return &Refusal{resp.StatusCode, problem.Detail, program}
 	}
 	if err != nil || problem.Error.Title == "" {
 		return fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}
 	e := webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}
-	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + strings.TrimSuffix(e.Error(), ".")}
+	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + strings.TrimSuffix(e.Error(), "."), program}
 	after, errAfter := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
 	switch resp.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return Temporary{refused, time.Duration(after) * time.Second}
+		return Temporary{Err: refused, After: time.Duration(after) * time.Second}
 	case http.StatusConflict:
 		if errAfter == nil { // a request with the same key is in progress
-			return Temporary{refused, time.Duration(after) * time.Second}
+			return Temporary{Err: refused, After: time.Duration(after) * time.Second}
 		}
 	}
 	return refused
@@ -221,7 +224,8 @@ const (
 	programsATime = 50 // ids in one request; keeps the URL short
 )
 
-// State reads the current state of what a file mentions.
+// State reads the current state of what a file mentions. An error that concerns one program is
+// set in its state, and the others are read.
 func (c *Client) State(ctx context.Context, f *File) (*State, error) {
 	s := &State{EventTypes: make(map[string]json.RawMessage), Programs: make(map[string]*ProgramState)}
 	if err := c.eventTypes(ctx, s); err != nil {
@@ -234,25 +238,50 @@ func (c *Client) State(ctx context.Context, f *File) (*State, error) {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
-	for _, p := range f.Programs {
+	for i := range f.Programs {
+		p := &f.Programs[i]
 		state := s.Programs[p.ID]
-		if state == nil {
+		if state == nil || state.Err != nil || len(p.Subscriptions)+len(p.Tokens) == 0 {
 			continue
 		}
-		if len(p.Subscriptions) > 0 {
-			g.Go(func() (err error) {
-				state.Subscriptions, err = c.subscriptions(ctx, p.ID)
-				return err
-			})
-		}
-		if len(p.Tokens) > 0 {
-			g.Go(func() (err error) {
-				state.Tokens, err = c.tokens(ctx, p.ID)
-				return err
-			})
-		}
+		g.Go(func() error {
+			err := c.contents(ctx, p, state)
+			if concernsOne(err) {
+				state.Err, err = err, nil
+			}
+			return err
+		})
 	}
 	return s, g.Wait()
+}
+
+// contents reads the subscriptions and the tokens of a program, if the file has any.
+func (c *Client) contents(ctx context.Context, p *Program, state *ProgramState) (err error) {
+	if len(p.Subscriptions) > 0 {
+		if state.Subscriptions, err = c.subscriptions(ctx, p.ID); err != nil {
+			return err
+		}
+	}
+	if len(p.Tokens) > 0 {
+		state.Tokens, err = c.tokens(ctx, p.ID)
+	}
+	return err
+}
+
+// unusable returns why nothing in a program can be changed, by its status in the API; nil if it
+// can.
+func unusable(status string) error {
+	switch status {
+	case "", "active":
+		return nil
+	case "erasing":
+		return errors.New("it is being erased: remove it from the file, or run again when that has finished to create it")
+	case webhook.ProgramMoved:
+		return errors.New("it has moved to another installation, which service program list shows: apply its part of the file there")
+	case webhook.ProgramMoving, webhook.ProgramArriving:
+		return Temporary{Err: errors.New("it is being moved between installations: run again when that has finished")}
+	}
+	return fmt.Errorf("its status is %s: run again when it is active", status)
 }
 
 func (c *Client) eventTypes(ctx context.Context, s *State) error {
@@ -287,7 +316,8 @@ func (c *Client) programs(ctx context.Context, some []Program, s *State) error {
 		}
 		for _, record := range all {
 			id, _ := record["id"].(string)
-			s.Programs[id] = &ProgramState{Settings: currentSettings(record, programSettings, "")}
+			status, _ := record["status"].(string)
+			s.Programs[id] = &ProgramState{Settings: currentSettings(record, programSettings, ""), Err: unusable(status)}
 		}
 		return nil
 	})

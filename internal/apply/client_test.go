@@ -104,6 +104,9 @@ func TestUnknownOutcome(t *testing.T) {
 			if n != test.want || (err == nil) != (test.want == 2) {
 				t.Errorf("%+v: got %d requests, %v", test, n, err)
 			}
+			if err != nil && (!Retryable(err) || refused(err)) {
+				t.Errorf("%+v: got %v, which the next run must be able to make", test, err)
+			}
 		}
 	})
 }
@@ -130,6 +133,117 @@ func TestPages(t *testing.T) {
 	if want := []string{"a1", "twice", "a2", "a3"}; !slices.Equal(ids, want) {
 		t.Errorf("got %q, want %q", ids, want)
 	}
+}
+
+// TestStateOfOneProgram checks that the state of a program has the errors that concern it, and
+// that other errors end the reading.
+func TestStateOfOneProgram(t *testing.T) {
+	const file = `programs:
+  - {id: bad, subscriptions: [{url: https://a.example, events: [ping]}],
+      tokens: [{name: n, user: u, scopes: [events.read], secret_file: s}]}
+  - {id: good, subscriptions: [{url: https://b.example, events: [ping]}]}
+`
+	for _, test := range []struct {
+		name   string
+		path   string // that refuses the program bad
+		status int
+		bad    string // status of the program in the list
+		want   string // part of the error of the program
+		fatal  bool
+		later  bool
+	}{
+		{"not found", "subscriptions", 404, "active", "404", false, false},
+		{"moved during the run", "subscriptions", 409, "active", "409", false, false},
+		{"rate limit of the program", "subscriptions", 429, "active", "429 Too Many Requests: no; gave up after 1m0s", false, true},
+		{"rate limit of the platform token", "tokens", 429, "active", "", true, true},
+		{"not found by the path", "tokens", 404, "active", "404", false, false},
+		{"token revoked", "subscriptions", 401, "active", "", true, false},
+		{"unavailable", "subscriptions", 503, "active", "", true, true},
+		{"erasing", "", 0, "erasing", "being erased: remove it from the file", false, false},
+		{"moved", "", 0, "moved", "apply its part of the file there", false, false},
+		{"moving", "", 0, "moving", "run again when", false, true},
+		{"arriving", "", 0, "arriving", "run again when", false, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, sent := exchange(t, func(w http.ResponseWriter, r *http.Request) {
+					ofBad := r.Header.Get("X-Program-Id") == "bad" || strings.Contains(r.URL.Path, "/bad/")
+					switch {
+					case r.URL.Path == "/v2/programs":
+						fmt.Fprintf(w, `{"data": [{"id": "bad", "status": %q}, {"id": "good", "status": "active"}]}`, test.bad)
+					case test.path != "" && ofBad && strings.HasSuffix(r.URL.Path, test.path):
+						refuse(w, test.status, "no")
+					case r.Header.Get("X-Program-Id") == "good":
+						io.WriteString(w, `{"data": [{"id": "s1", "url": "https://b.example"}]}`)
+					default:
+						io.WriteString(w, `{"data": []}`)
+					}
+				})
+				f, err := parse("f.yml", ".", []byte(file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := c.State(t.Context(), f)
+				if test.fatal {
+					if err == nil || Retryable(err) != test.later {
+						t.Errorf("got %v, want an error, retryable %t", err, test.later)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				bad, good := s.Programs["bad"], s.Programs["good"]
+				if bad.Err == nil || !strings.Contains(bad.Err.Error(), test.want) || Retryable(bad.Err) != test.later {
+					t.Errorf("got %v, want %s, retryable %t", bad.Err, test.want, test.later)
+				}
+				if good.Err != nil || len(good.Subscriptions) != 1 {
+					t.Errorf("got %+v for the other program", good)
+				}
+				if test.path == "" && len(*sent) != 3 {
+					t.Errorf("got the requests %q, want none in the program", *sent)
+				}
+			})
+		})
+	}
+}
+
+// TestRateLimitedProgram checks that the rest of a program that is at its rate limit is skipped
+// after one wait, and that the other programs get their changes.
+func TestRateLimitedProgram(t *testing.T) {
+	const file = `programs:
+  - {id: bad, subscriptions: [{url: https://a.example, events: [ping]}, {url: https://b.example, events: [ping]}]}
+  - {id: good, subscriptions: [{url: https://c.example, events: [ping]}]}
+`
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := exchange(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Program-Id") == "bad" {
+				w.Header().Set("Retry-After", "50")
+				refuse(w, http.StatusTooManyRequests, "no")
+				return
+			}
+			io.WriteString(w, `{"data": {}}`)
+		})
+		f, err := parse("f.yml", ".", []byte(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := Diff(f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+		began, skipped := time.Now(), 0
+		made, err := c.Apply(t.Context(), plan, nil, func(r Result) {
+			if r.Skipped() {
+				skipped++
+			} else if r.Err != nil && !Retryable(r.Err) {
+				t.Errorf("got %v, want it to be retryable", r.Err)
+			}
+		})
+		if made != 3 || skipped != 1 || err != nil {
+			t.Errorf("got %d made, %d skipped, %v; want 3 and 1", made, skipped, err)
+		}
+		if took := time.Since(began); took > c.RetryFor {
+			t.Errorf("took %s, want one wait", took)
+		}
+	})
 }
 
 // TestApplyContinues checks which changes are made after one that fails.

@@ -23,6 +23,7 @@ type ProgramState struct {
 	Settings      map[string]any // by the name of a [Setting]
 	Subscriptions []SubscriptionState
 	Tokens        []TokenState // neither expired nor revoked
+	Err           error        // why the program cannot be compared and changed; nil if it can
 }
 
 // SubscriptionState is a subscription of the service.
@@ -135,8 +136,18 @@ func (c *Change) String() string {
 type Plan struct {
 	Changes   []Change // in the order in which they have to be made
 	Unchanged int      // records that are as desired
+	Failed    []Failure
 	Problems  []Problem
 }
+
+// Failure is a program that cannot be compared, for which nothing is planned.
+type Failure struct {
+	Program *Program
+	Err     error
+}
+
+// String returns the failure in one line.
+func (f *Failure) String() string { return "program " + f.Program.ID + ": " + f.Err.Error() }
 
 // Diff compares the desired state with the current one. The order of changes is event types,
 // programs, subscriptions, tokens. It reads nothing but the arguments: outputs has the state
@@ -150,15 +161,24 @@ func Diff(f *File, current *State, outputs map[string]Output, options Options, n
 		d.types[f.EventTypes[i].Name] = true
 		d.eventType(&f.EventTypes[i])
 	}
+	var programs []*Program
 	for i := range f.Programs {
-		d.program(&f.Programs[i])
+		p := &f.Programs[i]
+		if state := current.Programs[p.ID]; state != nil && state.Err != nil {
+			d.plan.Failed = append(d.plan.Failed, Failure{p, state.Err})
+			continue
+		}
+		programs = append(programs, p)
 	}
-	for i := range f.Programs {
-		d.subscriptions(&f.Programs[i])
+	for _, p := range programs {
+		d.program(p)
 	}
-	for i := range f.Programs {
-		for j := range f.Programs[i].Tokens {
-			d.token(&f.Programs[i].Tokens[j])
+	for _, p := range programs {
+		d.subscriptions(p)
+	}
+	for _, p := range programs {
+		for i := range p.Tokens {
+			d.token(&p.Tokens[i])
 		}
 	}
 	return d.plan
@@ -181,24 +201,32 @@ func (d *differ) problem(line int, format string, args ...any) {
 
 func (d *differ) eventType(t *EventType) {
 	before, exists := d.current.EventTypes[t.Name]
-	if !exists {
+	var details []string
+	if exists {
+		if details = compareJSON(before, t.Schema); details == nil {
+			d.plan.Unchanged++
+			return
+		}
+	}
+	_, invalid := webhook.NewEventType(t.Name, t.Schema)
+	if invalid != nil {
+		for _, v := range invalid.Validations {
+			d.problem(t.Line, "event type %s: %s %s", t.Name, v.Parameter, v.Detail)
+		}
+	}
+	switch {
+	case !exists:
 		d.change(Change{Op: Create, EventType: t})
-		return
+	case invalid != nil:
+		d.change(Change{Op: Update, EventType: t, Details: details})
+	default:
+		d.change(Change{Op: Update, EventType: t, Details: append(details, incompatible(t, before)...)})
 	}
-	details := compareJSON(before, t.Schema)
-	if details == nil {
-		d.plan.Unchanged++
-		return
-	}
-	d.change(Change{Op: Update, EventType: t, Details: append(details, incompatible(t, before)...)})
 }
 
-// incompatible returns why the API will refuse a change of an event type, nil if it will not, or
-// if the schema is not valid at all.
+// incompatible returns why the API will refuse a change of an event type to a valid schema, nil if
+// it will not.
 func incompatible(t *EventType, before json.RawMessage) (reasons []string) {
-	if _, invalid := webhook.NewEventType(t.Name, t.Schema); invalid != nil {
-		return nil
-	}
 	for i, c := range webhook.CompareSchemas(before, t.Schema) {
 		if i == maxDifferences {
 			return append(reasons, "and more")

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,14 @@ const (
 	key   = "programs:\n- id: acme\n  tokens:\n  - {name: backend, user: me, scopes: [events.read, events.write], secret_file: s"
 )
 
+// typeOf returns an event type of a file with a valid schema.
+func typeOf(name string) string {
+	return strings.ReplaceAll(`{name: NAME, schema: {title: t, description: d, type: object, properties: {
+    id: {type: string, format: uuid}, timestamp: {type: string, format: date-time}, name: {const: NAME}, version: {const: "1"}},
+    required: [id, timestamp, name, version], additionalProperties: false, examples: [
+    {id: 019ddcfe-0f37-4cf8-8f53-1f6be7c2d3c7, timestamp: "2026-03-14T08:24:48.644Z", name: NAME, version: "1"}]}}`, "NAME", name)
+}
+
 // diffTests are files, current states, and the changes between them.
 var diffTests = []struct {
 	name, file string
@@ -63,10 +72,14 @@ var diffTests = []struct {
 	want       []string
 	unchanged  int
 }{
-	{name: "new type", file: "event_types: [{name: a.b, schema: {}}]", state: state(nil), want: []string{"+ event type a.b"}},
+	{name: "new type", file: "event_types: [" + typeOf("a.b") + "]", state: state(nil), want: []string{"+ event type a.b"}},
+	{name: "new type that is not valid", file: "event_types:\n- " + strings.Replace(typeOf("a.b"), "title: t,", "", 1),
+		state: state(nil), want: []string{"+ event type a.b",
+			"!2 event type a.b: schema is not a usable schema: the schema must have a title, a description and at least one example in examples"}},
 	{name: "same type", file: "event_types: [{name: pong, schema: {b: [1, x], a: 1.0}}]", state: state(nil), unchanged: 1},
 	{name: "changed type", file: "event_types: [{name: pong, schema: {b: [2, x], c: {d: 1}}}]", state: state(nil),
-		want: []string{"~ event type pong: -schema.a, schema.b[0] 1.0 → 2, +schema.c"}},
+		want: []string{"~ event type pong: -schema.a, schema.b[0] 1.0 → 2, +schema.c",
+			"!1 event type pong: schema is not a usable schema: the schema must have a title, a description and at least one example in examples"}},
 
 	{name: "new program", file: "programs: [{id: other, name: Other, limits: {rate_limit: 5, max_in_flight: null}}]", state: state(nil),
 		want: []string{`+ program other: name "Other", limits.rate_limit 5, limits.max_in_flight no limit`}},
@@ -77,6 +90,9 @@ var diffTests = []struct {
 	{name: "changed program", file: "programs: [{id: acme, name: '', limits: {rate_limit: null, max_in_flight: 9}}]", state: state(nil),
 		want: []string{`~ program acme: name "Acme" → "", limits.rate_limit 600 → the default of the installation, ` +
 			`limits.max_in_flight no limit → 9`}},
+
+	{name: "program that cannot be compared", file: strings.Replace(hook, "pong", "pomg", 1) + "}\n- id: other", want: []string{
+		"+ program other", "?program acme: it is busy"}, state: state(func(p *ProgramState) { p.Err = errors.New("it is busy") })},
 
 	{name: "new subscription", file: hook + ", active: false}", state: state(nil), unchanged: 1,
 		want: []string{"+ subscription acme https://a.example/: events pong ping, active false"}},
@@ -92,7 +108,7 @@ var diffTests = []struct {
 		want: []string{"+ subscription acme https://a.example/: events pomg",
 			`!4 there is no event type "pomg", neither in the service nor in the file`}},
 	{name: "event of the file", state: state(nil), unchanged: 1,
-		file: "event_types: [{name: new.one, schema: {}}]\n" + strings.Replace(hook, "[pong, ping]", "[new.one]", 1) + "}",
+		file: "event_types: [" + typeOf("new.one") + "]\n" + strings.Replace(hook, "[pong, ping]", "[new.one]", 1) + "}",
 		want: []string{"+ event type new.one", "+ subscription acme https://a.example/: events new.one"}},
 
 	{name: "one URL twice in the service", file: hook + "}", unchanged: 1,
@@ -190,8 +206,8 @@ var diffTests = []struct {
 		state: tokens(token("t1", "events.write", "events.read")), output: Output{Began: now, Exists: true}},
 }
 
-// TestDiff compares files with states. want has the lines of the changes, and problems that
-// begin with !.
+// TestDiff compares files with states. want has the lines of the changes, and failures
+// that begin with ?, and problems that begin with !.
 func TestDiff(t *testing.T) {
 	for _, test := range diffTests {
 		t.Run(test.name, func(t *testing.T) {
@@ -203,6 +219,9 @@ func TestDiff(t *testing.T) {
 			var got []string
 			for i := range plan.Changes {
 				got = append(got, plan.Changes[i].String())
+			}
+			for i := range plan.Failed {
+				got = append(got, "?"+plan.Failed[i].String())
 			}
 			for _, p := range plan.Problems {
 				got = append(got, fmt.Sprintf("!%d %s", p.Line, p.Text))

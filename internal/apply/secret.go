@@ -29,7 +29,7 @@ func (s *Secret) resolve(lookup func(string) (string, bool)) (string, error) {
 	} else {
 		content, err := readBounded(s.Path, maxSecret)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", s.At, err)
+			return "", fmt.Errorf("%s: %s; it must be a file with the secret on one line (or use {env: NAME})", s.At, unreadable(s.Path, err))
 		}
 		text = string(content)
 	}
@@ -38,6 +38,18 @@ func (s *Secret) resolve(lookup func(string) (string, bool)) (string, error) {
 		return "", fmt.Errorf("%s: %s must have exactly one line, the secret", s.At, from)
 	}
 	return text, nil
+}
+
+// unreadable describes an error of reading the file with a secret.
+func unreadable(path string, err error) string {
+	var failed *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "the file " + path + " does not exist"
+	case errors.As(err, &failed):
+		return "the file " + path + " cannot be read: " + failed.Err.Error()
+	}
+	return err.Error()
 }
 
 // Output is the state of a file to which a secret is to be written.

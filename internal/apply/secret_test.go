@@ -12,6 +12,7 @@ import (
 )
 
 func TestResolve(t *testing.T) {
+	const mustBeFile = "it must be a file with the secret on one line (or use {env: NAME})"
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -35,8 +36,9 @@ func TestResolve(t *testing.T) {
 		{Secret{Env: "EMPTY"}, "variable EMPTY must have exactly one line, the secret", false},
 		{Secret{Env: "LINES"}, "variable LINES must have exactly one line, the secret", false},
 		{Secret{Path: write("lines", "hunter2\nhunter3\n")}, "lines must have exactly one line, the secret", false},
-		{Secret{Path: filepath.Join(dir, "none")}, "no such file or directory", false},
-		{Secret{Path: write("large", strings.Repeat("x", maxSecret+1))}, "is larger than 65536 bytes", false},
+		{Secret{Path: filepath.Join(dir, "none")}, "none does not exist; " + mustBeFile, false},
+		{Secret{Path: dir}, "cannot be read: is a directory; " + mustBeFile, false},
+		{Secret{Path: write("large", strings.Repeat("x", maxSecret+1))}, "is larger than 65536 bytes; " + mustBeFile, false},
 	} {
 		test.secret.At = "at"
 		got, err := test.secret.resolve(lookup)

@@ -140,13 +140,31 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 			r.print(r.std.Out, plan.Changes[i].String())
 		}
 	}
+	later := true // the next run makes what this one leaves
+	for i := range plan.Failed {
+		r.print(r.std.Err, "failed: "+plan.Failed[i].String())
+		later = later && apply.Retryable(plan.Failed[i].Err)
+	}
 	if len(plan.Problems) > 0 {
 		return fmt.Errorf("%w; nothing was changed", &apply.Problems{File: r.file.Name, All: plan.Problems})
 	}
 	if r.dryRun || len(plan.Changes) == 0 {
 		r.print(r.std.Out, planned(plan))
+		if n := len(plan.Failed); n > 0 {
+			text := advice(later)
+			if r.dryRun && later {
+				text = "run again later"
+			}
+			return fmt.Errorf("%s not compared; %s", webhook.Count(n, "program"), text)
+		}
 		return nil
 	}
+	return r.apply(ctx, plan, secrets, later)
+}
+
+// apply makes the changes of a plan. later is whether the next run can make what the plan leaves
+// out.
+func (r *applyRun) apply(ctx context.Context, plan *apply.Plan, secrets apply.Secrets, later bool) error {
 	var skipped int
 	made, err := r.client.Apply(ctx, plan, secrets, func(result apply.Result) {
 		switch {
@@ -155,6 +173,7 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 			return
 		case !result.Skipped():
 			r.print(r.std.Err, "failed: "+result.Change.String()+": "+result.Err.Error())
+			later = later && (apply.Retryable(result.Err) || ctx.Err() != nil)
 			return
 		}
 		if skipped++; skipped <= maxListed {
@@ -164,15 +183,28 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 	if skipped > maxListed {
 		r.print(r.std.Err, fmt.Sprintf("not done: %d more", skipped-maxListed))
 	}
-	if total := len(plan.Changes); made < total {
-		text := fmt.Sprintf("%d of %s made; the next run makes the rest", made, webhook.Count(total, "change"))
-		if err != nil {
-			return fmt.Errorf("%w; %s", err, text)
-		}
-		return errors.New(text)
+	total := len(plan.Changes)
+	if made == total && len(plan.Failed) == 0 {
+		r.print(r.std.Out, fmt.Sprintf("%s made, %d unchanged", webhook.Count(made, "change"), plan.Unchanged))
+		return nil
 	}
-	r.print(r.std.Out, fmt.Sprintf("%s made, %d unchanged", webhook.Count(made, "change"), plan.Unchanged))
-	return nil
+	text := fmt.Sprintf("%d of %s made", made, webhook.Count(total, "change"))
+	if n := len(plan.Failed); n > 0 {
+		text += ", " + webhook.Count(n, "program") + " not compared"
+	}
+	text += "; " + advice(later)
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, text)
+	}
+	return errors.New(text)
+}
+
+// advice returns what to do after a run that left something out.
+func advice(later bool) string {
+	if later {
+		return "the next run makes the rest"
+	}
+	return "correct what failed, then run again"
 }
 
 // print prints a line without control characters.

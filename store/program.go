@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -131,20 +132,26 @@ func orDefault(limit *int) any {
 
 // Page returns a page of the programs, and how many match the filters.
 func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
-	b := bindsOf(q)
-	b["hidden"] = s.programStates.importing()
-	return s.page(ctx, q, listedPrograms, b)
+	return s.page(ctx, q, binds{"hidden": s.programStates.importing()})
 }
 
-// page reads a page of programs. from selects them, with the values b.
-func (s Programs) page(ctx context.Context, q *webhook.ListQuery, from string, b binds) (programs []webhook.Program, total int, err error) {
+// page reads a page of programs. b has values besides those of q.
+func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b binds) (programs []webhook.Program, total int, err error) {
+	maps.Copy(b, bindsOf(q))
+	b["failing"] = jsonOf(truths(q.Filters["failing"]))
+	if texts := q.Filters["program_name"]; texts != nil {
+		patterns := make([]string, len(texts))
+		for i, text := range texts {
+			patterns[i] = containing(text)
+		}
+		b["program_name"] = jsonOf(patterns)
+	}
 	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
 	err = s.view(ctx, func(v *view) error {
-		count := statement{}.with("SELECT count(*)" + from)
-		if err := v.Scan(count.text, count.args(b), &total); err != nil || q.Number-1 > total/q.Size {
+		if err := v.Scan(countPrograms.text, countPrograms.args(b), &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}
-		page := orderedPrograms(from, q.Sort)
+		page := orderedPrograms(q.Sort)
 		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
 			p, err := scanProgram(scan)
 			s.programStates.describe(&p)
@@ -155,11 +162,21 @@ func (s Programs) page(ctx context.Context, q *webhook.ListQuery, from string, b
 	return programs, total, err
 }
 
-var listedPrograms = " FROM programs WHERE " +
-	allOf(isVisible("id"), isIn("id"), isIn("name"), isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"))
+// listedPrograms selects programs by [webhook.ProgramList] and [webhook.AllProgramList]. LIKE
+// ignores the case of ASCII letters.
+var (
+	listedPrograms = " FROM programs WHERE " + allOf(isVisible("id"), isIn("id"), isIn("name"),
+		isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"),
+		`:program_name IS NULL OR EXISTS (SELECT 1 FROM json_each(:program_name) t WHERE programs.name LIKE t.value ESCAPE '\'
+			OR programs.id LIKE t.value ESCAPE '\')`,
+		`:failing IS NULL OR (id IN (SELECT s.program_id FROM subscriptions s INDEXED BY subscriptions_by_health
+			WHERE s.status = 'failing' AND s.status <> 'healthy' AND s.deleted_at IS NULL)) IN (SELECT value FROM json_each(:failing))`)
+	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
+	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
+)
 
 // orderedPrograms returns the query of a page in an order. The id is the last criterion.
-func orderedPrograms(from string, order []webhook.SortField) statement {
+func orderedPrograms(order []webhook.SortField) statement {
 	var terms []string
 	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
 		if f.Descending {
@@ -167,7 +184,7 @@ func orderedPrograms(from string, order []webhook.SortField) statement {
 		}
 		terms = append(terms, f.Name)
 	}
-	return statement{}.with("SELECT " + programColumns + from + " ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
+	return selectPrograms.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
 
 // The statistics of the programs whose ids are a JSON array: each row has the id and four

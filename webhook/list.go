@@ -226,21 +226,22 @@ var TokenList = &List{
 	},
 }
 
-// ProgramList lists the programs.
+// ProgramList lists the programs. program_name matches a substring of the id or the name, ignoring
+// case. A program is failing if one of its subscriptions is.
 var ProgramList = &List{
 	Sort:    []string{"created_at", "updated_at", "id", "name"},
 	Default: []SortField{{Name: "created_at"}},
 	Filters: []Filter{
 		{Name: "id", Kind: FilterText},
 		{Name: "name", Kind: FilterText},
+		{Name: "program_name", Kind: FilterText},
+		{Name: "failing", Values: []string{"true", "false"}},
 		{Name: "created_at", Kind: FilterTime},
 		{Name: "updated_at", Kind: FilterTime},
 	},
 }
 
 // AllProgramList lists the programs for admins, including those that are being imported.
-// program_name matches a substring of the id or the name, ignoring case. A program is failing if one of its
-// subscriptions is.
 var AllProgramList = &List{
 	Sort:    ProgramList.Sort,
 	Default: []SortField{{Name: "created_at", Descending: true}},

@@ -123,8 +123,10 @@ type API struct {
 
 	router  *httprouter.Router // only for Lookup, which neither redirects nor recovers
 	methods []string           // every method that a route has
-	buffers sync.Pool          // of *bytes.Buffer, for request and response bodies
-	lines   sync.Pool          // of *[]byte, of lineBuffer bytes
+
+	putPatterns map[string]string // of the routes that PUT a record of a list, by the path of the list
+	buffers     sync.Pool         // of *bytes.Buffer, for request and response bodies
+	lines       sync.Pool         // of *[]byte, of lineBuffer bytes
 }
 
 // New returns the handler of /v2/…, /healthz, /readyz and /metrics. Other paths get a

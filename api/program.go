@@ -25,8 +25,11 @@ func (a *API) selectProgram(req *request) error {
 		return webhook.Invalid(webhook.Validation{Code: webhook.InvalidFormat, Parameter: programHeader, Detail: "must be given once"})
 	}
 	id := values[0]
+	if id == "" {
+		return webhook.Invalid(webhook.Validation{Code: webhook.InvalidFormat, Parameter: programHeader,
+			Detail: "must not be empty: give the id of a program, or leave out the header"})
+	}
 	if faults := webhook.CheckIdentifier(programHeader, id); faults != nil {
-		faults[0].Code = webhook.InvalidFormat
 		return webhook.Invalid(faults...)
 	}
 	switch {

@@ -57,6 +57,13 @@ func TestPlatformTokens(t *testing.T) {
 	twice := httptest.NewRequest("GET", "/v2/events", nil)
 	twice.Header["Authorization"], twice.Header[programHeader] = []string{"Bearer " + s.platform}, []string{"acme", "acme"}
 	wantFault(t, "two programs", s.serve(twice), "invalid_format", programHeader)
+	empty := httptest.NewRequest("GET", "/v2/events", nil)
+	empty.Header["Authorization"], empty.Header[programHeader] = []string{"Bearer " + s.platform}, []string{""}
+	got := s.serve(empty)
+	wantFault(t, "an empty program", got, "invalid_format", programHeader)
+	if !strings.Contains(got.body, "must not be empty: give the id of a program, or leave out the header") {
+		t.Errorf("an empty program: got %s", got.body)
+	}
 }
 
 // withPlatform checks a route with a platform token that selects no program, or none that is.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -177,7 +178,7 @@ func (a *API) actionRoutes() (all []route) {
 
 // handle registers the routes.
 func (a *API) handle(routes []route) {
-	a.router = httprouter.New()
+	a.router, a.putPatterns = httprouter.New(), make(map[string]string)
 	add := func(method string, rt *route) {
 		a.router.Handle(method, rt.pattern, func(w http.ResponseWriter, r *http.Request, params httprouter.Params) {
 			a.serve(rt, w, r, params)
@@ -190,6 +191,9 @@ func (a *API) handle(routes []route) {
 		rt := &routes[i]
 		a.metrics.add(routeKey{rt.method, rt.pattern})
 		add(rt.method, rt)
+		if list, name := path.Split(rt.pattern); rt.method == http.MethodPut && strings.HasPrefix(name, ":") && !strings.Contains(list, ":") {
+			a.putPatterns[strings.TrimSuffix(list, "/")] = rt.pattern
+		}
 		if rt.method == http.MethodGet {
 			add(http.MethodHead, rt)
 		}
@@ -226,7 +230,11 @@ func (a *API) unrouted(path string) *route {
 	list := strings.Join(allowed, ", ")
 	rt.handle = func(req *request) (answer, error) {
 		req.allow = list
-		return answer{}, webhook.NewError(webhook.CodeMethodNotAllowed, "This path supports the methods "+list+".")
+		text := "This path supports the methods " + list + "."
+		if pattern := a.putPatterns[path]; pattern != "" && req.http.Method == http.MethodPost {
+			text += " To create a record, send PUT " + pattern + "."
+		}
+		return answer{}, webhook.NewError(webhook.CodeMethodNotAllowed, text)
 	}
 	return rt
 }

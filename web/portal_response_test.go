@@ -75,7 +75,7 @@ func TestPortalShowsNoResponses(t *testing.T) {
 // TestPortalProblems checks that errors in the portal are in a partner's words.
 func TestPortalProblems(t *testing.T) {
 	for _, status := range []int{500, 503} {
-		p := portalProblem(&problem{status: status, title: "canary", text: "canary: the disk is full, the lease is lost", command: "canary", after: "canary"})
+		p := portalProblem(&problem{status: status, title: "canary", text: "canary: the disk is full", command: "canary", after: "canary"})
 		if status == 503 && p.title == "canary" || strings.Contains(p.text+p.command+p.after, "canary") {
 			t.Errorf("%d: %+v", status, p)
 		}

@@ -319,6 +319,11 @@ func TestPortalFraming(t *testing.T) {
 	}
 	v.do("POST", "/portal/sign-out", "Sec-Fetch-Site", "cross-site").want(t, 403, "")
 	v.do("GET", "/portal/subscriptions").want(t, 200, "")
+	// A session outside replaces the one in the iframe.
+	outside := v.do("POST", portalLink(t, w, "acme", webhook.PortalRead), "Sec-Fetch-Dest", "document").Cookies()
+	if !slices.ContainsFunc(outside, func(c *http.Cookie) bool { return c.Name == "__Host-portal-frame" && c.MaxAge < 0 && c.Partitioned }) {
+		t.Errorf("the cookie of the iframe is left: %v", outside)
+	}
 
 	v = visit(t, w)
 	got = v.do("POST", portalLink(t, w, "acme", webhook.PortalWrite), "Sec-Fetch-Dest", "document")
@@ -344,6 +349,33 @@ func TestPortalFraming(t *testing.T) {
 	}))
 	if framed(v.do("GET", "/portal/subscriptions")) {
 		t.Error("a page can be embedded without origins")
+	}
+}
+
+// TestPortalLimits checks that requests of the portal are limited by its program, and that the
+// program's own limit of subscriptions applies to them.
+func TestPortalLimits(t *testing.T) {
+	w := testWeb(t, func(c *Config) { c.MaxSubscriptions = 100 })
+	v := enter(t, w, "acme", webhook.PortalRead)
+	last := 200
+	for range portalBurst + 10 {
+		if last = v.do("GET", "/portal/event-types").StatusCode; last != 200 {
+			break
+		}
+	}
+	if last != 429 {
+		t.Errorf("after many requests: got %d, want 429", last)
+	}
+	enter(t, w, "other", webhook.PortalRead).do("GET", "/portal/event-types").want(t, 200, "")
+
+	limit := 3
+	var r request
+	if got := w.pages.subscriptions.maxSubscriptions(&r); got != 100 {
+		t.Errorf("an admin may create %d subscriptions", got)
+	}
+	r.portal.program = &webhook.Program{Limits: webhook.ProgramLimits{MaxSubscriptions: &limit}}
+	if got := w.pages.subscriptions.maxSubscriptions(&r); got != limit {
+		t.Errorf("a partner may create %d subscriptions, want %d", got, limit)
 	}
 }
 

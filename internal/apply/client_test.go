@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,10 @@ func exchange(t *testing.T, handler http.HandlerFunc) (c *Client, sent *[]string
 	t.Helper()
 	sent = new([]string)
 	c = &Client{BaseURL: "http://service", Replays: true, RetryFor: time.Minute, Note: func(string, ...any) {}}
+	var mu sync.Mutex // the client reads several programs at a time
 	c.Send = func(req *http.Request) (*http.Response, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		*sent = append(*sent, req.Method+" "+req.URL.Path+" "+req.Header.Get("Idempotency-Key"))
 		w := httptest.NewRecorder()
 		handler(w, req)

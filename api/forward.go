@@ -327,7 +327,7 @@ func (f *forwardedRequest) unreachable(err error) {
 	f.result = forwardUnreachable
 	f.api.logForward(f.req, err)
 	moved := "The program " + f.req.program() + " has moved to another installation, which "
-	if f.sent.Load() {
+	if method := f.req.http.Method; f.sent.Load() && method != http.MethodGet && method != http.MethodHead {
 		f.write(webhook.NewError(webhook.CodeTimeout, moved+"did not respond. The request may have taken effect."))
 		return
 	}

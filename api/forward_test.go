@@ -353,9 +353,13 @@ func TestForwardUnreachable(t *testing.T) {
 				if body != "" {
 					method = "POST"
 				}
+				want := test.status
+				if method == "GET" && test.result == forwardUnreachable {
+					want = 503 // it changes nothing, however far it got
+				}
 				got := old.send(method, "/v2/events", body)
-				if got.status != test.status || got.header.Get("X-Program-Id") != movedProgram ||
-					test.status == 503 && got.header.Get("Retry-After") == "" {
+				if got.status != want || got.header.Get("X-Program-Id") != movedProgram ||
+					want == 503 && got.header.Get("Retry-After") == "" {
 					t.Errorf("got %d %s %v", got.status, got.body, got.header)
 				}
 				if strings.Contains(got.body, "127.0.0.1") || strings.Contains(got.body, "html") {

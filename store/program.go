@@ -64,10 +64,7 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	}
 	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
 	if err != nil {
-		if errors.Is(err, sql.ErrNoRows) {
-			err = webhook.NoProgram(id)
-		}
-		return nil, err
+		return nil, noProgram(err, id)
 	}
 	if !s.programStates.describe(&found) {
 		return nil, webhook.NoProgram(id)
@@ -79,7 +76,7 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 // Program returns a program as of this write.
 func (w Write) Program(id string) (webhook.Program, error) {
 	p, err := scanProgram(func(dest ...any) error { return w.t.Scan(selectProgram, []any{id}, dest...) })
-	return p, notFound(err, "program")
+	return p, noProgram(err, id)
 }
 
 // PutProgram sets fields of a program, and creates it if it is new. before is nil in that case.

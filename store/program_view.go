@@ -27,7 +27,7 @@ func (s Programs) Lookup(ctx context.Context, id string) (*webhook.Program, erro
 	}
 	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
 	if err != nil {
-		return nil, notFound(err, "program")
+		return nil, noProgram(err, id)
 	}
 	s.programStates.describe(&found)
 	return &found, nil

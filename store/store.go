@@ -385,6 +385,14 @@ func notFound(err error, noun string) error {
 	return err
 }
 
+// noProgram converts sql.ErrNoRows to the *webhook.Error about a program.
+func noProgram(err error, id string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return webhook.NoProgram(id)
+	}
+	return err
+}
+
 // ignoreNoRows converts sql.ErrNoRows to nil.
 func ignoreNoRows(err error) error {
 	if errors.Is(err, sql.ErrNoRows) {

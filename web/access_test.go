@@ -194,17 +194,24 @@ func TestHeldPortalForms(t *testing.T) {
 // between the check and the handler.
 func TestEachRouteChecksAgain(t *testing.T) {
 	f := furnish(t)
-	for _, one := range f.w.routes() {
+	for _, one := range slices.Concat(f.w.routes(), f.w.portalRoutes()) {
 		if one.role == anyone || one.post == nil {
 			continue
 		}
-		v := f.as(webhook.RoleOwner)
+		role, partner := webhook.RoleOwner, strings.HasPrefix(one.path, portalBase+"/")
+		if partner {
+			role = writer
+		}
+		v := f.as(role)
 		cookie := v.client.Transport.(withCookie).cookie
 		before := 0
 		post := one.post
 		one.post = func(r *request) (response, error) {
 			if err := f.w.store.Write(t.Context(), func(sw store.Write) error {
 				_, _, err := sw.EndSession(cookie.Value)
+				if partner {
+					_, _, err = sw.EndPortalSession(cookie.Value)
+				}
 				return err
 			}); err != nil {
 				return response{}, err
@@ -218,8 +225,9 @@ func TestEachRouteChecksAgain(t *testing.T) {
 		m := http.NewServeMux()
 		m.Handle(one.path, f.w.serve(f.w.guard(one)))
 		m.ServeHTTP(rw, r)
-		if after := len(audited(t, f.w)); before == 0 || after != before || rw.Code < 300 && one.path != "/subscriptions/check-url" ||
-			rw.Code >= 500 || rw.Code == 303 && one.path != "/preferences" && one.path != "/subscriptions/{id}/probe" {
+		path := strings.TrimPrefix(one.path, portalBase)
+		if after := len(audited(t, f.w)); before == 0 || after != before || rw.Code < 300 && path != "/subscriptions/check-url" ||
+			rw.Code >= 500 || rw.Code == 303 && path != "/preferences" && path != "/subscriptions/{id}/probe" {
 			t.Errorf("POST %s: got %d, with %d entries of the audit log", one.path, rw.Code, after-before)
 		}
 	}

@@ -302,12 +302,3 @@ func (r *request) user() string {
 	}
 	return store.AdminUser(r.admin)
 }
-
-// maxSubscriptions is how many subscriptions a program may have when the visitor creates one; 0
-// is no limit.
-func (h *site) maxSubscriptions(r *request) int {
-	if r.portal.in() && r.portal.program.Limits.MaxSubscriptions != nil {
-		return *r.portal.program.Limits.MaxSubscriptions
-	}
-	return h.cfg.MaxSubscriptions
-}

@@ -1,6 +1,9 @@
 package web
 
 import (
+	"bufio"
+	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +72,32 @@ func TestPortalShowsNoResponses(t *testing.T) {
 			p.want(t, 200, "")
 			p.hasNot(t, append(words, canaries...)...)
 		}
+		for _, id := range ids {
+			live := v.firstEvent(portalBase + deliveryPath(id) + "/stream")
+			live.has(t, "data: ", "Attempts")
+			live.hasNot(t, append(words, canaries...)...)
+		}
 	}
+}
+
+// firstEvent returns the first event of a stream.
+func (v visitor) firstEvent(path string) page {
+	v.t.Helper()
+	ctx, cancel := context.WithCancel(v.t.Context())
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", v.base+path, nil)
+	must(v.t, err)
+	got, err := v.client.Do(r)
+	must(v.t, err)
+	defer got.Body.Close()
+	var event strings.Builder
+	for lines := bufio.NewScanner(got.Body); lines.Scan(); {
+		if lines.Text() == "" && strings.Contains(event.String(), "data: ") {
+			break
+		}
+		event.WriteString(lines.Text() + "\n")
+	}
+	return page{got, event.String()}
 }
 
 // TestPortalProblems checks that errors in the portal are in a partner's words.

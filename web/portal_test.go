@@ -2,8 +2,10 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
@@ -355,7 +357,7 @@ func TestPortalFraming(t *testing.T) {
 // TestPortalLimits checks that requests of the portal are limited by its program, and that the
 // program's own limit of subscriptions applies to them.
 func TestPortalLimits(t *testing.T) {
-	w := testWeb(t, func(c *Config) { c.MaxSubscriptions = 100 })
+	w := testWeb(t, func(c *Config) { c.MaxSubscriptions = 1 })
 	v := enter(t, w, "acme", webhook.PortalRead)
 	v.do("GET", "/portal/event-types").want(t, 200, "")
 	pace := w.pages.portal.pace
@@ -365,14 +367,18 @@ func TestPortalLimits(t *testing.T) {
 	v.do("GET", "/portal/event-types").want(t, 429, "")
 	enter(t, w, "other", webhook.PortalRead).do("GET", "/portal/event-types").want(t, 200, "")
 
-	limit := 3
-	var r request
-	if got := w.pages.subscriptions.maxSubscriptions(&r); got != 100 {
-		t.Errorf("an admin may create %d subscriptions", got)
-	}
-	r.portal.program = &webhook.Program{Limits: webhook.ProgramLimits{MaxSubscriptions: &limit}}
-	if got := w.pages.subscriptions.maxSubscriptions(&r); got != limit {
-		t.Errorf("a partner may create %d subscriptions, want %d", got, limit)
+	// The limit of a program replaces that of the configuration.
+	for limit, status := range map[int]int{1: 422, 2: 200} {
+		id := fmt.Sprint("limited-", limit)
+		v := enter(t, w, id, webhook.PortalWrite)
+		sender{t, w.store}.subscribe(id, "https://hooks.example.com/in")
+		own := &limit
+		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+			_, _, err := sw.PutProgram(id, &webhook.ProgramFields{MaxSubscriptions: &own})
+			return err
+		}))
+		v.send("/portal/subscriptions/new", "url", "https://hooks.example.com/2", "events", "content_published",
+			"once", v.do("GET", "/portal/subscriptions/new").hidden(t, "once")).want(t, status, "")
 	}
 }
 
@@ -490,6 +496,32 @@ func TestPortalStreamsOverHTTP(t *testing.T) {
 	if kind := resp.Header.Get("Content-Type"); kind != "text/event-stream" || len(f.w.portalStreams) != 1 || len(f.w.streams) != 0 {
 		t.Errorf("got %q, with %d slots of partners and %d of admins taken", kind, len(f.w.portalStreams), len(f.w.streams))
 	}
+}
+
+// An open stream sends nothing more once the access of its partner has ended.
+func TestPortalStreamEnds(t *testing.T) {
+	w := testWeb(t, nil)
+	v := enter(t, w, "acme", webhook.PortalRead)
+	at, err := url.Parse(v.base)
+	must(t, err)
+	r := &request{Request: httptest.NewRequestWithContext(t.Context(), "GET", "/portal/deliveries/x/stream", nil)}
+	r.AddCookie(v.client.Jar.Cookies(at)[0])
+	must(t, w.pages.portal.find(r))
+	w.follow(httptest.NewRecorder(), r, func(s *stream) error {
+		check := func() error {
+			s.checkedAt = s.checkedAt.Add(-streamCheck)
+			return s.idle()
+		}
+		must(t, check())
+		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+			_, _, err := sw.EndPortalAccess("acme")
+			return err
+		}))
+		if err := check(); !errors.Is(err, errSignedOut) {
+			t.Errorf("after the access ended: got %v, want %v", err, errSignedOut)
+		}
+		return nil
+	})
 }
 
 // Errors of links for strangers and partners say nothing of how the service is run.

@@ -83,6 +83,7 @@ func furnish(t *testing.T) *furnished {
 	f.paths = map[string]string{
 		"/sign-in/{code}":                             "/sign-in/" + strings.Repeat("A", 43),
 		"/setup/{code}":                               "/setup/" + strings.Repeat("A", 43),
+		"/link/{code}":                                "/link/" + strings.Repeat("A", 43), // of the portal
 		"/shared/{code}":                              "/shared/" + shared,
 		"/deliveries/{id}/shares/{share}/revoke":      deliveryPath(failed.ID) + "/shares/" + link.ID + "/revoke",
 		"/invitation/{code}":                          "/invitation/" + code,
@@ -121,6 +122,9 @@ func must(t *testing.T, err error) {
 // path returns the path of a record for the pattern of a route.
 func (f *furnished) path(pattern string) string {
 	f.t.Helper()
+	if inside, ok := strings.CutPrefix(pattern, portalBase); ok {
+		return portalBase + f.path(inside)
+	}
 	if p, ok := f.paths[pattern]; ok {
 		return p
 	}
@@ -140,11 +144,16 @@ func (f *furnished) path(pattern string) string {
 	return path
 }
 
-// as gives the browser a new session of an admin with a role; "" for no session.
+// as gives the browser a new session of an admin with a role, or of a partner of acme with the role
+// writer; "" for no session.
 func (f *furnished) as(role webhook.Role) visitor {
 	f.t.Helper()
 	v := visitor{f.t, f.v.base, &http.Client{CheckRedirect: f.v.client.CheckRedirect}}
-	if role == anyone {
+	switch role {
+	case anyone:
+		return v
+	case writer:
+		v.client.Transport = withCookie{v.do("POST", portalLink(f.t, f.w, "acme", webhook.PortalWrite)).Cookies()[0]}
 		return v
 	}
 	email := string(role) + "@example.com"
@@ -336,12 +345,14 @@ func TestPagesOfEachRole(t *testing.T) {
 	}
 }
 
-// TestNothingIsStored checks that browsers and proxies store no response of a route, with and
-// without a session.
+// TestNothingIsStored checks that browsers and proxies store no response of a route of an admin or
+// a partner, with and without a session.
 func TestNothingIsStored(t *testing.T) {
 	f := furnish(t)
-	for _, role := range []webhook.Role{owner, viewer, anyone} {
-		for _, one := range append(f.w.routes(), route{path: "/nowhere", by: by{get: notFound, post: notFound}}) {
+	for _, role := range []webhook.Role{owner, viewer, writer, anyone} {
+		nowhere := by{get: notFound, post: notFound}
+		for _, one := range slices.Concat(f.w.routes(), f.w.portalRoutes(),
+			[]route{{path: "/nowhere", by: nowhere}, {path: portalBase + "/nowhere", by: nowhere}}) {
 			for _, method := range append(one.methods(), http.MethodDelete) {
 				got := f.ask(f.as(role), one, method)
 				if cache := got.Header.Values("Cache-Control"); !slices.Equal(cache, []string{"no-store"}) || got.Header.Get("ETag") != "" ||

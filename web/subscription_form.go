@@ -200,7 +200,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if s, secret, err = sw.CreateSubscription(p.program, r.user(), &fields, h.maxSubscriptions(r)); err != nil {
+		if s, secret, err = sw.CreateSubscription(p.program, r.user(), &fields, h.cfg.MaxSubscriptions); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))

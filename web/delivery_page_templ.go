@@ -302,7 +302,7 @@ func deliveryPage(f ui.Frame, d *deliveryRecord) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if !ui.ForPartner(ctx) {
+			if !ui.ForPartner(ctx) && d.Subscription.DeletedAt.IsZero() {
 				templ_7745c5c3_Err = deliveryShares(f, d).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

@@ -102,6 +102,10 @@ func TestSharedLinksEnd(t *testing.T) {
 	if !bytes.Equal(body(revoked), guessed) {
 		t.Error("a revoked link differs from a guessed one")
 	}
+	deleted := sharedOfDeleted(t, w, v)
+	if !bytes.Equal(body(deleted), guessed) {
+		t.Error("a link to a delivery of a deleted subscription differs from a guessed one")
+	}
 	ended := v.shareDelivery(id)
 	stranger.do("GET", ended).want(t, 200, id)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
@@ -111,6 +115,24 @@ func TestSharedLinksEnd(t *testing.T) {
 	if !bytes.Equal(body(ended), guessed) {
 		t.Error("a link to an erased program differs from a guessed one")
 	}
+}
+
+// sharedOfDeleted returns a link that ended with its subscription. The page of the delivery then
+// has no links, and creates none.
+func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
+	t.Helper()
+	l := newEventSource(t, w, "https://deleted.example.com")
+	l.publish("content_published", `"one"`)
+	c := l.form()
+	link = v.shareDelivery(c.ID)
+	v.do("GET", deliveryPath(c.ID)).want(t, 200, "Shared links")
+	_, err := w.store.Subscriptions().Delete(t.Context(), "acme", l.sub.ID)
+	must(t, err)
+	got := v.do("GET", deliveryPath(c.ID))
+	got.want(t, 200, c.ID)
+	got.hasNot(t, "Shared links", "/revoke", deliveryPath(c.ID)+"/share")
+	v.do("POST", deliveryPath(c.ID)+"/share").want(t, 409, "The subscription is deleted")
+	return link
 }
 
 // Guesses of a network are limited, which does not concern others.

@@ -363,7 +363,7 @@ func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 25, "</section><section aria-labelledby=\"local\"><h2 id=\"local\">Local development</h2><p>Deliveries come from the internet, so a URL with localhost receives none. Run a tunnel that forwards a public HTTPS URL to a port of your computer, and create a subscription with that URL: its first ping arrives at once. Send a test event, or resend a delivery, to try again.</p></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 25, "</section><section aria-labelledby=\"local\"><h2 id=\"local\">Local development</h2><p>Deliveries come from the internet, so a URL with localhost receives none. Run a tunnel that forwards a public HTTPS URL to a port of your computer, and create a subscription with that URL: its first ping arrives at once, and the code above verifies it. Send a test event, or resend a delivery, to try again.</p></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -120,10 +120,12 @@ func TestVerifyPage(t *testing.T) {
 	for _, path := range []string{"/portal/verify", "/portal/verify?subscription=" + l.sub.ID, "/portal/verify?subscription=x"} {
 		got := v.do("GET", path)
 		got.want(t, 200, "Nothing was sent yet.")
+		got.has(t, `id="local"`, "Run a tunnel that forwards a public HTTPS URL")
 		if strings.Contains(got.body, long.ID) || strings.Contains(got.body, "hooks.example.com") {
 			t.Errorf("%s tells a delivery of another program", path)
 		}
 	}
+	v.do("GET", "/portal/subscriptions").want(t, 200, `href="/portal/verify#local"`)
 	got := enter(t, w, "acme", webhook.PortalRead).do("GET", "/portal/verify")
 	got.want(t, http.StatusOK, "/portal/deliveries/"+long.ID+"/body.json.txt")
 	for file, program := range verifyPrograms(t, got) {

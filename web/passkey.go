@@ -129,8 +129,9 @@ const (
 	visitorLife   = time.Hour
 )
 
-// passkeyLimit limits responses of passkeys that are refused, of a network. Passkeys
-// cannot be guessed: it bounds the work of checking.
+// passkeyLimit limits responses of passkeys that are refused, of a network and a passkey. Passkeys
+// cannot be guessed: it bounds the work of checking. Unregistered ones count as one, so that a
+// stranger, who knows the ID of no other, does not block an admin on the same network.
 func passkeyLimit() limit { return limit{"passkey", 20, 10 * time.Second} }
 
 // passkeyOptions returns the options of signing in with a passkey, as JSON for the
@@ -184,11 +185,11 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	if err != nil {
 		return h.passkeyRefused(r, s, "The browser sent no valid response of a passkey. Try again."), nil
 	}
-	tries := []limitKey{{passkeyLimit(), webhook.Network(addressOf(r)).String()}}
 	p, err := h.store.Admins().Passkey(r.Context(), parsed.RawID)
 	if err != nil && !isCallerError(err) {
 		return response{}, err
 	}
+	tries := []limitKey{{passkeyLimit(), webhook.Network(addressOf(r)).String() + " " + p.ID}}
 	if device, known := h.sessions.device(r, p.AdminID); known {
 		tries = []limitKey{{deviceLimit(), device}}
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"html"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
@@ -424,10 +425,15 @@ func TestPasskeysNeedADomain(t *testing.T) {
 	}
 }
 
-// Responses that are refused are limited for each network.
+// Responses that are refused are limited for each network. Neither they nor wrong passwords block
+// a registered passkey in a new browser on the same network.
 func TestPasskeysAreLimited(t *testing.T) {
 	w, _ := passkeyWeb(t)
+	own := newAuthenticator(t, passkeyOrigin)
 	v := passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	v.register(own, "Laptop")
+	v = passkeyVisit(t, w, passkeyHost)
 	a := newAuthenticator(t, passkeyOrigin)
 	a.user = webhook.NewID()
 	refused := 0
@@ -442,6 +448,11 @@ func TestPasskeysAreLimited(t *testing.T) {
 	}
 	// Passwords have limits of their own.
 	v.enter(testAdmin, testPassword).want(t, 303, "")
+	v = passkeyVisit(t, w, passkeyHost)
+	for range 100 {
+		w.pages.signIn.limiter.allowUnknown(netip.MustParseAddr("127.0.0.1"), testAdmin)
+	}
+	v.send("/sign-in/passkey", "credential", own.sign(v.challenge(own))).want(t, 303, "")
 }
 
 func TestChallenges(t *testing.T) {

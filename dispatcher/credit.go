@@ -20,7 +20,7 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 	q := j.queue
 	d.mu.Lock()
 	c := d.credit(q, j.kind)
-	c.BeforeDue = j.beforeDue && q.Failing
+	c.BeforeDue, c.Probe = j.beforeDue && q.Failing, j.probe
 	d.mu.Unlock()
 	f := d.store.Queues().Spend(sendCtx, &c)
 	if j.kind == store.CreditEvents {
@@ -95,9 +95,8 @@ func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.C
 		c.Count = 1
 	}
 	if q.Failing {
-		c.Probe = kind == store.CreditPing && q.pingsInFlight == 1 && q.pingProbeDue(time.Now())
 		c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged
-		if c.Probe || kind != store.CreditPing {
+		if kind != store.CreditPing {
 			q.probeEarly = false
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,6 +143,54 @@ func TestPingDuringInlineDelivery(t *testing.T) {
 	defer d.mu.Unlock()
 	if q.phase != phaseOffered || q.readSeq != 0 {
 		t.Errorf("got phase %d and readSeq %d, want %d and 0: the store owns the cursor", q.phase, q.readSeq, phaseOffered)
+	}
+}
+
+// The ping of a probe is noticed as a change while it is in flight, which starts a second
+// ping. That is no probe, even if the first ends before its credit is spent.
+func TestPingDuringProbe(t *testing.T) {
+	s := openStore(t, memoryDir(t), nil)
+	q := newQueue(t, s)
+	publish(t, s)
+	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditEvents, Newest: 1, Count: 1}).Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rejected := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: http.StatusGone}
+	step := webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}
+	if _, err := s.Queues().Record(claim, &rejected, step, webhook.HealthPolicy{RejectingAfter: 1}); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s)
+	if q, err = s.Queues().Get(t.Context(), q.SubscriptionID); err != nil || !q.Rejecting {
+		t.Fatalf("got queue %+v and error %v, want a rejecting queue", q, err)
+	}
+	q.NextProbe = time.Now()
+	d := idleDispatcher(t, s)
+	d.mu.Lock()
+	d.stopping = true // no other worker starts
+	d.install(&subscriptionQueue{Queue: q})
+	d.mu.Unlock()
+	reserve := func() job {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		j, ok := d.reservePing(time.Now())
+		if !ok {
+			t.Fatal("no ping may be sent")
+		}
+		return j
+	}
+	probe := reserve()
+	if claim := d.awaitClaim(t.Context(), probe, d.spendCredit(t.Context(), probe)); claim == nil || !claim.Probe {
+		t.Fatalf("got claim %+v, want a probe", claim)
+	}
+	d.apply(store.Changes{Queued: map[string]struct{}{q.SubscriptionID: {}}})
+	ping := reserve()
+	d.mu.Lock()
+	d.release(probe, &store.Recorded{HealthChanged: true}, time.Now())
+	d.mu.Unlock()
+	if claim := d.awaitClaim(t.Context(), ping, d.spendCredit(t.Context(), ping)); claim != nil {
+		t.Errorf("got claim %+v, want none: no ping is due", claim)
 	}
 }
 

@@ -15,6 +15,7 @@ type job struct {
 	kind      store.CreditKind
 	priority  priority // of the queue when it got the slot
 	beforeDue bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
+	probe     bool     // for CreditPing: the ping is the next probe
 }
 
 // dispatch starts a worker for each free slot that a queue can use. Slots that
@@ -105,10 +106,14 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 			d.reschedule(q, q.phase, now) // not yet
 			continue
 		}
+		// Decided here, while the queue is known to be current: when the worker spends the
+		// credit, the ping of another worker may just have ended as this probe.
+		probe := q.pingsInFlight == 0 && q.pingProbeDue(now)
+		q.probeEarly = q.probeEarly && !probe
 		d.pings.acquire(q)
 		q.pingsInFlight++
 		q.nextPing = time.Time{}
-		return job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}, true
+		return job{queue: q, id: q.SubscriptionID, kind: store.CreditPing, probe: probe}, true
 	}
 	return job{}, false
 }

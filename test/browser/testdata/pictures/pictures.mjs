@@ -109,7 +109,7 @@ const samples = {
   failing: await href(page, "/subscriptions?filter[status]=failing", "main [data-row] a[href^='/subscriptions/']"),
   retried: await href(page, "/deliveries?filter[status]=success&filter[attempts_made.from]=2", "main [data-row] a[href^='/deliveries/']"),
   failed: await href(page, "/deliveries?filter[status]=failed", "main [data-row] a[href^='/deliveries/']"),
-  event: await href(page, "/events", "main [data-row] a[href^='/events/']"),
+  event: await href(page, "/events?program=northwind", "main [data-row] a[href^='/events/']"),
   type: await href(page, "/event-types", "main [data-row] a[href^='/event-types/']"),
   incident: await href(page, "/incidents", "main [data-row] a[href^='/incidents/']"),
   token: await href(page, "/tokens", "main [data-row] a[href^='/tokens/']"),

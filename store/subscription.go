@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"service/webhook"
@@ -237,20 +238,21 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 	return plain, err
 }
 
-// Sign returns the signature of an attempt with the current signing secret of a subscription. The
-// error is a *webhook.Error if there is no such subscription.
+// Sign returns the signatures that an attempt would have now, one for each secret of a
+// subscription that signs. The error is a *webhook.Error if there is no such subscription.
 func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID string, at time.Time, body []byte) (string, error) {
-	var encrypted []byte
-	err := s.db.Scan(ctx, "SELECT signing_secret FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL",
-		[]any{id, programID}, &encrypted)
-	if err != nil {
-		return "", notFound(err, "subscription")
+	q, err := Queues{s.core}.Get(ctx, id)
+	if err == nil && q.ProgramID != programID {
+		err = webhook.NotFound("subscription")
 	}
-	plain, err := s.keys.Decrypt(encrypted, "signing_secret of "+id)
 	if err != nil {
 		return "", err
 	}
-	return webhook.SigningSecret(plain).Sign(deliveryID, at, body), nil
+	var all []string
+	for _, secret := range q.SigningSecrets(s.clock.now()) {
+		all = append(all, secret.Sign(deliveryID, at, body))
+	}
+	return strings.Join(all, " "), nil
 }
 
 const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expires_at, secret)

@@ -397,19 +397,19 @@ type SubscriptionView struct {
 // It is zero if there is none.
 type DeliveryEnd struct {
 	DeliveryID string
-	Ping       bool
+	Ping, Test bool // a ping, or a test event
 	Attempt    webhook.Attempt
 }
 
 var (
-	selectLastSuccess = "SELECT d.id, d.ping IS NOT NULL, " + lastAttemptColumns + `
+	selectLastSuccess = "SELECT d.id, d.ping, " + lastAttemptColumns + `
 		FROM (SELECT num FROM (` + lastCompleted("?1") + `)
 			WHERE status = 'success' ORDER BY completed_at DESC, num DESC LIMIT 1) n
 		CROSS JOIN deliveries d ON d.num = n.num LEFT JOIN attempts a ON a.delivery = d.num
 		WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL ORDER BY a.number DESC LIMIT 1`
 
 	// Among the newest deliveries, the newest waiting ones and the newest failed ones.
-	selectLastFailure = `SELECT d.id, d.ping IS NOT NULL, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
+	selectLastFailure = `SELECT d.id, d.ping, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
 		FROM (SELECT num FROM (` + byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `)
 			UNION SELECT num FROM (
 				SELECT num FROM deliveries INDEXED BY deliveries_by_status
@@ -491,11 +491,14 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	var started, duration int64
 	var status sql.NullInt64
 	var code sql.NullString
+	var own []byte
 	a := &e.Attempt
-	err = v.Scan(query, []any{id}, (*deliveryID)(&e.DeliveryID), &e.Ping, &a.Number, &started, &duration, &a.Result, &status, &code)
+	err = v.Scan(query, []any{id}, (*deliveryID)(&e.DeliveryID), &own, &a.Number, &started, &duration, &a.Result, &status, &code)
 	if errors.Is(err, sql.ErrNoRows) {
 		return DeliveryEnd{}, nil
 	}
+	e.Test = webhook.IsTestEvent(own)
+	e.Ping = own != nil && !e.Test
 	a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
 	a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
 	return e, err

@@ -163,6 +163,25 @@ func respondTo(t *testing.T, s *Store, c *Claim, status int) {
 	time.Sleep(time.Second)
 }
 
+// An example is signed as an attempt is: with each secret that signs.
+func TestSign(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub, first, err := s.Subscriptions().Create(t.Context(), "p", "u",
+		&webhook.SubscriptionFields{URL: new("https://hooks.example"), Events: &[]string{"content_updated"}}, 0)
+	must(t, err)
+	_, second, err := s.Subscriptions().RotateSecret(t.Context(), "p", sub.ID)
+	must(t, err)
+	at := time.Now()
+	got, err := s.Subscriptions().Sign(t.Context(), "p", sub.ID, "id", at, []byte("{}"))
+	must(t, err)
+	if want := second.Sign("id", at, []byte("{}")) + " " + first.Sign("id", at, []byte("{}")); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	_, err = s.Subscriptions().Sign(t.Context(), "other", sub.ID, "id", at, nil)
+	wantCode(t, err, webhook.CodeNotFound)
+}
+
 // A view shows the state of a subscription after each step.
 func TestSubscriptionView(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
@@ -177,6 +196,17 @@ func TestSubscriptionView(t *testing.T) {
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping ||
 			u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
 			t.Errorf("after a ping: got %+v", u)
+		}
+		example := event("channel_updated")
+		must(t, s.writer.do(func(t *tx) error {
+			_, err := s.queueOwn(t, &sub, webhook.NewID(), &example)
+			return err
+		}))
+		test, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+		must(t, err)
+		respondTo(t, s, test, 200)
+		if u := readView(t, s, sub.ID); u.Success.DeliveryID != test.ID || u.Success.Ping || !u.Success.Test {
+			t.Errorf("after a test event: got %+v", u)
 		}
 		publish(t, s, "p", "content_updated")
 		bad := form(t, s, queue(t, s, sub.ID), 1)

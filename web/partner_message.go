@@ -22,8 +22,8 @@ var errorChecks = map[webhook.ErrorCode]string{
 
 // statusChecks describes what a partner should check after a response with a status.
 var statusChecks = map[int]string{
-	http.StatusUnauthorized: "Does the endpoint accept the Authorization header that you gave us? Was the credential changed or " +
-		"did it expire?",
+	http.StatusUnauthorized: "Does the endpoint use the current signing secret? If you gave us an Authorization header: was the " +
+		"credential changed, or did it expire?",
 	http.StatusForbidden:             "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
 	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
 	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
@@ -31,7 +31,7 @@ var statusChecks = map[int]string{
 	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of up to 512 KiB?",
 	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
 	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
-	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower rate can be set with max_per_second of the " +
+	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower limit of requests per second can be set in the " +
 		"subscription.",
 }
 
@@ -48,7 +48,7 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	}
 	switch status / 100 {
 	case 3:
-		return "Does the URL redirect? Redirects are not followed: set the URL of the subscription to the final address."
+		return "Set the URL of the subscription to the final address."
 	case 5:
 		return "What does the log of your endpoint say at that time?"
 	}

@@ -132,11 +132,11 @@ func (h *portalPages) link(r *request) (webhook.PortalLink, error) {
 		return l, err
 	}
 	if !good {
-		return l, invalidPortalLink()
+		return l, h.invalidLink(r)
 	}
 	program, err := h.store.Programs().Get(r.Context(), l.ProgramID)
 	if isCallerError(err) {
-		return l, invalidPortalLink()
+		return l, h.invalidLink(r)
 	}
 	if err == nil {
 		r.portal.origins = program.PortalOrigins
@@ -145,9 +145,18 @@ func (h *portalPages) link(r *request) (webhook.PortalLink, error) {
 	return l, err
 }
 
-func invalidPortalLink() *problem {
-	return &problem{status: http.StatusNotFound, title: "This link is not valid",
+// invalidLink is the same for all links that do not work. To a browser with a session it also says
+// that.
+func (h *portalPages) invalidLink(r *request) error {
+	if err := h.find(r); err != nil {
+		return err
+	}
+	p := &problem{status: http.StatusNotFound, title: "This link is not valid",
 		text: "A link works once and for a limited time. Ask for a new link."}
+	if r.portal.in() {
+		p.text = "A link works once and for a limited time. Your session in this browser is still open."
+	}
+	return p
 }
 
 // showLink shows a button, which changes nothing: link previews, such as those of chats, do not
@@ -182,7 +191,7 @@ func (h *portalPages) useLink(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionPortalSessionBegin, p.ProgramID, p.ID, string(p.Role)+", link "+p.LinkID))
 	})
 	if isCallerError(err) { // another request was first
-		return response{}, invalidPortalLink()
+		return response{}, h.invalidLink(r)
 	}
 	if err != nil {
 		return response{}, unavailable(err)

@@ -92,6 +92,9 @@ func TestPortalLinks(t *testing.T) {
 		}
 	}
 	v.do("GET", "/portal/subscriptions").want(t, 401, "Your session has ended")
+
+	v = enter(t, w, "acme", webhook.PortalRead)
+	v.do("GET", link).want(t, 404, "A link works once and for a limited time. Your session in this browser is still open.")
 }
 
 // insidePortal is a program with records, and a portal session in it.

@@ -3,9 +3,11 @@ package web
 import (
 	"embed"
 	"encoding/base64"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"service/web/ui"
 	"service/webhook"
@@ -26,11 +28,11 @@ type verifyLanguage struct {
 
 var verifyLanguages = []verifyLanguage{
 	{"Python", "python", "verify.py", "python3 verify.py", `base64.b64decode("%")`, `open("body.json", "rb").read()`},
-	{"JavaScript", "javascript", "verify.mjs", "node verify.mjs", `Buffer.from("%", "base64")`, `readFileSync("body.json")`},
+	{"JavaScript", "javascript", "verify.mjs", "node verify.mjs", `Buffer.from("%", "base64")`, `(await import("node:fs")).readFileSync("body.json")`},
 	{"Go", "go", "verify.go", "go run verify.go", `base64.StdEncoding.DecodeString("%")`, `os.ReadFile("body.json")`},
 	{"PHP", "php", "verify.php", "php verify.php", `base64_decode('%')`, `file_get_contents('body.json')`},
 	{"Ruby", "ruby", "verify.rb", "ruby verify.rb", `"%".unpack1("m")`, `File.binread("body.json")`},
-	{"Java", "java", "Verify.java", "java Verify.java", `Base64.getDecoder().decode("%")`, `Files.readAllBytes(Path.of("body.json"))`},
+	{"Java", "java", "Verify.java", "java Verify.java", `Base64.getDecoder().decode("%")`, `java.nio.file.Files.readAllBytes(java.nio.file.Path.of("body.json"))`},
 }
 
 // maxVerifyBody is up to how many bytes the body of a delivery is in the programs; a longer one is
@@ -45,15 +47,21 @@ type verifyExample struct {
 
 // program returns the program in a language.
 func (e *verifyExample) program(l *verifyLanguage) string {
-	source, err := verifySources.ReadFile("verify/" + l.source + ".txt")
-	if err != nil {
-		panic(err) // what is embedded can be read
-	}
 	body := l.long
 	if !e.long() {
 		body = strings.Replace(l.short, "%", base64.StdEncoding.EncodeToString(e.body), 1)
 	}
-	return strings.NewReplacer("@ID@", e.id, "@TIMESTAMP@", e.timestamp, "@SIGNATURE@", e.signature, "@BODY@", body).Replace(string(source))
+	filled := strings.NewReplacer("@ID@", e.id, "@TIMESTAMP@", e.timestamp, "@SIGNATURE@", e.signature, "@BODY@", body)
+	return filled.Replace(verifySource(l.source))
+}
+
+// verifySource returns one of verifySources.
+func verifySource(name string) string {
+	source, err := verifySources.ReadFile("verify/" + name + ".txt")
+	if err != nil {
+		panic(err) // what is embedded can be read
+	}
+	return string(source)
 }
 
 func (e *verifyExample) long() bool { return len(e.body) > maxVerifyBody }
@@ -70,6 +78,21 @@ func madeUpExample(r *request) *verifyExample {
 type verifyView struct {
 	delivery *deliveryRecord // the last one, nil for none
 	example  *verifyExample
+	receiver string // a program that receives deliveries
+
+	loopback bool // deliveries to this computer are permitted
+	timeout  time.Duration
+	retry    webhook.RetryPolicy
+}
+
+// waits lists the waits between the attempts.
+func (v *verifyView) waits() string {
+	var all []string
+	for _, wait := range v.retry.Waits {
+		all = append(all, ui.Duration(wait))
+	}
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " and " + all[last]
 }
 
 // recentForVerify is among how many deliveries one that was sent is looked for.
@@ -90,7 +113,10 @@ func (h *portalPages) verify(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	v := verifyView{example: madeUpExample(r)}
+	v := verifyView{
+		example: madeUpExample(r), receiver: verifySource("receiver"), timeout: h.cfg.AttemptTimeout, retry: h.cfg.RetryPolicy,
+		loopback: h.cfg.Rules.AllowHTTP && h.cfg.Rules.Destinations.Allows(netip.AddrFrom4([4]byte{127, 0, 0, 1})),
+	}
 	for i := range page {
 		if page[i].AttemptsMade == 0 {
 			continue

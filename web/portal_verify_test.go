@@ -1,12 +1,15 @@
 package web
 
 import (
+	"bytes"
 	"html"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +30,7 @@ func verifyPrograms(t *testing.T, p page) map[string]string {
 		words := strings.Fields(html.UnescapeString(found[i][1]))
 		all[words[len(words)-1]] = html.UnescapeString(found[i+1][1])
 	}
-	if len(all) != len(verifyLanguages) {
+	if len(all) != len(verifyLanguages)+1 || all["receiver.py"] == "" {
 		t.Fatalf("the page has %d programs:\n%s", len(all), p.body)
 	}
 	return all
@@ -37,7 +40,9 @@ func verifyPrograms(t *testing.T, p page) map[string]string {
 // secret of its subscription, and with a second signature after a rotation, and refuse it with
 // another secret and another body.
 func TestVerifyPrograms(t *testing.T) {
-	w := testWeb(t, nil)
+	w := testWeb(t, func(cfg *Config) {
+		cfg.AttemptTimeout, cfg.RetryPolicy = 10*time.Second, webhook.DefaultRetryPolicy()
+	})
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	l.publish("content_published", `"Grüße \u2028 <b>'quoted' $x #{y} \\ \"z\""`)
 	claim := l.form()
@@ -53,6 +58,7 @@ func TestVerifyPrograms(t *testing.T) {
 	v := enter(t, w, "acme", webhook.PortalRead)
 	page := v.do("GET", "/portal/verify?subscription="+l.sub.ID)
 	page.want(t, 200, claim.ID)
+	page.has(t, `id="answer"`, "Respond with a status of 2xx within 10 s", "waits of about 5 s, 5 min, 30 min and 2 h")
 	programs := verifyPrograms(t, page)
 	for i := range verifyLanguages {
 		lang := &verifyLanguages[i]
@@ -88,6 +94,7 @@ func TestVerifyPrograms(t *testing.T) {
 				"two signatures":       {secondSignature, secret, "valid: true\n"},
 				"another id":           {func(s string) string { return strings.Replace(s, claim.ID, webhook.NewID(), 1) }, secret, "valid: false\n"},
 				"a tolerance, in time": {withTolerance, secret, "valid: true\n"},
+				"no signature":         {withoutSignature, secret, "valid: false\n"},
 			} {
 				if got := run(tt.change, tt.secret.Reveal()); got != tt.want {
 					t.Errorf("%s: got %q, want %q", name, got, tt.want)
@@ -95,6 +102,67 @@ func TestVerifyPrograms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReceiver runs the receiver of the page: it accepts a delivery with the right signature only.
+func TestReceiver(t *testing.T) {
+	harness.Tool(t, "clients", "python3")
+	w := testWeb(t, nil)
+	newEventSource(t, w, "https://hooks.example.com/in")
+	programs := verifyPrograms(t, enter(t, w, "acme", webhook.PortalRead).do("GET", "/portal/verify"))
+	dir := t.TempDir()
+	for _, file := range []string{"verify.py", "receiver.py"} {
+		must(t, os.WriteFile(filepath.Join(dir, file), []byte(programs[file]), 0o600))
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := free.Addr().(*net.TCPAddr)
+	must(t, free.Close())
+	secret := webhook.NewSigningSecret()
+	cmd := exec.CommandContext(t.Context(), "python3", "receiver.py")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "SECRET="+secret.Reveal(), "PORT="+strconv.Itoa(address.Port))
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Wait() }) // the test's context ends it
+	harness.WaitFor(t, "the receiver", func() bool {
+		c, err := net.Dial("tcp", address.String())
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+	body := []byte(`{"events":[]}`)
+	for name, tt := range map[string]struct {
+		secret webhook.SigningSecret // nil for no headers
+		at     time.Time
+		want   int
+	}{
+		"the secret":     {secret, time.Now(), http.StatusNoContent},
+		"another secret": {webhook.NewSigningSecret(), time.Now(), http.StatusServiceUnavailable},
+		"too old":        {secret, time.Now().Add(-time.Hour), http.StatusServiceUnavailable},
+		"no headers":     {nil, time.Now(), http.StatusServiceUnavailable},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address.String()+"/", bytes.NewReader(body))
+		must(t, err)
+		if tt.secret != nil {
+			head := webhook.RequestHead{DeliveryID: webhook.NewID(), At: tt.at}
+			head.Signature = tt.secret.Sign(head.DeliveryID, tt.at, body)
+			for _, line := range head.AppendHeader(nil) {
+				req.Header.Set(line[0], line[1])
+			}
+		}
+		got, err := http.DefaultClient.Do(req)
+		must(t, err)
+		got.Body.Close()
+		if got.StatusCode != tt.want {
+			t.Errorf("%s: got %d, want %d", name, got.StatusCode, tt.want)
+		}
+	}
+}
+
+// withoutSignature renames the header of the example.
+func withoutSignature(s string) string {
+	last := strings.LastIndex(s, "webhook-signature")
+	return s[:last] + "x-other" + s[last+len("webhook-signature"):]
 }
 
 // secondSignature adds another signature to the header of the example.
@@ -129,7 +197,7 @@ func TestVerifyPage(t *testing.T) {
 	got := enter(t, w, "acme", webhook.PortalRead).do("GET", "/portal/verify")
 	got.want(t, http.StatusOK, "/portal/deliveries/"+long.ID+"/body.json.txt")
 	for file, program := range verifyPrograms(t, got) {
-		if !strings.Contains(program, "body.json") {
+		if file != "receiver.py" && !strings.Contains(program, "body.json") {
 			t.Errorf("%s does not read the file:\n%s", file, program)
 		}
 	}

@@ -302,7 +302,7 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"), Hint: "Names the subscription in lists."}).Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "description", Name: "description", Label: "Description", Kind: "textarea", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"), Hint: "Names the subscription in lists. At most " + ui.Number(webhook.MaxDescriptionBytes) + " bytes."}).Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -331,7 +331,7 @@ func authorizationHint(p *subscriptionForm) string {
 	if p.editing != nil && p.editing.HasAuthorizationHeader {
 		hint = "A header is set. Leave empty to keep it. It is stored encrypted and never shown."
 	}
-	if p.errors != nil {
+	if p.errors != nil && p.authorization != "" {
 		hint += " Your entry was not kept: enter it again."
 	}
 	return hint
@@ -588,7 +588,7 @@ func pingPreviewShown(p *pingPreview) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "<span>The URL is valid. Its host name is resolved again at every attempt.</span></span>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 40, "<span>The URL is valid. Whether its server responds is not checked: the first ping shows it.</span></span>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -96,6 +96,8 @@ type Config struct {
 	// no limit. BatchSize is the maximum number of events in a delivery.
 	Rules            webhook.SubscriptionRules
 	DisableAfter     time.Duration // time until a failing subscription is disabled; 0 is never
+	RetryPolicy      webhook.RetryPolicy
+	AttemptTimeout   time.Duration
 	MaxSubscriptions int
 	RateLimit        int
 	BatchSize        int

@@ -166,8 +166,8 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
-		DisableAfter: cfg.HealthPolicy.DisableAfter,
-		Portal:       web.PortalConfig(cfg.Portal),
+		DisableAfter: cfg.HealthPolicy.DisableAfter, RetryPolicy: cfg.RetryPolicy, AttemptTimeout: cfg.AttemptTimeout,
+		Portal: web.PortalConfig(cfg.Portal),
 	})
 	s.moves = &move.Source{Store: s.store, Catalog: catalog, Version: cfg.Version, Cut: s.dispatcher.Cut, Logger: cfg.Logger}
 	s.arrivals = &move.Target{Store: s.store, Catalog: catalog, Retry: cfg.RetryPolicy, Version: cfg.Version, Logger: cfg.Logger}

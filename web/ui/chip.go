@@ -65,14 +65,7 @@ func (v *Listing) chips(f Frame) []chip {
 	for i := range v.List.Filters {
 		fl := &v.List.Filters[i]
 		if r, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
-			text := filterName(fl.Name)
-			if !r.From.IsZero() {
-				text += " from " + f.Clock.short(r.From)
-			}
-			if !r.To.IsZero() {
-				text += " to " + f.Clock.short(r.To)
-			}
-			all = append(all, chip{text, v.withFilter(fl.Name)})
+			all = append(all, chip{filterName(fl.Name) + f.Clock.shortRange(r.From, r.To), v.withFilter(fl.Name)})
 		}
 		if isBoxes(fl) || v.isResponse(fl.Name) || fl.Name == "program_id" && f.Program != "" {
 			continue

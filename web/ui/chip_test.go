@@ -2,6 +2,7 @@ package ui
 
 import (
 	"testing"
+	"time"
 
 	"service/webhook"
 )
@@ -31,6 +32,15 @@ func TestChips(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("got %d chips", len(got))
+	}
+	for want, r := range map[string][2]time.Time{
+		" from 04:06:07 to 05:06:07":                       {now.Add(-time.Hour), now},
+		" from 2026-03-03 05:06:07 to 2026-03-04 05:06:07": {now.Add(-24 * time.Hour), now},
+		" to 2026-03-03 05:06:07":                          {{}, now.Add(-24 * time.Hour)},
+	} {
+		if got := (Clock{Now: now}).shortRange(r[0], r[1]); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 	timeout := responseClass{"error", "timeout", "Timeout"}
 	if got, want := v.toggleResponse(timeout),

@@ -31,7 +31,23 @@ func (c Clock) short(t time.Time) string {
 	if t.Year() == now.Year() && t.YearDay() == now.YearDay() {
 		return t.Format("15:04:05")
 	}
-	return t.Format("2006-01-02 15:04:05")
+	return t.Format(time.DateTime)
+}
+
+// shortRange formats a range as short does, but with both days unless both are today. A bound that
+// is zero is omitted.
+func (c Clock) shortRange(from, to time.Time) (text string) {
+	first, last := c.short(from), c.short(to)
+	if !from.IsZero() && len(first) > len(last) {
+		last = to.In(c.Location()).Format(time.DateTime)
+	}
+	if !from.IsZero() {
+		text = " from " + first
+	}
+	if !to.IsZero() {
+		text += " to " + last
+	}
+	return text
 }
 
 // The formats of a browser's datetime-local field.

@@ -406,7 +406,7 @@ func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 30, "</details><p>The first ping is sent as soon as the subscription is created. Press “Ping” on its page for another, or send a test event there.</p></section><section aria-labelledby=\"answer\"><h2 id=\"answer\">What your endpoint should do</h2><ul><li>Respond with a status of 2xx within ")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 30, "</details><p>The first ping is sent as soon as the subscription is created. Press “Ping” on its page for another, or send a test event there.</p></section><section aria-labelledby=\"answer\"><h2 id=\"answer\">What your endpoint should do</h2><ul class=\"steps\"><li>Respond with a status of 2xx within ")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

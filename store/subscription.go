@@ -241,7 +241,7 @@ func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error
 // Sign returns the signatures that an attempt would have now, one for each secret of a
 // subscription that signs. The error is a *webhook.Error if there is no such subscription.
 func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID string, at time.Time, body []byte) (string, error) {
-	q, err := Queues{s.core}.Get(ctx, id)
+	q, err := Queues(s).Get(ctx, id)
 	if err == nil && q.ProgramID != programID {
 		err = webhook.NotFound("subscription")
 	}

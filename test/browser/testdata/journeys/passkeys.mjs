@@ -94,6 +94,7 @@ check(page.url() === `${home}/sign-in/passkey`, "and nobody is signed in");
 
 // Without a passkey the browser says so, and the password works.
 await device.send("WebAuthn.clearCredentials", { authenticatorId });
+await page.waitForLoadState("networkidle"); // what the refused sign-in still loads would abort the next page
 await page.goto(`${home}/sign-in`);
 await page.getByRole("button", { name: "Sign in with a passkey" }).click();
 await page.getByText("No passkey was used").waitFor();

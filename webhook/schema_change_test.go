@@ -237,7 +237,8 @@ func TestCompatibleSchemas(t *testing.T) {
 			}
 		}
 	})
-	if proven < 100 || refuted < 20 {
+	// With -short there are too few draws to say.
+	if !testing.Short() && (proven < 100 || refuted < 20) {
 		t.Errorf("%d instances were checked against schemas without a difference, and %d became invalid: the test says little", proven, refuted)
 	}
 }

@@ -432,7 +432,20 @@ func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "</li><li>Any other status, such as 401 or 429, is final: the delivery has failed, and is sent again only if you resend it.</li><li>A delivery can arrive twice. Its header <code>webhook-id</code> is then the same: process each ID once.</li><li>A delivery has one or more events, in the array <code>events</code> of its body.</li><li>After a rotation of the secret, <code>webhook-signature</code> has one signature for each secret that still signs, separated by spaces. One that matches is enough.</li><li>Pings and test events are deliveries like others. The header <code>x-service-test</code> marks a test event: verify it, and change nothing.</li></ul></section>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 32, "</li><li>Any other status, such as 401 or 429, is final: the delivery has failed, and is sent again only if you resend it.</li><li>A delivery can arrive twice. Its header <code>webhook-id</code> is then the same: process each ID once.</li><li>A delivery has one or more events, in the array <code>events</code> of its body.</li><li>After a rotation of the secret, <code>webhook-signature</code> has one signature for each secret that still signs, separated by spaces. One that matches is enough.</li><li>Pings and test events are deliveries like others. The header <code>")
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
+			}
+			var templ_7745c5c3_Var21 string
+			templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.TestHeader)
+			if templ_7745c5c3_Err != nil {
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/portal.templ`, Line: 102, Col: 95}
+			}
+			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var21))
+			if templ_7745c5c3_Err != nil {
+				return templ_7745c5c3_Err
+			}
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 33, "</code> marks a test event: verify it, and change nothing.</li></ul></section>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

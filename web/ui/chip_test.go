@@ -36,6 +36,7 @@ func TestChips(t *testing.T) {
 	for want, r := range map[string][2]time.Time{
 		" from 04:06:07 to 05:06:07":                       {now.Add(-time.Hour), now},
 		" from 2026-03-03 05:06:07 to 2026-03-04 05:06:07": {now.Add(-24 * time.Hour), now},
+		" from 2026-03-04 05:06:07 to 2026-03-05 05:06:07": {now, now.Add(24 * time.Hour)},
 		" to 2026-03-03 05:06:07":                          {{}, now.Add(-24 * time.Hour)},
 	} {
 		if got := (Clock{Now: now}).shortRange(r[0], r[1]); got != want {

@@ -38,8 +38,8 @@ func (c Clock) short(t time.Time) string {
 // is zero is omitted.
 func (c Clock) shortRange(from, to time.Time) (text string) {
 	first, last := c.short(from), c.short(to)
-	if !from.IsZero() && len(first) > len(last) {
-		last = to.In(c.Location()).Format(time.DateTime)
+	if !from.IsZero() && !to.IsZero() && len(first) != len(last) {
+		first, last = from.In(c.Location()).Format(time.DateTime), to.In(c.Location()).Format(time.DateTime)
 	}
 	if !from.IsZero() {
 		text = " from " + first

@@ -266,8 +266,16 @@ func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
 	h.Add("Via", fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, f.api.forwarder.via))
 }
 
-// accept prepares the response of the target for the client.
+// accept prepares the response of the target for the client. If the client failed, the target
+// has received half a request, and its response is about that: the client gets its own error.
 func (f *forwardedRequest) accept(resp *http.Response) error {
+	if f.mu.TryLock() { // otherwise it is being read
+		err := f.err
+		f.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
 	if resp.Header.Get("X-Request-Id") == "" {
 		return fmt.Errorf("the response with status %d is not of the service", resp.StatusCode)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -311,6 +312,7 @@ func TestForwardRefuses(t *testing.T) {
 
 // TestForwardUnreachable checks the responses when the target does not respond as it should.
 func TestForwardUnreachable(t *testing.T) {
+	t.Parallel()
 	to := newInstallation(t)
 	strange := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "<html>Bad gateway of another proxy</html>", http.StatusBadGateway)
@@ -462,6 +464,7 @@ func TestForwardStream(t *testing.T) {
 
 // TestForwardEarlyResponse sends bodies that the target rejects before it has read them.
 func TestForwardEarlyResponse(t *testing.T) {
+	t.Parallel()
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			from, _ := newMove(t)
@@ -537,6 +540,16 @@ func TestForwardClientStops(t *testing.T) {
 		if got := to.send("GET", "/v2/events", ""); strings.Contains(got.body, `"id"`) {
 			t.Errorf("%s: the target has stored %s", media, got.body)
 		}
+	}
+}
+
+// TestForwardClientError has a response of the target to half a request: the client gets the error
+// of its own request.
+func TestForwardClientError(t *testing.T) {
+	failed := readError(os.ErrDeadlineExceeded)
+	f := &forwardedRequest{err: failed}
+	if err := f.accept(&http.Response{StatusCode: 400, Header: http.Header{"X-Request-Id": {"x"}}}); err != failed {
+		t.Errorf("got %v, want %v", err, failed)
 	}
 }
 

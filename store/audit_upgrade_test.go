@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// schemaBefore is the migrations before one.
+// schemaBefore is the migrations before one, without the schema of all.
 type schemaBefore struct {
 	fs.FS
 	end string // number of the first one that is left out

@@ -33,5 +33,7 @@ const DriverName = sqlite.DriverName
 // SQLiteVersion returns the version of the SQLite library.
 func SQLiteVersion() (string, error) { return sqlite.Version() }
 
-//go:embed migrations/*.sql
+//go:embed migrations/*.sql schema.sql
 var migrations embed.FS
+
+//go:generate go test -vet=off -run ^TestSchema$ -update .

@@ -3,12 +3,16 @@ package store
 import (
 	"compress/gzip"
 	"database/sql"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -145,4 +149,61 @@ func TestMigrationsAreOnlyAdded(t *testing.T) {
 			t.Fatalf("migration %d (%s) was changed: databases with that schema could not be opened", i+1, name)
 		}
 	}
+}
+
+var update = flag.Bool("update", false, "write schema.sql instead of comparing it")
+
+// TestSchema compares schema.sql, which new databases get, with what the migrations make.
+func TestSchema(t *testing.T) {
+	dir := t.TempDir()
+	must(t, openOlder(t, dir, "9999", nil))
+	migrated, files := schemaOf(t, dir)
+	if *update {
+		must(t, os.WriteFile("schema.sql", []byte("-- The schema of a new database. Generated from the migrations: go generate ./store\n\n"+
+			strings.Join(migrated, "\n\n")+"\n"), 0o600))
+		return
+	}
+	created := t.TempDir()
+	private, err := sqlite.OpenPrivate(t.Context(), filepath.Join(created, databaseFile), migrations)
+	must(t, err)
+	must(t, private.Close())
+	got, version := schemaOf(t, created)
+	if !slices.Equal(got, migrated) || version != files {
+		t.Errorf("schema.sql is stale: go generate ./store (a new database has %d objects and version %d, a migrated one %d and %d)",
+			len(got), version, len(migrated), files)
+	}
+}
+
+// schemaOf returns the statements that make the tables of a database without rows, each followed
+// by its indexes and triggers in the order of their creation, on which plans may depend, and the
+// version of the schema.
+func schemaOf(t *testing.T, dir string) (statements []string, version int) {
+	t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, databaseFile))
+	must(t, err)
+	defer db.Close()
+	must(t, db.QueryRow("PRAGMA user_version").Scan(&version))
+	rows, err := db.Query("SELECT type, name, sql FROM sqlite_schema x WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite~_%' ESCAPE '~' " +
+		"ORDER BY (SELECT rowid FROM sqlite_schema y WHERE y.type = 'table' AND y.name = x.tbl_name), rowid")
+	must(t, err)
+	var tables []string
+	must(t, sqlite.Drain(rows, func(scan func(...any) error) error {
+		var kind, name, text string
+		if err := scan(&kind, &name, &text); err != nil {
+			return err
+		}
+		if kind == "table" {
+			tables = append(tables, name)
+		}
+		statements = append(statements, text+";")
+		return nil
+	}))
+	for _, name := range tables {
+		var rows int
+		must(t, db.QueryRow("SELECT count(*) FROM "+name).Scan(&rows))
+		if rows > 0 {
+			t.Errorf("a new database has %d rows in %s, which schema.sql does not make", rows, name)
+		}
+	}
+	return statements, version
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"database/sql"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,14 +14,6 @@ import (
 	"service/webhook"
 )
 
-// olderSchema is the migrations before events were compressed.
-type olderSchema struct{ fs.FS }
-
-func (o olderSchema) Glob(pattern string) ([]string, error) {
-	all, err := fs.Glob(o.FS, pattern)
-	return slices.DeleteFunc(all, func(name string) bool { return filepath.Base(name) >= "0014" }), err
-}
-
 // schema12 creates a data directory of schema 12 with a delivery of each kind, and returns
 // their ids, oldest first, and those of the subscription and an event.
 func schema12(t *testing.T, dir string) (deliveries []string, sub, event string) {
@@ -32,7 +23,7 @@ func schema12(t *testing.T, dir string) (deliveries []string, sub, event string)
 	must(t, err)
 	schema1(t, dir)
 	must(t, os.WriteFile(filepath.Join(dir, "secret.key"), key, 0o600))
-	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Migrations: olderSchema{migrations}, Readers: 1,
+	db, err := sqlite.Open(t.Context(), sqlite.Config{Path: path, Migrations: schemaBefore{migrations, "0014"}, Readers: 1,
 		Logger: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	must(t, db.Close(nil))

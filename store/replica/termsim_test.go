@@ -42,6 +42,9 @@ const simulatedSteps = 12
 // SERVICE_TERM_SEEDS sets the number of sequences.
 func TestTermSimulation(t *testing.T) {
 	seeds := 24
+	if testing.Short() {
+		seeds = 6
+	}
 	if text := os.Getenv("SERVICE_TERM_SEEDS"); text != "" {
 		var err error
 		if seeds, err = strconv.Atoi(text); err != nil {

@@ -140,13 +140,26 @@ func (db *DB) pruneSnapshots() error {
 	return nil
 }
 
+// schemaFile is the schema that all migrations make together. Creating it takes a fifth of the
+// time that the migrations take.
+const schemaFile = "schema.sql"
+
 // runMigrations runs the migrations that a database of version have lacks, one transaction for
-// each. A new database gets them all in one transaction: it has nothing that an error in the
-// middle could leave behind, and one fsync is faster than one for each version. After an error
-// the caller must roll back.
+// each. A new database gets them all in one transaction, or [schemaFile]: it has nothing that an
+// error in the middle could leave behind, and one fsync is faster than one for each version.
+// After an error the caller must roll back.
 func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, steps map[string]func(context.Context, *sql.Conn) error,
 	files []string, have int) error {
-	lacking := files[min(have, len(files)):]
+	lacking, version := files[min(have, len(files)):], have
+	if have == 0 {
+		whole, err := fs.Glob(migrations, schemaFile)
+		if err != nil {
+			return err
+		}
+		if len(whole) > 0 {
+			lacking, version = whole, len(files)-1
+		}
+	}
 	var rebuilt bool
 	for i, name := range lacking {
 		script, err := fs.ReadFile(migrations, name)
@@ -158,7 +171,7 @@ func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, steps 
 			begin = ""
 		}
 		// PRAGMA takes no parameters. user_version is part of the transaction.
-		step := fmt.Sprintf("%s\n%s\nPRAGMA user_version = %d;", begin, script, have+i+1)
+		step := fmt.Sprintf("%s\n%s\nPRAGMA user_version = %d;", begin, script, version+i+1)
 		if _, err := conn.ExecContext(ctx, step); err != nil {
 			return fmt.Errorf("migration %s: %w", name, err)
 		}

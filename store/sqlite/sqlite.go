@@ -32,7 +32,8 @@ import (
 type Config struct {
 	Path string // database file; the caller locks its directory with [LockDir]
 	// Migrations contains the files migrations/*.sql. In lexical order, the nth
-	// migrates the schema from version n-1 to n.
+	// migrates the schema from version n-1 to n. A new database gets schema.sql instead,
+	// if there is one, which must make the same as all of them together.
 	Migrations fs.FS
 	// Steps are what SQL cannot do in a migration, by the name of its file, such as
 	// 0002_retention.sql. A step runs in the transaction of the migration, after its

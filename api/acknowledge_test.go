@@ -126,6 +126,7 @@ func TestAcknowledge(t *testing.T) {
 
 // The response to a stream counts only the lines that the replica has.
 func TestAcknowledgeStream(t *testing.T) {
+	t.Parallel()
 	// Long enough for an upload on a busy machine: a stream ends when one takes longer.
 	s := startReplicated(t, 3*time.Second)
 	r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))

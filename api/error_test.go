@@ -76,6 +76,7 @@ func TestInternalErrorsAreLogged(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
+	t.Parallel()
 	s := with(t, func(req *request) (answer, error) {
 		<-req.ctx.Done()
 		return answer{}, fmt.Errorf("read: %w", req.ctx.Err())
@@ -182,6 +183,7 @@ func exchange(t *testing.T, s *service, raw string) string {
 }
 
 func TestIncompleteBody(t *testing.T) {
+	t.Parallel()
 	s := start(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
 	head := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + s.token + "\nContent-Length: 1000\n"
 	for name, raw := range map[string]string{
@@ -206,6 +208,7 @@ func TestIncompleteBody(t *testing.T) {
 
 // A request that needs no body gets its response before the body has arrived.
 func TestResponseBeforeTheBody(t *testing.T) {
+	t.Parallel()
 	s := start(t, func(c *Config) { c.RequestTimeout = time.Hour })
 	for _, length := range []string{"Content-Length: 10000000", "Transfer-Encoding: chunked"} {
 		got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson\n"+length+"\n\n")
@@ -217,6 +220,7 @@ func TestResponseBeforeTheBody(t *testing.T) {
 
 // The same over HTTP/2, where a request has no connection of its own.
 func TestOverHTTP2(t *testing.T) {
+	t.Parallel()
 	s := start(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
 	server := httptest.NewUnstartedServer(s.api)
 	server.EnableHTTP2 = true

@@ -257,6 +257,7 @@ func TestSlowStream(t *testing.T) {
 
 // An invalid line gets a response while the client is still sending.
 func TestInvalidLineEndsTheStream(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+s.token+
 		"\nContent-Type: application/x-ndjson\nContent-Length: 1000000\n\n"+line(1)+"\n{}\n")

@@ -82,7 +82,10 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 	sub := w.subscribe(r.subscriber, nil)
 	time.Sleep(time.Second)
 	start := time.Now()
-	const seconds = 120
+	seconds := 120
+	if testing.Short() {
+		seconds = 40
+	}
 	for range seconds * 50 {
 		w.publish("content_updated")
 		time.Sleep(20 * time.Millisecond)

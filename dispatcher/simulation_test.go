@@ -291,7 +291,7 @@ func (s *simulation) end() {
 func TestSimulation(t *testing.T) {
 	r := &planSeries{stage: newPlanRunner(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
 	if testing.Short() {
-		r.count = min(r.count, 200)
+		r.count = min(r.count, 60)
 	}
 	t.Run("plans", func(t *testing.T) {
 		for worker := range runtime.GOMAXPROCS(0) {

@@ -113,9 +113,9 @@ func TestProgramList(t *testing.T) {
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	l.publish("content_published", `"one"`)
 
-	v.do("GET", "/programs").has(t, "1 to 25 of 32", ">acme</span>")
+	v.do("GET", "/programs").has(t, "1 to 25 of 32")
 	v.do("GET", "/programs?page[number]=2").has(t, "26 to 32 of 32", "Müller 0%")
-	v.do("GET", "/programs?sort=id&page[size]=50").want(t, 200, "1 to 32 of 32")
+	v.do("GET", "/programs?sort=id&page[size]=50").has(t, "1 to 32 of 32", ">acme</span>")
 	v.do("GET", "/programs?filter[program_name]=m%C3%BCller+2").has(t, "1 to 11 of 11")
 	v.do("GET", "/programs?filter[program_name]=ZOO,tenant-01").has(t, "1 to 2 of 2")
 	v.do("GET", "/programs?filter[program_name]=%25+l").has(t, "1 to 25 of 30") // not a wildcard

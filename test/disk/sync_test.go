@@ -24,7 +24,8 @@ func TestSyncCalls(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "strace")
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	token := in.Token("1")
-	in.Wrapper = []string{"strace", "-D", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", "trace=fsync,fdatasync,fstat,newfstatat,statx", "-o", log}
+	in.Wrapper = []string{"strace", "-D", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none",
+		"-e", "trace=fsync,fdatasync,fstat,newfstatat,statx", "-o", log}
 	in.MustStart()
 	for n := range events {
 		in.Publish(token, json.RawMessage(harness.AppendEvent(nil, n)))

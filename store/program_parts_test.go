@@ -132,8 +132,8 @@ func TestMoveKeyReplaced(t *testing.T) {
 	}
 }
 
-// TestReceiveWaits ends a reception that waits for another: it leaves the other alone, and
-// nothing locked.
+// TestReceiveWaits ends a reception that waits for another. The other can continue, and no lock
+// is left.
 func TestReceiveWaits(t *testing.T) {
 	m, _ := newMove(t)
 	x, r := m.first(t)

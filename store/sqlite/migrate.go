@@ -140,8 +140,8 @@ func (db *DB) pruneSnapshots() error {
 	return nil
 }
 
-// schemaFile is the schema that all migrations make together. Creating it takes a fifth of the
-// time that the migrations take.
+// schemaFile is the schema that all migrations make together. With it, a new database is opened
+// in half the time.
 const schemaFile = "schema.sql"
 
 // runMigrations runs the migrations that a database of version have lacks, one transaction for

@@ -130,8 +130,8 @@ func (d *drill) cycle(n int, orderly bool) time.Duration {
 }
 
 // restoreEarlier restores a point in time: events acknowledged well before must be there, and
-// no event that was published after. A state bears the time when it was copied, which a busy
-// machine does a while after the newest commit that it contains.
+// no event that was published after. A state has the time of its copy, which on a busy machine
+// is well after its newest commit.
 func (d *drill) restoreEarlier() {
 	t := d.t
 	t.Helper()

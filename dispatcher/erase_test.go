@@ -18,73 +18,79 @@ func TestErasedProgram(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		t.Run(map[bool]string{false: "running", true: "crash"}[crash], func(t *testing.T) {
 			runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, MaxInFlight: 1}, func(w *testbed) {
-				busy := func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }
-				kept := w.subscriber(busy)
-				w.subscribe(kept, nil)
-				erased := []*subscriber{w.subscriber(busy), w.subscriber(hang), w.subscriber(nil)}
-				ctx := context.Background()
-				must := func(err error) {
-					t.Helper()
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				must(w.d.store.Write(ctx, func(sw store.Write) error {
-					_, _, err := sw.PutProgram("q", &webhook.ProgramFields{})
-					return err
-				}))
-				names := []string{"content_updated"}
-				for _, r := range erased {
-					_, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &names}, 0)
-					must(err)
-				}
-				time.Sleep(30 * time.Second) // the pings end
-				publish := func(program string) {
-					e := webhook.Event{ID: webhook.NewID(), Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte(`{}`)}
-					_, err := w.d.store.Events().Publish(ctx, program, []webhook.Event{e})
-					must(err)
-				}
-				publish("p")
-				for range 3 {
-					publish("q")
-				}
-				synctest.Wait()
-
-				must(w.d.store.Write(ctx, func(sw store.Write) error {
-					_, _, err := sw.EraseProgram("q")
-					return err
-				}))
-				var before []int
-				for _, r := range erased {
-					before = append(before, len(r.all()))
-					if len(r.posts()) == 0 {
-						t.Error("a receiver of the erased program got nothing before the erasure")
-					}
-				}
-				if crash {
-					w.crash()
-				}
-				keeping, stop := context.WithCancel(ctx)
-				housekept := make(chan error, 1)
-				s := w.d.store
-				go func() { housekept <- s.Housekeep(keeping) }()
-				time.Sleep(6 * time.Hour)
-				for i, r := range erased {
-					if got := len(r.all()); got != before[i] {
-						t.Errorf("receiver %d of the erased program got %d requests after the commit", i, got-before[i])
-					}
-				}
-				if got := len(kept.posts()); got != webhook.MaxAttempts {
-					t.Errorf("the other program: %d attempts, want %d", got, webhook.MaxAttempts)
-				}
-				if s.Programs().Hidden("q") {
-					t.Error("the program is not erased")
-				}
-				stop()
-				if err := <-housekept; err != nil && keeping.Err() == nil {
-					t.Error(err)
-				}
+				eraseProgram(w, crash)
 			})
 		})
+	}
+}
+
+// eraseProgram erases a program with deliveries of each kind, and lets hours pass.
+func eraseProgram(w *testbed, crash bool) {
+	t := w.t
+	busy := func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }
+	kept := w.subscriber(busy)
+	w.subscribe(kept, nil)
+	erased := []*subscriber{w.subscriber(busy), w.subscriber(hang), w.subscriber(nil)}
+	ctx := context.Background()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(w.d.store.Write(ctx, func(sw store.Write) error {
+		_, _, err := sw.PutProgram("q", &webhook.ProgramFields{})
+		return err
+	}))
+	names := []string{"content_updated"}
+	for _, r := range erased {
+		_, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &names}, 0)
+		must(err)
+	}
+	time.Sleep(30 * time.Second) // the pings end
+	publish := func(program string) {
+		e := webhook.Event{ID: webhook.NewID(), Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte(`{}`)}
+		_, err := w.d.store.Events().Publish(ctx, program, []webhook.Event{e})
+		must(err)
+	}
+	publish("p")
+	for range 3 {
+		publish("q")
+	}
+	synctest.Wait()
+
+	must(w.d.store.Write(ctx, func(sw store.Write) error {
+		_, _, err := sw.EraseProgram("q")
+		return err
+	}))
+	var before []int
+	for _, r := range erased {
+		before = append(before, len(r.all()))
+		if len(r.posts()) == 0 {
+			t.Error("a receiver of the erased program got nothing before the erasure")
+		}
+	}
+	if crash {
+		w.crash()
+	}
+	keeping, stop := context.WithCancel(ctx)
+	housekept := make(chan error, 1)
+	s := w.d.store
+	go func() { housekept <- s.Housekeep(keeping) }()
+	time.Sleep(6 * time.Hour)
+	for i, r := range erased {
+		if got := len(r.all()); got != before[i] {
+			t.Errorf("receiver %d of the erased program got %d requests after the commit", i, got-before[i])
+		}
+	}
+	if got := len(kept.posts()); got != webhook.MaxAttempts {
+		t.Errorf("the other program: %d attempts, want %d", got, webhook.MaxAttempts)
+	}
+	if s.Programs().Hidden("q") {
+		t.Error("the program is not erased")
+	}
+	stop()
+	if err := <-housekept; err != nil && keeping.Err() == nil {
+		t.Error(err)
 	}
 }

@@ -119,28 +119,7 @@ func TestPortalReachesNoOtherProgram(t *testing.T) {
 				continue
 			}
 			for _, method := range one.methods() {
-				path := "/portal" + f.path(strings.TrimPrefix(one.path, "/portal"))
-				path = strings.Replace(path, "/portal/{$}", "/portal/", 1)
-				before := len(audited(t, f.w))
-				got := v.do(method, path)
-				about := fmt.Sprintf("%s: %s %s", role, method, path)
-				named := strings.Contains(one.path, "{id}")
-				switch {
-				case one.role == writer && role == webhook.PortalRead:
-					if got.StatusCode != 403 {
-						t.Errorf("%s: got %d", about, got.StatusCode)
-					}
-				case named && got.StatusCode != 404, got.StatusCode == 401 || got.StatusCode == 403 || got.StatusCode >= 500:
-					t.Errorf("%s: got %d\n%s", about, got.StatusCode, got.body)
-				}
-				for _, secret := range []string{"acme", "hooks.example.com", urlCanary, "gone.example.com"} {
-					if strings.Contains(got.body, secret) {
-						t.Errorf("%s tells %q:\n%s", about, secret, got.body)
-					}
-				}
-				if after := len(audited(t, f.w)); after != before {
-					t.Errorf("%s: the audit has %d new entries", about, after-before)
-				}
+				refusesOtherProgram(t, f, v, role, one, method)
 			}
 		}
 		for _, query := range []string{"?program=acme", "?filter[program_id]=acme", "?program=acme&filter[program_id]=acme"} {
@@ -164,6 +143,33 @@ func TestPortalReachesNoOtherProgram(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// refusesOtherProgram asks a route of the portal for a record of another program.
+func refusesOtherProgram(t *testing.T, f *furnished, v visitor, role webhook.PortalRole, one route, method string) {
+	t.Helper()
+	path := "/portal" + f.path(strings.TrimPrefix(one.path, "/portal"))
+	path = strings.Replace(path, "/portal/{$}", "/portal/", 1)
+	before := len(audited(t, f.w))
+	got := v.do(method, path)
+	about := fmt.Sprintf("%s: %s %s", role, method, path)
+	named := strings.Contains(one.path, "{id}")
+	switch {
+	case one.role == writer && role == webhook.PortalRead:
+		if got.StatusCode != 403 {
+			t.Errorf("%s: got %d", about, got.StatusCode)
+		}
+	case named && got.StatusCode != 404, got.StatusCode == 401 || got.StatusCode == 403 || got.StatusCode >= 500:
+		t.Errorf("%s: got %d\n%s", about, got.StatusCode, got.body)
+	}
+	for _, secret := range []string{"acme", "hooks.example.com", urlCanary, "gone.example.com"} {
+		if strings.Contains(got.body, secret) {
+			t.Errorf("%s tells %q:\n%s", about, secret, got.body)
+		}
+	}
+	if after := len(audited(t, f.w)); after != before {
+		t.Errorf("%s: the audit has %d new entries", about, after-before)
 	}
 }
 
@@ -222,40 +228,7 @@ func TestPortalPages(t *testing.T) {
 			if one.get == nil || one.role == anyone || one.role == writer && role == webhook.PortalRead || one.kind == partRoute {
 				continue
 			}
-			path := strings.Replace("/portal"+f.path(strings.TrimPrefix(one.path, "/portal")), "{$}", "", 1)
-			got := v.do("GET", path)
-			if got.StatusCode == 303 {
-				continue
-			}
-			if got.StatusCode != 200 {
-				t.Errorf("%s: got %d\n%s", path, got.StatusCode, got.body)
-				continue
-			}
-			if secret := signingSecret.FindString(got.body); secret != "" {
-				t.Errorf("%s has %s", path, secret)
-			}
-			if strings.HasSuffix(path, ".txt") {
-				continue
-			}
-			text := strings.ReplaceAll(got.body, "--data-binary", "") // a flag of curl
-			if found := operatorWords.FindString(text); found != "" {
-				t.Errorf("%s has %q", path, found)
-			}
-			if form := strings.HasSuffix(path, "/edit"); strings.Contains(got.body, urlCanary) && !form {
-				t.Errorf("%s has the query of the URL", path)
-			}
-			for _, m := range addresses.FindAllStringSubmatch(got.body, -1) {
-				if strings.HasPrefix(m[1], "/assets/") {
-					continue
-				}
-				if !strings.HasPrefix(m[1], "/portal") || !portalAllows(role, f.w.roleOf(strings.ReplaceAll(m[1], "&amp;", "&"))) {
-					t.Errorf("%s of %s leads to %s", path, role, m[1])
-				}
-				seen[f.w.patternOf(m[1])] = true
-			}
-			if n := strings.Count(got.body, "<h1"); n != 1 {
-				t.Errorf("%s has %d h1", path, n)
-			}
+			checkPortalPage(t, f, v, role, one, seen)
 		}
 		for _, pattern := range []string{"/portal/subscriptions/{id}", "/portal/deliveries/{id}", "/portal/event-types/{name}",
 			"/portal/subscriptions/{id}/ping", "/portal/subscriptions/new", "/portal/deliveries/{id}/redeliver"} {
@@ -264,6 +237,45 @@ func TestPortalPages(t *testing.T) {
 				t.Errorf("%s: %s is found: %v", role, pattern, seen[pattern])
 			}
 		}
+	}
+}
+
+// checkPortalPage opens a page of the portal, and adds the routes that it links to.
+func checkPortalPage(t *testing.T, f *furnished, v visitor, role webhook.PortalRole, one route, seen map[string]bool) {
+	t.Helper()
+	path := strings.Replace("/portal"+f.path(strings.TrimPrefix(one.path, "/portal")), "{$}", "", 1)
+	got := v.do("GET", path)
+	if got.StatusCode == 303 {
+		return
+	}
+	if got.StatusCode != 200 {
+		t.Errorf("%s: got %d\n%s", path, got.StatusCode, got.body)
+		return
+	}
+	if secret := signingSecret.FindString(got.body); secret != "" {
+		t.Errorf("%s has %s", path, secret)
+	}
+	if strings.HasSuffix(path, ".txt") {
+		return
+	}
+	text := strings.ReplaceAll(got.body, "--data-binary", "") // a flag of curl
+	if found := operatorWords.FindString(text); found != "" {
+		t.Errorf("%s has %q", path, found)
+	}
+	if form := strings.HasSuffix(path, "/edit"); strings.Contains(got.body, urlCanary) && !form {
+		t.Errorf("%s has the query of the URL", path)
+	}
+	for _, m := range addresses.FindAllStringSubmatch(got.body, -1) {
+		if strings.HasPrefix(m[1], "/assets/") {
+			continue
+		}
+		if !strings.HasPrefix(m[1], "/portal") || !portalAllows(role, f.w.roleOf(strings.ReplaceAll(m[1], "&amp;", "&"))) {
+			t.Errorf("%s of %s leads to %s", path, role, m[1])
+		}
+		seen[f.w.patternOf(m[1])] = true
+	}
+	if n := strings.Count(got.body, "<h1"); n != 1 {
+		t.Errorf("%s has %d h1", path, n)
 	}
 }
 

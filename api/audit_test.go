@@ -110,12 +110,17 @@ func (m *auditMatrix) entries() (all []webhook.AuditEntry) {
 	return all
 }
 
+// name returns the name of the route in auditCases.
+func (m *auditMatrix) name() string {
+	if m.rt.method == "PUT" && (strings.HasPrefix(m.rt.pattern, subscriptionPath+"/") || strings.HasPrefix(m.rt.pattern, bulkRunPath+"/")) {
+		return "POST " + m.rt.pattern // of an action, see actionRoutes
+	}
+	return m.rt.method + " " + m.rt.pattern
+}
+
 func (m *auditMatrix) check(i ids) {
 	m.t.Helper()
-	rt, name := m.rt, m.rt.method+" "+m.rt.pattern
-	if rt.method == "PUT" && (strings.HasPrefix(rt.pattern, subscriptionPath+"/") || strings.HasPrefix(rt.pattern, bulkRunPath+"/")) {
-		name = "POST " + rt.pattern // of an action, see actionRoutes
-	}
+	rt, name := m.rt, m.name()
 	want, known := auditCases[name]
 	if !known && rt.method != http.MethodGet {
 		m.t.Fatalf("auditCases has no line for %s", name)

@@ -156,42 +156,11 @@ func TestForward(t *testing.T) {
 	ids := map[string]string{subscriptionPath: sub, "/v2/events/:id": field(published.body, "id")}
 	reached := 0
 	for _, rt := range from.api.routes() {
-		if rt.scope == scopeNone || rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath {
+		if rt.scope == scopeNone || rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath ||
+			rt.method == "DELETE" && rt.pattern == subscriptionPath { // below
 			continue
 		}
-		path := rt.pattern
-		for pattern, id := range ids {
-			if strings.HasPrefix(path, pattern) {
-				path = strings.Replace(path, ":id", id, 1)
-			}
-		}
-		path = strings.ReplaceAll(strings.ReplaceAll(path, ":name", "content_updated"), ":delivery_id", "nope%2Fnope")
-		path = regexp.MustCompile(`:[a-z_]+`).ReplaceAllString(path, "01a20939-44c5-7d08-b086-2f639c30b237")
-		if rt.method == "DELETE" && rt.pattern == subscriptionPath {
-			continue // below
-		}
-		body := ""
-		if rt.method != "GET" {
-			body = "{}"
-		}
-		to.api.timeout = DefaultRequestTimeout
-		if strings.HasSuffix(path, "/ping") {
-			to.api.timeout = 200 * time.Millisecond // nothing sends pings here
-		}
-		got := from.send(rt.method, path, body)
-		logged := fmt.Sprintf("method=%s route=%s status=%d", rt.method, rt.pattern, got.status)
-		id := got.header.Get("X-Request-Id")
-		if !to.logs(regexp.QuoteMeta(logged)+".*request_id="+id) ||
-			!from.logs(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id) {
-			t.Errorf("%s %s: status %d: it did not reach the target with its log line", rt.method, path, got.status)
-		}
-		if rt.method == "GET" {
-			direct := to.service.send("GET", path, "", "Authorization", "Bearer "+from.moved)
-			if got.status != direct.status || got.body != direct.body && rt.pattern != "/v2/token" ||
-				got.header.Get("Etag") != direct.header.Get("Etag") {
-				t.Errorf("%s: got %d %s, want %d %s", path, got.status, got.body, direct.status, direct.body)
-			}
-		}
+		forwardRoute(t, from, to, &rt, ids)
 		reached++
 	}
 	if reached < 30 {
@@ -212,6 +181,41 @@ func TestForward(t *testing.T) {
 	}
 	if n := from.forwards(forwardResponse); n < reached {
 		t.Errorf("the metric has %d responses of %d requests", n, reached)
+	}
+}
+
+// forwardRoute sends a request to a route. It must reach the target.
+func forwardRoute(t *testing.T, from, to *installation, rt *route, ids map[string]string) {
+	t.Helper()
+	path := rt.pattern
+	for pattern, id := range ids {
+		if strings.HasPrefix(path, pattern) {
+			path = strings.Replace(path, ":id", id, 1)
+		}
+	}
+	path = strings.ReplaceAll(strings.ReplaceAll(path, ":name", "content_updated"), ":delivery_id", "nope%2Fnope")
+	path = regexp.MustCompile(`:[a-z_]+`).ReplaceAllString(path, "01a20939-44c5-7d08-b086-2f639c30b237")
+	body := ""
+	if rt.method != "GET" {
+		body = "{}"
+	}
+	to.api.timeout = DefaultRequestTimeout
+	if strings.HasSuffix(path, "/ping") {
+		to.api.timeout = 200 * time.Millisecond // nothing sends pings here
+	}
+	got := from.send(rt.method, path, body)
+	logged := fmt.Sprintf("method=%s route=%s status=%d", rt.method, rt.pattern, got.status)
+	id := got.header.Get("X-Request-Id")
+	if !to.logs(regexp.QuoteMeta(logged)+".*request_id="+id) ||
+		!from.logs(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id) {
+		t.Errorf("%s %s: status %d: it did not reach the target with its log line", rt.method, path, got.status)
+	}
+	if rt.method == "GET" {
+		direct := to.service.send("GET", path, "", "Authorization", "Bearer "+from.moved)
+		if got.status != direct.status || got.body != direct.body && rt.pattern != "/v2/token" ||
+			got.header.Get("Etag") != direct.header.Get("Etag") {
+			t.Errorf("%s: got %d %s, want %d %s", path, got.status, got.body, direct.status, direct.body)
+		}
 	}
 }
 
@@ -351,22 +355,7 @@ func TestForwardUnreachable(t *testing.T) {
 			old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
 			old.forwardTo(test.url, test.ca)
 			for _, body := range []string{"", eventBody} {
-				method := "GET"
-				if body != "" {
-					method = "POST"
-				}
-				want := test.status
-				if method == "GET" && test.result == forwardUnreachable {
-					want = 503 // it changes nothing, however far it got
-				}
-				got := old.send(method, "/v2/events", body)
-				if got.status != want || got.header.Get("X-Program-Id") != movedProgram ||
-					want == 503 && got.header.Get("Retry-After") == "" {
-					t.Errorf("got %d %s %v", got.status, got.body, got.header)
-				}
-				if strings.Contains(got.body, "127.0.0.1") || strings.Contains(got.body, "html") {
-					t.Errorf("the response shows the target: %s", got.body)
-				}
+				forwardFails(t, old, body, test.status, test.result)
 			}
 			if n := old.forwards(test.result); n != 2 {
 				t.Errorf("got %d requests with the result %s", n, test.result)
@@ -375,6 +364,26 @@ func TestForwardUnreachable(t *testing.T) {
 				t.Errorf("got the log %s, want %q", log, test.log)
 			}
 		})
+	}
+}
+
+// forwardFails sends a request whose target fails with a result.
+func forwardFails(t *testing.T, old *installation, body string, want int, result string) {
+	t.Helper()
+	method := "GET"
+	if body != "" {
+		method = "POST"
+	}
+	if method == "GET" && result == forwardUnreachable {
+		want = 503 // it changes nothing, however far it got
+	}
+	got := old.send(method, "/v2/events", body)
+	if got.status != want || got.header.Get("X-Program-Id") != movedProgram ||
+		want == 503 && got.header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s %v", got.status, got.body, got.header)
+	}
+	if strings.Contains(got.body, "127.0.0.1") || strings.Contains(got.body, "html") {
+		t.Errorf("the response shows the target: %s", got.body)
 	}
 }
 
@@ -467,48 +476,53 @@ func TestForwardEarlyResponse(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
-			from, _ := newMove(t)
-			server := httptest.NewUnstartedServer(from.api)
-			server.EnableHTTP2 = protocol == "HTTP/2.0"
-			server.StartTLS()
-			defer server.Close()
-			post := func(media string, body io.Reader) (int, string) {
-				t.Helper()
-				req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Header.Set("Authorization", "Bearer "+from.moved)
-				req.Header.Set("Content-Type", media)
-				resp, err := server.Client().Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer resp.Body.Close()
-				text, err := io.ReadAll(resp.Body)
-				if err != nil || resp.Proto != protocol {
-					t.Errorf("got %s, %v", resp.Proto, err)
-				}
-				return resp.StatusCode, string(text)
-			}
-			if status, text := post(mediaJSON, strings.NewReader(strings.Repeat(" ", webhook.MaxBodyBytes+1))); status != 413 {
-				t.Errorf("too long: got %d %s", status, text)
-			}
-			if status, text := post("text/plain", strings.NewReader(strings.Repeat("x", 200<<10))); status != 415 {
-				t.Errorf("wrong type: got %d %s", status, text)
-			}
-			// A stream whose first line is invalid, and which then pauses without an end.
-			body, send := io.Pipe()
-			defer send.Close()
-			go send.Write([]byte("{}\n"))
-			if status, text := post(mediaNDJSON, body); status != 400 || !strings.Contains(text, "Line 1 of the stream") {
-				t.Errorf("stream: got %d %s", status, text)
-			}
-			// The next request of the client works, whatever became of the connection.
-			if status, text := post(mediaJSON, strings.NewReader(eventBody)); status != 201 {
-				t.Errorf("after it: got %d %s", status, text)
-			}
+			forwardEarlyResponse(t, protocol)
 		})
+	}
+}
+
+func forwardEarlyResponse(t *testing.T, protocol string) {
+	t.Helper()
+	from, _ := newMove(t)
+	server := httptest.NewUnstartedServer(from.api)
+	server.EnableHTTP2 = protocol == "HTTP/2.0"
+	server.StartTLS()
+	defer server.Close()
+	post := func(media string, body io.Reader) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+from.moved)
+		req.Header.Set("Content-Type", media)
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.Proto != protocol {
+			t.Errorf("got %s, %v", resp.Proto, err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	if status, text := post(mediaJSON, strings.NewReader(strings.Repeat(" ", webhook.MaxBodyBytes+1))); status != 413 {
+		t.Errorf("too long: got %d %s", status, text)
+	}
+	if status, text := post("text/plain", strings.NewReader(strings.Repeat("x", 200<<10))); status != 415 {
+		t.Errorf("wrong type: got %d %s", status, text)
+	}
+	// A stream whose first line is invalid, and which then pauses without an end.
+	body, send := io.Pipe()
+	defer send.Close()
+	go send.Write([]byte("{}\n"))
+	if status, text := post(mediaNDJSON, body); status != 400 || !strings.Contains(text, "Line 1 of the stream") {
+		t.Errorf("stream: got %d %s", status, text)
+	}
+	// The next request of the client works, whatever became of the connection.
+	if status, text := post(mediaJSON, strings.NewReader(eventBody)); status != 201 {
+		t.Errorf("after it: got %d %s", status, text)
 	}
 }
 

@@ -94,27 +94,7 @@ func TestProgramLimit(t *testing.T) {
 	runInBubble(t, cfg, func(w *testbed) {
 		r := newSlowReceivers(w)
 		for _, test := range []struct{ limit, want int }{{2, 2}, {1, 1}, {5, 5}, {0, 24}, {3, 3}} {
-			w.limit(test.limit)
-			r.publishEight()
-			synctest.Wait()
-			if got := int(r.most.Load()); got > test.want || test.limit > 0 && got != test.want {
-				t.Errorf("limit %d: got %d deliveries in flight, want %d", test.limit, got, test.want)
-			}
-			limited := w.d.limitedPrograms()
-			if test.limit == 0 && len(limited) > 0 {
-				t.Errorf("without a limit the metrics have %+v", limited)
-			}
-			if test.limit > 0 {
-				if len(limited) != 1 || limited[0] != (limitedProgram{"p", test.limit, test.limit, limited[0].held}) || limited[0].held == 0 {
-					t.Errorf("limit %d: the metrics have %+v", test.limit, limited)
-				}
-				r.takeTurns(test.limit)
-			}
-			time.Sleep(time.Minute)
-			if got := int(r.most.Load()); got > test.want {
-				t.Errorf("limit %d: got %d deliveries in flight, want at most %d", test.limit, got, test.want)
-			}
-			r.complete(test.limit)
+			r.checkLimit(w, test.limit, test.want)
 		}
 
 		// The limit is read at the start.
@@ -133,6 +113,33 @@ func TestProgramLimit(t *testing.T) {
 			t.Errorf("after a restart: got %d deliveries in flight, want 3", got)
 		}
 	})
+}
+
+// checkLimit publishes with a limit of the program, and counts what is in flight.
+func (r *slowReceivers) checkLimit(w *testbed, limit, want int) {
+	t := w.t
+	t.Helper()
+	w.limit(limit)
+	r.publishEight()
+	synctest.Wait()
+	if got := int(r.most.Load()); got > want || limit > 0 && got != want {
+		t.Errorf("limit %d: got %d deliveries in flight, want %d", limit, got, want)
+	}
+	limited := w.d.limitedPrograms()
+	if limit == 0 && len(limited) > 0 {
+		t.Errorf("without a limit the metrics have %+v", limited)
+	}
+	if limit > 0 {
+		if len(limited) != 1 || limited[0] != (limitedProgram{"p", limit, limit, limited[0].held}) || limited[0].held == 0 {
+			t.Errorf("limit %d: the metrics have %+v", limit, limited)
+		}
+		r.takeTurns(limit)
+	}
+	time.Sleep(time.Minute)
+	if got := int(r.most.Load()); got > want {
+		t.Errorf("limit %d: got %d deliveries in flight, want at most %d", limit, got, want)
+	}
+	r.complete(limit)
 }
 
 // A program at its limit delays no other, and lowering the limit while deliveries are in flight

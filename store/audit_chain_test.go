@@ -394,10 +394,8 @@ func TestAuditOfConcurrentWrites(t *testing.T) {
 		all.Go(func() {
 			for n := range 50 {
 				err := s.Write(t.Context(), func(w Write) error {
-					for range 1 + n%2 {
-						if err := w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate}); err != nil {
-							return err
-						}
+					if err := auditRotations(w, 1+n%2); err != nil {
+						return err
 					}
 					if n%5 == i%5 {
 						return rollback
@@ -414,4 +412,14 @@ func TestAuditOfConcurrentWrites(t *testing.T) {
 	if got := verifyAudit(t, s); got.Entries != 8*60 || got.Last != got.Entries {
 		t.Errorf("got %+v", got)
 	}
+}
+
+// auditRotations adds n entries.
+func auditRotations(w Write, n int) error {
+	for range n {
+		if err := w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -27,16 +27,7 @@ func erase(t *testing.T, s *Store, id string) {
 func TestErase(t *testing.T) {
 	s := open(t)
 	kept, gone := fillProgram(t, s, "kept-program"), fillProgram(t, s, "gone-program")
-	for table := range tables(t, s) { // a fixture with a table missing would prove nothing
-		switch table {
-		case "settings", "admins", "sessions", "certificate_files", "certificate_locks", "dictionaries", "alert_channels", "alert_sends",
-			"program_states", "program_moves", "imported_ranges", "event_types", "invitations", "passkeys", "audit_anchor":
-			continue
-		}
-		if n := count(t, s, "SELECT count(*) FROM "+table); n == 0 {
-			t.Errorf("the fixture has no row in %s", table)
-		}
-	}
+	checkFixture(t, s)
 	platform, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
 	must(t, err)
 	answers := func(programID string) *StoredResponse {
@@ -102,6 +93,22 @@ func TestErase(t *testing.T) {
 	checkIntegrity(t, s)
 	if answers(kept.id) == nil || answers(gone.id) != nil {
 		t.Error("want the response to the platform token only in the program that is left")
+	}
+}
+
+// checkFixture checks that the programs have a row in each table: without one, its erasure would
+// prove nothing.
+func checkFixture(t *testing.T, s *Store) {
+	t.Helper()
+	for table := range tables(t, s) {
+		switch table {
+		case "settings", "admins", "sessions", "certificate_files", "certificate_locks", "dictionaries", "alert_channels", "alert_sends",
+			"program_states", "program_moves", "imported_ranges", "event_types", "invitations", "passkeys", "audit_anchor":
+			continue
+		}
+		if n := count(t, s, "SELECT count(*) FROM "+table); n == 0 {
+			t.Errorf("the fixture has no row in %s", table)
+		}
 	}
 }
 

@@ -16,58 +16,64 @@ import (
 func TestHiddenPrograms(t *testing.T) {
 	for _, state := range []string{stateErasing, stateImporting} {
 		t.Run(state, func(t *testing.T) {
-			s := opened(t, Config{Dir: t.TempDir(), SendAlerts: true})
-			kept, gone := fillProgram(t, s, "kept-program"), fillProgram(t, s, "gone-program")
-			for _, p := range []*filledProgram{kept, gone} {
-				sub := p.subscriptions[1]
-				must(t, s.writer.do(func(t *tx) error {
-					return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0)
-				}))
-			}
-			visible := seen(t, s, gone)
-			for name, n := range visible {
-				if n == 0 {
-					t.Errorf("%s has nothing of the program to hide", name)
-				}
-			}
-			totals, err := s.Totals(t.Context())
-			must(t, err)
-			setState := func(state *programState) {
-				must(t, s.writer.do(func(t *tx) error { return s.setProgramState(t, gone.id, state) }))
-			}
-			setState(&programState{name: state, at: time.Now()})
-			for name, n := range seen(t, s, gone) {
-				if n != 0 {
-					t.Errorf("%s shows the program, %d times", name, n)
-				}
-			}
-			for name, n := range seen(t, s, kept) {
-				if n == 0 {
-					t.Errorf("%s does not show the other program", name)
-				}
-			}
-			half, err := s.Totals(t.Context())
-			must(t, err)
-			if half.Programs != totals.Programs-1 || 2*half.Subscriptions != totals.Subscriptions || 2*half.Events != totals.Events ||
-				2*half.Waiting != totals.Waiting || 2*half.InFlight != totals.InFlight {
-				t.Errorf("the totals are %+v, want half of %+v", half, totals)
-			}
-			programs, n, err := s.Programs().View(t.Context(), "", query(t, webhook.AllProgramList, ""))
-			must(t, err)
-			if i := slices.IndexFunc(programs, func(p webhook.Program) bool { return p.ID == gone.id }); n != 2 || i < 0 ||
-				programs[i].Status() != state {
-				t.Errorf("admins see %d programs, %+v; want both, one %s", n, programs, state)
-			}
-			if p, err := s.Programs().Lookup(t.Context(), gone.id); err != nil || p.Status() != state {
-				t.Errorf("an admin looks at %+v, %v", p, err)
-			}
-			setState(nil)
-			for name, n := range seen(t, s, gone) {
-				if n != visible[name] {
-					t.Errorf("%s has %d of the program afterwards, want %d", name, n, visible[name])
-				}
-			}
+			hideProgram(t, state)
 		})
+	}
+}
+
+// hideProgram compares what is seen of a program before, in and after a state that hides it.
+func hideProgram(t *testing.T, state string) {
+	t.Helper()
+	s := opened(t, Config{Dir: t.TempDir(), SendAlerts: true})
+	kept, gone := fillProgram(t, s, "kept-program"), fillProgram(t, s, "gone-program")
+	for _, p := range []*filledProgram{kept, gone} {
+		sub := p.subscriptions[1]
+		must(t, s.writer.do(func(t *tx) error {
+			return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0)
+		}))
+	}
+	visible := seen(t, s, gone)
+	for name, n := range visible {
+		if n == 0 {
+			t.Errorf("%s has nothing of the program to hide", name)
+		}
+	}
+	totals, err := s.Totals(t.Context())
+	must(t, err)
+	setState := func(state *programState) {
+		must(t, s.writer.do(func(t *tx) error { return s.setProgramState(t, gone.id, state) }))
+	}
+	setState(&programState{name: state, at: time.Now()})
+	for name, n := range seen(t, s, gone) {
+		if n != 0 {
+			t.Errorf("%s shows the program, %d times", name, n)
+		}
+	}
+	for name, n := range seen(t, s, kept) {
+		if n == 0 {
+			t.Errorf("%s does not show the other program", name)
+		}
+	}
+	half, err := s.Totals(t.Context())
+	must(t, err)
+	if half.Programs != totals.Programs-1 || 2*half.Subscriptions != totals.Subscriptions || 2*half.Events != totals.Events ||
+		2*half.Waiting != totals.Waiting || 2*half.InFlight != totals.InFlight {
+		t.Errorf("the totals are %+v, want half of %+v", half, totals)
+	}
+	programs, n, err := s.Programs().View(t.Context(), "", query(t, webhook.AllProgramList, ""))
+	must(t, err)
+	if i := slices.IndexFunc(programs, func(p webhook.Program) bool { return p.ID == gone.id }); n != 2 || i < 0 ||
+		programs[i].Status() != state {
+		t.Errorf("admins see %d programs, %+v; want both, one %s", n, programs, state)
+	}
+	if p, err := s.Programs().Lookup(t.Context(), gone.id); err != nil || p.Status() != state {
+		t.Errorf("an admin looks at %+v, %v", p, err)
+	}
+	setState(nil)
+	for name, n := range seen(t, s, gone) {
+		if n != visible[name] {
+			t.Errorf("%s has %d of the program afterwards, want %d", name, n, visible[name])
+		}
 	}
 }
 

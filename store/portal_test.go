@@ -52,13 +52,7 @@ func TestPortalLink(t *testing.T) {
 		if n := count(t, s, "SELECT count(*) FROM portal_links WHERE instr(hash || id || program_id, ?) > 0", code); n != 0 {
 			t.Error("the code is stored")
 		}
-		for _, wrong := range []string{"", "guess", code + "A", code[:42]} {
-			if _, good, err := s.Portal().Link(t.Context(), wrong); good || err != nil {
-				t.Errorf("%q: got %v, %v", wrong, good, err)
-			}
-			_, _, err := portalSession(t, s, wrong, "")
-			wantMistake(t, err, webhook.CodeNotFound)
-		}
+		wrongCodes(t, s, code)
 		for range 2 { // reading the link does not use it up
 			if got, good, err := s.Portal().Link(t.Context(), code); !good || err != nil || got != l {
 				t.Errorf("got %+v, %v, %v", got, good, err)
@@ -78,28 +72,46 @@ func TestPortalLink(t *testing.T) {
 			t.Error("the code or the id is a session")
 		}
 
-		_, short := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead, ExpiresAt: began.Add(time.Hour)})
-		time.Sleep(time.Hour)
-		if _, good, _ := s.Portal().Link(t.Context(), short); good {
-			t.Error("the link is open after its end")
-		}
-		_, _, err = portalSession(t, s, short, "")
-		wantMistake(t, err, webhook.CodeNotFound)
-		time.Sleep(7*time.Hour - time.Second)
-		if !inPortal(t, s, secret) {
-			t.Error("the session ended early")
-		}
-		time.Sleep(time.Second)
-		if inPortal(t, s, secret) {
-			t.Error("the session did not end after 8 hours")
-		}
-		_, code = portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
-		_, _, err = portalSession(t, s, code, "")
-		must(t, err)
-		if n := count(t, s, "SELECT count(*) FROM portal_sessions"); n != 1 {
-			t.Errorf("%d sessions are stored, want only the open one", n)
-		}
+		portalEnds(t, s, began, secret)
 	})
+}
+
+// wrongCodes tries codes that are none.
+func wrongCodes(t *testing.T, s *Store, code string) {
+	t.Helper()
+	for _, wrong := range []string{"", "guess", code + "A", code[:42]} {
+		if _, good, err := s.Portal().Link(t.Context(), wrong); good || err != nil {
+			t.Errorf("%q: got %v, %v", wrong, good, err)
+		}
+		_, _, err := portalSession(t, s, wrong, "")
+		wantMistake(t, err, webhook.CodeNotFound)
+	}
+}
+
+// portalEnds waits for the end of a link, and of the session that began at a time.
+func portalEnds(t *testing.T, s *Store, began time.Time, secret string) {
+	t.Helper()
+	_, short := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead, ExpiresAt: began.Add(time.Hour)})
+	time.Sleep(time.Hour)
+	if _, good, _ := s.Portal().Link(t.Context(), short); good {
+		t.Error("the link is open after its end")
+	}
+	_, _, err := portalSession(t, s, short, "")
+	wantMistake(t, err, webhook.CodeNotFound)
+	time.Sleep(7*time.Hour - time.Second)
+	if !inPortal(t, s, secret) {
+		t.Error("the session ended early")
+	}
+	time.Sleep(time.Second)
+	if inPortal(t, s, secret) {
+		t.Error("the session did not end after 8 hours")
+	}
+	_, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
+	_, _, err = portalSession(t, s, code, "")
+	must(t, err)
+	if n := count(t, s, "SELECT count(*) FROM portal_sessions"); n != 1 {
+		t.Errorf("%d sessions are stored, want only the open one", n)
+	}
 }
 
 func ensure(t *testing.T, s *Store, programID string) {

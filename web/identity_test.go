@@ -218,41 +218,48 @@ func identityAttacks() []identityAttack {
 func TestIdentityAttacks(t *testing.T) {
 	for _, tt := range identityAttacks() {
 		t.Run(tt.name, func(t *testing.T) {
-			p, log := newRogue(t), new(bytes.Buffer)
-			w := withProvider(t, p, log)
-			if tt.rogue != nil {
-				p.set(func() { tt.rogue(p) })
-			}
-			v := visit(t, w)
-			q := v.begin(p)
-			if tt.late != nil {
-				p.set(func() { tt.late(p) })
-			}
-			if tt.query != nil {
-				tt.query(p, q)
-			}
-			a := v.do("GET", callback+"?"+q.Encode())
-			a.want(t, tt.status, tt.text)
-			for _, c := range a.Cookies() {
-				if c.Name == sessionCookie || c.Name == deviceCookie {
-					t.Errorf("got the cookie %s", c.Name)
-				}
-			}
-			v.do("GET", "/account").want(t, 401, "")
-			if n := adminCount(t, w); n != 1 {
-				t.Errorf("got %d admins", n)
-			}
-			admin, _, err := w.store.Admins().ByEmail(t.Context(), testAdmin)
-			must(t, err)
-			if admin.Role != webhook.RoleOwner || admin.OIDCSubject != "" {
-				t.Errorf("got %+v", admin)
-			}
-			for _, secret := range []string{rogueSecret, q.Get("code"), q.Get("state")} {
-				if len(secret) > 3 && (strings.Contains(log.String(), secret) || strings.Contains(a.body, secret)) {
-					t.Errorf("the log or the page has the secret %q:\n%s", secret, log)
-				}
-			}
+			tt.run(t)
 		})
+	}
+}
+
+// run signs in through an identity provider that attacks: no session, no admin and no secret comes
+// of it.
+func (tt *identityAttack) run(t *testing.T) {
+	t.Helper()
+	p, log := newRogue(t), new(bytes.Buffer)
+	w := withProvider(t, p, log)
+	if tt.rogue != nil {
+		p.set(func() { tt.rogue(p) })
+	}
+	v := visit(t, w)
+	q := v.begin(p)
+	if tt.late != nil {
+		p.set(func() { tt.late(p) })
+	}
+	if tt.query != nil {
+		tt.query(p, q)
+	}
+	a := v.do("GET", callback+"?"+q.Encode())
+	a.want(t, tt.status, tt.text)
+	for _, c := range a.Cookies() {
+		if c.Name == sessionCookie || c.Name == deviceCookie {
+			t.Errorf("got the cookie %s", c.Name)
+		}
+	}
+	v.do("GET", "/account").want(t, 401, "")
+	if n := adminCount(t, w); n != 1 {
+		t.Errorf("got %d admins", n)
+	}
+	admin, _, err := w.store.Admins().ByEmail(t.Context(), testAdmin)
+	must(t, err)
+	if admin.Role != webhook.RoleOwner || admin.OIDCSubject != "" {
+		t.Errorf("got %+v", admin)
+	}
+	for _, secret := range []string{rogueSecret, q.Get("code"), q.Get("state")} {
+		if len(secret) > 3 && (strings.Contains(log.String(), secret) || strings.Contains(a.body, secret)) {
+			t.Errorf("the log or the page has the secret %q:\n%s", secret, log)
+		}
 	}
 }
 

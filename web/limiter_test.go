@@ -305,19 +305,14 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 			address := fmt.Sprintf("198.51.%d.%d:1000", 100+i/250, i%250)
 			all.Go(func() {
 				time.Sleep(time.Duration(i) * time.Millisecond)
-				for ctx.Err() == nil {
+				guess(ctx, func() (wait time.Duration) {
 					rw := enter("", address, "wrong password")
-					wait := rest
-					if rw.Code == 401 {
-						guesses.Add(1)
-					} else {
-						wait = retry(rw)
+					if rw.Code != 401 {
+						return retry(rw)
 					}
-					select {
-					case <-time.After(wait):
-					case <-ctx.Done():
-					}
-				}
+					guesses.Add(1)
+					return rest
+				})
 			})
 		}
 		// signsIn enters the right password and retries as the page says.
@@ -346,6 +341,16 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 		stop()
 		all.Wait()
 	})
+}
+
+// guess calls try until ctx ends, and waits after each call for as long as it returns.
+func guess(ctx context.Context, try func() (wait time.Duration)) {
+	for ctx.Err() == nil {
+		select {
+		case <-time.After(try()):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // TestManyAddressesGetFewGuesses uses up the tries of many addresses, and those that they share.

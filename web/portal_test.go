@@ -133,14 +133,20 @@ func TestPortalReachesNoOtherProgram(t *testing.T) {
 		eventType := v.do("GET", portalBase+eventTypePath(mine.Events[0]))
 		eventType.has(t, mine.ID)
 		eventType.hasNot(t, "w-program") // the only program needs no column
-		for _, one := range f.w.routes() {
-			if one.role == anyone {
-				continue
-			}
-			for _, method := range one.methods() {
-				if got := f.ask(v, one, method); got.StatusCode != 401 {
-					t.Errorf("%s: %s %s with a session of the portal: got %d", role, method, one.path, got.StatusCode)
-				}
+		adminsRefusePartners(t, f, v, role)
+	}
+}
+
+// adminsRefusePartners asks each route of the admin UI with a session of the portal.
+func adminsRefusePartners(t *testing.T, f *furnished, v visitor, role webhook.PortalRole) {
+	t.Helper()
+	for _, one := range f.w.routes() {
+		if one.role == anyone {
+			continue
+		}
+		for _, method := range one.methods() {
+			if got := f.ask(v, one, method); got.StatusCode != 401 {
+				t.Errorf("%s: %s %s with a session of the portal: got %d", role, method, one.path, got.StatusCode)
 			}
 		}
 	}

@@ -224,28 +224,34 @@ func TestRoleOfEachRoute(t *testing.T) {
 			f.as(webhook.RoleOwner) // creates no audit entry later
 			for _, one := range f.w.routes() {
 				for _, method := range one.methods() {
-					v := f.as(role)
-					before := len(audited(t, f.w))
-					got := f.ask(v, one, method)
-					about := fmt.Sprintf("%s %s", method, one.path)
-					switch {
-					case one.role == anyone || role.Allows(one.role):
-						if one.role != anyone && got.StatusCode == 401 || got.StatusCode == 403 || got.StatusCode >= 500 {
-							t.Errorf("%s: got %d, which may use it:\n%s", about, got.StatusCode, got.body)
-						}
-						continue
-					case role == anyone && got.StatusCode != 401, role != anyone && got.StatusCode != 403:
-						t.Errorf("%s: got %d", about, got.StatusCode)
-					case role != anyone && method != http.MethodHead:
-						got.has(t, "Your role does not allow this", "This needs the role "+string(one.role)+".",
-							"You are signed in as "+string(role)+"@example.com with the role "+string(role)+".", "Request ID")
-					}
-					if after := len(audited(t, f.w)); after != before {
-						t.Errorf("%s: refused, and the audit has %d new entries", about, after-before)
-					}
+					checkRoleOfRoute(t, f, role, one, method)
 				}
 			}
 		})
+	}
+}
+
+// checkRoleOfRoute asks a route in a role, which may use it or is refused.
+func checkRoleOfRoute(t *testing.T, f *furnished, role webhook.Role, one route, method string) {
+	t.Helper()
+	v := f.as(role)
+	before := len(audited(t, f.w))
+	got := f.ask(v, one, method)
+	about := fmt.Sprintf("%s %s", method, one.path)
+	switch {
+	case one.role == anyone || role.Allows(one.role):
+		if one.role != anyone && got.StatusCode == 401 || got.StatusCode == 403 || got.StatusCode >= 500 {
+			t.Errorf("%s: got %d, which may use it:\n%s", about, got.StatusCode, got.body)
+		}
+		return
+	case role == anyone && got.StatusCode != 401, role != anyone && got.StatusCode != 403:
+		t.Errorf("%s: got %d", about, got.StatusCode)
+	case role != anyone && method != http.MethodHead:
+		got.has(t, "Your role does not allow this", "This needs the role "+string(one.role)+".",
+			"You are signed in as "+string(role)+"@example.com with the role "+string(role)+".", "Request ID")
+	}
+	if after := len(audited(t, f.w)); after != before {
+		t.Errorf("%s: refused, and the audit has %d new entries", about, after-before)
 	}
 }
 
@@ -310,29 +316,7 @@ func TestPagesOfEachRole(t *testing.T) {
 			if one.get == nil || one.role == anyone || !role.Allows(one.role) {
 				continue
 			}
-			got := f.ask(v, one, http.MethodGet)
-			if secret := signingSecret.FindString(got.body); secret != "" {
-				t.Errorf("%s of %s has %s", one.path, role, secret)
-			}
-			for _, secret := range []string{urlCanary, "top-secret-token"} {
-				// The form of a subscription has its whole URL, whose query may contain a secret.
-				form := role != viewer && one.path == "/subscriptions/{id}/edit" && secret == urlCanary
-				if strings.Contains(got.body, secret) && !form {
-					t.Errorf("%s of %s has %q", one.path, role, secret)
-				}
-			}
-			if !strings.HasPrefix(got.Header.Get("Content-Type"), "text/html") {
-				continue
-			}
-			for _, m := range addresses.FindAllStringSubmatch(got.body, -1) {
-				needs := f.w.roleOf(html.UnescapeString(m[1]))
-				if !role.Allows(needs) {
-					t.Errorf("%s of %s leads to %s, which needs the role %s", one.path, role, m[1], needs)
-				}
-				path, _, _ := strings.Cut(strings.ReplaceAll(html.UnescapeString(m[1]), "#", "?"), "?")
-				_, pattern := f.w.mux.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: path}})
-				seen[role][pattern] = true
-			}
+			checkPageOfRole(t, f, v, role, one, seen[role])
 		}
 	}
 	// The test must find links: some that an owner sees and a viewer does not.
@@ -342,6 +326,34 @@ func TestPagesOfEachRole(t *testing.T) {
 		if !seen[owner][pattern] || seen[viewer][pattern] {
 			t.Errorf("%s: an owner finds it: %v, a viewer: %v", pattern, seen[owner][pattern], seen[viewer][pattern])
 		}
+	}
+}
+
+// checkPageOfRole opens a page, and adds the routes that it links to.
+func checkPageOfRole(t *testing.T, f *furnished, v visitor, role webhook.Role, one route, seen map[string]bool) {
+	t.Helper()
+	got := f.ask(v, one, http.MethodGet)
+	if secret := signingSecret.FindString(got.body); secret != "" {
+		t.Errorf("%s of %s has %s", one.path, role, secret)
+	}
+	for _, secret := range []string{urlCanary, "top-secret-token"} {
+		// The form of a subscription has its whole URL, whose query may contain a secret.
+		form := role != viewer && one.path == "/subscriptions/{id}/edit" && secret == urlCanary
+		if strings.Contains(got.body, secret) && !form {
+			t.Errorf("%s of %s has %q", one.path, role, secret)
+		}
+	}
+	if !strings.HasPrefix(got.Header.Get("Content-Type"), "text/html") {
+		return
+	}
+	for _, m := range addresses.FindAllStringSubmatch(got.body, -1) {
+		needs := f.w.roleOf(html.UnescapeString(m[1]))
+		if !role.Allows(needs) {
+			t.Errorf("%s of %s leads to %s, which needs the role %s", one.path, role, m[1], needs)
+		}
+		path, _, _ := strings.Cut(strings.ReplaceAll(html.UnescapeString(m[1]), "#", "?"), "?")
+		_, pattern := f.w.mux.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: path}})
+		seen[pattern] = true
 	}
 }
 

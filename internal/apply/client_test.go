@@ -147,15 +147,7 @@ func TestStateOfOneProgram(t *testing.T) {
       tokens: [{name: n, user: u, scopes: [events.read], secret_file: s}]}
   - {id: good, subscriptions: [{url: https://b.example, events: [ping]}]}
 `
-	for _, test := range []struct {
-		name   string
-		path   string // that refuses the program bad
-		status int
-		bad    string // status of the program in the list
-		want   string // part of the error of the program
-		fatal  bool
-		later  bool
-	}{
+	for _, test := range []stateTest{
 		{"not found", "subscriptions", 404, "active", "404", false, false},
 		{"moved during the run", "subscriptions", 409, "active", "409", false, false},
 		{"rate limit of the program", "subscriptions", 429, "active", "429 Too Many Requests: no; gave up after 1m0s", false, true},
@@ -170,45 +162,61 @@ func TestStateOfOneProgram(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, sent := exchange(t, func(w http.ResponseWriter, r *http.Request) {
-					ofBad := r.Header.Get("X-Program-Id") == "bad" || strings.Contains(r.URL.Path, "/bad/")
-					switch {
-					case r.URL.Path == "/v2/programs":
-						fmt.Fprintf(w, `{"data": [{"id": "bad", "status": %q}, {"id": "good", "status": "active"}]}`, test.bad)
-					case test.path != "" && ofBad && strings.HasSuffix(r.URL.Path, test.path):
-						refuse(w, test.status, "no")
-					case r.Header.Get("X-Program-Id") == "good":
-						io.WriteString(w, `{"data": [{"id": "s1", "url": "https://b.example"}]}`)
-					default:
-						io.WriteString(w, `{"data": []}`)
-					}
-				})
-				f, err := parse("f.yml", ".", []byte(file))
-				if err != nil {
-					t.Fatal(err)
-				}
-				s, err := c.State(t.Context(), f)
-				if test.fatal {
-					if err == nil || Retryable(err) != test.later {
-						t.Errorf("got %v, want an error, retryable %t", err, test.later)
-					}
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				bad, good := s.Programs["bad"], s.Programs["good"]
-				if bad.Err == nil || !strings.Contains(bad.Err.Error(), test.want) || Retryable(bad.Err) != test.later {
-					t.Errorf("got %v, want %s, retryable %t", bad.Err, test.want, test.later)
-				}
-				if good.Err != nil || len(good.Subscriptions) != 1 {
-					t.Errorf("got %+v for the other program", good)
-				}
-				if test.path == "" && len(*sent) != 3 {
-					t.Errorf("got the requests %q, want none in the program", *sent)
-				}
+				test.run(t, file)
 			})
 		})
+	}
+}
+
+// stateTest is a run in which the program bad is refused.
+type stateTest struct {
+	name   string
+	path   string // that refuses the program bad
+	status int
+	bad    string // status of the program in the list
+	want   string // part of the error of the program
+	fatal  bool
+	later  bool
+}
+
+func (test *stateTest) run(t *testing.T, file string) {
+	t.Helper()
+	c, sent := exchange(t, func(w http.ResponseWriter, r *http.Request) {
+		ofBad := r.Header.Get("X-Program-Id") == "bad" || strings.Contains(r.URL.Path, "/bad/")
+		switch {
+		case r.URL.Path == "/v2/programs":
+			fmt.Fprintf(w, `{"data": [{"id": "bad", "status": %q}, {"id": "good", "status": "active"}]}`, test.bad)
+		case test.path != "" && ofBad && strings.HasSuffix(r.URL.Path, test.path):
+			refuse(w, test.status, "no")
+		case r.Header.Get("X-Program-Id") == "good":
+			io.WriteString(w, `{"data": [{"id": "s1", "url": "https://b.example"}]}`)
+		default:
+			io.WriteString(w, `{"data": []}`)
+		}
+	})
+	f, err := parse("f.yml", ".", []byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.State(t.Context(), f)
+	if test.fatal {
+		if err == nil || Retryable(err) != test.later {
+			t.Errorf("got %v, want an error, retryable %t", err, test.later)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, good := s.Programs["bad"], s.Programs["good"]
+	if bad.Err == nil || !strings.Contains(bad.Err.Error(), test.want) || Retryable(bad.Err) != test.later {
+		t.Errorf("got %v, want %s, retryable %t", bad.Err, test.want, test.later)
+	}
+	if good.Err != nil || len(good.Subscriptions) != 1 {
+		t.Errorf("got %+v for the other program", good)
+	}
+	if test.path == "" && len(*sent) != 3 {
+		t.Errorf("got the requests %q, want none in the program", *sent)
 	}
 }
 

@@ -46,9 +46,7 @@ func furnish(t *testing.T) *furnished {
 	must(t, err)
 	tokens, err := w.store.Tokens().List(t.Context())
 	must(t, err)
-	q, _ := webhook.AllIncidentList.Parse(url.Values{})
-	incidents, _, err := w.store.Incidents().Page(t.Context(), "", &q)
-	must(t, err)
+	incidents := incidentsOf(t, w)
 	if len(incidents) == 0 || len(tokens) == 0 {
 		t.Fatal("there is no incident or no token")
 	}
@@ -110,6 +108,14 @@ func furnish(t *testing.T) *furnished {
 		"/{$}":                                        "/",
 	}
 	return f
+}
+
+func incidentsOf(t *testing.T, w *Web) []webhook.Incident {
+	t.Helper()
+	q, _ := webhook.AllIncidentList.Parse(url.Values{})
+	incidents, _, err := w.store.Incidents().Page(t.Context(), "", &q)
+	must(t, err)
+	return incidents
 }
 
 func must(t *testing.T, err error) {

@@ -33,12 +33,7 @@ func TestMetrics(t *testing.T) {
 	in.MustStart()
 	limitProgram(t, in, "acme", 1000)
 	limitProgram(t, in, "other", 1)
-	for other := in.Token("other"); ; { // until the limit refuses one
-		status, err := in.Call(t.Context(), other, "GET", in.URL()+"/v2/events", nil, nil)
-		if err != nil || status == http.StatusTooManyRequests {
-			break
-		}
-	}
+	exceedLimit(t, in, "other")
 	const events = 5
 	var ids []string
 	received := make(map[int]*atomic.Int64)
@@ -105,6 +100,17 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	checkMetricNames(t, text)
+}
+
+// exceedLimit sends requests until the limit of a program refuses one.
+func exceedLimit(t *testing.T, in *harness.Instance, program string) {
+	t.Helper()
+	for other := in.Token(program); ; {
+		status, err := in.Call(t.Context(), other, "GET", in.URL()+"/v2/events", nil, nil)
+		if err != nil || status == http.StatusTooManyRequests {
+			break
+		}
+	}
 }
 
 // limitProgram gives a program limits (rate in requests a minute), which have metrics of their own.

@@ -40,7 +40,7 @@ func startReplicated(t *testing.T, timeout time.Duration) *replicatedService {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var replicating sync.WaitGroup
-	replicating.Go(func() { s.Replicate(ctx) })
+	replicating.Go(func() { s.Replica().Run(ctx) })
 	t.Cleanup(func() {
 		stop()
 		replicating.Wait()
@@ -56,9 +56,9 @@ func startReplicated(t *testing.T, timeout time.Duration) *replicatedService {
 // await waits until all is in the replica.
 func (s *replicatedService) await() {
 	s.t.Helper()
-	for n := 0; s.store.Acknowledge(s.t.Context()) != nil; n++ {
+	for n := 0; s.store.Replica().Acknowledge(s.t.Context()) != nil; n++ {
 		if n == 200 {
-			s.t.Fatalf("the replica is not up to date: %+v", s.store.Replica())
+			s.t.Fatalf("the replica is not up to date: %+v", s.store.Replica().Status())
 		}
 	}
 }
@@ -182,7 +182,7 @@ func TestAcknowledgeStream(t *testing.T) {
 func TestAcknowledgeAllocatesNothing(t *testing.T) {
 	s := start(t)
 	if n := testing.AllocsPerRun(100, func() {
-		if err := s.store.Acknowledge(t.Context()); err != nil {
+		if err := s.store.Replica().Acknowledge(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {

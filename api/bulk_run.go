@@ -122,7 +122,7 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		r, err := w.CreateBulkRun(&store.NewBulkRun{
+		r, err := w.BulkRuns().Create(&store.NewBulkRun{
 			ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query, Audit: req.actor(),
 		})
 		return answer{status: http.StatusAccepted, location: "/v2/bulk_runs/" + r.ID, data: newWholeBulkRunRecord(&r)}, err
@@ -139,7 +139,7 @@ func (h bulkRunHandlers) cancel(req *request) (answer, error) {
 		return answer{}, err
 	}
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		_, err := w.CancelBulkRun(req.program(), req.bulkRun.ID, req.actor())
+		_, err := w.BulkRuns().Cancel(req.program(), req.bulkRun.ID, req.actor())
 		return err
 	})
 	if err != nil {

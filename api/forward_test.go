@@ -86,10 +86,10 @@ func (in *installation) forwardTo(url, ca string) {
 	t.Helper()
 	for _, step := range []func(store.Write) error{
 		func(w store.Write) error {
-			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: url, CA: ca, Token: to0})
+			return w.Moves().Begin(movedProgram, id, &store.MoveTarget{URL: url, CA: ca, Token: to0})
 		},
-		func(w store.Write) error { return w.CompleteMove(movedProgram, id) },
-		func(w store.Write) error { return w.ActivatedMove(movedProgram, id) },
+		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
+		func(w store.Write) error { return w.Moves().Activated(movedProgram, id) },
 	} {
 		if err := in.store.Write(t.Context(), step); err != nil {
 			t.Fatal(err)
@@ -394,9 +394,9 @@ func TestForwardDuringMove(t *testing.T) {
 	id := webhook.NewID()
 	for _, step := range []func(store.Write) error{
 		func(w store.Write) error {
-			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: to.server.URL, CA: to.ca(), Token: to0})
+			return w.Moves().Begin(movedProgram, id, &store.MoveTarget{URL: to.server.URL, CA: to.ca(), Token: to0})
 		},
-		func(w store.Write) error { return w.CompleteMove(movedProgram, id) },
+		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
 	} {
 		if err := from.store.Write(t.Context(), step); err != nil {
 			t.Fatal(err)
@@ -591,13 +591,13 @@ func TestFrozenDuringRequest(t *testing.T) {
 	id := webhook.NewID()
 	freeze := func() {
 		if err := in.store.Write(t.Context(), func(w store.Write) error {
-			return w.BeginMove(movedProgram, id, &store.MoveTarget{URL: "https://target.example", Token: to0})
+			return w.Moves().Begin(movedProgram, id, &store.MoveTarget{URL: "https://target.example", Token: to0})
 		}); err != nil {
 			t.Error(err)
 		}
 	}
 	thaw := func() {
-		if err := in.store.Write(t.Context(), func(w store.Write) error { return w.AbortMove(movedProgram, id) }); err != nil {
+		if err := in.store.Write(t.Context(), func(w store.Write) error { return w.Moves().Abort(movedProgram, id) }); err != nil {
 			t.Fatal(err)
 		}
 	}

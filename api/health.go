@@ -47,7 +47,7 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")
 	}
 	ready := healthRecord{Status: "ready"}
-	if r := h.api.store.Replica(); r.State != store.ReplicaOff {
+	if r := h.api.store.Replica().Status(); r.State != store.ReplicaOff {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccessAt = webhook.FormatTime(r.LastSuccess)

@@ -515,7 +515,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	}
 	must(s.store.Write(t.Context(), func(w store.Write) error {
 		for range webhook.MaxOpenRedeliveries {
-			if _, err := w.Redeliver("acme", id, first); err != nil {
+			if _, err := w.Deliveries().Redeliver("acme", id, first); err != nil {
 				return err
 			}
 		}

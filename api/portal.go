@@ -32,7 +32,7 @@ func (h portalHandlers) createLink(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		l, code, err := w.CreatePortalLink(n)
+		l, code, err := w.Portal().CreateLink(n)
 		if err == nil {
 			err = req.audit(w, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
 		}

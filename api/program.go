@@ -200,7 +200,7 @@ func (h programHandlers) put(req *request) (answer, error) {
 	var program webhook.Program
 	var before *webhook.Program
 	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if program, before, err = w.PutProgram(id, &fields); err != nil {
+		if program, before, err = w.Programs().Put(id, &fields); err != nil {
 			return err
 		}
 		if err := conditions.exists(before != nil); err != nil {
@@ -228,7 +228,7 @@ func (h programHandlers) put(req *request) (answer, error) {
 func (h programHandlers) delete(req *request) (answer, error) {
 	program := *req.tenant
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		began, first, err := w.EraseProgram(program.ID)
+		began, first, err := w.Programs().Erase(program.ID)
 		if program.ErasingSince = began; err != nil || !first {
 			return err
 		}

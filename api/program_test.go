@@ -29,7 +29,7 @@ func (s *selection) ask(rt *route, token string, selected ...string) response {
 	if rt.method == "DELETE" && rt.pattern == programPath { // acme is needed
 		path = "/v2/programs/" + webhook.NewID()
 		if err := s.store.Write(s.t.Context(), func(w store.Write) error {
-			_, _, err := w.PutProgram(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
+			_, _, err := w.Programs().Put(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
 			return err
 		}); err != nil {
 			s.t.Fatal(err)
@@ -391,7 +391,7 @@ func TestProgramStatistics(t *testing.T) {
 	err := s.store.Write(context.Background(), func(w store.Write) error {
 		for i := range 100 {
 			ids = append(ids, fmt.Sprintf("p%03d", i))
-			if _, _, err := w.PutProgram(ids[i], &webhook.ProgramFields{}); err != nil {
+			if _, _, err := w.Programs().Put(ids[i], &webhook.ProgramFields{}); err != nil {
 				return err
 			}
 		}

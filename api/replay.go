@@ -93,7 +93,7 @@ func (h replayHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		r, err := w.CreateReplay(plan)
+		r, err := w.Replays().Create(plan)
 		if err == nil {
 			err = req.audit(w, webhook.ActionSubscriptionReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
 		}
@@ -127,13 +127,13 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 	}
 	var r webhook.Replay
 	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if r, err = w.Replay(req.program(), req.replay.SubscriptionID, req.replay.ID); err != nil {
+		if r, err = w.Replays().Get(req.program(), req.replay.SubscriptionID, req.replay.ID); err != nil {
 			return err
 		}
 		if r.Status != webhook.ReplayRunning {
 			return webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
 		}
-		if r, err = w.CancelReplay(req.program(), r.SubscriptionID, r.ID); err != nil {
+		if r, err = w.Replays().Cancel(req.program(), r.SubscriptionID, r.ID); err != nil {
 			return err
 		}
 		return req.audit(w, webhook.ActionSubscriptionCancelReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
@@ -151,12 +151,12 @@ func (h replayHandlers) delete(req *request) (answer, error) {
 	program, subscription, id := req.program(), req.replay.SubscriptionID, req.replay.ID
 	var r webhook.Replay
 	err = h.api.store.Write(req.ctx, func(w store.Write) error {
-		before, err := w.Replay(program, subscription, id)
+		before, err := w.Replays().Get(program, subscription, id)
 		if err == nil {
 			err = conditions.write(func() (answer, error) { return replayAnswer(&before), nil })
 		}
 		if err == nil {
-			r, err = w.CancelReplay(program, subscription, id)
+			r, err = w.Replays().Cancel(program, subscription, id)
 		}
 		if err == nil && r.Status != before.Status {
 			err = req.audit(w, webhook.ActionSubscriptionCancelReplay, program, subscription, "replay "+id)

@@ -177,7 +177,7 @@ func (a *API) overtaken(req *request, err error) error {
 }
 
 // acknowledge waits until a response may reveal what is stored, see
-// [store.Store.Acknowledge]. This applies to every success of a request that may write,
+// [store.Replica.Acknowledge]. This applies to every success of a request that may write,
 // and to errors that depend on stored records, such as a 404 after a deletion. It returns
 // the error to respond with.
 func (a *API) acknowledge(req *request, err error) error {
@@ -190,7 +190,7 @@ func (a *API) acknowledge(req *request, err error) error {
 			return err
 		}
 	}
-	if late := a.store.Acknowledge(req.http.Context()); late != nil {
+	if late := a.store.Replica().Acknowledge(req.http.Context()); late != nil {
 		return late
 	}
 	return err

@@ -66,12 +66,12 @@ type streamAcks struct {
 // received earlier ones in time.
 func (l *streamAcks) stored(done *streamRecord) error {
 	s := l.req.api.store
-	if l.update(); len(l.marks) > 0 && time.Since(l.marks[0].stored) > s.AcknowledgeTimeout() {
-		if late := s.Acknowledge(l.req.http.Context()); late != nil {
+	if l.update(); len(l.marks) > 0 && time.Since(l.marks[0].stored) > s.Replica().AcknowledgeTimeout() {
+		if late := s.Replica().Acknowledge(l.req.http.Context()); late != nil {
 			return late
 		}
 	}
-	if commit := s.LastCommit(); s.Acknowledged(commit) {
+	if commit := s.LastCommit(); s.Replica().Acknowledged(commit) {
 		l.count, l.marks = done.Accepted, l.marks[:0]
 	} else {
 		l.marks = append(l.marks, chunkMark{done.Accepted, commit, time.Now()})
@@ -81,7 +81,7 @@ func (l *streamAcks) stored(done *streamRecord) error {
 
 // update counts the chunks that may be acknowledged now.
 func (l *streamAcks) update() {
-	for len(l.marks) > 0 && l.req.api.store.Acknowledged(l.marks[0].commit) {
+	for len(l.marks) > 0 && l.req.api.store.Replica().Acknowledged(l.marks[0].commit) {
 		l.count, l.marks = l.marks[0].accepted, l.marks[1:]
 	}
 }
@@ -92,7 +92,7 @@ func (l *streamAcks) update() {
 func (l *streamAcks) end(err error) error {
 	l.req.acknowledged = true
 	if l.update(); len(l.marks) > 0 {
-		if late := l.req.api.store.Acknowledge(l.req.http.Context()); late != nil {
+		if late := l.req.api.store.Replica().Acknowledge(l.req.http.Context()); late != nil {
 			err = late
 		}
 		if l.update(); err == nil {

@@ -70,7 +70,7 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, err := w.CreateSubscription(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions)
+		s, secret, err := w.Subscriptions().Create(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions)
 		if err == nil {
 			err = req.audit(w, webhook.ActionSubscriptionCreate, s.ProgramID, s.ID, strings.Join(s.Events, ", "))
 		}
@@ -89,7 +89,7 @@ func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, until, err := w.RotateSecret(req.program(), req.subscription.ID)
+		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID)
 		if err == nil {
 			err = req.audit(w, webhook.ActionSubscriptionRotateSecret, s.ProgramID, s.ID, "the old secret signs until "+webhook.FormatTime(until))
 		}
@@ -148,11 +148,11 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
-		before, err := w.Subscription(req.program(), req.subscription.ID)
+		before, err := w.Subscriptions().Get(req.program(), req.subscription.ID)
 		if err != nil {
 			return before, err
 		}
-		s, err := w.UpdateSubscription(req.program(), req.subscription.ID, &fields)
+		s, err := w.Subscriptions().Update(req.program(), req.subscription.ID, &fields)
 		if err == nil && s.Revision != before.Revision {
 			action, detail := updateAction(&fields)
 			err = req.audit(w, action, s.ProgramID, s.ID, detail)
@@ -164,7 +164,7 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 // delete returns the record as it was. Its deliveries are ended in the background.
 func (h subscriptionHandlers) delete(req *request) (answer, error) {
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
-		s, err := w.DeleteSubscription(req.program(), req.subscription.ID)
+		s, err := w.Subscriptions().Delete(req.program(), req.subscription.ID)
 		if err == nil {
 			err = req.audit(w, webhook.ActionSubscriptionDelete, s.ProgramID, s.ID, "")
 		}
@@ -207,7 +207,7 @@ func (h subscriptionHandlers) change(req *request, change func(store.Write) (web
 	var s webhook.Subscription
 	err = h.api.store.Write(req.ctx, func(w store.Write) error {
 		err := conditions.write(func() (answer, error) {
-			s, err := w.Subscription(req.program(), req.subscription.ID)
+			s, err := w.Subscriptions().Get(req.program(), req.subscription.ID)
 			return subscriptionAnswer(&s), err
 		})
 		if err == nil {

@@ -75,10 +75,10 @@ func (h tokenHandlers) create(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		if _, err := w.Program(req.tenant.ID); err != nil {
+		if _, err := w.Programs().Get(req.tenant.ID); err != nil {
 			return answer{}, err // erased since it was found
 		}
-		t, secret, err := w.CreateToken(fields)
+		t, secret, err := w.Tokens().Create(fields)
 		if err != nil {
 			return answer{}, err
 		}
@@ -99,14 +99,14 @@ func (h tokenHandlers) create(req *request) (answer, error) {
 func (h tokenHandlers) revoke(req *request) (answer, error) {
 	var t webhook.Token
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		before, err := w.Token(req.params.ByName("token_id"))
+		before, err := w.Tokens().Get(req.params.ByName("token_id"))
 		if err != nil {
 			return err
 		}
 		if t = before; !t.RevokedAt.IsZero() {
 			return nil
 		}
-		if t, err = w.RevokeToken(t.ID); err != nil {
+		if t, err = w.Tokens().Revoke(t.ID); err != nil {
 			return err
 		}
 		return req.audit(w, webhook.ActionTokenRevoke, t.ProgramID, t.ID, "of user "+t.UserID)

@@ -149,7 +149,7 @@ func TestAlertChannels(t *testing.T) {
 		}
 		channel := func(kind webhook.ChannelKind, url string) (c webhook.AlertChannel) {
 			err := w.d.store.Write(context.Background(), func(sw store.Write) (err error) {
-				c, err = sw.CreateChannel(webhook.AlertChannel{Kind: kind, Name: "c", URL: url, Alerts: webhook.AlertNames(), Active: true})
+				c, err = sw.Channels().Create(webhook.AlertChannel{Kind: kind, Name: "c", URL: url, Alerts: webhook.AlertNames(), Active: true})
 				return err
 			})
 			if err != nil {

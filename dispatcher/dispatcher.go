@@ -211,7 +211,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	defer cancel()
 	defer d.client.CloseIdle()
 
-	_, hold := d.store.Hold()
+	_, hold := d.store.Holds().Current()
 	d.mu.Lock()
 	d.restoreHold = hold
 	for _, stored := range queues {
@@ -309,7 +309,7 @@ func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func
 func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	released := d.store.Released()
+	released := d.store.Holds().Released()
 	for {
 		d.readLimits(ctx, nil)
 		d.reload(ctx, time.Now())

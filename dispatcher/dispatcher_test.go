@@ -299,7 +299,7 @@ func (w *testbed) publish(name string) string {
 
 func (w *testbed) commits() uint64 {
 	w.t.Helper()
-	y, err := w.d.store.System(context.Background())
+	y, err := w.d.store.Figures().System(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -809,7 +809,9 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 			t.Fatalf("got %d deliveries before the cancellation, want 1", len(got))
 		}
 		began := time.Now()
-		err := w.d.store.Write(context.Background(), func(s store.Write) error { return s.Cancel("p", sub.ID, r.requests[1].delivery) })
+		err := w.d.store.Write(context.Background(), func(s store.Write) error {
+			return s.Deliveries().Cancel("p", sub.ID, r.requests[1].delivery)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

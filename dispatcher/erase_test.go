@@ -39,7 +39,7 @@ func eraseProgram(w *testbed, crash bool) {
 		}
 	}
 	must(w.d.store.Write(ctx, func(sw store.Write) error {
-		_, _, err := sw.PutProgram("q", &webhook.ProgramFields{})
+		_, _, err := sw.Programs().Put("q", &webhook.ProgramFields{})
 		return err
 	}))
 	names := []string{"content_updated"}
@@ -60,7 +60,7 @@ func eraseProgram(w *testbed, crash bool) {
 	synctest.Wait()
 
 	must(w.d.store.Write(ctx, func(sw store.Write) error {
-		_, _, err := sw.EraseProgram("q")
+		_, _, err := sw.Programs().Erase("q")
 		return err
 	}))
 	var before []int

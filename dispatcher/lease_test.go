@@ -29,7 +29,7 @@ func (w *testbed) fence() *testLease {
 	l := new(testLease)
 	l.renew()
 	held := func() context.Context { return *l.ctx.Load() }
-	if err := w.d.store.Fence(1, store.Lease{Valid: func() bool { return held().Err() == nil }, Context: held}); err != nil {
+	if err := w.d.store.Replica().Fence(1, store.Lease{Valid: func() bool { return held().Err() == nil }, Context: held}); err != nil {
 		w.t.Fatal(err)
 	}
 	return l

@@ -20,7 +20,7 @@ func (w *testbed) limit(n int) {
 		*fields.MaxInFlight = &n
 	}
 	err := w.d.store.Write(context.Background(), func(sw store.Write) error {
-		_, _, err := sw.PutProgram("p", fields)
+		_, _, err := sw.Programs().Put("p", fields)
 		return err
 	})
 	if err != nil {

@@ -105,7 +105,7 @@ func (r *retentionTest) check(ctx context.Context) {
 			r.t.Error("an event never arrived at the receiver that responds")
 		}
 	}
-	if n := r.d.store.Swept(); n.Events == 0 || n.Deliveries == 0 || n.Lost == 0 {
+	if n := r.d.store.Figures().Swept(); n.Events == 0 || n.Deliveries == 0 || n.Lost == 0 {
 		r.t.Errorf("got %+v removed, want some of each", n)
 	}
 	// Events never sent to the hanging receiver are counted as lost, except the

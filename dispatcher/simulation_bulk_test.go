@@ -50,7 +50,7 @@ func (s *simulation) cancel(sub *modelSubscription, n int) {
 	id := sub.received[n%len(sub.received)].id
 	s.changes.cancellable[id], s.changes.dirty = true, true
 	s.mu.Unlock()
-	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Cancel(sub.program, sub.id, id) }))
+	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Deliveries().Cancel(sub.program, sub.id, id) }))
 }
 
 // bulk plans a bulk run, publishes an event, and creates the run with two requests
@@ -139,7 +139,7 @@ func (s *simulation) createBulkRun(b *bulkRun, run *store.NewBulkRun) {
 	for range b.openRequests {
 		go func() {
 			err := st.Write(context.Background(), func(w store.Write) error {
-				_, err := w.CreateBulkRun(run)
+				_, err := w.BulkRuns().Create(run)
 				return err
 			})
 			s.mu.Lock()

@@ -53,7 +53,7 @@ func (s *simulation) fenceStore() error {
 	if !s.plan.Lease {
 		return nil
 	}
-	return s.d.store.Fence(1, store.Lease{Valid: s.lease.isValid, Context: s.lease.context})
+	return s.d.store.Replica().Fence(1, store.Lease{Valid: s.lease.isValid, Context: s.lease.context})
 }
 
 // loseLease ends the lease. Attempts in flight are cut off after cut; the lease is

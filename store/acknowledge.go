@@ -30,7 +30,7 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 // that takes longer, it returns a *webhook.Error. Without, it returns immediately. It always
 // fails when the lease has ended since the write, for example while the machine was suspended:
 // the next holder may not have the write.
-func (s *Store) Acknowledge(ctx context.Context) error {
+func (s Replica) Acknowledge(ctx context.Context) error {
 	if !s.writer.leased() {
 		return errUnleased()
 	}
@@ -55,10 +55,10 @@ func (s *Store) Acknowledge(ctx context.Context) error {
 	return err
 }
 
-// AwaitReplica waits until everything committed so far is in the replica, also without an
+// Await waits until everything committed so far is in the replica, also without an
 // AcknowledgeTimeout and however long that takes. Without a replica it returns immediately. The
-// error is a *webhook.Error if the lease has ended since, as in [Store.Acknowledge].
-func (s *Store) AwaitReplica(ctx context.Context) error {
+// error is a *webhook.Error if the lease has ended since, as in [Replica.Acknowledge].
+func (s Replica) Await(ctx context.Context) error {
 	if s.replication != nil {
 		if err := s.replication.AwaitUpload(ctx, s.db.Writer().Commits()); err != nil {
 			return err
@@ -83,9 +83,9 @@ func errNotAcknowledged() *webhook.Error {
 		"not in the replica yet. Send the request again: with the same event id or Idempotency-Key, it takes effect once.")
 }
 
-// AcknowledgeTimeout returns the longest time that [Store.Acknowledge] waits, 0 if it does not
+// AcknowledgeTimeout returns the longest time that [Replica.Acknowledge] waits, 0 if it does not
 // wait.
-func (s *Store) AcknowledgeTimeout() time.Duration {
+func (s Replica) AcknowledgeTimeout() time.Duration {
 	if s.replication == nil {
 		return 0
 	}
@@ -100,7 +100,7 @@ type Commit int64
 func (s *Store) LastCommit() Commit { return Commit(s.db.Writer().Commits()) }
 
 // Acknowledged reports whether everything up to a commit may be acknowledged, see
-// [Store.Acknowledge]. It does not wait.
-func (s *Store) Acknowledged(c Commit) bool {
+// [Replica.Acknowledge]. It does not wait.
+func (s Replica) Acknowledged(c Commit) bool {
 	return s.writer.leased() && (s.AcknowledgeTimeout() == 0 || s.replication.Covered(int64(c)))
 }

@@ -77,18 +77,18 @@ func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, we
 	return a, hash, notFound(err, "admin")
 }
 
-// Admin returns the admin with an address, as of this write. The error is a *webhook.Error if
+// Get returns the admin with an address, as of this write. The error is a *webhook.Error if
 // there is none.
-func (w Write) Admin(email string) (webhook.Admin, error) {
+func (w AdminWrites) Get(email string) (webhook.Admin, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdmin, []any{email}, dest...) }, &hash)
 	return a, notFound(err, "admin")
 }
 
-// CreateAdmin creates an admin and ends an invitation of the address. The error is a
+// Create creates an admin and ends an invitation of the address. The error is a
 // *webhook.Error if the address is invalid or taken, or if there is no owner yet and the role
 // is another.
-func (w Write) CreateAdmin(email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
+func (w AdminWrites) Create(email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
 	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
 		return webhook.Admin{}, err
 	}
@@ -102,16 +102,16 @@ func (w Write) CreateAdmin(email string, role webhook.Role, hash webhook.Passwor
 	if owners == 0 && role != webhook.RoleOwner {
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is no owner yet: the first admin must have the role owner.")
 	}
-	return w.insertAdmin(email, role, hash, nil)
+	return w.insert(email, role, hash, nil)
 }
 
 func tooManyAdmins(count int) error {
 	return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 }
 
-// CreateFirstAdmin creates an owner if there is no admin yet. Otherwise the error is a
+// CreateFirst creates an owner if there is no admin yet. Otherwise the error is a
 // *webhook.Error.
-func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
+func (w AdminWrites) CreateFirst(email string, hash webhook.PasswordHash) (webhook.Admin, error) {
 	var any bool
 	if err := w.t.Scan(selectAnyAdmin, nil, &any); err != nil {
 		return webhook.Admin{}, err
@@ -119,12 +119,12 @@ func (w Write) CreateFirstAdmin(email string, hash webhook.PasswordHash) (webhoo
 	if any {
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "An admin already exists.")
 	}
-	return w.CreateAdmin(email, webhook.RoleOwner, hash)
+	return w.Create(email, webhook.RoleOwner, hash)
 }
 
 // SetPassword replaces the password of an admin and ends the admin's sessions except the one
 // with the id except ("" for none). It returns how many active sessions it ended.
-func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, except string) (ended int, err error) {
+func (w AdminWrites) SetPassword(adminID string, hash webhook.PasswordHash, except string) (ended int, err error) {
 	if err := hash.Check(); err != nil {
 		return 0, err
 	}
@@ -135,20 +135,20 @@ func (w Write) SetPassword(adminID string, hash webhook.PasswordHash, except str
 	if err != nil {
 		return 0, err
 	}
-	return w.EndSessions(adminID, except)
+	return SessionWrites(w).EndAll(adminID, except)
 }
 
 // RefreshPassword stores a newer hash of the same password, unless the password has changed
 // since old was read.
-func (w Write) RefreshPassword(adminID string, old, hash webhook.PasswordHash) error {
+func (w AdminWrites) RefreshPassword(adminID string, old, hash webhook.PasswordHash) error {
 	return w.t.Exec("UPDATE admins SET password = ? WHERE id = ? AND password = ?", string(hash), adminID, string(old))
 }
 
-// RemoveAdmin removes the admin with an address, with all sessions and the open invitations
+// Remove removes the admin with an address, with all sessions and the open invitations
 // that the admin created. Audit entries of the admin remain. The error is a *webhook.Error if
 // there is none, or if it is the last owner.
-func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
-	a, err := w.Admin(email)
+func (w AdminWrites) Remove(email string) (webhook.Admin, error) {
+	a, err := w.Get(email)
 	if err == nil {
 		err = w.checkOtherOwner(&a)
 	}
@@ -161,7 +161,7 @@ func (w Write) RemoveAdmin(email string) (webhook.Admin, error) {
 // SetRole changes the role of an admin, which applies to the next request of open sessions. An
 // admin who is no owner any more loses open invitations. It returns the admin as before. The
 // error is a *webhook.Error if there is none, or if it is the last owner.
-func (w Write) SetRole(adminID string, role webhook.Role) (webhook.Admin, error) {
+func (w AdminWrites) SetRole(adminID string, role webhook.Role) (webhook.Admin, error) {
 	if err := webhook.Invalid(webhook.CheckRole("role", role)...); err != nil {
 		return webhook.Admin{}, err
 	}
@@ -182,7 +182,7 @@ func (w Write) SetRole(adminID string, role webhook.Role) (webhook.Admin, error)
 }
 
 // checkOtherOwner returns a *webhook.Error if an admin is the last owner.
-func (w Write) checkOtherOwner(a *webhook.Admin) error {
+func (w AdminWrites) checkOtherOwner(a *webhook.Admin) error {
 	if a.Role != webhook.RoleOwner {
 		return nil
 	}

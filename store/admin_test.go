@@ -30,7 +30,7 @@ func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
 	t.Helper()
 	var a webhook.Admin
 	mustWrite(t, s, func(w Write) (err error) {
-		a, err = w.CreateAdmin(email, webhook.RoleOwner, hashOf("abc"))
+		a, err = w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 		return err
 	})
 	return a
@@ -43,7 +43,7 @@ func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (we
 	var session webhook.Session
 	var secret string
 	mustWrite(t, s, func(w Write) (err error) {
-		session, secret, err = w.CreateSession(a.ID, hashOf("abc"), "192.0.2.1", "Firefox", replaced)
+		session, secret, err = w.Sessions().Create(a.ID, hashOf("abc"), "192.0.2.1", "Firefox", replaced)
 		return err
 	})
 	return session, secret
@@ -83,16 +83,16 @@ func TestAdmins(t *testing.T) {
 		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
 	} {
 		wantMistake(t, s.Write(t.Context(), func(w Write) error {
-			_, err := w.CreateAdmin(email, webhook.RoleOwner, hashOf("abc"))
+			_, err := w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 			return err
 		}), want)
 	}
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateFirstAdmin("cy@example.com", hashOf("abc"))
+		_, err := w.Admins().CreateFirst("cy@example.com", hashOf("abc"))
 		return err
 	}), webhook.CodeConflict)
 	if err := s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateAdmin("cy@example.com", webhook.RoleOwner, "a password")
+		_, err := w.Admins().Create("cy@example.com", webhook.RoleOwner, "a password")
 		return err
 	}); err == nil {
 		t.Error("stored a password instead of its hash")
@@ -113,7 +113,7 @@ func TestAdmins(t *testing.T) {
 	second, secret := createSession(t, s, ana, "")
 	ended := 0
 	mustWrite(t, s, func(w Write) (err error) {
-		ended, err = w.SetPassword(ana.ID, hashOf("def"), second.ID)
+		ended, err = w.Admins().SetPassword(ana.ID, hashOf("def"), second.ID)
 		return err
 	})
 	if ended != 1 || good(t, s, first) || !good(t, s, secret) || !good(t, s, kept) {
@@ -122,7 +122,7 @@ func TestAdmins(t *testing.T) {
 	}
 	// A sign-in fails if the password was replaced after it was checked.
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.CreateSession(ana.ID, hashOf("abc"), "", "", "")
+		_, _, err := w.Sessions().Create(ana.ID, hashOf("abc"), "", "", "")
 		return err
 	}), webhook.CodeNotFound)
 
@@ -131,14 +131,14 @@ func TestAdmins(t *testing.T) {
 		t.Errorf("got %+v, %v", all, err)
 	}
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.RemoveAdmin(ana.Email)
+		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
 	if good(t, s, secret) {
 		t.Error("a removed admin is still signed in")
 	}
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.RemoveAdmin(ana.Email)
+		_, err := w.Admins().Remove(ana.Email)
 		return err
 	}), webhook.CodeNotFound)
 }
@@ -167,16 +167,16 @@ func TestSessions(t *testing.T) {
 	}
 	third, thirdSecret := createSession(t, s, ana, "")
 	// An admin cannot revoke another admin's session.
-	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.RevokeSession(bo.ID, third.ID) }), webhook.CodeNotFound)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
 	if !good(t, s, thirdSecret) {
 		t.Error("another admin revoked the session")
 	}
-	mustWrite(t, s, func(w Write) error { return w.RevokeSession(ana.ID, third.ID) })
+	mustWrite(t, s, func(w Write) error { return w.Sessions().Revoke(ana.ID, third.ID) })
 	if good(t, s, thirdSecret) || !good(t, s, next) {
 		t.Errorf("after a revocation: active: revoked %v, other %v; want false, true", good(t, s, thirdSecret), good(t, s, next))
 	}
 	mustWrite(t, s, func(w Write) error {
-		_, found, err := w.EndSession(next)
+		_, found, err := w.Sessions().End(next)
 		if !found {
 			t.Error("EndSession found no session")
 		}
@@ -423,7 +423,7 @@ func TestAuditIsAtomic(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = s.Write(t.Context(), func(w Write) error {
-		if _, err := w.CreateAdmin("ana@example.com", webhook.RoleOwner, hashOf("abc")); err != nil {
+		if _, err := w.Admins().Create("ana@example.com", webhook.RoleOwner, hashOf("abc")); err != nil {
 			return err
 		}
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: "admin.crown"})

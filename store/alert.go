@@ -173,7 +173,7 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 			return err
 		}
 	}
-	to, err := Write{s.core, t}.Channel(channel)
+	to, err := newWrite(s.core, t).Channels().Get(channel)
 	c.Channel = &to
 	return err
 }

@@ -27,7 +27,9 @@ const (
 // Audit records an action in the write that performs it, so neither is stored without the
 // other. It sets the parts of the entry that follow from the others, and hashes it over the
 // entry before, which may be one of the same commit.
-func (w Write) Audit(e webhook.AuditEntry) error {
+func (w Write) Audit(e webhook.AuditEntry) error { return w.audit(e) }
+
+func (w write) audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
 		return fmt.Errorf("store: unknown audit action %q", e.Action)
 	}
@@ -71,7 +73,7 @@ func chainAudit(e *webhook.AuditEntry) {
 
 // auditActor returns the actor of entries of an admin, who may have been removed. Only
 // emails contain an @.
-func (w Write) auditActor(admin string) (string, error) {
+func (w write) auditActor(admin string) (string, error) {
 	if !strings.Contains(admin, "@") {
 		return admin, nil
 	}

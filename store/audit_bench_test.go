@@ -22,7 +22,7 @@ func BenchmarkAudit(b *testing.B) {
 					for n := 0; pb.Next(); n++ {
 						text := fmt.Sprint(n)
 						err := s.Write(b.Context(), func(w Write) error {
-							_, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{Description: &text})
+							_, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{Description: &text})
 							if err == nil && audited {
 								err = w.Audit(webhook.AuditEntry{Admin: "token:t", Address: "192.0.2.1", RequestID: webhook.NewID(),
 									Action: webhook.ActionSubscriptionUpdate, ProgramID: "p", SubjectID: sub.ID, Detail: "set description"})

@@ -121,7 +121,7 @@ func TestAuditRetentionIsRare(t *testing.T) {
 		if n := count(t, s, "SELECT count(*) FROM audit WHERE action = 'audit.prune'"); n < 23 || n > 25 {
 			t.Errorf("%d entries about removals in 24 days, want one a day", n)
 		}
-		if n := s.Swept().Audit; n < 88 || n > 98 {
+		if n := s.Figures().Swept().Audit; n < 88 || n > 98 {
 			t.Errorf("removed %d entries, want those of 24 days", n)
 		}
 		verifyAudit(t, s)

@@ -123,7 +123,7 @@ func TestOfferToResend(t *testing.T) {
 		header := new(string)
 		*header = "Bearer other"
 		mustWrite(t, s, func(w Write) error {
-			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
+			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
 			if got.NextProbeAt.After(time.Now()) {
 				t.Errorf("with another credential: next probe at %s", got.NextProbeAt)
 			}
@@ -131,7 +131,7 @@ func TestOfferToResend(t *testing.T) {
 		})
 		other := "https://partner.example/other"
 		mustWrite(t, s, func(w Write) error {
-			got, err := w.UpdateSubscription("p", sub.ID, &webhook.SubscriptionFields{URL: &other})
+			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{URL: &other})
 			if got.Status != webhook.HealthHealthy || got.FailingReason != "" || !got.FailingSince.IsZero() || !got.NextProbeAt.IsZero() {
 				t.Errorf("with another URL: got %+v", got)
 			}

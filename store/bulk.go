@@ -272,8 +272,8 @@ func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int
 	}
 }
 
-// CreateBulkRun creates a bulk run. The error is [ErrBegun] if its id exists.
-func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
+// Create creates a bulk run. The error is [ErrBegun] if its id exists.
+func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	s, t := w.s, w.t
 	var begun bool
 	var running int
@@ -318,7 +318,7 @@ func (w Write) CreateBulkRun(n *NewBulkRun) (webhook.BulkRun, error) {
 	if selection == "" {
 		selection = "everything"
 	}
-	return r.BulkRun, w.auditBulkRun(&r, n.Audit, "Created: deliveries selected by "+selection)
+	return r.BulkRun, w.auditRun(&r, n.Audit, "Created: deliveries selected by "+selection)
 }
 
 // creator returns an audit entry with who created a bulk run, in whose name the service ends it.
@@ -326,10 +326,10 @@ func (r *storedBulkRun) creator() webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: cmp.Or(r.Admin, webhook.Service), Address: r.address}
 }
 
-// auditBulkRun records what by did to a bulk run.
-func (w Write) auditBulkRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
+// auditRun records what by did to a bulk run.
+func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
 	by.Action, by.ProgramID, by.SubjectID, by.Detail = r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail
-	return w.Audit(by)
+	return w.audit(by)
 }
 
 // Get returns a bulk run of a program, "" for any.
@@ -403,10 +403,10 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	return err
 }
 
-// CancelBulkRun stops a bulk run of a program, "" for any. What it has done is not
+// Cancel stops a bulk run of a program, "" for any. What it has done is not
 // undone. The error is a *webhook.Error with CodeConflict if the run is no longer
 // running.
-func (w Write) CancelBulkRun(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
+func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
 		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
 	}
@@ -423,15 +423,15 @@ func (w Write) CancelBulkRun(programID, id string, by webhook.AuditEntry) (webho
 	if r.Status != webhook.BulkRunning {
 		return r.BulkRun, webhook.NewError(webhook.CodeConflict, "The bulk run is no longer running: its status is "+string(r.Status)+".")
 	}
-	if err := w.endBulkRun(&r, webhook.BulkCancelled, "", by); err != nil {
+	if err := w.end(&r, webhook.BulkCancelled, "", by); err != nil {
 		return webhook.BulkRun{}, err
 	}
 	r, err = read()
 	return r.BulkRun, err
 }
 
-// endBulkRun ends a bulk run. by is who ended it.
-func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped string, by webhook.AuditEntry) error {
+// end ends a bulk run. by is who ended it.
+func (w BulkRunWrites) end(r *storedBulkRun, status webhook.BulkStatus, stopped string, by webhook.AuditEntry) error {
 	total := any(r.Processed())
 	if status != webhook.BulkDone {
 		if total = nil; r.Total >= 0 {
@@ -447,7 +447,7 @@ func (w Write) endBulkRun(r *storedBulkRun, status webhook.BulkStatus, stopped s
 		return err
 	}
 	w.t.AfterCommit(func() { wake(w.s.housekeeping.bulk) })
-	return w.auditBulkRun(r, by, bulkEnd(r, status, stopped))
+	return w.auditRun(r, by, bulkEnd(r, status, stopped))
 }
 
 // bulkEnd describes how a bulk run ended.
@@ -537,7 +537,7 @@ const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM 
 
 // Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent. The error
 // is a *webhook.Error with CodeConflict if it has completed or is in flight.
-func (w Write) Cancel(programID, subscriptionID, id string) error {
+func (w DeliveryWrites) Cancel(programID, subscriptionID, id string) error {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return err
 	}

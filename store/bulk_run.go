@@ -58,7 +58,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			case errors.As(err, &refused):
 				// Its query can no longer be run, so retrying is useless.
 				err = s.write(ctx, func(w Write) error {
-					return w.endBulkRun(&runs[i], webhook.BulkCancelled, refused.Error(), runs[i].creator())
+					return w.BulkRuns().end(&runs[i], webhook.BulkCancelled, refused.Error(), runs[i].creator())
 				})
 			case errors.Is(err, errBulkEnded):
 				err = nil
@@ -178,7 +178,7 @@ func (b *bulkWork) turn() (worked bool, err error) {
 
 // finish completes a run that has processed everything.
 func (b *bulkWork) finish() error {
-	err := b.s.write(b.ctx, func(w Write) error { return w.endBulkRun(b.run, webhook.BulkDone, "", b.run.creator()) })
+	err := b.s.write(b.ctx, func(w Write) error { return w.BulkRuns().end(b.run, webhook.BulkDone, "", b.run.creator()) })
 	if err == nil {
 		b.s.logger.Info("bulk run completed", "bulk_run", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
 			b.run.Processed()-b.run.Done, "longest_step", b.longest)

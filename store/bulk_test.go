@@ -22,7 +22,7 @@ func createBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, ne
 	t.Helper()
 	n := &NewBulkRun{ID: id, Action: a, Query: query(t, webhook.AllDeliveryList, raw), Newest: newest, Audit: anAdmin()}
 	err = s.Write(t.Context(), func(w Write) error {
-		r, err = w.CreateBulkRun(n)
+		r, err = w.BulkRuns().Create(n)
 		return err
 	})
 	return r, err
@@ -213,7 +213,7 @@ func TestBulkCancel(t *testing.T) {
 
 	for id, code := range map[string]webhook.Code{flying.ID: webhook.CodeConflict, retried.ID: webhook.CodeConflict,
 		webhook.NewID(): webhook.CodeNotFound} {
-		wantCode(t, s.Write(t.Context(), func(w Write) error { return w.Cancel("p", sub.ID, id) }), code)
+		wantCode(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, id) }), code)
 	}
 }
 
@@ -367,7 +367,7 @@ func TestBulkRunPages(t *testing.T) {
 			action = webhook.BulkRedeliver
 		}
 		err := s.Write(t.Context(), func(w Write) error {
-			_, err := w.CreateBulkRun(&NewBulkRun{ID: id, ProgramID: []string{"p", "q"}[i%2], Action: action,
+			_, err := w.BulkRuns().Create(&NewBulkRun{ID: id, ProgramID: []string{"p", "q"}[i%2], Action: action,
 				Query: query(t, webhook.AllDeliveryList, "")})
 			return err
 		})
@@ -439,7 +439,7 @@ func TestBulkRunCancelled(t *testing.T) {
 	}
 	cancel := func(program string) error {
 		return s.Write(t.Context(), func(w Write) error {
-			_, err := w.CancelBulkRun(program, id, webhook.AuditEntry{Admin: "bob@example.com"})
+			_, err := w.BulkRuns().Cancel(program, id, webhook.AuditEntry{Admin: "bob@example.com"})
 			return err
 		})
 	}

@@ -68,9 +68,9 @@ func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, e
 	return c, notFound(err, "alert channel")
 }
 
-// CreateChannel stores a valid channel with a new id. A webhook gets a new signing secret,
+// Create stores a valid channel with a new id. A webhook gets a new signing secret,
 // which is returned to be shown once.
-func (w Write) CreateChannel(c webhook.AlertChannel) (webhook.AlertChannel, error) {
+func (w ChannelWrites) Create(c webhook.AlertChannel) (webhook.AlertChannel, error) {
 	var n int
 	if err := w.t.Scan("SELECT count(*) FROM alert_channels", nil, &n); err != nil {
 		return c, err
@@ -84,11 +84,11 @@ func (w Write) CreateChannel(c webhook.AlertChannel) (webhook.AlertChannel, erro
 		c.Secret = webhook.NewSigningSecret()
 	}
 	c.CreatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
-	return c, w.storeChannel(&c)
+	return c, w.put(&c)
 }
 
-// storeChannel inserts or replaces a channel, and sets its UpdatedAt.
-func (w Write) storeChannel(c *webhook.AlertChannel) error {
+// put inserts or replaces a channel, and sets its UpdatedAt.
+func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 	target, err := w.s.encryptTarget(c)
 	if err != nil {
 		return err
@@ -102,25 +102,25 @@ func (w Write) storeChannel(c *webhook.AlertChannel) error {
 		c.ID, string(c.Kind), c.Name, target, string(alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
 
-// Channel returns an alert channel as of this write.
-func (w Write) Channel(id string) (webhook.AlertChannel, error) {
+// Get returns an alert channel as of this write.
+func (w ChannelWrites) Get(id string) (webhook.AlertChannel, error) {
 	c, err := w.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
 	return c, notFound(err, "alert channel")
 }
 
-// UpdateChannel stores a channel that was read with [Write.Channel], except its kind and
+// Update stores a channel that was read with [ChannelWrites.Get], except its kind and
 // secret, which do not change.
-func (w Write) UpdateChannel(c webhook.AlertChannel) error {
-	before, err := w.Channel(c.ID)
+func (w ChannelWrites) Update(c webhook.AlertChannel) error {
+	before, err := w.Get(c.ID)
 	if err != nil {
 		return err
 	}
 	c.Kind, c.Secret, c.CreatedAt = before.Kind, before.Secret, before.CreatedAt
-	return w.storeChannel(&c)
+	return w.put(&c)
 }
 
-// DeleteChannel removes a channel with its pending alerts.
-func (w Write) DeleteChannel(id string) error {
+// Delete removes a channel with its pending alerts.
+func (w ChannelWrites) Delete(id string) error {
 	n, err := w.t.Affected("DELETE FROM alert_channels WHERE id = ?", id)
 	if err != nil {
 		return err
@@ -131,9 +131,9 @@ func (w Write) DeleteChannel(id string) error {
 	return w.t.Exec("DELETE FROM alert_sends WHERE channel_id = ?", id)
 }
 
-// TestChannel queues a test alert for a channel.
-func (w Write) TestChannel(id string) error {
-	if _, err := w.Channel(id); err != nil {
+// Test queues a test alert for a channel.
+func (w ChannelWrites) Test(id string) error {
+	if _, err := w.Get(id); err != nil {
 		return err
 	}
 	now := w.s.clock.now()

@@ -19,7 +19,7 @@ func channel(kind webhook.ChannelKind, alerts ...webhook.AlertName) webhook.Aler
 
 func createChannel(t *testing.T, s *Store, c webhook.AlertChannel) webhook.AlertChannel {
 	t.Helper()
-	mustWrite(t, s, func(w Write) (err error) { c, err = w.CreateChannel(c); return err })
+	mustWrite(t, s, func(w Write) (err error) { c, err = w.Channels().Create(c); return err })
 	return c
 }
 
@@ -78,11 +78,11 @@ func dueAlert(t *testing.T, s *Store) *AlertClaim {
 // due, and retention removes both.
 func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 	t.Helper()
-	mustWrite(t, s, func(w Write) error { return w.TestChannel(tested) })
+	mustWrite(t, s, func(w Write) error { return w.Channels().Test(tested) })
 	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
 		t.Errorf("test alert: got %+v", c)
 	}
-	mustWrite(t, s, func(w Write) error { return w.DeleteChannel(deleted) })
+	mustWrite(t, s, func(w Write) error { return w.Channels().Delete(deleted) })
 	time.Sleep(2 * time.Hour)
 	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested { // the interrupted test
 		t.Errorf("after the channel was deleted: got %+v", c)
@@ -100,7 +100,7 @@ func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 func TestAlertSendIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		c := createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
-		mustWrite(t, s, func(w Write) error { return w.TestChannel(c.ID) })
+		mustWrite(t, s, func(w Write) error { return w.Channels().Test(c.ID) })
 		n := 0
 		for range 10 {
 			claim, _, err := s.Alerts().Claim(t.Context(), time.Minute)
@@ -129,7 +129,7 @@ func TestChannelsAreEncrypted(t *testing.T) {
 	changed := hook
 	changed.Name, changed.URL, changed.Kind, changed.Secret, changed.Active = "other", "https://hooks.example/canary/2",
 		webhook.ChannelSlack, nil, false
-	mustWrite(t, s, func(w Write) error { return w.UpdateChannel(changed) })
+	mustWrite(t, s, func(w Write) error { return w.Channels().Update(changed) })
 	got, err := s.Alerts().Channel(t.Context(), hook.ID)
 	must(t, err)
 	if got.Name != "other" || got.URL != changed.URL || got.Kind != webhook.ChannelWebhook || !bytes.Equal(got.Secret, hook.Secret) ||
@@ -156,7 +156,7 @@ func TestChannelsAreEncrypted(t *testing.T) {
 		createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
 	}
 	err = s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateChannel(channel(webhook.ChannelSlack, webhook.AlertFailing))
+		_, err := w.Channels().Create(channel(webhook.ChannelSlack, webhook.AlertFailing))
 		return err
 	})
 	wantCode(t, err, webhook.CodeInvalid)

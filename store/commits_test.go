@@ -119,7 +119,7 @@ func TestCommitsCounted(t *testing.T) {
 		return s.writer.do(func(t *tx) error { return errors.Join(insert(t), errors.New("no")) })
 	})
 	leased := true
-	must(t, s.Fence(1, Lease{Valid: func() bool { return leased }, Context: t.Context}))
+	must(t, s.Replica().Fence(1, Lease{Valid: func() bool { return leased }, Context: t.Context}))
 	step("a lease that ends", 0, func() error {
 		return s.writer.do(func(t *tx) error { leased = false; return insert(t) })
 	})

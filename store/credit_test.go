@@ -347,7 +347,7 @@ func TestPanicReturnsCredits(t *testing.T) {
 
 func commits(t *testing.T, s *Store) uint64 {
 	t.Helper()
-	y, err := s.System(t.Context())
+	y, err := s.Figures().System(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID st
 			return err
 		}
 		for _, do := range also {
-			if err := do(Write{s.core, t}); err != nil {
+			if err := do(newWrite(s.core, t)); err != nil {
 				return err
 			}
 		}
@@ -161,7 +161,7 @@ func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID stri
 			return err
 		}
 		for _, do := range also {
-			if err := do(Write{s.core, t}); err != nil {
+			if err := do(newWrite(s.core, t)); err != nil {
 				return err
 			}
 		}
@@ -260,7 +260,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
 // linked to it.
-func (w Write) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
+func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
 	s, t := w.s, w.t
 	again := webhook.NewID()
 	sub, err := t.subscription(programID, subscriptionID)

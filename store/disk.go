@@ -130,7 +130,7 @@ func diskOf(dir string, minFree int64, scan scanRow) Disk {
 }
 
 // Disk returns the state of the disk that contains the data directory.
-func (s *Store) Disk() (Disk, error) {
+func (s Figures) Disk() (Disk, error) {
 	room, size, err := free(s.disk.dir)
 	if err != nil {
 		return Disk{}, fmt.Errorf("store: disk: %w", err)

@@ -32,7 +32,7 @@ func TestLowDisk(t *testing.T) {
 			wantCode(t, err, webhook.CodeUnavailable)
 		}
 		wantCode(t, s.Check(t.Context()), webhook.CodeUnavailable)
-		if d, err := s.Disk(); err != nil || !d.Low || d.Free <= 0 || d.Size < d.Free {
+		if d, err := s.Figures().Disk(); err != nil || !d.Low || d.Free <= 0 || d.Size < d.Free {
 			t.Errorf("got %+v, %v, want Low", d, err)
 		}
 		if c := send(t, s, queue(t, s, sub.ID), 200); len(c.Events) != 2 {

@@ -9,12 +9,12 @@ import (
 	"service/webhook"
 )
 
-// EraseProgram begins to erase everything of a program, and returns when that began. After the
+// Erase begins to erase everything of a program, and returns when that began. After the
 // commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases the
 // records in steps; the id can be used again when it has finished. Erasing it again changes
 // nothing; first reports whether it was not being erased. The error is a *webhook.Error if there is
 // no such program.
-func (w Write) EraseProgram(id string) (began time.Time, first bool, err error) {
+func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error) {
 	s, t := w.s, w.t
 	if state := s.programStates.get(id); state != nil && state.name == stateErasing {
 		return state.at, false, nil
@@ -436,7 +436,7 @@ func (e *erasure) audit() error {
 	}
 	if late {
 		err := e.write(func(t *tx) error {
-			if err := (Write{e.s, t}).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
+			if err := newWrite(e.s, t).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
 				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
 				return err
 			}

@@ -17,7 +17,7 @@ import (
 func erase(t *testing.T, s *Store, id string) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.EraseProgram(id)
+		_, _, err := w.Programs().Erase(id)
 		return err
 	}))
 }
@@ -297,7 +297,7 @@ func TestEraseWakes(t *testing.T) {
 func TestEraseUnknown(t *testing.T) {
 	s := open(t)
 	err := s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.EraseProgram("p")
+		_, _, err := w.Programs().Erase("p")
 		return err
 	})
 	wantCode(t, err, webhook.CodeNotFound)

@@ -105,7 +105,7 @@ func (s EventTypes) Put(ctx context.Context, t *webhook.EventType, check func(be
 		}
 		err := s.write(ctx, func(w Write) error {
 			after := *t // a failed write leaves t as it was
-			if err := w.putEventType(&after, before); err != nil {
+			if err := w.EventTypes().put(&after, before); err != nil {
 				return err
 			}
 			put = &after
@@ -132,9 +132,9 @@ const (
 		"ORDER BY s.program_id LIMIT ?2"
 )
 
-// putEventType stores an event type and adds it to the catalog. before is the one that it was
+// put stores an event type and adds it to the catalog. before is the one that it was
 // compared with, nil for none.
-func (w Write) putEventType(t, before *webhook.EventType) error {
+func (w EventTypeWrites) put(t, before *webhook.EventType) error {
 	var created int64
 	err := w.t.Scan(selectEventType, []any{t.Name}, &t.ID, &t.Revision, &created)
 	exists := err == nil
@@ -177,13 +177,13 @@ func (w Write) putEventType(t, before *webhook.EventType) error {
 	return nil
 }
 
-// CreateEventType creates an event type that is not in the catalog. The error is a *webhook.Error
+// Create creates an event type that is not in the catalog. The error is a *webhook.Error
 // with CodeConflict if there are too many, or if another request creates it at the same time.
-func (w Write) CreateEventType(t *webhook.EventType) error {
+func (w EventTypeWrites) Create(t *webhook.EventType) error {
 	if w.s.catalog == nil {
 		return errNoCatalog
 	}
-	err := w.putEventType(t, nil)
+	err := w.put(t, nil)
 	if errors.Is(err, errTypeChanged) {
 		return busyType(t.Name)
 	}
@@ -227,7 +227,7 @@ func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webho
 			return nil, err
 		}
 		err := s.write(ctx, func(w Write) error {
-			if err := w.deleteEventType(t, uses); err != nil {
+			if err := w.EventTypes().remove(t, uses); err != nil {
 				return err
 			}
 			return audit(w)
@@ -239,9 +239,9 @@ func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webho
 	return nil, busyType(name)
 }
 
-// deleteEventType deletes an event type, unless it has changed or was used since uses was
+// remove deletes an event type, unless it has changed or was used since uses was
 // read.
-func (w Write) deleteEventType(t *webhook.EventType, uses uint64) error {
+func (w EventTypeWrites) remove(t *webhook.EventType, uses uint64) error {
 	var id, revision, created int64
 	err := w.t.Scan(selectEventType, []any{t.Name}, &id, &revision, &created)
 	switch {

@@ -78,7 +78,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
 	x.files(s.dir, s.keys.File())
 	x.disk(s.dir, s.disk.min, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
-	if f, err := s.Forecast(ctx); err == nil && s.retention.All > 0 {
+	if f, err := s.Figures().Forecast(ctx); err == nil && s.retention.All > 0 {
 		x.forecast(f, s.clock.now())
 	}
 	x.library()
@@ -106,7 +106,7 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 		return s.db.Each(ctx, query, nil, row)
 	})
 	x.eventTypes(s.unusedTypes)
-	status := s.Replica()
+	status := s.Replica().Status()
 	if status.State != ReplicaOff {
 		x.content(status.Verified, status.VerifyInterval, time.Now())
 	}

@@ -13,7 +13,7 @@ import (
 	"service/store/sqlite"
 )
 
-// KnownLease is [Store.LeaseGeneration] for a data directory that no process has open, and
+// KnownLease is [Replica.Generation] for a data directory that no process has open, and
 // changes nothing in it. For a directory without a database it returns [math.MaxInt64], since
 // that is filled from the replica. The error wraps [ErrLocked] if a process has the directory
 // open.

@@ -35,10 +35,10 @@ const (
 	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
 )
 
-// Find returns the records of all programs whose id begins with prefix, at most limit of each
+// Prefix returns the records of all programs whose id begins with prefix, at most limit of each
 // kind. It costs an index lookup for each kind, and for events one for each program. An empty
 // prefix finds nothing.
-func (s *Store) Find(ctx context.Context, prefix string, limit int) ([]Found, error) {
+func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, error) {
 	prefix = strings.ToLower(prefix)
 	if prefix == "" || strings.Trim(prefix, "0123456789abcdef-") != "" {
 		return nil, nil // no id contains such characters

@@ -44,7 +44,7 @@ func TestFind(t *testing.T) {
 		{"ff", 1, []Found{{FoundEvent, eventID, "a"}}},
 		{eventID + "0", 5, nil},
 	} {
-		got, err := s.Find(ctx, tt.prefix, tt.limit)
+		got, err := s.Search().Prefix(ctx, tt.prefix, tt.limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestFind(t *testing.T) {
 	}
 	// Creating a subscription creates a ping. All ids have the same time prefix.
 	kinds := make(map[FoundKind]int)
-	all, err := s.Find(ctx, sub.ID[:4], 10)
+	all, err := s.Search().Prefix(ctx, sub.ID[:4], 10)
 	if err != nil {
 		t.Fatal(err)
 	}

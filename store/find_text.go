@@ -21,10 +21,10 @@ func containing(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
 
-// FindByText returns subscriptions whose description or URL contains text, and programs whose
+// Text returns subscriptions whose description or URL contains text, and programs whose
 // id or name does, at most limit of each. ASCII letters match in either case. It reads all
 // subscriptions that are not deleted. An empty text finds nothing.
-func (s *Store) FindByText(ctx context.Context, text string, limit int) (subs []webhook.Subscription, programs []string, err error) {
+func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhook.Subscription, programs []string, err error) {
 	if text == "" {
 		return nil, nil, nil
 	}

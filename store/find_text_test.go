@@ -40,7 +40,7 @@ func TestFindByText(t *testing.T) {
 		{`\`, "[]", "[]"},
 		{"obex", "[]", "[globex]"},
 	} {
-		subs, programs, err := s.FindByText(t.Context(), tt.text, 5)
+		subs, programs, err := s.Search().Text(t.Context(), tt.text, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestFindByText(t *testing.T) {
 			t.Errorf("%q: got %v and %v, want %s and %s", tt.text, got, programs, tt.subs, tt.programs)
 		}
 	}
-	if subs, _, err := s.FindByText(t.Context(), "example", 1); err != nil || len(subs) != 1 {
+	if subs, _, err := s.Search().Text(t.Context(), "example", 1); err != nil || len(subs) != 1 {
 		t.Errorf("got %d subscriptions, %v; want 1", len(subs), err)
 	}
 }

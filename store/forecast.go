@@ -235,7 +235,7 @@ func (x *examination) forecast(f Forecast, now time.Time) {
 }
 
 // Forecast predicts the size of the database if events keep arriving as in the last day.
-func (s *Store) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
+func (s Figures) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
 
 func (s *core) forecast(ctx context.Context) (Forecast, error) {
 	scan := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }

@@ -17,6 +17,10 @@ type (
 	EventTypes struct{ *core }
 	// Events are the logs of the programs.
 	Events struct{ *core }
+	// Figures are what the UI, the metrics and doctor say about the whole database.
+	Figures struct{ *core }
+	// Holds are the pause of deliveries after a restore.
+	Holds struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
 	Incidents struct{ *core }
 	// Portal has the links and sessions of partners in the portal.
@@ -26,8 +30,12 @@ type (
 	// Queues are the subscription queues that the dispatcher works on: waiting
 	// events, due deliveries and the health of the endpoint.
 	Queues struct{ *core }
+	// Replica is the copy of the database in a bucket, and the lease on it.
+	Replica struct{ *core }
 	// Replays create new deliveries for a range of the log.
 	Replays struct{ *core }
+	// Search finds what a part of an id or a text belongs to.
+	Search struct{ *core }
 	// Sessions are the sessions of admins.
 	Sessions struct{ *core }
 	// Subscriptions are the partners' subscriptions.
@@ -57,6 +65,12 @@ func (s *Store) EventTypes() EventTypes { return EventTypes{s.core} }
 // Events returns the handle of events.
 func (s *Store) Events() Events { return Events{s.core} }
 
+// Figures returns the handle of the figures of the whole database.
+func (s *Store) Figures() Figures { return Figures{s.core} }
+
+// Holds returns the handle of the pause after a restore.
+func (s *Store) Holds() Holds { return Holds{s.core} }
+
 // Incidents returns the handle of incidents.
 func (s *Store) Incidents() Incidents { return Incidents{s.core} }
 
@@ -69,8 +83,14 @@ func (s *Store) Programs() Programs { return Programs{s.core} }
 // Queues returns the handle of subscription queues.
 func (s *Store) Queues() Queues { return Queues{s.core} }
 
+// Replica returns the handle of the replica.
+func (s *Store) Replica() Replica { return Replica{s.core} }
+
 // Replays returns the handle of replays.
 func (s *Store) Replays() Replays { return Replays{s.core} }
+
+// Search returns the handle of the search.
+func (s *Store) Search() Search { return Search{s.core} }
 
 // Sessions returns the handle of sessions.
 func (s *Store) Sessions() Sessions { return Sessions{s.core} }
@@ -80,3 +100,77 @@ func (s *Store) Subscriptions() Subscriptions { return Subscriptions{s.core} }
 
 // Tokens returns the handle of access tokens.
 func (s *Store) Tokens() Tokens { return Tokens{s.core} }
+
+// The handles of a [Write] group its writes by noun in the same way. They are valid as long as it.
+type (
+	// AdminWrites change accounts and invitations.
+	AdminWrites struct{ write }
+	// BulkRunWrites begin and cancel bulk runs.
+	BulkRunWrites struct{ write }
+	// ChannelWrites change the channels of notifications.
+	ChannelWrites struct{ write }
+	// DeliveryWrites redeliver and cancel single deliveries.
+	DeliveryWrites struct{ write }
+	// EventTypeWrites create event types.
+	EventTypeWrites struct{ write }
+	// MoveWrites are the steps of the move of a program to another installation.
+	MoveWrites struct{ write }
+	// PasskeyWrites change the passkeys of admins.
+	PasskeyWrites struct{ write }
+	// PortalWrites change the links and sessions of partners in the portal.
+	PortalWrites struct{ write }
+	// ProgramWrites change and erase programs.
+	ProgramWrites struct{ write }
+	// ReplayWrites begin and cancel replays.
+	ReplayWrites struct{ write }
+	// SessionWrites begin and end sessions of admins.
+	SessionWrites struct{ write }
+	// ShareWrites share deliveries with partners.
+	ShareWrites struct{ write }
+	// SubscriptionWrites change subscriptions and their secrets.
+	SubscriptionWrites struct{ write }
+	// TokenWrites create and revoke access tokens.
+	TokenWrites struct{ write }
+)
+
+// Admins returns the handle of writes to accounts and invitations.
+func (w Write) Admins() AdminWrites { return AdminWrites(w) }
+
+// BulkRuns returns the handle of writes to bulk runs.
+func (w Write) BulkRuns() BulkRunWrites { return BulkRunWrites(w) }
+
+// Channels returns the handle of writes to channels.
+func (w Write) Channels() ChannelWrites { return ChannelWrites(w) }
+
+// Deliveries returns the handle of writes to deliveries.
+func (w Write) Deliveries() DeliveryWrites { return DeliveryWrites(w) }
+
+// EventTypes returns the handle of writes to event types.
+func (w Write) EventTypes() EventTypeWrites { return EventTypeWrites(w) }
+
+// Moves returns the handle of writes to moves.
+func (w Write) Moves() MoveWrites { return MoveWrites(w) }
+
+// Passkeys returns the handle of writes to passkeys.
+func (w Write) Passkeys() PasskeyWrites { return PasskeyWrites(w) }
+
+// Portal returns the handle of writes to the portal.
+func (w Write) Portal() PortalWrites { return PortalWrites(w) }
+
+// Programs returns the handle of writes to programs.
+func (w Write) Programs() ProgramWrites { return ProgramWrites(w) }
+
+// Replays returns the handle of writes to replays.
+func (w Write) Replays() ReplayWrites { return ReplayWrites(w) }
+
+// Sessions returns the handle of writes to sessions.
+func (w Write) Sessions() SessionWrites { return SessionWrites(w) }
+
+// Shares returns the handle of writes to shared deliveries.
+func (w Write) Shares() ShareWrites { return ShareWrites(w) }
+
+// Subscriptions returns the handle of writes to subscriptions.
+func (w Write) Subscriptions() SubscriptionWrites { return SubscriptionWrites(w) }
+
+// Tokens returns the handle of writes to access tokens.
+func (w Write) Tokens() TokenWrites { return TokenWrites(w) }

@@ -38,7 +38,7 @@ func hideProgram(t *testing.T, state string) {
 			t.Errorf("%s has nothing of the program to hide", name)
 		}
 	}
-	totals, err := s.Totals(t.Context())
+	totals, err := s.Figures().Totals(t.Context())
 	must(t, err)
 	setState := func(state *programState) {
 		must(t, s.writer.do(func(t *tx) error { return s.setProgramState(t, gone.id, state) }))
@@ -54,7 +54,7 @@ func hideProgram(t *testing.T, state string) {
 			t.Errorf("%s does not show the other program", name)
 		}
 	}
-	half, err := s.Totals(t.Context())
+	half, err := s.Figures().Totals(t.Context())
 	must(t, err)
 	if half.Programs != totals.Programs-1 || 2*half.Subscriptions != totals.Subscriptions || 2*half.Events != totals.Events ||
 		2*half.Waiting != totals.Waiting || 2*half.InFlight != totals.InFlight {
@@ -120,7 +120,7 @@ func seen(t *testing.T, s *Store, p *filledProgram) map[string]int {
 	count("exported tokens", tokens, err)
 	ids, err := s.Programs().IDs(ctx, 100)
 	count("the switch of programs", ids, err)
-	bySubs, byPrograms, err := s.FindByText(ctx, p.id, 100)
+	bySubs, byPrograms, err := s.Search().Text(ctx, p.id, 100)
 	count("a search for programs", byPrograms, err)
 	count("a search for subscriptions", bySubs, err)
 
@@ -161,7 +161,7 @@ func TestAlertsOfHiddenPrograms(t *testing.T) {
 		subs = append(subs, sub)
 	}
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateChannel(webhook.AlertChannel{Kind: webhook.ChannelSlack, Name: "c", URL: "https://chat.example/x",
+		_, err := w.Channels().Create(webhook.AlertChannel{Kind: webhook.ChannelSlack, Name: "c", URL: "https://chat.example/x",
 			Alerts: webhook.AlertNames(), Active: true})
 		return err
 	}))
@@ -195,7 +195,7 @@ func TestProgramView(t *testing.T) {
 	names := map[string]string{"a": "Müller", "B": "muller_x", "c-100%": "", "d": "ZOO", "e": "zoo_2"}
 	for id, name := range names {
 		must(t, s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.PutProgram(id, &webhook.ProgramFields{Name: &name})
+			_, _, err := w.Programs().Put(id, &webhook.ProgramFields{Name: &name})
 			return err
 		}))
 	}

@@ -57,10 +57,10 @@ func newHold() *hold {
 	return h
 }
 
-// BeginHold pauses the deliveries of a restored database for d, 0 for no hold. It is called
+// Begin pauses the deliveries of a restored database for d, 0 for no hold. It is called
 // once after Open, before anything is delivered. The next start begins the hold again unless it
 // has ended.
-func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
+func (s Holds) Begin(ctx context.Context, d time.Duration) error {
 	var text []byte
 	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -79,7 +79,7 @@ func (s *Store) BeginHold(ctx context.Context, d time.Duration) error {
 	logged := []any{"from", mark.From, "state", webhook.FormatTime(mark.State), "deliveries", repeats.Deliveries, "events", repeats.Events}
 	if d <= 0 {
 		s.logger.Warn("database was restored; delivering everything not yet delivered in the restored state, possibly again", logged...)
-		if err := s.Write(ctx, Write.release); !Unavailable(err) {
+		if err := s.write(ctx, Write.release); !Unavailable(err) {
 			return err
 		}
 		return nil // the next start logs it again
@@ -105,8 +105,8 @@ func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	return r, nil
 }
 
-// Hold returns the current hold, and whether there is one.
-func (s *Store) Hold() (Hold, bool) { return s.hold.current() }
+// Current returns the current hold, and whether there is one.
+func (s Holds) Current() (Hold, bool) { return s.hold.current() }
 
 func (h *hold) current() (Hold, bool) {
 	h.mu.Lock()
@@ -120,7 +120,7 @@ func (h *hold) current() (Hold, bool) {
 }
 
 // Released returns a channel that is closed when there is no hold any more.
-func (s *Store) Released() <-chan struct{} {
+func (s Holds) Released() <-chan struct{} {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()
 	return s.hold.released
@@ -135,7 +135,7 @@ func (w Write) Release() error {
 }
 
 // release ends the hold, also for the next start. It succeeds if there is none.
-func (w Write) release() error {
+func (w write) release() error {
 	w.t.AfterCommit(w.s.hold.end)
 	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
 }
@@ -151,10 +151,10 @@ func (h *hold) end() {
 	}
 }
 
-// EndHold ends the hold when its time is up. It returns when there is no hold, or when ctx
+// End ends the hold when its time is up. It returns when there is no hold, or when ctx
 // ends.
-func (s *Store) EndHold(ctx context.Context) error {
-	h, held := s.Hold()
+func (s Holds) End(ctx context.Context) error {
+	h, held := s.Current()
 	if !held {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (s *Store) EndHold(ctx context.Context) error {
 		return nil
 	case <-timer.C:
 	}
-	err := s.Write(ctx, Write.release)
+	err := s.write(ctx, Write.release)
 	if err != nil {
 		s.logger.Error("failed to record the end of the restore hold", "error", err)
 		s.hold.end()

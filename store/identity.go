@@ -31,7 +31,7 @@ type Admission struct {
 // has no role or no valid address, if its address belongs to another admin, if the provider says
 // that it is unverified, or says neither and it belongs to an admin or an open invitation, or if
 // the last owner with a password would lose that role.
-func (w Write) AdmitIdentity(id webhook.Identity) (Admission, error) {
+func (w AdminWrites) AdmitIdentity(id webhook.Identity) (Admission, error) {
 	if v := webhook.CheckRole("role", id.Role); v != nil {
 		return Admission{}, webhook.Invalid(v...)
 	}
@@ -67,25 +67,25 @@ func (w Write) AdmitIdentity(id webhook.Identity) (Admission, error) {
 			return Admission{}, unverifiedEmail(id.Email, "an open invitation")
 		}
 	}
-	admin, err = w.insertAdmin(id.Email, id.Role, "", &id)
+	admin, err = w.insert(id.Email, id.Role, "", &id)
 	return Admission{Admin: admin, Created: true}, err
 }
 
 // adminByIdentity returns the admin with an identity. The error is a *webhook.Error if there is
 // none.
-func (w Write) adminByIdentity(id webhook.Identity) (webhook.Admin, webhook.PasswordHash, error) {
+func (w AdminWrites) adminByIdentity(id webhook.Identity) (webhook.Admin, webhook.PasswordHash, error) {
 	return w.adminWithPassword(selectAdminByIdentity, id.Issuer, id.Subject)
 }
 
 // adminWithPassword reads one admin and the hash of the password.
-func (w Write) adminWithPassword(query string, key ...any) (webhook.Admin, webhook.PasswordHash, error) {
+func (w AdminWrites) adminWithPassword(query string, key ...any) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(query, key, dest...) }, &hash)
 	return a, hash, notFound(err, "admin")
 }
 
 // linkIdentity gives an identity to the admin with its address.
-func (w Write) linkIdentity(a Admission, id webhook.Identity) (Admission, error) {
+func (w AdminWrites) linkIdentity(a Admission, id webhook.Identity) (Admission, error) {
 	switch {
 	case !id.EmailVerified:
 		return a, unverifiedEmail(id.Email, "an admin")
@@ -104,7 +104,7 @@ func (w Write) linkIdentity(a Admission, id webhook.Identity) (Admission, error)
 
 // renewIdentity updates the role and the address of an admin from the identity. The address
 // remains if the new one is unverified, invalid or taken.
-func (w Write) renewIdentity(a Admission, id webhook.Identity) (Admission, error) {
+func (w AdminWrites) renewIdentity(a Admission, id webhook.Identity) (Admission, error) {
 	if a.Admin.Role != id.Role {
 		before, err := w.SetRole(a.Admin.ID, id.Role)
 		if errors.As(err, new(*webhook.Error)) {
@@ -136,11 +136,11 @@ func (w Write) renewIdentity(a Admission, id webhook.Identity) (Admission, error
 // endOldAccess removes the password, the passkeys and the sessions of an admin whom the provider
 // gave a higher role. They can be those of another person who had the address before, and must not
 // get the new role. An owner has no higher role, so the password of an owner remains.
-func (w Write) endOldAccess(a *Admission) (err error) {
-	if a.Sessions, err = w.EndSessions(a.Admin.ID, ""); err != nil {
+func (w AdminWrites) endOldAccess(a *Admission) (err error) {
+	if a.Sessions, err = SessionWrites(w).EndAll(a.Admin.ID, ""); err != nil {
 		return err
 	}
-	if a.Passkeys, err = w.RemovePasskeys(a.Admin.ID); err != nil {
+	if a.Passkeys, err = PasskeyWrites(w).RemoveAll(a.Admin.ID); err != nil {
 		return err
 	}
 	a.HadPassword = a.Password != ""
@@ -160,13 +160,13 @@ func unverifiedEmail(email, of string) error {
 
 // RefuseIdentity ends the sessions and the invitations of the admin of an identity that has no role
 // any more. It returns the admin, and false if there is none.
-func (w Write) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, known bool, err error) {
+func (w AdminWrites) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, known bool, err error) {
 	a, _, err = w.adminByIdentity(id)
 	if errors.As(err, new(*webhook.Error)) {
 		return a, 0, false, nil
 	}
 	if err == nil {
-		ended, err = w.EndSessions(a.ID, "")
+		ended, err = SessionWrites(w).EndAll(a.ID, "")
 	}
 	if err == nil {
 		err = w.t.Exec("DELETE FROM invitations WHERE invited_by = ?", a.ID)
@@ -174,10 +174,10 @@ func (w Write) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, 
 	return a, ended, err == nil, err
 }
 
-// insertAdmin creates an admin with a password or an identity, and ends an invitation of the
+// insert creates an admin with a password or an identity, and ends an invitation of the
 // address. The error is a *webhook.Error if the address is taken or there are
 // [webhook.MaxAdmins].
-func (w Write) insertAdmin(email string, role webhook.Role, hash webhook.PasswordHash, id *webhook.Identity) (webhook.Admin, error) {
+func (w AdminWrites) insert(email string, role webhook.Role, hash webhook.PasswordHash, id *webhook.Identity) (webhook.Admin, error) {
 	var count int
 	if err := w.t.Scan(selectAdminsCount, nil, &count); err != nil {
 		return webhook.Admin{}, err

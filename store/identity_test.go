@@ -14,11 +14,11 @@ func TestAdmitIdentity(t *testing.T) {
 	hash := webhook.NoPassword()
 	var owner webhook.Admin
 	write := func(do func(Write) error) error { return s.Write(t.Context(), do) }
-	if err := write(func(w Write) (err error) { owner, err = w.CreateFirstAdmin("ana@example.com", hash); return err }); err != nil {
+	if err := write(func(w Write) (err error) { owner, err = w.Admins().CreateFirst("ana@example.com", hash); return err }); err != nil {
 		t.Fatal(err)
 	}
 	admit := func(id webhook.Identity) (a Admission, err error) {
-		err = write(func(w Write) (err error) { a, err = w.AdmitIdentity(id); return err })
+		err = write(func(w Write) (err error) { a, err = w.Admins().AdmitIdentity(id); return err })
 		return a, err
 	}
 	refused := func(id webhook.Identity, want string) {
@@ -40,11 +40,11 @@ func TestAdmitIdentity(t *testing.T) {
 	if err != nil || !last {
 		t.Errorf("got %v, %v", last, err)
 	}
-	err = write(func(w Write) error { _, err := w.SetRole(owner.ID, webhook.RoleViewer); return err })
+	err = write(func(w Write) error { _, err := w.Admins().SetRole(owner.ID, webhook.RoleViewer); return err })
 	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
 		t.Errorf("got %v", err)
 	}
-	err = write(func(w Write) error { _, err := w.RemoveAdmin(owner.Email); return err })
+	err = write(func(w Write) error { _, err := w.Admins().Remove(owner.Email); return err })
 	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
 		t.Errorf("got %v", err)
 	}
@@ -98,11 +98,11 @@ func checkRefusedIdentity(t *testing.T, s *Store, identity webhook.Identity, id,
 			id   string
 			hash webhook.PasswordHash
 		}{{id, ""}, {owner, hash}} {
-			if _, _, err := w.CreateSession(one.id, one.hash, "", "", ""); err != nil {
+			if _, _, err := w.Sessions().Create(one.id, one.hash, "", "", ""); err != nil {
 				return err
 			}
 		}
-		found, ended, known, err := w.RefuseIdentity(identity)
+		found, ended, known, err := w.Admins().RefuseIdentity(identity)
 		if err == nil && (!known || ended != 1 || found.ID != id) {
 			t.Errorf("got %+v, %d, %v", found, ended, known)
 		}
@@ -124,31 +124,31 @@ func TestRaisedIdentity(t *testing.T) {
 	hash := webhook.NoPassword()
 	const issuer = "https://a.example"
 	var roles = []webhook.Role{webhook.RoleOwner, webhook.RoleOperator, webhook.RoleViewer}
-	write(func(w Write) error { _, err := w.CreateFirstAdmin("first@example.com", hash); return err })
+	write(func(w Write) error { _, err := w.Admins().CreateFirst("first@example.com", hash); return err })
 	for i, before := range roles {
 		for j, after := range roles {
 			email := string(before) + "-" + string(after) + "@example.com"
 			var admin webhook.Admin
 			var secret string
 			write(func(w Write) (err error) {
-				if admin, err = w.CreateAdmin(email, before, hash); err != nil {
+				if admin, err = w.Admins().Create(email, before, hash); err != nil {
 					return err
 				}
-				if _, secret, err = w.CreateSession(admin.ID, hash, "", "", ""); err != nil {
+				if _, secret, err = w.Sessions().Create(admin.ID, hash, "", "", ""); err != nil {
 					return err
 				}
-				_, err = w.CreatePasskey(webhook.Passkey{AdminID: admin.ID, Name: "key", RPID: "service.example",
+				_, err = w.Passkeys().Create(webhook.Passkey{AdminID: admin.ID, Name: "key", RPID: "service.example",
 					Credential: []byte(email), PublicKey: []byte("key")})
 				return err
 			})
 			var got Admission
 			write(func(w Write) (err error) {
-				got, err = w.AdmitIdentity(webhook.Identity{Issuer: issuer, Subject: email, Email: email, EmailVerified: true, Role: after})
+				got, err = w.Admins().AdmitIdentity(webhook.Identity{Issuer: issuer, Subject: email, Email: email, EmailVerified: true, Role: after})
 				if err != nil {
 					return err
 				}
 				// The password may have changed since: a session needs the current one.
-				_, _, err = w.CreateSession(got.Admin.ID, got.Password, "", "", "")
+				_, _, err = w.Sessions().Create(got.Admin.ID, got.Password, "", "", "")
 				return err
 			})
 			raised := j < i
@@ -173,13 +173,13 @@ func TestRefutedAddress(t *testing.T) {
 	s := open(t)
 	var owner webhook.Admin
 	must(t, s.Write(t.Context(), func(w Write) (err error) {
-		owner, err = w.CreateFirstAdmin("ana@example.com", webhook.NoPassword())
+		owner, err = w.Admins().CreateFirst("ana@example.com", webhook.NoPassword())
 		return err
 	}))
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", EmailRefuted: true, Role: webhook.RoleOwner}
 	for _, email := range []string{owner.Email, "new@example.com"} {
 		id.Email = email
-		err := s.Write(t.Context(), func(w Write) error { _, err := w.AdmitIdentity(id); return err })
+		err := s.Write(t.Context(), func(w Write) error { _, err := w.Admins().AdmitIdentity(id); return err })
 		if !errors.As(err, new(*webhook.Error)) || !strings.Contains(err.Error(), "has not verified the address "+email+".") {
 			t.Errorf("%s: got %v", email, err)
 		}
@@ -192,7 +192,7 @@ func TestRefutedAddress(t *testing.T) {
 	for _, email := range []string{"cy@example.com", "dee@example.com"} {
 		var got Admission
 		id.Email = email
-		must(t, s.Write(t.Context(), func(w Write) (err error) { got, err = w.AdmitIdentity(id); return err }))
+		must(t, s.Write(t.Context(), func(w Write) (err error) { got, err = w.Admins().AdmitIdentity(id); return err }))
 		if got.Admin.Email != "cy@example.com" {
 			t.Errorf("got %+v", got)
 		}
@@ -206,20 +206,20 @@ func TestRefusedIdentityEndsInvitations(t *testing.T) {
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleOwner}
 	var owner webhook.Admin
 	must(t, s.Write(t.Context(), func(w Write) (err error) {
-		if owner, err = w.CreateFirstAdmin("ana@example.com", webhook.NoPassword()); err != nil {
+		if owner, err = w.Admins().CreateFirst("ana@example.com", webhook.NoPassword()); err != nil {
 			return err
 		}
-		got, err := w.AdmitIdentity(id)
+		got, err := w.Admins().AdmitIdentity(id)
 		if err != nil {
 			return err
 		}
-		if _, _, err = w.CreateInvitation(got.Admin.ID, "by-cy@example.com", webhook.RoleOwner); err != nil {
+		if _, _, err = w.Admins().CreateInvitation(got.Admin.ID, "by-cy@example.com", webhook.RoleOwner); err != nil {
 			return err
 		}
-		_, _, err = w.CreateInvitation(owner.ID, "by-ana@example.com", webhook.RoleOwner)
+		_, _, err = w.Admins().CreateInvitation(owner.ID, "by-ana@example.com", webhook.RoleOwner)
 		return err
 	}))
-	must(t, s.Write(t.Context(), func(w Write) error { _, _, _, err := w.RefuseIdentity(id); return err }))
+	must(t, s.Write(t.Context(), func(w Write) error { _, _, _, err := w.Admins().RefuseIdentity(id); return err }))
 	all, err := s.Admins().Invitations(t.Context())
 	if err != nil || len(all) != 1 || all[0].Email != "by-ana@example.com" {
 		t.Errorf("got %+v, %v", all, err)

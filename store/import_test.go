@@ -120,7 +120,7 @@ func (p *filledProgram) describeSubscription(t *testing.T, s *Store, d described
 	must(t, err)
 	d.put("lost "+id, lost)
 	now := s.clock.now()
-	stats, err := s.Stats(t.Context(), p.id, id, StatMinute, now.Add(-time.Hour), now.Add(time.Minute))
+	stats, err := s.Figures().Stats(t.Context(), p.id, id, StatMinute, now.Add(-time.Hour), now.Add(time.Minute))
 	must(t, err)
 	d.put("stats "+id, stats)
 }

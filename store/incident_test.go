@@ -287,7 +287,7 @@ func TestTimelineOfResending(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			r, err := sw.CreateReplay(plan)
+			r, err := sw.Replays().Create(plan)
 			if err != nil {
 				return err
 			}

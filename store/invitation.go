@@ -26,13 +26,13 @@ const (
 // bytes in base64url. It replaces an open invitation of the same address. The error is a
 // *webhook.Error if the address or the role is invalid, an admin has the address, or there are
 // [webhook.MaxInvitations].
-func (w Write) CreateInvitation(ownerID, email string, role webhook.Role) (webhook.Invitation, string, error) {
+func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) (webhook.Invitation, string, error) {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	in := webhook.Invitation{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, ExpiresAt: now.Add(webhook.InvitationLife)}
 	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
 		return in, "", err
 	}
-	if _, err := w.Admin(email); err == nil {
+	if _, err := w.Get(email); err == nil {
 		return in, "", webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidDuplicate, Parameter: "email", Detail: "is the address of an admin already"})
 	} else if !errors.As(err, new(*webhook.Error)) {
@@ -80,7 +80,7 @@ func (s Admins) Invitation(ctx context.Context, code string) (webhook.Invitation
 
 // AcceptInvitation creates the admin of an open invitation, which ends. The error is a
 // *webhook.Error if no invitation with the code is open.
-func (w Write) AcceptInvitation(code string, password webhook.PasswordHash) (webhook.Admin, webhook.Invitation, error) {
+func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash) (webhook.Admin, webhook.Invitation, error) {
 	hash := sha256.Sum256([]byte(code))
 	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitation, []any{hash[:]}, dest...) })
 	if err != nil {
@@ -89,13 +89,13 @@ func (w Write) AcceptInvitation(code string, password webhook.PasswordHash) (web
 	if !w.s.clock.now().Before(in.ExpiresAt) {
 		return webhook.Admin{}, in, webhook.NotFound("invitation")
 	}
-	a, err := w.CreateAdmin(in.Email, in.Role, password) // which removes the invitation
+	a, err := w.Create(in.Email, in.Role, password) // which removes the invitation
 	return a, in, err
 }
 
 // RevokeInvitation ends an invitation. The error is a *webhook.Error if there is none with this
 // id.
-func (w Write) RevokeInvitation(id string) (webhook.Invitation, error) {
+func (w AdminWrites) RevokeInvitation(id string) (webhook.Invitation, error) {
 	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitationByID, []any{id}, dest...) })
 	if err != nil {
 		return in, notFound(err, "invitation")

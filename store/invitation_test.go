@@ -13,7 +13,7 @@ import (
 func setRole(t *testing.T, s *Store, id string, role webhook.Role) error {
 	t.Helper()
 	return s.Write(t.Context(), func(w Write) error {
-		_, err := w.SetRole(id, role)
+		_, err := w.Admins().SetRole(id, role)
 		return err
 	})
 }
@@ -22,11 +22,11 @@ func setRole(t *testing.T, s *Store, id string, role webhook.Role) error {
 func TestRoles(t *testing.T) {
 	s := open(t)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateAdmin("bo@example.com", webhook.RoleViewer, hashOf("abc"))
+		_, err := w.Admins().Create("bo@example.com", webhook.RoleViewer, hashOf("abc"))
 		return err
 	}), webhook.CodeConflict)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.CreateAdmin("bo@example.com", "root", hashOf("abc"))
+		_, err := w.Admins().Create("bo@example.com", "root", hashOf("abc"))
 		return err
 	}), webhook.CodeInvalid)
 	ana := createAdmin(t, s, "ana@example.com")
@@ -51,11 +51,11 @@ func TestRoles(t *testing.T) {
 	}
 	wantMistake(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.RemoveAdmin(bo.Email)
+		_, err := w.Admins().Remove(bo.Email)
 		return err
 	}), webhook.CodeConflict)
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.RemoveAdmin(ana.Email)
+		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
 }
@@ -68,7 +68,7 @@ type invitations struct {
 
 func (c invitations) invite(owner webhook.Admin, email string, role webhook.Role) (in webhook.Invitation, code string, err error) {
 	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
-		in, code, err = w.CreateInvitation(owner.ID, email, role)
+		in, code, err = w.Admins().CreateInvitation(owner.ID, email, role)
 		return err
 	})
 	return in, code, err
@@ -83,7 +83,7 @@ func (c invitations) isOpen(code string) bool {
 
 func (c invitations) accept(code string) (a webhook.Admin, err error) {
 	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
-		a, _, err = w.AcceptInvitation(code, hashOf("abc"))
+		a, _, err = w.Admins().AcceptInvitation(code, hashOf("abc"))
 		return err
 	})
 	return a, err
@@ -126,7 +126,7 @@ func TestInvitations(t *testing.T) {
 	_, err = c.accept(code)
 	wantMistake(t, err, webhook.CodeNotFound)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.RevokeInvitation(in.ID)
+		_, err := w.Admins().RevokeInvitation(in.ID)
 		return err
 	}), webhook.CodeNotFound)
 }
@@ -151,20 +151,20 @@ func TestInvitationEnds(t *testing.T) {
 		}
 	}
 	ends("revoked", ana, func(in webhook.Invitation, w Write) error {
-		_, err := w.RevokeInvitation(in.ID)
+		_, err := w.Admins().RevokeInvitation(in.ID)
 		return err
 	})
 	ends("the owner is one no more", bo, func(_ webhook.Invitation, w Write) error {
-		_, err := w.SetRole(bo.ID, webhook.RoleViewer)
+		_, err := w.Admins().SetRole(bo.ID, webhook.RoleViewer)
 		return err
 	})
 	must(t, setRole(t, s, bo.ID, webhook.RoleOwner))
 	ends("the owner is removed", bo, func(_ webhook.Invitation, w Write) error {
-		_, err := w.RemoveAdmin(bo.Email)
+		_, err := w.Admins().Remove(bo.Email)
 		return err
 	})
 	ends("an admin with the address", ana, func(in webhook.Invitation, w Write) error {
-		_, err := w.CreateAdmin(in.Email, webhook.RoleViewer, hashOf("abc"))
+		_, err := w.Admins().Create(in.Email, webhook.RoleViewer, hashOf("abc"))
 		return err
 	})
 }

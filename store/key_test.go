@@ -179,7 +179,7 @@ func TestRotateKey(t *testing.T) {
 	createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
 	must(t, s.write(t.Context(), func(w Write) error { return w.t.ensureProgram("moving-program", time.Now()) }))
 	to := MoveTarget{URL: "https://other.example.com", Token: "token of the target"}
-	must(t, s.Write(t.Context(), func(w Write) error { return w.BeginMove("moving-program", webhook.NewID(), &to) }))
+	must(t, s.Write(t.Context(), func(w Write) error { return w.Moves().Begin("moving-program", webhook.NewID(), &to) }))
 	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
 		t.Fatal(err)
 	}

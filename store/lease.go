@@ -13,10 +13,10 @@ import (
 // leaseSetting is the setting with the lease generation under which the data was last written.
 const leaseSetting = "lease"
 
-// LeaseGeneration returns the lease generation under which the data was last written, 0 for
+// Generation returns the lease generation under which the data was last written, 0 for
 // none, for [replica.Lease.Acquire]. Data that was just restored is the newest and returns
 // [math.MaxInt64].
-func (s *Store) LeaseGeneration(ctx context.Context) (generation int64, err error) {
+func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
 		err := t.Scan("SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
@@ -48,7 +48,7 @@ type Lease struct {
 // Fence makes the store depend on a lease of the given generation: while the lease is not
 // valid, every write fails, so nothing is accepted and no attempt is counted. It is called
 // once, before anything is accepted or sent.
-func (s *Store) Fence(generation int64, l Lease) error { return s.fence(generation, l) }
+func (s Replica) Fence(generation int64, l Lease) error { return s.fence(generation, l) }
 
 func (s *core) fence(generation int64, l Lease) error {
 	err := s.writer.do(func(t *tx) error {

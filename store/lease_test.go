@@ -15,7 +15,7 @@ func TestFence(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileReplica(t, dir, t.TempDir())
 	s := openReplicated(t, dir, cfg)
-	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 0 {
+	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 0 {
 		t.Errorf("generation of new data: got %d, %v", known, err)
 	}
 	if !s.Queues().MaySend() {
@@ -23,10 +23,10 @@ func TestFence(t *testing.T) {
 	}
 	var valid atomic.Bool
 	valid.Store(true)
-	if err := s.Fence(1, Lease{Valid: valid.Load, Context: t.Context}); err != nil {
+	if err := s.Replica().Fence(1, Lease{Valid: valid.Load, Context: t.Context}); err != nil {
 		t.Fatal(err)
 	}
-	if known, err := s.LeaseGeneration(t.Context()); err != nil || known != 1 {
+	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 1 {
 		t.Errorf("generation: got %d, %v, want 1", known, err)
 	}
 	publish := func() error {
@@ -40,13 +40,13 @@ func TestFence(t *testing.T) {
 		t.Errorf("with the lease: %v", err)
 	}
 	s.await("up to date", upToDate)
-	if err := s.Acknowledge(t.Context()); err != nil || !s.Acknowledged(s.LastCommit()) {
+	if err := s.Replica().Acknowledge(t.Context()); err != nil || !s.Replica().Acknowledged(s.LastCommit()) {
 		t.Errorf("acknowledge with the lease: %v", err)
 	}
 	valid.Store(false)
 	// An earlier commit must no longer be acknowledged.
-	wantCode(t, s.Acknowledge(t.Context()), webhook.CodeUnavailable)
-	if s.Acknowledged(s.LastCommit()) {
+	wantCode(t, s.Replica().Acknowledge(t.Context()), webhook.CodeUnavailable)
+	if s.Replica().Acknowledged(s.LastCommit()) {
 		t.Error("a commit is acknowledged without the lease")
 	}
 	if err := publish(); !errors.Is(err, ErrUnavailable) || s.Queues().MaySend() {

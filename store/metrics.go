@@ -21,7 +21,7 @@ const (
 	scrapeCount = 10_000
 )
 
-// Names of the metrics that [Store.System] also returns.
+// Names of the metrics that [Figures.System] also returns.
 const (
 	commitDuration = "service_commit_duration_seconds"
 	commitWrites   = "service_commit_writes"
@@ -258,7 +258,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, name := range webhook.AlertNames() {
 		send(alertsDesc, prometheus.CounterValue, float64(s.Alerts().Count(name)), nil, string(name))
 	}
-	swept := s.Swept()
+	swept := s.Figures().Swept()
 	send(removedDesc, prometheus.CounterValue, float64(swept.Events), nil, "event")
 	send(removedDesc, prometheus.CounterValue, float64(swept.Deliveries), nil, "delivery")
 	send(lostDesc, prometheus.CounterValue, float64(swept.Lost), nil)
@@ -273,7 +273,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		}
 		send(d, prometheus.GaugeValue, float64(size), err)
 	}
-	f, err := s.Forecast(ctx)
+	f, err := s.Figures().Forecast(ctx)
 	if f.Full {
 		f.FullAt = s.clock.now()
 	}
@@ -281,13 +281,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(forecastDesc, prometheus.GaugeValue, float64(f.Size), err)
 	send(fullDesc, prometheus.GaugeValue, unixSeconds(f.FullAt), err)
 	send(dayDesc, prometheus.GaugeValue, float64(f.DayBytes), err)
-	disk, err := s.Disk()
+	disk, err := s.Figures().Disk()
 	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
 	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.MinFree), err)
 	send(diskLowDesc, prometheus.GaugeValue, boolValue(disk.Low), err)
 
-	status := s.Replica()
+	status := s.Replica().Status()
 	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
 		send(replicaDesc, prometheus.GaugeValue, boolValue(status.State == state), nil, string(state))
 	}

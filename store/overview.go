@@ -46,7 +46,7 @@ var (
 
 // Totals counts the records. It reads the counts one after another, so they may be of slightly
 // different moments.
-func (s *Store) Totals(ctx context.Context) (t Totals, err error) {
+func (s Figures) Totals(ctx context.Context) (t Totals, err error) {
 	limit := []any{CountLimit, s.programStates.hidden()}
 	if err = s.db.Scan(ctx, selectProgramTotals, limit, &t.Programs, &t.Events); err != nil {
 		return t, err

@@ -57,7 +57,7 @@ func TestTotals(t *testing.T) {
 	s, publish := overviewStore(t)
 	totals := func() Totals {
 		t.Helper()
-		got, err := s.Totals(t.Context())
+		got, err := s.Figures().Totals(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestTotalsStopCounting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Totals(t.Context())
+	got, err := s.Figures().Totals(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,10 +51,10 @@ func (s Admins) HavePasskey(ctx context.Context) (bool, error) {
 	return any, err
 }
 
-// CreatePasskey stores a passkey of an admin and sets its ID and CreatedAt. The error is a
+// Create stores a passkey of an admin and sets its ID and CreatedAt. The error is a
 // *webhook.Error if the name is invalid, the admin has too many or was removed, or the
 // credential is stored already.
-func (w Write) CreatePasskey(p webhook.Passkey) (webhook.Passkey, error) {
+func (w PasskeyWrites) Create(p webhook.Passkey) (webhook.Passkey, error) {
 	p.Name = strings.TrimSpace(p.Name)
 	if err := webhook.Invalid(webhook.CheckPasskeyName("name", p.Name)...); err != nil {
 		return p, err
@@ -84,9 +84,9 @@ func (w Write) CreatePasskey(p webhook.Passkey) (webhook.Passkey, error) {
 	return p, err
 }
 
-// UsePasskey records that a passkey signed, with its sign count. The error is a
+// Use records that a passkey signed, with its sign count. The error is a
 // *webhook.Error if the passkey was removed, or ErrSignCount if the count does not grow.
-func (w Write) UsePasskey(id string, count uint32) error {
+func (w PasskeyWrites) Use(id string, count uint32) error {
 	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
 	if err != nil {
 		return notFound(err, "passkey")
@@ -97,9 +97,9 @@ func (w Write) UsePasskey(id string, count uint32) error {
 	return w.t.Exec("UPDATE passkeys SET sign_count = ?, used_at = ? WHERE id = ?", int64(count), w.s.clock.now().UnixMilli(), id)
 }
 
-// RemovePasskey removes a passkey of an admin and returns it. The error is a *webhook.Error if
+// Remove removes a passkey of an admin and returns it. The error is a *webhook.Error if
 // the admin has none with this id.
-func (w Write) RemovePasskey(adminID, id string) (webhook.Passkey, error) {
+func (w PasskeyWrites) Remove(adminID, id string) (webhook.Passkey, error) {
 	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
 	if err == nil && p.AdminID != adminID {
 		err = sql.ErrNoRows
@@ -110,14 +110,14 @@ func (w Write) RemovePasskey(adminID, id string) (webhook.Passkey, error) {
 	return p, w.t.Exec("DELETE FROM passkeys WHERE id = ?", id)
 }
 
-// RemovePasskeys removes all passkeys of an admin and returns their number.
-func (w Write) RemovePasskeys(adminID string) (int, error) {
+// RemoveAll removes all passkeys of an admin and returns their number.
+func (w PasskeyWrites) RemoveAll(adminID string) (int, error) {
 	n, err := w.t.Affected(deletePasskeys, adminID)
 	return int(n), err
 }
 
-// CountPasskeys returns how many passkeys an admin has, as of this write.
-func (w Write) CountPasskeys(adminID string) (n int, err error) {
+// Count returns how many passkeys an admin has, as of this write.
+func (w PasskeyWrites) Count(adminID string) (n int, err error) {
 	err = w.t.Scan(countPasskeys, []any{adminID}, &n)
 	return n, err
 }

@@ -19,7 +19,7 @@ func passkeyOf(admin webhook.Admin, credential string) webhook.Passkey {
 func createPasskey(t *testing.T, s *Store, p webhook.Passkey) (webhook.Passkey, error) {
 	t.Helper()
 	err := s.Write(t.Context(), func(w Write) (err error) {
-		p, err = w.CreatePasskey(p)
+		p, err = w.Passkeys().Create(p)
 		return err
 	})
 	return p, err
@@ -59,11 +59,11 @@ func TestPasskeys(t *testing.T) {
 	wantMistake(t, err, webhook.CodeNotFound)
 
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.RemovePasskey(bo.ID, first.ID)
+		_, err := w.Passkeys().Remove(bo.ID, first.ID)
 		return err
 	}), webhook.CodeNotFound)
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.RemovePasskey(ana.ID, first.ID)
+		_, err := w.Passkeys().Remove(ana.ID, first.ID)
 		return err
 	})
 	if all, err := s.Admins().Passkeys(t.Context(), ana.ID); err != nil || len(all) != webhook.MaxPasskeys-1 {
@@ -72,9 +72,9 @@ func TestPasskeys(t *testing.T) {
 	_, err = createPasskey(t, s, passkeyOf(bo, "of bo"))
 	must(t, err)
 	mustWrite(t, s, func(w Write) error {
-		removed, err := w.RemovePasskeys(bo.ID)
-		left, err2 := w.CountPasskeys(bo.ID)
-		others, err3 := w.CountPasskeys(ana.ID)
+		removed, err := w.Passkeys().RemoveAll(bo.ID)
+		left, err2 := w.Passkeys().Count(bo.ID)
+		others, err3 := w.Passkeys().Count(ana.ID)
 		if removed != 1 || left != 0 || others != webhook.MaxPasskeys-1 {
 			t.Errorf("removed %d, left %d, of the other %d", removed, left, others)
 		}
@@ -82,7 +82,7 @@ func TestPasskeys(t *testing.T) {
 	})
 	// They end with their admin.
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.RemoveAdmin(ana.Email)
+		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
 	if any, err := s.Admins().HavePasskey(t.Context()); any || err != nil {
@@ -99,7 +99,7 @@ func TestSignCount(t *testing.T) {
 		count uint32
 		good  bool
 	}{{0, true}, {0, true}, {5, true}, {5, false}, {4, false}, {0, false}, {6, true}, {1<<32 - 1, true}, {0, false}} {
-		err := s.Write(t.Context(), func(w Write) error { return w.UsePasskey(p.ID, tt.count) })
+		err := s.Write(t.Context(), func(w Write) error { return w.Passkeys().Use(p.ID, tt.count) })
 		if tt.good != (err == nil) || !tt.good && !errors.Is(err, ErrSignCount) {
 			t.Errorf("step %d, count %d: got %v", i, tt.count, err)
 		}
@@ -108,5 +108,5 @@ func TestSignCount(t *testing.T) {
 	if err != nil || found.UsedAt.IsZero() || found.SignCount != 1<<32-1 {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.UsePasskey(webhook.NewID(), 1) }), webhook.CodeNotFound)
+	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
 }

@@ -42,10 +42,10 @@ func newCode() (code string, hash [sha256.Size]byte) {
 	return code, sha256.Sum256([]byte(code))
 }
 
-// CreatePortalLink creates a link to the portal of a program, and returns the code in it. At
+// CreateLink creates a link to the portal of a program, and returns the code in it. At
 // [webhook.MaxPortalLinks] it ends the oldest link of the program. The error is a *webhook.Error
 // if n is invalid, or the program does not exist or cannot be used.
-func (w Write) CreatePortalLink(n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
+func (w PortalWrites) CreateLink(n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := webhook.Invalid(n.Check(now)...); err != nil {
 		return l, "", err
@@ -56,7 +56,7 @@ func (w Write) CreatePortalLink(n webhook.NewPortalLink) (l webhook.PortalLink, 
 	if err := w.s.programStates.usable(n.ProgramID); err != nil {
 		return l, "", err
 	}
-	if _, err := w.Program(n.ProgramID); err != nil {
+	if _, err := ProgramWrites(w).Get(n.ProgramID); err != nil {
 		return l, "", err
 	}
 	l = webhook.PortalLink{ID: webhook.NewID(), ProgramID: n.ProgramID, Role: n.Role, CreatedAt: now,
@@ -89,11 +89,11 @@ func (s *core) opens(l *webhook.PortalLink) bool {
 	return s.clock.now().Before(l.ExpiresAt) && s.programStates.usable(l.ProgramID) == nil
 }
 
-// BeginPortalSession uses a link, which ends with that, and returns a session with its secret, of
+// BeginSession uses a link, which ends with that, and returns a session with its secret, of
 // which only the SHA-256 is stored. replaced is the secret of the browser's previous session,
 // which ends; "" for none. The secret of a session in an iframe begins with
 // [webhook.FramedSession]. The error is a *webhook.Error if no link with the code is open.
-func (w Write) BeginPortalSession(code, address, agent, replaced string, framed bool) (p webhook.PortalSession, secret string, err error) {
+func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed bool) (p webhook.PortalSession, secret string, err error) {
 	hash := sha256.Sum256([]byte(code))
 	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })
 	if err != nil {
@@ -113,7 +113,7 @@ func (w Write) BeginPortalSession(code, address, agent, replaced string, framed 
 	}
 	err = w.t.Exec("DELETE FROM portal_links WHERE hash = ?", hash[:])
 	if err == nil && replaced != "" {
-		_, _, err = w.EndPortalSession(replaced)
+		_, _, err = w.EndSession(replaced)
 	}
 	if err == nil {
 		err = w.t.Exec(deleteExpiredPortalSessions, now.UnixMilli())
@@ -140,8 +140,8 @@ func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSessi
 	return p, err == nil && s.clock.now().Before(p.ExpiresAt) && s.programStates.usable(p.ProgramID) == nil, err
 }
 
-// PortalSession is [Portal.Session] as of this write.
-func (w Write) PortalSession(secret string) (webhook.PortalSession, bool, error) {
+// Session is [Portal.Session] as of this write.
+func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -171,8 +171,8 @@ func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webh
 	return sessions, links, err
 }
 
-// EndPortalSession ends the session with a secret, and reports whether there was one.
-func (w Write) EndPortalSession(secret string) (webhook.PortalSession, bool, error) {
+// EndSession ends the session with a secret, and reports whether there was one.
+func (w PortalWrites) EndSession(secret string) (webhook.PortalSession, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -184,9 +184,9 @@ func (w Write) EndPortalSession(secret string) (webhook.PortalSession, bool, err
 	return p, err == nil, err
 }
 
-// EndPortalAccess ends all sessions in the portal of a program and all its links, and returns how
+// EndAccess ends all sessions in the portal of a program and all its links, and returns how
 // many there were.
-func (w Write) EndPortalAccess(programID string) (sessions, links int64, err error) {
+func (w PortalWrites) EndAccess(programID string) (sessions, links int64, err error) {
 	if sessions, err = w.t.Affected(deletePortalSessions, programID); err != nil {
 		return 0, 0, err
 	}

@@ -15,7 +15,7 @@ import (
 func portalLink(t *testing.T, s *Store, n webhook.NewPortalLink) (l webhook.PortalLink, code string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) (err error) {
-		l, code, err = w.CreatePortalLink(n)
+		l, code, err = w.Portal().CreateLink(n)
 		return err
 	})
 	return l, code
@@ -25,7 +25,7 @@ func portalLink(t *testing.T, s *Store, n webhook.NewPortalLink) (l webhook.Port
 func portalSession(t *testing.T, s *Store, code, replaced string) (p webhook.PortalSession, secret string, err error) {
 	t.Helper()
 	err = s.Write(t.Context(), func(w Write) (err error) {
-		p, secret, err = w.BeginPortalSession(code, "203.0.113.9", "agent", replaced, false)
+		p, secret, err = w.Portal().BeginSession(code, "203.0.113.9", "agent", replaced, false)
 		return err
 	})
 	return p, secret, err
@@ -117,7 +117,7 @@ func portalEnds(t *testing.T, s *Store, began time.Time, secret string) {
 func ensure(t *testing.T, s *Store, programID string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) error {
-		_, _, err := w.PutProgram(programID, &webhook.ProgramFields{})
+		_, _, err := w.Programs().Put(programID, &webhook.ProgramFields{})
 		return err
 	})
 }
@@ -163,7 +163,7 @@ func TestPortalLinkRefused(t *testing.T) {
 		{webhook.NewPortalLink{ProgramID: "none", Role: "read"}, webhook.CodeNotFound},
 	} {
 		wantMistake(t, s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.CreatePortalLink(tt.n)
+			_, _, err := w.Portal().CreateLink(tt.n)
 			return err
 		}), tt.want)
 	}
@@ -192,7 +192,7 @@ func TestPortalAccess(t *testing.T) {
 		t.Errorf("got %d sessions, %d links, %v", len(sessions), links, err)
 	}
 	mustWrite(t, s, func(w Write) error {
-		sessions, links, err := w.EndPortalAccess("acme")
+		sessions, links, err := w.Portal().EndAccess("acme")
 		if sessions != 1 || links != 1 {
 			t.Errorf("ended %d sessions, %d links", sessions, links)
 		}
@@ -210,14 +210,14 @@ func TestPortalAccess(t *testing.T) {
 	_, _, err = portalSession(t, s, left, "")
 	wantMistake(t, err, webhook.CodeNotFound)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead})
+		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead})
 		return err
 	}), webhook.CodeConflict)
 
 	var oldest string
 	mustWrite(t, s, func(w Write) error {
 		for i := range webhook.MaxPortalLinks + 1 {
-			_, code, err := w.CreatePortalLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
+			_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
 			if err != nil {
 				return err
 			}

@@ -73,20 +73,20 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	return &found, nil
 }
 
-// Program returns a program as of this write.
-func (w Write) Program(id string) (webhook.Program, error) {
+// Get returns a program as of this write.
+func (w ProgramWrites) Get(id string) (webhook.Program, error) {
 	p, err := scanProgram(func(dest ...any) error { return w.t.Scan(selectProgram, []any{id}, dest...) })
 	return p, noProgram(err, id)
 }
 
-// PutProgram sets fields of a program, and creates it if it is new. before is nil in that case.
+// Put sets fields of a program, and creates it if it is new. before is nil in that case.
 // A change takes effect with the commit.
-func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
+func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
 	if err := w.s.programStates.usable(id); err != nil {
 		return p, nil, err
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	p, err = w.Program(id)
+	p, err = w.Get(id)
 	var e *webhook.Error
 	switch {
 	case err == nil:
@@ -112,7 +112,7 @@ func (w Write) PutProgram(id string, f *webhook.ProgramFields) (p webhook.Progra
 }
 
 // programChanged drops a program from the cache, and notifies watchers, after the commit.
-func (w Write) programChanged(id string) {
+func (w write) programChanged(id string) {
 	w.t.AfterCommit(func() {
 		w.s.programs.forget(id)
 		w.s.watchers.programChanged(id)
@@ -211,7 +211,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 	for _, id := range ids {
 		all[id] = new(webhook.ProgramStatistics)
 	}
-	// Memory first, see [Store.Stats].
+	// Memory first, see [Figures.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
 		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.span == StatHour && key.at >= from.UnixMilli() {
 			p.Attempts.Success += stat.Success

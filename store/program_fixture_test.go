@@ -67,12 +67,12 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 func (p *filledProgram) portal(t *testing.T, s *Store) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, code, err := w.CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead})
+		_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead})
 		if err == nil {
-			_, _, err = w.CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite})
+			_, _, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite})
 		}
 		if err == nil {
-			_, _, err = w.BeginPortalSession(code, "203.0.113.9", "Browser of "+p.id, "", false)
+			_, _, err = w.Portal().BeginSession(code, "203.0.113.9", "Browser of "+p.id, "", false)
 		}
 		return err
 	}))
@@ -85,7 +85,7 @@ func (p *filledProgram) share(t *testing.T, s *Store) {
 	all, _, err := s.Deliveries().PageProgram(t.Context(), p.id, &q)
 	must(t, err)
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Share(p.id, all[0].ID)
+		_, _, err := w.Shares().Create(p.id, all[0].ID)
 		return err
 	}))
 }
@@ -160,7 +160,7 @@ func (p *filledProgram) rest(t *testing.T, s *Store) {
 func newRun(t *testing.T, s *Store, programID, raw string) (run webhook.BulkRun, err error) {
 	t.Helper()
 	err = s.Write(t.Context(), func(w Write) (err error) {
-		run, err = w.CreateBulkRun(&NewBulkRun{ID: webhook.NewID(), ProgramID: programID, Action: webhook.BulkRedeliver,
+		run, err = w.BulkRuns().Create(&NewBulkRun{ID: webhook.NewID(), ProgramID: programID, Action: webhook.BulkRedeliver,
 			Query: query(t, webhook.AllDeliveryList, raw+"&filter[status]=failed"), Audit: anAdmin()})
 		return err
 	})

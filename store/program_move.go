@@ -39,7 +39,7 @@ func (s Programs) Move(programID string) *webhook.ProgramMove {
 
 func moveTokenPlace(programID string) string { return "move token of " + programID }
 
-// CheckMovable returns the error of [Write.BeginMove], before anything is copied.
+// CheckMovable returns the error of [MoveWrites.Begin], before anything is copied.
 func (s Programs) CheckMovable(ctx context.Context, programID string) error {
 	return s.checkMovable(programID, func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
 }
@@ -63,10 +63,10 @@ func (s *core) checkMovable(programID string, scan func(query string, args []any
 	return nil
 }
 
-// BeginMove freezes a program: after the commit its requests are refused and no attempt of it
+// Begin freezes a program: after the commit its requests are refused and no attempt of it
 // starts. The error is a *webhook.Error if the program does not exist, cannot be used, or has a
 // bulk run in progress.
-func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
+func (w MoveWrites) Begin(programID, moveID string, to *MoveTarget) error {
 	s, t := w.s, w.t
 	if err := s.checkMovable(programID, t.Scan); err != nil {
 		return err
@@ -82,8 +82,8 @@ func (w Write) BeginMove(programID, moveID string, to *MoveTarget) error {
 	return errors.Join(s.setProgramState(t, programID, state), t.notifyQueues(programID))
 }
 
-// AbortMove ends a move that the source has not completed: the program is active again.
-func (w Write) AbortMove(programID, moveID string) error {
+// Abort ends a move that the source has not completed: the program is active again.
+func (w MoveWrites) Abort(programID, moveID string) error {
 	if _, err := w.outgoing(programID, moveID, stateMoving); err != nil {
 		return err
 	}
@@ -93,9 +93,9 @@ func (w Write) AbortMove(programID, moveID string) error {
 		w.s.setProgramState(w.t, programID, nil), w.t.notifyQueues(programID))
 }
 
-// RenewMove replaces the token and the certificates of the target of a move. It returns false if
+// Renew replaces the token and the certificates of the target of a move. It returns false if
 // the move has ended or not begun. The URL does not change.
-func (w Write) RenewMove(programID, moveID string, to *MoveTarget) (renewed bool, err error) {
+func (w MoveWrites) Renew(programID, moveID string, to *MoveTarget) (renewed bool, err error) {
 	s, state := w.s, w.s.programStates.get(programID)
 	if state == nil || state.out == nil || state.out.id != moveID || state.name != stateMoving && state.name != stateMoved ||
 		!state.out.activated.IsZero() {
@@ -107,7 +107,7 @@ func (w Write) RenewMove(programID, moveID string, to *MoveTarget) (renewed bool
 		s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), programID), s.setProgramState(w.t, programID, &next))
 }
 
-// AbortedMove returns the id of the last move that [Write.AbortMove] ended, "" if the program has
+// AbortedMove returns the id of the last move that [MoveWrites.Abort] ended, "" if the program has
 // moved since or never.
 func (s Programs) AbortedMove(ctx context.Context, programID string) (id string, err error) {
 	const query = "SELECT id FROM program_moves m WHERE program_id = ? AND direction = 'out' " +
@@ -115,9 +115,9 @@ func (s Programs) AbortedMove(ctx context.Context, programID string) (id string,
 	return id, ignoreNoRows(s.db.Scan(ctx, query, []any{programID}, &id))
 }
 
-// CompleteMove records that the target has the program. It is never active here again, except
+// Complete records that the target has the program. It is never active here again, except
 // after a move back.
-func (w Write) CompleteMove(programID, moveID string) error {
+func (w MoveWrites) Complete(programID, moveID string) error {
 	state, err := w.outgoing(programID, moveID, stateMoving)
 	if err != nil {
 		return err
@@ -126,10 +126,10 @@ func (w Write) CompleteMove(programID, moveID string) error {
 	return w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: now, out: state.out})
 }
 
-// ActivatedMove records that the target sends the program's deliveries. Requests are forwarded
+// Activated records that the target sends the program's deliveries. Requests are forwarded
 // to it from now on, and [Store.Housekeep] erases the records of the program, except for its
 // tokens.
-func (w Write) ActivatedMove(programID, moveID string) error {
+func (w MoveWrites) Activated(programID, moveID string) error {
 	state, err := w.outgoing(programID, moveID, stateMoved)
 	if err != nil || !state.out.activated.IsZero() {
 		return err
@@ -143,7 +143,7 @@ func (w Write) ActivatedMove(programID, moveID string) error {
 }
 
 // outgoing returns the state of a program that is in a move, or a *webhook.Error.
-func (w Write) outgoing(programID, moveID, name string) (*programState, error) {
+func (w MoveWrites) outgoing(programID, moveID, name string) (*programState, error) {
 	state := w.s.programStates.get(programID)
 	if state == nil || state.name != name || state.out.id != moveID {
 		return nil, webhook.NewError(webhook.CodeConflict, "The move "+moveID+" of the program "+programID+" is not under way.")

@@ -38,7 +38,7 @@ func (m *moveParts) changes(t *testing.T, x *MoveExport, r *Reception) {
 func (m *moveParts) freeze(t *testing.T) {
 	t.Helper()
 	must(t, m.from.Write(t.Context(), func(w Write) error {
-		return w.BeginMove(m.program, m.id, &MoveTarget{URL: "https://target.example.com", Token: "secret"})
+		return w.Moves().Begin(m.program, m.id, &MoveTarget{URL: "https://target.example.com", Token: "secret"})
 	}))
 }
 
@@ -57,17 +57,17 @@ func (m *moveParts) finish(t *testing.T, x *MoveExport, r *Reception) {
 // activate completes the move on both sides.
 func (m *moveParts) activate(t *testing.T) {
 	t.Helper()
-	must(t, m.from.Write(t.Context(), func(w Write) error { return w.CompleteMove(m.program, m.id) }))
+	must(t, m.from.Write(t.Context(), func(w Write) error { return w.Moves().Complete(m.program, m.id) }))
 	for i := range 2 { // repeated, it changes nothing
 		must(t, m.to.Write(t.Context(), func(w Write) error {
-			activated, err := w.ActivateMove(m.program, m.id)
+			activated, err := w.Moves().Activate(m.program, m.id)
 			if activated != (i == 0) {
 				t.Errorf("activation %d: %v", i, activated)
 			}
 			return err
 		}))
 	}
-	must(t, m.from.Write(t.Context(), func(w Write) error { return w.ActivatedMove(m.program, m.id) }))
+	must(t, m.from.Write(t.Context(), func(w Write) error { return w.Moves().Activated(m.program, m.id) }))
 }
 
 // TestMove moves a program that changes between the parts, and back. Nothing differs.
@@ -183,7 +183,7 @@ func TestMoveAlerts(t *testing.T) {
 	to.sendAlerts = true
 	for _, s := range []*Store{from, to} {
 		mustWrite(t, s, func(w Write) error {
-			_, err := w.CreateChannel(channel(webhook.ChannelSlack, webhook.AlertFailing))
+			_, err := w.Channels().Create(channel(webhook.ChannelSlack, webhook.AlertFailing))
 			return err
 		})
 	}
@@ -233,7 +233,7 @@ func TestRenewMove(t *testing.T) {
 	renew := func(id string, want bool) {
 		t.Helper()
 		mustWrite(t, from, func(w Write) error {
-			got, err := w.RenewMove(p.id, id, &MoveTarget{URL: "https://target.example.com", CA: "new", Token: "new-secret"})
+			got, err := w.Moves().Renew(p.id, id, &MoveTarget{URL: "https://target.example.com", CA: "new", Token: "new-secret"})
 			if got != want {
 				t.Errorf("renewed: %v, want %v", got, want)
 			}
@@ -249,7 +249,7 @@ func TestRenewMove(t *testing.T) {
 	renew(m.id, false)
 	m.freeze(t)
 	aborted("")
-	mustWrite(t, from, func(w Write) error { return w.AbortMove(p.id, m.id) })
+	mustWrite(t, from, func(w Write) error { return w.Moves().Abort(p.id, m.id) })
 	aborted(m.id)
 	renew(m.id, false)
 	first := m.id
@@ -258,7 +258,7 @@ func TestRenewMove(t *testing.T) {
 	aborted("")
 	renew(first, false)
 	renew(m.id, true)
-	mustWrite(t, from, func(w Write) error { return w.CompleteMove(p.id, m.id) })
+	mustWrite(t, from, func(w Write) error { return w.Moves().Complete(p.id, m.id) })
 	renew(m.id, true)
 	all, err := from.Programs().OutgoingMoves(t.Context())
 	if err != nil || len(all) != 1 || all[0].Token != "new-secret" || all[0].CA != "new" {
@@ -267,7 +267,7 @@ func TestRenewMove(t *testing.T) {
 	if move := from.Programs().Move(p.id); move == nil || move.CA != "new" {
 		t.Errorf("the move is %+v", move)
 	}
-	mustWrite(t, from, func(w Write) error { return w.ActivatedMove(p.id, m.id) })
+	mustWrite(t, from, func(w Write) error { return w.Moves().Activated(p.id, m.id) })
 	renew(m.id, false)
 	aborted("")
 }

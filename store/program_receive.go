@@ -213,9 +213,9 @@ func (r *Reception) Close() error {
 	return nil // another state, which begin refused
 }
 
-// ActivateMove makes a program that has arrived active. Repeated, it changes nothing and returns
+// Activate makes a program that has arrived active. Repeated, it changes nothing and returns
 // false. The error is a *webhook.Error if it has not arrived with this move.
-func (w Write) ActivateMove(programID, moveID string) (activated bool, err error) {
+func (w MoveWrites) Activate(programID, moveID string) (activated bool, err error) {
 	s, t := w.s, w.t
 	if state := s.programStates.get(programID); state == nil || state.name != stateArriving || state.in != moveID {
 		var before bool
@@ -237,9 +237,9 @@ func (w Write) ActivateMove(programID, moveID string) (activated bool, err error
 		s.setProgramState(t, programID, nil), t.notifyQueues(programID))
 }
 
-// AbandonMove removes what has arrived with a move that is not active, in the background. It
+// Abandon removes what has arrived with a move that is not active, in the background. It
 // returns false if there is nothing.
-func (w Write) AbandonMove(programID, moveID string) (abandoned bool, err error) {
+func (w MoveWrites) Abandon(programID, moveID string) (abandoned bool, err error) {
 	s, t := w.s, w.t
 	state := s.programStates.get(programID)
 	if state == nil || state.name != stateArriving || state.in != moveID {

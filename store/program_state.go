@@ -196,7 +196,7 @@ func (s *core) setProgramState(t *tx, programID string, state *programState) err
 		s.tokens.clear()
 		s.housekeeping.wakeAll() // after set: what is woken reads the states
 	})
-	Write{s, t}.programChanged(programID)
+	newWrite(s, t).programChanged(programID)
 	if state == nil {
 		return t.Exec("DELETE FROM program_states WHERE program_id = ?", programID)
 	}

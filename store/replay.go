@@ -36,8 +36,8 @@ func (s Replays) Plan(ctx context.Context, programID, subscriptionID string, f *
 // ReplayPlan is a replay that can be created.
 type ReplayPlan struct{ cursor replayCursor }
 
-// CreateReplay starts a planned replay.
-func (w Write) CreateReplay(p *ReplayPlan) (webhook.Replay, error) {
+// Create starts a planned replay.
+func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
 	s, t, r := w.s, w.t, &p.cursor
 	sub, err := t.subscription(r.ProgramID, r.SubscriptionID)
 	if err != nil {
@@ -181,11 +181,11 @@ var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays 
 
 const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
-// CancelReplay stops a running replay. Its deliveries continue. A completed replay is
+// Cancel stops a running replay. Its deliveries continue. A completed replay is
 // unchanged.
-func (w Write) CancelReplay(programID, subscriptionID, id string) (webhook.Replay, error) {
+func (w ReplayWrites) Cancel(programID, subscriptionID, id string) (webhook.Replay, error) {
 	s, t := w.s, w.t
-	if _, err := w.Replay(programID, subscriptionID, id); err != nil {
+	if _, err := w.Get(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
 	err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'",
@@ -194,11 +194,11 @@ func (w Write) CancelReplay(programID, subscriptionID, id string) (webhook.Repla
 		return webhook.Replay{}, err
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
-	return w.Replay(programID, subscriptionID, id)
+	return w.Get(programID, subscriptionID, id)
 }
 
-// Replay returns a replay of a subscription as of this write.
-func (w Write) Replay(programID, subscriptionID, id string) (webhook.Replay, error) {
+// Get returns a replay of a subscription as of this write.
+func (w ReplayWrites) Get(programID, subscriptionID, id string) (webhook.Replay, error) {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}

@@ -48,8 +48,8 @@ type ReplicaStatus struct {
 	Verified       ReplicaVerification
 }
 
-// Replica returns the status of the replica. It does no I/O.
-func (s *Store) Replica() ReplicaStatus {
+// Status returns the status of the replica. It does no I/O.
+func (s Replica) Status() ReplicaStatus {
 	if s.replication == nil {
 		return ReplicaStatus{State: ReplicaOff}
 	}
@@ -58,9 +58,9 @@ func (s *Store) Replica() ReplicaStatus {
 		y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
 }
 
-// Replicate keeps the replica up to date until ctx ends, and retries after failures. It always
+// Run keeps the replica up to date until ctx ends, and retries after failures. It always
 // returns nil. [Store.Close] uploads the last changes.
-func (s *Store) Replicate(ctx context.Context) error {
+func (s Replica) Run(ctx context.Context) error {
 	if s.replication != nil {
 		s.replication.Run(ctx)
 	}

@@ -58,7 +58,7 @@ func openReplicated(t testing.TB, dir string, cfg *replica.Config) *replicated {
 	r := &replicated{s, t, cancel, make(chan struct{})}
 	go func() {
 		defer close(r.done)
-		if err := s.Replicate(ctx); err != nil {
+		if err := s.Replica().Run(ctx); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -83,7 +83,7 @@ func (r *replicated) await(what string, ok func(ReplicaStatus) bool) ReplicaStat
 	r.t.Helper()
 	deadline := time.After(20 * time.Second)
 	for tick := time.NewTicker(5 * time.Millisecond); ; {
-		y := r.Replica()
+		y := r.Replica().Status()
 		if ok(y) {
 			tick.Stop()
 			return y
@@ -175,7 +175,7 @@ func TestReplicaIsComplete(t *testing.T) {
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated", "content_updated")
 	r.await("up to date", upToDate)
-	if y := r.Replica(); y.Target != "file://"+target || y.LastSuccess.IsZero() || y.Err != "" {
+	if y := r.Replica().Status(); y.Target != "file://"+target || y.LastSuccess.IsZero() || y.Err != "" {
 		t.Errorf("got %+v, want the target and a success", y)
 	}
 	publish(t, r.Store, "acme", "content_updated")

@@ -127,7 +127,7 @@ func (s *core) retentionTime() (now time.Time, doubted bool, err error) {
 }
 
 // Swept returns what retention has removed since Open.
-func (s *Store) Swept() Swept {
+func (s Figures) Swept() Swept {
 	s.sweptMu.Lock()
 	defer s.sweptMu.Unlock()
 	return s.swept

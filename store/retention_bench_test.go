@@ -95,7 +95,7 @@ func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, edge time
 
 func (r *sweepResult) erase(ctx context.Context, b *testing.B, s *Store) {
 	err := s.Write(ctx, func(w Write) error {
-		_, _, err := w.EraseProgram("p")
+		_, _, err := w.Programs().Erase("p")
 		return err
 	})
 	e := &erasure{sweep: &sweep{s: s.core, ctx: ctx}, programID: "p"}

@@ -328,7 +328,7 @@ func testRetain(t *testing.T, write bool) {
 		if n := events(); n != 1 {
 			t.Errorf("%d events are left, want 1, the newest", n)
 		}
-		if got, want := s.Swept(), (Swept{Events: 2}); got != want {
+		if got, want := s.Figures().Swept(), (Swept{Events: 2}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
 		cancel()

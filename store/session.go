@@ -35,12 +35,12 @@ const (
 	sessionSaveInterval = time.Minute // shortest interval between updates of seen_at
 )
 
-// CreateSession signs an admin in with a browser, and returns the session and its secret: 32
+// Create signs an admin in with a browser, and returns the session and its secret: 32
 // random bytes in base64url, of which only the SHA-256 is stored. checked is the hash that the
 // password was checked against; the error is a *webhook.Error if the password has changed
 // since, or the admin was removed. replaced is the secret of the browser's previous session,
 // which ends; "" for none.
-func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, address, agent,
+func (w SessionWrites) Create(adminID string, checked webhook.PasswordHash, address, agent,
 	replaced string) (webhook.Session, string, error) {
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
 	var random [32]byte
@@ -58,7 +58,7 @@ func (w Write) CreateSession(adminID string, checked webhook.PasswordHash, addre
 		err = w.t.Exec(deleteExpiredSessions, now.UnixMilli())
 	}
 	if err == nil && replaced != "" {
-		_, _, err = w.EndSession(replaced)
+		_, _, err = w.End(replaced)
 	}
 	if err == nil {
 		err = w.t.Exec(deleteOldestSessions, adminID, webhook.MaxSessions-1)
@@ -111,10 +111,10 @@ func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session
 	return found, judged.Valid(now), nil
 }
 
-// Session returns the session with a secret and the current role of its admin, as of this write,
+// Get returns the session with a secret and the current role of its admin, as of this write,
 // and false if there is none or it has expired. It ignores inactivity, which [Sessions.Get] checks
 // when a request begins.
-func (w Write) Session(secret string) (webhook.Session, bool, error) {
+func (w SessionWrites) Get(secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -136,8 +136,8 @@ func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, 
 	return all, err
 }
 
-// EndSession ends the session with a secret, and reports whether there was one.
-func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
+// End ends the session with a secret, and reports whether there was one.
+func (w SessionWrites) End(secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
@@ -149,9 +149,9 @@ func (w Write) EndSession(secret string) (webhook.Session, bool, error) {
 	return found, err == nil, err
 }
 
-// RevokeSession ends a session of an admin. The error is a *webhook.Error if the admin has no
+// Revoke ends a session of an admin. The error is a *webhook.Error if the admin has no
 // session with this id.
-func (w Write) RevokeSession(adminID, id string) error {
+func (w SessionWrites) Revoke(adminID, id string) error {
 	ended, err := w.t.Affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
 	if err == nil && ended == 0 {
 		err = webhook.NotFound("session")
@@ -159,9 +159,9 @@ func (w Write) RevokeSession(adminID, id string) error {
 	return err
 }
 
-// EndSessions ends all sessions of an admin except one, "" for none, and returns how many
+// EndAll ends all sessions of an admin except one, "" for none, and returns how many
 // active ones it ended.
-func (w Write) EndSessions(adminID, except string) (ended int, err error) {
+func (w SessionWrites) EndAll(adminID, except string) (ended int, err error) {
 	now := w.s.clock.now()
 	err = w.t.Scan(countAdminSessions, []any{adminID, except, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
 	if err == nil {

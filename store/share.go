@@ -25,10 +25,10 @@ const (
 		"WHERE program_id = ? ORDER BY created_at DESC LIMIT -1 OFFSET ?)"
 )
 
-// Share creates a link that shows a delivery for [webhook.ShareLife], and returns the code in it.
+// Create creates a link that shows a delivery for [webhook.ShareLife], and returns the code in it.
 // At [webhook.MaxShares] it ends the oldest link of the program. The error is a *webhook.Error if
 // the program has no such delivery or cannot be used, or if the subscription is deleted.
-func (w Write) Share(programID, deliveryID string) (sh webhook.Share, code string, err error) {
+func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, code string, err error) {
 	if err := w.s.programStates.usable(programID); err != nil {
 		return sh, "", err
 	}
@@ -90,9 +90,9 @@ func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh
 	return d, sh, open, ignoreNoRows(err)
 }
 
-// RevokeShare ends one link to a delivery. The error is a *webhook.Error if there is no such
+// Revoke ends one link to a delivery. The error is a *webhook.Error if there is no such
 // link.
-func (w Write) RevokeShare(deliveryID, id string) (webhook.Share, error) {
+func (w ShareWrites) Revoke(deliveryID, id string) (webhook.Share, error) {
 	sh, err := scanShare(func(dest ...any) error {
 		return w.t.Scan("SELECT "+shareColumns+" FROM shares WHERE id = ? AND delivery_id = ?", []any{id, deliveryID}, dest...)
 	})
@@ -102,8 +102,8 @@ func (w Write) RevokeShare(deliveryID, id string) (webhook.Share, error) {
 	return sh, w.t.Exec("DELETE FROM shares WHERE id = ?", id)
 }
 
-// RevokeShares ends all links to a delivery of a program, and returns how many were open.
-func (w Write) RevokeShares(programID, deliveryID string) (int, error) {
+// RevokeAll ends all links to a delivery of a program, and returns how many were open.
+func (w ShareWrites) RevokeAll(programID, deliveryID string) (int, error) {
 	n, err := w.t.Affected(deleteShares, deliveryID, programID, w.s.clock.now().UnixMilli())
 	return int(n), err
 }

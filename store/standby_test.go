@@ -114,7 +114,7 @@ func TestStandby(t *testing.T) {
 	if l := queue(t, s.Store, sub.ID); l.Wanted == 0 {
 		t.Error("the subscription has no waiting events")
 	}
-	if known, err := s.LeaseGeneration(t.Context()); err != nil || known < 1<<60 {
+	if known, err := s.Replica().Generation(t.Context()); err != nil || known < 1<<60 {
 		t.Errorf("generation after promotion: got %d, %v, want math.MaxInt64", known, err)
 	}
 	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {

@@ -128,7 +128,7 @@ func (s *core) writeStats(t *tx, n int) error {
 // Stats returns the statistics of attempts between two times, in spans of StatMinute or StatHour, oldest
 // first, without empty spans. If subscriptionID is "", they are of the whole program, and if programID is
 // "" too, of all programs.
-func (s *Store) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration,
+func (s Figures) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration,
 	from, to time.Time) ([]webhook.Stat, error) {
 	// Memory first: attempts that are written in between then count twice for a moment, instead of being
 	// missing.

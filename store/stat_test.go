@@ -12,7 +12,7 @@ import (
 // spans they are.
 func totalStats(t *testing.T, s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
 	t.Helper()
-	all, err := s.Stats(t.Context(), programID, subscriptionID, span, time.Now().Add(-100*time.Hour), time.Now().Add(time.Hour))
+	all, err := s.Figures().Stats(t.Context(), programID, subscriptionID, span, time.Now().Add(-100*time.Hour), time.Now().Add(time.Hour))
 	must(t, err)
 	for i := range all {
 		if i > 0 && !all[i].At.After(all[i-1].At) {

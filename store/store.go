@@ -59,13 +59,13 @@ type Config struct {
 	// SecretKeyFile contains the secret key, "" for secret.key in Dir. It must exist
 	// outside of Dir, and belong to this data directory only.
 	SecretKeyFile string
-	// Replica is where [Store.Replicate] keeps a copy of the database, nil for nowhere. A
+	// Replica is where [Replica.Run] keeps a copy of the database, nil for nowhere. A
 	// missing database is restored from it.
 	Replica *replica.Config
 	// BeforeRestore, unless nil, is called before a missing database is restored from the
 	// replica. If it fails, Open fails.
 	BeforeRestore func(context.Context) error
-	// AcknowledgeTimeout is how long [Store.Acknowledge] waits for the replica, which
+	// AcknowledgeTimeout is how long [Replica.Acknowledge] waits for the replica, which
 	// must be set then; 0 to acknowledge what is on the local disk.
 	AcknowledgeTimeout time.Duration
 	// VerifyReplica is the time between two comparisons of the replica's content with
@@ -292,7 +292,7 @@ func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.C
 }
 
 // Close waits for running writes, closes the database, uploads the last changes to the replica,
-// and releases the data directory. No read and no [Store.Replicate] may still run. Further
+// and releases the data directory. No read and no [Replica.Run] may still run. Further
 // calls wait for the first and return its result.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() { s.closed = s.close() })

@@ -23,11 +23,11 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second)
 	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)`
 
-// CreateSubscription creates a subscription from valid fields and queues its first ping. It
+// Create creates a subscription from valid fields and queues its first ping. It
 // returns the signing secret, which is shown only once. The subscription receives events that are
 // published from now on. limit is the maximum number of subscriptions in a program without a limit
 // of its own, 0 for no limit.
-func (w Write) CreateSubscription(programID, userID string, f *webhook.SubscriptionFields,
+func (w SubscriptionWrites) Create(programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
 	if err := s.programStates.usable(programID); err != nil {
@@ -127,10 +127,10 @@ const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscription
 // It bounds what repeated changes can store while events are waiting.
 const maxClosedInterests = 1000
 
-// UpdateSubscription changes the fields that are not nil. If none of them differs, the record and
+// Update changes the fields that are not nil. If none of them differs, the record and
 // its updated_at do not change. Events that were accepted while the subscription wanted them are
 // still delivered afterwards. Events that were accepted while it was paused are not.
-func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
+func (w SubscriptionWrites) Update(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {
@@ -198,7 +198,7 @@ func (w Write) UpdateSubscription(programID, id string, f *webhook.SubscriptionF
 
 // setAuthorization sets the authorization header of a subscription, nil for none, and makes the
 // next probe due now, since the new credentials may work.
-func (w Write) setAuthorization(sub *webhook.Subscription, header *string) error {
+func (w SubscriptionWrites) setAuthorization(sub *webhook.Subscription, header *string) error {
 	s, t := w.s, w.t
 	var encrypted []byte
 	if header != nil {
@@ -226,7 +226,7 @@ const (
 
 // SigningSecret returns the current signing secret, to show it before a rotation. The error is a
 // *webhook.Error if there is no such subscription.
-func (w Write) SigningSecret(programID, id string) (webhook.SigningSecret, error) {
+func (w SubscriptionWrites) SigningSecret(programID, id string) (webhook.SigningSecret, error) {
 	if _, err := w.t.subscription(programID, id); err != nil {
 		return nil, err
 	}
@@ -261,7 +261,8 @@ const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expir
 
 // RotateSecret replaces the signing secret of a subscription and returns the new one, which is
 // shown only once. The old one also signs until the returned time, for SecretOverlap.
-func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret, until time.Time, err error) {
+func (w SubscriptionWrites) RotateSecret(programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret,
+	until time.Time, err error) {
 	s, t := w.s, w.t
 	if sub, err = t.subscription(programID, id); err != nil {
 		return sub, nil, until, err
@@ -293,10 +294,10 @@ func (w Write) RotateSecret(programID, id string) (sub webhook.Subscription, sec
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 }
 
-// DeleteSubscription deletes a subscription and returns it as it was. Its waiting deliveries fail,
+// Delete deletes a subscription and returns it as it was. Its waiting deliveries fail,
 // and an attempt in flight is the last. The records of its deliveries stay. If there are many
 // waiting deliveries, [Store.Housekeep] completes the rest; they are shown as failed immediately.
-func (w Write) DeleteSubscription(programID, id string) (webhook.Subscription, error) {
+func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, error) {
 	s, t := w.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {

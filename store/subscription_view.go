@@ -319,7 +319,7 @@ const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t
 		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
 	ORDER BY i.key, t.at`
 
-// Stats returns statistics like [Store.Stats] for each of the subscriptions, by id, without
+// Stats returns statistics like [Figures.Stats] for each of the subscriptions, by id, without
 // response codes and durations.
 func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration,
 	from, to time.Time) (map[string][]webhook.Stat, error) {
@@ -342,7 +342,7 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 		sum := &all[id][at]
 		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
 	}
-	// Memory first, see [Store.Stats].
+	// Memory first, see [Figures.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
 		at := time.UnixMilli(key.at).UTC()
 		if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {

@@ -25,7 +25,7 @@ type System struct {
 }
 
 // System returns the state of the store. Its cost does not depend on how much is stored.
-func (s *Store) System(ctx context.Context) (y System, err error) {
+func (s Figures) System(ctx context.Context) (y System, err error) {
 	y.Path = filepath.Join(s.dir, databaseFile)
 	y.Swept = s.Swept()
 	for file, size := range map[string]*int64{y.Path: &y.Database, y.Path + "-wal": &y.WAL} {

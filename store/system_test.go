@@ -6,7 +6,7 @@ func TestSystem(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	publish(t, s, "p", "content_updated")
-	y, err := s.System(t.Context())
+	y, err := s.Figures().System(t.Context())
 	version, _ := SQLiteVersion()
 	if err != nil || y.SQLite != version || y.Schema < 6 || y.Database == 0 || y.WAL == 0 || y.Commits < 2 || y.Writes < 1 ||
 		y.Seconds <= 0 || y.Failures != 0 {

@@ -18,19 +18,19 @@ const (
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-// Create is [Write.CreateToken].
+// Create is [TokenWrites.Create].
 func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		token, secret, err = w.CreateToken(n)
+		token, secret, err = w.Tokens().Create(n)
 		return err
 	})
 	return token, secret, err
 }
 
-// CreateToken creates a token, and its program if that is new. A platform token has no program.
+// Create creates a token, and its program if that is new. A platform token has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
-func (w Write) CreateToken(n webhook.NewToken) (webhook.Token, string, error) {
+func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
 	now := w.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
@@ -156,28 +156,28 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	return one[0], notFound(err, "token")
 }
 
-// Revoke is [Write.RevokeToken].
+// Revoke is [TokenWrites.Revoke].
 func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		token, err = w.RevokeToken(id)
+		token, err = w.Tokens().Revoke(id)
 		return err
 	})
 	return token, err
 }
 
-// Token returns a token as of this write.
-func (w Write) Token(id string) (webhook.Token, error) {
+// Get returns a token as of this write.
+func (w TokenWrites) Get(id string) (webhook.Token, error) {
 	token, err := scanToken(func(dest ...any) error {
 		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
 	return token, notFound(err, "token")
 }
 
-// RevokeToken revokes a token immediately and returns it. Revoking it again changes nothing.
+// Revoke revokes a token immediately and returns it. Revoking it again changes nothing.
 // The error is a *webhook.Error if there is no such token, or if its program moves or has moved:
 // the other installation would not know of it.
-func (w Write) RevokeToken(id string) (webhook.Token, error) {
-	token, err := w.Token(id)
+func (w TokenWrites) Revoke(id string) (webhook.Token, error) {
+	token, err := w.Get(id)
 	if err != nil {
 		return token, err
 	}
@@ -191,7 +191,7 @@ func (w Write) RevokeToken(id string) (webhook.Token, error) {
 		return webhook.Token{}, err
 	}
 	w.t.AfterCommit(w.s.tokens.clear)
-	return w.Token(id)
+	return w.Get(id)
 }
 
 // Authenticate returns the token with a secret. The error is a *webhook.Error with

@@ -154,7 +154,7 @@ func (u *upgraded) deliveries() {
 		if id != u.all[45] && (len(got.Attempts) != 1 || got.Attempts[0].ResponseHeader == "" || len(got.Attempts[0].ResponseBody) == 0) {
 			u.Errorf("attempts of %s: got %+v", id, got.Attempts)
 		}
-		found, err := u.s.Find(u.Context(), id[:30], 5)
+		found, err := u.s.Search().Prefix(u.Context(), id[:30], 5)
 		if err != nil || !slices.ContainsFunc(found, func(f Found) bool { return f.ID == id && f.Kind == FoundDelivery }) {
 			u.Errorf("Find %s: got %v, %v", id, found, err)
 		}

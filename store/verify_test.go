@@ -29,7 +29,7 @@ func TestVerifiedReplica(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- s.Replicate(ctx) }()
+		go func() { done <- s.Replica().Run(ctx) }()
 		return s, func() {
 			t.Helper()
 			cancel()
@@ -45,18 +45,18 @@ func TestVerifiedReplica(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for s.Replica().Verified.Time.IsZero() {
+	for s.Replica().Status().Verified.Time.IsZero() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("the replica was not compared: %+v", s.Replica())
+			t.Fatalf("the replica was not compared: %+v", s.Replica().Status())
 		}
 	}
 	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelOK {
 		t.Errorf("Examine: got level %q, want %q", got, LevelOK)
 	}
 	end()
-	before := s.Replica().Verified
+	before := s.Replica().Status().Verified
 	findings, err := Examine(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: time.Hour}, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -66,12 +66,13 @@ func TestVerifiedReplica(t *testing.T) {
 	}
 
 	s, end = open(target, time.Hour)
-	if y := s.Replica(); y.Verified.TXID == "" || y.Verified.Time.Before(before.Time.Add(-time.Second)) || y.VerifyInterval != time.Hour {
+	y := s.Replica().Status()
+	if y.Verified.TXID == "" || y.Verified.Time.Before(before.Time.Add(-time.Second)) || y.VerifyInterval != time.Hour {
 		t.Errorf("after a restart: got %+v, want %+v", y.Verified, before)
 	}
 	end()
 	s, end = open("file://"+t.TempDir(), 0)
-	if y := s.Replica().Verified; y != (ReplicaVerification{}) {
+	if y := s.Replica().Status().Verified; y != (ReplicaVerification{}) {
 		t.Errorf("another replica: got %+v", y)
 	}
 	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelWarn {

@@ -10,10 +10,16 @@ import (
 // Write is a transaction in progress. Its methods read the current state, and everything they
 // write is stored or nothing. It is valid until the function that it was passed to returns.
 // After one of its methods fails, that function must return an error.
-type Write struct {
+type Write struct{ write }
+
+// write is what [Write] and its handles share.
+type write struct {
 	s *core
 	t *tx
 }
+
+// newWrite returns a transaction in progress.
+func newWrite(s *core, t *tx) Write { return Write{write{s, t}} }
 
 // Write runs fn in the next commit. If it returns nil, what fn wrote is on disk (fsynced);
 // otherwise nothing is stored. Other writes wait for fn, so fn must be fast, and may use the
@@ -26,7 +32,7 @@ func (s *core) write(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.Do(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
+	return s.writer.Do(func(*sqlite.Tx) error { return fn(newWrite(s, &s.writer.tx)) })
 }
 
 // WriteAgain is [Store.Write] for an fn that may be called a second time, after its first write
@@ -39,59 +45,59 @@ func (s *core) writeAgain(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(Write{s, &s.writer.tx}) })
+	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(newWrite(s, &s.writer.tx)) })
 }
 
-// Subscription returns a subscription of a program as of this write.
-func (w Write) Subscription(programID, id string) (webhook.Subscription, error) {
+// Get returns a subscription of a program as of this write.
+func (w SubscriptionWrites) Get(programID, id string) (webhook.Subscription, error) {
 	return w.t.subscription(programID, id)
 }
 
 // Each of the following methods is a write of its own.
 
-// Create is [Write.CreateSubscription].
+// Create is [SubscriptionWrites.Create].
 func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		sub, secret, err = w.CreateSubscription(programID, userID, f, limit)
+		sub, secret, err = w.Subscriptions().Create(programID, userID, f, limit)
 		return err
 	})
 	return sub, secret, err
 }
 
-// Update is [Write.UpdateSubscription].
+// Update is [SubscriptionWrites.Update].
 func (s Subscriptions) Update(ctx context.Context, programID, id string,
 	f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		sub, err = w.UpdateSubscription(programID, id, f)
+		sub, err = w.Subscriptions().Update(programID, id, f)
 		return err
 	})
 	return sub, err
 }
 
-// Delete is [Write.DeleteSubscription].
+// Delete is [SubscriptionWrites.Delete].
 func (s Subscriptions) Delete(ctx context.Context, programID, id string) (sub webhook.Subscription, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		sub, err = w.DeleteSubscription(programID, id)
+		sub, err = w.Subscriptions().Delete(programID, id)
 		return err
 	})
 	return sub, err
 }
 
-// RotateSecret is [Write.RotateSecret].
+// RotateSecret is [SubscriptionWrites.RotateSecret].
 func (s Subscriptions) RotateSecret(ctx context.Context, programID,
 	id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		sub, secret, _, err = w.RotateSecret(programID, id)
+		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id)
 		return err
 	})
 	return sub, secret, err
 }
 
-// Redeliver is [Write.Redeliver].
+// Redeliver is [DeliveryWrites.Redeliver].
 func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id string) (d webhook.Delivery, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		d, err = w.Redeliver(programID, subscriptionID, id)
+		d, err = w.Deliveries().Redeliver(programID, subscriptionID, id)
 		return err
 	})
 	return d, err
@@ -104,16 +110,16 @@ func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f
 		return r, err
 	}
 	err = s.write(ctx, func(w Write) (err error) {
-		r, err = w.CreateReplay(p)
+		r, err = w.Replays().Create(p)
 		return err
 	})
 	return r, err
 }
 
-// Cancel is [Write.CancelReplay].
+// Cancel is [ReplayWrites.Cancel].
 func (s Replays) Cancel(ctx context.Context, programID, subscriptionID, id string) (r webhook.Replay, err error) {
 	err = s.write(ctx, func(w Write) (err error) {
-		r, err = w.CancelReplay(programID, subscriptionID, id)
+		r, err = w.Replays().Cancel(programID, subscriptionID, id)
 		return err
 	})
 	return r, err

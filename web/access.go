@@ -39,7 +39,7 @@ func (r *request) checkAccess(sw store.Write) error {
 	case anyone:
 		return nil
 	case reader, writer:
-		session, open, err := sw.PortalSession(r.portal.secret)
+		session, open, err := sw.Portal().Session(r.portal.secret)
 		switch {
 		case err != nil:
 			return err
@@ -50,7 +50,7 @@ func (r *request) checkAccess(sw store.Write) error {
 		}
 		return nil
 	}
-	session, open, err := sw.Session(r.secret)
+	session, open, err := sw.Sessions().Get(r.secret)
 	switch {
 	case err != nil:
 		return err

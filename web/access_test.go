@@ -104,15 +104,15 @@ func TestHeldForms(t *testing.T) {
 		says   string
 	}{
 		"demoted": {func(sw store.Write, a *webhook.Admin) error {
-			_, err := sw.SetRole(a.ID, webhook.RoleViewer)
+			_, err := sw.Admins().SetRole(a.ID, webhook.RoleViewer)
 			return err
 		}, 303, 403, "You are signed in as eve@example.com with the role viewer. Nothing was changed."},
 		"removed": {func(sw store.Write, a *webhook.Admin) error {
-			_, err := sw.RemoveAdmin(a.Email)
+			_, err := sw.Admins().Remove(a.Email)
 			return err
 		}, 404, 401, "Your session has ended"},
 		"sessions ended": {func(sw store.Write, a *webhook.Admin) error {
-			_, err := sw.EndSessions(a.ID, "")
+			_, err := sw.Sessions().EndAll(a.ID, "")
 			return err
 		}, 401, 401, "Your session has ended"},
 		"nothing": {func(store.Write, *webhook.Admin) error { return nil }, 303, 0, ""},
@@ -153,11 +153,11 @@ func TestHeldForms(t *testing.T) {
 func TestHeldPortalForms(t *testing.T) {
 	changes := map[string]func(store.Write) error{
 		"access ended": func(sw store.Write) error {
-			_, _, err := sw.EndPortalAccess("acme")
+			_, _, err := sw.Portal().EndAccess("acme")
 			return err
 		},
 		"program erased": func(sw store.Write) error {
-			_, _, err := sw.EraseProgram("acme")
+			_, _, err := sw.Programs().Erase("acme")
 			return err
 		},
 		"nothing": func(store.Write) error { return nil },
@@ -208,9 +208,9 @@ func TestEachRouteChecksAgain(t *testing.T) {
 		post := one.post
 		one.post = func(r *request) (response, error) {
 			if err := f.w.store.Write(t.Context(), func(sw store.Write) error {
-				_, _, err := sw.EndSession(cookie.Value)
+				_, _, err := sw.Sessions().End(cookie.Value)
 				if partner {
-					_, _, err = sw.EndPortalSession(cookie.Value)
+					_, _, err = sw.Portal().EndSession(cookie.Value)
 				}
 				return err
 			}); err != nil {

@@ -119,7 +119,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
 			return err
 		}
-		if ended, err = sw.SetPassword(admin.ID, newer, r.session.ID); err != nil {
+		if ended, err = sw.Admins().SetPassword(admin.ID, newer, r.session.ID); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionAdminPassword, "", admin.ID, "changed; "+webhook.Count(ended, "other session")+" ended"))
@@ -135,7 +135,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 func (h *accountPages) revokeSession(r *request) (response, error) {
 	id := r.PathValue("id")
 	err := h.store.Write(r, func(sw store.Write) error {
-		if err := sw.RevokeSession(r.session.AdminID, id); err != nil {
+		if err := sw.Sessions().Revoke(r.session.AdminID, id); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "revoked one session"))
@@ -152,7 +152,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 // signOutEverywhere ends all sessions of the admin, including the current one.
 func (h *accountPages) signOutEverywhere(r *request) (response, error) {
 	err := h.store.Write(r, func(sw store.Write) error {
-		ended, err := sw.EndSessions(r.session.AdminID, "")
+		ended, err := sw.Sessions().EndAll(r.session.AdminID, "")
 		if err != nil {
 			return err
 		}

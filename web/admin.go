@@ -71,7 +71,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	}
 	var secret string
 	err = h.store.Write(r, func(sw store.Write) error {
-		admin, err := sw.CreateFirstAdmin(email, hash)
+		admin, err := sw.Admins().CreateFirst(email, hash)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (h *adminPages) setRole(r *request) (response, error) {
 	role := webhook.Role(form.Get("role"))
 	var before webhook.Admin
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if before, err = sw.SetRole(r.PathValue("id"), role); err != nil || before.Role == role {
+		if before, err = sw.Admins().SetRole(r.PathValue("id"), role); err != nil || before.Role == role {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionAdminRole, "", before.ID, before.Email+": from "+string(before.Role)+" to "+string(role)))
@@ -204,7 +204,7 @@ func (h *adminPages) endSessions(r *request) (response, error) {
 	ended := 0
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
-			if ended, err = sw.EndSessions(a.ID, ""); err != nil {
+			if ended, err = sw.Sessions().EndAll(a.ID, ""); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionSessionEnd, "", a.ID, "of "+a.Email+": "+webhook.Count(ended, "session")))
@@ -230,7 +230,7 @@ func (h *adminPages) remove(r *request) (response, error) {
 	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			if _, err := sw.RemoveAdmin(a.Email); err != nil {
+			if _, err := sw.Admins().Remove(a.Email); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionAdminRemove, "", a.ID, a.Email))

@@ -44,7 +44,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	// The last step is the current one, which is incomplete.
 	end := c.Now.UTC().Truncate(span).Add(span)
 	begin := end.Add(-time.Duration(steps) * span)
-	stats, err := h.store.Stats(ctx, programID, subscriptionID, span, begin, end)
+	stats, err := h.store.Figures().Stats(ctx, programID, subscriptionID, span, begin, end)
 	if err != nil {
 		return nil, err
 	}

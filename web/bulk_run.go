@@ -178,7 +178,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 func (h *bulkRunPages) cancel(r *request) (response, error) {
 	id := r.PathValue("id")
 	err := h.store.Write(r, func(w store.Write) error {
-		_, err := w.CancelBulkRun("", id, r.actor())
+		_, err := w.BulkRuns().Cancel("", id, r.actor())
 		return err
 	})
 	if err != nil {

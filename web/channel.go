@@ -126,7 +126,7 @@ func (h *channelPages) create(r *request) (response, error) {
 	c.Active = true
 	if err = h.check(&c); err == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
-			if c, err = sw.CreateChannel(c); err != nil {
+			if c, err = sw.Channels().Create(c); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionAlertChannelCreate, "", c.ID, channelDetail(&c)))
@@ -190,7 +190,7 @@ func (h *channelPages) update(r *request) (response, error) {
 	}
 	if err = h.check(&c); err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			if err := sw.UpdateChannel(c); err != nil {
+			if err := sw.Channels().Update(c); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionAlertChannelUpdate, "", c.ID, channelDetail(&c)))
@@ -214,7 +214,7 @@ func (h *channelPages) test(r *request) (response, error) {
 	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			return errors.Join(sw.TestChannel(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
+			return errors.Join(sw.Channels().Test(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
 		})
 	}
 	if err != nil {
@@ -236,7 +236,7 @@ func (h *channelPages) delete(r *request) (response, error) {
 	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			if err := sw.DeleteChannel(c.ID); err != nil {
+			if err := sw.Channels().Delete(c.ID); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionAlertChannelDelete, "", c.ID, channelDetail(&c)))

@@ -305,7 +305,7 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 			return response{}, err
 		}
 		err = h.store.Write(r, func(w store.Write) error {
-			_, err := w.CreateBulkRun(&store.NewBulkRun{
+			_, err := w.BulkRuns().Create(&store.NewBulkRun{
 				ID: id, ProgramID: r.program, Action: verb.action, Query: query, Newest: newest, Audit: r.entry(verb.action.Audited(), r.program, "",
 					""),
 			})

@@ -37,8 +37,8 @@ func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) 
 	if all.alerts, err = s.Alerts().Last(ctx, healthAlerts); err != nil {
 		return all, err
 	}
-	all.replica, all.hold = s.Replica(), h.hold()
-	all.disk, err = s.Disk()
+	all.replica, all.hold = s.Replica().Status(), h.hold()
+	all.disk, err = s.Figures().Disk()
 	return all, err
 }
 

@@ -75,7 +75,7 @@ func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest 
 	if step < time.Hour {
 		span = store.StatMinute
 	}
-	stats, err := h.store.Stats(r.Context(), program, subscription, span, from, to)
+	stats, err := h.store.Figures().Stats(r.Context(), program, subscription, span, from, to)
 	if err != nil {
 		return nil, false, err
 	}

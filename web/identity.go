@@ -278,7 +278,7 @@ func (h *signInPages) admitIdentity(r *request, flow *keptFlow, id webhook.Ident
 	}
 	var secret string
 	err := h.store.Write(r, func(sw store.Write) error {
-		got, err := sw.AdmitIdentity(id)
+		got, err := sw.Admins().AdmitIdentity(id)
 		if err != nil {
 			return err
 		}
@@ -350,7 +350,7 @@ func (h *signInPages) refuseIdentity(r *request, id webhook.Identity, why string
 		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), RequestID: r.id, Action: webhook.ActionSessionRefuse,
 			Detail: "OpenID Connect: " + why + ", subject " + ui.Visible(id.Subject)}
 		if id.Role == "" {
-			admin, ended, known, err := sw.RefuseIdentity(id)
+			admin, ended, known, err := sw.Admins().RefuseIdentity(id)
 			if err != nil {
 				return err
 			}

@@ -480,10 +480,10 @@ func TestIdentityRaised(t *testing.T) {
 	hash := webhook.HashPassword(testPassword)
 	var cy webhook.Admin
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
-		if cy, err = sw.CreateAdmin("cy@example.com", webhook.RoleViewer, hash); err != nil {
+		if cy, err = sw.Admins().Create("cy@example.com", webhook.RoleViewer, hash); err != nil {
 			return err
 		}
-		_, err = sw.CreatePasskey(webhook.Passkey{AdminID: cy.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
+		_, err = sw.Passkeys().Create(webhook.Passkey{AdminID: cy.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
 		return err
 	}))
 	p.set(func() { p.claims["realm"] = map[string]any{"roles": []string{"boss"}} })
@@ -523,14 +523,14 @@ func TestIdentityPasswords(t *testing.T) {
 	hash := webhook.HashPassword("correct horse battery")
 	var code string
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		owner, err := sw.CreateAdmin("owner@example.com", webhook.RoleOwner, hash)
+		owner, err := sw.Admins().Create("owner@example.com", webhook.RoleOwner, hash)
 		if err != nil {
 			return err
 		}
-		if _, err := sw.CreateAdmin("op@example.com", webhook.RoleOperator, hash); err != nil {
+		if _, err := sw.Admins().Create("op@example.com", webhook.RoleOperator, hash); err != nil {
 			return err
 		}
-		_, code, err = sw.CreateInvitation(owner.ID, "new@example.com", webhook.RoleViewer)
+		_, code, err = sw.Admins().CreateInvitation(owner.ID, "new@example.com", webhook.RoleViewer)
 		return err
 	}))
 	form := "&password=correct+horse+battery"
@@ -564,7 +564,7 @@ func TestIdentityInvitation(t *testing.T) {
 	w := withProvider(t, p, nil)
 	owner := makeAdmin(t, w, testAdmin)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.CreateInvitation(owner.ID, "cy@example.com", webhook.RoleOwner)
+		_, _, err := sw.Admins().CreateInvitation(owner.ID, "cy@example.com", webhook.RoleOwner)
 		return err
 	}))
 	p.set(func() { p.claims["email_verified"] = nil })

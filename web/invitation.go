@@ -50,7 +50,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 	var in webhook.Invitation
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		in, code, err = sw.CreateInvitation(r.session.AdminID, webhook.NormalizeEmail(f.email), webhook.Role(f.role))
+		in, code, err = sw.Admins().CreateInvitation(r.session.AdminID, webhook.NormalizeEmail(f.email), webhook.Role(f.role))
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 func (h *adminPages) revokeInvitation(r *request) (response, error) {
 	var in webhook.Invitation
 	err := h.store.Write(r, func(sw store.Write) (err error) {
-		if in, err = sw.RevokeInvitation(r.PathValue("id")); err != nil {
+		if in, err = sw.Admins().RevokeInvitation(r.PathValue("id")); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionAdminRevokeInvitation, "", in.ID, in.Email+" as "+string(in.Role)))
@@ -154,7 +154,7 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 	}
 	var secret string
 	err = h.store.Write(r, func(sw store.Write) error {
-		admin, in, err := sw.AcceptInvitation(r.PathValue("code"), hash)
+		admin, in, err := sw.Admins().AcceptInvitation(r.PathValue("code"), hash)
 		if err != nil {
 			return err
 		}

@@ -129,7 +129,7 @@ func TestInvitationExpires(t *testing.T) {
 		admin := makeAdmin(t, w, testAdmin)
 		var code string
 		must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
-			_, code, err = sw.CreateInvitation(admin.ID, "bo@example.com", webhook.RoleViewer)
+			_, code, err = sw.Admins().CreateInvitation(admin.ID, "bo@example.com", webhook.RoleViewer)
 			return err
 		}))
 		time.Sleep(72*time.Hour - time.Second)

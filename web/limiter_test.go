@@ -255,11 +255,11 @@ func cheapPassword(t *testing.T, w *Web, email string) {
 	t.Helper()
 	const hash = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHRzYWx0c2FsdA$uxWTSOnvlCJwDdrvGjf7x3xvw771mTCJHUN5gdfCrTw"
 	err := w.store.Write(t.Context(), func(sw store.Write) error {
-		admin, err := sw.Admin(email)
+		admin, err := sw.Admins().Get(email)
 		if isCallerError(err) {
-			_, err = sw.CreateAdmin(email, webhook.RoleOwner, hash)
+			_, err = sw.Admins().Create(email, webhook.RoleOwner, hash)
 		} else if err == nil {
-			_, err = sw.SetPassword(admin.ID, hash, "")
+			_, err = sw.Admins().SetPassword(admin.ID, hash, "")
 		}
 		return err
 	})

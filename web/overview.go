@@ -114,7 +114,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 			o.fullDisk = o.health.disk.Low && errors.As(err, &full)
 		}
 	}
-	if o.totals, err = h.store.Totals(ctx); err != nil {
+	if o.totals, err = h.store.Figures().Totals(ctx); err != nil {
 		return response{}, err
 	}
 	if o.degraded, o.more, err = h.store.Subscriptions().CountDegraded(ctx, ""); err != nil {

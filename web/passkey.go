@@ -234,7 +234,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 	count uint32) (response, error) {
 	var secret string
 	err := h.store.Write(r, func(sw store.Write) (err error) {
-		if err = sw.UsePasskey(p.ID, count); err != nil {
+		if err = sw.Passkeys().Use(p.ID, count); err != nil {
 			return err
 		}
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
@@ -416,7 +416,7 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 	p.Credential, p.PublicKey = credential.ID, credential.PublicKey
 	p.SignCount, p.Synced = credential.Authenticator.SignCount, credential.Flags.BackupEligible
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if p, err = sw.CreatePasskey(p); err != nil {
+		if p, err = sw.Passkeys().Create(p); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionPasskeyCreate, "", p.ID, p.Name))
@@ -454,7 +454,7 @@ func (h *adminPages) removePasskey(r *request) (response, error) {
 // endPasskey removes the passkey of the path. Sessions that it began go on.
 func (h *site) endPasskey(r *request, adminID, of string) (p webhook.Passkey, err error) {
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if p, err = sw.RemovePasskey(adminID, r.PathValue("passkey")); err != nil {
+		if p, err = sw.Passkeys().Remove(adminID, r.PathValue("passkey")); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionPasskeyRemove, "", p.ID, p.Name+of))

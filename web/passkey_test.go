@@ -358,13 +358,13 @@ func TestPasskeyOfAnother(t *testing.T) {
 	remove := adminPath(admin.ID) + "/passkeys/" + all[0].ID + "/remove"
 	other.do("POST", "/account/passkeys/"+all[0].ID+"/remove").want(t, 404, "")
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, err := sw.SetRole(bo.ID, webhook.RoleOperator)
+		_, err := sw.Admins().SetRole(bo.ID, webhook.RoleOperator)
 		return err
 	}))
 	other.do("POST", remove).want(t, 403, "")
 	other.do("GET", adminPath(admin.ID)).hasNot(t, remove)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, err := sw.SetRole(bo.ID, webhook.RoleOwner)
+		_, err := sw.Admins().SetRole(bo.ID, webhook.RoleOwner)
 		return err
 	}))
 	other.do("GET", adminPath(admin.ID)).want(t, 200, remove)
@@ -406,7 +406,7 @@ func TestPasskeysNeedADomain(t *testing.T) {
 		}
 		p.hasNot(t, "Passkeys")
 		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-			_, err := sw.CreatePasskey(webhook.Passkey{AdminID: admin.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
+			_, err := sw.Passkeys().Create(webhook.Passkey{AdminID: admin.ID, Name: "x", RPID: "x", Credential: []byte("x"), PublicKey: []byte("x")})
 			return err
 		}))
 		p = v.do("GET", "/sign-in")

@@ -183,7 +183,7 @@ func (h *portalPages) useLink(r *request) (response, error) {
 	}
 	var secret string
 	err := h.store.Write(r, func(sw store.Write) (err error) {
-		if r.portal.session, secret, err = sw.BeginPortalSession(
+		if r.portal.session, secret, err = sw.Portal().BeginSession(
 			r.PathValue("code"), addressText(r), r.UserAgent(), replaced, r.portal.framed); err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (h *portalPages) signOut(r *request) (response, error) {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if _, _, err := sw.EndPortalSession(c.Value); err != nil {
+		if _, _, err := sw.Portal().EndSession(c.Value); err != nil {
 			return err
 		}
 		p := &r.portal.session

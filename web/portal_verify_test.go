@@ -52,7 +52,7 @@ func TestVerifyPrograms(t *testing.T) {
 	must(t, err)
 	var secret webhook.SigningSecret
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
-		secret, err = sw.SigningSecret("acme", l.sub.ID)
+		secret, err = sw.Subscriptions().SigningSecret("acme", l.sub.ID)
 		return err
 	}))
 	v := enter(t, w, "acme", webhook.PortalRead)

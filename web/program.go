@@ -233,7 +233,7 @@ func (h *programPages) create(r *request) (response, error) {
 	fields, err := f.parse()
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			program, before, err := sw.PutProgram(f.id, &fields)
+			program, before, err := sw.Programs().Put(f.id, &fields)
 			if err != nil {
 				return err
 			}
@@ -285,7 +285,7 @@ func (h *programPages) update(r *request) (response, error) {
 	fields, err := f.parse()
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			program, before, err := sw.PutProgram(p.ID, &fields)
+			program, before, err := sw.Programs().Put(p.ID, &fields)
 			if err != nil {
 				return err
 			}
@@ -351,7 +351,7 @@ func (h *programPages) erase(r *request) (response, error) {
 		return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e), status: http.StatusUnprocessableEntity}, nil
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if _, _, err := sw.EraseProgram(e.ID); err != nil || !e.ErasingSince.IsZero() {
+		if _, _, err := sw.Programs().Erase(e.ID); err != nil || !e.ErasingSince.IsZero() {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionProgramDelete, e.ID, e.ID, ""))

@@ -77,7 +77,7 @@ func (h *programPortalPages) createLink(r *request) (response, error) {
 	var l webhook.PortalLink
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if l, code, err = sw.CreatePortalLink(n); err != nil {
+		if l, code, err = sw.Portal().CreateLink(n); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
@@ -109,7 +109,7 @@ func (h *programPortalPages) saveOrigins(r *request) (response, error) {
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		_, before, err := sw.PutProgram(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins})
+		_, before, err := sw.Programs().Put(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins})
 		if err != nil || before != nil && strings.Join(before.PortalOrigins, " ") == strings.Join(origins, " ") {
 			return err
 		}
@@ -129,10 +129,10 @@ func (h *programPortalPages) end(r *request) (response, error) {
 	id := r.PathValue("id")
 	var sessions, links int64
 	err := h.store.Write(r, func(sw store.Write) (err error) {
-		if _, err := sw.Program(id); err != nil {
+		if _, err := sw.Programs().Get(id); err != nil {
 			return err
 		}
-		if sessions, links, err = sw.EndPortalAccess(id); err != nil {
+		if sessions, links, err = sw.Portal().EndAccess(id); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionPortalSessionEnd, id, id, webhook.Count(int(sessions), "session")+", "+

@@ -36,7 +36,7 @@ func TestHeldDeliveries(t *testing.T) {
 	}
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Replicate(done); err != nil {
+	if err := s.Replica().Run(done); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -53,14 +53,14 @@ func TestHeldDeliveries(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if err := s.BeginHold(t.Context(), time.Hour); err != nil {
+	if err := s.Holds().Begin(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 
 	w := testWeb(t, func(c *Config) { c.Store = s })
 	v := visit(t, w)
 	v.do("POST", "/system/release").want(t, 401, "")
-	if _, held := s.Hold(); !held {
+	if _, held := s.Holds().Current(); !held {
 		t.Fatal("a stranger has ended the hold")
 	}
 	v.signIn(w)
@@ -69,7 +69,7 @@ func TestHeldDeliveries(t *testing.T) {
 	}
 	v.do("GET", "/system").want(t, 200, "file://"+target)
 	v.do("POST", "/system/release").want(t, 303, "")
-	if _, held := s.Hold(); held {
+	if _, held := s.Holds().Current(); held {
 		t.Error("the button has not ended the hold")
 	}
 	if p := v.do("GET", "/system"); strings.Contains(p.body, "The database was restored") {

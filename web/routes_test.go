@@ -61,21 +61,21 @@ func furnish(t *testing.T) *furnished {
 	must(t, err)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		dq, _ := webhook.AllDeliveryList.Parse(url.Values{})
-		run, err = sw.CreateBulkRun(&store.NewBulkRun{ID: webhook.NewID(), Action: webhook.BulkRedeliver, Query: &dq,
+		run, err = sw.BulkRuns().Create(&store.NewBulkRun{ID: webhook.NewID(), Action: webhook.BulkRedeliver, Query: &dq,
 			Audit: webhook.AuditEntry{Admin: f.owner.Email}})
 		if err != nil {
 			return err
 		}
-		channel, err = sw.CreateChannel(webhook.AlertChannel{Kind: webhook.ChannelSlack, Name: "On call", Alerts: webhook.AlertNames(),
+		channel, err = sw.Channels().Create(webhook.AlertChannel{Kind: webhook.ChannelSlack, Name: "On call", Alerts: webhook.AlertNames(),
 			Active: true, URL: "https://chat.example/" + urlCanary})
 		if err != nil {
 			return err
 		}
-		invited, code, err = sw.CreateInvitation(f.owner.ID, "cy@example.com", webhook.RoleViewer)
+		invited, code, err = sw.Admins().CreateInvitation(f.owner.ID, "cy@example.com", webhook.RoleViewer)
 		if err != nil {
 			return err
 		}
-		link, shared, err = sw.Share("acme", failed.ID)
+		link, shared, err = sw.Shares().Create("acme", failed.ID)
 		return err
 	}))
 	f.paths = map[string]string{
@@ -166,7 +166,7 @@ func (f *furnished) as(role webhook.Role) visitor {
 	admin, _, err := f.w.store.Admins().ByEmail(f.t.Context(), email)
 	if isCallerError(err) {
 		err = f.w.store.Write(f.t.Context(), func(sw store.Write) (err error) {
-			admin, err = sw.CreateAdmin(email, role, f.w.pages.signIn.noPassword)
+			admin, err = sw.Admins().Create(email, role, f.w.pages.signIn.noPassword)
 			return err
 		})
 	}

@@ -75,10 +75,10 @@ func (h *searchPages) show(r *request) (response, error) {
 func (h *searchPages) find(r *request, q string, limit int) (*searchResult, error) {
 	s := new(searchResult)
 	var err error
-	if s.byID, err = h.store.Find(r.Context(), q, limit); err != nil {
+	if s.byID, err = h.store.Search().Prefix(r.Context(), q, limit); err != nil {
 		return nil, err
 	}
-	s.subscriptions, s.programs, err = h.store.FindByText(r.Context(), q, limit)
+	s.subscriptions, s.programs, err = h.store.Search().Text(r.Context(), q, limit)
 	return s, err
 }
 

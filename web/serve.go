@@ -259,7 +259,7 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 }
 
 // acknowledge waits until the response to a form may report a change as stored, see
-// [store.Store.Acknowledge]. An error can depend on stored changes too, such as a deleted record.
+// [store.Replica.Acknowledge]. An error can depend on stored changes too, such as a deleted record.
 // It returns the error to respond with.
 func (w *Web) acknowledge(r *request, a *response, err error) error {
 	var p *problem
@@ -272,7 +272,7 @@ func (w *Web) acknowledge(r *request, a *response, err error) error {
 		(p.status == http.StatusNotFound || p.status == http.StatusConflict)):
 		return err
 	}
-	late := w.store.Acknowledge(r.Context())
+	late := w.store.Replica().Acknowledge(r.Context())
 	switch {
 	case late == nil:
 		return err

@@ -51,7 +51,7 @@ func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash 
 	if c, err := r.Cookie(s.cookieName(sessionCookie)); err == nil {
 		replaced = c.Value
 	}
-	session, secret, err := sw.CreateSession(admin.ID, hash, addressText(r), r.UserAgent(), replaced)
+	session, secret, err := sw.Sessions().Create(admin.ID, hash, addressText(r), r.UserAgent(), replaced)
 	session.Email, session.Role = admin.Email, admin.Role
 	r.session, r.admin = session, admin.Email
 	return secret, err

@@ -59,7 +59,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 	var admin webhook.Admin
 	hash := webhook.HashPassword(testPassword)
 	err := w.store.Write(t.Context(), func(sw store.Write) (err error) {
-		admin, err = sw.CreateAdmin(email, webhook.RoleOwner, hash)
+		admin, err = sw.Admins().Create(email, webhook.RoleOwner, hash)
 		return err
 	})
 	if err != nil {
@@ -306,7 +306,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 		t.Fatalf("the test's hash: matches %v, stale %v, %v", ok, stale, err)
 	}
 	err := w.store.Write(t.Context(), func(sw store.Write) error {
-		_, err := sw.CreateAdmin(testAdmin, webhook.RoleOwner, old)
+		_, err := sw.Admins().Create(testAdmin, webhook.RoleOwner, old)
 		return err
 	})
 	if err != nil {

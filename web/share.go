@@ -73,7 +73,7 @@ func (h *deliveryPages) share(r *request) (response, error) {
 	var sh webhook.Share
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if sh, code, err = sw.Share(view.ProgramID, view.ID); err != nil {
+		if sh, code, err = sw.Shares().Create(view.ProgramID, view.ID); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionDeliveryShare, view.ProgramID, view.ID, "as "+sh.ID))
@@ -90,7 +90,7 @@ func (h *deliveryPages) revokeShare(r *request) (response, error) {
 	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			sh, err := sw.RevokeShare(view.ID, r.PathValue("share"))
+			sh, err := sw.Shares().Revoke(view.ID, r.PathValue("share"))
 			if err != nil {
 				return err
 			}

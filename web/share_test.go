@@ -109,7 +109,7 @@ func TestSharedLinksEnd(t *testing.T) {
 	ended := v.shareDelivery(id)
 	stranger.do("GET", ended).want(t, 200, id)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.EraseProgram("acme")
+		_, _, err := sw.Programs().Erase("acme")
 		return err
 	}))
 	if !bytes.Equal(body(ended), guessed) {

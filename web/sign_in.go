@@ -237,7 +237,7 @@ func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash,
 			return err
 		}
 		if newer != hash {
-			if err := sw.RefreshPassword(admin.ID, hash, newer); err != nil {
+			if err := sw.Admins().RefreshPassword(admin.ID, hash, newer); err != nil {
 				return err
 			}
 		}
@@ -291,7 +291,7 @@ func (h *signInPages) signOut(r *request) (response, error) {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if _, _, err := sw.EndSession(c.Value); err != nil {
+		if _, _, err := sw.Sessions().End(c.Value); err != nil {
 			return err
 		}
 		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "signed out"))

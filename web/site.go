@@ -128,7 +128,7 @@ func (h *site) command(args string) string {
 
 // hold returns the hold after a restore, nil for none.
 func (h *site) hold() *store.Hold {
-	if h, held := h.store.Hold(); held {
+	if h, held := h.store.Holds().Current(); held {
 		return &h
 	}
 	return nil

@@ -148,11 +148,11 @@ func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Ac
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		before, err := sw.Subscription(u.ProgramID, u.ID)
+		before, err := sw.Subscriptions().Get(u.ProgramID, u.ID)
 		if err != nil || before.Active == active {
 			return err // submitted twice
 		}
-		s, err := sw.UpdateSubscription(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active})
+		s, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active})
 		if err != nil {
 			return err
 		}
@@ -195,10 +195,10 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 	var secret, before webhook.SigningSecret
 	var until time.Time
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if before, err = sw.SigningSecret(u.ProgramID, u.ID); err != nil {
+		if before, err = sw.Subscriptions().SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
-		if s, secret, until, err = sw.RotateSecret(u.ProgramID, u.ID); err != nil {
+		if s, secret, until, err = sw.Subscriptions().RotateSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionRotateSecret, &s, "the old secret signs until "+webhook.FormatTime(until)))
@@ -329,7 +329,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		made, err := sw.CreateReplay(plan)
+		made, err := sw.Replays().Create(plan)
 		if err != nil {
 			return err
 		}
@@ -359,14 +359,14 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 	}
 	var replay webhook.Replay
 	err = h.store.Write(r, func(sw store.Write) error {
-		before, err := sw.Replay(u.ProgramID, u.ID, r.PathValue("replay"))
+		before, err := sw.Replays().Get(u.ProgramID, u.ID, r.PathValue("replay"))
 		if err != nil {
 			return err
 		}
 		if replay = before; before.Status != webhook.ReplayRunning {
 			return nil
 		}
-		if replay, err = sw.CancelReplay(u.ProgramID, u.ID, before.ID); err != nil {
+		if replay, err = sw.Replays().Cancel(u.ProgramID, u.ID, before.ID); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription,
@@ -400,7 +400,7 @@ func (h *subscriptionPages) delete(r *request) (response, error) {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		s, err := sw.DeleteSubscription(u.ProgramID, u.ID)
+		s, err := sw.Subscriptions().Delete(u.ProgramID, u.ID)
 		if err != nil {
 			return err
 		}

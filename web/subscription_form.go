@@ -200,7 +200,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if s, secret, err = sw.CreateSubscription(p.program, r.user(), &fields, h.cfg.MaxSubscriptions); err != nil {
+		if s, secret, err = sw.Subscriptions().Create(p.program, r.user(), &fields, h.cfg.MaxSubscriptions); err != nil {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
@@ -327,14 +327,14 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 	}
 	var s webhook.Subscription
 	err = h.store.Write(r, func(sw store.Write) error {
-		before, err := sw.Subscription(u.ProgramID, u.ID)
+		before, err := sw.Subscriptions().Get(u.ProgramID, u.ID)
 		if err != nil {
 			return err
 		}
 		if editionOf(&before) != p.was {
 			return errStale
 		}
-		if s, err = sw.UpdateSubscription(u.ProgramID, u.ID, &fields); err != nil || s.Revision == before.Revision {
+		if s, err = sw.Subscriptions().Update(u.ProgramID, u.ID, &fields); err != nil || s.Revision == before.Revision {
 			return err
 		}
 		return sw.Audit(r.entryOf(webhook.ActionSubscriptionUpdate, &s, changedText(&before, &s, fields.AuthorizationHeader)))

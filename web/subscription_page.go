@@ -94,7 +94,7 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 		p.shown = "7d"
 	}
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
-	stats, err := h.store.Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
+	stats, err := h.store.Figures().Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
 		return response{}, err
 	}

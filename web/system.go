@@ -51,13 +51,13 @@ type systemRecord struct {
 func (h *systemPages) show(r *request) (response, error) {
 	var s systemRecord
 	var err error
-	if s.store, err = h.store.System(r.Context()); err != nil {
+	if s.store, err = h.store.Figures().System(r.Context()); err != nil {
 		return response{}, err
 	}
-	if s.disk, err = h.store.Disk(); err != nil {
+	if s.disk, err = h.store.Figures().Disk(); err != nil {
 		return response{}, err
 	}
-	if s.forecast, err = h.store.Forecast(r.Context()); err != nil {
+	if s.forecast, err = h.store.Figures().Forecast(r.Context()); err != nil {
 		return response{}, err
 	}
 	if h.cfg.Ready != nil {
@@ -65,7 +65,7 @@ func (h *systemPages) show(r *request) (response, error) {
 			s.notReady = err.Error()
 		}
 	}
-	s.replica, s.hold = h.store.Replica(), h.hold()
+	s.replica, s.hold = h.store.Replica().Status(), h.hold()
 	s.up, s.settings, s.driver = r.clock.Now.Sub(h.cfg.Started), h.cfg.Settings, store.DriverName
 	for _, set := range s.settings {
 		switch set.Name {

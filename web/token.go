@@ -175,7 +175,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of the options"}})
 	if known {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
-			if token, secret, err = sw.CreateToken(n); err != nil {
+			if token, secret, err = sw.Tokens().Create(n); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, tokenDetail(&token)))
@@ -230,7 +230,7 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 	}
 	if before.RevokedAt.IsZero() {
 		err = h.store.Write(r, func(sw store.Write) error {
-			if _, err := sw.RevokeToken(before.ID); err != nil {
+			if _, err := sw.Tokens().Revoke(before.ID); err != nil {
 				return err
 			}
 			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of user "+before.UserID))

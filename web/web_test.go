@@ -80,7 +80,7 @@ func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 	admin, _, err := w.store.Admins().ByEmail(t.Context(), email)
 	if isCallerError(err) {
 		err = w.store.Write(t.Context(), func(sw store.Write) (err error) {
-			admin, err = sw.CreateAdmin(email, webhook.RoleOwner, w.pages.signIn.noPassword)
+			admin, err = sw.Admins().Create(email, webhook.RoleOwner, w.pages.signIn.noPassword)
 			return err
 		})
 	}

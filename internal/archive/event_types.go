@@ -45,7 +45,7 @@ func (e EventTypes) Create(w store.Write, catalog *webhook.Catalog, actor webhoo
 	missing, err := e.Missing(catalog)
 	for _, t := range missing {
 		if err == nil {
-			err = w.CreateEventType(t)
+			err = w.EventTypes().Create(t)
 		}
 		if err == nil {
 			actor.Action, actor.ProgramID, actor.SubjectID, actor.Detail = webhook.ActionEventTypeCreate, "", t.Name, ""

@@ -64,7 +64,7 @@ func TestAcknowledge(t *testing.T) {
 	if all, err := c.Tokens(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("got %d tokens, %v; want 1", len(all), err)
 	}
-	go func() { replicating <- st.Replicate(ctx) }()
+	go func() { replicating <- st.Replica().Run(ctx) }()
 	for n := 0; create() != nil; n++ {
 		if n == 100 {
 			t.Fatal("with replication: the write was not acknowledged")

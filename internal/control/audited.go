@@ -26,10 +26,10 @@ func (AuditedStore) entry(action webhook.Action, programID, subjectID, detail st
 	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
 }
 
-// CreateToken calls [store.Write.CreateToken].
+// CreateToken calls [store.TokenWrites.Create].
 func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, secret, err = w.CreateToken(n); err != nil {
+		if token, secret, err = w.Tokens().Create(n); err != nil {
 			return err
 		}
 		detail := fmt.Sprintf("%s… for user %s: %s", token.Hint, token.UserID, webhook.JoinScopes(token.Scopes, ", "))
@@ -38,10 +38,10 @@ func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (toke
 	return token, secret, err
 }
 
-// CreatePortalLink calls [store.Write.CreatePortalLink].
+// CreatePortalLink calls [store.PortalWrites.CreateLink].
 func (t AuditedStore) CreatePortalLink(ctx context.Context, n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if l, code, err = w.CreatePortalLink(n); err != nil {
+		if l, code, err = w.Portal().CreateLink(n); err != nil {
 			return err
 		}
 		return w.Audit(t.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
@@ -60,10 +60,10 @@ func (t AuditedStore) Admins(ctx context.Context) ([]webhook.Admin, error) {
 	return t.Store.Admins().List(ctx)
 }
 
-// RevokeToken calls [store.Write.RevokeToken].
+// RevokeToken calls [store.TokenWrites.Revoke].
 func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, err = w.RevokeToken(id); err != nil {
+		if token, err = w.Tokens().Revoke(id); err != nil {
 			return err
 		}
 		return w.Audit(t.entry(webhook.ActionTokenRevoke, token.ProgramID, token.ID, token.Hint+"…"))
@@ -82,11 +82,11 @@ func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 	})
 }
 
-// CreateAdmin calls [store.Write.CreateAdmin].
+// CreateAdmin calls [store.AdminWrites.Create].
 func (t AuditedStore) CreateAdmin(ctx context.Context, email string, role webhook.Role,
 	hash webhook.PasswordHash) (admin webhook.Admin, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if admin, err = w.CreateAdmin(email, role, hash); err != nil {
+		if admin, err = w.Admins().Create(email, role, hash); err != nil {
 			return err
 		}
 		return w.Audit(t.entry(webhook.ActionAdminCreate, "", admin.ID, email+" as "+string(role)))
@@ -106,22 +106,22 @@ type PasswordReset struct {
 func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash,
 	removePasskeys bool) (did PasswordReset, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
-		admin, err := w.Admin(email)
+		admin, err := w.Admins().Get(email)
 		if err != nil {
 			return err
 		}
 		did = PasswordReset{}
-		if did.Sessions, err = w.SetPassword(admin.ID, hash, ""); err != nil {
+		if did.Sessions, err = w.Admins().SetPassword(admin.ID, hash, ""); err != nil {
 			return err
 		}
 		detail := email + "; ended " + webhook.Count(did.Sessions, "session")
 		if removePasskeys {
-			if did.RemovedPasskeys, err = w.RemovePasskeys(admin.ID); err != nil {
+			if did.RemovedPasskeys, err = w.Passkeys().RemoveAll(admin.ID); err != nil {
 				return err
 			}
 			detail += "; removed " + webhook.Count(did.RemovedPasskeys, "passkey")
 		}
-		if did.Passkeys, err = w.CountPasskeys(admin.ID); err != nil {
+		if did.Passkeys, err = w.Passkeys().Count(admin.ID); err != nil {
 			return err
 		}
 		return w.Audit(t.entry(webhook.ActionAdminPassword, "", admin.ID, detail))
@@ -129,10 +129,10 @@ func (t AuditedStore) ResetPassword(ctx context.Context, email string, hash webh
 	return did, err
 }
 
-// RemoveAdmin calls [store.Write.RemoveAdmin].
+// RemoveAdmin calls [store.AdminWrites.Remove].
 func (t AuditedStore) RemoveAdmin(ctx context.Context, email string) error {
 	return t.Write(ctx, func(w store.Write) error {
-		admin, err := w.RemoveAdmin(email)
+		admin, err := w.Admins().Remove(email)
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (t AuditedStore) EndSessions(ctx context.Context, email string) (ended int,
 				continue
 			}
 			found = true
-			n, err := w.EndSessions(admin.ID, "")
+			n, err := w.Sessions().EndAll(admin.ID, "")
 			if err != nil {
 				return err
 			}
@@ -209,7 +209,7 @@ func (t AuditedStore) DeleteProgram(ctx context.Context, id string) (webhook.Era
 // beginErasure begins to erase a program.
 func (t AuditedStore) beginErasure(ctx context.Context, id string) (e webhook.Erasure, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
-		began, first, err := w.EraseProgram(id)
+		began, first, err := w.Programs().Erase(id)
 		if err != nil {
 			return err
 		}

@@ -186,7 +186,7 @@ func (s *Server) respond(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		value, err := do(r)
 		if err == nil && r.Method != http.MethodGet && value != (streamed{}) && s.Store.Store != nil {
-			err = s.Store.Acknowledge(r.Context())
+			err = s.Store.Replica().Acknowledge(r.Context())
 		}
 		status := http.StatusOK
 		var refused *webhook.Error

@@ -28,7 +28,7 @@ func TestMoveWaitsForReplica(t *testing.T) {
 	from, to := openStore(t, true), openStore(t, false)
 	replicating, stopReplicating := context.WithCancel(t.Context())
 	replicated := make(chan error, 1)
-	go func() { replicated <- from.Replicate(replicating) }()
+	go func() { replicated <- from.Replica().Run(replicating) }()
 
 	target := &move.Target{Store: to, Catalog: catalog, Logger: logger}
 	t.Cleanup(target.Close)

@@ -177,7 +177,7 @@ func (s *Source) renew(ctx context.Context, j *Job, far *remote, entry webhook.A
 	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMove, j.programID, j.programID
 	entry.Detail = "new token for move " + j.id + " to " + far.to.URL
 	return s.Store.Write(ctx, func(w store.Write) error {
-		renewed, err := w.RenewMove(j.programID, j.id, &far.to)
+		renewed, err := w.Moves().Renew(j.programID, j.id, &far.to)
 		if err != nil || !renewed {
 			return err
 		}
@@ -240,7 +240,7 @@ func awaitReplica(ctx context.Context, s *store.Store, notice func(waited time.D
 	began := time.Now()
 	for pause := firstNotice; ; pause = laterNotice {
 		waiting, cancel := context.WithTimeout(ctx, pause)
-		err := s.AwaitReplica(waiting)
+		err := s.Replica().Await(waiting)
 		over := waiting.Err() != nil
 		cancel()
 		if err == nil || !over || ctx.Err() != nil {
@@ -396,7 +396,7 @@ func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) e
 	url := j.remote().to.URL
 	entry.Detail = "move " + j.id + " to " + url
 	err := s.Store.Write(ctx, func(w store.Write) error {
-		if err := w.BeginMove(j.programID, j.id, &j.remote().to); err != nil {
+		if err := w.Moves().Begin(j.programID, j.id, &j.remote().to); err != nil {
 			return err
 		}
 		return w.Audit(entry)
@@ -450,7 +450,7 @@ func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry)
 		var err error
 		if !done {
 			err = s.Store.Write(context.WithoutCancel(ctx), func(w store.Write) error {
-				if err := w.CompleteMove(j.programID, j.id); err != nil {
+				if err := w.Moves().Complete(j.programID, j.id); err != nil {
 					return err
 				}
 				return w.Audit(entry)
@@ -493,7 +493,7 @@ func (s *Source) activate(ctx context.Context, j *Job) error {
 			return errors.New("the service is stopping; its next start continues the move")
 		}
 	}
-	err := s.Store.Write(context.WithoutCancel(ctx), func(w store.Write) error { return w.ActivatedMove(j.programID, j.id) })
+	err := s.Store.Write(context.WithoutCancel(ctx), func(w store.Write) error { return w.Moves().Activated(j.programID, j.id) })
 	if err != nil {
 		return err
 	}
@@ -517,7 +517,7 @@ func (s *Source) abort(j *Job, reason error) {
 			if m := s.Store.Programs().Move(j.programID); m == nil {
 				return nil // it was not frozen
 			}
-			if err := w.AbortMove(j.programID, j.id); err != nil {
+			if err := w.Moves().Abort(j.programID, j.id); err != nil {
 				return err
 			}
 			return w.Audit(entry)

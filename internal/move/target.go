@@ -221,7 +221,7 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 func (t *Target) Activate(ctx context.Context, programID, moveID string, entry webhook.AuditEntry) error {
 	activated := false
 	err := t.Store.Write(ctx, func(w store.Write) (err error) {
-		if activated, err = w.ActivateMove(programID, moveID); err != nil || !activated {
+		if activated, err = w.Moves().Activate(programID, moveID); err != nil || !activated {
 			return err
 		}
 		entry.Action, entry.ProgramID, entry.SubjectID, entry.Detail = webhook.ActionProgramActivate, programID, programID, "move "+moveID
@@ -261,7 +261,7 @@ func (t *Target) Abort(ctx context.Context, programID, moveID string) error {
 		t.end(r)
 	}
 	return t.Store.Write(ctx, func(w store.Write) error {
-		abandoned, err := w.AbandonMove(programID, moveID)
+		abandoned, err := w.Moves().Abandon(programID, moveID)
 		if abandoned {
 			t.Logger.Info("removing a program whose move was aborted", "program", programID, "move", moveID)
 		}

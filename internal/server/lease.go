@@ -109,7 +109,7 @@ func (s *Server) takeLease(ctx context.Context) error {
 		return nil
 	}
 	if s.lease == nil {
-		known, err := s.store.LeaseGeneration(ctx)
+		known, err := s.store.Replica().Generation(ctx)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (s *Server) takeLease(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.store.Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Context: s.lease.Held})
+	return s.store.Replica().Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Context: s.lease.Held})
 }
 
 // releaseLease releases the lease, if there is one, so that a standby can take over at once.

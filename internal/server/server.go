@@ -103,7 +103,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := s.takeLease(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.store.BeginHold(ctx, cfg.RestoreHold); err != nil {
+	if err := s.store.Holds().Begin(ctx, cfg.RestoreHold); err != nil {
 		return nil, err
 	}
 	if s.public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
@@ -305,7 +305,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.store.Retain(running, s.cfg.Retention) })
 	g.Go(func() error { return s.store.Housekeep(running) })
 	g.Go(func() error { return s.store.BulkRuns().Run(running) })
-	g.Go(func() error { return s.store.EndHold(running) })
+	g.Go(func() error { return s.store.Holds().End(running) })
 	g.Go(func() error {
 		debug.FreeOSMemory() // return the memory that startup needed
 		<-running.Done()
@@ -321,7 +321,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var replication, renewal errgroup.Group
 	replicating, stopReplicating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReplicating()
-	replication.Go(func() error { return s.store.Replicate(replicating) })
+	replication.Go(func() error { return s.store.Replica().Run(replicating) })
 	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRenewing()
 	if s.lease != nil {

@@ -563,7 +563,7 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 	}
 	hash := webhook.HashPassword(pagesPassword)
 	err = s.Write(tb.Context(), func(w store.Write) error {
-		_, err := w.CreateFirstAdmin(pagesEmail, hash)
+		_, err := w.Admins().CreateFirst(pagesEmail, hash)
 		return err
 	})
 	if err != nil {

@@ -80,9 +80,9 @@ func (f *fleet) move(program string) {
 	id := webhook.NewID()
 	target := &store.MoveTarget{URL: f.two.URL(), CA: string(harness.Read(t, filepath.Join(f.two.Data, "ca.pem"))), Token: "unused"}
 	for _, step := range []func(store.Write) error{
-		func(w store.Write) error { return w.BeginMove(program, id, target) },
-		func(w store.Write) error { return w.CompleteMove(program, id) },
-		func(w store.Write) error { return w.ActivatedMove(program, id) },
+		func(w store.Write) error { return w.Moves().Begin(program, id, target) },
+		func(w store.Write) error { return w.Moves().Complete(program, id) },
+		func(w store.Write) error { return w.Moves().Activated(program, id) },
 	} {
 		if err := st.Write(t.Context(), step); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,129 @@
+package layout
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a type and a function may have, so that the next person finds the place to change.
+// .ci/run checks the cognitive complexity of functions.
+const (
+	maxMethods = 40 // exported methods of a type
+	maxLines   = 80 // lines of a function, tests included
+)
+
+// sizes counts what is declared in the files of a module.
+type sizes struct {
+	methods map[string]map[string]bool // package and type → names of its exported methods
+	long    []string                   // the functions above maxLines
+}
+
+func (z *sizes) add(fset *token.FileSet, pkg string, f *ast.File) {
+	for _, decl := range f.Decls {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		if lines := fset.Position(fn.End()).Line - fset.Position(fn.Pos()).Line + 1; lines > maxLines && !ast.IsGenerated(f) {
+			z.long = append(z.long, fmt.Sprintf("%s: %s has %d lines, at most %d are allowed", pkg, fn.Name.Name, lines, maxLines))
+		}
+		if fn.Recv == nil || !fn.Name.IsExported() {
+			continue
+		}
+		name := pkg + "." + receiver(fn)
+		if z.methods[name] == nil {
+			z.methods[name] = make(map[string]bool)
+		}
+		z.methods[name][fn.Name.Name] = true
+	}
+}
+
+// receiver returns the type that a function is a method of.
+func receiver(fn *ast.FuncDecl) string {
+	t := fn.Recv.List[0].Type
+	for {
+		switch x := t.(type) {
+		case *ast.StarExpr:
+			t = x.X
+		case *ast.IndexExpr:
+			t = x.X
+		case *ast.IndexListExpr:
+			t = x.X
+		case *ast.Ident:
+			return x.Name
+		default:
+			return fmt.Sprint(t)
+		}
+	}
+}
+
+// problems returns what is too large, sorted.
+func (z *sizes) problems() []string {
+	all := slices.Clone(z.long)
+	for name, methods := range z.methods {
+		if len(methods) > maxMethods {
+			all = append(all, fmt.Sprintf("%s has %d exported methods, at most %d are allowed", name, len(methods), maxMethods))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestSizes checks every Go file in the repository, tests and other modules included.
+func TestSizes(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "--full-name", ":/*.go").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	z := sizes{methods: make(map[string]map[string]bool)}
+	fset := token.NewFileSet()
+	for name := range strings.Lines(string(out)) {
+		name = filepath.Join("../..", strings.TrimSuffix(name, "\n"))
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if os.IsNotExist(err) {
+			continue // removed, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		z.add(fset, filepath.Dir(name), f)
+	}
+	if n := len(z.methods["../../store.Store"]); n < 20 {
+		t.Errorf("found only %d exported methods of store.Store", n)
+	}
+	for _, problem := range z.problems() {
+		t.Error(problem)
+	}
+}
+
+func TestSizesAreFound(t *testing.T) {
+	var src strings.Builder
+	src.WriteString("package planted\ntype Large[T any] struct{}\n")
+	for i := range maxMethods + 1 {
+		fmt.Fprintf(&src, "func (*Large[T]) M%d() {}\nfunc (Large[T]) m%d() {}\n", i, i)
+	}
+	src.WriteString("func fits() {" + strings.Repeat("\n", maxLines-1) + "}\n")
+	src.WriteString("func long() {" + strings.Repeat("\n", maxLines) + "}\n")
+	z := sizes{methods: make(map[string]map[string]bool)}
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, "planted.go", src.String(), parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.add(fset, "planted", f)
+	want := []string{
+		"planted.Large has 41 exported methods, at most 40 are allowed",
+		"planted: long has 81 lines, at most 80 are allowed",
+	}
+	if got := z.problems(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

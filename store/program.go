@@ -213,7 +213,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 	}
 	// Memory first, see [Figures.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.span == StatHour && key.at >= from.UnixMilli() {
+		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.at(StatHour) >= from.UnixMilli() {
 			p.Attempts.Success += stat.Success
 			p.Attempts.Failed += stat.Failed
 			p.Attempts.Retryable += stat.Retryable

@@ -21,7 +21,7 @@ const (
 // Statistics are a chore, written with other commits. Reads add what is not written yet from memory.
 // A crash loses that, which is hardly visible in a chart.
 const (
-	statRows = 16              // maximum number of rows with one commit
+	statKeys = 8               // maximum number of keys with one commit; each has two rows
 	statRest = 5 * time.Second // pause after all are written
 )
 
@@ -31,11 +31,15 @@ func LastHour(now time.Time) (from, to time.Time) {
 	return to.Add(-time.Hour), to
 }
 
-// statKey identifies a row of the statistics.
+// statKey identifies a row of the minutes. The row of its hour follows from it.
 type statKey struct {
 	programID, subscriptionID string
-	span                      time.Duration
-	at                        int64 // beginning of the span in Unix milliseconds
+	minute                    int64 // its beginning in Unix milliseconds
+}
+
+// at returns the beginning of the span that has the minute, in Unix milliseconds.
+func (k statKey) at(span time.Duration) int64 {
+	return k.minute / span.Milliseconds() * span.Milliseconds()
 }
 
 // stats are the statistics that are not written yet.
@@ -50,15 +54,14 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 	if s.pending == nil {
 		s.pending = make(map[statKey]*webhook.Stat)
 	}
-	for _, span := range [...]time.Duration{StatMinute, StatHour} {
-		at := now.UnixMilli() / span.Milliseconds() * span.Milliseconds()
-		for _, of := range [...][2]string{{c.ProgramID, c.SubscriptionID}, {c.ProgramID, ""}, {"", ""}} {
-			key := statKey{of[0], of[1], span, at}
-			if s.pending[key] == nil {
-				s.pending[key] = new(webhook.Stat)
-			}
-			s.pending[key].Count(a)
+	minute := now.Truncate(StatMinute).UnixMilli()
+	for _, key := range [...]statKey{{c.ProgramID, c.SubscriptionID, minute}, {c.ProgramID, "", minute}, {"", "", minute}} {
+		stat := s.pending[key]
+		if stat == nil {
+			stat = new(webhook.Stat)
+			s.pending[key] = stat
 		}
+		stat.Count(a)
 	}
 }
 
@@ -67,7 +70,7 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 func (s *stats) failedSince(from time.Time) []string {
 	ids := []string{}
 	s.each(func(key statKey, stat *webhook.Stat) {
-		if key.subscriptionID != "" && key.span == StatMinute && key.at >= from.UnixMilli() && stat.FailedAttempts() > 0 {
+		if key.subscriptionID != "" && key.minute >= from.UnixMilli() && stat.FailedAttempts() > 0 {
 			ids = append(ids, key.subscriptionID)
 		}
 	})
@@ -97,32 +100,39 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 	return s, errors.Join(json.Unmarshal(answers, &s.Answers), json.Unmarshal(durations, &s.Durations))
 }
 
-// writeStats adds up to n rows of the statistics in memory to the stored ones.
+// writeStats adds up to n keys of the statistics in memory to the stored rows.
 func (s *core) writeStats(t *tx, n int) error {
 	for key, stat := range s.stats.some(n) {
-		stored, err := scanStat(func(dest ...any) error {
-			return t.Scan(selectStat, []any{key.programID, key.subscriptionID, key.span.Milliseconds(), key.at}, dest...)
-		}, key.span)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		stored.Add(stat)
-		answers, err := json.Marshal(stored.Answers)
-		if err != nil {
-			return err
-		}
-		durations, err := json.Marshal(stored.Durations)
-		if err != nil {
-			return err
-		}
-		err = t.Exec(writeStat, key.programID, key.subscriptionID, key.span.Milliseconds(), key.at,
-			stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
-		if err != nil {
-			return err
+		for _, span := range [...]time.Duration{StatMinute, StatHour} {
+			if err := t.addStat(key, span, stat); err != nil {
+				return err
+			}
 		}
 	}
 	t.AfterCommit(func() { s.stats.written(statRest) })
 	return nil
+}
+
+// addStat adds counts to the row of a span.
+func (t *tx) addStat(key statKey, span time.Duration, stat *webhook.Stat) error {
+	at := key.at(span)
+	stored, err := scanStat(func(dest ...any) error {
+		return t.Scan(selectStat, []any{key.programID, key.subscriptionID, span.Milliseconds(), at}, dest...)
+	}, span)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	stored.Add(stat)
+	answers, err := json.Marshal(stored.Answers)
+	if err != nil {
+		return err
+	}
+	durations, err := json.Marshal(stored.Durations)
+	if err != nil {
+		return err
+	}
+	return t.Exec(writeStat, key.programID, key.subscriptionID, span.Milliseconds(), at,
+		stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
 }
 
 // Stats returns the statistics of attempts between two times, in spans of StatMinute or StatHour, oldest
@@ -132,14 +142,14 @@ func (s Figures) Stats(ctx context.Context, programID, subscriptionID string, sp
 	from, to time.Time) ([]webhook.Stat, error) {
 	// Memory first: attempts that are written in between then count twice for a moment, instead of being
 	// missing.
-	var fresh []webhook.Stat
+	fresh := make(map[time.Time]*webhook.Stat)
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		at := time.UnixMilli(key.at).UTC()
-		wanted := key.programID == programID && key.subscriptionID == subscriptionID && key.span == span
-		if wanted && !at.Before(from) && at.Before(to) {
-			c := webhook.Stat{At: at, Span: span}
-			c.Add(stat)
-			fresh = append(fresh, c)
+		at := time.UnixMilli(key.at(span)).UTC()
+		if key.programID == programID && key.subscriptionID == subscriptionID && !at.Before(from) && at.Before(to) {
+			if fresh[at] == nil {
+				fresh[at] = &webhook.Stat{At: at, Span: span}
+			}
+			fresh[at].Add(stat)
 		}
 	})
 	var all []webhook.Stat
@@ -149,12 +159,12 @@ func (s Figures) Stats(ctx context.Context, programID, subscriptionID string, sp
 		all = append(all, stat)
 		return err
 	})
-	for i := range fresh {
-		at, found := slices.BinarySearchFunc(all, fresh[i].At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
+	for _, stat := range fresh {
+		at, found := slices.BinarySearchFunc(all, stat.At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
 		if found {
-			all[at].Add(&fresh[i])
+			all[at].Add(stat)
 		} else {
-			all = slices.Insert(all, at, fresh[i])
+			all = slices.Insert(all, at, *stat)
 		}
 	}
 	return all, err

@@ -260,7 +260,7 @@ func (s *core) hooks() sqlite.Hooks {
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
 			s.chore("clock", s.clock.due, s.recordClock),
-			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statRows) }),
+			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statKeys) }),
 			s.chore("token uses", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
 		},
 		BeforeBatch:  s.beforeBatch,

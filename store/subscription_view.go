@@ -344,8 +344,8 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 	}
 	// Memory first, see [Figures.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		at := time.UnixMilli(key.at).UTC()
-		if key.subscriptionID != "" && asked[key.subscriptionID] && key.span == span && !at.Before(from) && at.Before(to) {
+		at := time.UnixMilli(key.at(span)).UTC()
+		if key.subscriptionID != "" && asked[key.subscriptionID] && !at.Before(from) && at.Before(to) {
 			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
 		}
 	})

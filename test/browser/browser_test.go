@@ -149,6 +149,9 @@ func TestPictures(t *testing.T) {
 	if !filepath.IsAbs(folder) {
 		folder = harness.Path(folder)
 	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	binary := harness.Build(t)
 	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {

@@ -219,7 +219,7 @@ func TestPublish(t *testing.T) {
 			}
 		})
 	}
-	v.send("/events/publish", "event", strings.Repeat("x", maxPublishForm)).want(t, 400, "too large")
+	v.send("/events/publish", "event", strings.Repeat("x", maxPublishForm)).want(t, 413, "at most 832 KiB")
 
 	p = v.do("GET", "/events/publish?program=acme&like="+strings.TrimPrefix(at, "/events/acme/"))
 	p.want(t, 200, "")

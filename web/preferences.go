@@ -108,16 +108,17 @@ func (h *accountPages) showPreferences(r *request) (response, error) {
 // savePreferences saves the preferences that the form has fields for and keeps the others. It
 // redirects to the page that has the form.
 func (h *accountPages) savePreferences(r *request) (response, error) {
-	if err := r.ParseForm(); err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid form", text: "Nothing was changed."}
+	form, err := r.form()
+	if err != nil {
+		return response{}, err
 	}
 	p := readPreferences(r.Request)
-	if !p.read(r.PostForm) {
+	if !p.read(form) {
 		return response{
 			status: http.StatusUnprocessableEntity,
-			page: preferencesPage(h.frame(r, "Preferences"), p, strings.TrimSpace(r.PostForm.Get("zone")),
+			page: preferencesPage(h.frame(r, "Preferences"), p, strings.TrimSpace(form.Get("zone")),
 				"must be UTC or the name of a time zone, such as Europe/Berlin"),
 		}, nil
 	}
-	return response{location: localPath(r.PostForm.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
+	return response{location: localPath(form.Get("back"), "/preferences"), cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -96,9 +97,13 @@ func (r *request) formUpTo(limit int64) (url.Values, error) {
 	if r.Context().Err() != nil {
 		return nil, context.Cause(r.Context())
 	}
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return nil, &problem{status: http.StatusRequestEntityTooLarge, title: "Form too large",
+			text: "This form may have at most " + ui.ByteSize(limit) + ". Nothing was changed. Go back to shorten your input."}
+	}
 	if err != nil {
 		return nil, &problem{status: http.StatusBadRequest, title: "Invalid form",
-			text: "It is too large or incomplete. Nothing was changed."}
+			text: "The form is incomplete or has an invalid % escape. Nothing was changed."}
 	}
 	return r.PostForm, nil
 }

@@ -111,6 +111,7 @@ func TestCreateSubscription(t *testing.T) {
 	wrong.hasNot(t, authorization)
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
 	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")
+	v.send("/subscriptions/new", "url", "https://ada:secret@8.8.8.8/").want(t, 422, "use Authorization header")
 	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200,
 		"leads to an address that deliveries may not be sent to")
 	if n := len(listSubscriptions(t, w, "")); n != 0 {
@@ -351,6 +352,8 @@ func replays(t *testing.T, v visitor, l *eventSource) {
 	since := url.QueryEscape(webhook.FormatTime(time.Now().Add(-time.Hour)))
 	v.do("GET", path+"/replay").want(t, 200, "Count")
 	v.do("GET", path+"/replay?from=yesterday&only=some").want(t, 422, "must be failed, missed or all events")
+	v.do("GET", path+"/replay?only=all&from=2026-03-14T00:00&to=2026-03-13T00:00").want(t, 422, "must not be earlier than From")
+	v.send(path+"/replay", "only", "all", "from", webhook.FormatTime(time.Now().Add(time.Hour))).want(t, 422, "must not be in the future")
 	for only, want := range map[string]string{"missed": "3 events", "failed": "2 events", "all": "5 events"} {
 		counted := v.do("GET", path+"/replay?only="+only+"&from="+since)
 		counted.want(t, 200, "Replay "+want)

@@ -190,7 +190,8 @@ func TestFormsAreBounded(t *testing.T) {
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	rw := httptest.NewRecorder()
 	w.ServeHTTP(rw, r)
-	if rw.Code != http.StatusRequestEntityTooLarge || !strings.Contains(rw.Body.String(), "at most 64.0 KiB") || len(rw.Result().Cookies()) > 0 {
+	if rw.Code != http.StatusRequestEntityTooLarge || !strings.Contains(rw.Body.String(), "at most 64.0 KiB") ||
+		len(rw.Result().Cookies()) > 0 {
 		t.Errorf("got %d with %v:\n%s", rw.Code, rw.Result().Cookies(), rw.Body)
 	}
 }

@@ -85,6 +85,9 @@ func (c *benchCmd) config(std Streams) (bench.Config, error) {
 		Env:        slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SERVICE_") }),
 	}
 	f.integer("cores", c.Cores, 0, runtime.NumCPU())
+	if info, err := os.Stat(c.Data); c.Data != "" && (err != nil || !info.IsDir()) {
+		f.add("data", "must be an existing directory, not %q", c.Data)
+	}
 	for _, name := range c.Case {
 		if !slices.Contains(bench.Workloads(), name) {
 			f.add("case", "must be one of %s, not %q", strings.Join(bench.Workloads(), ", "), name)

@@ -89,3 +89,13 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Errorf("got %v: %s", err, &out)
 	}
 }
+
+// TestBenchSettings checks that wrong settings are reported before anything is measured.
+func TestBenchSettings(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), harness.Build(t), "bench", "--data", filepath.Join(t.TempDir(), "none"), "--case", "fast").
+		CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "--data: must be an existing directory") ||
+		!strings.Contains(string(out), "--case: must be one of") {
+		t.Errorf("got %v: %s", err, out)
+	}
+}

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
 	"service/webhook"
@@ -116,11 +116,13 @@ func (in *installation) send(method, path, body string, headers ...string) respo
 
 // forwards returns how many requests had a result.
 func (in *installation) forwards(result string) int {
-	var m dto.Metric
-	if err := in.api.metrics.forwarded[result].Write(&m); err != nil {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(in.api.metrics.forwarded[result])
+	families, err := registry.Gather()
+	if err != nil {
 		in.t.Fatal(err)
 	}
-	return int(m.GetCounter().GetValue())
+	return int(families[0].GetMetric()[0].GetCounter().GetValue())
 }
 
 // logs reports whether the log has a match of a pattern. A client may have a large response before

@@ -210,6 +210,7 @@ func TestEditSubscription(t *testing.T) {
 	edit(was, "url", "http://x").want(t, 422, "must begin with https://")
 	edit(was, "description", "mine").want(t, 303, "")
 	v.do("GET", path).want(t, 200, "Saved.")
+	v.do("GET", path+"/rotate-secret").want(t, 200, `mine <span class="quiet">partner.example/in</span></a>`)
 
 	// A change of a property that the form does not have does not reject the form.
 	now := v.do("GET", path+"/edit").hidden(t, "was")

@@ -193,3 +193,17 @@ func TestTooLargeBodies(t *testing.T) {
 		wantStatus(t, fmt.Sprint(len(test.body), " bytes of no known length"), s.serve(r), test.want)
 	}
 }
+
+// TestEventIDInCapitals checks that an event is found by the id as its publisher wrote it.
+func TestEventIDInCapitals(t *testing.T) {
+	s := start(t)
+	const id = "A03B938A-AEAA-4FEA-A25F-6DB74DE4AD99"
+	if r := s.send("POST", "/v2/events", `{"id":"`+id+`","name":"content_updated","version":"1","content_id":7}`); r.status != 201 {
+		t.Fatalf("publish: got %d %s", r.status, r.body)
+	}
+	for _, path := range []string{id, strings.ToLower(id), id + "/deliveries"} {
+		if r := s.send("GET", "/v2/events/"+path, ""); r.status != 200 {
+			t.Errorf("%s: got %d %s", path, r.status, r.body)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"service/webhook"
@@ -96,6 +97,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 
 // Get returns one event of a program.
 func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
+	id = strings.ToLower(id) // events are stored in lower case, and some publishers write capitals
 	if err := s.programStates.find(programID, "event"); err != nil {
 		return webhook.Event{}, err
 	}

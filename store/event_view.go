@@ -224,6 +224,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 	if e.Event, err = s.Get(ctx, programID, id); err != nil {
 		return e, err
 	}
+	id = e.ID
 	scope := cursorScope{"event deliveries", programID, id, ""}
 	position := []int64{1<<63 - 1}
 	if cursor != "" {

@@ -246,6 +246,10 @@ func (h *eventPages) show(r *request) (response, error) {
 	}
 	cursor := r.URL.Query().Get("page[cursor]")
 	view, err := h.store.Events().View(r.Context(), program, id, cursor)
+	var invalid *webhook.Error
+	if errors.As(err, &invalid) && invalid.Code == webhook.CodeInvalid {
+		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address", text: invalid.Error()}
+	}
 	if err != nil {
 		return response{}, asProblem(err)
 	}

@@ -77,7 +77,7 @@ func TestEventPages(t *testing.T) {
 	if p.body != string(events[1].JSON) || p.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("the file: got %s as %s", p.body, p.Header.Get("Content-Type"))
 	}
-	v.do("GET", page+"?page[cursor]=x").want(t, 422, "")
+	v.do("GET", page+"?page[cursor]=x").want(t, 400, "Invalid address")
 }
 
 func TestEventResultText(t *testing.T) {

@@ -75,9 +75,10 @@ func (p *pace) readyAt() time.Time {
 	return p.nextAt
 }
 
-// take counts a request that is about to be sent. A late request shortens the wait
-// of those after it by at most a fifth of the interval or lateTolerance, whichever
-// is longer.
+// take counts a request that is about to be sent. While there is a backlog, a late
+// request shortens the wait of those after it by at most a fifth of the interval or
+// lateTolerance, whichever is longer. After a quiet time it does not, or the first
+// two requests would be too close.
 func (p *pace) take(limit float64, now time.Time) {
 	p.adapt(now)
 	r := p.perSecond(limit)
@@ -85,8 +86,12 @@ func (p *pace) take(limit float64, now time.Time) {
 		return
 	}
 	interval := time.Duration(float64(time.Second) / r)
-	if late := now.Add(-max(interval/5, lateTolerance)); p.nextAt.Before(late) {
+	switch late := now.Add(-max(interval/5, lateTolerance)); {
+	case !p.nextAt.Before(late): // at most that late
+	case p.backlogged:
 		p.nextAt = late
+	default:
+		p.nextAt = now
 	}
 	p.nextAt = p.nextAt.Add(interval)
 }

@@ -76,7 +76,7 @@ func (h replayHandlers) create(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	fields, invalid := webhook.ParseReplay(body, req.subscription)
+	fields, invalid := webhook.ParseReplay(body, req.subscription, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}

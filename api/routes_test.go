@@ -60,7 +60,7 @@ func (s *service) records() ids {
 	if len(list) != 3 {
 		s.t.Fatalf("got %d deliveries, want the ping and two", len(list))
 	}
-	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"2026-01-01","only":"all"}`))
+	replay := data[identified](s.t, s.send("POST", "/v2/webhooks/subscriptions/"+id+"/replays", `{"from":"1999-01-01","only":"all"}`))
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
 	s.defineEventType("order.returned")
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)

@@ -257,7 +257,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")),
 		to: strings.TrimSpace(values.Get("to"))}
 	if values.Has("from") {
-		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription)
+		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription, r.clock.Now)
 		if invalid != nil {
 			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from_at": {"from", "From"}, "to_at": {"to", "To"}, "only": {"only", "Events"}})
 			for i := range p.faults {
@@ -265,9 +265,6 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 					p.faults[i].Text = "must be failed, missed or all events"
 				}
 			}
-		}
-		if fields.From.After(r.clock.Now) {
-			p.faults = append(p.faults, ui.FieldError{ID: "from", Label: "From", Text: "must not be in the future"})
 		}
 		p.fields = fields
 	} else {

@@ -55,12 +55,12 @@ type ReplayFields struct {
 }
 
 // ParseReplay parses the body of a request that starts a replay of a subscription,
-// and checks it against the rules. It reports all errors at once; the fields are
-// then unusable.
-func ParseReplay(raw []byte, sub *Subscription) (ReplayFields, *Error) {
+// and checks it against the rules at a time. It reports all errors at once; the fields
+// are then unusable.
+func ParseReplay(raw []byte, sub *Subscription, now time.Time) (ReplayFields, *Error) {
 	f, names, v, err := parseReplay(raw)
 	if err == nil {
-		err = invalid(merge(v, f.check(sub, names)))
+		err = invalid(merge(v, f.check(sub, names, now)))
 	}
 	return f, err
 }
@@ -182,10 +182,12 @@ func parseReplayEvents(d *document, list int32) (names []string, v []Validation)
 
 // check returns every rule that the fields break for a subscription. Empty names
 // are ignored.
-func (f *ReplayFields) check(sub *Subscription, names rangeNames) []Validation {
+func (f *ReplayFields) check(sub *Subscription, names rangeNames, now time.Time) []Validation {
 	var v []Validation
 	if f.From.IsZero() {
 		v = append(v, Validation{InvalidRequired, "is required", names.from})
+	} else if f.From.After(now) {
+		v = append(v, Validation{InvalidValue, "must not be in the future", names.from})
 	}
 	if !f.To.IsZero() && !f.To.After(f.From) {
 		v = append(v, Validation{InvalidValue, "must not be earlier than " + names.from, names.to})

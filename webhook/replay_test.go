@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// replayNow is the time of the tests.
+var replayNow = time.Date(2026, 3, 20, 0, 0, 0, 0, time.UTC)
+
 func TestParseReplay(t *testing.T) {
 	sub := &Subscription{Events: []string{"content_published", "content_updated"}}
 	day := time.Date(2026, 3, 14, 0, 0, 0, 0, time.UTC)
@@ -27,7 +30,7 @@ func TestParseReplay(t *testing.T) {
 		`{"from_at":"2026-03-14","to_at":"2026-03-14","only":"all"}`: {From: day, To: day.AddDate(0, 0, 1), Only: ReplayAll},
 		`{"from":"2026-03-14","to_at":"2026-03-14","only":"all"}`:    {From: day, To: day.AddDate(0, 0, 1), Only: ReplayAll},
 	} {
-		got, err := ParseReplay([]byte(body), sub)
+		got, err := ParseReplay([]byte(body), sub, replayNow)
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\n got %+v (%v)\nwant %+v", body, got, err, want)
 		}
@@ -43,6 +46,7 @@ func TestParseReplayErrors(t *testing.T) {
 		`{"from":"2026-03-14"}`:             "required only",
 		`{"only":"all","from":"","to":1}`:   "invalid_format from, invalid_type to",
 		from(`null`):                        "invalid_type from",
+		from(`"2026-03-20T00:00:00.001Z"`):  "invalid_value from",
 		from(`1773476688`):                  "invalid_type from",
 		from(`"2026-3-14"`):                 "invalid_format from",
 		from(`"2026-02-30"`):                "invalid_format from",
@@ -78,7 +82,7 @@ func TestParseReplayErrors(t *testing.T) {
 		with(`"events":["content_updated",` + numbered(64) + `]`):       "too_many events",
 		`[]`: "", `null`: "", ``: "", `{"from":"2026-03-14","only":"all"} x`: "",
 	} {
-		_, err := ParseReplay([]byte(body), sub)
+		_, err := ParseReplay([]byte(body), sub, replayNow)
 		if err == nil || err.Code != CodeInvalid {
 			t.Errorf("%s: got %v, want an invalid error", body, err)
 			continue
@@ -105,7 +109,7 @@ func FuzzParseReplay(f *testing.F) {
 	f.Add(`{"from":"2026-03-14T08:24:48.644Z","to":"2026-03-15","events":["content_updated",{"name":"x"}],"only":"missed","dry_run":true}`)
 	sub := &Subscription{Events: []string{"content_updated"}}
 	f.Fuzz(func(t *testing.T, body string) {
-		fields, err := ParseReplay([]byte(body), sub)
+		fields, err := ParseReplay([]byte(body), sub, replayNow)
 		if err == nil && (fields.From.IsZero() || fields.Only == "" || !fields.To.IsZero() && !fields.To.After(fields.From)) {
 			t.Errorf("%s: got %+v without an error", body, fields)
 		}

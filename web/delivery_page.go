@@ -283,6 +283,20 @@ func (d *deliveryRecord) total(now time.Time) string {
 	}
 }
 
+// held describes when a delivery is sent that is due but waits for its subscription, "" if it does
+// not. The time of its next attempt is in the past and says nothing.
+func (d *deliveryRecord) held(now time.Time) string {
+	switch sub := &d.Subscription; {
+	case d.Status.Final() || !d.ClaimedAt.IsZero() || d.Own || d.NextAttemptAt.After(now):
+		return ""
+	case !sub.Active:
+		return "when the paused subscription is resumed"
+	case sub.Status == webhook.HealthFailing:
+		return "when the endpoint works again"
+	}
+	return ""
+}
+
 // next describes when and why the next attempt takes place, "" when there is none.
 func (d *deliveryRecord) next() string {
 	number := strconv.Itoa(d.AttemptsMade+1) + " of " + strconv.Itoa(webhook.MaxAttempts)
@@ -293,7 +307,8 @@ func (d *deliveryRecord) next() string {
 	case !d.ClaimedAt.IsZero():
 		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is in flight."
 	case d.AttemptsMade == 0:
-		why = append(why, "Attempt "+number+" starts as soon as the limits on deliveries in flight allow.")
+		why = append(why, "Attempt "+number+" starts as soon as the limits of the subscription allow: on deliveries in flight and on "+
+			"requests per second, also after a 429 or 503 that asked for a pause.")
 	default:
 		last := &d.attempts[len(d.attempts)-1]
 		if last.Error == webhook.ErrorInterrupted {
@@ -305,10 +320,17 @@ func (d *deliveryRecord) next() string {
 			why = append(why, "The endpoint asked to wait: Retry-After: "+ui.Visible(after)+".")
 		}
 	}
-	switch sub := &d.Subscription; {
-	case !sub.Active && !d.Own:
+	sub := &d.Subscription
+	if d.Own || sub.Active && sub.Status != webhook.HealthFailing {
+		return strings.Join(why, " ")
+	}
+	if d.AttemptsMade == 0 {
+		why = nil // the limits do not matter yet
+	}
+	switch {
+	case !sub.Active:
 		why = append(why, "The subscription is paused: only pings and tests are sent until it is resumed.")
-	case sub.Status == webhook.HealthFailing && !d.Own:
+	default:
 		why = append(why, "The subscription is failing: only probes are sent until one succeeds. "+
 			"This delivery waits until then, or is itself sent as a probe.")
 	}

@@ -76,6 +76,18 @@ func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	return l
 }
 
+// heldDelivery checks that a delivery that is due says what it waits for while its subscription is
+// paused.
+func heldDelivery(t *testing.T, v visitor, l *eventSource, path string) {
+	t.Helper()
+	v.send(subscriptionPath(l.sub.ID)+"/pause").want(t, 303, "")
+	p := v.do("GET", path)
+	p.want(t, 200, "next attempt when the paused subscription is resumed")
+	p.hasNot(t, "starts as soon as")
+	p.hasNot(t, "<strong>Next attempt")
+	v.send(subscriptionPath(l.sub.ID)+"/resume").want(t, 303, "")
+}
+
 // publish appends events without validation.
 func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 	l.t.Helper()
@@ -219,7 +231,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.want(t, 200, "This is the new delivery")
 	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 starts as soon as")
 	v.do("GET", path).want(t, 200, `href="`+again+`"`)
-
+	heldDelivery(t, v, l, again)
 	deliveryOfGone(t, v, l, path, again)
 
 	var did []string

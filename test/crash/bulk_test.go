@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"encoding/json"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -39,7 +40,7 @@ func TestBulkRunKilled(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--log-level", "warn", "--batch-size", "1", "--rejecting-after", "0")
 	token := in.Token("acme")
 	process := in.MustStart()
-	in.Subscribe(token, harness.Subscription{URL: server, Events: harness.Events("content_deleted"), MaxInFlight: 32})
+	sub := in.Subscribe(token, harness.Subscription{URL: server, Events: harness.Events("content_deleted"), MaxInFlight: 32})
 	for range failed / 500 {
 		events := make([]map[string]any, 500)
 		for i := range events {
@@ -56,6 +57,13 @@ func TestBulkRunKilled(t *testing.T) {
 		}
 		return answer.Data
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			open, _, err := harness.Get[json.RawMessage](in, token, "/v2/webhooks/subscriptions/"+sub+
+				"/deliveries?filter[status]=pending,retryable&page[size]=3")
+			t.Logf("open deliveries: %s (%v)", open, err)
+		}
+	})
 	harness.WaitFor(t, "the failures", func() bool { return begin(map[string]any{"dry_run": true}).Done == failed })
 	status.Store(http.StatusOK)
 	id := begin(map[string]any{}).ID

@@ -764,7 +764,9 @@ func TestPromote(t *testing.T) {
 	}
 	defer commands.Wait()
 	defer close(serving)
-	if out, err := promote(); err != nil || !strings.Contains(out, "is now the primary") {
+	// On a slow machine the lease can end first. The standby is then the primary already.
+	out, err = promote()
+	if (err != nil || !strings.Contains(out, "is now the primary")) && !strings.Contains(out, "it is already the primary") {
 		t.Fatalf("promote: %v, %s", err, out)
 	}
 	if !f.two.AwaitReady(f.standby) {

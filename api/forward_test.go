@@ -114,6 +114,28 @@ func (in *installation) send(method, path, body string, headers ...string) respo
 	return in.service.send(method, path, body, append([]string{"Authorization", "Bearer " + in.moved}, headers...)...)
 }
 
+// post publishes over a connection to a server, with the token of movedProgram, and returns the
+// response with its whole body.
+func (in *installation) post(server *httptest.Server, media string, body io.Reader) (*http.Response, string) {
+	in.t.Helper()
+	req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+in.moved)
+	req.Header.Set("Content-Type", media)
+	resp, err := server.Client().Do(req)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		in.t.Error(err)
+	}
+	return resp, string(text)
+}
+
 // forwards returns how many requests had a result.
 func (in *installation) forwards(result string) int {
 	registry := prometheus.NewRegistry()
@@ -492,22 +514,11 @@ func forwardEarlyResponse(t *testing.T, protocol string) {
 	defer server.Close()
 	post := func(media string, body io.Reader) (int, string) {
 		t.Helper()
-		req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
-		if err != nil {
-			t.Fatal(err)
+		resp, text := from.post(server, media, body)
+		if resp.Proto != protocol {
+			t.Errorf("got %s", resp.Proto)
 		}
-		req.Header.Set("Authorization", "Bearer "+from.moved)
-		req.Header.Set("Content-Type", media)
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil || resp.Proto != protocol {
-			t.Errorf("got %s, %v", resp.Proto, err)
-		}
-		return resp.StatusCode, string(text)
+		return resp.StatusCode, text
 	}
 	if status, text := post(mediaJSON, strings.NewReader(strings.Repeat(" ", webhook.MaxBodyBytes+1))); status != 413 {
 		t.Errorf("too long: got %d %s", status, text)
@@ -538,18 +549,7 @@ func TestForwardClientStops(t *testing.T) {
 		body, send := io.Pipe()
 		defer send.Close()
 		go send.Write([]byte(eventBody[:20]))
-		req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+from.moved)
-		req.Header.Set("Content-Type", media)
-		resp, err := server.Client().Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(resp.Body)
+		resp, text := from.post(server, media, body)
 		if resp.StatusCode != 408 || from.forwards(forwardCancelled) != 1 {
 			t.Errorf("%s: got %d %s", media, resp.StatusCode, text)
 		}

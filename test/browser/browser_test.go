@@ -94,9 +94,17 @@ type journeys struct {
 	routes string // JSON
 }
 
-// journeyTime returns the time limit of a journey. A journey waits up to [harness.Timeout]
-// for each condition, so the limit ends only a journey that hangs.
-func journeyTime() time.Duration { return harness.Scale(8 * time.Minute) }
+// patience returns how long a journey may take: until shortly before the time limit of go test
+// (-timeout), so that a journey that hangs prints its pages. There is no shorter limit: the
+// journey waits up to [harness.Timeout] for each condition, and a busy machine takes long for
+// all of them.
+func patience(t *testing.T) time.Duration {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return 24 * time.Hour
+	}
+	return time.Until(deadline) - 40*time.Second
+}
 
 // run runs one journey; script is on or off, for JavaScript.
 func (j *journeys) run(t *testing.T, name, script string, flags []string) {
@@ -107,14 +115,13 @@ func (j *journeys) run(t *testing.T, name, script string, flags []string) {
 		flags = slices.Replace(slices.Clone(flags), i, i+1, issuer)
 	}
 	s := serveForBrowser(t, j.binary, flags...)
-	ctx, cancel := context.WithTimeout(t.Context(), journeyTime())
+	ctx, cancel := context.WithTimeout(t.Context(), patience(t)+20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, j.tools.node, name+".mjs")
 	cmd.Dir = j.dir
-	patience := journeyTime() - 20*time.Second // a journey that hangs prints its pages before it is killed
 	cmd.Env = append(os.Environ(), "CHROMIUM="+j.tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+j.binary, "SCRIPT="+script,
 		"CONTROL="+s.control(), "PROVIDER="+issuer, "ROUTES="+j.routes, "GALLERY="+harness.Path("web/ui/testdata/gallery.html"),
-		milliseconds("TIMEOUT", harness.Timeout()), milliseconds("PATIENCE", patience))
+		milliseconds("TIMEOUT", harness.Timeout()), milliseconds("PATIENCE", patience(t)))
 	if s.data != "" {
 		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
 	}
@@ -170,7 +177,7 @@ func TestPictures(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), tools.node, "pictures/pictures.mjs")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CHROMIUM="+tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+binary, "SCRIPT=on",
-		"PROVIDER="+issuer, milliseconds("PATIENCE", *picturesAfter+10*time.Minute), milliseconds("TIMEOUT", harness.Timeout()),
+		"PROVIDER="+issuer, milliseconds("PATIENCE", patience(t)), milliseconds("TIMEOUT", harness.Timeout()),
 		"NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"), "SCREENSHOTS="+folder,
 		fmt.Sprintf("FOR=%.0f", picturesAfter.Seconds()), "SIZES="+*picturesSizes, "ONLY="+*picturesOnly)
 	if *picturesWhole {

@@ -64,7 +64,7 @@ func TestBulkRunKilled(t *testing.T) {
 			t.Logf("open deliveries: %s (%v)", open, err)
 		}
 	})
-	harness.WaitFor(t, "the failures", func() bool { return begin(map[string]any{"dry_run": true}).Done == failed })
+	harness.WaitForCount(t, "the failures", failed, func() int { return begin(map[string]any{"dry_run": true}).Done })
 	status.Store(http.StatusOK)
 	id := begin(map[string]any{}).ID
 	read := func() bulkRun {
@@ -83,6 +83,7 @@ func TestBulkRunKilled(t *testing.T) {
 			cut++
 		}
 	}
+	harness.WaitForCount(t, "the redeliveries", failed, func() int { return read().Done })
 	harness.WaitFor(t, "the end of the run", func() bool { return read().Status == "done" })
 	if r := read(); r.Total != failed || r.Done != failed || len(r.Skipped) != 0 {
 		t.Errorf("bulk run: got %+v, want %d done", r, failed)

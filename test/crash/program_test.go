@@ -318,7 +318,7 @@ func TestProgramKilled(t *testing.T) {
 	rows := func() int { return databaseCount(t, in.Data, "events WHERE program_id = 'acme'") }
 	cut := 0
 	for kill := range kills {
-		harness.WaitFor(t, "the removal of the last import", func() bool { return rows() == 0 })
+		harness.WaitForCount(t, "the removal of the last import", 0, rows)
 		cmd := work("program", "import", p.file, "--passphrase-file", p.passphrase)
 		harness.WaitFor(t, "a part of the import", func() bool { return rows() > 500*(1+4*kill) })
 		in.Kill(process)

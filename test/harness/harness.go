@@ -76,6 +76,21 @@ func WaitFor(tb testing.TB, what string, condition func() bool) {
 	}
 }
 
+// WaitForCount waits until count returns want, and fails the test if it returns the same for
+// [Timeout]. A test with much work waits for it in this way, because that takes as long as the
+// disk and the other tests let it. what completes the sentence "timed out waiting for".
+func WaitForCount(tb testing.TB, what string, want int, count func() int) {
+	tb.Helper()
+	for last := count(); last != want; {
+		WaitFor(tb, fmt.Sprintf("%s, got %d and want %d", what, last, want), func() bool {
+			now := count()
+			changed := now != last
+			last = now
+			return changed
+		})
+	}
+}
+
 // Receive returns the next value of c, and fails the test if there is none within [Timeout].
 func Receive[T any](tb testing.TB, what string, c <-chan T) T {
 	tb.Helper()

@@ -75,6 +75,18 @@ func (p *pace) readyAt() time.Time {
 	return p.nextAt
 }
 
+// PausedUntil returns until when deliveries wait because the receiver of a subscription asked for
+// a pause with a 429 or 503; it is zero if none do. A restart ends the pause.
+func (d *Dispatcher) PausedUntil(subscriptionID string) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.queues[subscriptionID]
+	if q == nil || !time.Now().Before(q.pace.pausedUntil) {
+		return time.Time{}
+	}
+	return q.pace.pausedUntil
+}
+
 // take counts a request that is about to be sent. While there is a backlog, a late
 // request shortens the wait of those after it by at most a fifth of the interval or
 // lateTolerance, whichever is longer. After a quiet time it does not, or the first

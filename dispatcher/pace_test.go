@@ -206,29 +206,40 @@ func testMaxPerSecond(w *testbed, limit float64) {
 func TestRetryAfterPauses(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {
-			runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
-				r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
-					if n == 2 {
-						rw.Header().Set("Retry-After", asked)
-						rw.WriteHeader(status)
-					}
-				})
-				w.subscribe(r, nil)
-				start := time.Now()
-				for range 5 {
-					w.publish("content_updated")
-					r.posts() // wait until nothing is in flight
-				}
-				time.Sleep(want - time.Second)
-				if n := len(r.posts()); n != 1 {
-					t.Errorf("%d, Retry-After %s: got %d requests within the pause, want 1", status, asked, n)
-				}
-				time.Sleep(10 * time.Second)
-				posts := r.posts()
-				if len(posts) < 2 || posts[1].at.Sub(start) != want || len(posts[1].ids) != 1 && status == http.StatusTooManyRequests {
-					t.Errorf("%d, Retry-After %s: got %+v after the pause, want the next request right at its end", status, asked, posts[1:])
-				}
+			t.Run(fmt.Sprintf("%d, Retry-After %s", status, asked), func(t *testing.T) {
+				runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) { w.retryAfter(status, asked, want) })
 			})
 		}
+	}
+}
+
+// retryAfter checks the pause after a response with a Retry-After.
+func (w *testbed) retryAfter(status int, asked string, want time.Duration) {
+	r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+		if n == 2 {
+			rw.Header().Set("Retry-After", asked)
+			rw.WriteHeader(status)
+		}
+	})
+	sub := w.subscribe(r, nil)
+	start := time.Now()
+	for range 5 {
+		w.publish("content_updated")
+		r.posts() // wait until nothing is in flight
+	}
+	if until := w.d.PausedUntil(sub.ID); !until.Equal(start.Add(want)) {
+		w.t.Errorf("got paused until %s, want %s", until, start.Add(want))
+	}
+	time.Sleep(want - time.Second)
+	if n := len(r.posts()); n != 1 {
+		w.t.Errorf("got %d requests within the pause, want 1", n)
+	}
+	time.Sleep(10 * time.Second)
+	posts := r.posts()
+	if len(posts) < 2 || posts[1].at.Sub(start) != want || len(posts[1].ids) != 1 && status == http.StatusTooManyRequests {
+		w.t.Errorf("got %+v after the pause, want the next request right at its end", posts[1:])
+	}
+	if until := w.d.PausedUntil(sub.ID); !until.IsZero() {
+		w.t.Errorf("got paused until %s after the pause", until)
 	}
 }

@@ -90,6 +90,20 @@ func TestDegraded(t *testing.T) {
 	v.do("GET", "/events/acme/"+events[0].ID).has(t, "<span>healthy</span>") // the other subscription, for which the event waits
 }
 
+// TestPausedByEndpoint checks that the page says until when deliveries wait because the endpoint
+// asked for a pause. It says nothing of it while an admin has paused the subscription.
+func TestPausedByEndpoint(t *testing.T) {
+	v, s, w := sending(t)
+	var until time.Time
+	w.cfg.PausedUntil = func(string) time.Time { return until }
+	path := subscriptionPath(s.subscribe("acme", "https://acme.example/in").ID)
+	v.do("GET", path).hasNot(t, "asked for a pause")
+	until = time.Now().Add(42*time.Minute + 30*time.Second)
+	v.do("GET", path).has(t, "The endpoint asked for a pause", "New events wait: the next delivery is sent", ">in 42 min</time>")
+	v.send(path+"/pause").want(t, 303, "")
+	v.do("GET", path).hasNot(t, "asked for a pause")
+}
+
 // TestProbeNow checks that the page of a failing subscription has a button for its next probe,
 // and shows the result.
 func TestProbeNow(t *testing.T) {

@@ -38,7 +38,8 @@ type subscriptionPage struct {
 
 	incident *webhook.Incident // the newest, nil without any
 
-	disableAt time.Time // when a failed probe disables it; zero for never
+	disableAt   time.Time // when a failed probe disables it; zero for never
+	pausedUntil time.Time // the end of the pause that the receiver asked for; zero for none
 }
 
 // subscriptionCurl is a command with the API request of an action of the page.
@@ -119,6 +120,9 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	}
 	if after := h.cfg.DisableAfter; after > 0 && u.Status == webhook.HealthFailing {
 		p.disableAt = u.Failures.Since.Add(after)
+	}
+	if h.cfg.PausedUntil != nil && u.Active {
+		p.pausedUntil = h.cfg.PausedUntil(u.ID)
 	}
 	p.curls = h.curls(u)
 	p.types = h.testTypes(u)

@@ -110,6 +110,10 @@ type Config struct {
 	// unknown. Each overview calls it once.
 	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
 
+	// PausedUntil returns until when deliveries wait because the receiver of a subscription asked
+	// for a pause, zero if none do; nil when unknown.
+	PausedUntil func(subscriptionID string) time.Time
+
 	// OIDC is the OpenID Connect provider through which admins sign in; nil for none.
 	OIDC *oidc.Provider
 

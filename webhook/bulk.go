@@ -122,7 +122,7 @@ func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
 	if !given {
 		fail(InvalidRequired, "action", "is required: redeliver or cancel")
 	}
-	query, faults := ProgramDeliveryList.Parse(filters)
+	query, faults := ProgramDeliveryList.ParseFilters(filters)
 	if faults != nil {
 		v = append(v, faults.Validations...)
 	}

@@ -41,6 +41,17 @@ func TestParseBulkRun(t *testing.T) {
 	}
 }
 
+// The error for a filter that is not supported names the supported filters alone.
+func TestParseBulkRunNamesFilters(t *testing.T) {
+	_, err := ParseBulkRun([]byte(`{"action": "redeliver", "filter": {"stauts": "failed"}}`), "acme")
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	if detail := err.Validations[0].Detail; !strings.Contains(detail, "supported: filter[") || strings.Contains(detail, "page[") {
+		t.Errorf("got %q", detail)
+	}
+}
+
 func TestIsID(t *testing.T) {
 	if !IsID(NewID()) || IsID("") || IsID("x") || IsID(strings.ToUpper(NewID())) || IsID("run-"+NewID()) {
 		t.Error("IsID must accept only ids in the form of NewID")

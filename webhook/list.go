@@ -322,7 +322,16 @@ func (l *List) Supported() []string {
 // parameters as page[size], filter[status] or filter[created_at.from]. Parse also
 // accepts the spellings page.size, filter.status and filter[created_at][from].
 func (l *List) Parse(values url.Values) (ListQuery, *Error) {
-	p := listParser{list: l, query: ListQuery{Size: DefaultPageSize, Number: 1}, given: make(map[string]bool)}
+	return l.parse(values, false)
+}
+
+// ParseFilters parses filters outside the query of a list, which has no pages and no order.
+func (l *List) ParseFilters(filters url.Values) (ListQuery, *Error) {
+	return l.parse(filters, true)
+}
+
+func (l *List) parse(values url.Values, filtersOnly bool) (ListQuery, *Error) {
+	p := listParser{list: l, filtersOnly: filtersOnly, query: ListQuery{Size: DefaultPageSize, Number: 1}, given: make(map[string]bool)}
 	for _, spelling := range slices.Sorted(maps.Keys(values)) {
 		p.parameter(spelling, values[spelling])
 	}
@@ -359,10 +368,11 @@ func (l *List) CheckEvents(q *ListQuery, c *Catalog) *Error {
 }
 
 type listParser struct {
-	list   *List
-	query  ListQuery
-	given  map[string]bool // parameters that may be given once
-	faults []Validation
+	list        *List
+	filtersOnly bool // there are no pages and no order
+	query       ListQuery
+	given       map[string]bool // parameters that may be given once
+	faults      []Validation
 }
 
 func (p *listParser) fail(code, parameter, detail string) {
@@ -381,7 +391,11 @@ func (p *listParser) describe() string {
 	if p.list == nil {
 		return "this request takes no query parameters"
 	}
-	return "supported: " + strings.Join(p.list.Supported(), ", ")
+	supported := p.list.Supported()
+	if p.filtersOnly {
+		supported = slices.DeleteFunc(supported, func(name string) bool { return !strings.HasPrefix(name, "filter[") })
+	}
+	return "supported: " + strings.Join(supported, ", ")
 }
 
 // take parses one parameter. It returns false if the list does not support it.

@@ -155,9 +155,16 @@ func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []
 		}
 	}
 	for _, other := range sub.received {
-		if !sub.isRedelivery(other) && !other.ping && other.unfinished() {
+		if !sub.isRedelivery(other) && !other.ping && other.unfinished() && !s.timedOut(other) {
 			d.unfinishedBefore = append(d.unfinishedBefore, other)
 		}
 	}
 	return d
+}
+
+// timedOut reports whether the last attempt that a delivery may have has ended by its timeout.
+// The dispatcher can notice that, and send the next delivery, before the server does.
+func (s *simulation) timedOut(d *modelDelivery) bool {
+	last := d.last()
+	return len(d.attempts) == webhook.MaxAttempts && last.hangs && time.Since(last.arrivedAt) >= attemptTimeout-s.dial
 }

@@ -20,7 +20,7 @@ func TestSyncCalls(t *testing.T) {
 	if why := straceUnavailable(); why != "" {
 		harness.Unavailable(t, "strace", why)
 	}
-	const events = 20
+	const events = 100 // many more than the connections, which ask for the times when they open
 	log := filepath.Join(t.TempDir(), "strace")
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	token := in.Token("1")

@@ -150,7 +150,7 @@ var (
 //	go test ./test/browser -run Pictures -timeout 30m -pictures docs/screenshots
 func TestPictures(t *testing.T) {
 	if *pictures == "" {
-		t.Skip("no -pictures flag")
+		t.Skip("checks nothing: takes the pictures of the documentation, with -pictures")
 	}
 	folder := *pictures
 	if !filepath.IsAbs(folder) {

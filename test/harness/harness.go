@@ -12,8 +12,9 @@
 //     [BuildFaulty] returns instead of building one.
 //   - SERVICE_TEST_REQUIRE lists, separated by commas, the requirements whose
 //     tests must not be skipped; see [Unavailable].
-//   - SERVICE_TEST_SLOW multiplies every deadline and every bound on a measured
-//     time; see [Scale].
+//   - SERVICE_TEST_DRILLS makes -short run drills as well; see [Drill].
+//   - SERVICE_TEST_SLOW multiplies every bound on a measured time in the deep
+//     shards; see [Scale].
 package harness
 
 import (
@@ -36,16 +37,16 @@ const (
 	ExitFailed = 1
 )
 
-// maxWait is how long a test waits for a condition on a machine of ordinary speed. It is only an
-// upper bound: a passing test does not wait that long.
-const maxWait = 60 * time.Second
+// maxWait is how long a test waits for a condition before it reports a deadlock. A passing test
+// does not wait that long, however slow the machine.
+const maxWait = 2 * time.Minute
 
 // Timeout returns how long a test waits for a condition.
-func Timeout() time.Duration { return Scale(maxWait) }
+func Timeout() time.Duration { return maxWait }
 
 // Scale returns d multiplied by SERVICE_TEST_SLOW, which is 3 by default if the
-// tests may use only one processor, else 1. Tests scale the times that the
-// service is measured against.
+// tests may use only one processor, else 1. Only the deep shards measure the service
+// against a time; see test/layout.
 func Scale(d time.Duration) time.Duration { return time.Duration(slowness() * float64(d)) }
 
 var slowness = sync.OnceValue(func() float64 {
@@ -109,6 +110,23 @@ func Long(tb testing.TB) {
 	if testing.Short() {
 		tb.Skip("takes long; not run with -short")
 	}
+}
+
+// drillsVariable makes -short run drills, in their short form.
+const drillsVariable = "SERVICE_TEST_DRILLS"
+
+// Drill returns how often a drill repeats its fault: smoke in .ci/run, full without -short. With
+// -short alone it skips the test. In both forms a drill counts, orders and compares; how fast the
+// machine is decides nothing.
+func Drill(tb testing.TB, smoke, full int) int {
+	tb.Helper()
+	switch {
+	case !testing.Short():
+		return full
+	case os.Getenv(drillsVariable) == "":
+		tb.Skip("a drill; not run with -short unless " + drillsVariable + " is set")
+	}
+	return smoke
 }
 
 // Required reports whether tests with a requirement must not be skipped.

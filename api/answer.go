@@ -67,7 +67,6 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		header["X-User-Id"] = values[6:7:7]
 	}
 	a.quotaHeader(header, req)
-	req.route.deprecation.header(header)
 	if ans.location != "" {
 		header.Set("Location", ans.location)
 	}

@@ -217,22 +217,3 @@ func TestConditionalChangesRace(t *testing.T) {
 		}
 	}
 }
-
-func TestConditionalCancel(t *testing.T) {
-	s := start(t)
-	i := s.records()
-	target := "/v2/webhooks/subscriptions/" + i.subscription + "/replays/" + i.replay
-	tag := s.send("GET", target, "").header.Get("Etag")
-	wantStatus(t, "another tag", s.send("DELETE", target, "", "If-Match", `"x"`), 412)
-	r := s.send("DELETE", target, "", "If-Match", tag)
-	wantStatus(t, "its tag", r, 200)
-	cancelled := data[struct{ Status webhook.ReplayStatus }](t, r)
-	if cancelled.Status != webhook.ReplayCancelled {
-		t.Errorf("got %+v", cancelled)
-	}
-	again := s.send("DELETE", target, "")
-	wantStatus(t, "again", again, 200)
-	if again.body != r.body {
-		t.Errorf("cancelling again changed it: %s", again.body)
-	}
-}

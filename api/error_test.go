@@ -46,7 +46,7 @@ func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
 func with(t *testing.T, handle func(*request) (answer, error), change ...func(*Config)) *service {
 	t.Helper()
 	s := start(t, change...)
-	s.api.handle(append(s.api.routes(), route{"GET", "/v2/test", scopeNone, nil, queryRules{}, handle, false, nil}))
+	s.api.handle(append(s.api.routes(), route{"GET", "/v2/test", scopeNone, nil, queryRules{}, handle, false}))
 	return s
 }
 

@@ -19,7 +19,6 @@ type replicaRecord struct {
 	State         string  `json:"state"`
 	LagSeconds    float64 `json:"lag_seconds"`
 	LastSuccessAt string  `json:"last_success_at,omitempty"`
-	LastSuccess   string  `json:"last_success,omitempty"` // deprecated: LastSuccessAt
 }
 
 // statusHandlers serve /healthz, /readyz and /metrics.
@@ -51,7 +50,6 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccessAt = webhook.FormatTime(r.LastSuccess)
-			ready.Replica.LastSuccess = ready.Replica.LastSuccessAt
 		}
 	}
 	return answer{data: ready}, nil

@@ -189,7 +189,7 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		return all
 	}
 	for name := range got.header {
-		if !isDocumented(name, op, ref.Value) {
+		if !isDocumented(name, ref.Value) {
 			fail("the header %s is not listed with this status", name)
 		}
 	}
@@ -229,13 +229,13 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 
 // isDocumented reports whether a response header is documented, with the response or for
 // all operations.
-func isDocumented(name string, op *openapi3.Operation, r *openapi3.Response) bool {
+func isDocumented(name string, r *openapi3.Response) bool {
 	for other := range r.Headers {
 		if http.CanonicalHeaderKey(other) == name {
 			return true
 		}
 	}
-	return slices.Contains(headersOfHTTP, name) || op.Deprecated && slices.Contains([]string{"Deprecation", "Sunset", "Link"}, name)
+	return slices.Contains(headersOfHTTP, name)
 }
 
 // generalResponses are the responses that need no operation.
@@ -354,10 +354,6 @@ func TestDocumentMatchesRoutes(t *testing.T) {
 		delete(routes, name)
 		if got := documentedScope(t, op); got != rt.scope {
 			t.Errorf("%s: the document has the scope %q, the route %q", name, got, rt.scope)
-		}
-
-		if op.Deprecated != (rt.deprecation != nil) {
-			t.Errorf("%s: deprecated is %t in the document", name, op.Deprecated)
 		}
 
 		var parameters []string

@@ -116,7 +116,6 @@ type operation struct {
 	OperationID          string
 	Tags                 []string
 	Summary, Description string
-	Deprecated           bool
 	Security             *[]members[[]string] // nil: that of the document
 	Parameters           []field
 	RequestBody          *struct {
@@ -546,7 +545,7 @@ type Property struct {
 	Type              template.HTML
 	Limits            []string
 	Required          bool
-	Deprecated        bool
+	Deprecated        bool // in the JSON Schema of an operator's event type
 }
 
 // maxDepth bounds the depth of rows, because a schema may contain itself.

@@ -100,10 +100,6 @@ func TestReferencePage(t *testing.T) {
 			t.Errorf("the error %d is not in the table of errors", k.status)
 		}
 	}
-	// Deprecated routes link to this section.
-	if ids["deprecations"] == 0 {
-		t.Error("the section on deprecations is missing")
-	}
 }
 
 // The base URL and the texts of operators are escaped.

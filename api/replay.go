@@ -15,8 +15,6 @@ type replayRecord struct {
 	Only           webhook.ReplayOnly   `json:"only"`
 	FromAt         timestamp            `json:"from_at"` // both ends are included
 	ToAt           timestamp            `json:"to_at"`
-	From           timestamp            `json:"from"` // deprecated: FromAt
-	To             timestamp            `json:"to"`   // deprecated: ToAt
 	Events         []replayEvent        `json:"events"`
 	Status         webhook.ReplayStatus `json:"status"`
 	Progress       replayProgress       `json:"progress"`
@@ -50,10 +48,9 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 	for i, name := range r.Events {
 		events[i].Name = name
 	}
-	from, to := timestamp(r.From), timestamp(r.To.Add(-time.Millisecond))
 	return replayRecord{
 		ID: r.ID, SubscriptionID: r.SubscriptionID, Only: r.Only,
-		FromAt: from, ToAt: to, From: from, To: to, Events: events,
+		FromAt: timestamp(r.From), ToAt: timestamp(r.To.Add(-time.Millisecond)), Events: events,
 		Status: r.Status, Progress: replayProgress{r.Scanned, r.Total},
 		EventsSent: r.EventsSent, Deliveries: r.Deliveries,
 		CreatedAt: timestamp(r.CreatedAt), CompletedAt: timestamp(r.CompletedAt),
@@ -137,31 +134,6 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 			return err
 		}
 		return req.audit(w, webhook.ActionSubscriptionCancelReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
-	})
-	return answer{data: newReplayRecord(&r)}, err
-}
-
-// delete is the deprecated form of cancel. A replay that is no longer running does not
-// change.
-func (h replayHandlers) delete(req *request) (answer, error) {
-	conditions, err := req.conditions()
-	if err != nil {
-		return answer{}, err
-	}
-	program, subscription, id := req.program(), req.replay.SubscriptionID, req.replay.ID
-	var r webhook.Replay
-	err = h.api.store.Write(req.ctx, func(w store.Write) error {
-		before, err := w.Replays().Get(program, subscription, id)
-		if err == nil {
-			err = conditions.write(func() (answer, error) { return replayAnswer(&before), nil })
-		}
-		if err == nil {
-			r, err = w.Replays().Cancel(program, subscription, id)
-		}
-		if err == nil && r.Status != before.Status {
-			err = req.audit(w, webhook.ActionSubscriptionCancelReplay, program, subscription, "replay "+id)
-		}
-		return err
 	})
 	return answer{data: newReplayRecord(&r)}, err
 }

@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/julienschmidt/httprouter"
 
@@ -27,8 +26,6 @@ type route struct {
 	query   queryRules
 	handle  func(*request) (answer, error)
 	quiet   bool // logged at level debug
-
-	deprecation *deprecation // nil if it is not deprecated
 }
 
 const (
@@ -68,50 +65,43 @@ func (a *API) routes() []route {
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}
 
-		deleteReplay = &deprecation{
-			since:  time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC),
-			sunset: time.Date(2028, 1, 1, 0, 0, 0, 0, time.UTC),
-			docs:   referencePath + "#deprecations",
-		}
-
 		none  = queryRules{}
 		free  = queryRules{ignored: true}
 		bySub = subscriptions.find
 	)
 	all := []route{
-		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false, nil},
-		{"GET", subscriptionsPath, webhooksRead, nil, listed(webhook.SubscriptionList), subscriptions.list, false, nil},
-		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false, nil},
-		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false, nil},
-		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false, nil},
-		{"GET", deliveriesPath, webhooksRead, bySub, listed(webhook.DeliveryList), deliveries.list, false, nil},
-		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false, nil},
-		{"DELETE", deliveryPath + "/share", webhooksWrite, deliveries.find, none, deliveries.revokeShares, false, nil},
-		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false, nil},
-		{"GET", replaysPath, webhooksRead, bySub, listed(webhook.ReplayList), replays.list, false, nil},
-		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false, nil},
-		{"DELETE", replayPath, webhooksWrite, replays.find, none, replays.delete, false, deleteReplay},
-		{"GET", "/v2/incidents", webhooksRead, nil, listed(webhook.IncidentList), incidents.list, false, nil},
-		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false, nil},
-		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false, nil},
-		{"GET", bulkRunsPath, webhooksWrite, nil, listed(webhook.BulkRunList), bulkRuns.list, false, nil},
-		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false, nil},
-		{"POST", eventsPath, eventsWrite, nil, none, a.idempotent(events.publish), false, nil},
-		{"GET", eventsPath, eventsRead, nil, listed(webhook.EventList), events.list, false, nil},
-		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false, nil},
-		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, listed(webhook.EventDeliveryList), deliveries.listOfEvent, false, nil},
-		{"GET", "/v2/deliveries", webhooksRead, nil, listed(webhook.ProgramDeliveryList), deliveries.listOfProgram, false, nil},
-		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false, nil},
-		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false, nil},
-		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false, nil},
-		{"PUT", "/v2/event_types/:name", webhook.ScopePlatform, nil, none, eventTypes.put, false, nil},
-		{"DELETE", "/v2/event_types/:name", webhook.ScopePlatform, eventTypes.find, none, eventTypes.delete, false, nil},
-		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true, nil},
-		{"GET", referencePath, scopeNone, nil, free, documents.page, true, nil},
-		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true, nil},
-		{"GET", "/healthz", scopeNone, nil, free, status.healthz, true, nil},
-		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true, nil},
-		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true, nil}, // see request.needsNoToken
+		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false},
+		{"GET", subscriptionsPath, webhooksRead, nil, listed(webhook.SubscriptionList), subscriptions.list, false},
+		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false},
+		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false},
+		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false},
+		{"GET", deliveriesPath, webhooksRead, bySub, listed(webhook.DeliveryList), deliveries.list, false},
+		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false},
+		{"DELETE", deliveryPath + "/share", webhooksWrite, deliveries.find, none, deliveries.revokeShares, false},
+		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false},
+		{"GET", replaysPath, webhooksRead, bySub, listed(webhook.ReplayList), replays.list, false},
+		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false},
+		{"GET", "/v2/incidents", webhooksRead, nil, listed(webhook.IncidentList), incidents.list, false},
+		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false},
+		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false},
+		{"GET", bulkRunsPath, webhooksWrite, nil, listed(webhook.BulkRunList), bulkRuns.list, false},
+		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false},
+		{"POST", eventsPath, eventsWrite, nil, none, a.idempotent(events.publish), false},
+		{"GET", eventsPath, eventsRead, nil, listed(webhook.EventList), events.list, false},
+		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false},
+		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, listed(webhook.EventDeliveryList), deliveries.listOfEvent, false},
+		{"GET", "/v2/deliveries", webhooksRead, nil, listed(webhook.ProgramDeliveryList), deliveries.listOfProgram, false},
+		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false},
+		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false},
+		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false},
+		{"PUT", "/v2/event_types/:name", webhook.ScopePlatform, nil, none, eventTypes.put, false},
+		{"DELETE", "/v2/event_types/:name", webhook.ScopePlatform, eventTypes.find, none, eventTypes.delete, false},
+		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true},
+		{"GET", referencePath, scopeNone, nil, free, documents.page, true},
+		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true},
+		{"GET", "/healthz", scopeNone, nil, free, status.healthz, true},
+		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true},
+		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true}, // see request.needsNoToken
 	}
 	return slices.Concat(all, a.platformRoutes(), a.actionRoutes())
 }
@@ -128,21 +118,21 @@ func (a *API) platformRoutes() []route {
 		none = queryRules{}
 	)
 	return []route{
-		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false, nil},
-		{"GET", programMovePath, platform, nil, none, moves.read, false, nil},
-		{"PUT", moveIDPath, platform, nil, none, moves.first, false, nil},
-		{"PUT", moveIDPath + "/changes", platform, nil, none, moves.changes, false, nil},
-		{"PUT", moveIDPath + "/rest", platform, nil, none, moves.rest, false, nil},
-		{"POST", moveIDPath + "/activate", platform, nil, none, moves.activate, false, nil},
-		{"DELETE", moveIDPath, platform, nil, none, moves.abort, false, nil},
-		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false, nil},
-		{"GET", programPath, platform, programs.find, none, programs.read, false, nil},
-		{"PUT", programPath, platform, nil, none, programs.put, false, nil},
-		{"DELETE", programPath, platform, programs.find, none, programs.delete, false, nil},
-		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false, nil},
-		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false, nil},
-		{"POST", portalLinksPath, platform, programs.find, none, a.idempotent(portalHandlers{a}.createLink), false, nil},
-		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false, nil},
+		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false},
+		{"GET", programMovePath, platform, nil, none, moves.read, false},
+		{"PUT", moveIDPath, platform, nil, none, moves.first, false},
+		{"PUT", moveIDPath + "/changes", platform, nil, none, moves.changes, false},
+		{"PUT", moveIDPath + "/rest", platform, nil, none, moves.rest, false},
+		{"POST", moveIDPath + "/activate", platform, nil, none, moves.activate, false},
+		{"DELETE", moveIDPath, platform, nil, none, moves.abort, false},
+		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false},
+		{"GET", programPath, platform, programs.find, none, programs.read, false},
+		{"PUT", programPath, platform, nil, none, programs.put, false},
+		{"DELETE", programPath, platform, programs.find, none, programs.delete, false},
+		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false},
+		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false},
+		{"POST", portalLinksPath, platform, programs.find, none, a.idempotent(portalHandlers{a}.createLink), false},
+		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false},
 	}
 }
 
@@ -159,15 +149,15 @@ func (a *API) actionRoutes() (all []route) {
 		bySub = subscriptions.find
 	)
 	for _, action := range []route{
-		{"POST", subscriptionPath + "/ping", write, bySub, none, subscriptions.ping, false, nil},
-		{"POST", subscriptionPath + "/test", write, bySub, none, subscriptions.test, false, nil},
-		{"POST", subscriptionPath + "/probe", write, bySub, none, subscriptions.probe, false, nil},
-		{"POST", subscriptionPath + "/rotate_secret", write, bySub, none, a.idempotent(subscriptions.rotateSecret), false, nil},
-		{"POST", deliveryPath + "/redeliver", write, deliveries.find, none, a.idempotent(deliveries.redeliver), false, nil},
-		{"POST", deliveryPath + "/share", write, deliveries.find, none, a.idempotent(deliveries.share), false, nil},
-		{"POST", deliveryPath + "/cancel", write, deliveries.find, none, deliveries.cancel, false, nil},
-		{"POST", replayPath + "/cancel", write, replays.find, none, replays.cancel, false, nil},
-		{"POST", bulkRunPath + "/cancel", write, bulkRuns.find, none, bulkRuns.cancel, false, nil},
+		{"POST", subscriptionPath + "/ping", write, bySub, none, subscriptions.ping, false},
+		{"POST", subscriptionPath + "/test", write, bySub, none, subscriptions.test, false},
+		{"POST", subscriptionPath + "/probe", write, bySub, none, subscriptions.probe, false},
+		{"POST", subscriptionPath + "/rotate_secret", write, bySub, none, a.idempotent(subscriptions.rotateSecret), false},
+		{"POST", deliveryPath + "/redeliver", write, deliveries.find, none, a.idempotent(deliveries.redeliver), false},
+		{"POST", deliveryPath + "/share", write, deliveries.find, none, a.idempotent(deliveries.share), false},
+		{"POST", deliveryPath + "/cancel", write, deliveries.find, none, deliveries.cancel, false},
+		{"POST", replayPath + "/cancel", write, replays.find, none, replays.cancel, false},
+		{"POST", bulkRunPath + "/cancel", write, bulkRuns.find, none, bulkRuns.cancel, false},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

@@ -201,8 +201,8 @@ func TestDeliveryOfAnotherSubscription(t *testing.T) {
 	wantStatus(t, "sending it again to this one", r, 404)
 	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery+"/cancel", "")
 	wantStatus(t, "cancelling it as this one's", r, 404)
-	r = s.send("DELETE", "/v2/webhooks/subscriptions/"+other+"/replays/"+one.replay, "")
-	wantStatus(t, "a replay of another subscription", r, 404)
+	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/replays/"+one.replay+"/cancel", "")
+	wantStatus(t, "cancelling a replay of another subscription", r, 404)
 }
 
 func TestHead(t *testing.T) {

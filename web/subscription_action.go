@@ -240,8 +240,8 @@ type replayForm struct {
 // body returns the body of the same request to the API.
 func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	asked := struct {
-		From   string `json:"from_at,omitempty"`
-		To     string `json:"to_at,omitempty"`
+		From   string `json:"from,omitempty"`
+		To     string `json:"to,omitempty"`
 		Only   string `json:"only,omitempty"`
 		DryRun bool   `json:"dry_run,omitempty"`
 	}{c.WithZone(p.from), c.WithZone(p.to), string(p.only), dryRun}
@@ -259,7 +259,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 	if values.Has("from") {
 		fields, invalid := webhook.ParseReplay(p.body(r.clock, false), &u.Subscription, r.clock.Now)
 		if invalid != nil {
-			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from_at": {"from", "From"}, "to_at": {"to", "To"}, "only": {"only", "Events"}})
+			p.faults = ui.FieldErrors(invalid, map[string][2]string{"from": {"from", "From"}, "to": {"to", "To"}, "only": {"only", "Events"}})
 			for i := range p.faults {
 				if p.faults[i].ID == "only" {
 					p.faults[i].Text = "must be failed, missed or all events"

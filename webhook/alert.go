@@ -119,7 +119,7 @@ func (a *Alert) JSON() ([]byte, error) {
 	if from := a.Failures.RejectedFrom; a.Name == AlertRecovered && !from.IsZero() {
 		at := FormatTime(from)
 		j.ResendFrom, j.Action = &at, `Deliveries were rejected before. Resend their events on the subscription's page, or with `+
-			`POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from_at": "`+at+`"}.`
+			`POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from": "`+at+`"}.`
 	}
 	if t := a.Attempt; t != nil {
 		j.LastAttempt = &alertAttemptJSON{

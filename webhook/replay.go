@@ -3,7 +3,6 @@ package webhook
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -58,36 +57,29 @@ type ReplayFields struct {
 // and checks it against the rules at a time. It reports all errors at once; the fields
 // are then unusable.
 func ParseReplay(raw []byte, sub *Subscription, now time.Time) (ReplayFields, *Error) {
-	f, names, v, err := parseReplay(raw)
+	f, v, err := parseReplay(raw)
 	if err == nil {
-		err = invalid(merge(v, f.check(sub, names, now)))
+		err = invalid(merge(v, f.check(sub, now)))
 	}
 	return f, err
 }
 
 // parseReplay returns the fields that are well formed, and errors about the others.
 // err is set if the body is not a JSON object.
-func parseReplay(raw []byte) (f ReplayFields, names rangeNames, v []Validation, err *Error) {
-	names = rangeNames{"from_at", "to_at"}
+func parseReplay(raw []byte) (f ReplayFields, v []Validation, err *Error) {
 	var d document
 	if err := d.parse(raw, ""); err != nil {
-		return f, names, nil, err
+		return f, nil, err
 	}
 	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return f, names, nil, NewError(CodeInvalid, "The body must be a JSON object.")
+		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
 	}
 	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
-	given := make(map[string]bool)
-	for name := range d.members(0) {
-		given[string(d.text(name))] = true
-	}
 	for name, value := range d.members(0) {
 		kind := d.nodes[value].kind
 		switch s := string(d.text(name)); s {
-		case "from", "to", "from_at", "to_at":
-			if given[s+"_at"] {
-				fail(InvalidDuplicate, s, "is the deprecated name of "+s+"_at; send only one of them")
-			} else if code, detail := f.parseEnd(&d, value, s, &names); code != "" {
+		case "from", "to":
+			if code, detail := f.parseEnd(&d, value, s); code != "" {
 				fail(code, s, detail)
 			}
 		case "events":
@@ -106,21 +98,14 @@ func parseReplay(raw []byte) (f ReplayFields, names rangeNames, v []Validation, 
 			}
 			f.DryRun = kind == jsontext.KindTrue
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from_at, to_at, events, only, dry_run")
+			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from, to, events, only, dry_run")
 		}
 	}
-	return f, names, v, nil
+	return f, v, nil
 }
 
-// parseEnd parses an end of the time range, given under name. The code is "" if it
-// is valid.
-func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *rangeNames) (code, detail string) {
-	from := strings.HasPrefix(name, "from")
-	if from {
-		names.from = name
-	} else {
-		names.to = name
-	}
+// parseEnd parses an end of the time range, from or to. The code is "" if it is valid.
+func (f *ReplayFields) parseEnd(d *document, value int32, name string) (code, detail string) {
 	if !d.isString(value) {
 		return InvalidType, "must be a string"
 	}
@@ -128,17 +113,13 @@ func (f *ReplayFields) parseEnd(d *document, value int32, name string, names *ra
 	if !ok {
 		return InvalidFormat, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC"
 	}
-	if from {
+	if name == "from" {
 		f.From = first
 	} else {
 		f.To = next
 	}
 	return "", ""
 }
-
-// rangeNames are the names of the range's ends in the request: from_at and to_at,
-// or the deprecated from and to.
-type rangeNames struct{ from, to string }
 
 // parseReplayEvents parses the event names of a replay: strings, or objects as in
 // subscriptions. The name of a malformed element is "".
@@ -182,15 +163,15 @@ func parseReplayEvents(d *document, list int32) (names []string, v []Validation)
 
 // check returns every rule that the fields break for a subscription. Empty names
 // are ignored.
-func (f *ReplayFields) check(sub *Subscription, names rangeNames, now time.Time) []Validation {
+func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
 	var v []Validation
 	if f.From.IsZero() {
-		v = append(v, Validation{InvalidRequired, "is required", names.from})
+		v = append(v, Validation{InvalidRequired, "is required", "from"})
 	} else if f.From.After(now) {
-		v = append(v, Validation{InvalidValue, "must not be in the future", names.from})
+		v = append(v, Validation{InvalidValue, "must not be in the future", "from"})
 	}
 	if !f.To.IsZero() && !f.To.After(f.From) {
-		v = append(v, Validation{InvalidValue, "must not be earlier than " + names.from, names.to})
+		v = append(v, Validation{InvalidValue, "must not be earlier than from", "to"})
 	}
 	switch f.Only {
 	case ReplayMissed, ReplayFailed, ReplayAll:

@@ -111,8 +111,8 @@ type Contents struct {
 	Newest        time.Time `json:"newest"`  // when the newest event was accepted; zero if there is none
 }
 
-// ErrUnusable reports that a copy of a database cannot be used: it is damaged, has a newer schema,
-// or is encrypted with another key.
+// ErrUnusable reports that a copy of a database cannot be used: it is damaged, has a schema that this
+// binary does not support, or is encrypted with another key.
 var ErrUnusable = errors.New("the database cannot be used")
 
 // Inspect checks the integrity of a copy of a database, however long that takes, and counts its
@@ -146,15 +146,8 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if err := scan("PRAGMA user_version", nil, &c.Schema); err != nil {
 		return c, err
 	}
-	known, err := sqlite.NewestSchema(migrations)
-	if err != nil {
-		return c, err
-	}
-	switch {
-	case c.Schema == 0:
-		return c, unfit("it is not a database of this service")
-	case c.Schema > known:
-		return c, unfit("it has schema %d, but this binary supports schemas up to %d: use a newer binary", c.Schema, known)
+	if err := schema.Check("it", c.Schema); err != nil {
+		return c, unfit("%w", err)
 	}
 	var newest sql.NullInt64
 	for query, dest := range map[string]any{

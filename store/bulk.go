@@ -533,7 +533,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	return n, nil
 }
 
-const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id IN (?, ?) AND subscription_id = ?"
+const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id = ? AND subscription_id = ?"
 
 // Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent. The error
 // is a *webhook.Error with CodeConflict if it has completed or is in flight.
@@ -544,7 +544,7 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string) error {
 	var num int64
 	var status webhook.Status
 	var waits bool
-	if err := w.t.Scan(selectCancellable, []any{shortID(id), id, subscriptionID}, &num, &status, &waits); err != nil {
+	if err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &waits); err != nil {
 		return notFound(err, "delivery")
 	}
 	switch {

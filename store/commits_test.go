@@ -111,7 +111,9 @@ func TestCommitsCounted(t *testing.T) {
 			t.Errorf("%s (%v): got %d commits in the database and %d in the file, want %d", what, err, got, counted(t, s.Dir()), before+more)
 		}
 	}
-	insert := func(t *tx) error { return t.Exec("INSERT INTO programs (id, created_at) VALUES (random(), 0)") }
+	insert := func(t *tx) error {
+		return t.Exec("INSERT INTO programs (id, created_at, updated_at) VALUES (random(), 0, 0)")
+	}
 	step("a write", 1, func() error { return s.writer.do(insert) })
 	step("nothing", 0, func() error { return s.writer.do(func(*tx) error { return nil }) })
 	step("a read", 0, func() error { return s.Check(t.Context()) })

@@ -18,6 +18,22 @@ const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 	ON e.program_id = d.program_id AND e.seq = s.value),
 	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
 
+// createdOf continues a query of the deliveries d of the subscription whose id is an expression, in the
+// order of their creation.
+func createdOf(subscriptionID string) string {
+	return ofSubscription("deliveries_of_subscription", subscriptionID)
+}
+
+// completedOf is createdOf for the completed ones, in the order of their completion.
+func completedOf(subscriptionID string) string {
+	return ofSubscription("deliveries_completed", subscriptionID) + " AND d.completed_at IS NOT NULL"
+}
+
+func ofSubscription(index, subscriptionID string) string {
+	return "FROM deliveries d INDEXED BY " + index +
+		" WHERE d.subscription = (SELECT num FROM subscriptions WHERE id = " + subscriptionID + ")"
+}
+
 // Get returns a delivery of a subscription with its attempts.
 func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
@@ -25,8 +41,8 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 	}
 	var num int64
 	d, num, err := s.scanDelivery(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id IN (?, ?) AND d.subscription_id = ?",
-			[]any{shortID(id), id, subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?",
+			[]any{shortID(id), subscriptionID}, dest...)
 	})
 	if err != nil {
 		return d, notFound(err, "delivery")
@@ -276,8 +292,8 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
 		ping, redelivery_of, created_at)
 		SELECT ?1, subscription_id, (SELECT num FROM subscriptions WHERE id = ?4), program_id, 'pending', 0, ?5, seqs, ping, id, ?2
-		FROM deliveries WHERE id IN (?3, ?6) AND subscription_id = ?4
-		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), id}, &num, &seqs)
+		FROM deliveries WHERE id = ?3 AND subscription_id = ?4
+		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now())}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // idEncoding encodes delivery ids in 22 characters instead of 36, with the same order, since
-// every row and an index contain one. Deliveries from before schema 13 have the long form.
+// every row and an index contain one.
 var idEncoding = base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)
 
 // shortID returns the short form of an id. It returns anything else than a UUID unchanged.
@@ -33,12 +33,12 @@ func longID(stored string) string {
 	return u.String()
 }
 
-// storedIDs returns both forms of ids, nil for none.
-func storedIDs(ids []string) (both []string) {
+// shortIDs returns the short forms of ids, nil for none.
+func shortIDs(ids []string) (short []string) {
 	for _, id := range ids {
-		both = append(both, shortID(id), id)
+		short = append(short, shortID(id))
 	}
-	return both
+	return short
 }
 
 // idRange returns the short forms of the lowest and highest id with a prefix, or an empty range

@@ -80,13 +80,13 @@ func (s Deliveries) At(ctx context.Context, nums []int64) (all []webhook.Deliver
 	return all, found, err
 }
 
-const selectNumOf = "SELECT num FROM deliveries WHERE id IN (?, ?)"
+const selectNumOf = "SELECT num FROM deliveries WHERE id = ?"
 
 // Behind returns the cursor of the page of a query of webhook.AllDeliveryList that begins after
 // a delivery.
 func (s Deliveries) Behind(ctx context.Context, q *webhook.ListQuery, id string) (string, error) {
 	var num int64
-	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id), id}, &num); err != nil {
+	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id)}, &num); err != nil {
 		return "", notFound(err, "delivery")
 	}
 	scope := cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}

@@ -35,7 +35,7 @@ type Redelivery struct {
 const maxRedeliveries = 20
 
 const (
-	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id IN (?, ?)"
+	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id = ?"
 
 	selectAnySubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ?"
 
@@ -50,7 +50,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		var replay, seqs sql.NullString
 		var ping []byte
 		d.Delivery, d.Num, err = s.scanDelivery(func(dest ...any) error {
-			return v.Scan(selectDeliveryView, []any{shortID(id), id}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+			return v.Scan(selectDeliveryView, []any{shortID(id)}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err == nil {
 			err = s.programStates.find(d.ProgramID, "delivery")

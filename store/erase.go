@@ -154,7 +154,7 @@ const (
 	selectErasedPings = "SELECT id FROM deliveries WHERE num IN (SELECT value FROM json_each(?1)) AND ping IS NOT NULL " +
 		"AND completed_at IS NULL"
 	// The newest delivery stays, without content, so that its num is not reused.
-	blankNewest = `UPDATE deliveries SET id = ?2, program_id = '', subscription_id = '', subscription = NULL, status = 'failed',
+	blankNewest = `UPDATE deliveries SET id = ?2, program_id = '', subscription_id = '', subscription = 0, status = 'failed',
 		failure_reason = 'cancelled', attempts_made = 0, claimed_at = NULL, next_attempt_at = NULL, response_status = NULL, error = NULL,
 		seqs = NULL, ping = CAST('{}' AS BLOB), redelivery_of = NULL, replay_id = NULL, created_at = ?3, completed_at = ?3, started_after = NULL,
 		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
@@ -172,9 +172,9 @@ const (
 )
 
 var (
-	selectErased   = byCreation.query("d.num", "?1", " AND d.claimed_at IS NULL", " LIMIT ?2")
-	selectClaimed  = "SELECT EXISTS (" + byCreation.query("1", "?1", "", "") + ")"
-	selectAnErased = byCreation.query("d.num", "?1", "", " LIMIT ?2")
+	selectErased   = "SELECT d.num " + createdOf("?1") + " AND d.claimed_at IS NULL LIMIT ?2"
+	selectClaimed  = "SELECT EXISTS (SELECT 1 " + createdOf("?1") + ")"
+	selectAnErased = "SELECT d.num " + createdOf("?1") + " LIMIT ?2"
 )
 
 // close removes the secrets of all subscriptions and makes the dispatcher drop their queues.

@@ -318,7 +318,7 @@ func TestErasePlans(t *testing.T) {
 		{eraseKeys, 2, "SEARCH idempotency_keys USING"},
 		{eraseAnswers, 2, "SEARCH idempotency_keys USING COVERING INDEX idempotency_keys_by_program (program_id=?)"},
 		{selectErased, 2, "deliveries_of_subscription (subscription=?)"},
-		{selectAnErased, 2, "deliveries_by_subscription (subscription_id=?)"},
+		{selectAnErased, 2, "deliveries_of_subscription (subscription=?)"},
 		{unlinkErased, 2, "SEARCH b USING PRIMARY KEY (subscription_id=?)"},
 		{selectErasedPings, 1, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"},
 		{blankNewest, 3, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"},

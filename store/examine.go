@@ -231,7 +231,7 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		}
 	}
 	var admins bool
-	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // an older schema does not have the table
+	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // otherwise quickCheck reports it
 		x.admins(admins)
 	}
 	x.audit(func(query string, row func(scan func(...any) error) error) error {
@@ -241,7 +241,7 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		each := func(query string, row func(scan func(...any) error) error) error {
 			return queryRows(ctx, db, query, row)
 		}
-		if unused, err := readEventTypes(each, cfg.Catalog); err == nil { // an older schema does not have the table
+		if unused, err := readEventTypes(each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
 			x.eventTypes(unused)
 		}
 	}
@@ -453,18 +453,15 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 
 // schema checks the schema version, and reports whether this binary supports it.
 func (x *examination) schema(version int) bool {
-	files, err := fs.Glob(migrations, "migrations/*.sql")
-	switch known := len(files); {
+	switch err := schema.Check("the database", version); {
+	case version == 0: // a crash kept the first start from creating it
+		x.add(LevelWarn, checkSchema, "service serve creates it on its next start.", "the database has no tables yet")
 	case err != nil:
-		x.add(LevelFail, checkSchema, "", "%v", err)
+		x.add(LevelFail, checkSchema, "Follow the error message: service serve does not start with this database.", "%v", err)
 		return false
-	case version > known:
-		x.add(LevelFail, checkSchema, "Use a newer binary.", "the database has schema %d, but this binary supports schemas up to %d", version,
-			known)
-		return false
-	case version < known:
-		x.add(LevelWarn, checkSchema, "service serve upgrades it on its next start, after a copy of the database.",
-			"the database has schema %d, this binary has schema %d", version, known)
+	case version < schemaVersion:
+		x.add(LevelWarn, checkSchema, "service serve migrates it on its next start, after a copy of the database.",
+			"the database has schema %d, this binary has schema %d", version, schemaVersion)
 	default:
 		x.ok(checkSchema, "%d, up to date", version)
 	}
@@ -539,7 +536,7 @@ func (x *examination) audit(each func(query string, row func(scan func(...any) e
 	case errors.As(errors.Join(err, faulty), &fault):
 		x.add(LevelFail, checkAudit, "Someone changed the database outside of the service. Compare with a backup or an export of the audit log.",
 			"%v", fault)
-	case err != nil: // an older schema has no hashes, and quickCheck reports a damaged database
+	case err != nil: // quickCheck reports a damaged database
 	case s.Entries == 0:
 		x.ok(checkAudit, "empty")
 	default:
@@ -561,7 +558,7 @@ func auditBounds(each func(query string, row func(scan func(...any) error) error
 		return err
 	})
 	if err != nil || first == nil {
-		return err // an older schema does not have the index
+		return err
 	}
 	if fault := webhook.PruneFault(first, pruned); fault != nil {
 		return fault

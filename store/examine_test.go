@@ -1,10 +1,8 @@
 package store
 
 import (
-	"compress/gzip"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -133,8 +131,7 @@ func compare(t *testing.T, found []Finding, want map[string]Level, detail string
 	}
 }
 
-// TestExamineStates examines directories that are missing, empty, in use, or of an older
-// schema.
+// TestExamineStates examines directories that are missing, empty or in use.
 func TestExamineStates(t *testing.T) {
 	before := syscall.Umask(0o077) // as in the binary
 	defer syscall.Umask(before)
@@ -160,23 +157,6 @@ func TestExamineStates(t *testing.T) {
 	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail},
 		"MiB required")
 	must(t, s.Close())
-
-	old := t.TempDir()
-	must(t, os.Chmod(old, 0o700))
-	stored, err := os.Open("testdata/schema-1/service.db.gz")
-	must(t, err)
-	defer stored.Close()
-	plain, err := gzip.NewReader(stored)
-	must(t, err)
-	database, err := io.ReadAll(plain)
-	must(t, err)
-	key, err := os.ReadFile("testdata/schema-1/secret.key")
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(old, databaseFile), database, 0o600))
-	must(t, os.WriteFile(filepath.Join(old, keyring.FileName), key, 0o600))
-	found, err = Examine(t.Context(), Config{Dir: old}, time.Minute)
-	must(t, err)
-	compare(t, found, map[string]Level{checkSchema: LevelWarn}, "the database has schema 1")
 }
 
 func TestNewEnough(t *testing.T) {

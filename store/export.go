@@ -115,7 +115,7 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 // fill copies the program, or a part of it, from a database with everything. It reads that as of
 // one moment.
 func (x *ProgramExport) fill(ctx context.Context, src string, keys []byte, part *exportPart) (err error) {
-	db, err := sqlite.OpenPrivate(ctx, x.Path, migrations)
+	db, err := sqlite.OpenPrivate(ctx, x.Path, schema)
 	if err != nil {
 		return err
 	}

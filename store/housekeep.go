@@ -173,10 +173,13 @@ func (w *sweep) findResponses() error {
 			return err
 		}
 	}
-	if err := w.countOld(); err != nil {
-		return err
+	programs, err := w.s.ids(w.ctx, selectOverQuota, w.s.quotas.responses)
+	for _, id := range programs {
+		if err == nil {
+			err = w.pruneResponses(id)
+		}
 	}
-	return w.pruneAll()
+	return err
 }
 
 const (

@@ -20,8 +20,8 @@ func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) tim
 	err := s.writer.do(func(tx *tx) error {
 		tx.w.last = 0
 		return tx.Exec(`WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
-			INSERT INTO deliveries (id, subscription_id, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at)
-			SELECT ?2 || printf('%08d', n), ?2, ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'),
+			INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at)
+			SELECT ?2 || printf('%08d', n), ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'),
 			iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5 FROM i`,
 			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli())
 	})
@@ -226,8 +226,8 @@ func TestHousekeepingPlans(t *testing.T) {
 		want  string // part of the plan
 	}{
 		{selectMark, 1, "PRIMARY KEY (subscription_id=?)"},
-		{selectKeptFrom, 3, "deliveries_by_completion (subscription_id=? AND completed_at>?)"},
-		{selectNextTrim, 4, "deliveries_by_completion (subscription_id=? AND completed_at>? AND completed_at<?)"},
+		{selectKeptFrom, 3, "deliveries_completed (subscription=? AND completed_at>?)"},
+		{selectNextTrim, 4, "deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)"},
 		{removeSuccesses, 3, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
 		{removeFirst, 3, "SEARCH responses USING INTEGER PRIMARY KEY (rowid=?)"},
 		{removeResponses, 1, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
@@ -243,7 +243,6 @@ func TestHousekeepingPlans(t *testing.T) {
 		{selectAgedRanges, 2, "SEARCH r USING PRIMARY KEY (subscription_id=?"},
 		{removeRanges, 1, "SEARCH delivered USING PRIMARY KEY (subscription_id=? AND name=? AND first_seq=?"},
 		{selectOldest, 2, "SEARCH stored_responses USING PRIMARY KEY (program_id=?)"},
-		{countStored, 2, "SEARCH a USING PRIMARY KEY (delivery>? AND delivery<?)"},
 		{countOpenRedeliveries, 2, "deliveries_open_redeliveries (subscription_id=?"},
 		{selectDeletedWaiting, 0, "deliveries_due (subscription_id=?"},
 		{endDeletedPings, 3, "deliveries_due_pings (subscription_id=?"},

@@ -59,7 +59,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
 		return y, err
 	}
-	db, err := sqlite.OpenPrivate(ctx, x.Path, migrations)
+	db, err := sqlite.OpenPrivate(ctx, x.Path, schema)
 	if err != nil {
 		return y, err
 	}

@@ -396,7 +396,7 @@ func TestImportRefuses(t *testing.T) {
 	otherKey.Key = exported(t, from, "neighbor").Key
 	for name, c := range map[string]*ProgramImport{
 		"newer schema": changed("PRAGMA user_version = 9999"),
-		"two programs": changed("INSERT INTO programs (id, created_at) VALUES ('second', 0)"),
+		"two programs": changed("INSERT INTO programs (id, created_at, updated_at) VALUES ('second', 0, 0)"),
 		"garbage":      garbage,
 		"another key":  otherKey,
 	} {

@@ -78,9 +78,8 @@ const (
 
 var (
 	// The last success among the deliveries that completed most recently.
-	lastSuccess = "(SELECT y.completed_at FROM (" + byCompletion.query("d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping",
-		"x.id", " AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT 500") +
-		") y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
+	lastSuccess = "(SELECT y.completed_at FROM (SELECT d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping " + completedOf("x.id") +
+		" ORDER BY 3 DESC, 1 DESC LIMIT 500) y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
 	selectSuccessBefore = "SELECT " + lastSuccess + " FROM subscriptions x WHERE x.id = ?"
 )
 

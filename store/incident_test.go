@@ -469,11 +469,11 @@ func TestIncidentPlans(t *testing.T) {
 			"incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
 		{incidentsUnresolved.down.text, len(incidentsUnresolved.down.names), "incidents_unresolved"},
 		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
-		{selectIncidents, 2, "deliveries_by_completion (subscription_id=?"},
+		{selectIncidents, 2, "deliveries_completed (subscription=?"},
 		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
 		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 		{selectAgedIncidents, 2, "incidents_closed (closed_at<?)"},
-		{selectSuccessBefore, 1, "deliveries_by_completion (subscription_id=?"},
+		{selectSuccessBefore, 1, "deliveries_completed (subscription=?"},
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)
 	}

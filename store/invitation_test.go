@@ -1,10 +1,7 @@
 package store
 
 import (
-	"database/sql"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"service/webhook"
 )
@@ -167,20 +164,4 @@ func TestInvitationEnds(t *testing.T) {
 		_, err := w.Admins().Create(in.Email, webhook.RoleViewer, hashOf("abc"))
 		return err
 	})
-}
-
-// Admins from before roles existed are owners.
-func TestMigrationOfAdmins(t *testing.T) {
-	dir := t.TempDir()
-	schema12(t, dir)
-	old, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, databaseFile))
-	must(t, err)
-	_, err = old.Exec("INSERT INTO admins (id, email, password, created_at) VALUES ('1', 'ana@example.com', ?, ?), "+
-		"('2', 'bo@example.com', ?, ?)", string(hashOf("abc")), time.Now().UnixMilli(), string(hashOf("abc")), time.Now().UnixMilli())
-	must(t, err)
-	must(t, old.Close())
-	all, err := openDir(t, dir).Admins().List(t.Context())
-	if err != nil || len(all) != 2 || all[0].Role != webhook.RoleOwner || all[1].Role != webhook.RoleOwner {
-		t.Errorf("got %+v, %v; want two owners", all, err)
-	}
 }

@@ -136,11 +136,11 @@ func (d *allDeliveries) insert(i int) {
 	}
 	d.model = append(d.model, m)
 	err := d.s.writer.do(func(tx *tx) error {
-		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, claimed_at, "+
-			"next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) "+
-			"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			m.num, m.id, m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
-			blob(bytesOf(ping)), null(m.original), null(m.replay), m.created, null(m.completed))
+		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, "+
+			"claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) "+
+			"VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+			m.num, shortID(m.id), m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
+			blob(bytesOf(ping)), null(shortID(m.original)), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {
 			err = tx.linkEvents(m.program, m.num, seq.(string))
 		}
@@ -359,7 +359,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 				return err
 			}
 			for i := from; i < to; i++ {
-				if err := tx.Exec("UPDATE one SET num = NULL, id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
+				if err := tx.Exec("UPDATE one SET num = ?, id = ?", 1000+i, fmt.Sprintf("00000000-0000-7000-8000-%012x", i)); err != nil {
 					return err
 				}
 				if err := tx.Exec("INSERT INTO subscriptions SELECT * FROM one"); err != nil {

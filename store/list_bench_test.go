@@ -183,9 +183,9 @@ func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 					SELECT 'p', i, printf('0198f6a2-7c1e-7d4b-9a41-%012x', i), iif(i % 20000 = 7, 'channel_created', 'content_updated'), ?3 + 10 * i,
 						CAST(printf('{"id":"0198f6a2-7c1e-7d4b-9a41-%012x","timestamp":"2026-01-02T03:04:05.000Z",' ||
 			'"name":"content_updated","version":"1","content_id":%d}', i, i) AS BLOB) FROM n`, 3},
-				{numbers + `INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at,
+				{numbers + `INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at,
 					response_status, error, seqs, created_at, completed_at)
-					SELECT 10 + i, printf('0198f6a3-7c1e-7d4b-9a41-%012x', i), iif(i % 10 = 9, ?5, ?4), 'p',
+					SELECT 10 + i, printf('0198f6a3-7c1e-7d4b-9a41-%012x', i), iif(i % 10 = 9, ?5, ?4), (SELECT num FROM subscriptions WHERE id = iif(i % 10 = 9, ?5, ?4)), 'p',
 						CASE WHEN i % 20000 = 1 THEN 'retryable' WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'failed' ELSE 'success' END,
 						CASE WHEN i % 20000 = 1 THEN NULL WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'rejected' END,
 						1, iif(i % 20000 = 1, ?3 + 10 * i, NULL),

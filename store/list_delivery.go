@@ -70,10 +70,11 @@ func orderedBy(index, where string) *deliveryAccess {
 
 // ofOne returns the access to all deliveries of one subscription.
 func ofOne() *deliveryAccess {
-	s := statement{}.with(byCreation.query("d.num, "+truthOf(deliveryMatches), ":subscription", withinNums, " ORDER BY 1"))
+	from := createdOf(":subscription") + withinNums
+	s := statement{}.with("SELECT d.num, " + truthOf(deliveryMatches) + " " + from + " ORDER BY 1")
 	return &deliveryAccess{
 		access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")},
-		set:    statement{}.with(byCreation.query("d.num", ":subscription", withinNums, " LIMIT :limit")),
+		set:    statement{}.with("SELECT d.num " + from + " LIMIT :limit"),
 	}
 }
 
@@ -122,9 +123,8 @@ var (
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
 		"AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
 	deliveriesOfEvent = ofEvent() // also for all subscriptions
-	deliveriesWithin  = &deliveryAccess{set: statement{}.with(byCompletion.query("d.num", ":subscription", " AND d.completed_at IS NOT NULL"+
-		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)",
-		" LIMIT :limit"))}
+	deliveriesWithin  = setOf("d.num " + completedOf(":subscription") +
+		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)")
 
 	// For all subscriptions.
 	deliveriesOfAll = orderedBy("", "TRUE")
@@ -167,11 +167,11 @@ type choice struct {
 func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
-		return []choice{{walks: []lookup{{allByID, storedIDs(f["id"])}}, settled: "id"}}
+		return []choice{{walks: []lookup{{allByID, shortIDs(f["id"])}}, settled: "id"}}
 	case f["event_id"] != nil && q.Sort[0].Name != "completed_at":
 		return []choice{{walks: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"}}
 	case f["redelivery_of"] != nil:
-		return []choice{{walks: []lookup{{allByOriginal, storedIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
+		return []choice{{walks: []lookup{{allByOriginal, shortIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
 	case f["replay_id"] != nil:
 		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}, settled: "replay_id"}}
 	case f["bulk_run_id"] != nil:
@@ -324,7 +324,7 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 	}
 	f.binds = bindsOf(q)
 	f.binds["hidden"] = s.programStates.hidden()
-	f.binds["id"], f.binds["redelivery_of"] = jsonOf(storedIDs(q.Filters["id"])), jsonOf(storedIDs(q.Filters["redelivery_of"]))
+	f.binds["id"], f.binds["redelivery_of"] = jsonOf(shortIDs(q.Filters["id"])), jsonOf(shortIDs(q.Filters["redelivery_of"]))
 	due := q.Ranges["next_attempt_at"]
 	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
 	if responses := responsesOf(q); responses != nil {
@@ -668,7 +668,7 @@ var deliveriesCompleted = map[bool]*deliveryAccess{
 func completedBehind(up, upOrder, down, downOrder string) *deliveryAccess {
 	query := func(where, order string) statement {
 		columns := "d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) + ", d.completed_at"
-		return statement{}.with(byCompletion.query(columns, ":subscription", " AND d.completed_at IS NOT NULL"+where, order+" LIMIT :limit"))
+		return statement{}.with("SELECT " + columns + " " + completedOf(":subscription") + where + order + " LIMIT :limit")
 	}
 	return &deliveryAccess{access: &access{query(up, upOrder), query(down, downOrder), true}, set: deliveriesWithin.set}
 }

@@ -100,7 +100,7 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 // with the response status but without the response. Deliveries without a completed attempt are
 // omitted.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
-	list, err := json.Marshal(storedIDs(deliveryIDs))
+	list, err := json.Marshal(shortIDs(deliveryIDs))
 	if err != nil {
 		return nil, err
 	}

@@ -148,7 +148,6 @@ func (p *filledProgram) rest(t *testing.T, s *Store) {
 		exec("INSERT INTO losses (subscription_id, events, first_at, last_at) VALUES (?, 3, 1000, 2000)", first.ID)
 		exec("INSERT INTO delivered (subscription_id, name, first_seq, last_seq) VALUES (?, 'content_updated', 1, 1)", first.ID)
 		exec("INSERT INTO response_marks (subscription_id, completed_at) VALUES (?, 1)", first.ID)
-		exec("UPDATE deliveries SET subscription = NULL WHERE subscription_id = ? AND completed_at IS NOT NULL", p.subscriptions[1].ID)
 		exec("INSERT INTO bulk_run_waits (run, subscription_id, after_num) SELECT num, ?, 0 FROM bulk_runs WHERE program_id = ?", first.ID, p.id)
 		return err
 	}))

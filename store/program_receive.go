@@ -68,7 +68,7 @@ func (s Programs) openExport(ctx context.Context, x *ProgramImport) (*sql.DB, er
 	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
 		return nil, err
 	}
-	return sqlite.OpenPrivate(ctx, x.Path, migrations)
+	return sqlite.OpenPrivate(ctx, x.Path, schema)
 }
 
 func (r *Reception) first(ctx context.Context) error {

@@ -136,10 +136,6 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 	if err != nil {
 		return err
 	}
-	newest, err := sqlite.NewestSchema(migrations)
-	if err != nil {
-		return err
-	}
 	err = sqlite.WriteToWAL(ctx, path, func(conn *sql.Conn) error {
 		if check {
 			var found string
@@ -153,11 +149,8 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
 			return err
 		}
-		switch {
-		case have > newest:
-			return fmt.Errorf("the restored database has schema %d, but this binary supports schemas up to %d: use a newer binary", have, newest)
-		case have == 0:
-			return errors.New("the restored file is not a database of this service")
+		if err := schema.Check("the restored database", have); err != nil {
+			return err
 		}
 		_, err := conn.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
 			restoredSetting, text)

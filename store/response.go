@@ -88,8 +88,7 @@ var (
 
 	// Subscriptions that were never trimmed and may exceed their quota.
 	selectUnmarked = "SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id) " +
-		"AND EXISTS (" +
-		byCreation.query("1", "s.id", "", " LIMIT 1 OFFSET ?") + ")"
+		"AND EXISTS (SELECT 1 " + createdOf("s.id") + " LIMIT 1 OFFSET ?)"
 	selectMark     = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
 	selectKeptFrom = successesAfter("d.completed_at", "", " ORDER BY 1 DESC LIMIT 1 OFFSET ?3")
 	selectNextTrim = "SELECT max(completed_at), count(*) FROM (" + successesAfter("d.completed_at", " AND d.completed_at < ?3",
@@ -104,22 +103,15 @@ var (
 	removeResponses = removeResponse + "(delivery, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
 	removeStored    = "DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT value ->> 0, value ->> 1 " +
 		"FROM json_each(?2))"
-	countStored = `INSERT OR IGNORE INTO stored_responses (program_id, delivery, number, bytes)
-		SELECT d.program_id, a.delivery, a.number, octet_length(a.response_header) + octet_length(a.response_body)
-		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery
-		WHERE a.delivery > ?1 AND a.delivery <= ?2 AND a.result <> 'success' AND a.response_removed = 0
-		AND (a.response_header <> '' OR a.response_body <> x'')`
-	selectTo = "SELECT coalesce(min(num), 0) FROM (SELECT num FROM deliveries WHERE num <= ?1 ORDER BY num DESC LIMIT ?2)"
 
-	uncountedSetting = "responses_uncounted"
-	trimmingSetting  = "responses_trimming"
-	selectTrimming   = "SELECT CAST(value AS TEXT) FROM settings WHERE name = '" + trimmingSetting + "'"
+	trimmingSetting = "responses_trimming"
+	selectTrimming  = "SELECT CAST(value AS TEXT) FROM settings WHERE name = '" + trimmingSetting + "'"
 )
 
 // successesAfter returns a query of a subscription's successful deliveries that completed after
 // ?2, by completed_at.
 func successesAfter(columns, where, tail string) string {
-	return byCompletion.query(columns, "?1", " AND d.completed_at > ?2 AND d.completed_at IS NOT NULL AND d.status = 'success'"+where, tail)
+	return "SELECT " + columns + " " + completedOf("?1") + " AND d.completed_at > ?2 AND d.status = 'success'" + where + tail
 }
 
 // trimSuccesses removes the responses of all but the newest successful attempts of a
@@ -207,47 +199,6 @@ func (w *sweep) pruneResponses(programID string) error {
 			return err
 		}
 	}
-}
-
-// countOld records the sizes of responses that were stored before sizes were recorded, newest
-// first, so that the newest are kept.
-func (w *sweep) countOld() error {
-	read := func(query string, args []any, dest ...any) error { return w.s.db.Scan(w.ctx, query, args, dest...) }
-	upTo, err := number(read, uncountedSetting)
-	for steps := 1; err == nil && upTo > 0; steps++ {
-		var from int64
-		if err := read(selectTo, []any{upTo, w.step}, &from); err != nil {
-			return err
-		}
-		err = w.write(func(t *tx) error {
-			if err := t.Exec(countStored, from-1, upTo); err != nil {
-				return err
-			}
-			if from <= 1 {
-				return t.Exec("DELETE FROM settings WHERE name = '" + uncountedSetting + "'")
-			}
-			return t.setNumber(uncountedSetting, from-1)
-		})
-		upTo = from - 1
-		if err == nil && (steps%pruneEvery == 0 || upTo <= 0) {
-			err = w.pruneAll()
-		}
-	}
-	return err
-}
-
-// pruneEvery is after how many steps of countOld the quotas are enforced.
-const pruneEvery = 64
-
-// pruneAll calls pruneResponses for all programs above their quota.
-func (w *sweep) pruneAll() error {
-	programs, err := w.s.ids(w.ctx, selectOverQuota, w.s.quotas.responses)
-	for _, id := range programs {
-		if err == nil {
-			err = w.pruneResponses(id)
-		}
-	}
-	return err
 }
 
 // openRedeliveries counts the open redeliveries of a subscription, up to quota.

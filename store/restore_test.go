@@ -1,14 +1,11 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,44 +235,5 @@ func TestSnapshot(t *testing.T) {
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*"+durable.TempSuffix+"*")); err != nil || len(left) > 0 {
 		t.Errorf("left-over files: got %v, %v", left, err)
-	}
-}
-
-// Before a migration the database is copied; the log says where; the newest two
-// of the copies are kept.
-func TestMigrationSnapshots(t *testing.T) {
-	dir := t.TempDir()
-	schema1(t, dir)
-	older := []string{"service.db.schema-1.20200101T000000Z", "service.db.schema-2.20210101T000000Z", "service.db.schema-9.20190101T000000Z"}
-	for _, name := range append(older, "service.db.schema-1"+durable.TempSuffix+"123") {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var log bytes.Buffer
-	s, err := Open(t.Context(), Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	copies, err := filepath.Glob(filepath.Join(dir, "service.db.schema-*"))
-	if err != nil || len(copies) != 2 || !slices.Contains(copies, filepath.Join(dir, older[1])) {
-		t.Fatalf("kept are %v, %v, want the newest two", copies, err)
-	}
-	made := copies[slices.IndexFunc(copies, func(c string) bool { return c != filepath.Join(dir, older[1]) })]
-	c, err := Inspect(t.Context(), made, nil)
-	if err != nil || c.Schema != 1 || c.Events != 4 {
-		t.Errorf("%s: got %+v, %v, want the content from before the migration", made, c, err)
-	}
-	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v, want mode 0600", info, err)
-	}
-	for _, want := range []string{`msg="migrating the schema, with a snapshot of the old database" from=1 to=`, "snapshot=" + made,
-		"snapshot=" + filepath.Join(dir, older[0])} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log lacks %s:\n%s", want, &log)
-		}
 	}
 }

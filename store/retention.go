@@ -695,8 +695,8 @@ var (
 	selectAgedSends     = "SELECT num FROM (SELECT num, created_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
 	// Deleted subscriptions without deliveries.
-	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (" + byCreation.query("1", "s.id", "",
-		"") + ") ORDER BY deleted_at LIMIT ?"
+	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 " + createdOf("s.id") +
+		") ORDER BY deleted_at LIMIT ?"
 )
 
 // LostEvents returns the number of events that a subscription has lost to retention.

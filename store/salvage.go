@@ -20,20 +20,10 @@ type OldData struct {
 	// Warning describes which part of the data cannot be read, "" if all of it can.
 	Warning string
 
-	db     *sqlite.Offline
-	lock   *sqlite.DirLock
-	schema int
-
+	db           *sqlite.Offline
+	lock         *sqlite.DirLock
 	dictionaries dictionaries
 }
-
-// oldestReadable is the oldest schema that OldData can read: the first with the column
-// traceparent of events.
-const oldestReadable = 7
-
-// deliveredSchema is the first schema with the table delivered, and packedSchema the first with
-// compressed events.
-const deliveredSchema, packedSchema = 12, 13
 
 // OpenOldData locks a data directory and opens its database for reading. The error wraps
 // [ErrLocked] if a process has it open. The caller must call Close.
@@ -60,26 +50,15 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if o.db, err = sqlite.OpenOffline(path); err != nil {
 		return nil, err
 	}
-	newest, err := sqlite.NewestSchema(migrations)
-	if err != nil {
-		return nil, err
-	}
-	switch err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&o.schema); {
-	case err != nil:
+	var version int
+	if err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
-	case o.schema == 0:
-		return nil, fmt.Errorf("%s is not a database of this service", path)
-	case o.schema > newest:
-		return nil, fmt.Errorf("%s has schema %d, but this binary supports schemas up to %d: use a newer binary", path, o.schema, newest)
-	case o.schema < oldestReadable:
-		return nil, fmt.Errorf("%s has schema %d, but this binary reads old data only from schema %d on: use the binary that wrote it", path,
-			o.schema, oldestReadable)
+	}
+	if err := schema.Check(path, version); err != nil {
+		return nil, err
 	}
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
-	}
-	if o.schema < packedSchema {
-		return o, nil
 	}
 	return o, o.dictionaries.read(func(query string, row func(scan func(...any) error) error) error { return o.each(ctx, query, nil, row) })
 }
@@ -160,7 +139,7 @@ func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e Sal
 	if err == nil {
 		e.JSON, err = o.dictionaries.unpack(id, e.JSON)
 	}
-	if err == nil && !delivered && o.schema >= deliveredSchema {
+	if err == nil && !delivered {
 		err = o.db.QueryRowContext(ctx, selectOldDelivered, programID, seq).Scan(&delivered)
 	}
 	e.Trace = webhook.Trace(trace.String)

@@ -1,27 +1,119 @@
--- The schema of a new database. Generated from the migrations: go generate ./store
+-- The schema of the database. A change of it also raises schemaVersion (engine.go), see
+-- docs/decisions/0056-one-schema.md.
+--
+-- Times are Unix milliseconds in UTC. Those that a subscription waits for (next_attempt_at, quiet_at,
+-- and expires_at of idempotency_keys and old_signing_secrets) are of a clock that does not jump with
+-- the wall clock, see clock.go. Statuses and results are checked here as well as in package webhook, so that no bug can
+-- store a state that does not exist.
+--
+-- A partial index has only the rows of its WHERE clause, mostly the exceptions, and costs the
+-- others nothing.
 
+-- Settings -------------------------------------------------------------------------------------
+
+-- One row per setting of the data itself, such as key_check, which proves that secret.key is the
+-- key that the secrets below are encrypted with.
 CREATE TABLE settings (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE programs (
-    id         TEXT PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
-    created_at INTEGER NOT NULL
-, name TEXT NOT NULL DEFAULT '' CHECK (length(name) <= 200), max_subscriptions INTEGER CHECK (max_subscriptions BETWEEN 0 AND 1000000), rate_limit INTEGER CHECK (rate_limit BETWEEN 0 AND 1000000), max_in_flight INTEGER CHECK (max_in_flight BETWEEN 1 AND 100000), updated_at INTEGER NOT NULL DEFAULT 0, portal_origins TEXT NOT NULL DEFAULT '') STRICT, WITHOUT ROWID;
+-- Programs -------------------------------------------------------------------------------------
 
+-- A program is a tenant. A limit that is NULL is the installation's default.
+CREATE TABLE programs (
+    id                TEXT    PRIMARY KEY CHECK (length(id) BETWEEN 1 AND 64),
+    name              TEXT    NOT NULL DEFAULT '' CHECK (length(name) <= 200),
+    max_subscriptions INTEGER CHECK (max_subscriptions BETWEEN 0 AND 1000000),
+    rate_limit        INTEGER CHECK (rate_limit BETWEEN 0 AND 1000000),
+    max_in_flight     INTEGER CHECK (max_in_flight BETWEEN 1 AND 100000),
+    portal_origins    TEXT    NOT NULL DEFAULT '',              -- where its portal may be embedded in an iframe: origins, separated by blanks
+    created_at        INTEGER NOT NULL,
+    updated_at        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Programs that are being erased or imported, or are on their way to or from another
+-- installation. Nothing of such a program can be used, and lists leave it out.
+CREATE TABLE program_states (
+    program_id TEXT    PRIMARY KEY,
+    state      TEXT    NOT NULL CHECK (state IN ('erasing', 'importing', 'moving', 'moved', 'arriving')),
+    at         INTEGER NOT NULL                                 -- when it began
+) STRICT, WITHOUT ROWID;
+
+-- The last move of a program from this installation (out) and to it (in).
+CREATE TABLE program_moves (
+    program_id   TEXT    NOT NULL,
+    direction    TEXT    NOT NULL CHECK (direction IN ('out', 'in')),
+    id           TEXT    NOT NULL,                              -- the same in both installations
+    url          TEXT    NOT NULL,                              -- of the other one, '' for 'in'
+    ca           TEXT    NOT NULL,                              -- certificates in PEM that verify it, or ''
+    token        BLOB,                                          -- platform token of the other one, encrypted
+    began_at     INTEGER NOT NULL,
+    activated_at INTEGER,                                       -- when the target began to send
+    emptied_at   INTEGER,                                       -- when the source had erased the records
+    PRIMARY KEY (program_id, direction)
+) STRICT, WITHOUT ROWID;
+
+-- Numbers that an import has given to its rows: nums of deliveries and incidents, rowids of
+-- events. In the rest of a table, time never decreases along them.
+CREATE TABLE imported_ranges (
+    of_table TEXT    NOT NULL CHECK (of_table IN ('deliveries', 'events', 'incidents')),
+    first    INTEGER NOT NULL,
+    last     INTEGER NOT NULL CHECK (last >= first),
+    from_at  INTEGER NOT NULL,                                  -- of the first row
+    to_at    INTEGER NOT NULL,                                  -- of the last
+    PRIMARY KEY (of_table, first)
+) STRICT, WITHOUT ROWID;
+
+-- Tokens ---------------------------------------------------------------------------------------
+
+CREATE TABLE tokens (
+    id         TEXT    PRIMARY KEY,
+    hash       BLOB    NOT NULL UNIQUE CHECK (length(hash) = 32), -- SHA-256 of the secret
+    hint       TEXT    NOT NULL,
+    program_id TEXT    REFERENCES programs (id),                -- NULL for a platform token
+    user_id    TEXT    NOT NULL CHECK (length(user_id) BETWEEN 1 AND 64),
+    name       TEXT    NOT NULL,
+    scopes     TEXT    NOT NULL,                                -- separated by blanks
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER,
+    used_at    INTEGER,                                         -- the last use, written now and then
+    CHECK ((program_id IS NULL) = (instr(' ' || scopes || ' ', ' platform ') > 0) AND (program_id IS NOT NULL OR scopes = 'platform'))
+) STRICT, WITHOUT ROWID;
+
+-- Lists of all tokens.
+CREATE INDEX tokens_by_creation ON tokens (created_at, id);
+
+-- Lists and counts of a program's tokens, and its erasure.
+CREATE INDEX tokens_by_program ON tokens (program_id, created_at, id);
+
+-- Responses that are sent again if their request is. A row is written in the transaction of what
+-- its request created.
 CREATE TABLE idempotency_keys (
     token_id   TEXT    NOT NULL REFERENCES tokens (id),
     key        TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
-    request    BLOB    NOT NULL CHECK (length(request) = 32),  -- SHA-256 of what was asked for
+    request    BLOB    NOT NULL CHECK (length(request) = 32),   -- SHA-256 of what was asked for
     status     INTEGER NOT NULL CHECK (status BETWEEN 200 AND 299),
-    location   TEXT    NOT NULL,                               -- or ''
-    body       BLOB    NOT NULL,                               -- sealed: there may be a signing secret in it
-    expires_at INTEGER NOT NULL, program_id TEXT,
+    location   TEXT    NOT NULL,                                -- or ''
+    body       BLOB    NOT NULL,                                -- encrypted: it may contain a signing secret
+    expires_at INTEGER NOT NULL,
+    program_id TEXT,                                            -- that a platform token acted in; NULL for the token of a program
     PRIMARY KEY (token_id, key)
 ) STRICT;
 
+-- Housekeeping, which removes what has expired.
 CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (expires_at);
+
+-- The erasure of a program, which removes its data from the responses to platform tokens.
+CREATE INDEX idempotency_keys_by_program ON idempotency_keys (program_id) WHERE program_id IS NOT NULL;
+
+-- How many idempotency_keys a token has, and their bytes. The triggers maintain it.
+CREATE TABLE idempotency_use (
+    token_id TEXT    PRIMARY KEY REFERENCES tokens (id),
+    keys     INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER idempotency_key_kept AFTER INSERT ON idempotency_keys BEGIN
     INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (new.token_id, 1, length(new.body))
@@ -32,31 +124,55 @@ CREATE TRIGGER idempotency_key_removed AFTER DELETE ON idempotency_keys BEGIN
     UPDATE idempotency_use SET keys = keys - 1, bytes = bytes - length(old.body) WHERE token_id = old.token_id;
 END;
 
-CREATE INDEX idempotency_keys_by_program ON idempotency_keys (program_id) WHERE program_id IS NOT NULL;
+-- Event types ----------------------------------------------------------------------------------
 
-CREATE TABLE idempotency_use (
-    token_id TEXT    PRIMARY KEY REFERENCES tokens (id),
-    keys     INTEGER NOT NULL,
-    bytes    INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+-- The event types that were created over the API.
+CREATE TABLE event_types (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,               -- never reused
+    name       TEXT    NOT NULL UNIQUE,
+    revision   INTEGER NOT NULL CHECK (revision > 0),           -- increases with each change
+    bytes      INTEGER NOT NULL CHECK (bytes > 0),              -- of the schema
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    schema     TEXT    NOT NULL CHECK (json_valid(schema))
+) STRICT;
 
+-- What the events of a catalog have in common. A dictionary is never changed or removed.
+CREATE TABLE dictionaries (
+    num     INTEGER PRIMARY KEY CHECK (num BETWEEN 1 AND 100),
+    content BLOB    NOT NULL
+) STRICT;
+
+-- Events ---------------------------------------------------------------------------------------
+
+-- The event log: append-only, one dense seq per program in the order of acceptance. The newest
+-- event of a program is never removed, since it holds the log's head. received_at never
+-- decreases from one seq to the next, whatever the clock does, so that a range of time is a
+-- range of the log.
 CREATE TABLE events (
     program_id  TEXT    NOT NULL REFERENCES programs (id),
     seq         INTEGER NOT NULL CHECK (seq > 0),
     id          TEXT    NOT NULL CHECK (length(id) = 36),
     name        TEXT    NOT NULL,
     received_at INTEGER NOT NULL,
-    json        BLOB    NOT NULL                               -- the bytes as delivered
-, traceparent TEXT) STRICT;
+    json        BLOB    NOT NULL,                               -- the bytes as delivered; compressed if it begins with the number of a dictionary
+    traceparent TEXT                                            -- the trace that it was published from, to be sent on
+) STRICT;
 
+-- The log's head, pages of the log, lists of a program's events, and retention.
 CREATE UNIQUE INDEX events_by_seq ON events (program_id, seq);
 
+-- Events by their id: requests, duplicates of a publication, search.
 CREATE UNIQUE INDEX events_by_id ON events (program_id, id);
 
+-- The dispatcher, which reads what a subscription wants from the log; replays, and lists by event type.
 CREATE UNIQUE INDEX events_by_name ON events (program_id, name, seq);
 
+-- Subscriptions --------------------------------------------------------------------------------
+
 CREATE TABLE subscriptions (
-    id                   TEXT PRIMARY KEY,
+    id                   TEXT    PRIMARY KEY,
+    num                  INTEGER NOT NULL CHECK (num > 0),      -- a short name for the indexes of its deliveries
     program_id           TEXT    NOT NULL REFERENCES programs (id),
     url                  TEXT    NOT NULL,
     active               INTEGER NOT NULL CHECK (active IN (0, 1)),
@@ -64,34 +180,47 @@ CREATE TABLE subscriptions (
     events               TEXT    NOT NULL CHECK (json_valid(events)), -- names, an array
     ordered              INTEGER NOT NULL CHECK (ordered IN (0, 1)),
     max_in_flight        INTEGER NOT NULL CHECK (max_in_flight >= 0), -- 0: the operator's default
-    authorization_header BLOB,                                  -- sealed
-    signing_secret       BLOB    NOT NULL,                      -- sealed
+    max_per_second       REAL    CHECK (max_per_second BETWEEN 0.1 AND 1000),
+    authorization_header BLOB,                                  -- encrypted
+    signing_secret       BLOB    NOT NULL,                      -- encrypted
     status               TEXT    NOT NULL DEFAULT 'healthy' CHECK (status IN ('healthy', 'failing', 'disabled')),
-    disabled_reason      TEXT CHECK ((disabled_reason IS NOT NULL) = (status = 'disabled')),
+    disabled_reason      TEXT    CHECK ((disabled_reason IS NOT NULL) = (status = 'disabled')),
+    resend_from          INTEGER,                               -- rejected events since then can be sent again; NULL: none
     created_by           TEXT    NOT NULL,                      -- user id
-    revision             INTEGER NOT NULL,                      -- rises with every change
+    revision             INTEGER NOT NULL,                      -- increases with each change
     created_at           INTEGER NOT NULL,
     updated_at           INTEGER NOT NULL,
     deleted_at           INTEGER
-, resend_from INTEGER, max_per_second REAL CHECK (max_per_second BETWEEN 0.1 AND 1000), num INTEGER) STRICT, WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 
+-- Lists and counts of a program's subscriptions, and what waits for them.
 CREATE INDEX subscriptions_by_program ON subscriptions (program_id, created_at, id) WHERE deleted_at IS NULL;
 
+-- Housekeeping, which fails the deliveries of deleted subscriptions, and retention.
 CREATE INDEX subscriptions_deleted ON subscriptions (deleted_at) WHERE deleted_at IS NOT NULL;
 
+-- Lists of what needs attention.
 CREATE INDEX subscriptions_by_health ON subscriptions (status, id) WHERE status <> 'healthy' AND deleted_at IS NULL;
 
+-- Deleted ones too, whose deliveries stay: lists of deliveries and subscriptions over all
+-- programs, erasure.
 CREATE INDEX subscriptions_of_program ON subscriptions (program_id, id);
 
+-- The next num.
 CREATE UNIQUE INDEX subscriptions_by_num ON subscriptions (num);
 
+-- Secrets that were replaced, and sign beside the new one until they expire.
 CREATE TABLE old_signing_secrets (
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     expires_at      INTEGER NOT NULL,
-    secret          BLOB    NOT NULL,                           -- sealed
+    secret          BLOB    NOT NULL,                           -- encrypted
     PRIMARY KEY (subscription_id, expires_at)
 ) STRICT, WITHOUT ROWID;
 
+-- Which part of the log a subscription asked for: the events of this name with
+-- after_seq < seq <= until_seq. A row has no until_seq while the subscription is active and names
+-- the event. Pausing it or dropping the name sets until_seq, so that what was accepted before is
+-- still delivered, and what is accepted later is not.
 CREATE TABLE interests (
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     name            TEXT    NOT NULL,
@@ -100,21 +229,75 @@ CREATE TABLE interests (
     PRIMARY KEY (subscription_id, name, after_seq)
 ) STRICT, WITHOUT ROWID;
 
+-- Every event up to seq has been put into a delivery, or was not for this subscription.
 CREATE TABLE cursors (
-    subscription_id TEXT PRIMARY KEY REFERENCES subscriptions (id),
+    subscription_id TEXT    PRIMARY KEY REFERENCES subscriptions (id),
     seq             INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What a subscription has accepted, of deliveries that were removed before their events: all
+-- events of a name with first_seq <= seq <= last_seq. The ranges of a name do not overlap, and
+-- one ends where an event of the name follows that is not known to be accepted.
+CREATE TABLE delivered (
+    subscription_id TEXT    NOT NULL,
+    name            TEXT    NOT NULL,
+    first_seq       INTEGER NOT NULL,
+    last_seq        INTEGER NOT NULL CHECK (last_seq >= first_seq),
+    PRIMARY KEY (subscription_id, name, first_seq)
+) STRICT, WITHOUT ROWID;
+
+-- Events that were removed for their age before they could be delivered.
+CREATE TABLE losses (
+    subscription_id TEXT    PRIMARY KEY REFERENCES subscriptions (id),
+    events          INTEGER NOT NULL CHECK (events > 0),
+    first_at        INTEGER NOT NULL,                           -- when it was found out
+    last_at         INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Lists of what needs attention.
+CREATE INDEX losses_by_time ON losses (last_at);
+
+-- The circuit breaker of a subscription: its failed attempts in a row, pings aside, and what each
+-- changes of its open incident. There is no row without either.
+CREATE TABLE failures (
+    subscription_id TEXT    PRIMARY KEY REFERENCES subscriptions (id),
+    count           INTEGER NOT NULL CHECK (count >= 0),        -- retryable attempts since the last success
+    rejected        INTEGER NOT NULL CHECK (rejected >= 0),     -- final responses other than 2xx since then
+    first_at        INTEGER NOT NULL,
+    rejected_name   TEXT,                                       -- the event type that was rejected last
+    rejected_from   INTEGER,                                    -- when the oldest event of a rejected delivery was accepted
+    failing_reason  TEXT    CHECK (failing_reason IN ('unreachable', 'rejecting')),
+    failing_since   INTEGER,
+    next_probe_at   INTEGER,
+    probes          INTEGER NOT NULL DEFAULT 0,                 -- that have failed
+    pinged          INTEGER NOT NULL DEFAULT 0 CHECK (pinged IN (0, 1)), -- the next probe is a delivery
+    last_at         INTEGER,                                    -- the last failed attempt
+    last_status     INTEGER,
+    last_error      TEXT,
+    last_delivery   INTEGER,                                    -- its delivery's num
+    -- Of the open incident:
+    incident        INTEGER,                                    -- its num; NULL: none is open
+    failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
+    failed_from     INTEGER,                                    -- when the oldest event of those was accepted
+    quiet_at        INTEGER,                                    -- when it is closed if no other fails
+    probe_log       TEXT    CHECK (json_valid(probe_log)),
+    CHECK (count + rejected > 0 OR incident IS NOT NULL),
+    CHECK ((failing_since IS NULL) = (failing_reason IS NULL) AND (failing_since IS NULL) = (next_probe_at IS NULL))
+) STRICT, WITHOUT ROWID;
+
+-- Replays --------------------------------------------------------------------------------------
+
+-- A replay is a second, bounded cursor over the log.
 CREATE TABLE replays (
-    id              TEXT PRIMARY KEY,
+    id              TEXT    PRIMARY KEY,
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     program_id      TEXT    NOT NULL,
     only_which      TEXT    NOT NULL CHECK (only_which IN ('missed', 'failed', 'all')),
     from_at         INTEGER NOT NULL,
     to_at           INTEGER NOT NULL,
     names           TEXT    NOT NULL CHECK (json_valid(names)),
-    first_seq       INTEGER NOT NULL,                           -- after this one it began
-    after_seq       INTEGER NOT NULL,                           -- so far it has come
+    first_seq       INTEGER NOT NULL,                           -- it began after this one
+    after_seq       INTEGER NOT NULL,                           -- it has come this far
     until_seq       INTEGER NOT NULL,
     status          TEXT    NOT NULL CHECK (status IN ('running', 'done', 'cancelled')),
     events          INTEGER NOT NULL,                           -- sent so far
@@ -125,15 +308,29 @@ CREATE TABLE replays (
     CHECK ((status = 'running') = (completed_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
+-- The dispatcher, and the subscription page.
 CREATE INDEX replays_running ON replays (subscription_id, created_at, id) WHERE status = 'running';
 
+-- Lists of a subscription's replays, and the timelines of its incidents.
 CREATE INDEX replays_by_subscription ON replays (subscription_id, completed_at);
 
+-- Retention.
 CREATE INDEX replays_by_completion ON replays (completed_at) WHERE completed_at IS NOT NULL;
 
-CREATE TABLE "deliveries" (
+-- Deliveries -----------------------------------------------------------------------------------
+
+-- A delivery is queued (attempts_made 0, next_attempt_at set), in flight (claimed_at set),
+-- waiting for its next attempt (retryable) or completed. The attempt of a delivery that succeeded
+-- at the first is in the row itself; all others are in attempts.
+--
+-- The newest delivery of an erased program stays as a row without content, so that its num is not
+-- reused: its ids are '' and its subscription is 0.
+--
+-- There is no reference to subscriptions, which would read the index of all deliveries when one
+-- is removed.
+CREATE TABLE deliveries (
     num             INTEGER PRIMARY KEY,                        -- in order of creation
-    id              TEXT    NOT NULL UNIQUE,
+    id              TEXT    NOT NULL UNIQUE,                    -- in its short form
     subscription_id TEXT    NOT NULL,
     program_id      TEXT    NOT NULL,
     status          TEXT    NOT NULL,
@@ -143,20 +340,20 @@ CREATE TABLE "deliveries" (
     next_attempt_at INTEGER,
     response_status INTEGER,                                    -- of the last attempt that has ended
     error           TEXT,                                       -- the same
-    seqs            TEXT CHECK (json_valid(seqs)),              -- its events' places in the log, an array
+    seqs            TEXT    CHECK (json_valid(seqs)),           -- its events' seqs in the log, an array
     ping            BLOB,                                       -- or the one event of a ping
     redelivery_of   TEXT,                                       -- the id of the delivery whose events these are
     replay_id       TEXT,                                       -- the replay that formed it
-    created_at      INTEGER NOT NULL,                           -- never falls from one num to the next
+    created_at      INTEGER NOT NULL,                           -- never decreases from one num to the next
     completed_at    INTEGER,
-    subscription    INTEGER,                                    -- the num of that; NULL in rows of earlier schemas
+    subscription    INTEGER NOT NULL,                           -- the subscription's num
     started_after   INTEGER,                                    -- of the first attempt, in milliseconds after created_at
     duration_ms     INTEGER,                                    -- NULL: the attempts have rows of their own
     response        INTEGER,                                    -- 0: it was empty, 1: it was not, 2: and it was truncated
     dns_us          INTEGER,
     connect_us      INTEGER,
     tls_us          INTEGER,
-    first_byte_us   INTEGER,                                    -- while the first attempt is made, a large number: the row is to have its final size
+    first_byte_us   INTEGER,                                    -- a large number while the first attempt is made, so that the row has its final size
     CHECK ((seqs IS NULL) <> (ping IS NULL)),
     CHECK (CASE status
         WHEN 'pending'   THEN completed_at IS NULL AND failure_reason IS NULL
@@ -171,176 +368,104 @@ CREATE TABLE "deliveries" (
         ELSE 0 END)
 ) STRICT;
 
-CREATE INDEX deliveries_by_subscription ON deliveries (subscription_id, num) WHERE subscription IS NULL;
-
+-- The dispatcher, which claims what is due; what waits, in lists and on pages.
 CREATE INDEX deliveries_due ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 
+-- The dispatcher, which sends pings while other deliveries wait.
 CREATE INDEX deliveries_due_pings ON deliveries (subscription_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL AND ping IS NOT NULL;
 
+-- A subscription's deliveries by status; what was in flight at a crash; the failures on its page.
 CREATE INDEX deliveries_by_status ON deliveries (status, subscription_id, num) WHERE status <> 'success';
 
+-- A subscription's deliveries by response status.
 CREATE INDEX deliveries_by_response ON deliveries (subscription_id, response_status, num) WHERE response_status NOT BETWEEN 200 AND 299;
 
+-- A subscription's deliveries by error.
 CREATE INDEX deliveries_by_error ON deliveries (subscription_id, error, num) WHERE error IS NOT NULL;
 
+-- Lists of pings.
 CREATE INDEX deliveries_pings ON deliveries (subscription_id, num) WHERE ping IS NOT NULL;
 
-CREATE INDEX deliveries_by_completion ON deliveries (subscription_id, completed_at, num) WHERE completed_at IS NOT NULL AND subscription IS NULL;
-
+-- Deliveries of all programs by status, by response status and by error, and those that were
+-- retried.
 CREATE INDEX deliveries_by_trouble ON deliveries (status, num) WHERE status IN ('failed', 'retryable');
-
 CREATE INDEX deliveries_by_answer ON deliveries (response_status, num) WHERE response_status NOT BETWEEN 200 AND 299;
-
 CREATE INDEX deliveries_by_fault ON deliveries (error, num) WHERE error IS NOT NULL;
-
 CREATE INDEX deliveries_retried ON deliveries (num) WHERE attempts_made > 1;
 
+-- The redeliveries of a delivery.
 CREATE INDEX deliveries_by_original ON deliveries (redelivery_of, num) WHERE redelivery_of IS NOT NULL;
 
+-- The deliveries of a replay, and their results.
 CREATE INDEX deliveries_by_replay ON deliveries (replay_id, num) WHERE replay_id IS NOT NULL;
 
+-- How many redeliveries of a subscription are open, which is limited.
 CREATE INDEX deliveries_open_redeliveries ON deliveries (subscription_id, num) WHERE redelivery_of IS NOT NULL AND completed_at IS NULL;
 
-CREATE INDEX deliveries_of_subscription ON deliveries (subscription, num) WHERE subscription IS NOT NULL;
+-- A subscription's deliveries in the order of their creation: lists, its page, erasure.
+CREATE INDEX deliveries_of_subscription ON deliveries (subscription, num);
 
-CREATE INDEX deliveries_completed ON deliveries (subscription, completed_at, num) WHERE completed_at IS NOT NULL AND subscription IS NOT NULL;
+-- A subscription's deliveries in the order of their completion: lists, the last success, and
+-- which responses of successes are removed.
+CREATE INDEX deliveries_completed ON deliveries (subscription, completed_at, num) WHERE completed_at IS NOT NULL;
 
-CREATE TABLE "delivery_events" (
+-- The deliveries of an event. There is no reference to deliveries, which would search all of this
+-- table when one is removed. The rows are removed with the delivery.
+CREATE TABLE delivery_events (
     program_id TEXT    NOT NULL,
     seq        INTEGER NOT NULL,
     delivery   INTEGER NOT NULL,
     PRIMARY KEY (program_id, seq, delivery)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE losses (
-    subscription_id TEXT PRIMARY KEY REFERENCES subscriptions (id),
-    events          INTEGER NOT NULL CHECK (events > 0),
-    first_at        INTEGER NOT NULL,                           -- when it was found out
-    last_at         INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
+-- Attempts -------------------------------------------------------------------------------------
 
-CREATE INDEX losses_by_time ON losses (last_at);
-
-CREATE TABLE alerts (
-    num             INTEGER PRIMARY KEY,                        -- in order of creation
-    id              TEXT    NOT NULL UNIQUE,
-    name            TEXT    NOT NULL,
-    program_id      TEXT    NOT NULL,
-    subscription_id TEXT    NOT NULL,
-    json            BLOB    NOT NULL,                           -- the event as sent
-    status          TEXT    NOT NULL CHECK (status IN ('unsent', 'pending', 'retryable', 'success', 'failed')),
-    attempts_made   INTEGER NOT NULL CHECK (attempts_made BETWEEN 0 AND 5),
-    next_attempt_at INTEGER,
-    created_at      INTEGER NOT NULL, incident INTEGER,
-    CHECK ((next_attempt_at IS NOT NULL) = (status IN ('pending', 'retryable')))
-) STRICT;
-
-CREATE INDEX alerts_due ON alerts (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
-
-CREATE INDEX alerts_by_subscription ON alerts (subscription_id, num);
-
-CREATE TABLE admins (
-    id           TEXT PRIMARY KEY,
-    email        TEXT    NOT NULL UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
-    password     TEXT    NOT NULL,                              -- argon2id, as a PHC string
-    created_at   INTEGER NOT NULL,
-    signed_in_at INTEGER
-, role TEXT NOT NULL DEFAULT 'owner' CHECK (role IN ('viewer', 'operator', 'owner')), oidc_issuer TEXT CHECK (length(oidc_issuer) > 0), oidc_subject TEXT
-    CHECK (length(oidc_subject) > 0 AND oidc_issuer IS NOT NULL OR oidc_subject IS NULL AND oidc_issuer IS NULL)) STRICT, WITHOUT ROWID;
-
-CREATE UNIQUE INDEX admins_by_identity ON admins (oidc_issuer, oidc_subject) WHERE oidc_subject IS NOT NULL;
-
-CREATE TABLE sessions (
-    hash       BLOB PRIMARY KEY CHECK (length(hash) = 32),      -- SHA-256 of what the cookie holds
-    id         TEXT    NOT NULL UNIQUE,                         -- what it is called where it is shown
-    admin_id   TEXT    NOT NULL REFERENCES admins (id) ON DELETE CASCADE,
-    address    TEXT    NOT NULL,                                -- from where it was begun
-    agent      TEXT    NOT NULL,                                -- with which browser, as it says
-    created_at INTEGER NOT NULL,
-    seen_at    INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX sessions_by_admin ON sessions (admin_id, created_at);
-
-CREATE INDEX sessions_by_expiry ON sessions (expires_at);
-
-CREATE TABLE audit (
-    num        INTEGER PRIMARY KEY,                             -- in order of time
-    id         TEXT    NOT NULL UNIQUE,
-    at         INTEGER NOT NULL,                                -- never falls from one num to the next
-    admin      TEXT    NOT NULL,                                -- the email, or terminal
-    address    TEXT    NOT NULL,                                -- '' for the terminal
-    action     TEXT    NOT NULL,                                -- such as subscription.pause
-    program_id TEXT    NOT NULL,                                -- '' for none
-    subject_id TEXT    NOT NULL,                                -- of the record it was done to, '' for none
-    detail     TEXT    NOT NULL                                 -- in words, without secrets
-, actor TEXT NOT NULL DEFAULT '', request_id TEXT NOT NULL DEFAULT '', salt BLOB NOT NULL DEFAULT x'', digest BLOB NOT NULL DEFAULT x'' CHECK (length(digest) IN (0, 32)), hash BLOB NOT NULL DEFAULT x'' CHECK (length(hash) IN (0, 32))) STRICT;
-
-CREATE INDEX audit_by_subject ON audit (subject_id, num);
-
-CREATE INDEX audit_by_admin ON audit (admin, num);
-
-CREATE INDEX audit_by_actor ON audit (actor, num);
-
-CREATE INDEX audit_by_program ON audit (program_id, num);
-
-CREATE INDEX audit_prunes ON audit (num) WHERE action = 'audit.prune';
-
-CREATE TABLE stats (
-    program_id      TEXT    NOT NULL,
-    subscription_id TEXT    NOT NULL,
-    span            INTEGER NOT NULL CHECK (span IN (60000, 3600000)), -- milliseconds
-    at              INTEGER NOT NULL,                                  -- its beginning
-    success         INTEGER NOT NULL,
-    failed          INTEGER NOT NULL,
-    retryable       INTEGER NOT NULL,
-    answers         TEXT    NOT NULL CHECK (json_valid(answers)),      -- how many by status or error
-    durations       TEXT    NOT NULL CHECK (json_valid(durations)),    -- how many by class of duration
-    PRIMARY KEY (program_id, subscription_id, span, at)
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX stats_by_age ON stats (span, at);
-
-CREATE TABLE certificate_files (
-    path       TEXT    PRIMARY KEY CHECK (length(path) BETWEEN 1 AND 1024), -- parts with / between them
-    value      BLOB    NOT NULL,                                            -- sealed
-    size       INTEGER NOT NULL,                                            -- in bytes, as it was given
-    changed_at INTEGER NOT NULL
-) STRICT;
-
-CREATE TABLE certificate_locks (
-    name       TEXT    PRIMARY KEY,
-    process    TEXT    NOT NULL,
-    expires_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE "attempts" (
+-- The words are compared one by one: for IN, SQLite builds a table for each row that is stored.
+-- There is no reference to deliveries, which would look each up. The rows are removed with the
+-- delivery. The parts of the duration are in microseconds, and NULL if there was none, such as a
+-- DNS lookup on a reused connection.
+CREATE TABLE attempts (
     delivery           INTEGER NOT NULL,
     number             INTEGER NOT NULL CHECK (number BETWEEN 1 AND 5),
     started_at         INTEGER NOT NULL,
     duration_ms        INTEGER NOT NULL CHECK (duration_ms >= 0),
     result             TEXT    NOT NULL CHECK (result = 'success' OR result = 'failed' OR result = 'retryable'),
     response_status    INTEGER,
-    error              TEXT CHECK (error = 'timeout' OR error = 'dns' OR error = 'connect' OR error = 'tls' OR error = 'blocked'
-                              OR error = 'protocol' OR error = 'interrupted'),
+    error              TEXT    CHECK (error = 'timeout' OR error = 'dns' OR error = 'connect' OR error = 'tls' OR error = 'blocked'
+                                  OR error = 'protocol' OR error = 'interrupted'),
     response_header    TEXT    NOT NULL,
     response_body      BLOB    NOT NULL,
     response_truncated INTEGER NOT NULL CHECK (response_truncated = 0 OR response_truncated = 1),
-    dns_us             INTEGER CHECK (dns_us >= 0),             -- of the attempt's duration; NULL for none
+    dns_us             INTEGER CHECK (dns_us >= 0),
     connect_us         INTEGER CHECK (connect_us >= 0),
     tls_us             INTEGER CHECK (tls_us >= 0),
-    first_byte_us      INTEGER CHECK (first_byte_us >= 0), response_removed INTEGER NOT NULL DEFAULT 0,
+    first_byte_us      INTEGER CHECK (first_byte_us >= 0),
+    response_removed   INTEGER NOT NULL DEFAULT 0,              -- 1: there was one, which is no longer stored
     PRIMARY KEY (delivery, number),
     CHECK (response_status IS NOT NULL OR error IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
+-- The responses of the attempts that are in the rows of their deliveries, as long as they are
+-- stored.
+CREATE TABLE responses (
+    delivery INTEGER PRIMARY KEY,
+    header   TEXT    NOT NULL,
+    body     BLOB    NOT NULL
+) STRICT;
+
+-- The sizes of the responses of attempts that did not succeed, of each program, the oldest first.
 CREATE TABLE stored_responses (
     program_id TEXT    NOT NULL,
     delivery   INTEGER NOT NULL,
     number     INTEGER NOT NULL,                                -- of the attempt
     bytes      INTEGER NOT NULL,
     PRIMARY KEY (program_id, delivery, number)
+) STRICT, WITHOUT ROWID;
+
+-- The sum of a program's stored_responses. The triggers maintain it.
+CREATE TABLE response_use (
+    program_id TEXT    PRIMARY KEY,
+    bytes      INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER response_stored AFTER INSERT ON stored_responses BEGIN
@@ -351,102 +476,24 @@ CREATE TRIGGER response_removed AFTER DELETE ON stored_responses BEGIN
     UPDATE response_use SET bytes = bytes - old.bytes WHERE program_id = old.program_id;
 END;
 
-CREATE TABLE response_use (
-    program_id TEXT    PRIMARY KEY,
-    bytes      INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
+-- The responses of a subscription's successful attempts are removed up to this time; no row: none
+-- are.
 CREATE TABLE response_marks (
     subscription_id TEXT    PRIMARY KEY,
     completed_at    INTEGER NOT NULL                            -- of their deliveries
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE delivered (
-    subscription_id TEXT    NOT NULL,
-    name            TEXT    NOT NULL,
-    first_seq       INTEGER NOT NULL,
-    last_seq        INTEGER NOT NULL CHECK (last_seq >= first_seq),
-    PRIMARY KEY (subscription_id, name, first_seq)
-) STRICT, WITHOUT ROWID;
+-- Bulk runs ------------------------------------------------------------------------------------
 
-CREATE TABLE dictionaries (
-    num     INTEGER PRIMARY KEY CHECK (num BETWEEN 1 AND 100),
-    content BLOB NOT NULL
-) STRICT;
-
-CREATE TABLE responses (
-    delivery INTEGER PRIMARY KEY,
-    header   TEXT NOT NULL,
-    body     BLOB NOT NULL
-) STRICT;
-
-CREATE TABLE incidents (
-    num             INTEGER PRIMARY KEY,                        -- in order of opening
-    id              TEXT    NOT NULL UNIQUE,
-    program_id      TEXT    NOT NULL,
-    subscription_id TEXT    NOT NULL,
-    opened_at       INTEGER NOT NULL,                           -- never falls from one num to the next
-    first_at        INTEGER NOT NULL,                           -- the first failure
-    succeeded_at    INTEGER,                                    -- the last success before it, if known
-    closed_at       INTEGER,
-    closed_by       TEXT CHECK (closed_by IN ('recovered', 'quiet', 'changed', 'deleted')),
-    -- Set when it is closed:
-    failing_reason  TEXT CHECK (failing_reason IN ('unreachable', 'rejecting')),
-    failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
-    failed_from     INTEGER,                                    -- when the oldest event of those was accepted
-    last_at         INTEGER,                                    -- the last failed attempt
-    last_status     INTEGER,
-    last_error      TEXT,
-    last_delivery   INTEGER,                                    -- its delivery's num
-    probes          INTEGER NOT NULL DEFAULT 0,                 -- that failed
-    probe_log       TEXT CHECK (json_valid(probe_log)),         -- the last of all probes
-    CHECK ((closed_at IS NULL) = (closed_by IS NULL))
-) STRICT;
-
-CREATE UNIQUE INDEX incidents_open ON incidents (subscription_id) WHERE closed_at IS NULL;
-
-CREATE INDEX incidents_unresolved ON incidents (num) WHERE closed_at IS NULL;
-
-CREATE INDEX incidents_by_program ON incidents (program_id, num);
-
-CREATE INDEX incidents_by_subscription ON incidents (subscription_id, num);
-
-CREATE INDEX incidents_closed ON incidents (closed_at) WHERE closed_at IS NOT NULL;
-
-CREATE TABLE "failures" (
-    subscription_id TEXT PRIMARY KEY REFERENCES subscriptions (id),
-    count           INTEGER NOT NULL CHECK (count >= 0),        -- retryable attempts since the last success
-    rejected        INTEGER NOT NULL CHECK (rejected >= 0),     -- final responses other than 2xx since then
-    first_at        INTEGER NOT NULL,
-    rejected_name   TEXT,                                       -- the event type that was rejected last
-    rejected_from   INTEGER,                                    -- when the oldest event of a rejected delivery was accepted
-    failing_reason  TEXT CHECK (failing_reason IN ('unreachable', 'rejecting')),
-    failing_since   INTEGER,
-    next_probe_at   INTEGER,
-    probes          INTEGER NOT NULL DEFAULT 0,                 -- that have failed
-    pinged          INTEGER NOT NULL DEFAULT 0 CHECK (pinged IN (0, 1)), -- the next probe is a delivery
-    last_at         INTEGER,                                    -- the last failed attempt
-    last_status     INTEGER,
-    last_error      TEXT,
-    last_delivery   INTEGER,                                    -- its delivery's num
-    -- Of the open incident:
-    incident        INTEGER,                                    -- its num; NULL: none is open
-    failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
-    failed_from     INTEGER,                                    -- when the oldest event of those was accepted
-    quiet_at        INTEGER,                                    -- when it is closed if no other fails, by the wait clock
-    probe_log       TEXT CHECK (json_valid(probe_log)),
-    CHECK (count + rejected > 0 OR incident IS NOT NULL),
-    CHECK ((failing_since IS NULL) = (failing_reason IS NULL) AND (failing_since IS NULL) = (next_probe_at IS NULL))
-) STRICT, WITHOUT ROWID;
-
+-- A bulk run redelivers or cancels all deliveries that match a query, in the background.
 CREATE TABLE bulk_runs (
     num          INTEGER PRIMARY KEY AUTOINCREMENT,             -- for the tables below
     id           TEXT    NOT NULL UNIQUE,
     program_id   TEXT    NOT NULL,                              -- '' for all programs
     action       TEXT    NOT NULL CHECK (action IN ('redeliver', 'cancel')),
     query        TEXT    NOT NULL CHECK (json_valid(query)),    -- its filters and ranges
-    newest       INTEGER NOT NULL,                              -- no delivery behind this num is taken
-    after_num    INTEGER NOT NULL,                              -- so far it has come
+    newest       INTEGER NOT NULL,                              -- the highest num of a delivery that it may take
+    after_num    INTEGER NOT NULL,                              -- it has come this far
     status       TEXT    NOT NULL CHECK (status IN ('running', 'done', 'cancelled')),
     stopped      TEXT    NOT NULL,                              -- why the service ended it early
     total        INTEGER,                                       -- deliveries that match, NULL until they are counted
@@ -459,10 +506,14 @@ CREATE TABLE bulk_runs (
     CHECK ((status = 'running') = (completed_at IS NULL))
 ) STRICT;
 
+-- The goroutine that runs them.
 CREATE INDEX bulk_runs_running ON bulk_runs (created_at, id) WHERE status = 'running';
 
+-- Lists of bulk runs.
 CREATE INDEX bulk_runs_by_age ON bulk_runs (created_at, id);
 
+-- Subscriptions that a bulk run has left behind, since they have the maximum of open redeliveries,
+-- and how far it has come with each.
 CREATE TABLE bulk_run_waits (
     run             INTEGER NOT NULL REFERENCES bulk_runs (num),
     subscription_id TEXT    NOT NULL,
@@ -470,12 +521,95 @@ CREATE TABLE bulk_run_waits (
     PRIMARY KEY (run, subscription_id)
 ) STRICT, WITHOUT ROWID;
 
+-- The redeliveries that a bulk run has created, by their num. They are kept as long as the run: a
+-- delivery may be gone.
 CREATE TABLE bulk_run_deliveries (
     run      INTEGER NOT NULL REFERENCES bulk_runs (num),
     delivery INTEGER NOT NULL,
     PRIMARY KEY (run, delivery)
 ) STRICT, WITHOUT ROWID;
 
+-- How many deliveries of a subscription a bulk run has redelivered, for the timelines of its
+-- incidents.
+CREATE TABLE bulk_run_subscriptions (
+    subscription_id TEXT    NOT NULL,
+    run             INTEGER NOT NULL REFERENCES bulk_runs (num),
+    done            INTEGER NOT NULL CHECK (done > 0),
+    PRIMARY KEY (subscription_id, run)
+) STRICT, WITHOUT ROWID;
+
+-- Retention and erasure, which remove them with their run.
+CREATE INDEX bulk_run_subscriptions_by_run ON bulk_run_subscriptions (run);
+
+-- Incidents ------------------------------------------------------------------------------------
+
+-- An incident is a subscription that fails, from its first failure to its recovery. What changes
+-- while it is open is in failures, whose row is written for every failed attempt, and is copied
+-- here when the incident is closed.
+CREATE TABLE incidents (
+    num             INTEGER PRIMARY KEY,                        -- in order of opening
+    id              TEXT    NOT NULL UNIQUE,
+    program_id      TEXT    NOT NULL,
+    subscription_id TEXT    NOT NULL,
+    opened_at       INTEGER NOT NULL,                           -- never decreases from one num to the next
+    first_at        INTEGER NOT NULL,                           -- the first failure
+    succeeded_at    INTEGER,                                    -- the last success before it, if known
+    closed_at       INTEGER,
+    closed_by       TEXT    CHECK (closed_by IN ('recovered', 'quiet', 'changed', 'deleted')),
+    -- Set when it is closed:
+    failing_reason  TEXT    CHECK (failing_reason IN ('unreachable', 'rejecting')),
+    failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
+    failed_from     INTEGER,                                    -- when the oldest event of those was accepted
+    last_at         INTEGER,                                    -- the last failed attempt
+    last_status     INTEGER,
+    last_error      TEXT,
+    last_delivery   INTEGER,                                    -- its delivery's num
+    probes          INTEGER NOT NULL DEFAULT 0,                 -- that failed
+    probe_log       TEXT    CHECK (json_valid(probe_log)),      -- the last of all probes
+    CHECK ((closed_at IS NULL) = (closed_by IS NULL))
+) STRICT;
+
+-- At most one is open per subscription.
+CREATE UNIQUE INDEX incidents_open ON incidents (subscription_id) WHERE closed_at IS NULL;
+
+-- Lists and counts of the open ones.
+CREATE INDEX incidents_unresolved ON incidents (num) WHERE closed_at IS NULL;
+
+-- Lists of a program's incidents.
+CREATE INDEX incidents_by_program ON incidents (program_id, num);
+
+-- Lists of a subscription's incidents, its newest one, and erasure.
+CREATE INDEX incidents_by_subscription ON incidents (subscription_id, num);
+
+-- Retention.
+CREATE INDEX incidents_closed ON incidents (closed_at) WHERE closed_at IS NOT NULL;
+
+-- Alerts ---------------------------------------------------------------------------------------
+
+-- What the operator must know. A row is written in the transaction of what it reports. One that is
+-- to be sent has a time for its next attempt.
+CREATE TABLE alerts (
+    num             INTEGER PRIMARY KEY,                        -- in order of creation
+    id              TEXT    NOT NULL UNIQUE,
+    name            TEXT    NOT NULL,
+    program_id      TEXT    NOT NULL,
+    subscription_id TEXT    NOT NULL,
+    incident        INTEGER,                                    -- the num of the incident that it belongs to
+    json            BLOB    NOT NULL,                           -- the event as sent
+    status          TEXT    NOT NULL CHECK (status IN ('unsent', 'pending', 'retryable', 'success', 'failed')),
+    attempts_made   INTEGER NOT NULL CHECK (attempts_made BETWEEN 0 AND 5),
+    next_attempt_at INTEGER,
+    created_at      INTEGER NOT NULL,
+    CHECK ((next_attempt_at IS NOT NULL) = (status IN ('pending', 'retryable')))
+) STRICT;
+
+-- The goroutine that sends them.
+CREATE INDEX alerts_due ON alerts (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+
+-- The timelines of a subscription's incidents, and erasure.
+CREATE INDEX alerts_by_subscription ON alerts (subscription_id, num);
+
+-- Where alerts are sent beside --alert-url.
 CREATE TABLE alert_channels (
     id         TEXT    PRIMARY KEY,
     kind       TEXT    NOT NULL CHECK (kind IN ('webhook', 'slack', 'email')),
@@ -487,6 +621,7 @@ CREATE TABLE alert_channels (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- An alert on its way to a channel. A row is written in the transaction of the alert.
 CREATE TABLE alert_sends (
     num             INTEGER PRIMARY KEY,                        -- in order of creation
     channel_id      TEXT    NOT NULL,
@@ -504,119 +639,70 @@ CREATE TABLE alert_sends (
     CHECK ((alert IS NULL) = (json IS NOT NULL))
 ) STRICT;
 
+-- The goroutine that sends them.
 CREATE INDEX alert_sends_due ON alert_sends (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 
+-- The page of a channel.
 CREATE INDEX alert_sends_by_channel ON alert_sends (channel_id, num);
 
+-- How an alert was sent, and erasure.
 CREATE INDEX alert_sends_by_alert ON alert_sends (alert) WHERE alert IS NOT NULL;
 
-CREATE TABLE bulk_run_subscriptions (
+-- Statistics -----------------------------------------------------------------------------------
+
+-- The results of attempts, pings aside, per minute (for two days) and per hour: of each
+-- subscription, of each program (subscription_id is ''), and of all (program_id too).
+CREATE TABLE stats (
+    program_id      TEXT    NOT NULL,
     subscription_id TEXT    NOT NULL,
-    run             INTEGER NOT NULL REFERENCES bulk_runs (num),
-    done            INTEGER NOT NULL CHECK (done > 0),
-    PRIMARY KEY (subscription_id, run)
+    span            INTEGER NOT NULL CHECK (span IN (60000, 3600000)), -- milliseconds
+    at              INTEGER NOT NULL,                           -- its beginning
+    success         INTEGER NOT NULL,
+    failed          INTEGER NOT NULL,
+    retryable       INTEGER NOT NULL,
+    answers         TEXT    NOT NULL CHECK (json_valid(answers)), -- counts by status or error
+    durations       TEXT    NOT NULL CHECK (json_valid(durations)), -- counts by class of duration
+    PRIMARY KEY (program_id, subscription_id, span, at)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX bulk_run_subscriptions_by_run ON bulk_run_subscriptions (run);
+-- Retention.
+CREATE INDEX stats_by_age ON stats (span, at);
 
-CREATE TABLE event_types (
-    id         INTEGER PRIMARY KEY AUTOINCREMENT,               -- never used again
-    name       TEXT    NOT NULL UNIQUE,
-    revision   INTEGER NOT NULL CHECK (revision > 0),           -- increases with each change
-    bytes      INTEGER NOT NULL CHECK (bytes > 0),              -- of the schema
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL,
-    schema     TEXT    NOT NULL CHECK (json_valid(schema))
-) STRICT;
+-- Admins ---------------------------------------------------------------------------------------
 
-CREATE TABLE invitations (
-    hash       BLOB PRIMARY KEY CHECK (length(hash) = 32),      -- SHA-256 of the code in the link
-    id         TEXT    NOT NULL UNIQUE,
-    email      TEXT    NOT NULL UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
-    role       TEXT    NOT NULL CHECK (role IN ('viewer', 'operator', 'owner')),
-    invited_by TEXT    NOT NULL REFERENCES admins (id) ON DELETE CASCADE,
+CREATE TABLE admins (
+    id           TEXT    PRIMARY KEY,
+    email        TEXT    NOT NULL UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
+    password     TEXT    NOT NULL,                              -- argon2id, as a PHC string; '' for none
+    role         TEXT    NOT NULL CHECK (role IN ('viewer', 'operator', 'owner')),
+    oidc_issuer  TEXT    CHECK (length(oidc_issuer) > 0),       -- who the admin is at an OpenID Connect provider
+    oidc_subject TEXT,
+    created_at   INTEGER NOT NULL,
+    signed_in_at INTEGER,
+    CHECK (length(oidc_subject) > 0 AND oidc_issuer IS NOT NULL OR oidc_subject IS NULL AND oidc_issuer IS NULL)
+) STRICT, WITHOUT ROWID;
+
+-- Sign-in at a provider.
+CREATE UNIQUE INDEX admins_by_identity ON admins (oidc_issuer, oidc_subject) WHERE oidc_subject IS NOT NULL;
+
+CREATE TABLE sessions (
+    hash       BLOB    PRIMARY KEY CHECK (length(hash) = 32),   -- SHA-256 of the secret in the cookie
+    id         TEXT    NOT NULL UNIQUE,                         -- its name in lists
+    admin_id   TEXT    NOT NULL REFERENCES admins (id) ON DELETE CASCADE,
+    address    TEXT    NOT NULL,                                -- that it was begun from
+    agent      TEXT    NOT NULL,                                -- the browser, as it says
     created_at INTEGER NOT NULL,
+    seen_at    INTEGER NOT NULL,
     expires_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX invitations_by_admin ON invitations (invited_by);
+-- Lists of an admin's sessions, and their end.
+CREATE INDEX sessions_by_admin ON sessions (admin_id, created_at);
 
-CREATE TABLE "tokens" (
-    id         TEXT PRIMARY KEY,
-    hash       BLOB NOT NULL UNIQUE CHECK (length(hash) = 32), -- SHA-256 of the secret
-    hint       TEXT NOT NULL,
-    program_id TEXT REFERENCES programs (id),
-    user_id    TEXT NOT NULL CHECK (length(user_id) BETWEEN 1 AND 64),
-    name       TEXT NOT NULL,
-    scopes     TEXT NOT NULL,                                  -- separated by blanks
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER,
-    revoked_at INTEGER,
-    used_at    INTEGER,
-    CHECK ((program_id IS NULL) = (instr(' ' || scopes || ' ', ' platform ') > 0) AND (program_id IS NOT NULL OR scopes = 'platform'))
-) STRICT, WITHOUT ROWID;
+-- The removal of expired sessions, at sign-in.
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
-CREATE INDEX tokens_by_creation ON tokens (created_at, id);
-
-CREATE INDEX tokens_by_program ON tokens (program_id, created_at, id);
-
-CREATE TABLE imported_ranges (
-    of_table TEXT    NOT NULL CHECK (of_table IN ('deliveries', 'events', 'incidents')),
-    first    INTEGER NOT NULL,
-    last     INTEGER NOT NULL CHECK (last >= first),
-    from_at  INTEGER NOT NULL,                                  -- of the first row
-    to_at    INTEGER NOT NULL,                                  -- of the last
-    PRIMARY KEY (of_table, first)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE portal_links (
-    hash       BLOB PRIMARY KEY CHECK (length(hash) = 32),      -- SHA-256 of the code in the link
-    id         TEXT    NOT NULL UNIQUE,
-    program_id TEXT    NOT NULL,
-    role       TEXT    NOT NULL CHECK (role IN ('read', 'write')),
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX portal_links_by_program ON portal_links (program_id, created_at);
-
-CREATE INDEX portal_links_by_expiry ON portal_links (expires_at);
-
-CREATE TABLE portal_sessions (
-    hash       BLOB PRIMARY KEY CHECK (length(hash) = 32),      -- SHA-256 of the secret in the cookie
-    id         TEXT    NOT NULL UNIQUE,
-    link_id    TEXT    NOT NULL,                                -- the link that opened it
-    program_id TEXT    NOT NULL,
-    role       TEXT    NOT NULL CHECK (role IN ('read', 'write')),
-    address    TEXT    NOT NULL,
-    agent      TEXT    NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX portal_sessions_by_program ON portal_sessions (program_id, created_at);
-
-CREATE INDEX portal_sessions_by_expiry ON portal_sessions (expires_at);
-
-CREATE TABLE "program_states" (
-    program_id TEXT    PRIMARY KEY,
-    state      TEXT    NOT NULL CHECK (state IN ('erasing', 'importing', 'moving', 'moved', 'arriving')),
-    at         INTEGER NOT NULL                                 -- when it began
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE program_moves (
-    program_id   TEXT    NOT NULL,
-    direction    TEXT    NOT NULL CHECK (direction IN ('out', 'in')),
-    id           TEXT    NOT NULL,                              -- the same in both installations
-    url          TEXT    NOT NULL,                              -- of the other one, '' for 'in'
-    ca           TEXT    NOT NULL,                              -- certificates in PEM that verify it, or ''
-    token        BLOB,                                          -- platform token of the other one, encrypted
-    began_at     INTEGER NOT NULL,
-    activated_at INTEGER,                                       -- when the target began to send
-    emptied_at   INTEGER,                                       -- when the source had erased the records
-    PRIMARY KEY (program_id, direction)
-) STRICT, WITHOUT ROWID;
-
+-- WebAuthn credentials of admins.
 CREATE TABLE passkeys (
     id         TEXT    PRIMARY KEY,
     admin_id   TEXT    NOT NULL REFERENCES admins (id) ON DELETE CASCADE,
@@ -630,16 +716,63 @@ CREATE TABLE passkeys (
     used_at    INTEGER                                          -- NULL for never
 ) STRICT, WITHOUT ROWID;
 
+-- Lists of an admin's passkeys, and sign-in.
 CREATE INDEX passkeys_by_admin ON passkeys (admin_id);
 
-CREATE TABLE audit_anchor (
-    one  INTEGER PRIMARY KEY CHECK (one = 1),
-    num  INTEGER NOT NULL,
-    hash BLOB    NOT NULL CHECK (length(hash) = 32)
-) STRICT;
+-- Links with which a person becomes an admin. An invitation ends with the admin who created it.
+CREATE TABLE invitations (
+    hash       BLOB    PRIMARY KEY CHECK (length(hash) = 32),   -- SHA-256 of the code in the link
+    id         TEXT    NOT NULL UNIQUE,
+    email      TEXT    NOT NULL UNIQUE CHECK (email = lower(email) AND length(email) BETWEEN 3 AND 254),
+    role       TEXT    NOT NULL CHECK (role IN ('viewer', 'operator', 'owner')),
+    invited_by TEXT    NOT NULL REFERENCES admins (id) ON DELETE CASCADE,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
+-- SQLite, which removes an admin's invitations with the admin.
+CREATE INDEX invitations_by_admin ON invitations (invited_by);
+
+-- Portal ---------------------------------------------------------------------------------------
+
+-- Links that open the portal of a program once.
+CREATE TABLE portal_links (
+    hash       BLOB    PRIMARY KEY CHECK (length(hash) = 32),   -- SHA-256 of the code in the link
+    id         TEXT    NOT NULL UNIQUE,
+    program_id TEXT    NOT NULL,
+    role       TEXT    NOT NULL CHECK (role IN ('read', 'write')),
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- How many links a program has, which is limited, and their removal.
+CREATE INDEX portal_links_by_program ON portal_links (program_id, created_at);
+
+-- The removal of expired links, when one is created.
+CREATE INDEX portal_links_by_expiry ON portal_links (expires_at);
+
+-- Sessions of partners in the portal.
+CREATE TABLE portal_sessions (
+    hash       BLOB    PRIMARY KEY CHECK (length(hash) = 32),   -- SHA-256 of the secret in the cookie
+    id         TEXT    NOT NULL UNIQUE,
+    link_id    TEXT    NOT NULL,                                -- the link that opened it
+    program_id TEXT    NOT NULL,
+    role       TEXT    NOT NULL CHECK (role IN ('read', 'write')),
+    address    TEXT    NOT NULL,
+    agent      TEXT    NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Lists of a program's portal sessions, and their end.
+CREATE INDEX portal_sessions_by_program ON portal_sessions (program_id, created_at);
+
+-- The removal of expired sessions, when one begins.
+CREATE INDEX portal_sessions_by_expiry ON portal_sessions (expires_at);
+
+-- Links that show one delivery to anyone who has them.
 CREATE TABLE shares (
-    hash        BLOB PRIMARY KEY CHECK (length(hash) = 32),     -- SHA-256 of the code in the link
+    hash        BLOB    PRIMARY KEY CHECK (length(hash) = 32),  -- SHA-256 of the code in the link
     id          TEXT    NOT NULL UNIQUE,
     program_id  TEXT    NOT NULL,
     delivery_id TEXT    NOT NULL,
@@ -647,8 +780,68 @@ CREATE TABLE shares (
     expires_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- The links to a delivery, on its page.
 CREATE INDEX shares_by_delivery ON shares (delivery_id, created_at);
 
+-- How many links a program has, which is limited, and erasure.
 CREATE INDEX shares_by_program ON shares (program_id, created_at);
 
+-- The removal of expired links, when one is created.
 CREATE INDEX shares_by_expiry ON shares (expires_at);
+
+-- Audit log ------------------------------------------------------------------------------------
+
+-- Who did what, when and from where. It is only appended to, and every entry is hashed over the
+-- one before, see docs/decisions/0051-audit-chain.md.
+CREATE TABLE audit (
+    num        INTEGER PRIMARY KEY,                             -- in order of time
+    id         TEXT    NOT NULL UNIQUE,
+    at         INTEGER NOT NULL,                                -- never decreases from one num to the next
+    actor      TEXT    NOT NULL,                                -- terminal, service, or admin:, token: or portal: with an id
+    admin      TEXT    NOT NULL,                                -- the email, or terminal
+    address    TEXT    NOT NULL,                                -- '' for the terminal
+    request_id TEXT    NOT NULL,                                -- '' for none
+    action     TEXT    NOT NULL,                                -- such as subscription.pause
+    program_id TEXT    NOT NULL,                                -- '' for none
+    subject_id TEXT    NOT NULL,                                -- of the record that it was done to, '' for none
+    detail     TEXT    NOT NULL,                                -- in words, without secrets
+    salt       BLOB    NOT NULL,                                -- of digest; x'' once admin, address and detail are erased
+    digest     BLOB    NOT NULL CHECK (length(digest) = 32),    -- of admin, address and detail
+    hash       BLOB    NOT NULL CHECK (length(hash) = 32)
+) STRICT;
+
+-- The filters of the audit log. audit_by_subject also shows who began a replay, and
+-- audit_by_program what an erasure removes.
+CREATE INDEX audit_by_subject ON audit (subject_id, num);
+CREATE INDEX audit_by_admin ON audit (admin, num);
+CREATE INDEX audit_by_actor ON audit (actor, num);
+CREATE INDEX audit_by_program ON audit (program_id, num);
+
+-- The last entry about what retention has removed, for the verification.
+CREATE INDEX audit_prunes ON audit (num) WHERE action = 'audit.prune';
+
+-- The newest entry that retention has removed; no row if it has removed none.
+CREATE TABLE audit_anchor (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    num  INTEGER NOT NULL,
+    hash BLOB    NOT NULL CHECK (length(hash) = 32)
+) STRICT;
+
+-- Certificates ---------------------------------------------------------------------------------
+
+-- What certmagic stores: certificates with their keys, accounts at their issuer, OCSP responses. A
+-- restored service has them too.
+CREATE TABLE certificate_files (
+    path       TEXT    PRIMARY KEY CHECK (length(path) BETWEEN 1 AND 1024), -- parts with / between them
+    value      BLOB    NOT NULL,                                -- encrypted
+    size       INTEGER NOT NULL,                                -- in bytes, as it was given
+    changed_at INTEGER NOT NULL
+) STRICT;
+
+-- Locks on certificates. A lock of another process counts for nothing, since only one process has
+-- the database open.
+CREATE TABLE certificate_locks (
+    name       TEXT    PRIMARY KEY,
+    process    TEXT    NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -26,13 +26,12 @@ const (
 	FoundToken        FoundKind = "token"
 )
 
-// Each reads a range of ids from an index; the upper bound is exclusive.
+// Each reads a range of ids from an index; the upper bound is exclusive, except that of deliveries.
 const (
 	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ?4 AND id <= ?5 AND length(id) = 22 " +
-		"UNION ALL SELECT id, program_id FROM deliveries WHERE id >= ?1 AND id < ?2 AND length(id) = 36 LIMIT ?3"
-	findTokens = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
+	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id <= ? AND length(id) = 22 ORDER BY id LIMIT ?"
+	findTokens        = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+	findEvents        = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
 )
 
 // Prefix returns the records of all programs whose id begins with prefix, at most limit of each
@@ -55,7 +54,7 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 			args := []any{prefix, prefix + "g", limit}
 			if of.kind == FoundDelivery {
 				first, last := idRange(prefix)
-				args = append(args, first, last)
+				args = []any{first, last, limit}
 			}
 			err := v.Each(of.query, args, func(scan func(...any) error) error {
 				f := Found{Kind: of.kind}

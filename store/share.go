@@ -17,7 +17,7 @@ const (
 	selectShares = "SELECT " + shareColumns + " FROM shares INDEXED BY shares_by_delivery WHERE delivery_id = ? AND expires_at > ? " +
 		"ORDER BY created_at DESC"
 	selectOwnDelivery = "SELECT s.deleted_at IS NOT NULL FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id " +
-		"WHERE d.id IN (?, ?) AND s.program_id = ?"
+		"WHERE d.id = ? AND s.program_id = ?"
 	deleteShares        = "DELETE FROM shares INDEXED BY shares_by_delivery WHERE delivery_id = ? AND program_id = ? AND expires_at > ?"
 	deleteExpiredShares = "DELETE FROM shares WHERE hash IN (SELECT hash FROM shares INDEXED BY shares_by_expiry " +
 		"WHERE expires_at <= ? LIMIT 256)"
@@ -33,7 +33,7 @@ func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, cod
 		return sh, "", err
 	}
 	var deleted bool
-	err = w.t.Scan(selectOwnDelivery, []any{shortID(deliveryID), deliveryID, programID}, &deleted)
+	err = w.t.Scan(selectOwnDelivery, []any{shortID(deliveryID), programID}, &deleted)
 	if err != nil {
 		return sh, "", notFound(err, "delivery")
 	}

@@ -243,7 +243,7 @@ func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err 
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
-		Path: path, Migrations: migrations, Steps: auditSteps(s.logger), Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
+		Path: path, Schema: schema, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
 		Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {

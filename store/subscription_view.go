@@ -48,8 +48,7 @@ const completedAmong = "100"
 
 // lastCompleted returns the query of the last completed deliveries of a subscription.
 func lastCompleted(subscriptionID string) string {
-	return byCompletion.query("d.num, d.status, d.completed_at", subscriptionID,
-		" AND d.completed_at IS NOT NULL", " ORDER BY 3 DESC, 1 DESC LIMIT "+completedAmong)
+	return "SELECT d.num, d.status, d.completed_at " + completedOf(subscriptionID) + " ORDER BY 3 DESC, 1 DESC LIMIT " + completedAmong
 }
 
 var (
@@ -410,7 +409,7 @@ var (
 
 	// Among the newest deliveries, the newest waiting ones and the newest failed ones.
 	selectLastFailure = `SELECT d.id, d.ping, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
-		FROM (SELECT num FROM (` + byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT "+lastAttemptAmong) + `)
+		FROM (SELECT num FROM (SELECT d.num ` + createdOf("?1") + ` ORDER BY 1 DESC LIMIT ` + lastAttemptAmong + `)
 			UNION SELECT num FROM (
 				SELECT num FROM deliveries INDEXED BY deliveries_by_status
 				WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
@@ -424,7 +423,7 @@ var (
 	selectRunningReplays = "SELECT " + replayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
 	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
 		"WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
-	selectNewestNums = byCreation.query("d.num", "?1", "", " ORDER BY 1 DESC LIMIT ?2")
+	selectNewestNums = "SELECT d.num " + createdOf("?1") + " ORDER BY 1 DESC LIMIT ?2"
 )
 
 // View returns a subscription of any program by its id, with at most recent of its newest deliveries.

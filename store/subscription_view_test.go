@@ -327,14 +327,14 @@ func TestSubscriptionPlans(t *testing.T) {
 		want []string
 	}{
 		selectSummaries: {2, []string{
-			"deliveries_by_completion (subscription_id=?", "deliveries_due (subscription_id=?",
+			"deliveries_completed (subscription=?", "deliveries_due (subscription_id=?",
 			"events_by_name (program_id=? AND name=? AND seq>? AND seq<?)",
 			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)",
 			"SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY",
 		}},
-		selectLastSuccess: {1, []string{"deliveries_by_completion (subscription_id=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
+		selectLastSuccess: {1, []string{"deliveries_completed (subscription=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
 		selectLastFailure: {1, []string{
-			"deliveries_by_subscription (subscription_id=?)", "deliveries_by_status (status=? AND subscription_id=?)",
+			"deliveries_of_subscription (subscription=?)", "deliveries_by_status (status=? AND subscription_id=?)",
 			"SEARCH a USING PRIMARY KEY (delivery=?)",
 		}},
 	} {

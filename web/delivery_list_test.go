@@ -743,7 +743,7 @@ func TestTooManyURLs(t *testing.T) {
 	}
 	do("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", one.ID)
 	for i := range 1000 {
-		do("UPDATE one SET num = NULL, id = ?", fmt.Sprintf("00000000-0000-7000-8000-%012x", i))
+		do("UPDATE one SET num = ?, id = ?", 1000+i, fmt.Sprintf("00000000-0000-7000-8000-%012x", i))
 		do("INSERT INTO subscriptions SELECT * FROM one")
 	}
 	if err := tx.Commit(); err != nil {

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/johannesboyne/gofakes3"
@@ -124,7 +123,7 @@ type replicated struct {
 }
 
 // schema is the schema of a replicated database.
-var schema = fstest.MapFS{"migrations/0001.sql": {Data: []byte("CREATE TABLE data (id INTEGER PRIMARY KEY, value BLOB) STRICT;")}}
+var schema = &sqlite.Schema{Version: 1, Script: "CREATE TABLE data (id INTEGER PRIMARY KEY, value BLOB) STRICT;"}
 
 func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *replicated {
 	t.Helper()
@@ -145,7 +144,7 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	hooks := sqlite.Hooks{BeforeBatch: func(tx *sqlite.Tx) { r.BeforeBatch(tx) }}
 	var err error
 	r.db, err = sqlite.Open(context.Background(), sqlite.Config{
-		Path: path, Migrations: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
+		Path: path, Schema: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)

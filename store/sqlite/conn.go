@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"io/fs"
 	"net/url"
 	"slices"
 )
@@ -75,10 +74,9 @@ func dsn(path, mode string) string {
 func OpenWritable(path string) (*sql.DB, error) { return openPool(path, modeCreate, writerPragmas) }
 
 // OpenPrivate opens a database that no other process uses, and migrates it to the newest schema.
-// It creates the file if it does not exist. No Steps of a [Config] run. Nothing is fsynced, and a
-// statement that fails may leave the file damaged: it is for copies. The pool has one connection.
-// The caller closes it.
-func OpenPrivate(ctx context.Context, path string, migrations fs.FS) (_ *sql.DB, err error) {
+// It creates the file if it does not exist. Nothing is fsynced, and a statement that fails may
+// leave the file damaged: it is for copies. The pool has one connection. The caller closes it.
+func OpenPrivate(ctx context.Context, path string, schema *Schema) (_ *sql.DB, err error) {
 	db, err := openPool(path, modeCreate, privatePragmas)
 	if err != nil {
 		return nil, err
@@ -98,11 +96,12 @@ func OpenPrivate(ctx context.Context, path string, migrations fs.FS) (_ *sql.DB,
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
 		return nil, err
 	}
-	files, err := migrationFiles(migrations)
-	if err != nil {
-		return nil, err
+	if have != 0 {
+		if err := schema.Check(path, have); err != nil {
+			return nil, err
+		}
 	}
-	if err := runMigrations(ctx, conn, migrations, nil, files, have); err != nil {
+	if err := schema.run(ctx, conn, have); err != nil {
 		return nil, err
 	}
 	return db, nil

@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,56 +17,68 @@ import (
 // keptSnapshots is how many of the snapshots that migrations make are kept.
 const keptSnapshots = 2
 
-// migrationFiles returns the names of the migrations in lexical order.
-func migrationFiles(migrations fs.FS) ([]string, error) {
-	return fs.Glob(migrations, "migrations/*.sql")
+// Schema is the schema of a database, and how databases with an older one get it.
+type Schema struct {
+	Version int    // increases with each change; at least 1
+	Script  string // creates the tables of a new database
+	// Migrations are scripts that each migrate a database to the next version, the last one to
+	// Version. Databases with a version before the first are rejected.
+	Migrations []string
 }
 
-// NewestSchema returns the schema version after all migrations.
-func NewestSchema(migrations fs.FS) (int, error) {
-	files, err := migrationFiles(migrations)
-	return len(files), err
+// oldest returns the oldest version that can be migrated.
+func (s *Schema) oldest() int { return s.Version - len(s.Migrations) }
+
+// Check returns an error unless a database with a schema version can be used, if necessary after
+// a migration. The error begins with what, which names the database.
+func (s *Schema) Check(what string, version int) error {
+	switch {
+	case version == 0:
+		return fmt.Errorf("%s is not a database of this service", what)
+	case version > s.Version:
+		return fmt.Errorf("%s has schema %d, but this binary supports schemas up to %d: use a newer binary", what, version, s.Version)
+	case version < s.oldest():
+		return fmt.Errorf("%s has schema %d of an unreleased version, but this binary supports schemas from %d on: use the binary that "+
+			"wrote it, or begin with an empty data directory", what, version, s.oldest())
+	}
+	return nil
 }
 
 // migrate migrates the schema to the newest version that this binary supports. It first makes a snapshot of the database, unless the
-// database is new or larger than maxSnapshotSize. It rejects a schema newer than the binary.
-func (db *DB) migrate(ctx context.Context, migrations fs.FS, steps map[string]func(context.Context, *sql.Conn) error) error {
-	files, err := migrationFiles(migrations)
-	if err != nil {
-		return err
-	}
+// database is new or larger than maxSnapshotSize. It rejects a schema that it cannot migrate.
+func (db *DB) migrate(ctx context.Context, schema *Schema) error {
 	conn := db.writer.conn
 	var have int
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
 		return fmt.Errorf("read the schema version: %w", err)
 	}
-	switch {
-	case have > len(files):
-		return fmt.Errorf("%s has schema %d, but this binary supports schemas up to %d: use a newer binary", db.path, have, len(files))
-	case have == len(files):
+	if have == schema.Version {
 		return nil
-	case have > 0:
+	}
+	if have != 0 {
+		if err := schema.Check(db.path, have); err != nil {
+			return err
+		}
 		snapshot, err := db.snapshot(ctx, have)
 		if err != nil {
-			return fmt.Errorf("snapshot before the migration from schema %d to %d: %w", have, len(files), err)
+			return fmt.Errorf("snapshot before the migration from schema %d to %d: %w", have, schema.Version, err)
 		}
 		if snapshot == "" {
 			db.logger.Warn("migrating the schema without a snapshot, since the database is over 2 GiB; only a backup can undo this",
-				"from", have, "to", len(files))
+				"from", have, "to", schema.Version)
 		} else {
-			db.logger.Info("migrating the schema, with a snapshot of the old database", "from", have, "to", len(files), "snapshot", snapshot)
+			db.logger.Info("migrating the schema, with a snapshot of the old database", "from", have, "to", schema.Version, "snapshot", snapshot)
 		}
 	}
 	// A table that others reference cannot be replaced while foreign keys are enforced.
-	// commitMigration checks them instead.
+	// runMigration checks them instead.
 	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = OFF"); err != nil {
 		return err
 	}
-	if err := runMigrations(ctx, conn, migrations, steps, files, have); err != nil {
-		_, _ = conn.ExecContext(ctx, "ROLLBACK")
+	if err := schema.run(ctx, conn, have); err != nil {
 		return err
 	}
-	if _, err = conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
+	if _, err := conn.ExecContext(ctx, "PRAGMA foreign_keys = ON"); err != nil {
 		return err
 	}
 	return db.pruneSnapshots()
@@ -140,67 +150,39 @@ func (db *DB) pruneSnapshots() error {
 	return nil
 }
 
-// schemaFile is the schema that all migrations make together. With it, a new database is opened
-// in half the time.
-const schemaFile = "schema.sql"
-
-// runMigrations runs the migrations that a database of version have lacks, one transaction for
-// each. A new database gets them all in one transaction, or [schemaFile]: it has nothing that an
-// error in the middle could leave behind, and one fsync is faster than one for each version.
-// After an error the caller must roll back.
-func runMigrations(ctx context.Context, conn *sql.Conn, migrations fs.FS, steps map[string]func(context.Context, *sql.Conn) error,
-	files []string, have int) error {
-	lacking, version := files[min(have, len(files)):], have
+// run brings a database of version have, which Check accepts or which is new (0), to the newest
+// version, with one transaction for each version.
+func (s *Schema) run(ctx context.Context, conn *sql.Conn, have int) error {
 	if have == 0 {
-		whole, err := fs.Glob(migrations, schemaFile)
-		if err != nil {
-			return err
-		}
-		if len(whole) > 0 {
-			lacking, version = whole, len(files)-1
-		}
+		return runMigration(ctx, conn, s.Script, s.Version)
 	}
-	var rebuilt bool
-	for i, name := range lacking {
-		script, err := fs.ReadFile(migrations, name)
-		if err != nil {
+	for version := have + 1; version <= s.Version; version++ {
+		if err := runMigration(ctx, conn, s.Migrations[version-s.oldest()-1], version); err != nil {
 			return err
 		}
-		begin := "BEGIN IMMEDIATE;"
-		if have == 0 && i > 0 {
-			begin = ""
-		}
-		// PRAGMA takes no parameters. user_version is part of the transaction.
-		step := fmt.Sprintf("%s\n%s\nPRAGMA user_version = %d;", begin, script, version+i+1)
-		if _, err := conn.ExecContext(ctx, step); err != nil {
-			return fmt.Errorf("migration %s: %w", name, err)
-		}
-		if do := steps[path.Base(name)]; do != nil {
-			if err := do(ctx, conn); err != nil {
-				return fmt.Errorf("migration %s: %w", name, err)
-			}
-		}
-		rebuilt = rebuilt || strings.Contains(string(script), "DROP TABLE")
-		if have == 0 && i < len(lacking)-1 {
-			continue
-		}
-		if err := commitMigration(ctx, conn, rebuilt); err != nil {
-			return fmt.Errorf("migration %s: %w", name, err)
-		}
-		rebuilt = false
 	}
 	return nil
 }
 
-// commitMigration commits. Only a migration that drops a table (rebuilt) can break references.
-// Their check is slow: it reads every row that has one.
-func commitMigration(ctx context.Context, conn *sql.Conn, rebuilt bool) error {
-	if rebuilt {
+// runMigration runs a script that leads to a schema version, in a transaction.
+func runMigration(ctx context.Context, conn *sql.Conn, script string, version int) (err error) {
+	defer func() {
+		if err != nil {
+			_, _ = conn.ExecContext(ctx, "ROLLBACK")
+			err = fmt.Errorf("migration to schema %d: %w", version, err)
+		}
+	}()
+	// PRAGMA takes no parameters. user_version is part of the transaction.
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;", script, version)); err != nil {
+		return err
+	}
+	// Only dropping a table can break references. Their check is slow: it reads every row that has one.
+	if strings.Contains(script, "DROP TABLE") {
 		if err := checkReferences(ctx, conn); err != nil {
 			return err
 		}
 	}
-	_, err := conn.ExecContext(ctx, "COMMIT")
+	_, err = conn.ExecContext(ctx, "COMMIT")
 	return err
 }
 

@@ -30,15 +30,8 @@ import (
 
 // Config is the configuration of a [DB].
 type Config struct {
-	Path string // database file; the caller locks its directory with [LockDir]
-	// Migrations contains the files migrations/*.sql. In lexical order, the nth
-	// migrates the schema from version n-1 to n. A new database gets schema.sql instead,
-	// if there is one, which must make the same as all of them together.
-	Migrations fs.FS
-	// Steps are what SQL cannot do in a migration, by the name of its file, such as
-	// 0002_retention.sql. A step runs in the transaction of the migration, after its
-	// script, so that it runs once. It must use only conn, and not end the transaction.
-	Steps   map[string]func(ctx context.Context, conn *sql.Conn) error
+	Path    string // database file; the caller locks its directory with [LockDir]
+	Schema  *Schema
 	Readers int // maximum number of concurrent reads, at least 1
 	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
 	// checkpoints the WAL (write-ahead log).
@@ -96,7 +89,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if db.writer, err = openWriter(&cfg, db.corruption); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
-	if err := db.migrate(ctx, cfg.Migrations, cfg.Steps); err != nil {
+	if err := db.migrate(ctx, cfg.Schema); err != nil {
 		return nil, err
 	}
 	// The WAL exists now, but its directory entry may not be on disk. SQLite fsyncs the

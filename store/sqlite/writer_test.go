@@ -10,14 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/fstest"
 	"time"
 )
 
-// migrations create items, and refs that reference them.
-var migrations = fstest.MapFS{"migrations/0001.sql": {Data: []byte(`
+// testSchema has items, and refs that reference them.
+var testSchema = &Schema{Version: 7, Script: `
 	CREATE TABLE items (id TEXT PRIMARY KEY, body BLOB) STRICT;
-	CREATE TABLE refs (item TEXT NOT NULL REFERENCES items (id)) STRICT;`)}}
+	CREATE TABLE refs (item TEXT NOT NULL REFERENCES items (id)) STRICT;`}
 
 // open opens a new database and closes it at the end of the test.
 func open(t *testing.T, hooks Hooks) *DB {
@@ -29,7 +28,7 @@ func open(t *testing.T, hooks Hooks) *DB {
 
 func openPath(t *testing.T, path string, hooks Hooks) *DB {
 	t.Helper()
-	db, err := Open(t.Context(), Config{Path: path, Migrations: migrations, Readers: 2, Hooks: hooks, Logger: slog.New(slog.DiscardHandler)})
+	db, err := Open(t.Context(), Config{Path: path, Schema: testSchema, Readers: 2, Hooks: hooks, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

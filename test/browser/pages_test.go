@@ -644,10 +644,9 @@ func (p *pagesFill) insertDeliveries() {
 				WHEN x % 100 = 52 THEN '["failed","rejected",1,410,null]'
 				WHEN x % 100 = 53 THEN '["failed","attempts_exhausted",5,null,"timeout"]'
 				ELSE '["success",null,1,200,null]' END AS so FROM d)
-			INSERT INTO deliveries (num, id, subscription_id, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at)
-			SELECT ?6 + num, `+pageID("at", "1",
-			"num")+`, s.id, `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
-				'[' || seq || ']', iif(x = 6, `+pageID("at", "1", "num - 7")+`, NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97)
+			INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at)
+			SELECT ?6 + num, printf('delivery-%d', num), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
+				'[' || seq || ']', iif(x = 6, printf('delivery-%d', num - 7), NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97)
 			FROM o CROSS JOIN temp.subs s ON s.program = k AND s.number = o.number`,
 			append(args, p.many, time.Now().Add(24*time.Hour).UnixMilli())...)
 		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e "+
@@ -660,9 +659,9 @@ func (p *pagesFill) insertDeliveries() {
 // program gets, and the attempts of all deliveries.
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
-	p.exec(`INSERT INTO deliveries (num, id, subscription_id, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
-		SELECT number - 15, `+pageID("?1", "2", "number")+", id, ?2, 'success', 1, 200, '[1]', ?1, ?1 FROM temp.subs WHERE program = ?3 AND "+
-		"number >= 16",
+	p.exec(`INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
+		SELECT number - 15, printf('fan-%d', number), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), ?2, 'success', 1, 200, '[1]', ?1, ?1
+		FROM temp.subs s WHERE program = ?3 AND number >= 16`,
 		p.begin, pagesProgram(pagesPrograms), pagesPrograms)
 	p.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", p.many)
 	p.exec(`INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, response_body, response_truncated)
@@ -723,8 +722,9 @@ func (p *pagesFill) insertStats() {
 func (p *pagesFill) insertOthers() {
 	p.tb.Helper()
 	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
-		INSERT INTO audit (id, at, admin, address, action, program_id, subject_id, detail) SELECT `+pageID("?2", "3",
-		"i")+", ?2 + i, 'ana@example.com', '127.0.0.1', 'subscription.pause', 'program-00', '', 'as the partner asked for' FROM n",
+		INSERT INTO audit (id, at, actor, admin, address, request_id, action, program_id, subject_id, detail, salt, digest, hash) SELECT `+pageID("?2", "3",
+		"i")+", ?2 + i, 'admin:', 'ana@example.com', '127.0.0.1', '', 'subscription.pause', 'program-00', '', 'as the partner asked for', "+
+		"zeroblob(16), zeroblob(32), zeroblob(32) FROM n",
 		p.deliveries/10, p.begin)
 	p.exec(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
 		INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at) SELECT `+pageID("?1", "4",

@@ -1,0 +1,167 @@
+package store
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"service/store/sqlite"
+)
+
+// digestFile has a line for the newest schema: its version and the SHA-256 of schema.sql.
+const digestFile = "testdata/schema.sha256"
+
+// The schema version increases with every change of schema.sql, so that no two schemas have the
+// same version.
+func TestSchemaVersion(t *testing.T) {
+	golden, err := os.ReadFile(digestFile)
+	must(t, err)
+	version, digest, ok := strings.Cut(strings.TrimSpace(string(golden)), " ")
+	known, err := strconv.Atoi(version)
+	if !ok || err != nil {
+		t.Fatalf("%s: got %q, want a version and a digest", digestFile, golden)
+	}
+	sum := sha256.Sum256([]byte(schemaScript))
+	got := hex.EncodeToString(sum[:])
+	switch {
+	case got == digest && schemaVersion == known:
+	case got == digest:
+		t.Errorf("schemaVersion (engine.go) is %d, but schema.sql is that of version %d", schemaVersion, known)
+	case schemaVersion <= known:
+		t.Errorf("schema.sql has changed since version %d: raise schemaVersion (engine.go) to %d, and then write %q to %s. "+
+			"See docs/decisions/0056-one-schema.md.", known, known+1, strconv.Itoa(known+1)+" "+got, digestFile)
+	default:
+		t.Errorf("write %q to %s", strconv.Itoa(schemaVersion)+" "+got, digestFile)
+	}
+}
+
+// setSchema sets the schema version of a database that is not open.
+func setSchema(t *testing.T, path string, version int) {
+	t.Helper()
+	db, err := sqlite.OpenWritable(path)
+	must(t, err)
+	_, err = db.Exec("PRAGMA user_version = " + strconv.Itoa(version))
+	must(t, errors.Join(err, db.Close()))
+}
+
+// Databases of versions that were never released are rejected, wherever they are opened, and so
+// are those of newer ones. Nothing is changed.
+func TestUnsupportedSchema(t *testing.T) {
+	for version, want := range map[int]string{
+		1:  "has schema 1 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
+		30: "has schema 30 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
+		99: "has schema 99 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
+		schemaVersion + 1: "has schema " + strconv.Itoa(schemaVersion+1) + ", but this binary supports schemas up to " +
+			strconv.Itoa(schemaVersion) + ": use a newer binary",
+	} {
+		t.Run(strconv.Itoa(version), func(t *testing.T) {
+			dir, target := t.TempDir(), t.TempDir()
+			s := openDir(t, dir)
+			program(t, s, "p")
+			export, err := s.Programs().Export(t.Context(), "p", 1)
+			must(t, err)
+			made, err := s.Snapshot(t.Context(), 1)
+			must(t, err)
+			must(t, s.Close())
+			path := filepath.Join(dir, databaseFile)
+			for _, of := range []string{path, made.Path, export.Path} {
+				setSchema(t, of, version)
+			}
+
+			reject := func(what string, err error) {
+				t.Helper()
+				if err == nil || strings.Count(err.Error(), want) != 1 {
+					t.Errorf("%s: got %v", what, err)
+				}
+			}
+			_, err = Inspect(t.Context(), made.Path, made.Keys)
+			if reject("backup verify, and restore from a backup", err); !errors.Is(err, ErrUnusable) {
+				t.Errorf("got %v, want %v", err, ErrUnusable)
+			}
+			here := openDir(t, t.TempDir())
+			_, err = here.Programs().Import(t.Context(), &ProgramImport{Path: export.Path, Key: export.Key})
+			reject("import", err)
+			_, err = here.Programs().Receive(t.Context(), "m", &ProgramImport{Path: export.Path, Key: export.Key})
+			reject("move", err)
+			reject("restore from a replica", restoreSchema(t, target, version))
+			_, err = Open(t.Context(), Config{Dir: dir})
+			reject("serve", err)
+			_, err = OpenOldData(t.Context(), dir)
+			reject("salvage", err)
+			must(t, os.Chmod(dir, 0o700))
+			found, err := Examine(t.Context(), Config{Dir: dir}, 0)
+			must(t, err)
+			compare(t, found, map[string]Level{checkSchema: LevelFail, checkDatabase: LevelOK}, want)
+
+			db, err := sqlite.OpenReadOnly(path)
+			must(t, err)
+			defer db.Close()
+			var after, programs int
+			must(t, db.QueryRow("SELECT user_version, (SELECT count(*) FROM programs) FROM pragma_user_version").Scan(&after, &programs))
+			if after != version || programs != 1 {
+				t.Errorf("got schema %d and %d programs", after, programs)
+			}
+		})
+	}
+}
+
+// restoreSchema writes a database with a schema version to a replica, and restores it.
+func restoreSchema(t *testing.T, target string, version int) error {
+	t.Helper()
+	dir := t.TempDir()
+	cfg := fileReplica(t, dir, target)
+	r := openReplicated(t, dir, cfg)
+	program(t, r.Store, "p")
+	must(t, r.writer.do(func(t *tx) error { return t.Exec("PRAGMA user_version = " + strconv.Itoa(version)) }))
+	must(t, r.close())
+	to, err := Restore(t.TempDir(), false)
+	must(t, err)
+	defer to.Close()
+	_, err = to.FromReplica(t.Context(), cfg, time.Time{})
+	if err == nil {
+		return nil
+	}
+	if _, there := os.Stat(filepath.Join(to.Dir(), databaseFile)); there == nil {
+		t.Error("a rejected database stays")
+	}
+	must(t, os.RemoveAll(dir))
+	if _, again := Open(t.Context(), Config{Dir: dir, Replica: cfg}); again == nil || again.Error() != err.Error() &&
+		!strings.Contains(again.Error(), err.Error()) {
+		t.Errorf("serve without a database: got %v", again)
+	}
+	return err
+}
+
+// A new database has no rows, and its foreign keys refer to columns that exist.
+func TestNewSchema(t *testing.T) {
+	db, err := sqlite.OpenPrivate(t.Context(), filepath.Join(t.TempDir(), "new.db"), schema)
+	must(t, err)
+	defer db.Close()
+	rows, err := db.Query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'")
+	must(t, err)
+	var tables []string
+	must(t, sqlite.Drain(rows, func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		tables = append(tables, name)
+		return err
+	}))
+	for _, name := range tables {
+		var n int
+		must(t, db.QueryRow("SELECT count(*) FROM "+name).Scan(&n))
+		if n > 0 {
+			t.Errorf("%s has %d rows", name, n)
+		}
+	}
+	var table string
+	if err := db.QueryRow(`SELECT "table" FROM pragma_foreign_key_check`).Scan(&table); !errors.Is(err, sql.ErrNoRows) {
+		t.Errorf("foreign keys: got %s, %v", table, err)
+	}
+}

@@ -123,7 +123,7 @@ func TestFilteredPages(t *testing.T) {
 		{"filter[status]=failed&filter[event]=content_updated", all[:5]},
 		{"filter[event]=ping", all[5:]},
 		{"filter[status]=success,failed", all},
-		{"filter[status]=success,failed&sort=-completed_at", all},
+		{"filter[status]=success,failed&sort=-created_at", all},
 		{"filter[error]=timeout", nil},
 	} {
 		var read []identified

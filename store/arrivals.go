@@ -69,7 +69,7 @@ func (f *feed) arrived(ctx context.Context, mark, newest string, args []any) (a 
 		if err != nil || after < 0 || after >= key {
 			return nil // the first call, or an invalid mark
 		}
-		keys, _, more, err := f.walk(v, order{}, position{key: after})
+		keys, _, more, err := f.walk(v, false, after)
 		a.Count, a.More = len(keys), more
 		return err
 	})

@@ -237,9 +237,7 @@ func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto i
 	}
 	f.low, f.high = max(f.low, after), min(f.high, upto+1)
 	err = s.view(ctx, func(v *view) error {
-		var to position
-		nums, to, more, err = f.walk(v, order{}, order{}.start(0))
-		at = to.key
+		nums, at, more, err = f.walk(v, false, start(false))
 		return err
 	})
 	if !more {

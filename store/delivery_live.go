@@ -35,8 +35,7 @@ func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after in
 			return nil
 		}
 		f.low, f.high = max(f.low, after), min(f.high, a.Newest+1)
-		o := order{keyDescending: true}
-		nums, _, more, err := f.walk(v, o, o.start(0))
+		nums, _, more, err := f.walk(v, true, start(true))
 		a.Count, a.More = len(nums), more
 		if err != nil || more || len(nums) > limit {
 			return err
@@ -59,8 +58,7 @@ func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64,
 	}
 	err = s.view(ctx, func(v *view) error {
 		f.high = min(f.high, num+1)
-		o := order{keyDescending: true}
-		found, _, _, err := f.walk(v, o, o.start(0))
+		found, _, _, err := f.walk(v, true, start(true))
 		if err != nil {
 			return err
 		}

@@ -61,8 +61,8 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	case q.Filters["id"] != nil:
 		f.streams = []stream{{access: allEventsByID}}
 	case q.Filters["name"] != nil:
-		f.find = func(v *view, o order, from position) ([]stream, error) {
-			low, high := beyond(from.key, o.keyDescending, low, high)
+		f.find = func(v *view, descending bool, from int64) ([]stream, error) {
+			low, high := beyond(from, descending, low, high)
 			if few, err := v.namedEvents(q.Filters["name"], low, high); err != nil || few != nil {
 				return few, err
 			}

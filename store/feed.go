@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -9,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// feed is a list with cursors, and the query of one of its pages. A cursor is the position of
-// the last row of the previous page.
+// feed is a list with cursors, and the query of one of its pages. A position is the key of a
+// row, such as num or seq, and a cursor that of the last row of the previous page.
 type feed struct {
 	s         *core
 	q         *webhook.ListQuery
@@ -21,7 +22,7 @@ type feed struct {
 	budget    int   // rows that a page may read
 
 	// find, unless nil, returns the streams of the rows after a position.
-	find func(v *view, o order, from position) ([]stream, error)
+	find func(v *view, descending bool, from int64) ([]stream, error)
 }
 
 // stream is a sequence of rows, read in chunks along an access, or all in memory. A row may be in
@@ -30,77 +31,55 @@ type stream struct {
 	*access       // nil if all rows are in memory
 	binds   binds // of this stream only
 
-	rows []row    // read but not yet merged
-	from position // the next rows come after it
-	size int      // rows to read next
-	done bool     // nothing more to read
+	rows []row // read but not yet merged
+	from int64 // the next rows come after it
+	size int   // rows to read next
+	done bool  // nothing more to read
 }
 
-// row is a position, and whether the row there matches the filters.
+// row is the key of a row, and whether it matches the filters.
 type row struct {
-	position
-	ok bool
-}
-
-// byCompletion reports whether positions contain completed_at.
-func (f *feed) byCompletion() bool { return f.q.Sort[0].Name == "completed_at" }
-
-// order returns the order of the list.
-func (f *feed) order() order {
-	if f.byCompletion() {
-		return order{f.q.Sort[0].Descending, f.q.Sort[min(1, len(f.q.Sort)-1)].Descending}
-	}
-	return order{keyDescending: f.q.Sort[0].Descending}
+	key int64
+	ok  bool
 }
 
 // page returns the keys of the page, and the cursor of the next page, "" on the last.
 func (f *feed) page(v *view) (keys []int64, next string, err error) {
-	o := f.order()
-	from, err := f.start(o)
-	if err != nil {
-		return nil, "", err
+	descending := f.q.Sort[0].Descending
+	from := start(descending)
+	if f.q.Cursor != "" {
+		if from, err = f.parse(); err != nil {
+			return nil, "", err
+		}
 	}
-	keys, at, more, err := f.walk(v, o, from)
+	keys, at, more, err := f.walk(v, descending, from)
 	if more {
 		next = f.cursor(at)
 	}
 	return keys, next, err
 }
 
-// start returns the position after which the page begins.
-func (f *feed) start(o order) (from position, err error) {
-	switch {
-	case f.byCompletion() && f.q.Cursor != "":
-		return f.completionPosition(o)
-	case f.byCompletion():
-		return f.firstCompletion(o), nil
-	case f.q.Cursor == "":
-		return o.start(0), nil
-	}
+// parse returns the position of the query's cursor.
+func (f *feed) parse() (int64, error) {
 	key := []int64{0}
-	err = f.s.parseCursor(f.scope, f.q.Cursor, key)
-	return position{key: key[0]}, err
+	err := f.s.parseCursor(f.scope, f.q.Cursor, key)
+	return key[0], err
 }
 
 // cursor renders a position.
-func (f *feed) cursor(at position) string {
-	if f.byCompletion() {
-		return f.s.cursor(f.scope, []int64{at.at, at.key})
-	}
-	return f.s.cursor(f.scope, []int64{at.key})
-}
+func (f *feed) cursor(at int64) string { return f.s.cursor(f.scope, []int64{at}) }
 
 // walk merges the streams and returns the keys of a page after a position. It reads at most
 // budget rows, but at least one of each stream, and stops when its time is up. more reports
 // that it stopped at the position at although rows may follow.
-func (f *feed) walk(v *view, o order, from position) (keys []int64, at position, more bool, err error) {
+func (f *feed) walk(v *view, descending bool, from int64) (keys []int64, at int64, more bool, err error) {
 	streams := slices.Clone(f.streams)
 	if f.find != nil {
-		if streams, err = f.find(v, o, from); err != nil {
+		if streams, err = f.find(v, descending, from); err != nil {
 			return nil, from, false, err
 		}
 	}
-	w := walker{view: v, feed: f, order: o, deadline: f.s.lists.deadline(time.Now())}
+	w := walker{view: v, feed: f, descending: descending, deadline: f.s.lists.deadline(time.Now())}
 	w.begin(streams, from)
 	last := from // the last row that matched
 	for at = from; ; {
@@ -108,17 +87,17 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 		switch {
 		case next == nil:
 			return keys, at, false, nil
-		case len(next.rows) > 0 && next.rows[0].position == at: // another stream has had it
+		case len(next.rows) > 0 && next.rows[0].key == at: // another stream has had it
 			next.rows = next.rows[1:]
 		case len(next.rows) > 0:
-			at = next.rows[0].position
+			at = next.rows[0].key
 			ok := next.rows[0].ok
 			next.rows = next.rows[1:]
 			if ok && len(keys) == f.q.Size {
 				return keys, last, true, nil
 			}
 			if ok {
-				keys, last = append(keys, at.key), at
+				keys, last = append(keys, at), at
 			}
 		case at != from && w.spent(): // the next page continues at at
 			return keys, at, true, nil
@@ -134,9 +113,9 @@ func (f *feed) walk(v *view, o order, from position) (keys []int64, at position,
 type walker struct {
 	*view
 	*feed
-	order    order
-	deadline time.Time
-	looked   int // rows read
+	descending bool
+	deadline   time.Time
+	looked     int // rows read
 }
 
 // spent reports whether the walk must not read more rows.
@@ -144,25 +123,21 @@ func (w *walker) spent() bool {
 	return w.looked >= w.budget || w.feed.s.lists.late(w.looked, w.deadline)
 }
 
-// begin moves each stream to its first row after a position. Sorted by completed_at, deliveries
-// that are not completed come last, so their streams start only when the walk reaches them.
-func (w *walker) begin(streams []stream, from position) {
-	begin := 0 // streams that start immediately
+// compare returns a negative number if position a precedes b.
+func (w *walker) compare(a, b int64) int { return down(w.descending, cmp.Compare(a, b)) }
+
+// begin moves each stream to its first row after a position.
+func (w *walker) begin(streams []stream, from int64) {
+	begin := 0 // streams that must be read
 	for i := range streams {
 		st := &streams[i]
-		st.from = from
-		switch {
-		case st.access == nil:
-			st.done = true
-			st.rows = slices.DeleteFunc(st.rows, func(r row) bool { return w.order.compare(r.position, from) <= 0 })
-			slices.SortFunc(st.rows, func(a, b row) int { return w.order.compare(a.position, b.position) })
-		case w.byCompletion() && !st.valued && from.at != notCompleted:
-			st.from = w.order.start(notCompleted)
-		case st.valued && from.at == notCompleted:
-			st.done = true
-		default:
+		if st.from = from; st.access != nil {
 			begin++
+			continue
 		}
+		st.done = true
+		st.rows = slices.DeleteFunc(st.rows, func(r row) bool { return w.compare(r.key, from) <= 0 })
+		slices.SortFunc(st.rows, func(a, b row) int { return w.compare(a.key, b.key) })
 	}
 	// With several streams read a few rows of each, since it is unknown which has the
 	// next ones; with one stream, as many as needed.
@@ -178,16 +153,16 @@ func (w *walker) begin(streams []stream, from position) {
 // first returns the stream that has the next row, or may have it once it is read; nil if none
 // has more.
 func (w *walker) first(streams []stream) (first *stream) {
-	var least position
+	var least int64
 	for i := range streams {
 		st := &streams[i]
 		at := st.from
 		if len(st.rows) > 0 {
-			at = st.rows[0].position
+			at = st.rows[0].key
 		} else if st.done {
 			continue
 		}
-		if first == nil || w.order.compare(at, least) < 0 {
+		if first == nil || w.compare(at, least) < 0 {
 			first, least = st, at
 		}
 	}
@@ -197,21 +172,17 @@ func (w *walker) first(streams []stream) (first *stream) {
 // read reads the next rows of a stream, at least one if there are any.
 func (w *walker) read(st *stream) error {
 	s := st.up
-	if w.order.keyDescending {
+	if w.descending {
 		s = st.down
 	}
-	low, high := beyond(st.from.key, w.order.keyDescending, w.low, w.high)
+	low, high := beyond(st.from, w.descending, w.low, w.high)
 	size := max(min(st.size, w.budget-w.looked), 1)
-	here := binds{"at": st.from.at, "num": st.from.key, "low": low, "high": high, "limit": size}
+	here := binds{"low": low, "high": high, "limit": size}
 	st.rows, st.size = st.rows[:0], st.size*4
 	found, looked, enough := 0, 0, false
-	r := row{position: position{at: st.from.at}}
-	dest := []any{&r.key, &r.ok}
-	if st.valued {
-		dest = append(dest, &r.at)
-	}
+	var r row
 	err := w.Each(s.text, s.args(here, st.binds, w.binds), func(scan func(...any) error) error {
-		if err := scan(dest...); err != nil {
+		if err := scan(&r.key, &r.ok); err != nil {
 			return err
 		}
 		if r.ok {
@@ -222,7 +193,7 @@ func (w *walker) read(st *stream) error {
 		} else {
 			st.rows = append(st.rows, r)
 		}
-		st.from = r.position
+		st.from = r.key
 		looked++
 		w.looked++
 		if enough = found > w.q.Size || w.feed.s.lists.late(w.looked, w.deadline); enough {
@@ -245,19 +216,18 @@ func beyond(key int64, descending bool, low, high int64) (int64, int64) {
 // newer returns the cursor of the page before the one at the query's cursor, "" if that is the
 // first. It walks backwards, starting at the row of the cursor.
 func (f *feed) newer(ctx context.Context) (cursor string, err error) {
-	key := []int64{0}
-	if err := f.s.parseCursor(f.scope, f.q.Cursor, key); err != nil {
+	from, err := f.parse()
+	if err != nil {
 		return "", err
 	}
-	back := order{keyDescending: !f.q.Sort[0].Descending}
-	step := int64(1)
-	if back.keyDescending {
+	back, step := !f.q.Sort[0].Descending, int64(1)
+	if back {
 		step = -1
 	}
 	err = f.s.view(ctx, func(v *view) error {
-		_, at, more, err := f.walk(v, back, position{key: key[0] - step})
+		_, at, more, err := f.walk(v, back, from-step)
 		if err == nil && more {
-			cursor = f.cursor(position{key: at.key + step})
+			cursor = f.cursor(at + step)
 		}
 		return err
 	})

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -148,28 +147,12 @@ func column[T any](v *view, s statement, layers ...binds) (all []T, err error) {
 	return all, err
 }
 
-// position is the position of a row in a list: the value that is sorted by first, 0 if there is
-// none, and then a key such as num or seq.
-type position struct{ at, key int64 }
-
-// order is an order of positions: whether the value descends, and whether the key does.
-type order struct{ descending, keyDescending bool }
-
-// start returns the position before all others with a value.
-func (o order) start(at int64) position {
-	if o.keyDescending {
-		return position{at, math.MaxInt64}
+// start returns the position before all others, a key that no row has.
+func start(descending bool) int64 {
+	if descending {
+		return math.MaxInt64
 	}
-	return position{at, 0}
-}
-
-// compare returns a negative number if a precedes b. Deliveries that are not completed come
-// last in both directions.
-func (o order) compare(a, b position) int {
-	if a.at != b.at {
-		return down(o.descending && a.at != notCompleted && b.at != notCompleted, cmp.Compare(a.at, b.at))
-	}
-	return down(o.keyDescending, cmp.Compare(a.key, b.key))
+	return 0
 }
 
 // down reverses a comparison if the order descends.
@@ -184,7 +167,6 @@ func down(descending bool, c int) int {
 // select the key, and whether the row matches the filters.
 type access struct {
 	up, down statement
-	valued   bool // the statements also select the value that is sorted by first
 }
 
 // along returns the access to the rows of a FROM and WHERE clause whose key is between :low and

@@ -43,7 +43,7 @@ var (
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
 			"WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
 
-	deliveriesOfSet = statement{}.with("SELECT d.num, coalesce(d.completed_at, :open) FROM json_each(:nums) i " +
+	deliveriesOfSet = statement{}.with("SELECT d.num FROM json_each(:nums) i " +
 		"CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
 )
 
@@ -52,30 +52,26 @@ var (
 const ofDeleted = "(d.next_attempt_at IS NOT NULL AND EXISTS (SELECT 1 FROM subscriptions z WHERE z.id = d.subscription_id " +
 	"AND z.deleted_at IS NOT NULL))"
 
+const ofPings = "d.subscription_id = :subscription AND d.ping IS NOT NULL"
+
 const withinNums = " AND d.num > :low AND d.num < :high"
 
 // deliveryAccess reads deliveries through an index.
 type deliveryAccess struct {
 	*access           // in the order of num; nil if the index has another order
-	set     statement // the nums of at most :limit rows, unordered
+	set     statement // the nums of at most :limit rows, unordered; the zero value if only the access is used
 	next    statement // the lowest existing response status above :value
 }
 
 // orderedBy returns the access through an index in the order of num.
 func orderedBy(index, where string) *deliveryAccess {
-	from := "FROM deliveries d " + index + " WHERE " + where
-	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, from),
-		set: statement{}.with("SELECT d.num " + from + withinNums + " LIMIT :limit")}
+	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, "FROM deliveries d "+index+" WHERE "+where)}
 }
 
 // ofOne returns the access to all deliveries of one subscription.
 func ofOne() *deliveryAccess {
-	from := createdOf(":subscription") + withinNums
-	s := statement{}.with("SELECT d.num, " + truthOf(deliveryMatches) + " " + from + " ORDER BY 1")
-	return &deliveryAccess{
-		access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")},
-		set:    statement{}.with("SELECT d.num " + from + " LIMIT :limit"),
-	}
+	s := statement{}.with("SELECT d.num, " + truthOf(deliveryMatches) + " " + createdOf(":subscription") + withinNums + " ORDER BY 1")
+	return &deliveryAccess{access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")}}
 }
 
 // ofBulkRun returns the access to the redeliveries of a bulk run.
@@ -89,10 +85,7 @@ func ofBulkRun() *deliveryAccess {
 func ofEvent() *deliveryAccess {
 	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 " +
 		"AND x.seq = :value ->> 1"
-	return &deliveryAccess{
-		access: along("x.delivery", "x.delivery", deliveryMatches, from),
-		set:    statement{}.with("SELECT x.delivery " + from + " LIMIT :limit"),
-	}
+	return &deliveryAccess{access: along("x.delivery", "x.delivery", deliveryMatches, from)}
 }
 
 // byResponse returns the access through an index with response_status before num.
@@ -117,7 +110,8 @@ var (
 	deliveriesByResponse = byResponse("INDEXED BY deliveries_by_response", "d.subscription_id = :subscription AND ")
 	deliveriesByError    = orderedBy("INDEXED BY deliveries_by_error",
 		"d.subscription_id = :subscription AND d.error = :value AND d.error IS NOT NULL")
-	deliveriesPings = orderedBy("INDEXED BY deliveries_pings", "d.subscription_id = :subscription AND d.ping IS NOT NULL")
+	deliveriesPings = orderedBy("INDEXED BY deliveries_pings", ofPings)
+	fewPings        = setOf("d.num FROM deliveries d INDEXED BY deliveries_pings WHERE " + ofPings + withinNums)
 	deliveriesDue   = setOf("num FROM deliveries INDEXED BY deliveries_due WHERE subscription_id = :subscription " +
 		"AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
@@ -145,7 +139,9 @@ var (
 )
 
 // has reports whether an access has a parameter.
-func (a *deliveryAccess) has(parameter string) bool { return slices.Contains(a.set.names, parameter) }
+func (a *deliveryAccess) has(parameter string) bool {
+	return slices.Contains(a.set.names, parameter) || a.access != nil && slices.Contains(a.up.names, parameter)
+}
 
 // lookup is an access with the values to look up in its index.
 type lookup struct {
@@ -168,7 +164,7 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	switch f := q.Filters; {
 	case f["id"] != nil:
 		return []choice{{walks: []lookup{{allByID, shortIDs(f["id"])}}, settled: "id"}}
-	case f["event_id"] != nil && q.Sort[0].Name != "completed_at":
+	case f["event_id"] != nil:
 		return []choice{{walks: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"}}
 	case f["redelivery_of"] != nil:
 		return []choice{{walks: []lookup{{allByOriginal, shortIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
@@ -178,9 +174,6 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 		return []choice{{walks: []lookup{{allByBulkRun, f["bulk_run_id"]}}, settled: "bulk_run_id"}}
 	}
 	choices := chooseSets(q, subscriptions == 1)
-	if q.Sort[0].Name == "completed_at" {
-		return append(choices, choice{walks: alongCompletion(q)})
-	}
 	if subscriptions > 0 {
 		walk := lookup{deliveriesOfOne, nil}
 		if rare := exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus); rare != nil {
@@ -196,20 +189,6 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 	return choices
 }
 
-// alongCompletion returns the lookups in the order of completed_at: of completed deliveries,
-// and, unless the filters exclude them, of the others.
-func alongCompletion(q *webhook.ListQuery) []lookup {
-	walks := []lookup{{deliveriesCompleted[q.Sort[0].Descending], nil}}
-	if q.Ranges["completed_at"] != (webhook.TimeRange{}) {
-		return walks
-	}
-	open := slices.DeleteFunc([]string{string(webhook.StatusPending), string(webhook.StatusRetryable)}, func(status string) bool {
-		asked := q.Filters["status"]
-		return asked != nil && !slices.Contains(asked, status)
-	})
-	return append(walks, lookup{deliveriesByStatus, open})
-}
-
 // chooseSets returns the sets that may have few rows.
 func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 	ranged := func(name string) bool { return q.Ranges[name] != (webhook.TimeRange{}) }
@@ -218,7 +197,7 @@ func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 	}
 	due, pings := allDue, allPings
 	if one {
-		due, pings = deliveriesDue, deliveriesPings
+		due, pings = deliveriesDue, fewPings
 	}
 	if ranged("next_attempt_at") {
 		add(due, nil)
@@ -233,18 +212,7 @@ func chooseSets(q *webhook.ListQuery, one bool) (choices []choice) {
 		}
 		choices = append(choices, c)
 	}
-	switch {
-	case q.Sort[0].Name == "completed_at":
-		if q.Filters["event_id"] != nil {
-			choices = append(choices, choice{sets: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"})
-		}
-		for _, l := range exceptions(q, deliveriesByError, deliveriesByResponse, deliveriesByStatus) {
-			add(l.deliveryAccess, l.values)
-		}
-		if ranged("created_at") {
-			add(deliveriesOfOne, nil)
-		}
-	case one && ranged("completed_at"):
+	if one && ranged("completed_at") {
 		add(deliveriesWithin, nil)
 	}
 	return choices
@@ -299,10 +267,6 @@ func responsesOf(q *webhook.ListQuery) (statuses []string) {
 	return slices.Compact(statuses)
 }
 
-// notCompleted stands for the completed_at of deliveries that are not completed. They come last
-// in both directions.
-const notCompleted = math.MaxInt64
-
 // deliveryList finds the rows of a page.
 type deliveryList struct {
 	*view
@@ -333,12 +297,8 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 	if least := q.Filters["attempts_made.from"]; least != nil {
 		f.binds["attempts_made"] = least[0]
 	}
-	f.binds["earliest"], f.binds["latest"] = completedBetween(q)
-	f.find = func(v *view, o order, from position) ([]stream, error) {
-		f.binds["low"], f.binds["high"] = f.low, f.high
-		if !f.byCompletion() {
-			f.binds["low"], f.binds["high"] = beyond(from.key, o.keyDescending, f.low, f.high)
-		}
+	f.find = func(v *view, descending bool, from int64) ([]stream, error) {
+		f.binds["low"], f.binds["high"] = beyond(from, descending, f.low, f.high)
 		l := &deliveryList{view: v, f: f}
 		if subscriptionID != "" {
 			l.subscriptions, l.programs = []string{subscriptionID}, []string{programID}
@@ -418,16 +378,13 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 		return nil, true, nil
 	}
 	slices.Sort(nums)
-	b := binds{"nums": jsonOf(slices.Compact(nums)), "open": int64(notCompleted), c.settled: nil}
+	b := binds{"nums": jsonOf(slices.Compact(nums)), c.settled: nil}
 	if !slices.ContainsFunc(c.sets, func(of lookup) bool { return !of.has("subscription") }) {
 		b["subscription_id"] = nil // the sets select it already
 	}
 	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b, l.f.binds), func(scan func(...any) error) error {
 		r := row{ok: true}
-		err := scan(&r.key, &r.at)
-		if !l.f.byCompletion() {
-			r.at = 0
-		}
+		err := scan(&r.key)
 		rows = append(rows, r)
 		return err
 	})
@@ -606,8 +563,7 @@ func tooManyNamed(detail string) error {
 
 // Page returns a page of a subscription's deliveries, and the cursor of the next page, "" on
 // the last. A page with filters reads a bounded number of deliveries, so it may be short or
-// empty although more follow. Sorted by completed_at, deliveries that are not completed come
-// last; one that completes between two pages may be on both or on neither.
+// empty although more follow.
 func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string,
 	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
@@ -650,66 +606,6 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 		return err
 	})
 	return page, next, err
-}
-
-// deliveriesCompleted are the accesses in the order of completed_at, by whether that descends.
-// They begin after :at and :num.
-var deliveriesCompleted = map[bool]*deliveryAccess{
-	false: completedBehind(
-		" AND (d.completed_at, d.num) > (:at, :num) AND d.completed_at < :latest", " ORDER BY 3, 1",
-		" AND d.completed_at >= :at AND (d.completed_at > :at OR d.num < :num) AND d.completed_at < :latest", " ORDER BY 3, 1 DESC"),
-	true: completedBehind(
-		" AND d.completed_at <= :at AND (d.completed_at < :at OR d.num > :num) AND d.completed_at >= :earliest", " ORDER BY 3 DESC, 1",
-		" AND (d.completed_at, d.num) < (:at, :num) AND d.completed_at >= :earliest", " ORDER BY 3 DESC, 1 DESC"),
-}
-
-// completedBehind returns an access in the order of completed_at, from the condition and the
-// order of its ascending and descending queries.
-func completedBehind(up, upOrder, down, downOrder string) *deliveryAccess {
-	query := func(where, order string) statement {
-		columns := "d.num, " + truthOf(allOf(isWithin("created_at", "d.created_at"), deliveryMatches)) + ", d.completed_at"
-		return statement{}.with("SELECT " + columns + " " + completedOf(":subscription") + where + order + " LIMIT :limit")
-	}
-	return &deliveryAccess{access: &access{query(up, upOrder), query(down, downOrder), true}, set: deliveriesWithin.set}
-}
-
-// completedBetween returns bounds of completed_at from the time ranges of a query; nothing is
-// completed before it is created.
-func completedBetween(q *webhook.ListQuery) (earliest, latest int64) {
-	completed, created := q.Ranges["completed_at"], q.Ranges["created_at"]
-	earliest, latest = max(0, completed.From.UnixMilli(), created.From.UnixMilli()), notCompleted-1
-	if !completed.To.IsZero() {
-		latest = completed.To.UnixMilli()
-	}
-	return earliest, latest
-}
-
-// firstCompletion returns the position before all others in a list by completed_at.
-func (f *feed) firstCompletion(o order) position {
-	earliest, latest := completedBetween(f.q)
-	if o.descending {
-		return o.start(latest)
-	}
-	return o.start(earliest)
-}
-
-// completionPosition decodes the cursor of a list by completed_at.
-func (f *feed) completionPosition(o order) (position, error) {
-	at := make([]int64, 2)
-	err := f.s.parseCursor(f.scope, f.q.Cursor, at)
-	if err == nil {
-		return position{at[0], at[1]}, nil
-	}
-	// Cursors from before API 2.4.1 have a part, a completed_at, a num, and a num among
-	// deliveries that are not completed. The second part follows the first if that descends.
-	old := make([]int64, 5)
-	if f.s.parseCursor(f.scope, f.q.Cursor, old) != nil {
-		return position{}, err
-	}
-	if second := old[0] == 1; second && (o.descending || old[3] != o.start(0).key) {
-		return position{notCompleted, old[3]}, nil
-	}
-	return position{old[1], old[2]}, nil
 }
 
 // numBefore returns the highest num of a delivery that was created before a time, 0 if there is

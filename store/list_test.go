@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/url"
 	"regexp"
@@ -63,7 +62,7 @@ func TestCursorsAreBound(t *testing.T) {
 	lists := []which{
 		{"p", "page[size]=1"}, {"q", "page[size]=1"}, {"p", "page[size]=1&sort=received_at"}, {"p", "page[size]=1&filter[name]=content_updated"},
 		{"p", "page[size]=1&filter[received_at.from]=2000-01-01"},
-		{"p/0", "page[size]=1"}, {"p/1", "page[size]=1"}, {"q/2", "page[size]=1"}, {"p/0", "page[size]=1&sort=completed_at"},
+		{"p/0", "page[size]=1"}, {"p/1", "page[size]=1"}, {"q/2", "page[size]=1"}, {"p/0", "page[size]=1&sort=created_at"},
 		{"p/0", "page[size]=1&filter[status]=pending"}, {"p/0", "page[size]=1&filter[status]=pending,failed"},
 	}
 	for _, made := range lists {
@@ -249,35 +248,14 @@ func (m *modelDelivery) matches(q *webhook.ListQuery) bool {
 
 // sorted compares two deliveries in the order of a query.
 func sorted(q *webhook.ListQuery) func(a, b *modelDelivery) int {
-	down := func(descending bool, c int) int {
-		if descending {
-			return -c
-		}
-		return c
-	}
-	tie := q.Sort[0].Descending
-	if len(q.Sort) > 1 && q.Sort[1].Name == "created_at" {
-		tie = q.Sort[1].Descending
-	}
-	return func(a, b *modelDelivery) int {
-		if q.Sort[0].Name == "completed_at" {
-			if (a.completed == 0) != (b.completed == 0) {
-				return cmp.Compare(b.completed, a.completed)
-			}
-			if c := cmp.Compare(a.completed, b.completed); c != 0 {
-				return down(q.Sort[0].Descending, c)
-			}
-		}
-		return down(tie, cmp.Compare(a.num, b.num))
-	}
+	return func(a, b *modelDelivery) int { return down(q.Sort[0].Descending, cmp.Compare(a.num, b.num)) }
 }
 
 // randomQuery returns a query that matches rows of a small model.
 func (d *deliveries) randomQuery() string {
 	r := d.random
 	raw := fmt.Sprintf("page[size]=%d", 1+r.IntN(7))
-	raw += []string{"", "&sort=created_at", "&sort=-created_at,completed_at", "&sort=completed_at", "&sort=-completed_at",
-		"&sort=completed_at,-created_at", "&sort=-completed_at,created_at"}[r.IntN(7)]
+	raw += []string{"", "&sort=created_at", "&sort=-created_at"}[r.IntN(3)]
 	pick := func(name string, values ...string) {
 		if r.IntN(5) == 0 {
 			raw += "&filter[" + name + "]=" + values[r.IntN(len(values))]
@@ -330,10 +308,9 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 
 // walk reads a list to its end. If moving, rows are added and changed between pages.
 func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
-	always := make(map[string]bool)     // matched since the first page, at the same position
-	completed := make(map[string]int64) // as of the first page
+	always := make(map[string]bool) // matched since the first page
 	for _, m := range d.model {
-		always[m.id], completed[m.id] = m.matches(q), m.completed
+		always[m.id] = m.matches(q)
 	}
 	var read []*modelDelivery
 	seen := make(map[string]bool)
@@ -360,8 +337,7 @@ func (d *deliveries) walk(name string, q *webhook.ListQuery, moving bool) {
 			d.move(pages)
 			byID := d.byID()
 			for id := range always {
-				moved := q.Sort[0].Name == "completed_at" && byID[id].completed != completed[id]
-				always[id] = always[id] && byID[id].matches(q) && !moved
+				always[id] = always[id] && byID[id].matches(q)
 			}
 		}
 	}
@@ -410,9 +386,6 @@ func (d *deliveries) move(pages int) {
 // checkOrder compares the rows that were read with the model. Unless moving, all must have been
 // read.
 func (d *deliveries) checkOrder(name string, q *webhook.ListQuery, read []*modelDelivery, moving bool) {
-	if moving && q.Sort[0].Name == "completed_at" {
-		return // the order may have changed
-	}
 	want := slices.Clone(read)
 	if !moving {
 		want = slices.DeleteFunc(slices.Clone(d.model), func(m *modelDelivery) bool { return !m.matches(q) })
@@ -650,62 +623,17 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 	}
 }
 
-// Cursors of lists by completed_at from before API 2.4.1 still work.
-func TestOldCursorsByCompletion(t *testing.T) {
-	d := newDeliveries(t, 11)
-	for i := range 30 {
-		if d.arrive(); i%3 > 0 {
-			d.attempt()
-		}
-	}
-	for _, sort := range []string{"completed_at", "-completed_at", "completed_at,-created_at", "-completed_at,created_at"} {
-		q := query(t, webhook.DeliveryList, "page[size]=100&sort="+sort)
-		all := slices.Clone(d.model)
-		slices.SortFunc(all, sorted(q))
-		latest := int64(0)
-		for _, m := range all {
-			latest = max(latest, m.completed)
-		}
-		descending, tie := q.Sort[0].Descending, q.Sort[len(q.Sort)-1].Descending
-		start := int64(0)
-		if tie {
-			start = math.MaxInt64
-		}
-		check := func(place []int64, want []*modelDelivery) {
-			t.Helper()
-			q.Cursor = d.s.cursor(cursorScope{"deliveries", "p", d.mine.ID, webhook.DeliveryList.Selection(q)}, place)
-			page, _, err := d.s.Deliveries().Page(t.Context(), "p", d.mine.ID, q)
-			same := slices.EqualFunc(page, want, func(a webhook.Delivery, b *modelDelivery) bool { return a.ID == b.id })
-			if err != nil || !same {
-				t.Errorf("%s from %v: got %d deliveries (%v), want %d", sort, place, len(page), err, len(want))
-			}
-		}
-		up := int64(1)
-		if descending {
-			up = 0
-		}
-		last := 0 // index of the last completed delivery
-		for i, m := range all {
-			if m.completed != 0 {
-				check([]int64{up, m.completed, m.num, start, latest}, all[i+1:])
-				last = i
-			} else {
-				check([]int64{1, all[last].completed, all[last].num, m.num, latest}, all[i+1:])
-			}
-		}
-		if descending { // between completed and other deliveries
-			check([]int64{1, latest, math.MaxInt64 - start, start, latest}, all[last+1:])
-		}
-	}
-}
-
 // describe formats how the rows of a list are found.
 func describe(choices []choice) string {
 	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (TRUE)`)
 	lookups := func(all []lookup) string {
 		var parts []string
 		for _, l := range all {
-			m := index.FindStringSubmatch(l.set.text)
+			text := l.set.text
+			if l.access != nil {
+				text = l.up.text
+			}
+			m := index.FindStringSubmatch(text)
 			parts = append(parts, strings.Join(append([]string{m[1] + m[2]}, l.values[:min(3, len(l.values))]...), " "))
 		}
 		return strings.Join(parts, " + ")
@@ -744,14 +672,7 @@ func TestChoose(t *testing.T) {
 		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_completed; along deliveries_of_subscription"},
 		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a",
 			"few of deliveries_due; few of events_by_name; along deliveries_of_subscription"},
-		{one, "sort=completed_at", "along deliveries_completed + deliveries_by_status pending retryable"},
-		{one, "sort=-completed_at&filter[completed_at.from]=2026-01-01", "along deliveries_completed"},
-		{one, "sort=completed_at&filter[status]=success,pending", "along deliveries_completed + deliveries_by_status pending"},
-		{one, "sort=-completed_at&filter[status]=failed&filter[error]=tls&filter[created_at.to]=2026-01-01",
-			"few of deliveries_by_error tls; few of deliveries_by_status failed; few of deliveries_of_subscription; along " +
-				"deliveries_completed + deliveries_by_status"},
-		{one, "sort=completed_at&filter[event]=a&filter[next_attempt_at.to]=2026-01-01",
-			"few of deliveries_due; few of events_by_name; along deliveries_completed + deliveries_by_status pending retryable"},
+		{one, "filter[completed_at.to]=2026-01-01&filter[status]=failed", "few of deliveries_completed; along deliveries_by_status failed"},
 		{some, "", "along deliveries_of_subscription; along TRUE"},
 		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
 		{all, "", "along TRUE"},
@@ -772,21 +693,13 @@ func TestChoose(t *testing.T) {
 			"along deliveries_by_original -OYqcrkTUJiPFF-------F"},
 		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
 	} {
-		list := webhook.AllDeliveryList
-		if strings.Contains(tt.raw, "completed_at") && tt.subscriptions == one {
-			list = webhook.DeliveryList
-		}
-		if got := describe(choose(query(t, list, tt.raw), tt.subscriptions)); got != tt.want {
+		if got := describe(choose(query(t, webhook.AllDeliveryList, tt.raw), tt.subscriptions)); got != tt.want {
 			t.Errorf("%d subscriptions, %s: %s, want %s", tt.subscriptions, tt.raw, got, tt.want)
 		}
 	}
 }
 
-// Plans of several queries.
-const (
-	planOfSubscription = "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
-	planByCompletion   = "SEARCH d USING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)"
-)
+const planOfSubscription = "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
 
 // listPlans are the queries of lists.
 var listPlans = []struct {
@@ -804,18 +717,9 @@ var listPlans = []struct {
 		"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
 	{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
 	{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesCompleted[false].up, planByCompletion, ""},
-	{deliveriesCompleted[false].down, planByCompletion, "LAST TERM OF ORDER BY"},
-	{deliveriesCompleted[true].up, planByCompletion, "LAST TERM OF ORDER BY"},
-	{deliveriesCompleted[true].down, planByCompletion, ""},
 	{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", ""},
 	{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", ""},
-	{deliveriesOfOne.set, "SEARCH d USING COVERING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)", ""},
-	{deliveriesByStatus.set, "SEARCH d USING COVERING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByResponse.set,
-		"SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
-	{deliveriesByError.set, "SEARCH d USING COVERING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
-	{deliveriesPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
+	{fewPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
 	{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", ""},
 	{deliveriesDue.set,
 		"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", ""},

@@ -811,7 +811,7 @@ func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) err
 		reason = string(step.FailureReason)
 	}
 	if step.Status.Final() {
-		// Never decreases from commit to commit, as lists sorted by it require.
+		// Never decreases from commit to commit, as trimSuccesses requires.
 		at, err := t.now()
 		if err != nil {
 			return err

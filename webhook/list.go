@@ -94,11 +94,10 @@ var (
 	}
 
 	// DeliveryList lists the deliveries of one subscription. created_at is the
-	// order of creation, which has no ties. Sorted by completed_at, deliveries that
-	// are not completed come last in both directions.
+	// order of creation, which has no ties.
 	DeliveryList = &List{
 		Feed:    true,
-		Sort:    []string{"created_at", "completed_at"},
+		Sort:    []string{"created_at"},
 		Default: []SortField{{Name: "created_at", Descending: true}},
 		Filters: []Filter{
 			{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
@@ -118,7 +117,7 @@ var (
 	// ignoring case, even if it is deleted.
 	AllDeliveryList = &List{
 		Feed:    true,
-		Sort:    []string{"created_at"},
+		Sort:    DeliveryList.Sort,
 		Default: DeliveryList.Default,
 		Filters: append(slices.Clone(DeliveryList.Filters),
 			Filter{Name: "program_id", Kind: FilterText},

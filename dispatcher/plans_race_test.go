@@ -3,5 +3,5 @@
 package dispatcher
 
 // defaultPlans is smaller with the race detector: each bubble of testing/synctest leaks memory of
-// its runtime. The same plans and more are played without it.
+// its runtime, and a plan takes much longer.
 const defaultPlans = 100

@@ -77,14 +77,14 @@ func copyFile(to, from string) error {
 
 // planSeries plays plans, several in parallel, until one breaks a promise.
 type planSeries struct {
-	stage *planRunner
-	gen   *rapid.Generator[plan]
-	count int64 // number of plans
+	runner *planRunner
+	gen    *rapid.Generator[plan]
+	seeds  []uint64 // of each plan
 
 	next, played atomic.Int64
 
 	mu     sync.Mutex
-	failed int64      // index of the first plan that broke a promise, -1 for none
+	failed int        // index of the first plan that broke a promise, -1 for none
 	found  *violation // the violation of that plan
 }
 
@@ -97,16 +97,18 @@ func (r *planSeries) ended() bool {
 // play plays plans until the series ends.
 func (r *planSeries) play(t *testing.T) {
 	for {
-		i := r.next.Add(1) - 1
-		if i >= r.count || r.ended() {
+		i := int(r.next.Add(1)) - 1
+		if i >= len(r.seeds) || r.ended() {
 			return
 		}
-		p := r.gen.Example(int(*simulationSeed) + int(i))
+		number := r.seeds[i]
+		p := r.gen.Example(int(number))
 		// The fake time of a bubble may stop for ever.
 		watchdog := time.AfterFunc(maxPlanTime, func() {
-			panic(fmt.Sprintf("plan %d broke a promise: %s: it did not end within %s\n%s", i+1, promiseIdle, maxPlanTime, rerunCommand(i)))
+			panic(fmt.Sprintf("plan %d broke a promise: %s: it did not end within %s\n%s", number, promiseIdle, maxPlanTime,
+				rerunCommand(number)))
 		})
-		b := r.stage.play(t, fmt.Sprint("plan", i), &p)
+		b := r.runner.play(t, fmt.Sprint("plan", i), &p)
 		watchdog.Stop()
 		if b == nil {
 			r.played.Add(1)
@@ -121,12 +123,11 @@ func (r *planSeries) play(t *testing.T) {
 }
 
 // maxPlanTime limits the real time of one plan, at many times what it needs.
-const maxPlanTime = time.Minute
+const maxPlanTime = 5 * time.Minute
 
 // rerunCommand returns the command that plays a plan again.
-func rerunCommand(i int64) string {
-	return fmt.Sprintf("to play the plan again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1",
-		*simulationSeed+uint64(i))
+func rerunCommand(plan uint64) string {
+	return fmt.Sprintf("to play the plan again: go test ./dispatcher -run '^TestSimulation$' -simulation.seed=%d -simulation.plans=1", plan)
 }
 
 // shrink shows the smallest plan that rapid finds for the same violation.

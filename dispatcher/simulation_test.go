@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -13,16 +14,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/test/seed"
 	"service/webhook"
 )
 
-// The default takes about eight seconds on two processors: .ci/run plays it with both drivers,
-// and a fifth of it with the race detector. The long run, which every change must pass, is a
-// step of .ci/run; it begins with the same plans. The limit is a count, not a time,
-// so each machine plays the same plans.
+// How many plans a run plays is a count, not a time: a slow machine plays as many.
 var (
-	simulationPlans = flag.Int("simulation.plans", defaultPlans, "how many plans TestSimulation plays; at most 200 with -short")
-	simulationSeed  = flag.Uint64("simulation.seed", 1, "the first plan of TestSimulation; the next ones follow")
+	simulationPlans = flag.Int("simulation.plans", 0, "how many plans TestSimulation plays; 0: 500, fewer with -short or the race detector")
+	simulationSeed  = flag.Uint64("simulation.seed", 0, "the first plan of TestSimulation, the next ones follow;"+
+		" 0: "+seed.Variable+", or a new one")
 )
 
 // The promises that a violation names.
@@ -287,11 +287,16 @@ func (s *simulation) end() {
 	}
 }
 
-// Every promise holds after every step of random plans.
+// Every promise holds after every step of random plans: first those that broke one before, then
+// new ones.
 func TestSimulation(t *testing.T) {
-	r := &planSeries{stage: newPlanRunner(t), gen: plans(), count: int64(*simulationPlans), failed: -1}
-	if testing.Short() {
-		r.count = min(r.count, 60)
+	r := &planSeries{runner: newPlanRunner(t), gen: plans(), failed: -1}
+	if *simulationSeed == 0 {
+		r.seeds = seed.Kept(t)
+	}
+	first := cmp.Or(*simulationSeed, seed.Fresh(t))
+	for i := range uint64(simulatedPlans()) {
+		r.seeds = append(r.seeds, first+i)
 	}
 	t.Run("plans", func(t *testing.T) {
 		for worker := range runtime.GOMAXPROCS(0) {
@@ -302,12 +307,22 @@ func TestSimulation(t *testing.T) {
 		}
 	})
 	if r.found == nil {
-		if n := r.played.Load(); n != r.count {
-			t.Errorf("got %d plans played, want %d", n, r.count)
+		if n := int(r.played.Load()); n != len(r.seeds) {
+			t.Errorf("got %d plans played, want %d", n, len(r.seeds))
 		}
 		return
 	}
-	p := r.gen.Example(int(*simulationSeed) + int(r.failed))
-	t.Errorf("plan %d broke a promise: %s: %s\n%s\n%s", r.failed+1, r.found.promise, r.found.detail, rerunCommand(r.failed), p)
-	r.stage.shrink(t, r.gen, *simulationSeed+uint64(r.failed), r.found)
+	failed := r.seeds[r.failed]
+	p := r.gen.Example(int(failed))
+	t.Errorf("plan %d broke a promise: %s: %s\n%s\n%s", failed, r.found.promise, r.found.detail, rerunCommand(failed), p)
+	r.runner.shrink(t, r.gen, failed, r.found)
+}
+
+// simulatedPlans returns how many new plans TestSimulation plays.
+func simulatedPlans() int {
+	n := defaultPlans
+	if testing.Short() {
+		n /= 5
+	}
+	return cmp.Or(*simulationPlans, n)
 }

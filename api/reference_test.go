@@ -16,24 +16,9 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
+	"service/test/harness"
 	"service/webhook"
 )
-
-// require returns the path of a program that a test needs. Without it the test
-// is skipped, unless the environment variable SERVICE_TEST_REQUIRE has clients
-// among its words.
-func require(t *testing.T, program string) string {
-	t.Helper()
-	path, err := exec.LookPath(program)
-	if err == nil {
-		return path
-	}
-	if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "clients") {
-		t.Fatalf("%s is required here: %v", program, err)
-	}
-	t.Skipf("NOT TESTED: there is no %s on this machine", program)
-	return ""
-}
 
 // checkPolicyAllows checks that the content security policy of the reference page blocks
 // nothing on it.
@@ -120,7 +105,7 @@ func TestReferenceEscapes(t *testing.T) {
 
 // The commands on the page work.
 func TestReferenceCommands(t *testing.T) {
-	shell, _ := require(t, "sh"), require(t, "curl")
+	shell, _ := harness.Tool(t, "curl", "sh"), harness.Tool(t, "curl", "curl")
 	s := start(t)
 	made := s.records()
 	failing := made // a healthy one is not probed
@@ -250,7 +235,7 @@ for (const c of JSON.parse(readFileSync("cases.json"))) {
 `},
 	} {
 		t.Run(language.name, func(t *testing.T) {
-			program := require(t, language.program)
+			program := harness.Tool(t, language.program, language.program)
 			dir := t.TempDir()
 			for name, content := range map[string][]byte{"cases.json": list, "body": body, language.file: []byte(language.code)} {
 				if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {

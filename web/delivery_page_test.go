@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/test/harness"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -402,13 +403,7 @@ func TestChangesOf(t *testing.T) {
 // The cURL command signs its request. A shell function replaces curl, and the test verifies the
 // request.
 func TestCurlSigns(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal("this test needs bash")
-	}
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Fatal("this test needs openssl")
-	}
+	bash, _ := harness.Tool(t, "openssl", "bash"), harness.Tool(t, "openssl", "openssl")
 	secret := webhook.NewSigningSecret()
 	for _, body := range []string{`{"text":"it's $HOME \u202e 100 %"}`, `{"text":"` + strings.Repeat("x", maxCurlBody) + `"}`} {
 		d := deliveryRecord{body: []byte(body)}

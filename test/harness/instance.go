@@ -286,13 +286,24 @@ func (in *Instance) Command(args ...string) (string, error) {
 	return string(out), err
 }
 
-// Token creates a token with all scopes with the command line.
+// Token creates a token of a program with all scopes with the command line.
 func (in *Instance) Token(program string, flags ...string) string {
+	in.TB.Helper()
+	return in.createToken(append([]string{"--program", program, "--user", "tester", "--scope",
+		"webhooks.read,webhooks.write,events.read,events.write"}, flags...)...)
+}
+
+// PlatformToken creates a platform token with the command line.
+func (in *Instance) PlatformToken(flags ...string) string {
+	in.TB.Helper()
+	return in.createToken(append([]string{"--user", "ops", "--scope", "platform"}, flags...)...)
+}
+
+func (in *Instance) createToken(flags ...string) string {
 	in.TB.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, in.Binary, append([]string{"token", "create", "--data", in.Data, "--program", program, "--user", "tester",
-		"--scope", "webhooks.read,webhooks.write,events.read,events.write"}, flags...)...)
+	cmd := exec.CommandContext(ctx, in.Binary, append([]string{"token", "create", "--data", in.Data}, flags...)...)
 	cmd.Env = Environment()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

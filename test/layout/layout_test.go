@@ -66,7 +66,7 @@ func packagesIn(cell string) []string {
 }
 
 // testOnly lists the packages that only tests import. They may import anything.
-var testOnly = []string{"service/test/harness", "service/test/harness/chaos"}
+var testOnly = []string{"service/test/harness", "service/test/harness/chaos", "service/test/seed"}
 
 // privilege is an import, or a name in it, that only some packages may use.
 type privilege struct {

@@ -19,7 +19,7 @@ function want(what: string, ok: boolean, got: unknown): asserts ok {
   if (!ok) throw new Error(`${what}: ${JSON.stringify(got)}`);
 }
 
-const create: Schemas["NewSubscription"] = { url: "https://partner.example/webhooks", events: [{ name: "content_published" }] };
+const create: Schemas["NewSubscription"] = { url: process.env.RECEIVER!, events: [{ name: "content_published" }] };
 type Created = operations["createSubscription"]["responses"][201]["content"]["application/json"];
 const created = await call<Created>("POST", "/v2/webhooks/subscriptions", create);
 const sub = created.body.data;

@@ -31,7 +31,7 @@ func run(ctx context.Context) error {
 	}
 
 	key := "first-of-2026-03-14"
-	create := client.NewSubscription{Url: "https://partner.example/webhooks", Events: []client.WantedEvent{{Name: "content_published"}}}
+	create := client.NewSubscription{Url: os.Getenv("RECEIVER"), Events: []client.WantedEvent{{Name: "content_published"}}}
 	created, err := c.CreateSubscriptionWithResponse(ctx, &client.CreateSubscriptionParams{IdempotencyKey: &key}, create)
 	if err != nil || created.JSON201 == nil {
 		return fmt.Errorf("create: %v %s", err, created.Body)

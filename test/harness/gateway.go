@@ -69,12 +69,20 @@ func gatewayAddress(tb testing.TB) string {
 	return l.Addr().String()
 }
 
+// toolsVariable names a folder with the programs that replicaTools would build.
+const toolsVariable = "SERVICE_TEST_TOOLS"
+
 // toolsDir is where replicaTools builds; [Main] removes it.
 var toolsDir string
 
 // replicaTools builds the S3 server and Litestream's command once. They have a separate module,
 // because the service does not need their dependencies.
 var replicaTools = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv(toolsVariable); dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, "versitygw")); err == nil {
+			return dir, nil
+		}
+	}
 	dir, err := os.MkdirTemp("", "service-test-")
 	if err != nil {
 		return "", err

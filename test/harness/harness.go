@@ -12,6 +12,8 @@
 //     [BuildFaulty] returns instead of building one.
 //   - SERVICE_TEST_REQUIRE lists, separated by commas, the requirements whose
 //     tests must not be skipped; see [Unavailable].
+//   - SERVICE_TEST_TOOLS is a folder with litestream and versitygw. Each test
+//     package that needs them builds its own without it.
 //   - SERVICE_TEST_DRILLS makes -short run drills as well; see [Drill].
 //   - SERVICE_TEST_SLOW multiplies every bound on a measured time in the deep
 //     shards; see [Scale].

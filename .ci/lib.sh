@@ -1,0 +1,119 @@
+# What .ci/run and .ci/deep share. They source it at the root of the repository.
+
+# Where install_go and others put programs, for all clones of the repository.
+tools=${XDG_CACHE_HOME:-$HOME/.cache}/service-tools
+mkdir -p "$tools"
+export PATH="$tools:$PATH" SERVICE_TEST_TOOLS="$tools" npm_config_prefer_offline=true
+
+# What tests and checks may need: name | commands | Debian packages | what is not checked without it.
+# Names are those of harness.Tool and harness.Unavailable. "root" is no command: it asks for root.
+requirements='
+browser     | chromium node npm                      | chromium nodejs npm   | the admin UI in a browser
+clients     | node npm                               | nodejs npm            | generated clients
+clocks      | linux-amd64                            |                       | failovers with clock jumps
+curl        | curl                                   | curl                  | the commands of the API reference
+haproxy     | haproxy openssl                        | haproxy openssl       | two installations behind HAProxy
+netns       | root linux ip nft                      | iproute2 nftables     | egress from a network namespace
+node        | node                                   | nodejs                | the verification example for Node.js
+openssl     | openssl bash                           | openssl bash          | the signing curl command
+owner       | root                                   |                       | key files of other users
+packages    | systemd-analyze dpkg-deb ar            | systemd dpkg binutils | the systemd unit and the packages
+powercut    | root linux mount mkfs.ext4 setpriv     | mount e2fsprogs util-linux | power cuts
+promtool    | promtool                               |                       | the syntax of the alert rules
+python3     | python3                                | python3               | the verification example for Python
+s3          | s3                                     |                       | replicas in a real bucket
+shells      | zsh fish groff                         | zsh fish groff        | shell completion and the manual page
+sqlite3     | sqlite3                                | sqlite3               | a database opened by another process
+sslscan     | sslscan                                | sslscan               | TLS, seen by sslscan
+strace      | strace                                 | strace                | system calls and failing disks
+tmpfs       | root linux mount                       | mount                 | full disks
+walkthrough | curl jq                                | curl jq               | the walk-through in README.md
+'
+
+# rows prints the rows of the given requirements, without the blanks around columns.
+rows() {
+  local name
+  for name in "$@"; do
+    sed -n "s/ *| */|/g; /^$name|/p" <<<"$requirements"
+  done
+}
+
+# has reports whether a command is there, or what stands for one in requirements.
+has() {
+  case $1 in
+    root) [ "$(id -u)" = 0 ] ;;
+    linux) [ "$(uname -s)" = Linux ] ;;
+    linux-amd64) [ "$(uname -sm)" = "Linux x86_64" ] ;;
+    s3) [ -x "$tools/versitygw" ] && [ -x "$tools/litestream" ] ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+# install_packages installs what is missing for the given requirements, as root on Debian.
+install_packages() {
+  local commands packages command missing=""
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+  while IFS='|' read -r _ commands packages _; do
+    for command in $commands; do
+      has "$command" || missing="$missing $packages"
+    done
+  done < <(rows "$@")
+  [ -n "${missing// /}" ] || return 0
+  # shellcheck disable=SC2086
+  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing; } >/dev/null 2>&1 ||
+    echo "apt-get could not install:$missing"
+}
+
+# install_go PROGRAM PACKAGE@VERSION builds a program into $tools, once for each version of it and
+# of Go.
+install_go() {
+  local built="$tools/$1-${2##*@}-$(go env GOVERSION)"
+  if [ ! -x "$built" ]; then
+    GOBIN="$built.new" GOFLAGS="" go install "$2" >/dev/null 2>&1 || return 0
+    mv "$built.new/$1" "$built"
+    rmdir "$built.new"
+  fi
+  ln -sf "$built" "$tools/$1"
+}
+
+# install_s3 builds the S3 server and Litestream's command, at the versions that are locked with
+# the tests.
+install_s3() {
+  local lock="test/replica/testdata/tools/go.sum"
+  cmp -s "$lock" "$tools/s3.sum" && has s3 && return
+  (cd "$(dirname "$lock")" && CGO_ENABLED=0 GOFLAGS= go build -o "$tools/" \
+    github.com/benbjohnson/litestream/cmd/litestream github.com/versity/versitygw/cmd/versitygw) 2>/dev/null &&
+    cp "$lock" "$tools/s3.sum" || true
+}
+
+# install_promtool takes promtool out of Debian's package prometheus, which would start a server.
+install_promtool() {
+  local dir
+  has promtool && return
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+  dir=$(mktemp -d)
+  (cd "$dir" && { apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root prometheus &&
+    dpkg-deb -x prometheus_*.deb . && install -m 0755 usr/bin/promtool "$tools/promtool"; } >/dev/null 2>&1) || true
+  rm -rf "$dir"
+}
+
+# need REQUIREMENT... installs what the requirements need, and makes their tests fail instead of
+# being skipped. It says what cannot be checked on this machine.
+need() {
+  local name commands what command missing require=""
+  install_packages "$@"
+  case " $* " in *" s3 "*) install_s3 ;; esac
+  case " $* " in *" promtool "*) install_promtool ;; esac
+  while IFS='|' read -r name commands _ what; do
+    missing=""
+    for command in $commands; do
+      has "$command" || missing="$missing $command"
+    done
+    if [ -z "$missing" ]; then
+      require="$require,$name"
+    else
+      echo "NOT CHECKED: $what (needs$missing)"
+    fi
+  done < <(rows "$@")
+  export SERVICE_TEST_REQUIRE="${require#,}"
+}

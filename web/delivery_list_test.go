@@ -20,6 +20,7 @@ import (
 	"github.com/a-h/templ"
 
 	"service/store"
+	"service/test/harness"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -251,16 +252,11 @@ func (v visitor) ended(w *Web, run string) page {
 	ended := make(chan error)
 	go func() { ended <- w.store.BulkRuns().Run(ctx) }()
 	id := strings.TrimPrefix(run, "/bulk-runs/")
-	for {
+	harness.WaitFor(v.t, "the end of the bulk run", func() bool {
 		r, err := w.store.BulkRuns().Get(ctx, "", id)
-		if err != nil {
-			v.t.Fatal(err)
-		}
-		if r.Status != webhook.BulkRunning {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		must(v.t, err)
+		return r.Status != webhook.BulkRunning
+	})
 	stop()
 	<-ended
 	return v.do("GET", run)
@@ -401,7 +397,7 @@ type followed struct {
 // followList opens a stream of the list at a point.
 func followList(v visitor, address, point string) *followed {
 	v.t.Helper()
-	ctx, cancel := context.WithTimeout(v.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(v.t.Context(), harness.Timeout())
 	v.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", v.base+address, nil)
 	if err != nil {

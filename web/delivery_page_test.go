@@ -318,16 +318,11 @@ func TestRemovedResponse(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.store.Housekeep(ctx) }()
-	for {
+	harness.WaitFor(t, "the removal of the response", func() bool {
 		d, err := w.store.Deliveries().View(t.Context(), c.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d.Attempts[0].ResponseRemoved {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		must(t, err)
+		return d.Attempts[0].ResponseRemoved
+	})
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)

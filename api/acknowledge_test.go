@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/store"
@@ -82,100 +83,103 @@ func (s *replicatedService) mend() {
 // A record that the replica does not have is not acknowledged and not lost: the same
 // request succeeds when the replica is reachable again, and takes effect once.
 func TestAcknowledge(t *testing.T) {
-	s := startReplicated(t, 300*time.Millisecond)
-	const event = `{"id":"0198f6a2-7c1e-7d4b-9a41-000000000001","name":"content_updated","version":"1","content_id":1}`
-	const subscription = `{"url":"https://partner.example/hook","events":[{"name":"content_updated","version":"1"}]}`
-	post := func() response { return s.send("POST", "/v2/events", event) }
-	subscribe := func() response {
-		return s.send("POST", "/v2/webhooks/subscriptions", subscription, webhook.IdempotencyHeader, "key-1")
-	}
-	wantStatus(t, "with the replica", s.send("POST", "/v2/events", line(1000)), 201)
-	wantStatus(t, "what writes nothing", s.send("POST", "/v2/events", line(1000)), 201)
-
-	s.cut()
-	for range 2 { // the second finds it stored
-		r := post()
-		wantStatus(t, "an event", r, 503)
-		if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") ||
-			strings.Contains(r.body, "content_updated") {
-			t.Errorf("got %v %s", r.header, r.body)
+	synctest.Test(t, func(t *testing.T) {
+		s := startReplicated(t, 300*time.Millisecond)
+		const event = `{"id":"0198f6a2-7c1e-7d4b-9a41-000000000001","name":"content_updated","version":"1","content_id":1}`
+		const subscription = `{"url":"https://partner.example/hook","events":[{"name":"content_updated","version":"1"}]}`
+		post := func() response { return s.send("POST", "/v2/events", event) }
+		subscribe := func() response {
+			return s.send("POST", "/v2/webhooks/subscriptions", subscription, webhook.IdempotencyHeader, "key-1")
 		}
-	}
-	wantStatus(t, "a subscription", subscribe(), 503)
-	wantStatus(t, "what is not there", s.send("DELETE", "/v2/webhooks/subscriptions/0198f6a2-7c1e-7d4b-9a41-000000000009", ""), 503)
-	wantStatus(t, "another event under a taken id", s.send("POST", "/v2/events",
-		strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
-	wantStatus(t, "what is not valid", s.send("POST", "/v2/events", "{}"), 400)
-	wantStatus(t, "reading", s.send("GET", "/v2/events/0198f6a2-7c1e-7d4b-9a41-000000000001", ""), 200)
-	if log := s.log.String(); !strings.Contains(log, "status=503") {
-		t.Errorf("the log has no 503:\n%s", log)
-	}
+		wantStatus(t, "with the replica", s.send("POST", "/v2/events", line(1000)), 201)
+		wantStatus(t, "what writes nothing", s.send("POST", "/v2/events", line(1000)), 201)
 
-	s.mend()
-	wantStatus(t, "the event again", post(), 201)
-	if r := subscribe(); r.status != 201 || r.header.Get("Idempotency-Replayed") != "true" {
-		t.Errorf("the subscription again: got %d %v", r.status, r.header)
-	}
-	if n := s.count(); n != 2 {
-		t.Errorf("got %d stored events, want 2", n)
-	}
-	if n := len(data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions", ""))); n != 1 {
-		t.Errorf("got %d subscriptions, want 1", n)
-	}
+		s.cut()
+		for range 2 { // the second finds it stored
+			r := post()
+			wantStatus(t, "an event", r, 503)
+			if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") ||
+				strings.Contains(r.body, "content_updated") {
+				t.Errorf("got %v %s", r.header, r.body)
+			}
+		}
+		wantStatus(t, "a subscription", subscribe(), 503)
+		wantStatus(t, "what is not there", s.send("DELETE", "/v2/webhooks/subscriptions/0198f6a2-7c1e-7d4b-9a41-000000000009", ""), 503)
+		wantStatus(t, "another event under a taken id", s.send("POST", "/v2/events",
+			strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
+		wantStatus(t, "what is not valid", s.send("POST", "/v2/events", "{}"), 400)
+		wantStatus(t, "reading", s.send("GET", "/v2/events/0198f6a2-7c1e-7d4b-9a41-000000000001", ""), 200)
+		if log := s.log.String(); !strings.Contains(log, "status=503") {
+			t.Errorf("the log has no 503:\n%s", log)
+		}
+
+		s.mend()
+		wantStatus(t, "the event again", post(), 201)
+		if r := subscribe(); r.status != 201 || r.header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("the subscription again: got %d %v", r.status, r.header)
+		}
+		if n := s.count(); n != 2 {
+			t.Errorf("got %d stored events, want 2", n)
+		}
+		if n := len(data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions", ""))); n != 1 {
+			t.Errorf("got %d subscriptions, want 1", n)
+		}
+	})
 }
 
 // The response to a stream counts only the lines that the replica has.
 func TestAcknowledgeStream(t *testing.T) {
-	t.Parallel()
-	// Long enough for an upload on a busy machine: a stream ends when one takes longer.
-	s := startReplicated(t, 3*time.Second)
-	r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))
-	if r.status != 201 || !strings.Contains(r.body, `"accepted":2,"added":2`) {
-		t.Errorf("with the replica: got %d %s", r.status, r.body)
-	}
-	r = s.sendLines(strings.NewReader(line(3) + "\n{}\n"))
-	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") {
-		t.Errorf("an invalid line, with the replica: got %d %s", r.status, r.body)
-	}
-
-	// The replica is unreachable from the third line on.
-	in, out := io.Pipe()
-	go func() {
-		io.WriteString(out, line(4)+"\n"+line(5)+"\n")
-		for s.count() < 5 {
-			<-time.After(5 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		// Long enough for an upload on a busy machine: a stream ends when one takes longer.
+		s := startReplicated(t, 3*time.Second)
+		r := s.sendLines(strings.NewReader(line(1) + "\n" + line(2) + "\n"))
+		if r.status != 201 || !strings.Contains(r.body, `"accepted":2,"added":2`) {
+			t.Errorf("with the replica: got %d %s", r.status, r.body)
 		}
-		s.await()
-		s.cut()
-		io.WriteString(out, line(6)+"\n{}\n")
-		out.Close()
-	}()
-	r = s.sendLines(in)
-	if r.status != 503 || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "The first 2 events were accepted.") {
-		t.Errorf("without the replica: got %d %s", r.status, r.body)
-	}
+		r = s.sendLines(strings.NewReader(line(3) + "\n{}\n"))
+		if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") {
+			t.Errorf("an invalid line, with the replica: got %d %s", r.status, r.body)
+		}
 
-	// A stream ends when the replica is unreachable for long.
-	in, more := io.Pipe()
-	go func() {
-		for n := 7; ; n++ {
-			if _, err := io.WriteString(more, line(n)+"\n"); err != nil {
-				return
+		// The replica is unreachable from the third line on.
+		in, out := io.Pipe()
+		go func() {
+			io.WriteString(out, line(4)+"\n"+line(5)+"\n")
+			for s.count() < 5 {
+				<-time.After(5 * time.Millisecond)
 			}
-			<-time.After(10 * time.Millisecond)
+			s.await()
+			s.cut()
+			io.WriteString(out, line(6)+"\n{}\n")
+			out.Close()
+		}()
+		r = s.sendLines(in)
+		if r.status != 503 || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "The first 2 events were accepted.") {
+			t.Errorf("without the replica: got %d %s", r.status, r.body)
 		}
-	}()
-	r = s.sendLines(in)
-	in.Close()
-	if r.status != 503 || !strings.Contains(r.body, "No event was accepted.") {
-		t.Errorf("a stream without the replica: got %d %s", r.status, r.body)
-	}
 
-	s.mend()
-	r = s.sendLines(strings.NewReader(line(4) + "\n" + line(5) + "\n" + line(6) + "\n"))
-	if r.status != 201 || !strings.Contains(r.body, `"accepted":3,"added":0`) {
-		t.Errorf("the stream again: got %d %s", r.status, r.body)
-	}
+		// A stream ends when the replica is unreachable for long.
+		in, more := io.Pipe()
+		go func() {
+			for n := 7; ; n++ {
+				if _, err := io.WriteString(more, line(n)+"\n"); err != nil {
+					return
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}()
+		r = s.sendLines(in)
+		in.Close()
+		if r.status != 503 || !strings.Contains(r.body, "No event was accepted.") {
+			t.Errorf("a stream without the replica: got %d %s", r.status, r.body)
+		}
+
+		s.mend()
+		r = s.sendLines(strings.NewReader(line(4) + "\n" + line(5) + "\n" + line(6) + "\n"))
+		if r.status != 201 || !strings.Contains(r.body, `"accepted":3,"added":0`) {
+			t.Errorf("the stream again: got %d %s", r.status, r.body)
+		}
+	})
 }
 
 // Without a replica to wait for, acknowledging allocates nothing.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -76,34 +77,33 @@ func TestInternalErrorsAreLogged(t *testing.T) {
 }
 
 func TestTimeouts(t *testing.T) {
-	t.Parallel()
-	s := with(t, func(req *request) (answer, error) {
-		<-req.ctx.Done()
-		return answer{}, fmt.Errorf("read: %w", req.ctx.Err())
-	}, func(c *Config) { c.RequestTimeout = 30 * time.Millisecond })
-	r := s.send("GET", "/v2/test", "")
-	wantStatus(t, "a handler that takes too long", r, 504)
-	if !strings.Contains(r.body, "30ms") {
-		t.Errorf("the response lacks the timeout: %s", r.body)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := with(t, func(req *request) (answer, error) {
+			<-req.ctx.Done()
+			return answer{}, fmt.Errorf("read: %w", req.ctx.Err())
+		}, func(c *Config) { c.RequestTimeout = 30 * time.Millisecond })
+		r := s.send("GET", "/v2/test", "")
+		wantStatus(t, "a handler that takes too long", r, 504)
+		if !strings.Contains(r.body, "30ms") {
+			t.Errorf("the response lacks the timeout: %s", r.body)
+		}
 
-	// The ping is stored before the timeout, also on a busy machine.
-	patient := start(t, func(c *Config) { c.RequestTimeout = 3 * time.Second })
-	id := patient.subscribe("content_updated")
-	r = patient.send("POST", "/v2/webhooks/subscriptions/"+id+"/ping", "")
-	wantStatus(t, "a ping without a dispatcher", r, 504)
-	list := data[[]identified](t, patient.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
-	if len(list) != 2 || !strings.Contains(r.body, list[0].ID) {
-		t.Errorf("the response lacks the delivery of the ping %v: %s", list, r.body)
-	}
+		id := s.subscribe("content_updated")
+		r = s.send("POST", "/v2/webhooks/subscriptions/"+id+"/ping", "")
+		wantStatus(t, "a ping without a dispatcher", r, 504)
+		list := data[[]identified](t, s.send("GET", "/v2/webhooks/subscriptions/"+id+"/deliveries", ""))
+		if len(list) != 2 || !strings.Contains(r.body, list[0].ID) {
+			t.Errorf("the response lacks the delivery of the ping %v: %s", list, r.body)
+		}
 
-	// A client that disconnects is not logged as an error.
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/v2/test", nil))
-	if strings.Contains(s.log.String(), "level=ERROR") {
-		t.Errorf("a timeout was logged as an error:\n%s", s.log)
-	}
+		// A client that disconnects is not logged as an error.
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.api.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/v2/test", nil))
+		if strings.Contains(s.log.String(), "level=ERROR") {
+			t.Errorf("a timeout was logged as an error:\n%s", s.log)
+		}
+	})
 }
 
 func TestStoreThatCannotWrite(t *testing.T) {
@@ -161,9 +161,8 @@ func TestLogContents(t *testing.T) {
 	}
 }
 
-// exchange sends raw bytes to a real server and returns its output until it closes the
-// connection.
-func exchange(t *testing.T, s *service, raw string) string {
+// connect connects to a real server.
+func connect(t *testing.T, s *service) net.Conn {
 	t.Helper()
 	server := httptest.NewServer(s.api)
 	t.Cleanup(server.Close)
@@ -171,6 +170,12 @@ func exchange(t *testing.T, s *service, raw string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// exchange sends raw bytes to a server and returns its output until it closes the connection.
+func exchange(t *testing.T, c net.Conn, raw string) string {
+	t.Helper()
 	defer c.Close()
 	if _, err := io.WriteString(c, strings.ReplaceAll(raw, "\n", "\r\n")); err != nil {
 		t.Fatal(err)
@@ -183,27 +188,29 @@ func exchange(t *testing.T, s *service, raw string) string {
 }
 
 func TestIncompleteBody(t *testing.T) {
-	t.Parallel()
-	s := start(t, func(c *Config) { c.RequestTimeout = 50 * time.Millisecond })
-	head := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + s.token + "\nContent-Length: 1000\n"
-	for name, raw := range map[string]string{
-		"JSON":   head + "Content-Type: application/json\n\n{\"name\":",
-		"NDJSON": head + "Content-Type: application/x-ndjson\n\n" + contentUpdated + "\n" + `{"name":`,
-	} {
-		got := exchange(t, s, raw)
-		if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
-			t.Errorf("%s: got %s, want 408 and the end of the connection", name, got)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		listener := servePipes(t, &http.Server{Handler: s.api})
+		head := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + s.token + "\nContent-Length: 1000\n"
+		for name, raw := range map[string]string{
+			"JSON":   head + "Content-Type: application/json\n\n{\"name\":",
+			"NDJSON": head + "Content-Type: application/x-ndjson\n\n" + contentUpdated + "\n" + `{"name":`,
+		} {
+			got := exchange(t, listener.connect(), raw)
+			if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
+				t.Errorf("%s: got %s, want 408 and the end of the connection", name, got)
+			}
+			if name == "NDJSON" && !strings.Contains(got, "The first event was accepted.") {
+				t.Errorf("%s: the response lacks the number of accepted events: %s", name, got)
+			}
 		}
-		if name == "NDJSON" && !strings.Contains(got, "The first event was accepted.") {
-			t.Errorf("%s: the response lacks the number of accepted events: %s", name, got)
-		}
-	}
 
-	// An unread body does not delay the response either.
-	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Length: 1000\n\n{")
-	if !strings.HasPrefix(got, "HTTP/1.1 401 ") {
-		t.Errorf("without a token: got %s, want 401", got)
-	}
+		// An unread body does not delay the response either.
+		got := exchange(t, listener.connect(), "POST /v2/events HTTP/1.1\nHost: h\nContent-Length: 1000\n\n{")
+		if !strings.HasPrefix(got, "HTTP/1.1 401 ") {
+			t.Errorf("without a token: got %s, want 401", got)
+		}
+	})
 }
 
 // A request that needs no body gets its response before the body has arrived.
@@ -211,7 +218,7 @@ func TestResponseBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) { c.RequestTimeout = time.Hour })
 	for _, length := range []string{"Content-Length: 10000000", "Transfer-Encoding: chunked"} {
-		got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson\n"+length+"\n\n")
+		got := exchange(t, connect(t, s), "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/x-ndjson\n"+length+"\n\n")
 		if !strings.HasPrefix(got, "HTTP/1.1 401 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
 			t.Errorf("%s: got %s, want 401 at once", length, got)
 		}
@@ -220,49 +227,47 @@ func TestResponseBeforeTheBody(t *testing.T) {
 
 // The same over HTTP/2, where a request has no connection of its own.
 func TestOverHTTP2(t *testing.T) {
-	t.Parallel()
-	s := start(t, func(c *Config) { c.RequestTimeout = 100 * time.Millisecond })
-	server := httptest.NewUnstartedServer(s.api)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
-	post := func(media string, body io.Reader) response {
-		r, err := http.NewRequest("POST", server.URL+"/v2/events", body)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		client := &http.Client{Transport: http2Transport(t, s.api)}
+		post := func(media string, body io.Reader) response {
+			r, err := http.NewRequest("POST", "http://service/v2/events", body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", media)
+			r.Header.Set("Authorization", "Bearer "+s.token)
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			b, err := io.ReadAll(resp.Body)
+			if err != nil || resp.ProtoMajor != 2 {
+				t.Fatalf("%s: %v", resp.Proto, err)
+			}
+			got := response{resp.StatusCode, resp.Header, string(b)}
+			checkConventions(t, media, false, got)
+			return got
 		}
-		r.Header.Set("Content-Type", media)
-		r.Header.Set("Authorization", "Bearer "+s.token)
-		resp, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
+		for media, want := range map[string]string{mediaJSON: "in time.", mediaNDJSON: "The first event was accepted."} {
+			wantStatus(t, media, post(media, strings.NewReader(line(1))), 201)
+			stalled, w := io.Pipe()
+			go io.WriteString(w, line(1)+"\n"+line(2))
+			r := post(media, stalled)
+			w.Close()
+			if r.status != 408 || !strings.Contains(r.body, want) {
+				t.Errorf("%s: got %d %s, want 408 with %s", media, r.status, r.body, want)
+			}
 		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil || resp.ProtoMajor != 2 {
-			t.Fatalf("%s: %v", resp.Proto, err)
-		}
-		got := response{resp.StatusCode, resp.Header, string(b)}
-		checkConventions(t, media, false, got)
-		return got
-	}
-	for media, want := range map[string]string{mediaJSON: "in time.", mediaNDJSON: "The first event was accepted."} {
-		wantStatus(t, media, post(media, strings.NewReader(line(1))), 201)
-		stalled, w := io.Pipe()
-		go io.WriteString(w, line(1)+"\n"+line(2))
-		r := post(media, stalled)
-		w.Close()
-		if r.status != 408 || !strings.Contains(r.body, want) {
-			t.Errorf("%s: got %d %s, want 408 with %s", media, r.status, r.body, want)
-		}
-	}
 
-	// An invalid line gets a response while the client is still sending.
-	unfinished, w := io.Pipe()
-	defer w.Close()
-	go io.WriteString(w, line(1)+"\n{}\n")
-	r := post(mediaNDJSON, unfinished)
-	wantStatus(t, "a bad line", r, 400)
+		// An invalid line gets a response while the client is still sending.
+		unfinished, w := io.Pipe()
+		defer w.Close()
+		go io.WriteString(w, line(1)+"\n{}\n")
+		r := post(mediaNDJSON, unfinished)
+		wantStatus(t, "a bad line", r, 400)
+	})
 }
 
 // deadlines records the read deadlines that are set.

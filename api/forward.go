@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// defaultForwardSlack is the time that a forwarded request may take in addition to
+	// forwardSlack is the time that a forwarded request may take in addition to
 	// API.timeout, so that the target can respond that its own has passed.
-	defaultForwardSlack = 5 * time.Second
+	forwardSlack = 5 * time.Second
 
 	// forwardConnect is the time limit of a connection to the target, with its TLS handshake.
 	forwardConnect = 10 * time.Second
@@ -57,8 +57,7 @@ var forwardResults = [...]string{forwardResponse, forwardUnreachable, forwardTim
 
 // forwarder passes requests of moved programs on to other installations.
 type forwarder struct {
-	via   string        // the name of this process, to recognize its own requests
-	slack time.Duration // defaultForwardSlack; tests shorten it
+	via string // the name of this process, to recognize its own requests
 
 	mu      sync.Mutex
 	targets map[forwardTarget]*http.Transport
@@ -68,9 +67,7 @@ type forwarder struct {
 type forwardTarget struct{ url, ca string }
 
 func newForwarder() *forwarder {
-	return &forwarder{
-		via: viaName + strings.ToLower(rand.Text()[:12]), slack: defaultForwardSlack, targets: make(map[forwardTarget]*http.Transport),
-	}
+	return &forwarder{via: viaName + strings.ToLower(rand.Text()[:12]), targets: make(map[forwardTarget]*http.Transport)}
 }
 
 // transport returns the connections to an installation. It verifies the server by the
@@ -148,7 +145,7 @@ func (a *API) forward(req *request) (status, size int) {
 	in := req.http.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
 			f.connected.Store(true)
-			f.timeout.Reset(a.timeout + a.forwarder.slack)
+			f.timeout.Reset(a.timeout + forwardSlack)
 		},
 		WroteHeaders: func() { f.sent.Store(true) },
 	}))
@@ -201,7 +198,7 @@ func (f *forwardedRequest) begin(cancel context.CancelCauseFunc) {
 	if f.stream {
 		f.req.writeUntil(time.Time{}) // the server's write timeout does not apply to a stream
 	}
-	f.timeout = time.AfterFunc(min(forwardConnect, f.api.timeout+f.api.forwarder.slack), func() { cancel(errForwardTimeout) })
+	f.timeout = time.AfterFunc(min(forwardConnect, f.api.timeout+forwardSlack), func() { cancel(errForwardTimeout) })
 }
 
 // Read reads from the client. The time in which the target does not read a stream counts
@@ -229,7 +226,7 @@ func (f *forwardedRequest) Read(p []byte) (int, error) {
 		f.err = readError(err)
 	}
 	if f.stream && !f.answered.Load() {
-		f.timeout.Reset(f.api.timeout + f.api.forwarder.slack)
+		f.timeout.Reset(f.api.timeout + forwardSlack)
 	}
 	return n, err
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,11 +14,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -66,6 +67,13 @@ func (in *installation) ca() string {
 
 // move moves movedProgram to another installation.
 func (in *installation) move(to *installation) {
+	in.t.Helper()
+	in.copyProgram(to)
+	in.forwardTo(to.server.URL, to.ca())
+}
+
+// copyProgram gives another installation movedProgram as well.
+func (in *installation) copyProgram(to *installation) {
 	t := in.t
 	t.Helper()
 	x, err := in.store.Programs().Export(t.Context(), movedProgram, 0)
@@ -77,7 +85,16 @@ func (in *installation) move(to *installation) {
 		t.Fatal(err)
 	}
 	to.moved = in.moved
-	in.forwardTo(to.server.URL, to.ca())
+}
+
+// forwardOverPipes forwards movedProgram to a server in a bubble.
+func (in *installation) forwardOverPipes(server *http.Server) {
+	in.t.Helper()
+	to := forwardTarget{url: "http://target.example"}
+	in.forwardTo(to.url, to.ca)
+	transport := &http.Transport{DialContext: servePipes(in.t.(*testing.T), server).dial}
+	in.t.Cleanup(transport.CloseIdleConnections)
+	in.api.forwarder.targets[to] = transport
 }
 
 // forwardTo marks movedProgram as moved.
@@ -116,15 +133,15 @@ func (in *installation) send(method, path, body string, headers ...string) respo
 
 // post publishes over a connection to a server, with the token of movedProgram, and returns the
 // response with its whole body.
-func (in *installation) post(server *httptest.Server, media string, body io.Reader) (*http.Response, string) {
+func (in *installation) post(client *http.Client, base, media string, body io.Reader) (*http.Response, string) {
 	in.t.Helper()
-	req, err := http.NewRequest("POST", server.URL+"/v2/events", body)
+	req, err := http.NewRequest("POST", base+"/v2/events", body)
 	if err != nil {
 		in.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+in.moved)
 	req.Header.Set("Content-Type", media)
-	resp, err := server.Client().Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		in.t.Fatal(err)
 	}
@@ -147,18 +164,12 @@ func (in *installation) forwards(result string) int {
 	return int(families[0].GetMetric()[0].GetCounter().GetValue())
 }
 
-// logs reports whether the log has a match of a pattern. A client may have a large response before
-// the handler writes its line.
-func (in *installation) logs(pattern string) bool {
+// wantLog waits for a match of a pattern in the log. A client may have a large response before the
+// handler writes its line.
+func (in *installation) wantLog(pattern string) {
 	in.t.Helper()
 	match := regexp.MustCompile(pattern)
-	for range 1000 {
-		if match.MatchString(in.log.String()) {
-			return true
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return false
+	harness.WaitFor(in.t, "a log line "+pattern, func() bool { return match.MatchString(in.log.String()) })
 }
 
 // TestForward sends requests to every route of partners through the old installation.
@@ -230,10 +241,8 @@ func forwardRoute(t *testing.T, from, to *installation, rt *route, ids map[strin
 	got := from.send(rt.method, path, body)
 	logged := fmt.Sprintf("method=%s route=%s status=%d", rt.method, rt.pattern, got.status)
 	id := got.header.Get("X-Request-Id")
-	if !to.logs(regexp.QuoteMeta(logged)+".*request_id="+id) ||
-		!from.logs(regexp.QuoteMeta(logged)+".*forwarded_to="+regexp.QuoteMeta(to.server.URL)+" target_request_id="+id) {
-		t.Errorf("%s %s: status %d: it did not reach the target with its log line", rt.method, path, got.status)
-	}
+	to.wantLog(regexp.QuoteMeta(logged) + ".*request_id=" + id)
+	from.wantLog(regexp.QuoteMeta(logged) + ".*forwarded_to=" + regexp.QuoteMeta(to.server.URL) + " target_request_id=" + id)
 	if rt.method == "GET" {
 		direct := to.service.send("GET", path, "", "Authorization", "Bearer "+from.moved)
 		if got.status != direct.status || got.body != direct.body && rt.pattern != "/v2/token" ||
@@ -346,11 +355,6 @@ func TestForwardUnreachable(t *testing.T) {
 		http.Error(w, "<html>Bad gateway of another proxy</html>", http.StatusBadGateway)
 	}))
 	defer strange.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel, and responds nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer silent.Close()
 	cutting := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer cutting.Close()
 	certificate := func(s *httptest.Server) string {
@@ -370,12 +374,10 @@ func TestForwardUnreachable(t *testing.T) {
 		{"invalid certificates", strange.URL, other, 503, forwardUnreachable, "not PEM"},
 		{"another server", strange.URL, certificate(strange), 504, forwardUnreachable, "is not of the service"},
 		{"cut", cutting.URL, certificate(cutting), 504, forwardUnreachable, "EOF"},
-		{"silent", "http://" + silent.Addr().String(), "", 504, forwardTimeout, "did not respond in time"},
 		{"invalid URL", "http://127.0.0.1:x/secret", "", 503, forwardUnreachable, "URL of the target is invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			old := newInstallation(t, func(c *Config) { c.RequestTimeout = 300 * time.Millisecond })
-			old.api.forwarder.slack = 100 * time.Millisecond
+			old := newInstallation(t)
 			old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
 			old.forwardTo(test.url, test.ca)
 			for _, body := range []string{"", eventBody} {
@@ -389,6 +391,28 @@ func TestForwardUnreachable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForwardSilent checks the response when the target accepts a request and does not respond.
+func TestForwardSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := &installation{service: start(t)}
+		old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+		old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		})})
+		for _, body := range []string{"", eventBody} {
+			begun := time.Now()
+			forwardFails(t, old, body, 504, forwardTimeout)
+			if took := time.Since(begun); took != DefaultRequestTimeout+forwardSlack {
+				t.Errorf("the response took %s, want %s", took, DefaultRequestTimeout+forwardSlack)
+			}
+		}
+		if n, log := old.forwards(forwardTimeout), old.log.String(); n != 2 || !strings.Contains(log, "did not respond in time") {
+			t.Errorf("got %d requests with the result %s and the log %s", n, forwardTimeout, log)
+		}
+	})
 }
 
 // forwardFails sends a request whose target fails with a result.
@@ -514,7 +538,7 @@ func forwardEarlyResponse(t *testing.T, protocol string) {
 	defer server.Close()
 	post := func(media string, body io.Reader) (int, string) {
 		t.Helper()
-		resp, text := from.post(server, media, body)
+		resp, text := from.post(server.Client(), server.URL, media, body)
 		if resp.Proto != protocol {
 			t.Errorf("got %s", resp.Proto)
 		}
@@ -543,19 +567,24 @@ func forwardEarlyResponse(t *testing.T, protocol string) {
 // request, as the new one would.
 func TestForwardClientStops(t *testing.T) {
 	for _, media := range []string{mediaJSON, mediaNDJSON} {
-		from, to := newMove(t, func(c *Config) { c.RequestTimeout = 200 * time.Millisecond })
-		server := httptest.NewServer(from.api)
-		defer server.Close()
-		body, send := io.Pipe()
-		defer send.Close()
-		go send.Write([]byte(eventBody[:20]))
-		resp, text := from.post(server, media, body)
-		if resp.StatusCode != 408 || from.forwards(forwardCancelled) != 1 {
-			t.Errorf("%s: got %d %s", media, resp.StatusCode, text)
-		}
-		if got := to.send("GET", "/v2/events", ""); strings.Contains(got.body, `"id"`) {
-			t.Errorf("%s: the target has stored %s", media, got.body)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			from, to := &installation{service: start(t)}, &installation{service: start(t)}
+			from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+			from.copyProgram(to)
+			from.forwardOverPipes(&http.Server{Handler: to.api})
+			client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: from.api}).dial}}
+			defer client.CloseIdleConnections()
+			body, send := io.Pipe()
+			defer send.Close()
+			go send.Write([]byte(eventBody[:20]))
+			resp, text := from.post(client, "http://service", media, body)
+			if resp.StatusCode != 408 || from.forwards(forwardCancelled) != 1 {
+				t.Errorf("%s: got %d %s", media, resp.StatusCode, text)
+			}
+			if got := to.send("GET", "/v2/events", ""); got.status != 200 || strings.Contains(got.body, `"id"`) {
+				t.Errorf("%s: the target has stored %s", media, got.body)
+			}
+		})
 	}
 }
 

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -54,25 +53,27 @@ func wantCount(t *testing.T, name string, got map[int]int, want map[int]int) {
 }
 
 func TestRateLimitIsExact(t *testing.T) {
-	s := start(t, limited(1000))
-	other := s.newToken("other", "oda", webhook.Scopes()...)
-	var ofOther map[int]int
-	var wg sync.WaitGroup
-	wg.Go(func() { ofOther = s.parallel(200, other) })
-	wantCount(t, "1,200 at once", s.parallel(1200, s.token), map[int]int{200: 1000, 429: 200})
-	wg.Wait()
-	wantCount(t, "another program at the same time", ofOther, map[int]int{200: 200})
-	wantCount(t, "and then", s.parallel(1000, other), map[int]int{200: 800, 429: 200})
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, limited(1000))
+		other := s.newToken("other", "oda", webhook.Scopes()...)
+		var ofOther map[int]int
+		var wg sync.WaitGroup
+		wg.Go(func() { ofOther = s.parallel(200, other) })
+		wantCount(t, "1,200 at once", s.parallel(1200, s.token), map[int]int{200: 1000, 429: 200})
+		wg.Wait()
+		wantCount(t, "another program at the same time", ofOther, map[int]int{200: 200})
+		wantCount(t, "and then", s.parallel(1000, other), map[int]int{200: 800, 429: 200})
 
-	// Other tokens and users of the program share the limit.
-	got := s.send("GET", "/v2/event_types", "", "Authorization", "Bearer "+s.newToken("acme", "bob", webhook.ScopeEventsRead))
-	wantStatus(t, "another user", got, 429)
-	if e, err := errorOf(got); err != nil || e.Title != "Too Many Requests" || !strings.Contains(e.Detail, "1000 requests") {
-		t.Errorf("got %+v (%v)", e, err)
-	}
-	if got.header.Get("X-Program-Id") != "acme" || got.header.Get("X-User-Id") != "bob" {
-		t.Errorf("429 lacks the program: %v", got.header)
-	}
+		// Other tokens and users of the program share the limit.
+		got := s.send("GET", "/v2/event_types", "", "Authorization", "Bearer "+s.newToken("acme", "bob", webhook.ScopeEventsRead))
+		wantStatus(t, "another user", got, 429)
+		if e, err := errorOf(got); err != nil || e.Title != "Too Many Requests" || !strings.Contains(e.Detail, "1000 requests") {
+			t.Errorf("got %+v (%v)", e, err)
+		}
+		if got.header.Get("X-Program-Id") != "acme" || got.header.Get("X-User-Id") != "bob" {
+			t.Errorf("429 lacks the program: %v", got.header)
+		}
+	})
 }
 
 // The window slides, so a minute boundary does not allow twice as many.
@@ -171,32 +172,34 @@ func TestRateLimitHeaders(t *testing.T) {
 
 // Every request with a token counts, including unknown paths and methods.
 func TestUnroutedRequestsCount(t *testing.T) {
-	s := start(t, limited(2))
-	for _, test := range []struct {
-		method, target, token string
-		status                int
-		remaining             string // "" for no headers
-	}{
-		{"GET", "/v2/nothing", "Bearer " + s.token, 404, `"program";r=1;`},
-		{"DELETE", "/v2/events", "Bearer " + s.token, 405, `"program";r=0;`},
-		{"GET", "/v2/nothing", "Bearer " + s.token, 429, `"program";r=0;`},
-		{"DELETE", "/v2/events", "Bearer " + s.token, 429, `"program";r=0;`},
-		{"GET", "/v2/nothing", "", 404, ""},
-		{"GET", "/v2/nothing", "Bearer none", 404, ""},
-		{"DELETE", "/v2/events", "", 405, ""},
-	} {
-		r := s.send(test.method, test.target, "", "Authorization", test.token)
-		wantStatus(t, test.method+" "+test.target, r, test.status)
-		if got := r.header.Get("RateLimit"); !strings.HasPrefix(got, test.remaining) || (got == "") != (test.remaining == "") ||
-			(got == "") != (r.header.Get("RateLimit-Policy") == "") {
-			t.Errorf("%s %s: got RateLimit %s, want %s", test.method, test.target, got, test.remaining)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, limited(2))
+		for _, test := range []struct {
+			method, target, token string
+			status                int
+			remaining             string // "" for no headers
+		}{
+			{"GET", "/v2/nothing", "Bearer " + s.token, 404, `"program";r=1;`},
+			{"DELETE", "/v2/events", "Bearer " + s.token, 405, `"program";r=0;`},
+			{"GET", "/v2/nothing", "Bearer " + s.token, 429, `"program";r=0;`},
+			{"DELETE", "/v2/events", "Bearer " + s.token, 429, `"program";r=0;`},
+			{"GET", "/v2/nothing", "", 404, ""},
+			{"GET", "/v2/nothing", "Bearer none", 404, ""},
+			{"DELETE", "/v2/events", "", 405, ""},
+		} {
+			r := s.send(test.method, test.target, "", "Authorization", test.token)
+			wantStatus(t, test.method+" "+test.target, r, test.status)
+			if got := r.header.Get("RateLimit"); !strings.HasPrefix(got, test.remaining) || (got == "") != (test.remaining == "") ||
+				(got == "") != (r.header.Get("RateLimit-Policy") == "") {
+				t.Errorf("%s %s: got RateLimit %s, want %s", test.method, test.target, got, test.remaining)
+			}
 		}
-	}
-	// Guessing tokens is limited on such a path too.
-	for range maxInvalidTokens {
-		s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none")
-	}
-	wantStatus(t, "one token too many", s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none"), 429)
+		// Guessing tokens is limited on such a path too.
+		for range maxInvalidTokens {
+			s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none")
+		}
+		wantStatus(t, "one token too many", s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none"), 429)
+	})
 }
 
 func TestLimiterDropsIdlePrograms(t *testing.T) {
@@ -321,7 +324,7 @@ func TestOversizedHeaders(t *testing.T) {
 		"many headers":                    {"/v2/event_types", strings.Repeat("a\nX: ", maxHeader/4), 431},
 	} {
 		raw := "GET " + test.target + " HTTP/1.1\nHost: h\nConnection: close\nAuthorization: Bearer " + s.token + "\nX: " + test.header + "\n\n"
-		got := parse(t, exchange(t, s, raw))
+		got := parse(t, exchange(t, connect(t, s), raw))
 		wantStatus(t, name, got, test.want)
 		checkConventions(t, name, false, got)
 	}
@@ -341,45 +344,14 @@ func parse(t *testing.T, raw string) response {
 	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// pipeListener is a listener whose connections are pipes, which work with fake time.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l pipeListener) dial() net.Conn {
-	client, server := net.Pipe()
-	l.conns <- server
-	return client
-}
-
-func (l pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l pipeListener) Close() error {
-	close(l.closed)
-	return nil
-}
-
-func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
-
 // A response that is not read times out; one that is read slowly does not.
 func TestUnreadResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 4 << 20
 		s := with(t, func(*request) (answer, error) { return answer{data: strings.Repeat("x", size)}, nil })
-		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
-		server := &http.Server{Handler: s.api}
-		go server.Serve(listener)
-		defer server.Close()
+		listener := servePipes(t, &http.Server{Handler: s.api})
 		get := func() net.Conn {
-			c := listener.dial()
+			c := listener.connect()
 			if _, err := io.WriteString(c, "GET /v2/test HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -421,15 +393,7 @@ func TestUnreadResponseOverHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 8 << 20 // more than the client's window
 		s := with(t, func(*request) (answer, error) { return answer{data: strings.Repeat("x", size)}, nil })
-		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
-		var protocols http.Protocols
-		protocols.SetUnencryptedHTTP2(true)
-		server := &http.Server{Handler: s.api, Protocols: &protocols}
-		go server.Serve(listener)
-		defer server.Close()
-		transport := &http.Transport{Protocols: &protocols,
-			DialContext: func(context.Context, string, string) (net.Conn, error) { return listener.dial(), nil }}
-		defer transport.CloseIdleConnections()
+		transport := http2Transport(t, s.api)
 		get := func(path string) *http.Response {
 			resp, err := (&http.Client{Transport: transport}).Get("http://h" + path)
 			if err != nil || resp.ProtoMajor != 2 {

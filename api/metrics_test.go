@@ -86,77 +86,67 @@ func TestMetricsAccess(t *testing.T) {
 
 // Each request is counted under its route, and client input never becomes a label.
 func TestRequestsAreCounted(t *testing.T) {
-	s := start(t, limited(8))
-	id := s.subscribe("content_updated") // 1 of 8
-	wantStatus(t, "one", s.send("GET", "/v2/webhooks/subscriptions/"+id, ""), 200)
-	wantStatus(t, "HEAD of it", s.send("HEAD", "/v2/webhooks/subscriptions/"+id, ""), 200)
-	wantStatus(t, "another", s.send("GET", "/v2/webhooks/subscriptions/"+webhook.NewID(), ""), 404)
-	wantStatus(t, "nothing", s.send("GET", "/v2/nothing/planted", ""), 404)
-	wantStatus(t, "a method", s.send("PLANTED", "/v2/events", ""), 405)
-	wantStatus(t, "a long path", s.send("GET", "/v2/events?planted="+strings.Repeat("x", maxURI), ""), 414)
-	for range 4 {
-		s.send("GET", "/v2/events", "")
-	}
-	// The allowance for invalid tokens refills while they are sent.
-	unauthenticated, limited := 0, 0
-	for limited < 3 {
-		switch r := s.send("GET", "/v2/event_types", "", "Authorization", "Bearer planted"); r.status {
-		case 401:
-			unauthenticated++
-		case 429:
-			limited++
-		default:
-			t.Fatalf("an invalid token: got %d, want 401 or 429", r.status)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, limited(8))
+		id := s.subscribe("content_updated") // 1 of 8
+		wantStatus(t, "one", s.send("GET", "/v2/webhooks/subscriptions/"+id, ""), 200)
+		wantStatus(t, "HEAD of it", s.send("HEAD", "/v2/webhooks/subscriptions/"+id, ""), 200)
+		wantStatus(t, "another", s.send("GET", "/v2/webhooks/subscriptions/"+webhook.NewID(), ""), 404)
+		wantStatus(t, "nothing", s.send("GET", "/v2/nothing/planted", ""), 404)
+		wantStatus(t, "a method", s.send("PLANTED", "/v2/events", ""), 405)
+		wantStatus(t, "a long path", s.send("GET", "/v2/events?planted="+strings.Repeat("x", maxURI), ""), 414)
+		for range 4 {
+			s.send("GET", "/v2/events", "")
 		}
-		if unauthenticated > 10*maxInvalidTokens {
-			t.Fatalf("%d invalid tokens were not limited", unauthenticated)
+		for range maxInvalidTokens + 3 {
+			s.send("GET", "/v2/event_types", "", "Authorization", "Bearer planted")
 		}
-	}
-	got := s.metricsOf()
-	for _, want := range []string{
-		`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 1`,
-		`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="200"} 2`,
-		`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="404"} 1`,
-		`service_requests_total{method="-",route="-",status="404"} 1`,
-		`service_requests_total{method="-",route="-",status="405"} 1`,
-		`service_requests_total{method="-",route="-",status="414"} 1`,
-		`service_requests_total{method="GET",route="/v2/events",status="200"} 2`,
-		`service_requests_total{method="GET",route="/v2/events",status="429"} 2`,
-		fmt.Sprintf(`service_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, unauthenticated),
-		`service_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
-		`service_requests_rate_limited_total{limit="program"} 2`,
-		`service_requests_rate_limited_total{limit="invalid_tokens"} 3`,
-		`service_request_duration_seconds_count{method="GET",route="/v2/webhooks/subscriptions/:id"} 3`,
-		`service_request_duration_seconds_count{method="-",route="-"} 3`,
-	} {
-		if !strings.Contains(got, want+"\n") {
-			t.Errorf("the metrics lack %s", want)
+		got := s.metricsOf()
+		for _, want := range []string{
+			`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 1`,
+			`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="200"} 2`,
+			`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="404"} 1`,
+			`service_requests_total{method="-",route="-",status="404"} 1`,
+			`service_requests_total{method="-",route="-",status="405"} 1`,
+			`service_requests_total{method="-",route="-",status="414"} 1`,
+			`service_requests_total{method="GET",route="/v2/events",status="200"} 2`,
+			`service_requests_total{method="GET",route="/v2/events",status="429"} 2`,
+			fmt.Sprintf(`service_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, maxInvalidTokens),
+			`service_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
+			`service_requests_rate_limited_total{limit="program"} 2`,
+			`service_requests_rate_limited_total{limit="invalid_tokens"} 3`,
+			`service_request_duration_seconds_count{method="GET",route="/v2/webhooks/subscriptions/:id"} 3`,
+			`service_request_duration_seconds_count{method="-",route="-"} 3`,
+		} {
+			if !strings.Contains(got, want+"\n") {
+				t.Errorf("the metrics lack %s", want)
+			}
 		}
-	}
-	if n := strings.Count(got, "\nservice_program_requests_rate_limited_total{"); n != 1 ||
-		!strings.Contains(got, `service_program_requests_rate_limited_total{program="acme"} 2`) {
-		t.Errorf("%d programs were limited, want acme, twice", n)
-	}
-	err := s.store.Write(t.Context(), func(w store.Write) error {
-		_, _, err := w.Programs().Erase("acme")
-		return err
+		if n := strings.Count(got, "\nservice_program_requests_rate_limited_total{"); n != 1 ||
+			!strings.Contains(got, `service_program_requests_rate_limited_total{program="acme"} 2`) {
+			t.Errorf("%d programs were limited, want acme, twice", n)
+		}
+		err := s.store.Write(t.Context(), func(w store.Write) error {
+			_, _, err := w.Programs().Erase("acme")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(s.metricsOf(), "service_program_requests_rate_limited_total{") {
+			t.Error("the metrics have a program that is being erased")
+		}
+		if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
+			t.Errorf("the metrics show what clients send:\n%s", got)
+		}
+		if t.Failed() {
+			t.Log(got)
+		}
+		problems, err := promlint.New(strings.NewReader(got)).Lint()
+		if err != nil || len(problems) > 0 {
+			t.Errorf("promlint: %v (%v)", problems, err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(s.metricsOf(), "service_program_requests_rate_limited_total{") {
-		t.Error("the metrics have a program that is being erased")
-	}
-	if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
-		t.Errorf("the metrics show what clients send:\n%s", got)
-	}
-	if t.Failed() {
-		t.Log(got)
-	}
-	problems, err := promlint.New(strings.NewReader(got)).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("promlint: %v (%v)", problems, err)
-	}
 }
 
 // broken is a collector that fails.

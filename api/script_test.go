@@ -9,12 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -127,14 +127,13 @@ func (p *player) workBulkRuns() {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	ended := make(chan error)
 	go func() { ended <- p.store.BulkRuns().Run(ctx) }()
-	for open := true; open; {
+	harness.WaitFor(p.t, "the end of the bulk runs", func() bool {
 		runs, err := p.store.BulkRuns().Recent(ctx, "", 100)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		open = slices.ContainsFunc(runs, func(r webhook.BulkRun) bool { return r.Status == webhook.BulkRunning })
-		runtime.Gosched()
-	}
+		return !slices.ContainsFunc(runs, func(r webhook.BulkRun) bool { return r.Status == webhook.BulkRunning })
+	})
 	cancel()
 	<-ended
 }

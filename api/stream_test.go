@@ -185,10 +185,30 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { close(p.done); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
-func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
+// connect returns the client's end of a new connection.
+func (p *pipes) connect() net.Conn {
 	client, server := net.Pipe()
 	p.conns <- server
-	return client, nil
+	return client
+}
+
+func (p *pipes) dial(context.Context, string, string) (net.Conn, error) { return p.connect(), nil }
+
+// servePipes serves in a bubble until the end of the test.
+func servePipes(t *testing.T, server *http.Server) *pipes {
+	p := &pipes{make(chan net.Conn), make(chan struct{})}
+	go server.Serve(p)
+	t.Cleanup(func() { server.Close() })
+	return p
+}
+
+// http2Transport returns a client's connections to a handler in a bubble, over HTTP/2.
+func http2Transport(t *testing.T, handler http.Handler) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &protocols, DialContext: servePipes(t, &http.Server{Handler: handler, Protocols: &protocols}).dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	return transport
 }
 
 // A stream may take any time as long as data arrives; each line is stored before the
@@ -196,10 +216,7 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 func TestSlowStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		listener := &pipes{make(chan net.Conn), make(chan struct{})}
-		server := &http.Server{Handler: s.api}
-		go server.Serve(listener)
-		defer server.Close()
+		listener := servePipes(t, &http.Server{Handler: s.api})
 		transport := &http.Transport{DialContext: listener.dial, DisableKeepAlives: true}
 		defer transport.CloseIdleConnections()
 
@@ -259,7 +276,7 @@ func TestSlowStream(t *testing.T) {
 func TestInvalidLineEndsTheStream(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	got := exchange(t, s, "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+s.token+
+	got := exchange(t, connect(t, s), "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer "+s.token+
 		"\nContent-Type: application/x-ndjson\nContent-Length: 1000000\n\n"+line(1)+"\n{}\n")
 	if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !strings.Contains(got, "The first event was accepted.") {
 		t.Errorf("got %s, want 400", got)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -179,9 +180,7 @@ func TestBulkCancel(t *testing.T) {
 	defer deliveries.Close()
 	pinged := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		_, _, err := s.Subscriptions().Ping(ctx, "p", sub.ID)
+		_, _, err := s.Subscriptions().Ping(t.Context(), "p", sub.ID)
 		pinged <- err
 	}()
 	<-deliveries.C // queued
@@ -300,7 +299,7 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 	defer stop()
 	worked := make(chan error, 1)
 	go func() { worked <- s.BulkRuns().Run(ctx) }()
-	eventually(t, "the subscription that is full is left behind", func() bool {
+	harness.WaitFor(t, "the run to leave the full subscription behind", func() bool {
 		r := bulkRun(t, s, id)
 		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRedelivered] == each && r.Status == webhook.BulkRunning
 	})
@@ -308,7 +307,7 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 		t.Errorf("%d left to process, want %d", p.Done, each-3)
 	}
 	deliverAll(t, s, full.ID)
-	eventually(t, "the end of the run", func() bool { return bulkRun(t, s, id).Status == webhook.BulkDone })
+	harness.WaitFor(t, "the end of the run", func() bool { return bulkRun(t, s, id).Status == webhook.BulkDone })
 	if r := bulkRun(t, s, id); r.Done != each || r.Waiting != 0 || r.Total != 2*each || r.Processed() != 2*each {
 		t.Errorf("completed: got %+v", r)
 	}
@@ -411,16 +410,6 @@ func deliverAll(t *testing.T, s *Store, id string) {
 			return
 		}
 		end(t, s, c, webhook.StatusSuccess)
-	}
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting: %s", what)
-		}
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"service/webhook"
 )
@@ -217,40 +217,39 @@ func TestPanicAfterCommitKeepsDelivery(t *testing.T) {
 // An inline delivery is received from C before its commit, so that its request can be prepared,
 // but Wait returns after it.
 func TestInlineDeliverySentAfterCommit(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
-	waited := make(chan struct{})
-	err := s.WriteAgain(t.Context(), func(w Write) error {
-		w.t.AfterCommit(func() { // before Wait may return
-			if len(credits.C) != 1 {
-				t.Errorf("%d deliveries were handed out, want 1", len(credits.C))
-				close(waited)
-				return
-			}
-			f := <-credits.C
-			if c := f.Peek(); c == nil || len(c.Events) != 1 {
-				t.Errorf("Peek: got claim %+v, want one with one event", c)
-			}
-			go func() {
-				defer close(waited)
-				if claim, err := f.Wait(); claim == nil || err != nil {
-					t.Errorf("got claim %+v, %v", claim, err)
+	inBubble(t, func(t *testing.T, s *Store) {
+		credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
+		waited := make(chan struct{})
+		err := s.WriteAgain(t.Context(), func(w Write) error {
+			w.t.AfterCommit(func() { // before Wait may return
+				if len(credits.C) != 1 {
+					t.Errorf("%d deliveries were handed out, want 1", len(credits.C))
+					close(waited)
+					return
 				}
-			}()
-			select {
-			case <-waited:
-				t.Error("the wait ended before the commit")
-			case <-time.After(20 * time.Millisecond):
-			}
+				f := <-credits.C
+				if c := f.Peek(); c == nil || len(c.Events) != 1 {
+					t.Errorf("Peek: got claim %+v, want one with one event", c)
+				}
+				go func() {
+					defer close(waited)
+					if claim, err := f.Wait(); claim == nil || err != nil {
+						t.Errorf("got claim %+v, %v", claim, err)
+					}
+				}()
+				synctest.Wait()
+				select {
+				case <-waited:
+					t.Error("the wait ended before the commit")
+				default:
+				}
+			})
+			_, err := w.Publish("p", []webhook.Event{event("content_updated")})
+			return err
 		})
-		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
-		return err
+		must(t, err)
+		<-waited
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-waited
 }
 
 // C is closed only after the last spent credit was sent.

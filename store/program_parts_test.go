@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -135,31 +136,33 @@ func TestMoveKeyReplaced(t *testing.T) {
 // TestReceiveWaits ends a reception that waits for another. The other can continue, and no lock
 // is left.
 func TestReceiveWaits(t *testing.T) {
-	m, _ := newMove(t)
-	x, r := m.first(t)
-	other, part, err := m.from.Programs().ExportMove(t.Context(), "neighbor", 0)
-	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := m.to.Programs().Receive(ctx, webhook.NewID(), &ProgramImport{Path: part.Path, Key: part.Key})
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		t.Fatalf("two receptions at once: %v", err)
-	case <-time.After(20 * time.Millisecond):
-	}
-	cancel()
-	// On a slow machine it still verifies the part, where a driver has its own error.
-	if err := <-ended; err == nil {
-		t.Error("the reception goes on after its context")
-	}
-	m.changes(t, x, r)
-	must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
-	if !m.to.sweeping.TryLock() {
-		t.Error("the receptions left the lock")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := newMove(t)
+		x, r := m.first(t)
+		other, part, err := m.from.Programs().ExportMove(t.Context(), "neighbor", 0)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := m.to.Programs().Receive(ctx, webhook.NewID(), &ProgramImport{Path: part.Path, Key: part.Key})
+			ended <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("two receptions at once: %v", err)
+		default:
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("after the end of its context: got %v, want %v", err, context.Canceled)
+		}
+		m.changes(t, x, r)
+		must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
+		if !m.to.sweeping.TryLock() {
+			t.Error("the receptions left the lock")
+		}
+	})
 }
 
 // TestMoveStats moves a program with the statistics of a day. The part that is sent while the

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -61,47 +62,49 @@ func wantStored(t *testing.T, s *Store, claims []*Claim, newest int) {
 // The newest responses of successful attempts are kept, by completion. The others are removed
 // in steps, which the next process continues.
 func TestResponsesOfSuccesses(t *testing.T) {
-	dir := memoryDir(t)
-	s := openDir(t, dir)
-	s.quotas.successes = 10
-	program(t, s, "p")
-	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_deleted")
-	publish(t, s, "p", "content_updated")
-	late := form(t, s, queue(t, s, sub.ID), 1) // formed first, completed last
-	var claims []*Claim
-	for range 50 {
-		claims = append(claims, attempt(t, s, &sub, 200, 300))
-		attempt(t, s, &sub, 404, 300)    // not counted
-		time.Sleep(2 * time.Millisecond) // those of the same millisecond are kept together
-	}
-	few := attempt(t, s, &other, 200, 300)
-	respond(t, s, late, 200, 300)
-	claims = append(claims, late)
+	synctest.Test(t, func(t *testing.T) {
+		dir := memoryDir(t)
+		s := openDir(t, dir)
+		s.quotas.successes = 10
+		program(t, s, "p")
+		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_deleted")
+		publish(t, s, "p", "content_updated")
+		late := form(t, s, queue(t, s, sub.ID), 1) // formed first, completed last
+		var claims []*Claim
+		for range 50 {
+			claims = append(claims, attempt(t, s, &sub, 200, 300))
+			attempt(t, s, &sub, 404, 300)    // not counted
+			time.Sleep(2 * time.Millisecond) // those of the same millisecond are kept together
+		}
+		few := attempt(t, s, &other, 200, 300)
+		respond(t, s, late, 200, 300)
+		claims = append(claims, late)
 
-	ctx, stop := context.WithCancel(t.Context())
-	s.afterStep = stop
-	s.housekeeping.trim[sub.ID] = struct{}{}
-	if err := s.removeResponses(ctx); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v, want context.Canceled", err)
-	}
-	const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r " +
-		"WHERE r.delivery = d.num)"
-	if n := count(t, s, removed); n == 0 || n > firstSweep+1 {
-		t.Fatalf("one step removed %d responses", n)
-	}
-	must(t, s.Close())
-	s = openDir(t, dir)
-	s.quotas.successes = 10
-	s.housekeeping.trim[sub.ID], s.housekeeping.trim[other.ID] = struct{}{}, struct{}{}
-	must(t, s.removeResponses(t.Context()))
-	wantStored(t, s, claims, 10)
-	if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1"); n != 0 || !stillStored(t, s, few) {
-		t.Errorf("%d other responses were removed", n)
-	}
-	claims = append(claims, attempt(t, s, &sub, 200, 300))
-	s.housekeeping.trim[sub.ID] = struct{}{}
-	must(t, s.removeResponses(t.Context()))
-	wantStored(t, s, claims, 10)
+		ctx, stop := context.WithCancel(t.Context())
+		s.afterStep = stop
+		s.housekeeping.trim[sub.ID] = struct{}{}
+		if err := s.removeResponses(ctx); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v, want context.Canceled", err)
+		}
+		const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r " +
+			"WHERE r.delivery = d.num)"
+		if n := count(t, s, removed); n == 0 || n > firstSweep+1 {
+			t.Fatalf("one step removed %d responses", n)
+		}
+		must(t, s.Close())
+		s = openDir(t, dir)
+		s.quotas.successes = 10
+		s.housekeeping.trim[sub.ID], s.housekeeping.trim[other.ID] = struct{}{}, struct{}{}
+		must(t, s.removeResponses(t.Context()))
+		wantStored(t, s, claims, 10)
+		if n := count(t, s, "SELECT count(*) FROM attempts WHERE response_removed = 1"); n != 0 || !stillStored(t, s, few) {
+			t.Errorf("%d other responses were removed", n)
+		}
+		claims = append(claims, attempt(t, s, &sub, 200, 300))
+		s.housekeeping.trim[sub.ID] = struct{}{}
+		must(t, s.removeResponses(t.Context()))
+		wantStored(t, s, claims, 10)
+	})
 }
 
 // Trimming is scheduled by counts in memory.
@@ -166,51 +169,53 @@ func TestResponsesOfAProgram(t *testing.T) {
 
 // Responses above the quotas are removed in steps, which the next process continues.
 func TestResponsesAfterARestart(t *testing.T) {
-	const size, kept, all = 1000, 20, 100
-	dir := memoryDir(t)
-	small := quotas{successes: 10, responses: kept*size + size/2, redeliveries: 10}
-	s := openDir(t, dir)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
-	var failed, good []*Claim
-	for i := range all {
-		failed = append(failed, attempt(t, s, &sub, 404, size))
-		if i%2 == 0 {
-			good = append(good, attempt(t, s, &sub, 200, size))
-			time.Sleep(2 * time.Millisecond)
-		}
-	}
-	for last := int64(0); ; {
-		must(t, s.Close())
-		s = openDir(t, dir)
-		s.quotas = small
-		ctx, stop := context.WithCancel(t.Context())
-		steps := 0
-		s.afterStep = func() {
-			if steps++; steps == 3 {
-				stop()
+	synctest.Test(t, func(t *testing.T) {
+		const size, kept, all = 1000, 20, 100
+		dir := memoryDir(t)
+		small := quotas{successes: 10, responses: kept*size + size/2, redeliveries: 10}
+		s := openDir(t, dir)
+		program(t, s, "p")
+		sub := subscribe(t, s, "p", "content_updated")
+		var failed, good []*Claim
+		for i := range all {
+			failed = append(failed, attempt(t, s, &sub, 404, size))
+			if i%2 == 0 {
+				good = append(good, attempt(t, s, &sub, 200, size))
+				time.Sleep(2 * time.Millisecond)
 			}
 		}
-		err := s.removeResponses(ctx)
-		stop()
-		if err == nil {
-			break
+		for last := int64(0); ; {
+			must(t, s.Close())
+			s = openDir(t, dir)
+			s.quotas = small
+			ctx, stop := context.WithCancel(t.Context())
+			steps := 0
+			s.afterStep = func() {
+				if steps++; steps == 3 {
+					stop()
+				}
+			}
+			err := s.removeResponses(ctx)
+			stop()
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+			done := 1000 + count(t, s,
+				"SELECT (SELECT count(*) FROM attempts WHERE response_removed = 1) - (SELECT count(*) FROM responses)")
+			if done <= last {
+				t.Fatalf("a process made no progress: %d after %d", done, last)
+			}
+			last = done
 		}
-		if !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
+		wantStored(t, s, failed, kept)
+		wantStored(t, s, good, 10)
+		if got := count(t, s, "SELECT sum(bytes) FROM response_use"); got != kept*size {
+			t.Errorf("%d bytes are counted, want %d", got, kept*size)
 		}
-		done := 1000 + count(t, s,
-			"SELECT (SELECT count(*) FROM attempts WHERE response_removed = 1) - (SELECT count(*) FROM responses)")
-		if done <= last {
-			t.Fatalf("a process made no progress: %d after %d", done, last)
-		}
-		last = done
-	}
-	wantStored(t, s, failed, kept)
-	wantStored(t, s, good, 10)
-	if got := count(t, s, "SELECT sum(bytes) FROM response_use"); got != kept*size {
-		t.Errorf("%d bytes are counted, want %d", got, kept*size)
-	}
+	})
 }
 
 // The details of errors count as responses of their program, and the oldest are removed.

@@ -11,6 +11,7 @@ import (
 
 	"service/store/keyring"
 	"service/store/replica"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -30,13 +31,7 @@ func follow(t *testing.T, s *Standby) (stop func()) {
 
 func awaitStandby(t *testing.T, s *Standby, what string, ok func(replica.FollowerState) bool) {
 	t.Helper()
-	for deadline, tick := time.After(30*time.Second), time.Tick(5*time.Millisecond); !ok(s.State()); {
-		select {
-		case <-tick:
-		case <-deadline:
-			t.Fatalf("the standby is not %s: %+v", what, s.State())
-		}
-	}
+	harness.WaitFor(t, "the standby to be "+what, func() bool { return ok(s.State()) })
 }
 
 // takeAway makes a replica in a directory fail until back is called.
@@ -56,6 +51,7 @@ func takeAway(t *testing.T, target string) (back func()) {
 // A promoted standby has everything that the replica has, even if it was stopped in between,
 // and continues from there.
 func TestStandby(t *testing.T) {
+	began := time.Now().Truncate(time.Second)
 	dir, warm := t.TempDir(), t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
@@ -104,7 +100,7 @@ func TestStandby(t *testing.T) {
 	stop()
 	must(t, os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600))
 	y, aside, err := standby.Promote(t.Context())
-	if err != nil || aside != "" || time.Since(y.State) > time.Minute {
+	if err != nil || aside != "" || y.State.Before(began) {
 		t.Fatalf("promote: %+v, %q, %v", y, aside, err)
 	}
 	s := openReplicated(t, warm, fileReplica(t, warm, target))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/test/harness"
 )
 
 // TestVerifiedReplica compares a replica with the database, and reads the result after a
@@ -42,16 +43,7 @@ func TestVerifiedReplica(t *testing.T) {
 		}
 	}
 	s, end := open(target, 10*time.Millisecond)
-	deadline := time.After(30 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for s.Replica().Status().Verified.Time.IsZero() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("the replica was not compared: %+v", s.Replica().Status())
-		}
-	}
+	harness.WaitFor(t, "a comparison of the replica", func() bool { return !s.Replica().Status().Verified.Time.IsZero() })
 	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelOK {
 		t.Errorf("Examine: got level %q, want %q", got, LevelOK)
 	}

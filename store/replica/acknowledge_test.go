@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"service/test/harness"
 )
 
 // publishers waits for uploads on behalf of named groups of publishers.
@@ -279,31 +281,36 @@ func TestAwait(t *testing.T) {
 	dir := t.TempDir()
 	cfg := b.config(t, dir)
 	cfg.MonitorInterval, cfg.settings.syncInterval, cfg.settings.syncIntervalSet = time.Hour, time.Hour, false
-	r := openReplicatedWith(t, dir, cfg, func(r *Replication) { r.Acknowledge(20 * time.Second) })
+	r := openReplicatedWith(t, dir, cfg, func(r *Replication) { r.Acknowledge(harness.Timeout()) })
 	if err := r.Await(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	var puts atomic.Int64
-	slow := func(request *http.Request) {
-		if request.Method == http.MethodPut && strings.Contains(request.URL.Path, "/0000/") {
-			puts.Add(1)
-			<-time.After(50 * time.Millisecond)
-		}
-	}
-	b.delay.Store(&slow)
 	const writers, each = 50, 4
-	var working sync.WaitGroup
-	for range writers {
-		working.Go(func() {
-			for range each {
+	for range each {
+		written := make(chan struct{})
+		hold := func(request *http.Request) { // the first upload, until all have written
+			if request.Method == http.MethodPut && strings.Contains(request.URL.Path, "/0000/") {
+				puts.Add(1)
+				<-written
+			}
+		}
+		b.delay.Store(&hold)
+		var writing, waiting sync.WaitGroup
+		for range writers {
+			writing.Add(1)
+			waiting.Go(func() {
 				r.insert(1)
+				writing.Done()
 				if err := r.Await(t.Context(), r.writer.Commits()); err != nil {
 					t.Error(err)
 				}
-			}
-		})
+			})
+		}
+		writing.Wait()
+		close(written)
+		waiting.Wait()
 	}
-	working.Wait()
 	if n := puts.Load(); n == 0 || n > writers*each/4 {
 		t.Errorf("got %d uploads for %d writes of %d writers, want at most a quarter of the writes", n, writers*each, writers)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"service/test/harness"
 )
 
 // TestFollowerDamaged damages an object before a standby adds it to its copy. The standby
@@ -30,16 +32,7 @@ func TestFollowerDamaged(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- f.Follow(ctx) }()
 		while()
-		deadline := time.After(60 * time.Second)
-		tick := time.NewTicker(5 * time.Millisecond)
-		defer tick.Stop()
-		for !ok(f.State()) {
-			select {
-			case <-tick.C:
-			case <-deadline:
-				t.Fatalf("got state %+v, want %s", f.State(), what)
-			}
-		}
+		harness.WaitFor(t, what, func() bool { return ok(f.State()) })
 		cancel()
 		if err := <-done; err != nil {
 			t.Fatal(err)

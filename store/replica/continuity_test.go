@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/benbjohnson/litestream"
-
 	"service/store/sqlite"
+	"service/test/harness"
 )
 
 const walFrame = 24 + 4096 // size of a frame in bytes
@@ -464,8 +464,8 @@ func TestRestoreReplaced(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(5 * time.Millisecond) // times of states are in milliseconds
 	before := time.Now()
+	harness.WaitForFileTime(t, before)
 	cfg = fileConfig(t, older, target)
 	r = openReplicated(t, older, cfg)
 	r.random(1)

@@ -70,6 +70,9 @@ type Lease struct {
 	owner  string        // identifies this process in the lease object; random for each process
 	margin time.Duration // how much longer than its period a lease is watched at the start
 
+	timeout  time.Duration // of a request to the bucket: several fit into a TTL
+	interval time.Duration // between renewals
+
 	held   *leaseObject // as last written by this process; nil before Acquire
 	writes int64        // number of writes by this process
 	term   atomic.Int64 // see SetTerm
@@ -142,15 +145,13 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{cfg: cfg, bucket: bucket, owner: host + " " + webhook.NewID(), margin: watchMargin}
+	l := &Lease{
+		cfg: cfg, bucket: bucket, owner: host + " " + webhook.NewID(), margin: watchMargin,
+		timeout:  min(cmp.Or(cfg.TTL, defaultPeriod)/3, maxLeaseTimeout),
+		interval: max((cfg.TTL-cfg.Reserve)/4, 100*time.Millisecond),
+	}
 	l.tenure.Store(endedTenure())
 	return l, nil
-}
-
-// timeout returns the timeout of a request to the bucket. Several requests fit into a
-// TTL.
-func (l *Lease) timeout() time.Duration {
-	return min(cmp.Or(l.cfg.TTL, defaultPeriod)/3, maxLeaseTimeout)
 }
 
 // State reads the lease object.
@@ -170,7 +171,7 @@ func (l *Lease) ours(found *leaseObject) bool { return found.Owner == l.owner }
 
 // read returns the lease object, or nil if there is none.
 func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout())
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.bucket.client(ctx)
 	if err != nil {
@@ -218,7 +219,7 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	} else {
 		input.IfMatch = &old
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.timeout())
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	client, err := l.bucket.client(ctx)
 	if err != nil {

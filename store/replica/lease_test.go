@@ -2,7 +2,6 @@ package replica
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"service/test/harness"
 )
 
 func newLease(t testing.TB, b *bucket, dir string, ttl time.Duration) *Lease {
@@ -26,6 +27,7 @@ func newLease(t testing.TB, b *bucket, dir string, ttl time.Duration) *Lease {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.timeout = harness.Timeout() // a short TTL does not need a fast bucket
 	return l
 }
 
@@ -122,7 +124,7 @@ func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error 
 // only if the holder does not renew the lease.
 func TestLeaseClocks(t *testing.T) {
 	t.Parallel()
-	const ttl = 1200 * time.Millisecond // a third of it is the timeout of a request
+	const ttl = 1200 * time.Millisecond
 	for _, clock := range []time.Duration{-24 * time.Hour, 0, 24 * time.Hour} {
 		b := newBucket(t)
 		write := func(generation, writes int) {
@@ -143,14 +145,21 @@ func TestLeaseClocks(t *testing.T) {
 			}
 		}
 		write(7, 1)
-		began := time.Now()
+		var reads atomic.Int64
+		count := func(r *http.Request) {
+			if r.Method == http.MethodGet {
+				reads.Add(1)
+			}
+		}
+		b.delay.Store(&count)
 		dead := newLease(t, b, t.TempDir(), ttl)
 		dead.margin /= 10
 		if err := dead.Acquire(t.Context(), 7); err != nil || dead.Generation() != 8 {
 			t.Errorf("clock %s, not renewed: got %v, want the lease acquired", clock, err)
 		}
-		if took := time.Since(began); took < ttl+dead.margin {
-			t.Errorf("clock %s: acquired after %s, want at least %s", clock, took, ttl+dead.margin)
+		// A third of the period is the most that it may not read, see LeaseWatch.observe.
+		if n := reads.Load(); n < 4 {
+			t.Errorf("clock %s: acquired after %d reads, want at least 4", clock, n)
 		}
 		write(9, 1)
 		var renewed atomic.Int64
@@ -188,16 +197,20 @@ func TestAwaitUnleased(t *testing.T) {
 	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
 		t.Errorf("lease not released: got %v, want %v", err, ErrLeaseHeld)
 	}
-	keeping, stop := context.WithCancel(t.Context())
-	kept := make(chan error, 1)
-	go func() { kept <- l.KeepAlive(keeping) }()
+	var reads atomic.Int64
+	renew := func(r *http.Request) {
+		if r.Method == http.MethodGet && reads.Add(1) == 3 {
+			if err := l.renewOrLose(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	b.delay.Store(&renew)
 	if err := await(); !errors.Is(err, ErrLeaseHeld) || errors.Is(err, ErrLeaseUnrenewed) {
 		t.Errorf("live primary: got %v, want %v", err, ErrLeaseHeld)
 	}
-	stop()
-	if err := <-kept; err != nil {
-		t.Error(err)
-	}
+	b.delay.Store(nil)
+	l.cfg.TTL = time.Hour // Release needs a valid lease
 	if err := l.renewOrLose(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -212,31 +225,31 @@ func TestAwaitUnleased(t *testing.T) {
 // The context of a lease lasts as long as the lease is valid, including renewals.
 func TestHeld(t *testing.T) {
 	b := newBucket(t)
-	l := newLease(t, b, t.TempDir(), time.Second)
+	l := newLease(t, b, t.TempDir(), time.Hour)
 	if l.Held().Err() == nil {
 		t.Error("before Acquire: got a context that has not ended")
 	}
 	if err := l.Acquire(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	first := l.Held()
-	for until := uptime() + 1500*time.Millisecond; uptime() < until; {
+	first, timer := l.Held(), l.tenure.Load()
+	for range 3 {
 		if err := l.renewOrLose(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if l.Held() != first && first.Err() == nil {
-			t.Fatal("after a renewal: got another context")
+		l.check(timer) // as when the timer fires
+		if l.Held() != first || first.Err() != nil {
+			t.Fatal("after a renewal: got another context, or one that has ended")
 		}
 	}
-	if first.Err() == nil { // a slow machine may have missed a renewal
-		select {
-		case <-first.Done():
-		case <-time.After(time.Minute):
-			t.Fatal("the context does not end with the lease")
-		}
-		if l.Valid() {
-			t.Error("the context ended before the lease")
-		}
+	l.extend(uptime() - l.cfg.TTL) // it was renewed a whole TTL ago
+	if l.Valid() {
+		t.Error("the lease is valid for longer than its TTL")
+	}
+	select {
+	case <-first.Done():
+	case <-time.After(harness.Timeout()):
+		t.Fatal("the context does not end with the lease")
 	}
 	if err := l.renewOrLose(t.Context()); err != nil {
 		t.Fatal(err)
@@ -250,52 +263,71 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// KeepAlive keeps the lease valid while the bucket is reachable, and no longer than the TTL
-// afterwards. It reports the loss of the lease.
+// KeepAlive renews the lease while the bucket is reachable. Failed renewals do not extend it. It
+// reports the loss of the lease.
 func TestLeaseKept(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	one, other := t.TempDir(), t.TempDir()
-	l := newLease(t, b, one, 2*time.Second)
+	l := newLease(t, b, one, time.Hour)
+	l.interval = 20 * time.Millisecond
 	if err := l.Acquire(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
+	var down atomic.Bool
+	var refused atomic.Int64
+	refuses := func(*http.Request) bool {
+		if down.Load() {
+			refused.Add(1)
+		}
+		return down.Load()
+	}
+	b.refuses.Store(&refuses)
 	kept := make(chan error, 1)
 	go func() { kept <- l.KeepAlive(t.Context()) }()
 	await := func(what string, ok func() bool) {
 		t.Helper()
-		for deadline, tick := time.After(20*time.Second), time.Tick(2*time.Millisecond); !ok(); {
+		harness.WaitFor(t, what, func() bool {
 			select {
-			case <-tick:
 			case err := <-kept:
 				t.Fatalf("KeepAlive returned %v", err)
-			case <-deadline:
-				t.Fatal(what)
+			default:
 			}
-		}
+			return ok()
+		})
 	}
-	began := time.Now()
-	await("the lease is not kept", func() bool { return !l.Valid() || time.Since(began) > 4*time.Second })
-	if !l.Valid() {
-		t.Fatalf("the lease ended after %s, want it kept", time.Since(began))
+	// fail waits for renewals that begin after the call and fail before its return.
+	fail := func() {
+		t.Helper()
+		before := refused.Load()
+		await("renewals that fail", func() bool { return refused.Load() >= before+3 })
 	}
-	b.down.Store(true)
-	await("the lease does not end", func() bool { return !l.Valid() })
-	b.down.Store(false)
-	await("the lease is not renewed", l.Valid)
-	b.down.Store(true)
-	await("the lease does not end", func() bool { return !l.Valid() })
+	for range 3 {
+		before := l.expiry.Load()
+		await("a renewal", func() bool { return l.expiry.Load() > before })
+	}
+	down.Store(true)
+	fail()
+	before := l.expiry.Load()
+	fail()
+	if after := l.expiry.Load(); after != before || !l.Valid() {
+		t.Errorf("renewals that fail have moved the end of the lease by %s, valid: %t", time.Duration(after-before), l.Valid())
+	}
+	l.extend(uptime() - l.cfg.TTL)
+	if l.Valid() {
+		t.Error("the lease is valid for longer than its TTL")
+	}
+	down.Store(false)
+	await("the lease to be renewed", l.Valid)
 	next := newLease(t, b, other, time.Hour)
-	await("the lease cannot be taken over", func() bool {
-		b.down.Store(false)
+	await("the lease to be taken over", func() bool {
 		found, err := next.State(t.Context())
 		if err == nil {
-			err = next.TakeOver(t.Context(), found)
+			err = next.TakeOver(t.Context(), found) // fails after a renewal in between
 		}
-		b.down.Store(err != nil) // prevents an earlier renewal
 		return err == nil
 	})
-	if err := <-kept; !errors.Is(err, ErrLeaseHeld) || l.Valid() {
+	if err := harness.Receive(t, "the end of KeepAlive", kept); !errors.Is(err, ErrLeaseHeld) || l.Valid() {
 		t.Errorf("KeepAlive after a takeover: got %v, want %v", err, ErrLeaseHeld)
 	}
 }

@@ -118,7 +118,7 @@ func (l *Lease) SetTerm(number int64) { l.term.Store(number) }
 // is unreachable it retries; [Lease.Valid] reports whether the service may work. If
 // another service holds the lease, KeepAlive returns an error.
 func (l *Lease) KeepAlive(ctx context.Context) error {
-	tick := time.NewTicker(max((l.cfg.TTL-l.cfg.Reserve)/4, 100*time.Millisecond))
+	tick := time.NewTicker(l.interval)
 	defer tick.Stop()
 	failing := false
 	for {

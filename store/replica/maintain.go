@@ -42,7 +42,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 			}
 			l := s.store.SnapshotLevel()
 			r.compact(ctx, s, l)
-			if err := r.enforceSnapshotRetention(ctx, s); err != nil && ctx.Err() == nil {
+			if err := r.enforceSnapshotRetention(ctx, s, r.cfg.SnapshotRetention); err != nil && ctx.Err() == nil {
 				s.store.Logger.Error("failed to delete old files of the replica", "error", err)
 			}
 			return l.NextCompactionAt(now)
@@ -251,10 +251,10 @@ func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) erro
 	return nil
 }
 
-// enforceSnapshotRetention deletes snapshots older than the retention, except the newest,
-// the compacted files before them, and terms that are no longer needed. It uses the times
-// of the bucket, because this machine's clock may be wrong.
-func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) error {
+// enforceSnapshotRetention deletes snapshots older than retention, except the newest, the
+// compacted files before them, and terms that are no longer needed. It uses the times of
+// the bucket, because this machine's clock may be wrong.
+func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session, retention time.Duration) error {
 	snapshots, err := ownFiles(ctx, s, litestream.SnapshotLevel)
 	if err != nil || len(snapshots) == 0 {
 		return err
@@ -264,7 +264,7 @@ func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session) 
 		return err
 	}
 	now := newestTime(append(slices.Clone(changes), snapshots...))
-	oldest := now.Add(-r.cfg.SnapshotRetention)
+	oldest := now.Add(-retention)
 	var old []*ltx.FileInfo
 	for _, f := range snapshots[:len(snapshots)-1] {
 		if f.CreatedAt.Before(oldest) {

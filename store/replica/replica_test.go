@@ -17,8 +17,8 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/superfly/ltx"
-
 	"service/store/sqlite"
+	"service/test/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -191,16 +191,7 @@ func (r *replicated) close() error {
 // await waits until ok reports true for the status.
 func (r *replicated) await(what string, ok func(Status) bool) {
 	r.t.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok(r.Status()) {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("got status %+v, want %s", r.Status(), what)
-		}
-	}
+	harness.WaitFor(r.t, "the replica to be "+what, func() bool { return ok(r.Status()) })
 }
 
 func running(s Status) bool { return s.State == StateRunning }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
-
 	"service/internal/durable"
+	"service/test/harness"
 )
 
 // source is a snapshot as Litestream writes it: a header, followed by much data.
@@ -57,7 +57,7 @@ func TestSlowBucket(t *testing.T) {
 	}()
 	select {
 	case <-copied.closed:
-	case <-time.After(20 * time.Second):
+	case <-time.After(harness.Timeout()):
 		t.Error("reading the database waits for the bucket")
 	}
 	cancel()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -16,8 +17,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
-
 	"service/store/sqlite"
+	"service/test/harness"
 )
 
 // uploads returns the number of bytes written to a replica in a directory. Hard links do not
@@ -207,7 +208,7 @@ func TestTermZero(t *testing.T) {
 		}
 	}
 	old := compare(t, "term 0", cfg, dir)
-	time.Sleep(2 * time.Millisecond) // times of states are in milliseconds
+	harness.WaitForFileTime(t, old.State.Add(time.Millisecond))
 	r = openReplicated(t, dir, cfg)
 	r.random(1)
 	r.settle()
@@ -402,10 +403,12 @@ func TestEndAtOnce(t *testing.T) {
 		cfg := fileConfig(t, dir, target)
 		restoreTo(t, cfg, dir)
 		r := openReplicated(t, dir, cfg)
-		time.Sleep(time.Duration(n) * 4 * time.Millisecond) // end at different moments of the start
+		for range 100 * n { // end at different moments of the start
+			runtime.Gosched()
+		}
 		if err := r.close(); err != nil {
 			t.Errorf("end %d: got %v, want no error", n, err)
 		}
-		compare(t, fmt.Sprintf("after %d ms", 4*n), cfg, dir)
+		compare(t, fmt.Sprintf("end %d", n), cfg, dir)
 	}
 }

@@ -102,7 +102,7 @@ func (m *simulation) config(dir string) *Config {
 	// Compaction and retention run as steps: without a lease, a service may otherwise
 	// delete files that another is about to continue.
 	cfg.CompactionIntervals = []time.Duration{time.Hour, time.Hour}
-	cfg.SnapshotRetention = 300 * time.Millisecond
+	cfg.SnapshotRetention = time.Hour
 	cfg.L0Retention, cfg.L0RetentionInterval = 50*time.Millisecond, 0
 	return cfg
 }
@@ -121,8 +121,8 @@ func (m *simulation) write(r *replicated) {
 		default:
 			r.write("INSERT INTO data (value) VALUES (randomblob(?))", size)
 		}
-		if m.rand.IntN(3) == 0 {
-			time.Sleep(time.Duration(m.rand.IntN(40)) * time.Millisecond) // for several files
+		if s := r.current(); s != nil && m.rand.IntN(3) == 0 {
+			s.db.Sync(m.t.Context()) // for several files; may fail, as while it is closed
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (m *simulation) maintain(r *replicated) {
 		}
 	}
 	ctx := m.t.Context()
-	for _, err := range []error{r.completeTerm(ctx, s), r.enforceL0Retention(ctx, s), r.enforceSnapshotRetention(ctx, s)} {
+	for _, err := range []error{r.completeTerm(ctx, s), r.enforceL0Retention(ctx, s), r.enforceSnapshotRetention(ctx, s, 300*time.Millisecond)} {
 		if err != nil {
 			m.t.Logf("maintain: %v", err)
 		}

@@ -94,6 +94,21 @@ func WaitForCount(tb testing.TB, what string, want int, count func() int) {
 	}
 }
 
+// WaitForFileTime waits until new files get a time after at. The times in a replica are in
+// milliseconds, and the clock of a file system may tick less often.
+func WaitForFileTime(tb testing.TB, at time.Time) {
+	tb.Helper()
+	name := filepath.Join(tb.TempDir(), "now")
+	WaitFor(tb, "a later time of files", func() bool {
+		err := os.WriteFile(name, nil, 0o600)
+		info, statErr := os.Stat(name)
+		if err != nil || statErr != nil {
+			tb.Fatal(err, statErr)
+		}
+		return info.ModTime().UnixMilli() > at.UnixMilli()
+	})
+}
+
 // Receive returns the next value of c, and fails the test if there is none within [Timeout].
 func Receive[T any](tb testing.TB, what string, c <-chan T) T {
 	tb.Helper()

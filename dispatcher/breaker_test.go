@@ -470,7 +470,7 @@ func TestProbe(t *testing.T) {
 		if _, _, err := subs.Probe(context.Background(), "p", sub.ID); !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
 			t.Errorf("healthy subscription: got error %v, want a conflict", err)
 		}
-		probe := func(want int) []string { t.Helper(); return w.probe(r, sub, want) }
+		probe := func(want int) []string { t.Helper(); return w.wantProbe(r, sub, want) }
 		set(http.StatusTooManyRequests)
 		for range 5 {
 			w.publish("content_updated")
@@ -504,9 +504,9 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// probe requests a probe, checks that it is sent immediately and gets status want,
+// wantProbe requests a probe, checks that it is sent immediately and gets status want,
 // and returns the names of the events that were sent.
-func (w *testbed) probe(r *receiver, sub webhook.Subscription, want int) (names []string) {
+func (w *testbed) wantProbe(r *receiver, sub webhook.Subscription, want int) (names []string) {
 	w.t.Helper()
 	begin := time.Now()
 	_, got, err := w.d.store.Subscriptions().Probe(context.Background(), "p", sub.ID)

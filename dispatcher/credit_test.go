@@ -12,6 +12,7 @@ import (
 
 	"service/store"
 	"service/store/sqlite"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -264,7 +265,7 @@ func TestPublisherDoesNotWaitForDispatcherLock(t *testing.T) {
 	}()
 	select {
 	case <-published:
-	case <-time.After(20 * time.Second):
+	case <-time.After(harness.Timeout()):
 		t.Error("the publisher is blocked by the dispatcher's lock")
 	}
 	d.mu.Unlock()

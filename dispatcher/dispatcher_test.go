@@ -1413,40 +1413,43 @@ func TestAttemptUsesLatestURL(t *testing.T) {
 		}
 		return sqlite.NoFault
 	}
-	test := func(w *testbed) {
-		ctx := context.Background()
-		before, after := w.subscriber(nil), w.subscriber(nil)
-		sub := w.subscribe(before, nil)
-		w.publish("content_updated")
-		first := before.posts()[0]
-		w.d.mu.Lock()
-		q := w.d.queues[sub.ID]
-		w.d.pausedUntil = time.Now().Add(time.Hour) // prevents reloads and claims
-		w.d.mu.Unlock()
-		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
-		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
-			t.Fatal(err)
-		}
-		c, err := w.d.store.Queues().Spend(ctx, &store.Credit{Queue: q.Queue, Kind: store.CreditDue}).Wait()
-		if err != nil || c == nil {
-			t.Fatalf("got claim %+v (%v), want one", c, err)
-		}
-		// The attempt is counted, so it waits until the store is readable.
-		unreadable.Store(true)
-		const outage = 10 * storeRetryWait
-		time.AfterFunc(outage, func() { unreadable.Store(false) })
-		began := time.Now()
-		w.d.attempt(ctx, q, c, nil)
-		if took := time.Since(began); took < outage || took > outage+storeRetryWait {
-			t.Errorf("the attempt took %s, want %s, until the store is readable", took, outage)
-		}
-		if len(before.posts()) != 1 || len(after.posts()) != 1 {
-			t.Errorf("got %d requests at the old URL and %d at the new, want 1 and 1", len(before.posts()), len(after.posts()))
-		}
-		time.Sleep(2 * time.Hour)
-	}
 	synctest.Test(t, func(t *testing.T) {
 		w := &testbed{t: t, dir: dir, subscribers: make(map[netip.Addr]*subscriber), fault: fault}
-		w.run(func() { test(w) })
+		w.run(func() { w.changeURL(&unreadable) })
 	})
+}
+
+// changeURL changes the URL of a subscription between two attempts, and makes the store unreadable for
+// a while before the second.
+func (w *testbed) changeURL(unreadable *atomic.Bool) {
+	ctx := context.Background()
+	before, after := w.subscriber(nil), w.subscriber(nil)
+	sub := w.subscribe(before, nil)
+	w.publish("content_updated")
+	first := before.posts()[0]
+	w.d.mu.Lock()
+	q := w.d.queues[sub.ID]
+	w.d.pausedUntil = time.Now().Add(time.Hour) // prevents reloads and claims
+	w.d.mu.Unlock()
+	w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
+	if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
+		w.t.Fatal(err)
+	}
+	c, err := w.d.store.Queues().Spend(ctx, &store.Credit{Queue: q.Queue, Kind: store.CreditDue}).Wait()
+	if err != nil || c == nil {
+		w.t.Fatalf("got claim %+v (%v), want one", c, err)
+	}
+	// The attempt is counted, so it waits until the store is readable.
+	unreadable.Store(true)
+	const outage = 10 * storeRetryWait
+	time.AfterFunc(outage, func() { unreadable.Store(false) })
+	began := time.Now()
+	w.d.attempt(ctx, q, c, nil)
+	if took := time.Since(began); took < outage || took > outage+storeRetryWait {
+		w.t.Errorf("the attempt took %s, want %s, until the store is readable", took, outage)
+	}
+	if len(before.posts()) != 1 || len(after.posts()) != 1 {
+		w.t.Errorf("got %d requests at the old URL and %d at the new, want 1 and 1", len(before.posts()), len(after.posts()))
+	}
+	time.Sleep(2 * time.Hour)
 }

@@ -207,14 +207,14 @@ func TestRetryAfterPauses(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		for asked, want := range map[string]time.Duration{"30": 30 * time.Second, "7200": time.Hour} {
 			t.Run(fmt.Sprintf("%d, Retry-After %s", status, asked), func(t *testing.T) {
-				runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) { w.retryAfter(status, asked, want) })
+				runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) { w.checkRetryAfter(status, asked, want) })
 			})
 		}
 	}
 }
 
-// retryAfter checks the pause after a response with a Retry-After.
-func (w *testbed) retryAfter(status int, asked string, want time.Duration) {
+// checkRetryAfter checks the pause after a response with a Retry-After.
+func (w *testbed) checkRetryAfter(status int, asked string, want time.Duration) {
 	r := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
 		if n == 2 {
 			rw.Header().Set("Retry-After", asked)

@@ -14,8 +14,8 @@ import (
 	"service/webhook"
 )
 
-// serve answers the requests of one connection according to the endpoint's mode.
-func (s *simulation) serve(at *endpoint, c net.Conn) {
+// serveConn answers the requests of one connection according to the endpoint's mode.
+func (s *simulation) serveConn(at *endpoint, c net.Conn) {
 	defer c.Close()
 	in := bufio.NewReaderSize(c, 1024)
 	for {

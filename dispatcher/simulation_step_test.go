@@ -74,7 +74,7 @@ func (s *simulation) create(ordered bool, m mode) {
 		s.testbed.mu.Unlock()
 		go func() {
 			for c := range at.conns {
-				go s.serve(at, c)
+				go s.serveConn(at, c)
 			}
 		}()
 	}
@@ -93,7 +93,7 @@ func (s *simulation) create(ordered bool, m mode) {
 	}
 }
 
-func (s *simulation) do(st *step) {
+func (s *simulation) playStep(st *step) {
 	sub := s.subs[st.Subscription%len(s.subs)]
 	switch st.Do {
 	case doPublish:

@@ -130,7 +130,7 @@ func play(t *testing.T, dir string, p *plan) (found *violation) {
 		s.lease.renew()
 		s.open()
 		s.runDispatcher()
-		s.run()
+		s.playSteps()
 		found = s.violation
 		w.stop()
 		s.changes.end()
@@ -161,7 +161,7 @@ func bubbleStacks() string {
 	return strings.Join(left, "\n\n")
 }
 
-func (s *simulation) run() {
+func (s *simulation) playSteps() {
 	for _, f := range s.plan.Subscriptions {
 		s.create(f.Ordered, f.Mode)
 		s.settle()
@@ -178,7 +178,7 @@ func (s *simulation) run() {
 			if s.isDown() {
 				s.restart()
 			}
-			s.do(&st)
+			s.playStep(&st)
 			s.settled = false
 			if !st.NoWait {
 				s.settle()
@@ -190,7 +190,7 @@ func (s *simulation) run() {
 		}
 	}
 	s.settle()
-	s.end()
+	s.endPlan()
 }
 
 // sleep lets d of fake time pass.
@@ -246,9 +246,9 @@ func (s *simulation) settle() {
 	s.mu.Unlock()
 }
 
-// end makes every server respond and every subscription active, and lets a day
+// endPlan makes every server respond and every subscription active, and lets a day
 // pass: then everything must be completed.
-func (s *simulation) end() {
+func (s *simulation) endPlan() {
 	if s.violation != nil {
 		return
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -173,7 +174,7 @@ func loopbackClient(t testing.TB) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(&Config{AllowHTTP: true, Timeout: testTimeout, MaxIdle: 8, Destinations: d})
+	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8, Destinations: d})
 	t.Cleanup(s.CloseIdle)
 	return s
 }
@@ -557,7 +558,11 @@ func TestSendTCPResets(t *testing.T) {
 			reset(r)
 		})
 		s := loopbackClient(t)
-		time.AfterFunc(50*time.Millisecond, func() { close(seen) })
+		connect := s.dialer.connect
+		s.dialer.connect = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			c, err := connect(ctx, to)
+			return &readConn{c, sync.OnceFunc(func() { close(seen) })}, err
+		}
 		if a := s.Send(t.Context(), testRequest(url, 10)); a.ResponseStatus != 200 || a.Result != webhook.ResultSuccess || !a.ResponseTruncated {
 			t.Errorf("got status %d, error %q, truncated %t; want 200, truncated", a.ResponseStatus, a.Error, a.ResponseTruncated)
 		}
@@ -576,6 +581,20 @@ func TestSendTCPResets(t *testing.T) {
 			t.Errorf("got %+v, want a retryable connect error", a)
 		}
 	})
+}
+
+// readConn is a connection that calls read after the first bytes were read.
+type readConn struct {
+	net.Conn
+	read func()
+}
+
+func (c *readConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.read()
+	}
+	return n, err
 }
 
 func reset(r *peer) { r.Conn.(*net.TCPConn).SetLinger(0) }
@@ -709,7 +728,7 @@ func skipRequest(in *bufio.Reader) error {
 // Without AllowHTTP nothing is sent over http://, not even to an existing
 // subscription.
 func TestPlainHTTPIsBlocked(t *testing.T) {
-	s := New(&Config{Timeout: testTimeout, MaxIdle: 1})
+	s := New(&Config{Timeout: harness.Timeout(), MaxIdle: 1})
 	defer s.CloseIdle()
 	s.dialer.connect = func(context.Context, netip.AddrPort) (net.Conn, error) {
 		t.Error("got a connection, want none")

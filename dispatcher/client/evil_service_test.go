@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -42,9 +43,7 @@ const (
 // the resident memory of the process grows by at most 20 MB over what as many good
 // receivers take.
 func TestEvilService(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow: hundreds of deliveries wait for their timeouts; run without -short")
-	}
+	harness.Long(t)
 	if runtime.GOOS != "linux" {
 		t.Skip("NOT TESTED: reads the memory of a process from Linux's /proc")
 	}

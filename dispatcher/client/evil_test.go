@@ -258,12 +258,14 @@ func (r *peer) write(text string) bool {
 
 // hang waits until the other side closes the connection, without reading.
 func (r *peer) hang() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	for {
 		// The only way to notice that on a pipe without reading.
 		if _, err := r.Write(nil); err != nil {
 			return
 		}
-		time.Sleep(time.Second)
+		<-tick.C
 	}
 }
 
@@ -289,8 +291,10 @@ func trickle(start, rest string) func(*peer) {
 		if !r.read() || !r.write(start) {
 			return
 		}
+		tick := time.NewTicker(1100 * time.Millisecond)
+		defer tick.Stop()
 		for i := range rest {
-			time.Sleep(1100 * time.Millisecond)
+			<-tick.C
 			if !r.write(rest[i : i+1]) {
 				return
 			}

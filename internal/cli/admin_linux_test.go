@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
+
+	"service/test/harness"
 )
 
 // pty opens a pseudo-terminal. Writes to master are typed input for terminal; reads from
@@ -47,16 +47,11 @@ func ioctl(t *testing.T, f *os.File, request uintptr, arg unsafe.Pointer) {
 // awaitEcho waits until the echo of a terminal is on or off, as wanted.
 func awaitEcho(t *testing.T, master *os.File, want bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; runtime.Gosched() {
+	harness.WaitFor(t, fmt.Sprintf("echo %v", want), func() bool {
 		var state syscall.Termios
 		ioctl(t, master, syscall.TCGETS, unsafe.Pointer(&state))
-		if echo := state.Lflag&syscall.ECHO != 0; echo == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("got echo %v, want %v", !want, want)
-		}
-	}
+		return state.Lflag&syscall.ECHO != 0 == want
+	})
 }
 
 func TestPasswordPromptHasNoEcho(t *testing.T) {

@@ -105,7 +105,7 @@ func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) 
 	defer server.Close()
 	var notes bytes.Buffer
 	p := publisher{
-		client: server.Client(), url: server.URL + "/v2/events", token: "hush", retryFor: 5 * time.Second,
+		client: server.Client(), url: server.URL + "/v2/events", token: "hush", retryFor: time.Minute,
 		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(&notes),
 	}
 	err := p.publish(context.Background(), strings.NewReader(input))

@@ -213,7 +213,7 @@ func (d *domainService) logWithoutDebug() string {
 // handshake performs a TLS handshake without verification and returns the state of the
 // connection. name may be empty.
 func (d *domainService) handshake(name string, protocols ...string) (tls.ConnectionState, error) {
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", d.public.Addr().String(),
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Timeout()}, "tcp", d.public.Addr().String(),
 		&tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols})
 	if err != nil {
 		return tls.ConnectionState{}, err
@@ -225,19 +225,16 @@ func (d *domainService) handshake(name string, protocols ...string) (tls.Connect
 // await waits until ok accepts the certificate of a domain, and returns it.
 func (d *domainService) await(what string, ok func(certs.Certificate) bool) certs.Certificate {
 	d.t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.After(30 * time.Second); ; {
-		all := d.certificates.Certificates()
-		if i := slices.IndexFunc(all[:len(d.cfg.Domains)], ok); i >= 0 {
-			return all[i]
+	var found certs.Certificate
+	harness.WaitFor(d.t, what, func() bool {
+		all := d.certificates.Certificates()[:len(d.cfg.Domains)]
+		i := slices.IndexFunc(all, ok)
+		if i >= 0 {
+			found = all[i]
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			d.t.Fatalf("%s: got %+v\n%s", what, all, d.logWithoutDebug())
-		}
-	}
+		return i >= 0
+	})
+	return found
 }
 
 // client returns a client that connects to the service for any name, and trusts roots.
@@ -254,7 +251,7 @@ func (d *domainService) client(roots *x509.CertPool) *http.Client {
 	}
 	d.t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{
-		Transport: transport, Timeout: 20 * time.Second,
+		Transport: transport, Timeout: harness.Timeout(),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -635,7 +632,8 @@ func scrapeService(t *testing.T, d *domainService) (int, string) {
 
 // TestRenewal checks the renewal of short-lived certificates, and a renewal that fails.
 func TestRenewal(t *testing.T) {
-	p := newIssuer(t, 15*time.Second, "")
+	harness.Long(t)
+	p := newIssuer(t, time.Minute, "")
 	p.validate(0, 0)
 	d := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, nil)
 	d.await("a certificate", hasCertificate)
@@ -651,13 +649,12 @@ func TestRenewal(t *testing.T) {
 	}
 	first := show()
 	second := first
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for ; second.Equal(first); <-tick.C { // the client would fail on an expired one
-		second = show()
-	}
-	if left := time.Until(first.NotAfter); left > 6*time.Second {
-		t.Errorf("renewed with %v left of 15 s, want a third", left)
+	harness.WaitFor(t, "another certificate", func() bool {
+		second = show() // the client would fail on an expired one
+		return !second.Equal(first)
+	})
+	if left := time.Until(first.NotAfter); left > 21*time.Second {
+		t.Errorf("renewed with %v left of a minute, want a third", left)
 	}
 	p.stop()
 	got := d.await("a reported failure", func(c certs.Certificate) bool { return c.Fault != "" })

@@ -23,13 +23,3 @@ func testConfig(t *testing.T) *Config {
 		Logger: slog.New(slog.DiscardHandler), Version: "test", Program: "service",
 	}
 }
-
-// loopback permits the loopback interface as a destination.
-func loopback(t *testing.T) webhook.Destinations {
-	t.Helper()
-	d, err := webhook.ParseDestinations([]string{"127.0.0.0/8"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}

@@ -13,9 +13,9 @@ var kills = flag.Int("crash.kills", 30, "how often TestKill kills the service")
 // TestKill kills the service with SIGKILL at random moments while events are published and
 // delivered.
 func TestKill(t *testing.T) {
-	harness.Long(t)
+	n := harness.Drill(t, 8, *kills)
 	c := chaos.New(t, harness.Build(t), t.TempDir())
-	c.Run(*kills, c.Instance.Kill)
+	c.Run(n, c.Instance.Kill)
 	c.Check()
 	c.Finish()
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"service/test/harness"
 	"service/test/harness/chaos"
@@ -81,12 +80,8 @@ func (e *ioErrorRun) round(round int) {
 		"-e", fmt.Sprintf("inject=%s:error=%s:when=%d+%d", fault.calls, fault.errno, every, every)}
 	p := in.Start()
 	served := in.AwaitServing(p)
-	if served {
-		select {
-		case <-time.After(time.Duration(800+e.c.Rand.IntN(800)) * time.Millisecond):
-		case <-p.Exited:
-			t.Fatalf("%s: the service exited by itself with status %d:\n%s", what, p.Status, &p.Log)
-		}
+	if served && !e.c.AwaitSteps(p, 100+e.c.Rand.IntN(300)) {
+		t.Fatalf("%s: the service exited by itself with status %d:\n%s", what, p.Status, &p.Log)
 	}
 	orderly := round%2 == 0
 	if orderly {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"service/test/harness"
 	"service/test/harness/chaos"
@@ -20,19 +19,20 @@ import (
 
 var powerCuts = flag.Int("powercut.cuts", 10, "how often TestPowerCut cuts the power of the service's file system")
 
-// TestPowerCut cuts the power of the data directory's file system at random moments
-// under load. The subtests named "control" show that a cut does lose what was not
+// TestPowerCut cuts the power of the data directory's file system after random numbers of
+// requests. The subtests named "control" show that a cut does lose what was not
 // fsynced, and that the test would find it.
 //
 // It needs Linux, root and permission to mount a loop device (requirement powercut).
 func TestPowerCut(t *testing.T) {
-	harness.Long(t)
+	cuts := harness.Drill(t, 4, *powerCuts)
 	if why := diskUnavailable(t); why != "" {
 		harness.Unavailable(t, "powercut", why)
 	}
 	t.Run("control: files", testCutFiles)
 	t.Run("control: SQLite", testCutSQLite)
 	t.Run("control: without fsync", func(t *testing.T) {
+		harness.Long(t) // it takes another build
 		careless := harness.Build(t,
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
 			// a checkpoint would fsync
@@ -47,7 +47,7 @@ func TestPowerCut(t *testing.T) {
 		}
 	})
 	t.Run("service", func(t *testing.T) {
-		c := newPowerCuts(t, harness.Build(t), *powerCuts)
+		c := newPowerCuts(t, harness.Build(t), cuts)
 		c.Check()
 		c.Finish()
 	})
@@ -62,10 +62,8 @@ func newPowerCuts(t *testing.T, binary string, cuts int) *chaos.Chaos {
 		c.SetPower(false)
 		defer c.SetPower(true)
 		d.cut()
-		// For a moment every call to the disk fails.
-		select {
-		case <-time.After(time.Duration(rng.IntN(50)) * time.Millisecond):
-		case <-p.Exited:
+		if !p.Ready.IsZero() { // else nothing is published
+			c.AwaitSteps(p, rng.IntN(20)) // during which every call to the disk fails
 		}
 		c.Instance.Kill(p)
 		d.restore()

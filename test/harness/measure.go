@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -29,12 +30,12 @@ func Percentile(times []time.Duration, p int) time.Duration {
 // Megabytes converts bytes to units of 2^20 bytes.
 func Megabytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// ProcessorTime returns the processor time of a process, in steps of 10 ms; 0 on systems without
-// /proc.
+// ProcessorTime returns the processor time of a process, in steps of 10 ms; 0 after its end and on
+// systems without /proc.
 func ProcessorTime(tb testing.TB, pid int) time.Duration {
 	tb.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return 0
 	}
 	_, after, _ := strings.Cut(string(stat), ") ") // the name may contain any character
@@ -51,6 +52,23 @@ func ProcessorTime(tb testing.TB, pid int) time.Duration {
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond // Linux always reports hundredths of a second
+}
+
+// AwaitWork waits until a process that starts has used that much processor time, or serves. A strike at
+// such a moment hits the same stage of the start on a slow machine. It returns false if the process
+// ended first.
+func AwaitWork(tb testing.TB, p *Process, work time.Duration) bool {
+	tb.Helper()
+	alive := true
+	WaitFor(tb, "the service to start", func() bool {
+		select {
+		case <-p.Exited:
+			alive = false
+		default:
+		}
+		return !alive || len(p.URL) > 0 || ProcessorTime(tb, p.PID()) >= work
+	})
+	return alive
 }
 
 // ResidentMemory returns the resident memory of a process in bytes; 0 on systems

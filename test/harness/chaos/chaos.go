@@ -35,16 +35,19 @@ var wantedBy = map[string][]string{
 }
 
 const (
-	maxInFlight = 4 // deliveries in flight per subscription
-	maxPings    = 4 // pings in flight per subscription
-	pace        = 15 * time.Millisecond
-	slowAnswer  = 20 * time.Millisecond
-	flakyEvery  = 5 // the flaky receiver responds 500 to one of this many requests
-	resumeBound = 2 * time.Second
+	maxInFlight  = 4 // deliveries in flight per subscription
+	maxPings     = 4 // pings in flight per subscription
+	pace         = 15 * time.Millisecond
+	slowAnswer   = 20 * time.Millisecond
+	flakyEvery   = 5 // the flaky receiver responds 500 to one of this many requests
+	resumeBound  = 2 * time.Second
+	strikeWithin = 200 // steps of the load between a start and a strike, at most
+	settleAfter  = 100 // steps of the load after the last strike
 )
 
 // ResumeWithin returns how soon after a restart the service must repeat an interrupted
-// attempt: one second as documented, and more for a busy machine.
+// attempt: one second as documented, and more for a busy machine. Tests check it only
+// without -short.
 func ResumeWithin() time.Duration { return harness.Scale(resumeBound) }
 
 // Chaos is a service with publishers, receivers and their ledger.
@@ -68,6 +71,7 @@ type Chaos struct {
 	arrivals   map[string]*arrival // by delivery id
 	requests   map[string]int      // by receiver
 	refused    int                 // number of valid requests that the service refused
+	steps      int                 // number of publishers' requests that ended, and of requests that receivers got
 	violations []string            // broken promises seen during the load
 }
 
@@ -134,18 +138,47 @@ func (c *Chaos) Start() (stop func()) {
 	}
 }
 
-// Settle lets the publishers work undisturbed for a while, stops them, repairs the
-// hanging receivers, and waits until all deliveries have ended.
+// Steps returns how many steps the load has made: requests of publishers that ended in any way, and
+// requests that receivers got.
+func (c *Chaos) Steps() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.steps
+}
+
+func (c *Chaos) step() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.steps++
+}
+
+// AwaitSteps waits until the load has made n more steps. It returns false if the process ended first.
+func (c *Chaos) AwaitSteps(p *harness.Process, n int) bool {
+	c.tb.Helper()
+	alive, end := true, c.Steps()+n
+	harness.WaitFor(c.tb, "the load to go on", func() bool {
+		select {
+		case <-p.Exited:
+			alive = false
+		default:
+		}
+		return !alive || c.Steps() >= end
+	})
+	return alive
+}
+
+// Settle lets the publishers work undisturbed, stops them, repairs the hanging receivers, and waits
+// until all deliveries have ended.
 func (c *Chaos) Settle(stop func()) {
 	c.tb.Helper()
-	<-time.After(200 * time.Millisecond)
+	c.AwaitSteps(c.Instance.Last(), settleAfter)
 	stop()
 	c.repair()
 	c.drain()
 }
 
-// Run calls strike at random moments while the publishers work, starts the service
-// again each time, and settles.
+// Run calls strike after random numbers of steps of the load, or while the service starts. It starts
+// the service again each time, and settles.
 func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 	c.tb.Helper()
 	in := c.Instance
@@ -153,18 +186,16 @@ func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 	defer stop()
 	p := in.Last()
 	for n := range strikes {
-		var after time.Duration
+		alive := true
 		if n%4 == 3 { // while the service starts
-			after = time.Duration(c.Rand.IntN(60)) * time.Millisecond
+			alive = harness.AwaitWork(c.tb, p, time.Duration(c.Rand.IntN(60))*time.Millisecond)
 		} else {
 			if p.Ready.IsZero() && !in.AwaitReady(p) {
 				c.tb.Fatalf("before strike %d: the service did not start: exit status %d\n%s", n, p.Status, &p.Log)
 			}
-			after = time.Duration(20+c.Rand.IntN(380)) * time.Millisecond
+			alive = c.AwaitSteps(p, 1+c.Rand.IntN(strikeWithin))
 		}
-		select {
-		case <-time.After(after):
-		case <-p.Exited:
+		if !alive {
 			c.tb.Fatalf("before strike %d: the service exited by itself with status %d:\n%s", n, p.Status, &p.Log)
 		}
 		strike(p)

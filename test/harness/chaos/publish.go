@@ -77,6 +77,7 @@ func (c *Chaos) publish(ctx context.Context, p *Program, rng *rand.Rand) {
 			return
 		}
 		status, err := c.Instance.Call(context.WithoutCancel(ctx), p.Token, "POST", base+"/v2/events", body, nil)
+		c.step()
 		switch {
 		case status == http.StatusCreated:
 			c.Acknowledge(ids...)

@@ -73,6 +73,7 @@ func (c *Chaos) arrive(r *http.Request, id, kind string) (a *arrival, counts, re
 		a.times++
 	}
 	c.requests[r.URL.Path]++
+	c.steps++
 	return a, counts, kind == Flaky && c.requests[r.URL.Path]%flakyEvery == 0
 }
 

@@ -3,7 +3,6 @@
 package apply
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"service/test/harness"
 )
@@ -206,13 +204,10 @@ func TestManyPrograms(t *testing.T) {
 	}
 
 	in.MustStart()
-	began := time.Now()
 	out, stderr, status = run(t, in, flags()...)
-	took := time.Since(began)
 	if want := fmt.Sprintf("%d changes made, 0 unchanged", records); status != 0 || lastLine(out) != want {
 		t.Fatalf("got status %d, %q, %s; want %q", status, lastLine(out), stderr, want)
 	}
-	t.Logf("%d changes in %s", records, took.Round(time.Millisecond))
 	check(t, in, dir)
 	for i := range programs {
 		secret := strings.TrimSpace(string(harness.Read(t, filepath.Join(dir, "secrets", fmt.Sprintf("p%d.token", i)))))
@@ -235,11 +230,9 @@ func TestManyPrograms(t *testing.T) {
 	p = in.MustStart()
 	want := fmt.Sprintf("Nothing to change: %d unchanged", records)
 	for _, more := range [][]string{nil, {"--dry-run"}} {
-		began := time.Now()
 		if out, stderr, status = run(t, in, flags(more...)...); status != 0 || out != want+"\n" || stderr != "" {
 			t.Errorf("second run: got status %d, %q, %q; want %q", status, out, stderr, want)
 		}
-		t.Logf("compared %d records in %s", records, time.Since(began).Round(time.Millisecond))
 	}
 	in.MustStop(p)
 	if n := writes(p); n != 0 {
@@ -257,13 +250,15 @@ func TestInterrupted(t *testing.T) {
 	dir := folder(t, harness.Listen(t, &hooks{events: make(map[string]int)}))
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	p := in.MustStart()
+	changes := &harness.Hold{Counts: func(r *http.Request) bool { return r.Method != http.MethodGet }}
+	socket := in.SocketProxy(changes)
 	file := filepath.Join(dir, "platform.yml")
-	kills, made := 0, 0
-	for range 12 {
-		made += interrupt(t, in, func(cmd *exec.Cmd) { cmd.Process.Kill() }, file)
-		kills++
+	const kills = 12 // together with the last one they make less than all changes
+	made := 0
+	for range kills {
+		made += interrupt(t, in, socket, changes, func(cmd *exec.Cmd) { cmd.Process.Kill() }, file)
 	}
-	made += interrupt(t, in, func(*exec.Cmd) { in.Kill(p) }, file)
+	made += interrupt(t, in, socket, changes, func(*exec.Cmd) { in.Kill(p) }, file)
 	t.Logf("%d changes seen before %d kills of the command and one of the server", made, kills)
 	in.MustStart()
 	out, stderr, status := run(t, in, "-f", file, "--data", in.Data)
@@ -286,37 +281,30 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// interrupt runs service apply over the admin socket, calls strike at a random moment, and
-// returns the number of changes that the command reported.
-func interrupt(t *testing.T, in *harness.Instance, strike func(*exec.Cmd), file string) (made int) {
+// maxChanges is the most changes that an interrupted run makes. It leaves some for each run.
+const maxChanges = 20
+
+// interrupt runs service apply over the admin socket and calls strike while a random change is held,
+// before the server gets it or before the command gets the response. It returns the number of changes
+// that the command reported.
+func interrupt(t *testing.T, in *harness.Instance, socket string, changes *harness.Hold, strike func(*exec.Cmd), file string) (made int) {
 	t.Helper()
-	cmd := exec.Command(in.Binary, "apply", "-f", file, "--data", in.Data, "--retry-for", "1s")
+	held, release := changes.Next(1+rand.IntN(maxChanges), rand.IntN(2) == 0)
+	cmd := exec.Command(in.Binary, "apply", "-f", file, "--data", socket, "--retry-for", "1s")
 	cmd.Env = harness.Environment()
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	after := 1 + rand.IntN(30)
-	lines := bufio.NewScanner(stdout)
-	for made < after && lines.Scan() {
-		made++
-	}
-	pause := time.NewTimer(time.Duration(rand.IntN(3000)) * time.Microsecond)
-	<-pause.C
+	harness.Receive(t, "the held change", held)
 	strike(cmd)
-	for lines.Scan() {
-		made++
-	}
+	release()
 	if err := cmd.Wait(); err == nil {
-		t.Fatalf("the command ended after %d changes:\n%s", made, &stderr)
+		t.Fatalf("the command succeeded without a change:\n%s", &stderr)
 	}
 	if code := cmd.ProcessState.ExitCode(); code != -1 && (code != 1 || !strings.Contains(stderr.String(), "; the next run makes the rest")) {
 		t.Errorf("got status %d:\n%s", code, &stderr)
 	}
-	return made
+	return strings.Count(stdout.String(), "\n")
 }

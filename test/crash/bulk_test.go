@@ -5,11 +5,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"sync/atomic"
+	"sync"
 	"testing"
-	"time"
 
 	"service/test/harness"
+	"service/webhook"
 )
 
 // bulkRun is a bulk run as the API returns it.
@@ -27,16 +27,9 @@ type bulkRun struct {
 func TestBulkRunKilled(t *testing.T) {
 	harness.Long(t)
 	const failed, kills = 3000, 6
-	var status atomic.Int64
-	status.Store(http.StatusGone)
-	server := harness.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		if harness.IsPing(body) {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
-		w.WriteHeader(int(status.Load()))
-	}))
+	receiver := &gatedReceiver{refuses: true, blocked: make(chan struct{}, 1)}
+	server := harness.Listen(t, receiver)
+	t.Cleanup(func() { receiver.accept(failed) }) // before the server closes, which waits for it
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--log-level", "warn", "--batch-size", "1", "--rejecting-after", "0")
 	token := in.Token("acme")
 	process := in.MustStart()
@@ -65,7 +58,7 @@ func TestBulkRunKilled(t *testing.T) {
 		}
 	})
 	harness.WaitForCount(t, "the failures", failed, func() int { return begin(map[string]any{"dry_run": true}).Done })
-	status.Store(http.StatusOK)
+	receiver.accept(0)
 	id := begin(map[string]any{}).ID
 	read := func() bulkRun {
 		r, _, err := harness.Get[bulkRun](in, token, "/v2/bulk_runs/"+id)
@@ -74,23 +67,21 @@ func TestBulkRunKilled(t *testing.T) {
 		}
 		return r
 	}
-	random, cut := rand.New(rand.NewPCG(18, 6)), 0
-	for range kills {
-		time.Sleep(time.Duration(random.IntN(int(harness.Scale(80 * time.Millisecond))))) // at a random moment of the run
+	for kill := range kills {
+		// The receiver accepts some redeliveries more and blocks the others, so the run cannot end.
+		receiver.accept(1 + rand.IntN((failed-webhook.MaxOpenRedeliveries)/2/kills))
+		harness.Receive(t, "a blocked redelivery", receiver.blocked)
 		in.Kill(process)
 		process = in.MustStart()
-		if read().Status == "running" {
-			cut++
+		if is := read().Status; is != "running" {
+			t.Errorf("after kill %d the run is %s", kill+1, is)
 		}
 	}
+	receiver.accept(failed)
 	harness.WaitForCount(t, "the redeliveries", failed, func() int { return read().Done })
 	harness.WaitFor(t, "the end of the run", func() bool { return read().Status == "done" })
 	if r := read(); r.Total != failed || r.Done != failed || len(r.Skipped) != 0 {
 		t.Errorf("bulk run: got %+v, want %d done", r, failed)
-	}
-	t.Logf("%d of %d kills interrupted the run", cut, kills)
-	if cut == 0 {
-		t.Error("no kill interrupted the run")
 	}
 	in.MustStop(process)
 	db := harness.OpenDatabase(t, in.Data)
@@ -99,5 +90,64 @@ func TestBulkRunKilled(t *testing.T) {
 	err := db.QueryRow("SELECT count(*), count(DISTINCT redelivery_of) FROM deliveries WHERE redelivery_of IS NOT NULL").Scan(&all, &distinct)
 	if err != nil || all != failed || distinct != failed {
 		t.Errorf("got %d redeliveries of %d deliveries (%v), want one of each of %d", all, distinct, err, failed)
+	}
+}
+
+// gatedReceiver refuses deliveries at first. Later it accepts as many as it is told to, and blocks
+// the others.
+type gatedReceiver struct {
+	blocked chan struct{} // receives when a delivery is blocked
+
+	mu      sync.Mutex
+	refuses bool
+	left    int           // deliveries to accept
+	more    chan struct{} // closed and replaced when there are more
+}
+
+// accept accepts n more deliveries. The next kill ends those that are blocked.
+func (g *gatedReceiver) accept(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refuses = false
+	g.left += n
+	if g.more != nil {
+		close(g.more)
+	}
+	g.more = make(chan struct{})
+	select {
+	case <-g.blocked: // by the last number
+	default:
+	}
+}
+
+func (g *gatedReceiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if harness.IsPing(body) {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	for {
+		g.mu.Lock()
+		refuses, more, accepted := g.refuses, g.more, g.left > 0
+		if accepted {
+			g.left--
+		}
+		g.mu.Unlock()
+		switch {
+		case refuses:
+			w.WriteHeader(http.StatusGone)
+			return
+		case accepted:
+			return
+		}
+		select {
+		case g.blocked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-more:
+		case <-r.Context().Done():
+			return
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"service/internal/durable"
 	"service/test/harness"
@@ -40,23 +39,32 @@ func TestCompactKilled(t *testing.T) {
 		}
 		return names
 	}
-	random, cut := rand.New(rand.NewPCG(17, 9)), 0
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := 0
 	for kill := range kills {
+		part := rand.Int64N(info.Size()) // that is written before the kill
 		cmd := exec.Command(binary, "compact", "--data", data)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		ended := make(chan struct{})
 		go func() { cmd.Wait(); close(ended) }()
-		harness.WaitFor(t, "the new file", func() bool {
+		harness.WaitFor(t, "a part of the new file", func() bool {
 			select {
 			case <-ended:
 				return true
 			default:
-				return len(unfinished()) > 0
 			}
+			for _, name := range unfinished() {
+				if info, err := os.Stat(name); err == nil && info.Size() >= part {
+					return true
+				}
+			}
+			return false
 		})
-		time.Sleep(time.Duration(random.IntN(int(harness.Scale(60 * time.Millisecond))))) // at a random moment of the compaction
 		cmd.Process.Kill()
 		<-ended
 		if len(unfinished()) > 0 {

@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,7 +107,9 @@ func (r *moveReceivers) missing(accepted []int) (n int) {
 type installation struct {
 	*harness.Instance
 	base      string
-	tokenFile string // with a platform token of it
+	tokenFile string        // with a platform token of it
+	requests  *harness.Hold // of a move to it
+	to        string        // base URL for a move to it, which passes requests
 }
 
 // newInstallation starts an installation that always listens on the same port, as the address of
@@ -129,6 +133,11 @@ func newInstallation(t *testing.T, binary string) *installation {
 	if err := os.WriteFile(in.tokenFile, out, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	in.requests = &harness.Hold{Pass: &httputil.ReverseProxy{
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: addr}) },
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // it was killed
+	}}
+	in.to = harness.Listen(t, in.requests)
 	return in
 }
 
@@ -242,7 +251,7 @@ func (p *moveProgress) took() (frozen time.Duration) {
 
 // move begins to move the program away from its owner.
 func (m *moveTest) move(from int) (p *moveProgress, done <-chan error) {
-	cmd := exec.Command(m.in[from].Binary, "program", "move", "acme", "--data", m.in[from].Data, "--to", m.in[1-from].base, "--token-file",
+	cmd := exec.Command(m.in[from].Binary, "program", "move", "acme", "--data", m.in[from].Data, "--to", m.in[1-from].to, "--token-file",
 		m.in[1-from].tokenFile)
 	cmd.Env = harness.Environment()
 	p = &moveProgress{frozen: make(chan struct{})}
@@ -288,9 +297,8 @@ func TestMoveKilled(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 		}
 	})
-	began := time.Now()
 	frozen := []time.Duration{m.moveAlive()}
-	typical := time.Since(began)
+	typical := m.in[1].requests.Count()
 	moves := 1
 	for kill := range *moveKills {
 		if m.killed(kill, typical) {
@@ -315,28 +323,44 @@ func TestMoveKilled(t *testing.T) {
 	}
 }
 
-// killed moves the program and kills one of the installations: at a random moment of a move with
-// the typical duration, or in every other move while the program is frozen. It reports
+// killed moves the program and kills one of the installations while a request of the move is held: a
+// random one of the typical number, or in every other move one after the program is frozen. It reports
 // whether the program has moved.
-func (m *moveTest) killed(kill int, typical time.Duration) bool {
+func (m *moveTest) killed(kill, typical int) bool {
 	m.t.Helper()
 	owner := m.owner()
+	requests := m.in[1-owner].requests
+	number, frozen := 1+rand.IntN(typical), kill%2 == 1
+	var held <-chan struct{}
+	release := func() {}
+	if !frozen {
+		held, release = requests.Next(number, rand.IntN(2) == 0)
+	}
 	p, done := m.move(owner)
-	after, frozen := rand.N(typical), false
-	if kill%2 == 1 {
-		after = rand.N(harness.Scale(300 * time.Millisecond)) // about as long as it is frozen
+	if frozen {
 		select {
 		case <-p.frozen:
-			frozen = true
-		case <-time.After(10 * typical):
+			number = 1 + rand.IntN(3)
+			held, release = requests.Next(number, rand.IntN(2) == 0)
+		case <-done:
+			m.t.Fatalf("the move ended before the program was frozen: %s", p)
 		}
 	}
-	time.Sleep(after)
+	var err error
+	ended := false
+	select {
+	case <-held:
+	case err = <-done: // with fewer requests than the number
+		ended = true
+	}
 	which := rand.IntN(2)
 	m.in[which].Kill(m.in[which].Last())
 	m.in[which].MustStart()
-	err := <-done
-	m.t.Logf("kill %d: installation %d of owner %d, %v after the begin (frozen %v), %v: %s", kill+1, which, owner, after, frozen, err, p)
+	release()
+	if !ended {
+		err = <-done
+	}
+	m.t.Logf("kill %d: installation %d of owner %d, at request %d (frozen %v, ended %v), %v: %s", kill+1, which, owner, number, frozen, ended, err, p)
 	return m.owner() != owner
 }
 

@@ -307,24 +307,21 @@ func TestProgramKilled(t *testing.T) {
 	other := in.Token("other")
 	sub := in.Subscribe(other, harness.Subscription{URL: harness.Listen(t, &receiver{t: t, status: http.StatusOK}),
 		Events: harness.Events("content_published")})
-	work := func(args ...string) *exec.Cmd {
-		cmd := exec.Command(binary, append(args, "--data", in.Data)...)
-		cmd.Env = harness.Environment()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return cmd
-	}
 	rows := func() int { return databaseCount(t, in.Data, "events WHERE program_id = 'acme'") }
 	cut := 0
 	for kill := range kills {
 		harness.WaitForCount(t, "the removal of the last import", 0, rows)
-		cmd := work("program", "import", p.file, "--passphrase-file", p.passphrase)
-		harness.WaitFor(t, "a part of the import", func() bool { return rows() > 500*(1+4*kill) })
+		cmd := exec.Command(binary, "program", "import", p.file, "--passphrase-file", p.passphrase, "--data", in.Data)
+		cmd.Env = harness.Environment()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		release := lockImport(t, in.Data, 500*(1+4*kill))
 		in.Kill(process)
+		release()
 		complete := cmd.Wait() == nil
 		process = in.MustStart()
-		if complete { // it was faster than the kill
+		if complete { // between two looks
 			if out, err := in.Command("program", "delete", "acme", "--data", in.Data); err != nil {
 				t.Fatalf("delete: %v\n%s", err, out)
 			}
@@ -335,6 +332,7 @@ func TestProgramKilled(t *testing.T) {
 			t.Errorf("a token of half a program: %d, %v", status, err)
 		}
 	}
+	t.Logf("%d of %d kills interrupted an import", cut, kills)
 	if cut == 0 {
 		t.Error("no import was killed")
 	}
@@ -358,7 +356,6 @@ func TestProgramKilled(t *testing.T) {
 		})
 		in.Kill(process)
 		process = in.MustStart()
-		cut++
 	}
 	harness.WaitFor(t, "the end of the erasure", func() bool { return databaseCount(t, in.Data, "programs WHERE id = 'acme'") == 0 })
 	if rows() != 0 || all == 0 {
@@ -371,7 +368,30 @@ func TestProgramKilled(t *testing.T) {
 	if faults := harness.DatabaseFaults(t, in.Data); len(faults) > 0 {
 		t.Errorf("the database has faults: %v", faults)
 	}
-	t.Logf("%d kills", cut)
+}
+
+// lockImport waits until an import has added that many events, and locks the database against the
+// next step until release is called.
+func lockImport(t *testing.T, data string, events int) (release func()) {
+	t.Helper()
+	db := harness.OpenDatabase(t, data)
+	harness.WaitFor(t, "a part of the import", func() bool {
+		if _, err := db.Exec("BEGIN IMMEDIATE"); err != nil {
+			return false // a step holds the lock
+		}
+		var n int
+		if err := db.QueryRow("SELECT count(*) FROM events WHERE program_id = 'acme'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n >= events {
+			return true
+		}
+		if _, err := db.Exec("ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	})
+	return func() { db.Close() }
 }
 
 // databaseCount counts rows while the service runs.

@@ -37,6 +37,7 @@ func doctor(t *testing.T, in *harness.Instance, wantFail bool, args []string, wa
 // TestDoctorHang runs the doctor against a stopped server, and against a bucket that
 // does not respond.
 func TestDoctorHang(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	binary := harness.Build(t)
 	in := harness.NewInstance(t, binary, t.TempDir(), "--litestream", "off")
@@ -90,6 +91,6 @@ func TestDoctorLease(t *testing.T) {
 	}
 	doctor(t, f.one, true, one, "FAIL  lease: another service has taken over since: "+host, "the data in "+f.one.Data+" is out of date")
 	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream",
-		f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease.String(), "--attempt-timeout", "1s")
+		f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease().String(), "--attempt-timeout", "1s")
 	doctor(t, other, false, fresh, "WARN  lease: another service holds the lease: "+host)
 }

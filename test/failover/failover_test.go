@@ -26,43 +26,52 @@ import (
 	"service/test/harness"
 )
 
-// TestFailOver stops a primary under load in three ways: it kills it, pauses it, or
-// shuts it down. Soon after the lease has expired the standby must serve, with all but
-// the last events. At no time may both send.
+// TestFailOver stops a primary in three ways: it kills it, pauses it, or shuts it down.
+// After the lease has expired the standby must serve, with all but the last events, and
+// with all events if they were acknowledged by the replica. At no time may both send.
 func TestFailOver(t *testing.T) {
-	harness.Long(t)
+	cells := harness.Drill(t, 1, 4)
 	binary := harness.Build(t)
+	kill := func(_ *testing.T, f *failOver) { f.one.Kill(f.primary) }
 	for _, end := range []struct {
 		name   string
+		flags  []string
 		strike func(*testing.T, *failOver)
 	}{
-		{"killed", func(t *testing.T, f *failOver) { f.one.Kill(f.primary) }},
-		{"paused", func(t *testing.T, f *failOver) {
+		{"killed, acknowledged by the replica", []string{"--acknowledge", "replica"}, kill},
+		{"killed", nil, kill},
+		{"paused", nil, func(t *testing.T, f *failOver) {
 			if err := f.primary.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 			f.one.SetURL("")
 		}},
-		{"stopped", func(t *testing.T, f *failOver) {
+		{"stopped", nil, func(t *testing.T, f *failOver) {
 			if status := f.one.Stop(f.primary); status != harness.ExitOK {
 				t.Errorf("primary: got exit status %d, want 0", status)
 			}
 		}},
-	} {
+	}[:cells] {
 		t.Run(end.name, func(t *testing.T) {
 			t.Parallel()
-			f := newFailOver(t, binary)
+			f := newFailOver(t, binary, end.flags...)
 			f.createEventType()
-			f.publish(3 * time.Second)
+			f.publish(50)
 			struck := time.Now()
 			end.strike(t, f)
-			f.check(struck, end.name == "stopped")
+			f.check(struck, end.name == "stopped", end.flags != nil)
 		})
 	}
 }
 
 // lease is the duration of a lease: less than an attempt may take.
-var lease = harness.Scale(6 * time.Second)
+// With -short it is so long that a slow machine does not lose it.
+func lease() time.Duration {
+	if testing.Short() {
+		return 12 * time.Second
+	}
+	return harness.Scale(6 * time.Second)
+}
 
 // slowFiles is the number of slow uploads: one that the shutdown interrupts, and two
 // that together take longer than a lease.
@@ -107,7 +116,7 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 		// Level 0 only: a compaction, at each half minute, is not part of the shutdown.
 		if f.slow.Load() && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/0000/") && f.slowed.Add(1) <= slowFiles {
 			select {
-			case <-time.After(lease * 2 / 3):
+			case <-time.After(lease() * 2 / 3):
 			case <-r.Context().Done():
 				return
 			}
@@ -137,7 +146,7 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 // instance returns a service with its replica in the bucket, not started.
 func (f *failOver) instance(binary string, flags ...string) *harness.Instance {
 	data := filepath.Join(f.t.TempDir(), "data")
-	flags = append([]string{"--litestream", f.replica(data), "--lease", lease.String(), "--batch-size", "5", "--grace", "2s"}, flags...)
+	flags = append([]string{"--litestream", f.replica(data), "--lease", lease().String(), "--batch-size", "5", "--grace", "2s"}, flags...)
 	return harness.NewInstance(f.t, binary, data, flags...)
 }
 
@@ -156,7 +165,7 @@ dbs:
       access-key-id: id
       secret-access-key: secret
       sync-interval: 200ms
-`, 10*lease, data, f.bucket)
+`, 10*lease(), data, f.bucket)
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
@@ -170,7 +179,7 @@ dbs:
 func TestBucketOutage(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
-	f.publish(time.Second)
+	f.publish(100)
 	accepts := func() bool {
 		var answer struct{ Data struct{ ID string } }
 		status, err := f.one.Call(t.Context(), f.token, "POST", f.one.URL()+"/v2/events",
@@ -201,13 +210,13 @@ func TestBucketOutage(t *testing.T) {
 	began := time.Now()
 	harness.WaitFor(t, "the end of the primary's lease", func() bool { return !accepts() })
 	f.checkOutage()
-	harness.WaitFor(t, "the end of the outage", func() bool { return time.Since(began) > 2*lease })
+	harness.WaitFor(t, "the end of the outage", func() bool { return time.Since(began) > 2*lease() })
 	f.checkSilence()
 	f.hang.Store(false)
 	f.down.Store(false)
 	harness.WaitFor(t, "the primary to accept again", accepts)
 	again := time.Now()
-	harness.WaitFor(t, "a whole lease after the outage", func() bool { accepts(); return time.Since(again) > lease })
+	harness.WaitFor(t, "a whole lease after the outage", func() bool { accepts(); return time.Since(again) > lease() })
 	select {
 	case base := <-f.standby.URL:
 		t.Fatalf("the standby serves at %s while the primary runs", base)
@@ -315,16 +324,16 @@ func (f *failOver) checkSilence() {
 func TestSlowShutdown(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
-	f.publish(time.Second)
+	f.publish(100)
 	f.slow.Store(true)
-	f.publish(50 * time.Millisecond)
+	f.publish(5)
 	harness.WaitFor(t, "the upload of a first file", func() bool { return f.slowed.Load() > 0 })
-	f.publish(50 * time.Millisecond)
+	f.publish(5)
 	began := time.Now()
 	if status := f.one.Stop(f.primary); status != harness.ExitOK {
 		t.Errorf("primary: got exit status %d, want 0:\n%s", status, &f.primary.Log)
 	}
-	if took := time.Since(began); took < lease {
+	if took := time.Since(began); took < lease() {
 		t.Errorf("the shutdown took %s, less than a lease: the test checked nothing", took)
 	}
 	f.slow.Store(false)
@@ -350,10 +359,10 @@ func TestRestart(t *testing.T) {
 	}
 	started := time.Now()
 	f.primary = f.one.MustStart()
-	if took := time.Since(started); took > lease {
+	if took := time.Since(started); took > lease() {
 		t.Errorf("the primary served after %s, want at once, with its old lease", took)
 	}
-	out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease.String())
+	out, err := f.one.Command("serve", "--data", data, "--listen", "127.0.0.1:0", "--litestream", f.replica(data), "--lease", lease().String())
 	if err == nil || !strings.Contains(out, "another service holds the lease") && !strings.Contains(out, "has taken over since") {
 		t.Errorf("serve on a copy of the data: got %v, want an error\n%s", err, out)
 	}
@@ -416,10 +425,10 @@ func TestServeTakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := three.MustStart()
-	if took := p.Ready.Sub(p.Started); took < lease {
-		t.Errorf("served after %s, want at least the lease of %s", took, lease)
-	} else if took > harness.Scale(lease+6*time.Second) {
-		t.Errorf("served after %s, want at most the lease of %s and 6 s", took, lease)
+	if took := p.Ready.Sub(p.Started); took < lease() {
+		t.Errorf("served after %s, want at least the lease of %s", took, lease())
+	} else if took > harness.Scale(lease()+6*time.Second) {
+		t.Errorf("served after %s, want at most the lease of %s and 6 s", took, lease())
 	}
 	three.MustStop(p)
 	log := p.Log.String()
@@ -466,18 +475,12 @@ func (f *failOver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// publish publishes to the primary for a time, and until the standby follows.
-func (f *failOver) publish(d time.Duration) {
+// publish publishes a number of events to the primary, and then until the standby follows.
+func (f *failOver) publish(events int) {
 	f.t.Helper()
 	base := f.one.URL()
-	following := func() bool {
-		_, err := os.Stat(filepath.Join(f.two.Data, "standby", "service.db-txid"))
-		return err == nil
-	}
-	for began := time.Now(); time.Since(began) < d || !following(); {
-		if time.Since(began) > harness.Timeout() {
-			f.t.Fatal("the standby does not follow")
-		}
+	publish := func() {
+		f.t.Helper()
 		var answer struct{ Data struct{ ID string } }
 		status, err := f.one.Call(f.t.Context(), f.token, "POST", base+"/v2/events",
 			[]byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), &answer)
@@ -485,15 +488,23 @@ func (f *failOver) publish(d time.Duration) {
 			f.t.Fatalf("publish: status %d, %v", status, err)
 		}
 		f.mu.Lock()
+		defer f.mu.Unlock()
 		f.acked[answer.Data.ID] = time.Now()
-		f.mu.Unlock()
 	}
+	for range events {
+		publish()
+	}
+	harness.WaitFor(f.t, "the standby to follow", func() bool {
+		publish()
+		_, err := os.Stat(filepath.Join(f.two.Data, "standby", "service.db-txid"))
+		return err == nil
+	})
 }
 
 var attemptLine = regexp.MustCompile(`msg=attempt .*delivery=(\S+) number=(\d+)`)
 
 // check waits until the standby has taken over, and checks what it has and sends.
-func (f *failOver) check(struck time.Time, orderly bool) {
+func (f *failOver) check(struck time.Time, orderly, replicated bool) {
 	t := f.t
 	t.Helper()
 	expires := f.leaseEnd()
@@ -501,16 +512,16 @@ func (f *failOver) check(struck time.Time, orderly bool) {
 		t.Fatalf("the standby exited with status %d:\n%s", f.standby.Status, &f.standby.Log)
 	}
 	late := f.standby.Ready.Sub(expires)
-	if took, most := f.standby.Ready.Sub(struck), lease+harness.Scale(4*time.Second); took > most {
-		t.Errorf("the standby served %s after the primary stopped, want at most %s", took, most)
-	}
+	t.Logf("the standby served %s after the primary stopped, %s after the lease expired",
+		f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
 	if !orderly && late < 0 {
 		t.Errorf("the standby served %s before the lease expired", -late)
 	}
-	there := f.checkLost(struck, orderly)
+	if !testing.Short() {
+		f.checkTakeover(struck)
+	}
+	there := f.checkLost(struck, orderly || replicated)
 	f.checkEventType() // publishes an event that no subscription wants
-	t.Logf("the standby served %s after the primary stopped, %s after the lease expired",
-		f.standby.Ready.Sub(struck).Round(time.Millisecond), late.Round(time.Millisecond))
 	if !orderly {
 		f.primary.Signal(syscall.SIGCONT) // a paused primary continues unaware of the pause
 		f.primary.Wait(t)
@@ -536,6 +547,14 @@ func (f *failOver) check(struck time.Time, orderly bool) {
 	out, err := f.command(f.one, "serve", "--log-level", "error").CombinedOutput()
 	if err == nil || !bytes.Contains(out, []byte("has taken over since")) {
 		t.Errorf("start of the old primary: got %v, want an error\n%s", err, out)
+	}
+}
+
+// checkTakeover checks how soon the standby served.
+func (f *failOver) checkTakeover(struck time.Time) {
+	f.t.Helper()
+	if took, most := f.standby.Ready.Sub(struck), lease()+harness.Scale(4*time.Second); took > most {
+		f.t.Errorf("the standby served %s after the primary stopped, want at most %s", took, most)
 	}
 }
 
@@ -583,9 +602,10 @@ func (f *failOver) checkEventType() {
 	}
 }
 
-// checkLost returns the events that the standby has. It checks that the lost ones were
-// accepted at most 2 s before the primary stopped.
-func (f *failOver) checkLost(struck time.Time, orderly bool) (there map[string]bool) {
+// checkLost returns the events that the standby has. It checks that none is lost if
+// complete is set. Without -short it checks that the lost ones were accepted at most 2 s
+// before the primary stopped.
+func (f *failOver) checkLost(struck time.Time, complete bool) (there map[string]bool) {
 	t := f.t
 	t.Helper()
 	there = make(map[string]bool)
@@ -605,11 +625,11 @@ func (f *failOver) checkLost(struck time.Time, orderly bool) (there map[string]b
 	}
 	t.Logf("%d events acknowledged, %d of them lost, the first accepted %s before the primary stopped",
 		len(f.acked), lost, oldest.Round(time.Millisecond))
-	if oldest > harness.Scale(2*time.Second) {
+	if !testing.Short() && oldest > harness.Scale(2*time.Second) {
 		t.Errorf("a lost event was accepted %s before the primary stopped, want at most %s", oldest, harness.Scale(2*time.Second))
 	}
-	if orderly && lost > 0 {
-		t.Errorf("an orderly shutdown lost %d acknowledged events", lost)
+	if complete && lost > 0 {
+		t.Errorf("%d acknowledged events are lost, want none", lost)
 	}
 	return there
 }
@@ -719,9 +739,9 @@ func TestPromote(t *testing.T) {
 	f.publish(0)
 	for range 3 {
 		f.two.Kill(f.standby)
-		f.publish(200 * time.Millisecond) // while no standby runs
+		f.publish(20) // while no standby runs
 		f.standby = f.two.Launch(f.command(f.two, "standby"))
-		f.publish(400 * time.Millisecond) // while the standby starts again
+		f.publish(40) // while the standby starts again
 	}
 	promote := func() (string, error) {
 		return f.one.Command("promote", "--data", f.two.Data)
@@ -737,8 +757,8 @@ func TestPromote(t *testing.T) {
 	if err == nil || !strings.Contains(out, "Waiting up to") || !strings.Contains(out, "renews it: stop it first") {
 		t.Errorf("promote while the primary runs: got %v, want an error\n%s", err, out)
 	}
-	if took := time.Since(asked); took > lease {
-		t.Errorf("promote while the primary runs: took %s, want at most a lease of %s", took, lease)
+	if took := time.Since(asked); took > lease() {
+		t.Errorf("promote while the primary runs: took %s, want at most a lease of %s", took, lease())
 	}
 	if out, err := f.one.Command("token", "list", "--data", f.two.Data); err == nil || !strings.Contains(out, "standby") {
 		t.Errorf("token list on a standby: got %v, want an error that says so\n%s", err, out)
@@ -801,7 +821,7 @@ func TestPromoteForce(t *testing.T) {
 	f := newFailOver(t, harness.Build(t), "--grace", "5m")
 	f.publish(0)
 	f.hang.Store(true)
-	f.publish(200 * time.Millisecond)
+	f.publish(20)
 	harness.WaitFor(t, "an attempt that hangs", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -820,12 +840,12 @@ func TestPromoteForce(t *testing.T) {
 	if !f.two.AwaitReady(f.standby) {
 		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
 	}
-	if took := time.Since(asked); took > lease {
-		t.Errorf("the standby served after %s, want less than a lease of %s", took, lease)
+	if took := time.Since(asked); took > lease() {
+		t.Errorf("the standby served after %s, want less than a lease of %s", took, lease())
 	}
 	f.primary.Wait(t)
-	if took := f.primary.Ended.Sub(asked); took > lease {
-		t.Errorf("the old primary exited %s after it lost its lease, want at most a lease of %s", took, lease)
+	if took := f.primary.Ended.Sub(asked); took > lease() {
+		t.Errorf("the old primary exited %s after it lost its lease, want at most a lease of %s", took, lease())
 	}
 	f.hang.Store(false)
 	host, _ := os.Hostname()

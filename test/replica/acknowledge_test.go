@@ -1,11 +1,9 @@
 package replica
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -62,7 +60,7 @@ func uploads(p *harness.Proxy) (n int) {
 // responds 503; afterwards the same request succeeds.
 func TestAcknowledge(t *testing.T) {
 	harness.Long(t)
-	in, gateway, proxy := newAcknowledged(t, "--acknowledge-timeout", harness.Scale(time.Second).String())
+	in, gateway, proxy := newAcknowledged(t)
 	token := in.Token("acme", "--secret-key-file", in.Flags[3])
 	run, url := in.MustStart(), in.URL()+"/v2/events"
 	event := func(id string) []byte {
@@ -90,36 +88,13 @@ func TestAcknowledge(t *testing.T) {
 		t.Error("the restored data lacks an acknowledged event")
 	}
 
-	// The lines of a stream share uploads.
-	const lines = 200
-	before := uploads(proxy)
-	read, write := io.Pipe()
-	go func() {
-		for range lines {
-			write.Write(append(event(uuid.NewString()), '\n'))
-			<-time.After(time.Millisecond) // so that each line is a separate chunk
-		}
-		write.Close()
-	}()
-	req, err := http.NewRequestWithContext(t.Context(), "POST", url, read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	req.Header.Set("Content-Type", "application/x-ndjson")
-	resp, err := in.Client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer, _ := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusCreated || !bytes.Contains(answer, fmt.Appendf(nil, `"accepted":%d`, lines)) {
-		t.Errorf("stream: got status %d: %s", resp.StatusCode, answer)
-	}
-	if n := uploads(proxy) - before; n > lines/4 {
-		t.Errorf("%d lines of a stream: got %d uploads, want at most %d", lines, n, lines/4)
-	}
+	checkStream(t, in, proxy, token)
 
+	in.MustStop(run)
+	in.Flags = append(in.Flags, "--acknowledge-timeout", "1s") // only for the time without the bucket
+	run = in.MustStart()
+	url = in.URL() + "/v2/events"
+	harness.WaitFor(t, "an upload after the start", func() bool { return publish(uuid.NewString()) == http.StatusCreated })
 	proxy.SetMode(harness.ProxyCut)
 	id = uuid.NewString()
 	for range 2 {
@@ -138,6 +113,48 @@ func TestAcknowledge(t *testing.T) {
 	if out, err := in.Command(append(in.Args("serve"), "--litestream", "off")...); err == nil ||
 		!strings.Contains(out, "--acknowledge: replica needs a replica: set --litestream") {
 		t.Errorf("--acknowledge replica without a replica: got %v, want an error\n%s", err, out)
+	}
+}
+
+// checkStream publishes the lines of a stream while the bucket hangs: they share uploads once it
+// responds.
+func checkStream(t *testing.T, in *harness.Instance, proxy *harness.Proxy, token string) {
+	t.Helper()
+	const lines = 200
+	events := func() int {
+		all, err := harness.Feed[struct{ ID string }](in, token, "/v2/events")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	stored, before := events(), uploads(proxy)
+	var body harness.NDJSON
+	for range lines {
+		body = fmt.Appendf(body, `{"id":%q,"name":"content_updated","version":"1","content_id":7}`+"\n", uuid.NewString())
+	}
+	var answer struct{ Data struct{ Accepted int } }
+	responded := make(chan error, 1)
+	proxy.SetMode(harness.ProxyHang)
+	go func() {
+		status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/events", body, &answer)
+		if err == nil && status != http.StatusCreated {
+			err = fmt.Errorf("status %d", status)
+		}
+		responded <- err
+	}()
+	harness.WaitForCount(t, "the lines to be stored", stored+lines, events)
+	select {
+	case err := <-responded:
+		t.Errorf("stream: got a response before an upload: %v", err)
+	default:
+	}
+	proxy.SetMode(harness.ProxyForward)
+	if err := harness.Receive(t, "the response to the stream", responded); err != nil {
+		t.Fatalf("stream: %v", err)
+	}
+	if n := uploads(proxy) - before; n > lines/4 {
+		t.Errorf("%d lines of a stream: got %d uploads, want at most %d", lines, n, lines/4)
 	}
 }
 
@@ -162,8 +179,8 @@ func TestAcknowledgeKilled(t *testing.T) {
 		before := len(l.acknowledged())
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := l.load(ctx, in, token, 16)
-		harness.WaitFor(t, "some acknowledgements", func() bool { return len(l.acknowledged()) > before+50 })
-		<-time.After(rand.N(300 * time.Millisecond))
+		after := before + 50 + rand.IntN(500)
+		harness.WaitFor(t, "some acknowledgements", func() bool { return len(l.acknowledged()) > after })
 		killed := time.Now()
 		in.Kill(run)
 		cancel()

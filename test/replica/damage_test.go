@@ -17,6 +17,7 @@ import (
 // damaged object if it needs it. It must restore the same events from other objects, or
 // print the command for the newest state that they contain.
 func TestDamagedBucket(t *testing.T) {
+	harness.Long(t)
 	t.Parallel()
 	gateway := harness.NewGateway(t)
 	data := t.TempDir()

@@ -65,13 +65,10 @@ func (l *ledger) compare(tb testing.TB, data string, killed time.Time) (behind t
 	tb.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	there := make(map[string]bool)
-	for row := range harness.Rows(tb, data) {
-		if f := strings.Fields(row); f[0] == "event" {
-			there[f[3]] = true
-			if !l.sent[f[3]] {
-				tb.Errorf("event %s was never published", f[3])
-			}
+	there := storedEvents(tb, data)
+	for id := range there {
+		if !l.sent[id] {
+			tb.Errorf("event %s was never published", id)
 		}
 	}
 	for id, at := range l.acks {
@@ -83,4 +80,16 @@ func (l *ledger) compare(tb testing.TB, data string, killed time.Time) (behind t
 		behind = max(behind, killed.Sub(at))
 	}
 	return behind, lost, kept
+}
+
+// storedEvents returns the ids of the events in a database that no process has open.
+func storedEvents(tb testing.TB, data string) map[string]bool {
+	tb.Helper()
+	there := make(map[string]bool)
+	for row := range harness.Rows(tb, data) {
+		if f := strings.Fields(row); f[0] == "event" {
+			there[f[3]] = true
+		}
+	}
+	return there
 }

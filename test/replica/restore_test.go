@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"service/store"
 	"service/test/harness"
@@ -30,15 +29,14 @@ func TestRestoreKilled(t *testing.T) {
 	r := &killedRestore{t: t, binary: harness.Build(t), dir: t.TempDir()}
 	old, fresh := r.newData("old"), r.newData("fresh")
 	r.file = filepath.Join(r.dir, "b.tar")
-	r.run(0, "backup", "create", r.file, "--data", fresh, "--without-keys")
+	r.run(nil, "backup", "create", r.file, "--data", fresh, "--without-keys")
 	r.key = filepath.Join(r.dir, "key")
 	if err := os.WriteFile(r.key, harness.Read(t, filepath.Join(fresh, secretKeyFile)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// A restore replaces the data near its end.
-	began := time.Now()
-	r.run(0, "restore", "--data", filepath.Join(r.dir, "whole"), "--from", r.file, "--secret-key-file", r.key)
-	took := time.Since(began)
+	whole := r.run(nil, "restore", "--data", filepath.Join(r.dir, "whole"), "--from", r.file, "--secret-key-file", r.key)
+	work := whole.SystemTime() + whole.UserTime()
 	kills, replaced := 0, 0
 	for n := range restoreKills {
 		data := filepath.Join(r.dir, fmt.Sprint(n))
@@ -48,7 +46,9 @@ func TestRestoreKilled(t *testing.T) {
 		if err := os.Chmod(filepath.Join(data, secretKeyFile), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if r.run(took/2+rand.N(took), "restore", "--data", data, "--from", r.file, "--force", "--secret-key-file", r.key) {
+		before := work/2 + rand.N(work)
+		used := func(pid int) bool { return harness.ProcessorTime(t, pid) >= before }
+		if !r.run(used, "restore", "--data", data, "--from", r.file, "--force", "--secret-key-file", r.key).Exited() {
 			kills++
 		}
 		if r.check(data) == "fresh" {
@@ -90,9 +90,8 @@ func (r *killedRestore) newData(name string) (data string) {
 	return data
 }
 
-// run runs the binary and kills it after a time, unless that is 0. It returns whether
-// the kill came before the exit.
-func (r *killedRestore) run(after time.Duration, args ...string) (killed bool) {
+// run runs the binary. It kills the process once kill returns true, unless that is nil.
+func (r *killedRestore) run(kill func(pid int) bool, args ...string) *os.ProcessState {
 	r.t.Helper()
 	cmd := exec.Command(r.binary, args...)
 	cmd.Env = harness.Environment()
@@ -101,15 +100,24 @@ func (r *killedRestore) run(after time.Duration, args ...string) (killed bool) {
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	if after == 0 {
-		after = harness.Timeout()
+	ended := make(chan struct{})
+	go func() { defer close(ended); cmd.Wait() }()
+	if kill != nil {
+		harness.WaitFor(r.t, "a part of the restore", func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return kill(cmd.Process.Pid)
+			}
+		})
+		cmd.Process.Kill()
 	}
-	kill := time.AfterFunc(after, func() { cmd.Process.Kill() })
-	err := cmd.Wait()
-	if kill.Stop() && err != nil {
-		r.t.Fatalf("%v: %v\n%s", args, err, &out)
+	<-ended
+	if cmd.ProcessState.Exited() && !cmd.ProcessState.Success() {
+		r.t.Fatalf("%v: %v\n%s", args, cmd.ProcessState, &out)
 	}
-	return err != nil
+	return cmd.ProcessState
 }
 
 // check opens a data directory after a killed restore and returns whose data it has.

@@ -2,7 +2,6 @@ package move
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -116,14 +116,78 @@ func (in *installation) status() string {
 	return ""
 }
 
-// moveFrom runs the command that moves the program, until ctx ends.
-func (in *installation) moveFrom(ctx context.Context, to, tokenFile string, flags ...string) (output string, err error) {
-	cmd := exec.CommandContext(ctx, in.Binary, append([]string{"program", "move", program, "--data", in.Data, "--to", to, "--token-file",
-		tokenFile}, flags...)...)
-	cmd.Env = harness.Environment()
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+// moving is a command that moves the program.
+type moving struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	err   error // of cmd, once ended is closed
+	ended chan struct{}
+
+	mu   sync.Mutex
+	text strings.Builder // the output so far
+}
+
+func (m *moving) Write(b []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.Write(b)
+}
+
+func (m *moving) output() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.String()
+}
+
+// await waits until the command has printed a text.
+func (m *moving) await(text string) {
+	m.t.Helper()
+	harness.WaitFor(m.t, "the output of the move: "+text, func() bool {
+		select {
+		case <-m.ended:
+			m.t.Fatalf("the move ended without %q: %v\n%s", text, m.err, m.output())
+		default:
+		}
+		return strings.Contains(m.output(), text)
+	})
+}
+
+// interrupt sends SIGINT and waits for the end.
+func (m *moving) interrupt() (output string, err error) {
+	m.t.Helper()
+	if err := m.cmd.Process.Signal(os.Interrupt); err != nil {
+		m.t.Error(err)
+	}
+	return m.wait()
+}
+
+// wait waits for the end.
+func (m *moving) wait() (output string, err error) {
+	m.t.Helper()
+	harness.Receive(m.t, "the end of the move", m.ended)
+	return m.output(), m.err
+}
+
+// startMove starts the command that moves the program.
+func (in *installation) startMove(to, tokenFile string, flags ...string) *moving {
+	in.t.Helper()
+	m := &moving{t: in.t, ended: make(chan struct{}), cmd: exec.CommandContext(in.t.Context(), in.Binary, append([]string{
+		"program", "move", program, "--data", in.Data, "--to", to, "--token-file", tokenFile}, flags...)...)}
+	m.cmd.Env, m.cmd.Stdout, m.cmd.Stderr = harness.Environment(), m, m
+	if err := m.cmd.Start(); err != nil {
+		in.t.Fatal(err)
+	}
+	go func() {
+		m.err = m.cmd.Wait()
+		close(m.ended)
+	}()
+	return m
+}
+
+// moveFrom moves the program.
+func (in *installation) moveFrom(to, tokenFile string, flags ...string) (output string, err error) {
+	in.t.Helper()
+	return in.startMove(to, tokenFile, flags...).wait()
 }
 
 // received counts the requests of a receiver without pings.

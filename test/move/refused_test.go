@@ -58,7 +58,7 @@ func TestRefused(t *testing.T) {
 		{"another scheme", "ftp://hooks-2.example.com", to.tokenFile, nil, "--to must use https"},
 		{"no host", "hooks-2.example.com", to.tokenFile, nil, "--to must be the base URL of an installation"},
 	} {
-		output, err := from.moveFrom(t.Context(), test.to, test.tokenFile, test.flags...)
+		output, err := from.moveFrom(test.to, test.tokenFile, test.flags...)
 		if err == nil || !strings.Contains(output, test.want) || strings.Contains(output, "hidden") {
 			t.Errorf("%s: got %v, %s", test.name, err, output)
 		}
@@ -67,7 +67,7 @@ func TestRefused(t *testing.T) {
 		}
 		from.checkSends(token, receiver)
 	}
-	if output, err := from.moveFrom(t.Context(), secure.URL, to.tokenFile, "--ca-file", caFile(t, secure.Server)); err != nil {
+	if output, err := from.moveFrom(secure.URL, to.tokenFile, "--ca-file", caFile(t, secure.Server)); err != nil {
 		t.Fatalf("the move: %v\n%s", err, output)
 	}
 	to.checkSends(token, receiver)

@@ -1,11 +1,9 @@
 package move
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"service/test/harness"
 )
@@ -36,18 +34,17 @@ func TestNewToken(t *testing.T) {
 		}
 	}
 	b.before.Store(&before)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	output, err := from.moveFrom(ctx, b.URL, first)
-	if err == nil || !strings.Contains(output, "Not active there yet") {
-		t.Fatalf("the move: %v\n%s", err, output)
+	m := from.startMove(b.URL, first)
+	m.await("Not active there yet")
+	if output, err := m.interrupt(); err == nil {
+		t.Fatalf("the interrupted move succeeded:\n%s", output)
 	}
 	other := start(t).tokenFile // of another installation
-	if output, err := from.moveFrom(t.Context(), b.URL, other); err == nil || !strings.Contains(output, "refused the request") {
+	if output, err := from.moveFrom(b.URL, other); err == nil || !strings.Contains(output, "refused the request") {
 		t.Errorf("with a token of another installation: %v\n%s", err, output)
 	}
 	to.newToken()
-	if output, err := from.moveFrom(t.Context(), b.URL, to.tokenFile); err != nil || !strings.Contains(output, "is active at") {
+	if output, err := from.moveFrom(b.URL, to.tokenFile); err != nil || !strings.Contains(output, "is active at") {
 		t.Fatalf("with a new token: %v\n%s", err, output)
 	}
 	to.checkSends(token, receiver)
@@ -76,12 +73,12 @@ func TestArrived(t *testing.T) {
 		}
 	}
 	b.after.Store(&after)
-	output, err := from.moveFrom(t.Context(), b.URL, to.tokenFile)
+	output, err := from.moveFrom(b.URL, to.tokenFile)
 	if err == nil || !strings.Contains(output, "the program is active here") || to.status() != "arriving" {
 		t.Fatalf("the move: %v, the target is %s\n%s", err, to.status(), output)
 	}
 	from.checkSends(token, receiver)
-	if output, err := other.moveFrom(t.Context(), to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
+	if output, err := other.moveFrom(to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
 		t.Errorf("a move of another installation: %v\n%s", err, output)
 	}
 	if status := to.status(); status != "arriving" {
@@ -91,19 +88,13 @@ func TestArrived(t *testing.T) {
 	// Repeated, and recorded, but not active.
 	activate := func(step string) bool { return step == "POST activate" }
 	b.refuses.Store(&activate)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done := make(chan string, 1)
-	go func() {
-		output, _ := from.moveFrom(ctx, b.URL, to.tokenFile)
-		done <- output
-	}()
+	m := from.startMove(b.URL, to.tokenFile)
 	harness.WaitFor(t, "the source to record the move", func() bool { return strings.HasPrefix(from.status(), "moved") })
-	if output, err := other.moveFrom(t.Context(), to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
+	if output, err := other.moveFrom(to.URL(), to.tokenFile); err == nil || !strings.Contains(output, "did not begin here") {
 		t.Errorf("a move of another installation: %v\n%s", err, output)
 	}
 	other.checkSends(otherToken, otherReceiver)
 	b.refuses.Store(nil)
-	harness.Receive(t, "the end of the move", done)
+	m.wait()
 	to.checkSends(token, receiver)
 }

@@ -1,11 +1,9 @@
 package move
 
 import (
-	"context"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"service/test/harness"
 )
@@ -58,28 +56,20 @@ func TestReplica(t *testing.T) {
 	b.before.Store(&before)
 	b.after.Store(&after)
 
-	type result struct {
-		output string
-		err    error
-	}
-	done := make(chan result, 1)
-	go func() {
-		output, err := from.moveFrom(t.Context(), b.URL, to.tokenFile)
-		done <- result{output, err}
-	}()
+	m := from.startMove(b.URL, to.tokenFile)
 	harness.WaitFor(t, "the source to record the move", func() bool { return strings.HasPrefix(from.status(), "moved") })
+	m.await("Waiting for the replica of this installation.")
 	select {
 	case <-activating:
 		t.Error("the source activates the target before its bucket has the move")
-	case <-time.After(3 * time.Second): // longer than the source waits before it says so
+	default:
 	}
 	if status := to.status(); status != "arriving" {
 		t.Errorf("the target is %s", status)
 	}
 	from.bucket.SetMode(harness.ProxyForward)
-	r := harness.Receive(t, "the end of the move", done)
-	if r.err != nil || !strings.Contains(r.output, "Waiting for the replica of this installation.") {
-		t.Fatalf("the move: %v\n%s", r.err, r.output)
+	if output, err := m.wait(); err != nil {
+		t.Fatalf("the move: %v\n%s", err, output)
 	}
 	to.checkSends(token, receiver)
 	for when, want := range map[string]string{
@@ -109,15 +99,15 @@ func TestReplicaUnreachable(t *testing.T) {
 	token, receiver := from.fill()
 	from.bucket.SetMode(harness.ProxyCut)
 	from.checkSends(token, receiver)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	output, err := from.moveFrom(ctx, to.URL(), to.tokenFile)
-	if err == nil || !strings.Contains(output, "Waiting for the replica") || !strings.Contains(output, "the server continues the move") {
+	m := from.startMove(to.URL(), to.tokenFile)
+	m.await("Waiting for the replica")
+	output, err := m.interrupt()
+	if err == nil || !strings.Contains(output, "the server continues the move") {
 		t.Fatalf("the move: %v\n%s", err, output)
 	}
 	from.checkSends(token, receiver)
 	from.bucket.SetMode(harness.ProxyForward)
-	if output, err = from.moveFrom(t.Context(), to.URL(), to.tokenFile); err != nil {
+	if output, err = from.moveFrom(to.URL(), to.tokenFile); err != nil {
 		if !strings.Contains(output, "has already moved to") { // the first command's move has ended
 			t.Fatalf("the move: %v\n%s", err, output)
 		}

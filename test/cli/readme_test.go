@@ -16,6 +16,7 @@ import (
 //
 // It needs bash, curl and jq (requirement walkthrough).
 func TestWalkThrough(t *testing.T) {
+	harness.Drill(t, 1, 1)
 	bash := harness.Tool(t, "walkthrough", "bash")
 	harness.Tool(t, "walkthrough", "curl")
 	harness.Tool(t, "walkthrough", "jq")

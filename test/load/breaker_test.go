@@ -72,14 +72,6 @@ func TestBreaker(t *testing.T) {
 		}
 		return s
 	}
-	await := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(harness.Timeout()); !ok(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("timed out after %s waiting for %s", harness.Timeout(), what)
-			}
-		}
-	}
 	published := 0
 	publish := func(n int) {
 		for range n {
@@ -90,13 +82,13 @@ func TestBreaker(t *testing.T) {
 	arrived := func() int { return r.count(&r.accepted) }
 	since := time.Now()
 	publish(10)
-	await("the first events", func() bool { return arrived() == 10 })
+	harness.WaitFor(t, "the first events", func() bool { return arrived() == 10 })
 
 	r.broken.Store(true)
 	publish(1)
-	await("the first rejection", func() bool { return r.count(&r.rejected) > 0 })
+	harness.WaitFor(t, "the first rejection", func() bool { return r.count(&r.rejected) > 0 })
 	publish(50)
-	await("the subscription to be failing", func() bool { return record().Data.Status == "failing" })
+	harness.WaitFor(t, "the subscription to be failing", func() bool { return record().Data.Status == "failing" })
 	if is := record().Data; is.Status != "failing" || is.FailingReason != "rejecting" || is.NextProbeAt.IsZero() {
 		t.Fatalf("subscription: got %+v, want failing because it is rejecting", is)
 	}
@@ -107,7 +99,7 @@ func TestBreaker(t *testing.T) {
 		t.Errorf("subscription after kill -9: got %+v, want failing because it is rejecting", is)
 	}
 	r.broken.Store(false)
-	await("the subscription to recover", func() bool { return record().Data.Status == "healthy" })
+	harness.WaitFor(t, "the subscription to recover", func() bool { return record().Data.Status == "healthy" })
 	<-alerts
 	r.mu.Lock()
 	failed := slices.Clone(r.rejected)
@@ -115,7 +107,7 @@ func TestBreaker(t *testing.T) {
 	if len(failed) > 5 {
 		t.Errorf("got %d failed events, want at most 5", len(failed))
 	}
-	await("the other events", func() bool { return arrived() >= published-len(failed) })
+	harness.WaitFor(t, "the other events", func() bool { return arrived() >= published-len(failed) })
 	r.mu.Lock()
 	if !slices.IsSorted(r.accepted) || len(r.accepted) != published-len(failed) {
 		t.Errorf("got %d of %d events, want all but the %d failed ones, in order", len(r.accepted), published, len(failed))
@@ -127,5 +119,5 @@ func TestBreaker(t *testing.T) {
 		status != http.StatusAccepted {
 		t.Fatalf("replay: status %d, %v", status, err)
 	}
-	await("the failed events", func() bool { return arrived() == published })
+	harness.WaitFor(t, "the failed events", func() bool { return arrived() == published })
 }

@@ -37,14 +37,14 @@ func TestBulkRun(t *testing.T) {
 	}
 	b.fail()
 
-	t.Logf("publishing without the run: %s", b.publish())
+	t.Logf("publishing without the run: %s", b.publishTimed())
 	b.receiver.accepts.Store(true)
 	var begun struct{ Data bulkRun }
 	status, err := b.in.Call(t.Context(), b.token, "POST", b.in.URL()+"/v2/bulk_runs", b.request(false), &begun)
 	if err != nil || status != http.StatusAccepted {
 		t.Fatalf("begin the run: status %d, %v", status, err)
 	}
-	t.Logf("publishing during the run: %s", b.publish())
+	t.Logf("publishing during the run: %s", b.publishTimed())
 	b.in.Kill(process)
 	began := time.Now()
 	b.in.MustStart()
@@ -124,8 +124,8 @@ func (b *bulk) fail() {
 	}
 }
 
-// publish publishes single events for a while, and returns how long publishers waited.
-func (b *bulk) publish() string {
+// publishTimed publishes single events for a while, and returns how long publishers waited.
+func (b *bulk) publishTimed() string {
 	b.t.Helper()
 	var mu sync.Mutex
 	var times []time.Duration

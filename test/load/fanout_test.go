@@ -51,7 +51,7 @@ func TestFanOut(t *testing.T) {
 	for round := range fanOutRounds {
 		for side, token := range []string{f.one, f.many} {
 			f.flush()
-			p, a := f.publish(token, round, []int{1, *fanOutSubscriptions}[side])
+			p, a := f.publishRound(token, round, []int{1, *fanOutSubscriptions}[side])
 			published[side], arrived[side] = append(published[side], p), append(arrived[side], a)
 		}
 	}
@@ -110,9 +110,9 @@ func (f *fanOut) flush() {
 	}
 }
 
-// publish publishes an event, and returns how long publishing took and how long until
+// publishRound publishes an event, and returns how long publishing took and how long until
 // the event had arrived at all subscriptions.
-func (f *fanOut) publish(token string, round, subscriptions int) (published, arrived time.Duration) {
+func (f *fanOut) publishRound(token string, round, subscriptions int) (published, arrived time.Duration) {
 	f.in.TB.Helper()
 	f.left.Store(int64(subscriptions))
 	began := time.Now()

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
@@ -11,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"service/test/harness"
 )
@@ -26,7 +26,6 @@ type alertRun struct {
 
 func newAlertRun(t *testing.T, flags ...string) *alertRun {
 	t.Helper()
-	harness.Long(t)
 	r := &alertRun{T: t, password: "correct horse battery"}
 	r.in = harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), flags...)
 	cmd := exec.Command(r.in.Binary, "admin", "create", "--email", "ana@example.com",
@@ -106,17 +105,13 @@ func (r *alertRun) create(fields ...string) string {
 func (r *alertRun) test(path, want string) {
 	r.Helper()
 	r.page("POST", path+"/test")
-	page := ""
-	for end := time.Now().Add(harness.Timeout()); !strings.Contains(page, want); time.Sleep(20 * time.Millisecond) {
-		if page = r.page("GET", path); time.Now().After(end) {
-			r.Fatalf("page %s: want %q in it:\n%s", path, want, page)
-		}
-	}
+	harness.WaitFor(r, fmt.Sprintf("%q on page %s", want, path), func() bool { return strings.Contains(r.page("GET", path), want) })
 }
 
 // TestAlertsByEmail sends alerts to a mail server over STARTTLS and over implicit TLS.
 // After a wrong password the channel's page must show the reason.
 func TestAlertsByEmail(t *testing.T) {
+	harness.Long(t)
 	const password = "mail-password-7f31"
 	for name, addr := range map[string]string{"STARTTLS": "127.0.0.1:0", "implicit TLS": "127.0.0.9:465"} {
 		t.Run(name, func(t *testing.T) {
@@ -152,6 +147,7 @@ func TestAlertsByEmail(t *testing.T) {
 // TestAlertsToSlack checks that alerts to a Slack-compatible webhook cannot reach
 // forbidden addresses, neither when a channel is created nor when an alert is sent.
 func TestAlertsToSlack(t *testing.T) {
+	harness.Long(t)
 	got := make(chan string, 10)
 	server := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)

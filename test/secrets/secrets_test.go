@@ -101,7 +101,7 @@ func newCanaryRun(t *testing.T, binary string) *canaryRun {
 		t.Fatal(err)
 	}
 	c.in = harness.NewInstance(t, binary, filepath.Join(t.TempDir(), "data"), "--secret-key-file", c.key, "--log-level", "debug",
-		"--retry-schedule", "20ms,20ms,20ms,20ms", "--attempt-timeout", "2s")
+		"--retry-schedule", "20ms,20ms,20ms,20ms", "--attempt-timeout", "30s")
 	return c
 }
 

@@ -227,19 +227,8 @@ func (s *core) lastBefore(ctx context.Context, table, ends, from string, at time
 func (s Subscriptions) Page(ctx context.Context, programID string,
 	q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
 	b := bindsOf(q)
-	b["program"], b["active"], b["size"], b["offset"] = programID, jsonOf(truths(q.Filters["active"])), q.Size, (q.Number-1)*q.Size
-	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan(countSubscriptions.text, countSubscriptions.args(b), &total); err != nil || q.Number-1 > total/q.Size {
-			return err
-		}
-		page := orderedSubscriptions(q.Sort)
-		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
-			sub, err := scanSubscription(scan)
-			subs = append(subs, sub)
-			return err
-		})
-	})
-	return subs, total, err
+	b["program"], b["active"] = programID, jsonOf(truths(q.Filters["active"]))
+	return numberedPage(ctx, s.core, q, b, countSubscriptions, selectSubscriptions, scanSubscription)
 }
 
 var (
@@ -250,9 +239,28 @@ var (
 	selectSubscriptions = statement{}.with("SELECT " + subscriptionColumns + listedSubscriptions)
 )
 
-// orderedSubscriptions returns the query of a page in an order. Ids, which rise in the order of
-// creation, are the last criterion.
-func orderedSubscriptions(order []webhook.SortField) statement {
+// numberedPage reads the page with the number of q, and counts all rows. b has values besides the
+// number.
+func numberedPage[T any](ctx context.Context, s *core, q *webhook.ListQuery, b binds, count, all statement,
+	scanRow func(scan func(...any) error) (T, error)) (rows []T, total int, err error) {
+	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
+	err = s.view(ctx, func(v *view) error {
+		if err := v.Scan(count.text, count.args(b), &total); err != nil || q.Number-1 > total/q.Size {
+			return err
+		}
+		page := all.ordered(q.Sort)
+		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
+			row, err := scanRow(scan)
+			rows = append(rows, row)
+			return err
+		})
+	})
+	return rows, total, err
+}
+
+// ordered returns the query of a page in an order. Ids, which rise in the order of creation unless
+// they are chosen, are the last criterion.
+func (s statement) ordered(order []webhook.SortField) statement {
 	var terms []string
 	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
 		if f.Descending {
@@ -260,7 +268,7 @@ func orderedSubscriptions(order []webhook.SortField) statement {
 		}
 		terms = append(terms, f.Name)
 	}
-	return selectSubscriptions.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
+	return s.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
 
 // Page returns a page of a program's log, and the cursor of the next page, "" on the last. A

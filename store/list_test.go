@@ -754,9 +754,10 @@ var listPlans = []struct {
 	{auditByProgram.up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", ""},
 	{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", ""},
 
-	{orderedSubscriptions(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+	{selectSubscriptions.ordered(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
 		""},
-	{orderedSubscriptions([]webhook.SortField{{Name: "url"}}), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+	{selectSubscriptions.ordered([]webhook.SortField{{Name: "url"}}),
+		"SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
 		"ORDER BY"},
 	{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", ""},
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -143,20 +142,11 @@ func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b binds) (prog
 		}
 		b["program_name"] = jsonOf(patterns)
 	}
-	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size
-	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan(countPrograms.text, countPrograms.args(b), &total); err != nil || q.Number-1 > total/q.Size {
-			return err
-		}
-		page := orderedPrograms(q.Sort)
-		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
-			p, err := scanProgram(scan)
-			s.programStates.describe(&p)
-			programs = append(programs, p)
-			return err
-		})
+	return numberedPage(ctx, s.core, q, b, countPrograms, selectPrograms, func(scan func(...any) error) (webhook.Program, error) {
+		p, err := scanProgram(scan)
+		s.programStates.describe(&p)
+		return p, err
 	})
-	return programs, total, err
 }
 
 // listedPrograms selects programs by [webhook.ProgramList] and [webhook.AllProgramList]. LIKE
@@ -171,18 +161,6 @@ var (
 	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
 	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
 )
-
-// orderedPrograms returns the query of a page in an order. The id is the last criterion.
-func orderedPrograms(order []webhook.SortField) statement {
-	var terms []string
-	for _, f := range append(slices.Clone(order), webhook.SortField{Name: "id", Descending: order[0].Descending}) {
-		if f.Descending {
-			f.Name += " DESC"
-		}
-		terms = append(terms, f.Name)
-	}
-	return selectPrograms.with(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
-}
 
 // The statistics of the programs whose ids are a JSON array: each row has the id and four
 // numbers.

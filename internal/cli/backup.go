@@ -84,10 +84,9 @@ type newFile struct {
 	force bool // replaces an existing file
 }
 
-func (c *backupCreateCmd) file() newFile { return newFile{c.File, c.Force} }
-
 func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
-	if err := c.file().check(); err != nil {
+	file := newFile{c.File, c.Force}
+	if err := file.check(); err != nil {
 		return err
 	}
 	var passphrase string
@@ -102,29 +101,17 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	folder := filepath.Dir(c.File)
 	r := archive.Request{Keys: !c.WithoutKeys, Copies: 1}
-	if onOneDisk(folder, c.Data) {
+	if onOneDisk(filepath.Dir(c.File), c.Data) {
 		r.Copies = 2 // the snapshot, and the archive that it goes into
 	}
-	f, err := c.file().create()
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
 	var m *archive.Manifest
-	err = d.Backup(ctx, r, func(from io.Reader) (err error) {
-		m, err = archive.Write(f, from, passphrase, func(bytes int64) error { return roomFor(folder, bytes) })
-		return err
+	size, err := file.write(ctx, "backup", func(f *os.File) error {
+		return d.Backup(ctx, r, func(from io.Reader) (err error) {
+			m, err = archive.Write(f, from, passphrase, file.room)
+			return err
+		})
 	})
-	switch {
-	case ctx.Err() != nil:
-		return errors.New("interrupted: no backup was written")
-	case err != nil:
-		return err
-	}
-	size, err := c.file().finish(f)
 	if err != nil {
 		return err
 	}
@@ -162,10 +149,27 @@ func (c newFile) taken() error {
 	return fmt.Errorf("%s already exists; --force replaces it", c.name)
 }
 
-// create creates the file under a temporary name.
-func (c newFile) create() (*os.File, error) {
-	return os.CreateTemp(filepath.Dir(c.name), "."+filepath.Base(c.name)+".unfinished-*")
+// write creates the file from what fill writes to a temporary one, and returns its size. If ctx
+// ends, the error says that no such content was written.
+func (c newFile) write(ctx context.Context, content string, fill func(*os.File) error) (size int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(c.name), "."+filepath.Base(c.name)+".unfinished-*")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	err = fill(f)
+	switch {
+	case ctx.Err() != nil:
+		return 0, fmt.Errorf("interrupted: no %s was written", content)
+	case err != nil:
+		return 0, err
+	}
+	return c.finish(f)
 }
+
+// room returns an error if the disk does not have that many bytes free.
+func (c newFile) room(bytes int64) error { return roomFor(filepath.Dir(c.name), bytes) }
 
 // finish syncs and closes the file, gives it its name, and returns its size.
 func (c newFile) finish(f *os.File) (size int64, err error) {

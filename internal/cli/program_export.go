@@ -42,9 +42,8 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	folder := filepath.Dir(c.File)
 	r := archive.ProgramRequest{ProgramID: c.ID}
-	if onOneDisk(folder, c.Data) {
+	if onOneDisk(filepath.Dir(c.File), c.Data) {
 		r.Copies = 1 // the file
 	}
 	space, err := d.ProgramSpace(ctx, r.Copies)
@@ -60,24 +59,13 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	f, err := file.create()
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
 	var h *archive.ProgramHeader
-	err = d.ExportProgram(ctx, r, func(from io.Reader) (err error) {
-		h, err = archive.WriteProgram(f, from, passphrase, func(bytes int64) error { return roomFor(folder, bytes) })
-		return err
+	size, err := file.write(ctx, "export", func(f *os.File) error {
+		return d.ExportProgram(ctx, r, func(from io.Reader) (err error) {
+			h, err = archive.WriteProgram(f, from, passphrase, file.room)
+			return err
+		})
 	})
-	switch {
-	case ctx.Err() != nil:
-		return errors.New("interrupted: no export was written")
-	case err != nil:
-		return err
-	}
-	size, err := file.finish(f)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,11 @@ func (AuditedStore) entry(action webhook.Action, programID, subjectID, detail st
 	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
 }
 
+// audit records an action on a program, "" for none, in a write of its own.
+func (t AuditedStore) audit(ctx context.Context, action webhook.Action, programID, detail string) error {
+	return t.Write(ctx, func(w store.Write) error { return w.Audit(t.entry(action, programID, programID, detail)) })
+}
+
 // CreateToken calls [store.TokenWrites.Create].
 func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
@@ -77,9 +82,7 @@ func (t AuditedStore) RotateKey(ctx context.Context) (store.KeyRotation, error) 
 	if err != nil {
 		return r, err
 	}
-	return r, t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionKeyRotate, "", "", "re-encrypted "+webhook.Count(r.Secrets(), "secret")))
-	})
+	return r, t.audit(ctx, webhook.ActionKeyRotate, "", "re-encrypted "+webhook.Count(r.Secrets(), "secret"))
 }
 
 // CreateAdmin calls [store.AdminWrites.Create].
@@ -233,12 +236,7 @@ func (t AuditedStore) ExportProgram(ctx context.Context, r archive.ProgramReques
 	if err != nil {
 		return err
 	}
-	in, out := io.Pipe()
-	var g errgroup.Group
-	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
-	err = use(in)
-	in.CloseWithError(context.Canceled) // stops Send if use has not read everything
-	return errors.Join(err, g.Wait(), s.Close())
+	return pipe(s, use)
 }
 
 // programSource exports a program and records that in the audit log.
@@ -251,10 +249,7 @@ func (t AuditedStore) programSource(ctx context.Context, r *archive.ProgramReque
 	if err != nil {
 		return nil, err
 	}
-	err = t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionProgramExport, r.ProgramID, r.ProgramID, ""))
-	})
-	if err != nil {
+	if err := t.audit(ctx, webhook.ActionProgramExport, r.ProgramID, ""); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -304,12 +299,7 @@ func (t AuditedStore) Backup(ctx context.Context, r archive.Request, use func(io
 	if err != nil {
 		return err
 	}
-	in, out := io.Pipe()
-	var g errgroup.Group
-	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
-	err = use(in)
-	in.CloseWithError(context.Canceled) // stops Send if use has not read everything
-	return errors.Join(err, g.Wait(), s.Close())
+	return pipe(s, use)
 }
 
 // source takes a snapshot and records that in the audit log, because it contains all data.
@@ -322,11 +312,24 @@ func (t AuditedStore) source(ctx context.Context, r *archive.Request) (*archive.
 	if r.Keys {
 		detail = "with the keys, encrypted"
 	}
-	err = t.Write(ctx, func(w store.Write) error {
-		return w.Audit(t.entry(webhook.ActionBackupCreate, "", "", detail))
-	})
-	if err != nil {
+	if err := t.audit(ctx, webhook.ActionBackupCreate, "", detail); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// sender is an [archive.Source] or an [archive.ProgramSource].
+type sender interface {
+	Send(io.Writer) error
+	Close() error
+}
+
+// pipe calls use with what s sends, and closes s.
+func pipe(s sender, use func(io.Reader) error) error {
+	in, out := io.Pipe()
+	var g errgroup.Group
+	g.Go(func() error { return out.CloseWithError(s.Send(out)) })
+	err := use(in)
+	in.CloseWithError(context.Canceled) // stops Send if use has not read everything
+	return errors.Join(err, g.Wait(), s.Close())
 }

@@ -19,9 +19,6 @@ const (
 	ChannelEmail   ChannelKind = "email"   // through the operator's SMTP server
 )
 
-// ChannelKinds returns every kind of channel.
-func ChannelKinds() []ChannelKind { return []ChannelKind{ChannelWebhook, ChannelSlack, ChannelEmail} }
-
 // AlertChannel is a destination for alerts.
 type AlertChannel struct {
 	ID     string

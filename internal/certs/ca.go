@@ -178,19 +178,6 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) 
 	return &CA{certificate, key}, nil
 }
 
-// sign creates a server certificate with a new key.
-func (ca *CA) sign(hosts []string, now time.Time) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make the server's key: %w", err)
-	}
-	leaf, err := ca.signFor(key.Public(), hosts, now)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
-}
-
 // signFor returns a new certificate for a server with the given names and addresses, valid
 // for leafLife or until the CA expires. Clients accept it if Allows reports true for all
 // hosts.

@@ -124,13 +124,13 @@ func TestCACompletedAfterACrash(t *testing.T) {
 		t.Error("the key was replaced")
 	}
 	// Clients with the old ca.pem still trust it: it has the same name and key.
-	leaf, err := second.sign([]string{"localhost"}, now)
+	leaf, err := second.signFor(second.key.Public(), []string{"localhost"}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(first.certificate)
-	if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost"}); err != nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -233,11 +233,11 @@ func TestNameConstraints(t *testing.T) {
 		"127.0.0.1": true, "::1": true, "192.0.2.7": true,
 		"example.com": false, "notlocalhost": false, "localhost.example.com": false,
 	} {
-		leaf, err := ca.sign([]string{host}, time.Now())
+		leaf, err := ca.signFor(ca.key.Public(), []string{host}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = leaf.Leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: host})
 		if got := err == nil; got != want || ca.Allows(host) != want {
 			t.Errorf("%s: got accepted by clients %t (%v), Allows %t; want %t", host, got, err, ca.Allows(host), want)
 		}

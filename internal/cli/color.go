@@ -12,7 +12,6 @@ type color string
 
 const (
 	bold   color = "1"
-	faint  color = "2"
 	red    color = "31"
 	green  color = "32"
 	yellow color = "33"

@@ -64,9 +64,6 @@ func (r *Replication) acquireTerm(ctx context.Context) (*ownTerm, error) {
 	}
 	t.complete.Store(t.term.Complete)
 	r.term.Store(t.term.Number)
-	if r.onTerm != nil {
-		r.onTerm(t.term.Number)
-	}
 	return t, nil
 }
 

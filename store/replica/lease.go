@@ -75,7 +75,6 @@ type Lease struct {
 
 	held   *leaseObject // as last written by this process; nil before Acquire
 	writes int64        // number of writes by this process
-	term   atomic.Int64 // see SetTerm
 	expiry atomic.Int64 // nanoseconds of uptime, minus the reserve; 0 while not held
 	tenure atomic.Pointer[tenure]
 	mu     sync.Mutex // held to change expiry and tenure
@@ -83,9 +82,8 @@ type Lease struct {
 
 // leaseObject is the content of the object in the bucket.
 type leaseObject struct {
-	Generation int64     `json:"generation"`     // increases with each change of the owner
-	Term       int64     `json:"term,omitempty"` // term of the replica to which the owner writes; 0 until it does
-	Expires    time.Time `json:"expires_at"`     // by the owner's clock; information only
+	Generation int64     `json:"generation"` // increases with each change of the owner
+	Expires    time.Time `json:"expires_at"` // by the owner's clock; information only
 	Owner      string    `json:"owner"`
 	Released   bool      `json:"released,omitempty"` // the owner has released the lease
 	// PeriodMS is the owner's TTL in milliseconds, 0 in objects of older versions.
@@ -100,7 +98,6 @@ type leaseObject struct {
 // LeaseState is the state of the lease object.
 type LeaseState struct {
 	Generation int64 // 0 without a lease object
-	Term       int64 // term of the replica to which the owner writes; 0 for unknown
 	Owner      string
 	Expires    time.Time // by the owner's clock; information only
 	Released   bool      // the owner has released the lease
@@ -118,10 +115,7 @@ func (s LeaseState) Renewed(before LeaseState) bool { return s.etag != before.et
 
 // heldError returns an error that wraps err and names the holder.
 func (s LeaseState) heldError(err error) error {
-	if s.Term == 0 {
-		return fmt.Errorf("%w: %s, generation %d", err, s.Owner, s.Generation)
-	}
-	return fmt.Errorf("%w: %s, generation %d, which writes term %d of the replica", err, s.Owner, s.Generation, s.Term)
+	return fmt.Errorf("%w: %s, generation %d", err, s.Owner, s.Generation)
 }
 
 // NewLease returns a lease that is not held. It does not connect to the bucket.
@@ -161,7 +155,7 @@ func (l *Lease) State(ctx context.Context) (LeaseState, error) {
 		return LeaseState{}, err
 	}
 	return LeaseState{
-		Generation: found.Generation, Term: found.Term, Owner: found.Owner, Expires: found.Expires, Released: found.Released,
+		Generation: found.Generation, Owner: found.Owner, Expires: found.Expires, Released: found.Released,
 		Ours: l.ours(found), period: time.Duration(found.PeriodMS) * time.Millisecond, etag: found.etag,
 	}, nil
 }
@@ -202,7 +196,6 @@ var errLeaseChanged = errors.New("the lease has changed")
 // if there is no object and old is "".
 func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
 	l.writes++
-	o.Term = l.term.Load()
 	o.Owner, o.Expires, o.PeriodMS, o.Writes = l.owner, time.Now().Add(l.cfg.TTL), l.cfg.TTL.Milliseconds(), l.writes
 	if o.Released {
 		o.Expires = time.Now()

@@ -110,10 +110,6 @@ func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Durati
 // Generation returns the generation of the lease, which must be held.
 func (l *Lease) Generation() int64 { return l.held.Generation }
 
-// SetTerm sets the term of the replica that later renewals write to the lease object. It
-// is safe for concurrent use.
-func (l *Lease) SetTerm(number int64) { l.term.Store(number) }
-
 // KeepAlive renews the lease several times in each TTL until ctx ends. While the bucket
 // is unreachable it retries; [Lease.Valid] reports whether the service may work. If
 // another service holds the lease, KeepAlive returns an error.
@@ -169,7 +165,7 @@ func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 		return fmt.Errorf("%w: it was deleted from the bucket", ErrLeaseHeld)
 	case !l.ours(found):
 		l.lose()
-		return LeaseState{Owner: found.Owner, Generation: found.Generation, Term: found.Term}.heldError(ErrLeaseHeld)
+		return LeaseState{Owner: found.Owner, Generation: found.Generation}.heldError(ErrLeaseHeld)
 	}
 	return l.renew(ctx, found, asked)
 }

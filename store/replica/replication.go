@@ -88,8 +88,7 @@ type Replication struct {
 	pause         time.Duration // minimum time until the next measurement
 	syncRequested bool          // syncNow was sent since the WAL was last short
 
-	onTerm func(number int64) // may be nil
-	term   atomic.Int64       // the last term that this process began or continued; 0 for none
+	term atomic.Int64 // the last term that this process began or continued; 0 for none
 
 	claimed map[string]bool // nonces of the terms that this process tried to begin; owned by acquireTerm
 
@@ -142,10 +141,6 @@ func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Log
 
 // Fence stops uploads while valid returns false. It must be called at most once.
 func (r *Replication) Fence(valid func() bool) { r.lease.Store(&valid) }
-
-// OnTerm makes the replication call report with the number of each term that it
-// begins or continues. It must be called at most once, before Run.
-func (r *Replication) OnTerm(report func(number int64)) { r.onTerm = report }
 
 // fenced reports whether another service may write to the replica.
 func (r *Replication) fenced() bool {

@@ -185,30 +185,6 @@ func (c *Chart) path(s *Series, axis axis) string {
 // SVGLength formats a length in the units of a drawing, rounded to a tenth.
 func SVGLength(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// sparkWidth and sparkHeight are the dimensions of a sparkline within text.
-const (
-	sparkWidth  = 80
-	sparkHeight = 20
-)
-
-// sparkPath is the line of a sparkline with numbers from 0 to top.
-func sparkPath(values []float64, top float64) string {
-	var b strings.Builder
-	s := Series{Values: values}
-	step := float64(sparkWidth-2) / float64(max(1, len(values)-1))
-	move := true
-	for i, v := range values {
-		if math.IsNaN(v) {
-			move = true
-			continue
-		}
-		b.WriteString(map[bool]string{true: "M", false: "L"}[move])
-		b.WriteString(SVGLength(1+float64(i)*step) + " " + SVGLength(sparkHeight-2-s.at(i)/max(top, 1e-9)*(sparkHeight-4)))
-		move = false
-	}
-	return b.String()
-}
-
 // Dimensions of the bars of StatBars.
 const (
 	statWidth  = 4

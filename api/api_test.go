@@ -17,6 +17,7 @@ import (
 
 	"service/internal/move"
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -85,7 +86,7 @@ func (s *service) as(rt *route) *service {
 
 func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {
 	s.t.Helper()
-	_, secret, err := s.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
+	_, secret, err := storetest.CreateToken(context.Background(), s.store, webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
 	if err != nil {
 		s.t.Fatal(err)
 	}

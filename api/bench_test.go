@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -48,7 +49,7 @@ func BenchmarkPublish(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			_, secret, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+			_, secret, err := storetest.CreateToken(context.Background(), s, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -35,7 +36,8 @@ func (s *service) defineEventType(name string) {
 // asPlatform returns the service with a platform token, and the ID of the token.
 func (s *service) asPlatform() (platform *service, tokenID string) {
 	s.t.Helper()
-	t, secret, err := s.store.Tokens().Create(s.t.Context(), webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
+	t, secret, err := storetest.CreateToken(s.t.Context(), s.store,
+		webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -27,7 +27,11 @@ func ExampleNew() {
 		log.Fatal(err)
 	}
 	defer s.Close()
-	_, token, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+	var token string
+	err = s.Write(ctx, func(w store.Write) (err error) {
+		_, token, err = w.Tokens().Create(webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+		return err
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -287,7 +288,7 @@ func TestForwardHeaders(t *testing.T) {
 	}
 	for _, token := range all {
 		if token.ProgramID == movedProgram {
-			if _, err := to.store.Tokens().Revoke(t.Context(), token.ID); err != nil {
+			if _, err := storetest.RevokeToken(t.Context(), to.store, token.ID); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -568,7 +569,7 @@ func testMatrix(t *testing.T) {
 	theirs := s.records()
 	unknown := missing()
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
-		tok, secret, err := s.store.Tokens().Create(t.Context(),
+		tok, secret, err := storetest.CreateToken(t.Context(), s.store,
 			webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 		if err != nil {
 			t.Fatal(err)
@@ -576,7 +577,7 @@ func testMatrix(t *testing.T) {
 		return tok.ID, secret
 	}
 	revokedID, revoked := token("acme", time.Time{}, webhook.Scopes()...)
-	if _, err := s.store.Tokens().Revoke(t.Context(), revokedID); err != nil {
+	if _, err := storetest.RevokeToken(t.Context(), s.store, revokedID); err != nil {
 		t.Fatal(err)
 	}
 	_, expired := token("acme", time.Now().Add(time.Hour), webhook.Scopes()...)

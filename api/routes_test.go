@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -64,7 +65,7 @@ func (s *service) records() ids {
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
 	s.defineEventType("order.returned")
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
-	token, _, err := s.store.Tokens().Create(s.t.Context(),
+	token, _, err := storetest.CreateToken(s.t.Context(), s.store,
 		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
 	if err != nil {
 		s.t.Fatal(err)

@@ -9,18 +9,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
 func TestTokens(t *testing.T) {
 	s := start(t)
-	revoked, secret, err := s.store.Tokens().Create(context.Background(),
+	revoked, secret, err := storetest.CreateToken(context.Background(), s.store,
 		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantStatus(t, "before it is revoked", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
-	if _, err := s.store.Tokens().Revoke(context.Background(), revoked.ID); err != nil {
+	if _, err := storetest.RevokeToken(context.Background(), s.store, revoked.ID); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
@@ -87,7 +88,7 @@ func TestUnroutedRequestWithToken(t *testing.T) {
 func TestTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		_, secret, err := s.store.Tokens().Create(t.Context(), webhook.NewToken{
+		_, secret, err := storetest.CreateToken(t.Context(), s.store, webhook.NewToken{
 			ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour),
 		})
 		if err != nil {

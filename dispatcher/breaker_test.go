@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -546,7 +547,7 @@ func TestProbeOfDeletedSubscription(t *testing.T) {
 			gone <- err
 		}()
 		synctest.Wait()
-		if _, err := subs.Delete(context.Background(), "p", sub.ID); err != nil {
+		if _, err := storetest.DeleteSubscription(context.Background(), w.d.store, "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-gone; !errors.As(err, &refused) || refused.Code != webhook.CodeNotFound {
@@ -577,11 +578,11 @@ func TestBreakerPausesRedeliveries(t *testing.T) {
 			t.Fatalf("got status %s, want failing", got)
 		}
 		for _, p := range r.rejected {
-			if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, p.delivery); err != nil {
+			if _, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, p.delivery); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+		if _, err := storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
 			&webhook.ReplayFields{From: start.Add(-time.Second), Only: webhook.ReplayAll}); err != nil {
 			t.Fatal(err)
 		}

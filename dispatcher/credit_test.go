@@ -12,6 +12,7 @@ import (
 
 	"service/store"
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -24,7 +25,7 @@ func openStore(t *testing.T, dir string, fault func(string, bool) sqlite.Fault) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	_, _, err = s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err = storetest.CreateToken(t.Context(), s, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +60,8 @@ func fakeQueues(n int) (queues []*store.Queue) {
 func newQueue(t *testing.T, s *store.Store) *store.Queue {
 	t.Helper()
 	url := "https://10.0.0.1/hook"
-	sub, _, err := s.Subscriptions().Create(t.Context(), "p", "u",
-		&webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}}, 0)
+	sub, _, err := storetest.CreateSubscription(t.Context(), s, "p", "u",
+		&webhook.SubscriptionFields{URL: &url, Events: &[]string{"content_updated"}})
 	if err != nil {
 		t.Fatal(err)
 	}

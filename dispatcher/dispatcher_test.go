@@ -23,6 +23,7 @@ import (
 	"service/dispatcher/client"
 	"service/store"
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -98,7 +99,8 @@ func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 func (w *testbed) run(test func()) {
 	t := w.t
 	w.start()
-	_, _, err := w.d.store.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err := storetest.CreateToken(context.Background(), w.d.store,
+		webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +273,7 @@ func (w *testbed) subscribe(r *subscriber, change func(*webhook.SubscriptionFiel
 	if change != nil {
 		change(f)
 	}
-	sub, _, err := w.d.store.Subscriptions().Create(context.Background(), "p", "u", f, 0)
+	sub, _, err := storetest.CreateSubscription(context.Background(), w.d.store, "p", "u", f)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -281,7 +283,7 @@ func (w *testbed) subscribe(r *subscriber, change func(*webhook.SubscriptionFiel
 
 func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields) {
 	w.t.Helper()
-	if _, err := w.d.store.Subscriptions().Update(context.Background(), "p", sub.ID, f); err != nil {
+	if _, err := storetest.UpdateSubscription(context.Background(), w.d.store, "p", sub.ID, f); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -506,7 +508,8 @@ func TestPingSlotsAreSharedFairly(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		if _, _, err := w.d.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "q", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		if _, _, err := storetest.CreateToken(ctx, w.d.store,
+			webhook.NewToken{ProgramID: "q", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
 		for range 40 {
@@ -522,8 +525,8 @@ func TestPingSlotsAreSharedFairly(t *testing.T) {
 		}
 		w.d.mu.Unlock()
 		r := w.subscriber(nil)
-		sub, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u",
-			&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}}, 0)
+		sub, _, err := storetest.CreateSubscription(ctx, w.d.store, "q", "u",
+			&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -761,7 +764,7 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		before := len(r.posts())
-		if _, err := w.d.store.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
+		if _, err := storetest.DeleteSubscription(context.Background(), w.d.store, "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		w.publish("content_updated")
@@ -908,7 +911,7 @@ func TestReplay(t *testing.T) {
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Second)
-		replay, err := w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+		replay, err := storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
 			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
 		if err != nil {
 			t.Fatal(err)
@@ -943,7 +946,7 @@ func TestRedelivery(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		id := w.publish("content_updated")
 		first := r.posts()[0]
-		d, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, first.delivery)
+		d, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, first.delivery)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1158,14 +1161,14 @@ func TestClockSetBack(t *testing.T) {
 		if _, _, err := w.d.store.Subscriptions().Ping(ctx, "p", sub.ID); err != nil {
 			t.Errorf("ping: %v", err)
 		}
-		if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first); err != nil {
+		if _, err := storetest.Redeliver(ctx, w.d.store, "p", sub.ID, first); err != nil {
 			t.Error(err)
 		}
 		w.publish("content_updated")
 		if n := len(r.posts()); n != 2 {
 			t.Errorf("got %d deliveries, want 2: the redelivery and the new event", n)
 		}
-		if _, err := w.d.store.Replays().Create(ctx, "p", sub.ID,
+		if _, err := storetest.CreateReplay(ctx, w.d.store, "p", sub.ID,
 			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
 			t.Error(err)
 		}
@@ -1202,7 +1205,7 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		good := w.subscriber(nil)
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
 		w.subscribe(good, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
-		if _, _, err := w.d.store.Subscriptions().RotateSecret(t.Context(), "p", sub.ID); err != nil {
+		if _, err := storetest.RotateSecret(t.Context(), w.d.store, "p", sub.ID); err != nil {
 			t.Error(err)
 		}
 		start := time.Now()
@@ -1387,7 +1390,7 @@ func TestPingOfDeletedSubscription(t *testing.T) {
 		}
 		synctest.Wait()
 		start := time.Now()
-		if _, err := w.d.store.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
+		if _, err := storetest.DeleteSubscription(context.Background(), w.d.store, "p", sub.ID); err != nil {
 			t.Fatal(err)
 		}
 		dropped := 0
@@ -1432,7 +1435,7 @@ func (w *testbed) changeURL(unreadable *atomic.Bool) {
 	w.d.pausedUntil = time.Now().Add(time.Hour) // prevents reloads and claims
 	w.d.mu.Unlock()
 	w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
-	if _, err := w.d.store.Deliveries().Redeliver(ctx, "p", sub.ID, first.delivery); err != nil {
+	if _, err := storetest.Redeliver(ctx, w.d.store, "p", sub.ID, first.delivery); err != nil {
 		w.t.Fatal(err)
 	}
 	c, err := w.d.store.Queues().Spend(ctx, &store.Credit{Queue: q.Queue, Kind: store.CreditDue}).Wait()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -44,7 +45,7 @@ func eraseProgram(w *testbed, crash bool) {
 	}))
 	names := []string{"content_updated"}
 	for _, r := range erased {
-		_, _, err := w.d.store.Subscriptions().Create(ctx, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &names}, 0)
+		_, _, err := storetest.CreateSubscription(ctx, w.d.store, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &names})
 		must(err)
 	}
 	time.Sleep(30 * time.Second) // the pings end

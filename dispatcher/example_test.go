@@ -52,11 +52,15 @@ func Example() {
 
 	// Creating the first token creates the program. A new subscription gets a ping
 	// first.
-	if _, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
-		log.Fatal(err)
-	}
-	fields := webhook.SubscriptionFields{URL: &receiver.URL, Events: &[]string{"content_deleted"}}
-	if _, _, err := s.Subscriptions().Create(ctx, "acme", "ada", &fields, 0); err != nil {
+	err = s.Write(ctx, func(w store.Write) error {
+		if _, _, err := w.Tokens().Create(webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
+			return err
+		}
+		fields := webhook.SubscriptionFields{URL: &receiver.URL, Events: &[]string{"content_deleted"}}
+		_, _, err := w.Subscriptions().Create("acme", "ada", &fields, 0)
+		return err
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(<-names)

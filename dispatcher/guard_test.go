@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -74,11 +75,11 @@ func (w *testbed) sendEverything(sub webhook.Subscription, sent string) webhook.
 	w.t.Helper()
 	w.publish("content_updated")
 	go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
-	redelivery, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, sent)
+	redelivery, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, sent)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	_, err = w.d.store.Replays().Create(context.Background(), "p", sub.ID,
+	_, err = storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
 		&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
 	if err != nil {
 		w.t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -195,7 +196,7 @@ func TestDeliveryTime(t *testing.T) {
 		time.Sleep(5*time.Minute + 5*time.Second)
 		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`,
 			`service_delivery_lag_seconds_count 1`)
-		if _, err := w.d.store.Deliveries().Redeliver(t.Context(), "p", sub.ID, r.posts()[0].delivery); err != nil {
+		if _, err := storetest.Redeliver(t.Context(), w.d.store, "p", sub.ID, r.posts()[0].delivery); err != nil {
 			t.Fatal(err)
 		}
 		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`,

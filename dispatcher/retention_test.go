@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -79,10 +80,10 @@ func (r *retentionTest) step(ctx context.Context) {
 		r.update(r.subs[1], &webhook.SubscriptionFields{Active: &r.active})
 	case x < 8:
 		if got := r.flaky.all(); len(got) > 0 {
-			_, err = r.d.store.Deliveries().Redeliver(ctx, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
+			_, err = storetest.Redeliver(ctx, r.d.store, "p", r.subs[0].ID, got[max(0, len(got)-1-r.rnd.IntN(50))].delivery)
 		}
 	default:
-		_, err = r.d.store.Replays().Create(ctx, "p", r.subs[r.rnd.IntN(3)].ID,
+		_, err = storetest.CreateReplay(ctx, r.d.store, "p", r.subs[r.rnd.IntN(3)].ID,
 			&webhook.ReplayFields{From: time.Now().Add(-9*time.Hour - 59*time.Minute), Only: webhook.ReplayAll})
 	}
 	if refused := new(webhook.Error); err != nil && !errors.As(err, &refused) {
@@ -115,7 +116,7 @@ func (r *retentionTest) check(ctx context.Context) {
 			delete(r.published, id)
 		}
 	}
-	lost, err := r.d.store.Subscriptions().LostEvents(ctx, r.subs[2].ID)
+	lost, err := storetest.LostEvents(ctx, r.d.store, r.subs[2].ID)
 	if waiting := int64(len(r.published)) - lost; err != nil || lost == 0 || waiting < 0 || waiting > 1 {
 		r.t.Errorf("got %[2]d events counted as lost (%[3]v), want all but at most one of the %[1]d that were never sent",
 			len(r.published), lost, err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -49,7 +50,7 @@ func (s *simulation) replay(sub *modelSubscription, n int) {
 	if s.allowRefusal(err); err != nil {
 		return
 	}
-	created, err := s.d.store.Replays().Create(context.Background(), sub.program, sub.id, f)
+	created, err := storetest.CreateReplay(context.Background(), s.d.store, sub.program, sub.id, f)
 	s.allowRefusal(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +146,7 @@ func (s *simulation) cancelReplay(sub *modelSubscription) {
 	if r == nil {
 		return
 	}
-	is, err := s.d.store.Replays().Cancel(context.Background(), sub.program, sub.id, r.id)
+	is, err := storetest.CancelReplay(context.Background(), s.d.store, sub.program, sub.id, r.id)
 	if s.allowRefusal(err); err == nil && is.Status == webhook.ReplayCancelled {
 		r.sentAtCancel = is.EventsSent
 	}

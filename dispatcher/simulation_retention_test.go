@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -247,7 +248,7 @@ func (s *simulation) auditLosses(sub *modelSubscription) {
 			least++
 		}
 	}
-	lost, err := s.d.store.Subscriptions().LostEvents(context.Background(), sub.id)
+	lost, err := storetest.LostEvents(context.Background(), s.d.store, sub.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 	} else if lost < least || lost > most {

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -34,7 +35,7 @@ func newPlanRunner(t *testing.T) *planRunner {
 		t.Fatal(err)
 	}
 	for _, program := range simulatedPrograms {
-		if _, _, err := s.Tokens().Create(context.Background(),
+		if _, _, err := storetest.CreateToken(context.Background(), s,
 			webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}

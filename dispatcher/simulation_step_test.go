@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -53,7 +54,7 @@ func (s *simulation) unexpected(err error) bool {
 
 func (s *simulation) update(sub *modelSubscription, edit func(*settings), f *webhook.SubscriptionFields) {
 	s.change(sub, edit, func() error {
-		_, err := s.d.store.Subscriptions().Update(context.Background(), sub.program, sub.id, f)
+		_, err := storetest.UpdateSubscription(context.Background(), s.d.store, sub.program, sub.id, f)
 		return err
 	})
 }
@@ -82,8 +83,8 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.subs = append(s.subs, sub)
 	s.mu.Unlock()
 	names := namesOf(sub.settings.names)
-	stored, _, err := s.d.store.Subscriptions().Create(context.Background(), sub.program, "u",
-		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered}, 0)
+	stored, _, err := storetest.CreateSubscription(context.Background(), s.d.store, sub.program, "u",
+		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.id = stored.ID; err != nil {
@@ -188,11 +189,11 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 		s.update(sub, func(t *settings) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
 	case doDelete:
 		s.change(sub, func(t *settings) { t.deleted = true }, func() error {
-			_, err := s.d.store.Subscriptions().Delete(ctx, sub.program, sub.id)
+			_, err := storetest.DeleteSubscription(ctx, s.d.store, sub.program, sub.id)
 			return err
 		})
 	case doRotate:
-		_, _, err := s.d.store.Subscriptions().RotateSecret(ctx, sub.program, sub.id)
+		_, err := storetest.RotateSecret(ctx, s.d.store, sub.program, sub.id)
 		s.allowRefusal(err)
 	case doPing:
 		s.ping(sub, st.NoWait)
@@ -303,7 +304,7 @@ func (s *simulation) redeliver(sub *modelSubscription, n int) {
 	}
 	id := sub.received[n%len(sub.received)].id
 	s.mu.Unlock()
-	d, err := s.d.store.Deliveries().Redeliver(context.Background(), sub.program, sub.id, id)
+	d, err := storetest.Redeliver(context.Background(), s.d.store, sub.program, sub.id, id)
 	if s.allowRefusal(err); err == nil {
 		s.mu.Lock()
 		sub.redeliveries[d.ID] = time.Now()

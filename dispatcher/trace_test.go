@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -95,7 +96,7 @@ func TestTracePropagation(t *testing.T) {
 			t.Errorf("got status %s, want success", d.Status)
 		}
 
-		if _, err := w.d.store.Deliveries().Redeliver(context.Background(), "p", sub.ID, first.ID); err != nil {
+		if _, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, first.ID); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -49,14 +49,6 @@ func (s Programs) Erasure(programID string, began time.Time) webhook.Erasure {
 	return webhook.Erasure{ProgramID: programID, Began: began, Replica: s.replicaKeeps}
 }
 
-// ErasingSince returns when the erasure of a program began, zero if it is not being erased.
-func (s Programs) ErasingSince(programID string) time.Time {
-	if state := s.programStates.get(programID); state != nil && state.name == stateErasing {
-		return state.at
-	}
-	return time.Time{}
-}
-
 // Erase erases all programs that are being erased, and returns when nothing is left of them. It
 // is for a process without [Store.Housekeep] and without a dispatcher.
 func (s Programs) Erase(ctx context.Context) error { return s.eraseAll(ctx, false) }

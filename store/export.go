@@ -321,13 +321,6 @@ const alertWaits = "(t.next_attempt_at IS NOT NULL OR t.num IN (SELECT y.alert F
 const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(json_set(p.value, '$.delivery',
 	coalesce((SELECT m.new FROM export_deliveries m WHERE m.old = p.value ->> 'delivery'), 0)) ORDER BY p.key) FROM json_each(t.probe_log) p))`
 
-// otherTables have no records of programs, or follow from those that have.
-var otherTables = []string{
-	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
-	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations", "passkeys",
-	"portal_links", "portal_sessions", "shares", "audit_anchor",
-}
-
 // columns returns the columns of the table in a database.
 func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []string, err error) {
 	rows, err := db.QueryContext(ctx, "SELECT name, type FROM pragma_table_info(?)", p.name)

@@ -698,8 +698,3 @@ var (
 	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 " + createdOf("s.id") +
 		") ORDER BY deleted_at LIMIT ?"
 )
-
-// LostEvents returns the number of events that a subscription has lost to retention.
-func (s Subscriptions) LostEvents(ctx context.Context, subscriptionID string) (n int64, err error) {
-	return n, s.db.Scan(ctx, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", []any{subscriptionID}, &n)
-}

@@ -18,15 +18,6 @@ const (
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-// Create is [TokenWrites.Create].
-func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		token, secret, err = w.Tokens().Create(n)
-		return err
-	})
-	return token, secret, err
-}
-
 // Create creates a token, and its program if that is new. A platform token has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
@@ -154,15 +145,6 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	one := []webhook.Token{t}
 	s.uses.complete(one)
 	return one[0], notFound(err, "token")
-}
-
-// Revoke is [TokenWrites.Revoke].
-func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		token, err = w.Tokens().Revoke(id)
-		return err
-	})
-	return token, err
 }
 
 // Get returns a token as of this write.

@@ -20,6 +20,7 @@ import (
 	"github.com/a-h/templ"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/web/ui"
 	"service/webhook"
@@ -33,12 +34,12 @@ type sender struct {
 
 func (s sender) subscribe(program, address string) webhook.Subscription {
 	s.t.Helper()
-	if _, _, err := s.s.Tokens().Create(s.t.Context(), webhook.NewToken{ProgramID: program, UserID: "u",
+	if _, _, err := storetest.CreateToken(s.t.Context(), s.s, webhook.NewToken{ProgramID: program, UserID: "u",
 		Scopes: webhook.Scopes()}); err != nil {
 		s.t.Fatal(err)
 	}
 	names := []string{"content_updated"}
-	sub, _, err := s.s.Subscriptions().Create(s.t.Context(), program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names}, 0)
+	sub, _, err := storetest.CreateSubscription(s.t.Context(), s.s, program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names})
 	if err != nil {
 		s.t.Fatal(err)
 	}

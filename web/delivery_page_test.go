@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/web/ui"
 	"service/webhook"
@@ -61,16 +62,16 @@ type eventSource struct {
 func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
 	l := &eventSource{t: t, w: w}
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "1",
+	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "1",
 		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	active, secret := true, "Bearer top-secret-token"
 	header := &secret
 	var err error
-	l.sub, _, err = w.store.Subscriptions().Create(t.Context(), "acme", "1", &webhook.SubscriptionFields{
+	l.sub, _, err = storetest.CreateSubscription(t.Context(), w.store, "acme", "1", &webhook.SubscriptionFields{
 		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
-	}, 0)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,13 +253,14 @@ func TestDeliveryPage(t *testing.T) {
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
-	if _, err := l.w.store.Subscriptions().Update(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := storetest.UpdateSubscription(t.Context(), l.w.store, "acme", l.sub.ID,
+		&webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	v.do("GET", path).want(t, 200, "resume it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
 	v.do("GET", again).want(t, 200, "The subscription is paused: only pings and tests are sent")
-	if _, err := l.w.store.Subscriptions().Delete(t.Context(), "acme", l.sub.ID); err != nil {
+	if _, err := storetest.DeleteSubscription(t.Context(), l.w.store, "acme", l.sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	p := v.do("GET", path)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -115,7 +116,7 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
 	}
 	events = l.publish("content_published", fields...)
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "other", UserID: "1",
+	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "other", UserID: "1",
 		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -60,14 +61,14 @@ func fillExports(t *testing.T, w *Web) {
 	t.Helper()
 	ctx := t.Context()
 	for i := range webhook.MaxPageSize + 3 {
-		_, _, err := w.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1",
+		_, _, err := storetest.CreateToken(ctx, w.store, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1",
 			Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		url := "https://partner.example/in?key=canary-of-a-partner"
-		if _, _, err := w.store.Subscriptions().Create(ctx, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url,
-			Events: &[]string{"content_updated", "ping"}}, 0); err != nil {
+		if _, _, err := storetest.CreateSubscription(ctx, w.store, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url,
+			Events: &[]string{"content_updated", "ping"}}); err != nil {
 			t.Fatal(err)
 		}
 		err = w.store.Write(ctx, func(sw store.Write) error {

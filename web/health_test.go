@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -181,12 +182,13 @@ func TestHealthShowsTheStore(t *testing.T) {
 			}
 		}
 
-		if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		if _, _, err := storetest.CreateToken(t.Context(), s,
+			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
 		endpoint := "https://hooks.example/in?token=query-canary"
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint,
-			Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &endpoint,
+			Events: &[]string{"user_created"}, Active: new(true)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +222,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		stop()
 		wants("Lost events", "2 events of 1 subscription", "Events lost")
 
-		if _, err := s.Subscriptions().Update(t.Context(), "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
+		if _, err := storetest.UpdateSubscription(t.Context(), s, "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		wants("No open incidents.", `<details class="part" open`)

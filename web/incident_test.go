@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -67,12 +68,13 @@ func TestIncidentPages(t *testing.T) {
 		}
 		defer s.Close()
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
-		if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+		if _, _, err := storetest.CreateToken(t.Context(), s,
+			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 			t.Fatal(err)
 		}
 		endpoint, name := "https://hooks.example/in?token=query-canary", "Partner <X>\u202e"
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name,
-			Events: &[]string{"user_created"}, Active: new(true)}, 0)
+		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name,
+			Events: &[]string{"user_created"}, Active: new(true)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +113,7 @@ func TestIncidentPages(t *testing.T) {
 		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
 			"webhook-id: ", "What to check:", "/v2/incidents/")
 		attemptOne(t, s, sub.ID, 200, policy)
-		if _, err := s.Replays().Create(t.Context(), "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
+		if _, err := storetest.CreateReplay(t.Context(), s, "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
 			Only: webhook.ReplayFailed}); err != nil {
 			t.Fatal(err)
 		}

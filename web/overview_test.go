@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/storetest"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -191,14 +192,15 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p.has(t, "1 of 4 steps done", html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
 
 	s, ctx := w.store, t.Context()
-	_, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	_, _, err := storetest.CreateToken(ctx, s,
+		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	hostile := `<img src=x onerror=alert(1)>`
 	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=query-canary"
-	sub, _, err := s.Subscriptions().Create(ctx, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name},
-		Active: new(true)}, 0)
+	sub, _, err := storetest.CreateSubscription(ctx, s, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name},
+		Active: new(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,14 +296,14 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 // TestOverviewIsSmall checks the transferred size of the first page with everything it loads.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u",
+	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "u",
 		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range overviewDeliveries + 10 {
 		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
-		_, _, err := w.store.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"},
-			Active: new(true)}, 0)
+		_, _, err := storetest.CreateSubscription(t.Context(), w.store, "acme", "u", &webhook.SubscriptionFields{URL: &url,
+			Events: &[]string{"ping"}, Active: new(true)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -42,7 +43,7 @@ func furnish(t *testing.T) *furnished {
 		time.Now(), 0), webhook.HealthPolicy{})
 	must(t, err)
 	deleted := sender{t, w.store}.subscribe("other", "https://gone.example.com/")
-	_, err = w.store.Subscriptions().Delete(t.Context(), "other", deleted.ID)
+	_, err = storetest.DeleteSubscription(t.Context(), w.store, "other", deleted.ID)
 	must(t, err)
 	tokens, err := w.store.Tokens().List(t.Context())
 	must(t, err)
@@ -57,7 +58,7 @@ func furnish(t *testing.T) *furnished {
 	var link webhook.Share
 	var code, shared string
 	from := time.Now().Add(-time.Hour)
-	replay, err = w.store.Replays().Create(t.Context(), "acme", l.sub.ID, &webhook.ReplayFields{From: from, Only: webhook.ReplayAll})
+	replay, err = storetest.CreateReplay(t.Context(), w.store, "acme", l.sub.ID, &webhook.ReplayFields{From: from, Only: webhook.ReplayAll})
 	must(t, err)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		dq, _ := webhook.AllDeliveryList.Parse(url.Values{})

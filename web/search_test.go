@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -13,7 +14,8 @@ func TestSearch(t *testing.T) {
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.partner.example/in?key=s3cret")
 	name := "Partner <b>X</b>"
-	if _, err := w.store.Subscriptions().Update(t.Context(), "acme", l.sub.ID, &webhook.SubscriptionFields{Description: &name}); err != nil {
+	if _, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID,
+		&webhook.SubscriptionFields{Description: &name}); err != nil {
 		t.Fatal(err)
 	}
 	l.publish("content_published", `"one"`, `"two"`, `"two"`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -126,7 +127,7 @@ func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
 	c := l.form()
 	link = v.shareDelivery(c.ID)
 	v.do("GET", deliveryPath(c.ID)).want(t, 200, "Shared links")
-	_, err := w.store.Subscriptions().Delete(t.Context(), "acme", l.sub.ID)
+	_, err := storetest.DeleteSubscription(t.Context(), w.store, "acme", l.sub.ID)
 	must(t, err)
 	got := v.do("GET", deliveryPath(c.ID))
 	got.want(t, 200, c.ID)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -168,7 +169,7 @@ func TestCreateSubscription(t *testing.T) {
 
 func newLogToken(t *testing.T, w *Web, programID string) {
 	t.Helper()
-	if _, _, err := w.store.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "1",
+	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: programID, UserID: "1",
 		Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
@@ -444,8 +445,8 @@ func TestSubscriptionList(t *testing.T) {
 	ids := make(map[string]string) // name by id
 	add := func(name, program string, active bool, events ...string) {
 		u := "https://" + name + ".example/in"
-		s, _, err := w.store.Subscriptions().Create(t.Context(), program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
-			Active: &active}, 0)
+		s, _, err := storetest.CreateSubscription(t.Context(), w.store, program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
+			Active: &active})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -53,12 +54,12 @@ func testProgram(t *testing.T) (st *store.Store, secret webhook.SigningSecret) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { st.Close() })
-	_, _, err = st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err = storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	url, names := "https://partner.example", []string{"content_updated"}
-	_, secret, err = st.Subscriptions().Create(t.Context(), "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+	_, secret, err = storetest.CreateSubscription(t.Context(), st, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &names})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -197,14 +197,13 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 	defer d.client.CloseIdleConnections()
-	if _, d.token, err = d.svc.Store().Tokens().Create(ctx, webhook.NewToken{
+	s := control.AuditedStore{Store: d.svc.Store(), Version: version()}
+	if _, d.token, err = s.CreateToken(ctx, webhook.NewToken{
 		ProgramID: demoProgram, UserID: demoUser, Name: "demo", Scopes: webhook.Scopes(),
 	}); err != nil {
 		return err
 	}
-
-	admin, err := control.AuditedStore{Store: d.svc.Store(), Version: version()}.CreateAdmin(ctx, demoAdmin, webhook.RoleOwner,
-		webhook.NoPassword())
+	admin, err := s.CreateAdmin(ctx, demoAdmin, webhook.RoleOwner, webhook.NoPassword())
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -37,14 +38,15 @@ func TestKeyRotateCommand(t *testing.T) {
 // storeSecrets creates a token, and two subscriptions with two secrets each.
 func storeSecrets(t *testing.T, st *store.Store) {
 	t.Helper()
-	if _, _, err := st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	if _, _, err := storetest.CreateToken(t.Context(), st,
+		webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
 	url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
 	*header = "Bearer 5f1d"
 	for range 2 {
 		fields := &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}
-		if _, _, err := st.Subscriptions().Create(t.Context(), "p", "u", fields, 0); err != nil {
+		if _, _, err := storetest.CreateSubscription(t.Context(), st, "p", "u", fields); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"service/internal/move"
 	"service/store"
 	"service/store/replica"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -116,7 +117,7 @@ func openStore(t *testing.T, replicated bool) *store.Store {
 
 func newToken(t *testing.T, s *store.Store, n webhook.NewToken) string {
 	t.Helper()
-	_, secret, err := s.Tokens().Create(t.Context(), n)
+	_, secret, err := storetest.CreateToken(t.Context(), s, n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -43,7 +44,7 @@ func startService(t *testing.T, s *Config) (svc *Server, address, token string) 
 			t.Error(err)
 		}
 	})
-	_, token, err = svc.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+	_, token, err = storetest.CreateToken(ctx, svc.store, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -579,8 +580,8 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 		making.Go(func() {
 			for at := range places {
 				url := fmt.Sprintf("%s/partner-%d/%d", dead, at.program, at.number)
-				sub, _, err := s.Subscriptions().Create(tb.Context(), pagesProgram(at.program), "tester", &webhook.SubscriptionFields{URL: &url,
-					Events: &names}, 0)
+				sub, _, err := storetest.CreateSubscription(tb.Context(), s, pagesProgram(at.program), "tester", &webhook.SubscriptionFields{URL: &url,
+					Events: &names})
 				if err != nil {
 					tb.Error(err)
 				}
@@ -591,7 +592,7 @@ func (p *pagesFill) createSubscriptions(dir string) map[pagesPlace]string {
 		})
 	}
 	for program := range pagesPrograms + 1 {
-		if _, _, err := s.Tokens().Create(tb.Context(), webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill",
+		if _, _, err := storetest.CreateToken(tb.Context(), s, webhook.NewToken{ProgramID: pagesProgram(program), UserID: "tester", Name: "fill",
 			Scopes: []webhook.Scope{webhook.ScopeEventsRead}}); err != nil {
 			tb.Fatal(err)
 		}

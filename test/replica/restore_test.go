@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -76,7 +77,7 @@ func (r *killedRestore) newData(name string) (data string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = st.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
+	_, _, err = storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
 	if err := errors.Join(err, st.Close()); err != nil {
 		t.Fatal(err)
 	}

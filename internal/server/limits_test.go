@@ -126,7 +126,7 @@ func TestRequestTimeouts(t *testing.T) {
 		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() { ended <- Serve(ctx, newHTTPServer(s.handler, cfg.RequestTimeout), listener, time.Second) }()
-		_, token, err := s.store.Tokens().Create(ctx, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+		_, token, err := storetest.CreateToken(ctx, s.store, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}

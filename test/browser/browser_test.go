@@ -52,9 +52,10 @@ const journeysDir = "testdata/journeys"
 // journey. lib.mjs describes the helpers of a journey. Each journey has its own service, with
 // API and pages on one address and a certificate of its own CA.
 //
-// TestBrowser needs node, npm, Chromium, and the network once (requirement browser).
+// TestBrowser needs node, npm, Chromium, and the network once (requirement browser). With -short it
+// runs one short journey.
 func TestBrowser(t *testing.T) {
-	harness.Long(t)
+	harness.Drill(t, 1, 1)
 	dir := t.TempDir()
 	j := &journeys{dir: dir, tools: browserTools(t, dir), binary: harness.Build(t)}
 	if err := os.CopyFS(dir, os.DirFS(journeysDir)); err != nil {
@@ -65,7 +66,11 @@ func TestBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.routes = string(routes)
-	files, err := filepath.Glob(journeysDir + "/*.mjs")
+	wanted := "*"
+	if testing.Short() {
+		wanted = "glance"
+	}
+	files, err := filepath.Glob(journeysDir + "/" + wanted + ".mjs")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +267,7 @@ func browserTools(t *testing.T, dir string) browserPrograms {
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", playwright, axe)
+	cmd := exec.Command(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", "--prefer-offline", playwright, axe)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		harness.Unavailable(t, "browser", fmt.Sprintf("npm install: %v\n%s", err, out))

@@ -3,6 +3,7 @@
 //   const { page } = await signIn();             // a page with an admin signed in
 //   await visit(page, "/deliveries");            // loads the path, wants status 200
 //   await checkPage(page);                       // axe in light and dark, at 320 and 1280 px
+//   await checkAsShown(page);                    // axe in its present colours and width
 //   await checkNewParts(page, "a delivery");     // the same, for what axe has not seen yet
 //   await tabTo(page, "#email");                 // moves the focus with Tab alone
 //   const r = await startReceiver((req) => 204); // a receiver: r.url, r.requests
@@ -166,16 +167,19 @@ export async function visit(page, to, status = 200) {
   return response;
 }
 
+// pageOverflow returns by how many pixels a page is wider than the viewport, and scrolls to its top.
+const pageOverflow = (page) => page.evaluate(() => {
+  scrollTo(0, 0); // a target partly under a sticky bar counts as too small
+  return document.documentElement.scrollWidth - document.documentElement.clientWidth;
+});
+
 // layoutProblems returns the problems of a page at a narrow and at a wide viewport: content
 // that overflows, and what findProblems returns for the width. It leaves the page wide.
 async function layoutProblems(page, findProblems = () => []) {
   const problems = [];
   for (const width of [320, 1280]) {
     await page.setViewportSize({ width, height: 800 });
-    const overflow = await page.evaluate(() => {
-      scrollTo(0, 0); // a target partly under a sticky bar counts as too small
-      return document.documentElement.scrollWidth - document.documentElement.clientWidth;
-    });
+    const overflow = await pageOverflow(page);
     if (overflow > 0) problems.push(`${width} px: ${overflow} px wider than the viewport`);
     problems.push(...(await findProblems(width)).map((problem) => `${width} px, ${problem}`));
   }
@@ -192,6 +196,8 @@ const axeTags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-p
 const axeRules = (disabledRules) => ({ resultTypes: ["violations"], preload: false, runOnly: axeTags, rules: { "target-size": { enabled: true }, ...Object.fromEntries(disabledRules.map((id) => [id, { enabled: false }])) } });
 const axeContrast = { resultTypes: ["violations"], preload: false, runOnly: { type: "rule", values: ["color-contrast"] } };
 
+const describeViolation = (v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`;
+
 // axeProblems returns the problems that axe finds in a page, light and dark, narrow and
 // wide. findViolations runs axe for a colour scheme: a dark page has the same structure as
 // the light one, so only its colours need a check.
@@ -202,7 +208,7 @@ const axeProblems = async (page, findViolations) => {
     for (const colorScheme of width === 320 ? ["light", "dark"] : ["dark", "light"]) { // the narrow pass ended dark
       await page.emulateMedia({ colorScheme });
       for (const v of await findViolations(colorScheme)) {
-        problems.push(`${colorScheme}: ${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`);
+        problems.push(`${colorScheme}: ${describeViolation(v)}`);
       }
     }
     return problems;
@@ -215,6 +221,14 @@ const axeProblems = async (page, findViolations) => {
 export async function checkPage(page, disabledRules = []) {
   if (contextsWithoutJavaScript.has(page.context())) return throwProblems(page, await layoutProblems(page));
   throwProblems(page, await axeProblems(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? axeRules(disabledRules) : axeContrast)));
+}
+
+// checkAsShown checks a page with axe and its layout at the viewport and in the colours that it has.
+export async function checkAsShown(page) {
+  const problems = await pageOverflow(page) > 0 ? ["wider than the viewport"] : [];
+  await page.evaluate(axe);
+  const violations = await page.evaluate(async (options) => (await window.axe.run(options)).violations, axeRules([]));
+  throwProblems(page, [...problems, ...violations.map(describeViolation)]);
 }
 
 const checkedParts = new Set(); // names of pages and signatures of elements that axe has checked

@@ -93,7 +93,7 @@ func TestBulkRunKilled(t *testing.T) {
 	}
 }
 
-// gatedReceiver refuses deliveries at first. Later it accepts as many as it is told to, and blocks
+// gatedReceiver refuses deliveries at first. Later it accepts a number of deliveries, and blocks
 // the others.
 type gatedReceiver struct {
 	blocked chan struct{} // receives when a delivery is blocked

@@ -360,7 +360,8 @@ func (m *moveTest) killed(kill, typical int) bool {
 	if !ended {
 		err = <-done
 	}
-	m.t.Logf("kill %d: installation %d of owner %d, at request %d (frozen %v, ended %v), %v: %s", kill+1, which, owner, number, frozen, ended, err, p)
+	m.t.Logf("kill %d: installation %d of owner %d, at request %d (frozen %v, ended %v), %v: %s", kill+1, which, owner, number, frozen, ended,
+		err, p)
 	return m.owner() != owner
 }
 

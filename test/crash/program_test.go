@@ -202,6 +202,7 @@ func differ(t *testing.T, before, after map[string]string) {
 // TestProgramMoved exports a program, erases it, and imports it into an empty installation: every
 // list is equal, and every secret works. Exports that cannot be used change nothing.
 func TestProgramMoved(t *testing.T) {
+	harness.Long(t)
 	binary := harness.Build(t)
 	p := exportProgram(t, binary, 40, 5)
 	content := harness.Read(t, p.file)

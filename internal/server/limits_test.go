@@ -132,7 +132,8 @@ func TestRequestTimeouts(t *testing.T) {
 		}
 		const media = "Content-Type: application/json"
 		subscriptions := "/v2/webhooks/subscriptions"
-		resp, body := exchangeOver(t, listener.dial(), rawHead(token, "POST", subscriptions, media, fmt.Sprint("Content-Length: ", len(sub)), "")+sub)
+		length := fmt.Sprint("Content-Length: ", len(sub))
+		resp, body := exchangeOver(t, listener.dial(), rawHead(token, "POST", subscriptions, media, length, "")+sub)
 		var created struct{ Data struct{ ID string } }
 		if err := json.Unmarshal([]byte(body), &created); err != nil || resp.StatusCode != 201 {
 			t.Fatalf("subscribe: got %s %s (%v)", resp.Status, body, err)
@@ -164,7 +165,8 @@ func TestServerLimits(t *testing.T) {
 	_, address, token := startService(t, cfg)
 	head := func(method, path string, more ...string) string { return rawHead(token, method, path, more...) }
 	for _, test := range []limitedRequest{
-		{"a Content-Length that is too large", head("POST", "/v2/events", "Content-Type: application/json", "Content-Length: 6000000", ""), 413, true},
+		{"a Content-Length that is too large",
+			head("POST", "/v2/events", "Content-Type: application/json", "Content-Length: 6000000", ""), 413, true},
 		{"a path that is too long", head("GET", "/v2/events?x="+strings.Repeat("a", 9<<10), ""), 414, false},
 		{"a header that is too large", head("GET", "/v2/events", "X: "+strings.Repeat("a", 17<<10), ""), 431, false},
 		{"a header just below maxHeaderBytes", head("GET", "/v2/events", "X: "+strings.Repeat("a", 60<<10), ""), 431, false},

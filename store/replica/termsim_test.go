@@ -142,7 +142,9 @@ func (m *simulation) maintain(r *replicated) {
 		}
 	}
 	ctx := m.t.Context()
-	for _, err := range []error{r.completeTerm(ctx, s), r.enforceL0Retention(ctx, s), r.enforceSnapshotRetention(ctx, s, 300*time.Millisecond)} {
+	for _, err := range []error{
+		r.completeTerm(ctx, s), r.enforceL0Retention(ctx, s), r.enforceSnapshotRetention(ctx, s, 300*time.Millisecond),
+	} {
 		if err != nil {
 			m.t.Logf("maintain: %v", err)
 		}

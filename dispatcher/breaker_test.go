@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	"service/store/sqlite"
 	"service/store/storetest"
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -157,7 +157,7 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 // while other types wait, and every event of the other types arrives.
 func TestBreakerWithOneTypeRejected(t *testing.T) {
 	names := []string{"content_updated", "content_deleted", "channel_created"}
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(t)
 	for name, next := range map[string]func(i int) string{
 		"in turn":         func(i int) string { return names[i%3] },
 		"in random order": func(int) string { return names[random.IntN(3)] },

@@ -2,17 +2,18 @@ package dispatcher
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"service/store"
+
+	"service/test/seed"
 )
 
 // all yields each queue once, ordered by id from a random start, whatever was added
 // and removed before.
 func TestSubscribersInOrder(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng := seed.Rand(t)
 	var s queueSet
 	queues := make([]*subscriptionQueue, 200)
 	for i := range queues {
@@ -52,7 +53,7 @@ func TestSubscribersInOrder(t *testing.T) {
 // Queues are added and removed during an iteration. Those that stay are yielded
 // once.
 func TestSubscribersChangeDuringIteration(t *testing.T) {
-	rng := rand.New(rand.NewPCG(3, 4))
+	rng := seed.Rand(t)
 	for range 200 {
 		var s queueSet
 		var queues []*subscriptionQueue

@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"service/store"
 	"service/store/storetest"
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -47,8 +47,8 @@ type retentionTest struct {
 	published      map[string]bool         // ids of published events
 }
 
-func newRetentionTest(w *testbed, seed uint64) *retentionTest {
-	r := &retentionTest{testbed: w, rnd: rand.New(rand.NewPCG(seed, 7)), active: true, published: make(map[string]bool)}
+func newRetentionTest(w *testbed, random *rand.Rand) *retentionTest {
+	r := &retentionTest{testbed: w, rnd: random, active: true, published: make(map[string]bool)}
 	only := func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} }
 	r.flaky = w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
 		if rand.IntN(4) == 0 {
@@ -127,32 +127,30 @@ func (r *retentionTest) check(ctx context.Context) {
 // retried, redelivered and replayed as usual. Every event that a subscription wants
 // arrives, visibly fails, or is counted as lost, and no delivery lacks an event.
 func TestRetentionWithDeliveries(t *testing.T) {
-	for seed := range uint64(2) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			var logged atomic.Int64
-			cfg := Config{
-				RetryPolicy: exactRetryPolicy(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
-				Logger: slog.New(errorCounter{slog.DiscardHandler, &logged, t}),
+	seed.Each(t, 2, func(t *testing.T, n uint64) {
+		var logged atomic.Int64
+		cfg := Config{
+			RetryPolicy: exactRetryPolicy(), BatchSize: 3, Grace: time.Millisecond, HealthPolicy: webhook.HealthPolicy{FailingAfter: 5},
+			Logger: slog.New(errorCounter{slog.DiscardHandler, &logged, t}),
+		}
+		runInBubble(t, cfg, func(w *testbed) {
+			ctx, cancel := context.WithCancel(context.Background())
+			done := make(chan error)
+			go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: 10 * time.Hour}) }(w.d.store)
+			r := newRetentionTest(w, seed.New(n))
+			for range 100 {
+				time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
+				r.step(ctx)
 			}
-			runInBubble(t, cfg, func(w *testbed) {
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error)
-				go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: 10 * time.Hour}) }(w.d.store)
-				r := newRetentionTest(w, seed)
-				for range 100 {
-					time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
-					r.step(ctx)
-				}
-				time.Sleep(30 * time.Hour) // three times the retention
-				synctest.Wait()
-				r.check(ctx)
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			})
+			time.Sleep(30 * time.Hour) // three times the retention
+			synctest.Wait()
+			r.check(ctx)
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
 		})
-	}
+	})
 }
 
 // An ordered subscription continues as soon as the delivery it waits for has

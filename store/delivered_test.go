@@ -1,11 +1,11 @@
 package store
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -174,7 +174,7 @@ func TestRetentionKeepsRedelivery(t *testing.T) {
 // rows as possible.
 func TestDeliveredRanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
-		random := rand.New(rand.NewPCG(17, 7))
+		random := seed.Rand(t)
 		subs := [2]string{subscribe(t, s, "p", "content_updated", "channel_created").ID, subscribe(t, s, "p", "content_updated").ID}
 		const events = 120
 		names := make([]string, events)

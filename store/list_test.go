@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -117,10 +118,10 @@ type deliveries struct {
 
 var modelNames = []string{"content_updated", "content_deleted", "channel_created"}
 
-func newDeliveries(t *testing.T, seed uint64) *deliveries {
+func newDeliveries(t *testing.T, random *rand.Rand) *deliveries {
 	s := open(t)
 	program(t, s, "p")
-	d := &deliveries{t: t, s: s, random: rand.New(rand.NewPCG(seed, 1)), seqs: make(map[string][]int64), now: date("2026-03-14")}
+	d := &deliveries{t: t, s: s, random: random, seqs: make(map[string][]int64), now: date("2026-03-14")}
 	d.mine, d.other = subscribe(t, s, "p", modelNames...), subscribe(t, s, "p", modelNames...)
 	for range 12 {
 		name := modelNames[min(d.random.IntN(8)/3, 2)] // the last name is rare
@@ -284,11 +285,12 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 	if testing.Short() {
 		walks = 20
 	}
-	for seed, limits := range []listLimits{
+	first := seed.Fresh(t)
+	for i, limits := range []listLimits{
 		{set: 4, scan: 6, costlyScan: 3}, {set: 4, scan: 6, costlyScan: 3}, {set: 1, scan: 1, costlyScan: 1},
 		{set: 1000, scan: 1000, costlyScan: 1000}, {set: 1, scan: 1000, costlyScan: 1000}, {set: 20, scan: 5, costlyScan: 20},
 	} {
-		d := newDeliveries(t, uint64(seed))
+		d := newDeliveries(t, seed.New(first+uint64(i)))
 		d.s.lists = limits
 		for range 40 {
 			d.arrive()
@@ -298,7 +300,7 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 		}
 		for walk := range walks {
 			raw := d.randomQuery()
-			d.walk(fmt.Sprintf("seed %d, walk %d: %s", seed, walk, raw), query(t, webhook.DeliveryList, raw), walk%3 == 0)
+			d.walk(fmt.Sprintf("limits %d, walk %d: %s", i, walk, raw), query(t, webhook.DeliveryList, raw), walk%3 == 0)
 			if t.Failed() {
 				return
 			}
@@ -496,7 +498,7 @@ func TestEventsAgainstAModel(t *testing.T) {
 	s := open(t)
 	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
 	program(t, s, "p")
-	l := &modelLog{t: t, s: s, random: rand.New(rand.NewPCG(7, 7)), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
+	l := &modelLog{t: t, s: s, random: seed.Rand(t), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
 	for range 40 {
 		l.arrive()
 	}
@@ -601,7 +603,7 @@ func listed(model []webhook.Subscription, q *webhook.ListQuery) []webhook.Subscr
 // Random lists of subscriptions match a simple model.
 func TestSubscriptionsAgainstAModel(t *testing.T) {
 	s := open(t)
-	r := rand.New(rand.NewPCG(3, 3))
+	r := seed.Rand(t)
 	model := randomSubscriptions(t, s, r)
 	for range 300 {
 		values := randomSubscriptionQuery(r, model)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"service/store/keyring"
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -83,23 +84,21 @@ func (m *waitingModel) form(count int) bool {
 
 // Reading from memory and from disk agrees with the model.
 func TestWaitingMatchesModel(t *testing.T) {
-	for seed := range uint64(12) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			m := &waitingModel{t: t, s: open(t), random: rand.New(rand.NewPCG(seed, 0)), active: true}
-			program(t, m.s, "p")
-			program(t, m.s, "other")
-			m.asked = m.names()
-			m.id = subscribe(t, m.s, "p", m.asked...).ID
-			for range 120 {
-				m.step()
-			}
-			for m.form(3) {
-			}
-			if !slices.Equal(m.got, m.owed) {
-				t.Errorf("got %v, want %v", m.got, m.owed)
-			}
-		})
-	}
+	seed.Each(t, 12, func(t *testing.T, n uint64) {
+		m := &waitingModel{t: t, s: open(t), random: seed.New(n), active: true}
+		program(t, m.s, "p")
+		program(t, m.s, "other")
+		m.asked = m.names()
+		m.id = subscribe(t, m.s, "p", m.asked...).ID
+		for range 120 {
+			m.step()
+		}
+		for m.form(3) {
+		}
+		if !slices.Equal(m.got, m.owed) {
+			t.Errorf("got %v, want %v", m.got, m.owed)
+		}
+	})
 }
 
 func TestWaitingBounds(t *testing.T) {

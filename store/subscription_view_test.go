@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store/sqlite"
+	"service/test/seed"
 	"service/webhook"
 )
 
@@ -62,7 +63,7 @@ func addSubscription(t *testing.T, s *Store, random *rand.Rand, url string, prog
 // examine.
 func TestAllSubscriptions(t *testing.T) {
 	s := open(t)
-	random := rand.New(rand.NewPCG(1, 2))
+	random := seed.Rand(t)
 	programs := []string{"p", "q"}
 	for _, p := range programs {
 		program(t, s, p)

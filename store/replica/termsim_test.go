@@ -10,13 +10,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/benbjohnson/litestream"
 
 	"service/store/sqlite"
+
+	"service/test/seed"
 )
 
 // simulation is a sequence of services on one replica. Each begins with the database of the
@@ -38,36 +39,26 @@ const simulatedSteps = 12
 // TestTermSimulation runs random sequences of writes, compactions, snapshots,
 // crashes, copies, restores and takeovers. After each step that uploads everything, the
 // replica must restore to exactly the current database.
-//
-// SERVICE_TERM_SEEDS sets the number of sequences.
 func TestTermSimulation(t *testing.T) {
 	seeds := 24
 	if testing.Short() {
 		seeds = 6
 	}
-	if text := os.Getenv("SERVICE_TERM_SEEDS"); text != "" {
-		var err error
-		if seeds, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for seed := range uint64(seeds) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			m := &simulation{t: t, rand: rand.New(rand.NewPCG(seed, 14)), target: t.TempDir(), dir: t.TempDir()}
-			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("steps: %q", m.trace)
-				}
-			})
-			m.open()
-			m.write(m.serving)
-			for range simulatedSteps {
-				m.step()
+	seed.Each(t, seeds, func(t *testing.T, n uint64) {
+		t.Parallel()
+		m := &simulation{t: t, rand: seed.New(n), target: t.TempDir(), dir: t.TempDir()}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("steps: %q", m.trace)
 			}
-			m.check()
 		})
-	}
+		m.open()
+		m.write(m.serving)
+		for range simulatedSteps {
+			m.step()
+		}
+		m.check()
+	})
 }
 
 // step performs a random step.

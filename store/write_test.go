@@ -6,93 +6,69 @@ import (
 	"service/webhook"
 )
 
-// The methods that store/storetest has for the tests of other packages; the tests of this package
-// cannot import it.
+// These are the functions of store/storetest, which the tests of this package cannot import.
 
-// Create is [SubscriptionWrites.Create].
+// inWrite runs fn in a write of its own and returns its result.
+func inWrite[T any](ctx context.Context, s *core, fn func(Write) (T, error)) (result T, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
+		result, err = fn(w)
+		return err
+	})
+	return result, err
+}
+
 func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
+	sub, err = inWrite(ctx, s.core, func(w Write) (sub webhook.Subscription, err error) {
 		sub, secret, err = w.Subscriptions().Create(programID, userID, f, limit)
-		return err
+		return sub, err
 	})
 	return sub, secret, err
 }
 
-// Update is [SubscriptionWrites.Update].
-func (s Subscriptions) Update(ctx context.Context, programID, id string,
-	f *webhook.SubscriptionFields) (sub webhook.Subscription, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		sub, err = w.Subscriptions().Update(programID, id, f)
-		return err
-	})
-	return sub, err
+func (s Subscriptions) Update(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
+	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) { return w.Subscriptions().Update(programID, id, f) })
 }
 
-// Delete is [SubscriptionWrites.Delete].
-func (s Subscriptions) Delete(ctx context.Context, programID, id string) (sub webhook.Subscription, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		sub, err = w.Subscriptions().Delete(programID, id)
-		return err
-	})
-	return sub, err
+func (s Subscriptions) Delete(ctx context.Context, programID, id string) (webhook.Subscription, error) {
+	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) { return w.Subscriptions().Delete(programID, id) })
 }
 
-// RotateSecret is [SubscriptionWrites.RotateSecret].
 func (s Subscriptions) RotateSecret(ctx context.Context, programID,
 	id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
+	sub, err = inWrite(ctx, s.core, func(w Write) (sub webhook.Subscription, err error) {
 		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id)
-		return err
+		return sub, err
 	})
 	return sub, secret, err
 }
 
-// Redeliver is [DeliveryWrites.Redeliver].
-func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id string) (d webhook.Delivery, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		d, err = w.Deliveries().Redeliver(programID, subscriptionID, id)
-		return err
+func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
+	return inWrite(ctx, s.core, func(w Write) (webhook.Delivery, error) {
+		return w.Deliveries().Redeliver(programID, subscriptionID, id)
 	})
-	return d, err
 }
 
-// Create plans and starts a replay.
-func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r webhook.Replay, err error) {
-	p, err := s.Plan(ctx, programID, subscriptionID, f)
+func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (webhook.Replay, error) {
+	plan, err := s.Plan(ctx, programID, subscriptionID, f)
 	if err != nil {
-		return r, err
+		return webhook.Replay{}, err
 	}
-	err = s.write(ctx, func(w Write) (err error) {
-		r, err = w.Replays().Create(p)
-		return err
-	})
-	return r, err
+	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) { return w.Replays().Create(plan) })
 }
 
-// Cancel is [ReplayWrites.Cancel].
-func (s Replays) Cancel(ctx context.Context, programID, subscriptionID, id string) (r webhook.Replay, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		r, err = w.Replays().Cancel(programID, subscriptionID, id)
-		return err
-	})
-	return r, err
+func (s Replays) Cancel(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
+	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) { return w.Replays().Cancel(programID, subscriptionID, id) })
 }
 
-// Create is [TokenWrites.Create].
 func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
+	token, err = inWrite(ctx, s.core, func(w Write) (token webhook.Token, err error) {
 		token, secret, err = w.Tokens().Create(n)
-		return err
+		return token, err
 	})
 	return token, secret, err
 }
 
-// Revoke is [TokenWrites.Revoke].
-func (s Tokens) Revoke(ctx context.Context, id string) (token webhook.Token, err error) {
-	err = s.write(ctx, func(w Write) (err error) {
-		token, err = w.Tokens().Revoke(id)
-		return err
-	})
-	return token, err
+func (s Tokens) Revoke(ctx context.Context, id string) (webhook.Token, error) {
+	return inWrite(ctx, s.core, func(w Write) (webhook.Token, error) { return w.Tokens().Revoke(id) })
 }

@@ -171,7 +171,7 @@ func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
 		v = append(v, Validation{InvalidValue, "must not be in the future", "from"})
 	}
 	if !f.To.IsZero() && !f.To.After(f.From) {
-		v = append(v, Validation{InvalidValue, "must not be earlier than from", "to"})
+		v = append(v, Validation{InvalidValue, "must not be earlier than the start of the range", "to"})
 	}
 	switch f.Only {
 	case ReplayMissed, ReplayFailed, ReplayAll:

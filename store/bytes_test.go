@@ -140,7 +140,7 @@ func randomID(r *rand.Rand) string {
 }
 
 // databaseBytes returns the bytes of the database in use.
-func databaseBytes(t *testing.T, s *Store) (n int64) {
+func databaseBytes(t testing.TB, s *Store) (n int64) {
 	t.Helper()
 	must(t, s.db.Scan(t.Context(),
 		"SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size", nil, &n))

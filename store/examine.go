@@ -602,6 +602,8 @@ func (x *examination) bucket(ctx context.Context, c *Config) {
 	}
 	newest, err := replica.Newest(ctx, cfg)
 	switch {
+	case errors.Is(err, replica.ErrUnreleased):
+		x.add(LevelFail, checkReplicated, "Follow the error message: service serve does not write to this replica.", "%s: %v", cfg.Target(), err)
 	case errors.Is(err, replica.ErrEmpty):
 		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s is reachable but empty", cfg.Target())
 	case err != nil:

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/replica"
 	"service/store/sqlite"
 )
 
@@ -164,4 +165,26 @@ func TestNewSchema(t *testing.T) {
 	if err := db.QueryRow(`SELECT "table" FROM pragma_foreign_key_check`).Scan(&table); !errors.Is(err, sql.ErrNoRows) {
 		t.Errorf("foreign keys: got %s, %v", table, err)
 	}
+}
+
+// A replica that an unreleased version wrote, with files at its root and no term, is rejected: serve
+// neither restores it nor begins without it, and doctor says why.
+func TestUnreleasedReplica(t *testing.T) {
+	dir, target := t.TempDir(), t.TempDir()
+	must(t, os.Chmod(dir, 0o700))
+	cfg := fileReplica(t, dir, target)
+	must(t, os.MkdirAll(filepath.Join(target, "ltx", "0"), 0o700))
+	must(t, os.WriteFile(filepath.Join(target, "ltx", "0", "0000000000000001-0000000000000001.ltx"), []byte("x"), 0o600))
+	if _, err := Open(t.Context(), Config{Dir: dir, Replica: cfg}); !errors.Is(err, replica.ErrUnreleased) {
+		t.Errorf("serve: got %v", err)
+	}
+	to, err := Restore(t.TempDir(), false)
+	must(t, err)
+	defer to.Close()
+	if _, err := to.FromReplica(t.Context(), cfg, time.Time{}); !errors.Is(err, replica.ErrUnreleased) {
+		t.Errorf("restore: got %v", err)
+	}
+	found, err := Examine(t.Context(), Config{Dir: dir, Replica: cfg}, 0)
+	must(t, err)
+	compare(t, found, map[string]Level{checkReplicated: LevelFail, checkDatabase: LevelWarn}, "files of an unreleased version")
 }

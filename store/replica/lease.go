@@ -26,7 +26,7 @@ const (
 	leaseName = "lock.json" // name of the lease object, next to the replica's files
 	// maxLeaseTimeout is the maximum timeout of a request for the lease.
 	maxLeaseTimeout = 5 * time.Second
-	// defaultPeriod is how long a lease is watched if its holder's TTL is unknown.
+	// defaultPeriod is used in place of a TTL by a process without one, until it has seen a lease.
 	defaultPeriod = 30 * time.Second
 )
 
@@ -86,8 +86,8 @@ type leaseObject struct {
 	Expires    time.Time `json:"expires_at"` // by the owner's clock; information only
 	Owner      string    `json:"owner"`
 	Released   bool      `json:"released,omitempty"` // the owner has released the lease
-	// PeriodMS is the owner's TTL in milliseconds, 0 in objects of older versions.
-	PeriodMS int64 `json:"period_ms,omitempty"`
+	// PeriodMS is the owner's TTL in milliseconds, at least 1.
+	PeriodMS int64 `json:"period_ms"`
 	// Writes increases with each renewal, so that the ETag changes even if the owner's
 	// clock does not advance.
 	Writes int64 `json:"writes,omitempty"`
@@ -103,7 +103,7 @@ type LeaseState struct {
 	Released   bool      // the owner has released the lease
 	Ours       bool      // this process is the owner
 
-	period time.Duration // the owner's TTL, 0 for unknown
+	period time.Duration // the owner's TTL, 0 without a lease object
 	etag   string
 }
 
@@ -185,6 +185,9 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	found := &leaseObject{etag: aws.ToString(out.ETag)}
 	if err := json.NewDecoder(out.Body).Decode(found); err != nil {
 		return nil, fmt.Errorf("read the lease: %w", err)
+	}
+	if found.PeriodMS < 1 { // without it, no one can know when the lease ends
+		return nil, fmt.Errorf("read the lease: %s in the bucket has no period_ms", l.bucket.key)
 	}
 	return found, nil
 }

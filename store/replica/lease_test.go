@@ -120,6 +120,21 @@ func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error 
 	}
 }
 
+// TestLeaseWithoutPeriod checks that a lease object that does not say when it ends is not taken
+// over.
+func TestLeaseWithoutPeriod(t *testing.T) {
+	t.Parallel()
+	for _, period := range []string{"", `,"period_ms":0`, `,"period_ms":-1`} {
+		b := newBucket(t)
+		b.put(t, "lock.json", fmt.Sprintf(`{"generation":7,"expires_at":%q,"owner":"other"%s}`, time.Now().Format(time.RFC3339Nano), period))
+		l := newLease(t, b, t.TempDir(), time.Second)
+		l.margin = 0
+		if err := l.Acquire(t.Context(), 7); err == nil || !strings.Contains(err.Error(), "has no period_ms") || l.Valid() {
+			t.Errorf("%q: got %v, valid: %t", period, err, l.Valid())
+		}
+	}
+}
+
 // TestLeaseClocks acquires the lease of a holder whose clock is wrong. It must succeed if and
 // only if the holder does not renew the lease.
 func TestLeaseClocks(t *testing.T) {
@@ -131,18 +146,7 @@ func TestLeaseClocks(t *testing.T) {
 			t.Helper()
 			text := fmt.Sprintf(`{"generation":%d,"expires_at":%q,"owner":"other","period_ms":%d,"writes":%d}`,
 				generation, time.Now().Add(ttl+clock).Format(time.RFC3339Nano), ttl.Milliseconds(), writes)
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/b/copy/lock.json", strings.NewReader(text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				t.Fatal(resp.Status)
-			}
+			b.put(t, "lock.json", text)
 		}
 		write(7, 1)
 		var reads atomic.Int64
@@ -392,7 +396,7 @@ func TestLeaseTakenOver(t *testing.T) {
 			}
 			return copied
 		}, false},
-		{"file of an earlier version", func(t *testing.T, dir string) string {
+		{"file of another format", func(t *testing.T, dir string) string {
 			if err := os.WriteFile(filepath.Join(dir, holderFile), []byte("0198f3a1-0000-7000-8000-000000000000"), 0o600); err != nil {
 				t.Fatal(err)
 			}

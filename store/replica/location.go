@@ -36,8 +36,7 @@ var (
 	noTime time.Time
 )
 
-// termsFolder is the folder with a subfolder for each term, except term 0. It is next to
-// the files of term 0.
+// termsFolder is the folder with a subfolder for each term.
 const termsFolder = "terms"
 
 // errNoTerm means that a term does not exist.
@@ -58,8 +57,13 @@ type location interface {
 	client(number int64) (litestream.ReplicaClient, error)
 	// copyFile copies a file from one term to another, without downloading it.
 	copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error
-	// removeTerm deletes a term and its files; of term 0 only the files.
+	// removeTerm deletes a term and its files.
 	removeTerm(ctx context.Context, number int64) error
+	// plain reports whether there are files of Litestream at the path itself, instead of in a
+	// term, and whether the path is that of a term: it has the record of a term.
+	plain(ctx context.Context) (files, ofTerm bool, err error)
+	// plainClient returns a client of those files.
+	plainClient() (litestream.ReplicaClient, error)
 }
 
 // openedLocation caches the location of a configuration, to keep its clients: if this
@@ -104,9 +108,6 @@ func newLocation(ctx context.Context, cfg *Config) (location, error) {
 
 // termPath returns the path of a term's own files, for a replica at root.
 func termPath(root string, number int64) string {
-	if number == 0 {
-		return root
-	}
 	return path.Join(root, termsFolder, fmt.Sprintf("%04d", number))
 }
 
@@ -136,15 +137,22 @@ func (l *bucketLocation) client(number int64) (litestream.ReplicaClient, error) 
 	if c := l.clients[number]; c != nil {
 		return c, nil
 	}
-	client, err := l.cfg.settings.newClient(nil)
+	client, err := l.plainClient()
 	if err != nil {
 		return nil, err
 	}
 	c := client.(*s3.ReplicaClient)
 	c.Path = termPath(c.Path, number)
-	c.SetLogger(quiet)
 	l.clients[number] = c
 	return c, nil
+}
+
+func (l *bucketLocation) plainClient() (litestream.ReplicaClient, error) {
+	client, err := l.cfg.settings.newClient(nil)
+	if err == nil {
+		client.SetLogger(quiet)
+	}
+	return client, err
 }
 
 func (l *bucketLocation) key(number int64, name string) string {
@@ -241,9 +249,7 @@ func (l *bucketLocation) copyFile(ctx context.Context, from, to int64, f *ltx.Fi
 		return err
 	}
 	name := fmt.Sprintf("%04x/%s", f.Level, ltx.FormatFilename(f.MinTXID, f.MaxTXID))
-	// The root may be empty. The keys of term 0 then begin with a slash.
-	source := termPath(l.root, from) + "/" + name
-	key := l.key(to, name)
+	source, key := l.key(from, name), l.key(to, name)
 	_, err = api.CopyObject(ctx, &awss3.CopyObjectInput{
 		Bucket: &l.bucket.name, Key: &key, CopySource: aws.String(copySource(l.bucket.name, source)),
 	})
@@ -264,28 +270,41 @@ func (l *bucketLocation) removeTerm(ctx context.Context, number int64) error {
 	if err != nil {
 		return err
 	}
-	prefixes := []string{termPath(l.root, number) + "/"}
-	if number == 0 {
-		prefixes = nil
-		for level := 0; level <= litestream.SnapshotLevel; level++ {
-			prefixes = append(prefixes, fmt.Sprintf("%s/%04x/", l.root, level))
+	prefix := termPath(l.root, number) + "/"
+	pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &l.bucket.name, Prefix: &prefix})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return err
 		}
-	}
-	for _, prefix := range prefixes {
-		pages := awss3.NewListObjectsV2Paginator(api, &awss3.ListObjectsV2Input{Bucket: &l.bucket.name, Prefix: &prefix})
-		for pages.HasMorePages() {
-			page, err := pages.NextPage(ctx)
-			if err != nil {
+		for _, o := range page.Contents {
+			if _, err := api.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &l.bucket.name, Key: o.Key}); err != nil {
 				return err
-			}
-			for _, o := range page.Contents {
-				if _, err := api.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &l.bucket.name, Key: o.Key}); err != nil {
-					return err
-				}
 			}
 		}
 	}
 	return nil
+}
+
+func (l *bucketLocation) plain(ctx context.Context) (files, ofTerm bool, err error) {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	prefix := l.root + "/" // their keys begin with a slash if the root is empty
+	page, err := api.ListObjectsV2(ctx, &awss3.ListObjectsV2Input{
+		Bucket: &l.bucket.name, Prefix: &prefix, Delimiter: aws.String("/"),
+	})
+	if err != nil {
+		return false, false, err
+	}
+	files = slices.ContainsFunc(page.CommonPrefixes, func(p types.CommonPrefix) bool {
+		name := path.Base(aws.ToString(p.Prefix)) // of a level, in four digits
+		level, err := strconv.ParseUint(name, 16, 16)
+		return err == nil && level <= litestream.SnapshotLevel && len(name) == 4
+	})
+	ofTerm = slices.ContainsFunc(page.Contents, func(o types.Object) bool { return path.Base(aws.ToString(o.Key)) == termName })
+	return files, ofTerm, nil
 }
 
 // folderLocation is a location in a directory.
@@ -293,6 +312,12 @@ type folderLocation struct{ root string }
 
 func (l *folderLocation) client(number int64) (litestream.ReplicaClient, error) {
 	c := file.NewReplicaClient(l.dir(number))
+	c.SetLogger(quiet)
+	return c, nil
+}
+
+func (l *folderLocation) plainClient() (litestream.ReplicaClient, error) {
+	c := file.NewReplicaClient(l.root)
 	c.SetLogger(quiet)
 	return c, nil
 }
@@ -376,8 +401,16 @@ func (l *folderLocation) copyFile(_ context.Context, from, to int64, f *ltx.File
 }
 
 func (l *folderLocation) removeTerm(_ context.Context, number int64) error {
-	if number > 0 {
-		return os.RemoveAll(l.dir(number))
+	return os.RemoveAll(l.dir(number))
+}
+
+func (l *folderLocation) plain(context.Context) (files, ofTerm bool, err error) {
+	for name, found := range map[string]*bool{"ltx": &files, termName: &ofTerm} {
+		_, err := os.Stat(filepath.Join(l.root, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, false, err
+		}
+		*found = err == nil
 	}
-	return os.RemoveAll(filepath.Join(l.root, "ltx"))
+	return files, ofTerm, nil
 }

@@ -318,7 +318,6 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 	if len(numbers) > 0 && numbers[len(numbers)-1] > t.term.Number {
 		return errTermEnded // the later term may need them
 	}
-	numbers = append([]int64{0}, numbers...)
 	needed := map[int64]bool{}
 	for _, number := range slices.Backward(numbers) {
 		if number >= t.term.Number {

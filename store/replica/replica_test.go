@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -93,6 +94,23 @@ func newBucket(t testing.TB) *bucket {
 	t.Cleanup(server.Close)
 	b.url = server.URL
 	return b
+}
+
+// put writes an object of the replica that config configures.
+func (b *bucket) put(t testing.TB, name, content string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/b/copy/"+name, strings.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatal(response.Status)
+	}
 }
 
 // config configures a replica in the bucket for the database in dir.

@@ -38,21 +38,27 @@ func Restore(ctx context.Context, from *Config, path string, at time.Time) (Resu
 		return Result{}, err
 	}
 	newest, damaged, err := restoreFrom(ctx, source.client, path, at)
-	if errors.As(err, new(*unreachableError)) && at.IsZero() && source.term.Complete && source.term.Number > 0 {
+	if errors.As(err, new(*unreachableError)) && at.IsZero() && source.term.Complete {
 		// Objects that were copied into the term may be intact in the earlier term.
 		if older, openErr := openSource(ctx, from, true); openErr == nil {
 			newest, damaged, err = restoreFrom(ctx, older.client, path, at)
 		}
 	}
-	switch {
-	case errors.Is(err, litestream.ErrTxNotAvailable) && at.IsZero():
-		return Result{}, fmt.Errorf("%w: the replica is empty", ErrEmpty)
-	case errors.Is(err, litestream.ErrTxNotAvailable):
-		return Result{}, fmt.Errorf("%w: the replica has no state before %s", ErrEmpty, webhook.FormatTime(at))
-	case err != nil:
+	if errors.Is(err, litestream.ErrTxNotAvailable) {
+		return Result{}, emptyError(at)
+	} else if err != nil {
 		return Result{}, err
 	}
 	return Result{Origin{from.Target(), source.term, newest.MaxTXID}, newest.CreatedAt, damaged}, nil
+}
+
+// emptyError returns the error of a replica without a state before a time, or without any if the
+// time is zero.
+func emptyError(at time.Time) error {
+	if at.IsZero() {
+		return fmt.Errorf("%w: the replica is empty", ErrEmpty)
+	}
+	return fmt.Errorf("%w: the replica has no state before %s", ErrEmpty, webhook.FormatTime(at))
 }
 
 // termSource is a term to restore from.
@@ -63,36 +69,45 @@ type termSource struct {
 }
 
 // openSource opens the current term of a replica. With history, it includes the files that
-// only older states need.
+// only older states need. The error wraps [ErrEmpty] if there is no term.
 func openSource(ctx context.Context, cfg *Config, history bool) (termSource, error) {
-	return openTermOf(ctx, cfg, history, newestTerm)
+	return openTermOf(ctx, cfg, history, time.Time{}, newestTerm)
 }
 
 // openSourceAt opens the term that was current at a time, with its history. The state at
 // that time may not be part of a later term, which may continue an older position. A zero
-// time means now.
+// time means now. The error wraps [ErrEmpty] if there is no term.
 func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource, error) {
 	if when.IsZero() {
 		return openSource(ctx, cfg, false)
 	}
-	return openTermOf(ctx, cfg, true, func(ctx context.Context, at location) (term, error) {
+	return openTermOf(ctx, cfg, true, when, func(ctx context.Context, at location) (term, error) {
 		return termAt(ctx, at, when)
 	})
 }
 
-// openTermOf opens the term of a replica that find selects.
+// openTermOf opens the term of a replica that find selects for a time, or the term whose own path
+// the replica has.
 func openTermOf(
-	ctx context.Context, cfg *Config, history bool, find func(context.Context, location) (term, error),
+	ctx context.Context, cfg *Config, history bool, when time.Time, find func(context.Context, location) (term, error),
 ) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if s.at, err = cfg.location(ctx); err != nil {
 		return s, err
 	}
-	if s.term, err = find(ctx, s.at); err != nil {
-		return s, err
+	switch s.term, err = find(ctx, s.at); {
+	case errors.Is(err, errTermPath):
+		var plain litestream.ReplicaClient
+		if plain, err = s.at.plainClient(); err == nil {
+			s.client = &termClient{ReplicaClient: plain}
+		}
+	case err == nil && s.term.none():
+		err = emptyError(when)
+	case err == nil:
+		s.client, err = openTerm(ctx, s.at, s.term, history)
 	}
-	if s.client, err = openTerm(ctx, s.at, s.term, history); err != nil {
+	if err != nil {
 		return s, err
 	}
 	return s, s.client.Init(ctx)

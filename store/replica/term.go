@@ -18,11 +18,10 @@ import (
 // The current term is the one with the highest number. It continues its parent: the
 // parent's files up to ParentTXID belong to it, and later files of the parent do not.
 //
-// Term 0 is the replica's own path, as written by versions without terms. It has no record
-// and no parent.
+// The zero term is none: the replica is empty.
 type term struct {
-	Number int64 `json:"term"`
-	Parent int64 `json:"parent"`
+	Number int64 `json:"term"`   // at least 1
+	Parent int64 `json:"parent"` // 0 for none
 	// ParentTXID is the last transaction that the term has in common with its parent, or
 	// 0.
 	ParentTXID ltx.TXID `json:"parent_txid"`
@@ -31,12 +30,13 @@ type term struct {
 	Snapshot bool `json:"snapshot"`
 	// Complete is set if the newest state can be restored from the term's own files. The
 	// parent is then needed only for older states.
-	Complete bool `json:"complete"`
-	// Began is when the term was claimed, by the clock of the service. It is zero in
-	// records of earlier versions.
-	Began time.Time `json:"began"`
-	Nonce string    `json:"nonce"` // random; distinguishes terms with the same number in two buckets
+	Complete bool      `json:"complete"`
+	Began    time.Time `json:"began"` // when the term was claimed, by the clock of the service
+	Nonce    string    `json:"nonce"` // random; distinguishes terms with the same number in two buckets
 }
+
+// none reports whether t is no term.
+func (t term) none() bool { return t.Number == 0 }
 
 // termName is the name of the object with the record of a term, under its prefix.
 const termName = "term.json"
@@ -48,7 +48,11 @@ var errTermTaken = errors.New("another service has begun a term of the replica a
 var errTermEnded = errors.New("another service has begun a later term in this replica: " +
 	"one service at a time may write to it, and a restore uses the later term")
 
-// newestTerm returns the current term, or term 0 if none has begun.
+// ErrUnreleased means that the replica has files that an unreleased version wrote.
+var ErrUnreleased = errors.New("the replica has files of an unreleased version, which wrote no terms, and this binary cannot read them: " +
+	"use the binary that wrote them, or another path")
+
+// newestTerm returns the current term, or none if none has begun.
 func newestTerm(ctx context.Context, at location) (term, error) {
 	numbers, err := at.terms(ctx)
 	if err != nil {
@@ -60,10 +64,27 @@ func newestTerm(ctx context.Context, at location) (term, error) {
 			return t, err
 		}
 	}
-	return term{}, nil
+	return term{}, checkPlain(ctx, at)
 }
 
-// termAt returns the term that was current at a time.
+// errTermPath means that the path of a replica is that of one of its terms. It can be restored.
+var errTermPath = errors.New("the path is that of a term of a replica; use the path of the replica")
+
+// checkPlain returns an error if a replica without a term has files: errTermPath, or else
+// [ErrUnreleased].
+func checkPlain(ctx context.Context, at location) error {
+	switch files, ofTerm, err := at.plain(ctx); {
+	case err != nil:
+		return fmt.Errorf("list the files of the replica: %w", err)
+	case !files:
+		return nil
+	case ofTerm:
+		return errTermPath
+	}
+	return ErrUnreleased
+}
+
+// termAt returns the term that was current at a time, or none.
 func termAt(ctx context.Context, at location, when time.Time) (term, error) {
 	numbers, err := at.terms(ctx)
 	if err != nil {
@@ -74,13 +95,16 @@ func termAt(ctx context.Context, at location, when time.Time) (term, error) {
 			return t, err
 		}
 	}
-	return term{}, nil
+	if len(numbers) > 0 {
+		return term{}, nil
+	}
+	return term{}, checkPlain(ctx, at)
 }
 
 // readTerm reads and checks the record of a term.
 func readTerm(ctx context.Context, at location, number int64) (term, error) {
 	if number == 0 {
-		return term{}, nil
+		return term{}, errNoTerm
 	}
 	t, err := at.readTerm(ctx, number)
 	if err != nil {
@@ -101,7 +125,7 @@ func openTerm(ctx context.Context, at location, t term, history bool) (*termClie
 		return nil, err
 	}
 	c := &termClient{ReplicaClient: own, number: t.Number}
-	if t.Number == 0 || t.Complete && !history {
+	if t.Parent == 0 || t.Complete && !history {
 		return c, nil
 	}
 	before, err := readTerm(ctx, at, t.Parent)

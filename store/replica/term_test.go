@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -187,42 +188,59 @@ func testTakeover(t *testing.T, config func(dir string) *Config) {
 	}
 }
 
-// TestTermZero continues a replica that was written by a version without terms.
-func TestTermZero(t *testing.T) {
-	dir, target := t.TempDir(), t.TempDir()
-	cfg := fileConfig(t, dir, target)
-	r := openReplicated(t, dir, cfg)
-	r.random(20)
-	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
+// TestUnreleasedReplica checks that a replica with files at its root and no term is neither
+// restored nor written to, and one that is empty is.
+func TestUnreleasedReplica(t *testing.T) {
+	t.Parallel()
+	t.Run("folder", func(t *testing.T) {
+		target := t.TempDir()
+		testUnreleased(t, func(dir string) *Config { return fileConfig(t, dir, target) }, func(file string, content []byte) {
+			path := filepath.Join(target, "ltx", file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+	t.Run("bucket", func(t *testing.T) {
+		b := newBucket(t)
+		testUnreleased(t, func(dir string) *Config { return b.config(t, dir) }, func(file string, content []byte) {
+			b.put(t, "000"+file, string(content))
+		})
+	})
+}
+
+func testUnreleased(t *testing.T, config func(dir string) *Config, put func(file string, content []byte)) {
+	dir := t.TempDir()
+	restore := func() error {
+		_, err := Restore(t.Context(), config(dir), filepath.Join(t.TempDir(), "restored.db"), time.Time{})
+		return err
 	}
-	// That version had neither terms nor records.
-	for _, err := range []error{
-		os.Rename(filepath.Join(target, "terms", "0001", "ltx"), filepath.Join(target, "ltx")),
-		os.RemoveAll(filepath.Join(target, "terms")),
-		os.Remove(filepath.Join(metaPath(filepath.Join(dir, "service.db")), recordName)),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := restore(); !errors.Is(err, ErrEmpty) {
+		t.Errorf("an empty replica: got %v, want %v", err, ErrEmpty)
 	}
-	old := compare(t, "term 0", cfg, dir)
-	harness.WaitForFileTime(t, old.State.Add(time.Millisecond))
-	r = openReplicated(t, dir, cfg)
+	put("0/0000000000000001-0000000000000001.ltx", []byte("from an unreleased version"))
+	if err := restore(); !errors.Is(err, ErrUnreleased) {
+		t.Errorf("restore: got %v", err)
+	}
+	_, err := Restore(t.Context(), config(dir), filepath.Join(t.TempDir(), "restored.db"), time.Now())
+	if !errors.Is(err, ErrUnreleased) {
+		t.Errorf("restore of a time: got %v", err)
+	}
+	if _, err := Newest(t.Context(), config(dir)); !errors.Is(err, ErrUnreleased) {
+		t.Errorf("newest state: got %v", err)
+	}
+	r := openReplicated(t, dir, config(dir))
 	r.random(1)
-	r.settle()
-	if err := r.close(); err != nil {
+	r.await("failing", func(s Status) bool { return s.State == StateFailing && strings.Contains(s.Err, "unreleased version") })
+	if err := r.close(); err == nil {
+		t.Error("closed without an error, although nothing is in the replica")
+	}
+	at, err := config(dir).location(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "term 1", cfg, dir)
-	path := filepath.Join(t.TempDir(), "older.db")
-	found, err := Restore(t.Context(), cfg, path, old.State.Add(time.Millisecond))
-	if err != nil || !found.State.Equal(old.State) {
-		t.Fatalf("state of %s: got %s, %v", old.State, found.State, err)
-	}
-	if n := countRows(t, path); n != 20 {
-		t.Errorf("older state: got %d rows, want 20", n)
+	if numbers, err := at.terms(t.Context()); err != nil || len(numbers) > 0 {
+		t.Errorf("got terms %v, %v; want none", numbers, err)
 	}
 }
 
@@ -300,21 +318,22 @@ func (c chain) files(client *termClient, level int) (names []string) {
 func TestChain(t *testing.T) {
 	at := &folderLocation{t.TempDir()}
 	terms := chain{t, at}
-	terms.write(0, 9, 1, 3)
+	terms.begin(term{Number: 1, Snapshot: true})
+	terms.write(1, 9, 1, 3)
 	for tx := ltx.TXID(4); tx <= 10; tx++ {
-		terms.write(0, 0, tx, tx)
-	}
-	terms.write(0, 1, 4, 9)
-	terms.begin(term{Number: 1, Parent: 0, ParentTXID: 6})
-	for tx := ltx.TXID(7); tx <= 8; tx++ {
 		terms.write(1, 0, tx, tx)
 	}
-	terms.begin(term{Number: 2, Parent: 1, ParentTXID: 7})
-	terms.write(2, 0, 8, 8)
-	terms.write(2, 0, 9, 9)
-	terms.write(2, 1, 4, 9)
+	terms.write(1, 1, 4, 9)
+	terms.begin(term{Number: 2, Parent: 1, ParentTXID: 6})
+	for tx := ltx.TXID(7); tx <= 8; tx++ {
+		terms.write(2, 0, tx, tx)
+	}
+	terms.begin(term{Number: 3, Parent: 2, ParentTXID: 7})
+	terms.write(3, 0, 8, 8)
+	terms.write(3, 0, 9, 9)
+	terms.write(3, 1, 4, 9)
 	current, err := newestTerm(t.Context(), at)
-	if err != nil || current.Number != 2 {
+	if err != nil || current.Number != 3 {
 		t.Fatalf("current term: got %+v, %v", current, err)
 	}
 	c, err := openTerm(t.Context(), at, current, false)
@@ -322,9 +341,9 @@ func TestChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := slices.Concat(terms.files(c, 0), terms.files(c, 1), terms.files(c, 9))
-	want := []string{"0/4-4 of 0", "0/5-5 of 0", "0/6-6 of 0", "0/7-7 of 1", "0/8-8 of 2", "0/9-9 of 2", "1/4-9 of 2", "9/1-3 of 0"}
+	want := []string{"0/4-4 of 1", "0/5-5 of 1", "0/6-6 of 1", "0/7-7 of 2", "0/8-8 of 3", "0/9-9 of 3", "1/4-9 of 3", "9/1-3 of 1"}
 	if !slices.Equal(got, want) {
-		t.Errorf("files of term 2: got\n%q, want\n%q", got, want)
+		t.Errorf("files of term 3: got\n%q, want\n%q", got, want)
 	}
 	if _, err := c.OpenLTXFile(t.Context(), 0, 10, 10, 0, 0); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("file of the parent after ParentTXID: got %v, want %v", err, os.ErrNotExist)
@@ -338,7 +357,7 @@ func TestChain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 		r.Close()
 	}
-	if err := at.claim(t.Context(), term{Number: 2}); !errors.Is(err, errTermTaken) {
+	if err := at.claim(t.Context(), term{Number: 3}); !errors.Is(err, errTermTaken) {
 		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
 	}
 }

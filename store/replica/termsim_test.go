@@ -290,7 +290,9 @@ func (m *simulation) restore() {
 // newest returns the newest transaction in the replica.
 func (m *simulation) newest() uint64 {
 	source, err := openSource(context.Background(), m.config(m.dir), false)
-	if err != nil {
+	if errors.Is(err, ErrEmpty) {
+		return 0
+	} else if err != nil {
 		m.t.Fatal(err)
 	}
 	newest, _, err := position(context.Background(), source.client)

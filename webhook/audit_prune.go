@@ -1,42 +1,25 @@
 package webhook
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // AuditPrune names the last entry that was removed from the beginning of the audit log. It is
 // the detail of an entry with [ActionAuditPrune], so the chain proves it.
 type AuditPrune struct {
 	Num  int64
 	Hash AuditHash
-	// Upgrade is set in the entry that an upgrade recorded, for entries that a version before
-	// it had removed. No entry of that time proves it.
-	Upgrade bool
 }
 
-const (
-	auditPruneFormat = "through entry %d, hash %s"
-	byAnOlderVersion = ", by an older version"
-)
+const auditPruneFormat = "through entry %d, hash %s"
 
 // String returns the detail of the entry.
-func (p AuditPrune) String() string {
-	detail := fmt.Sprintf(auditPruneFormat, p.Num, p.Hash)
-	if p.Upgrade {
-		detail += byAnOlderVersion
-	}
-	return detail
-}
+func (p AuditPrune) String() string { return fmt.Sprintf(auditPruneFormat, p.Num, p.Hash) }
 
 // Pruned returns what an entry with [ActionAuditPrune] says, and false if that cannot be read.
 func (e *AuditEntry) Pruned() (p AuditPrune, ok bool) {
 	var hash string
-	detail, upgrade := strings.CutSuffix(e.Detail, byAnOlderVersion)
-	if _, err := fmt.Sscanf(detail, auditPruneFormat, &p.Num, &hash); err != nil {
+	if _, err := fmt.Sscanf(e.Detail, auditPruneFormat, &p.Num, &hash); err != nil {
 		return p, false
 	}
-	p.Upgrade = upgrade
 	var err error
 	p.Hash, err = ParseAuditHash(hash)
 	return p, err == nil && p.String() == e.Detail

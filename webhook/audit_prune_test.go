@@ -22,7 +22,6 @@ func TestPruneFault(t *testing.T) {
 		{"nothing removed yet", 1, says(AuditPrune{Num: 4, Hash: hash}.String()), 0},
 		{"some removed", 3, says(AuditPrune{Num: 4, Hash: other}.String()), 0},
 		{"all removed", 5, says(AuditPrune{Num: 4, Hash: hash}.String()), 0},
-		{"all removed by an older version", 5, says(AuditPrune{Num: 4, Hash: hash, Upgrade: true}.String()), 0},
 		{"another last one", 5, says(AuditPrune{Num: 4, Hash: other}.String()), 5},
 		{"one too many", 6, says(AuditPrune{Num: 4, Hash: hash}.String()), 6},
 		{"no entry", 5, nil, 5},

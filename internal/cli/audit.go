@@ -264,12 +264,7 @@ func printVerified(w io.Writer, s *webhook.AuditSummary, expected bool) error {
 	}
 	fmt.Fprintf(w, "All %s match: %d to %d, from %s to %s.\n", webhook.Count(int(s.Entries), "entry"), s.First, s.Last,
 		webhook.FormatTime(s.FirstAt), webhook.FormatTime(s.LastAt))
-	switch {
-	case s.First == 1:
-	case s.Pruned.Upgrade && s.Pruned.Num == s.First-1:
-		fmt.Fprintf(w, "Earlier entries were removed by an older version, which recorded no entry about it. "+
-			"The upgrade on %s recorded the hash of the last one: %s\n", webhook.FormatTime(s.PrunedAt), s.Anchor)
-	default:
+	if s.First > 1 {
 		fmt.Fprintf(w, "Earlier entries were removed by retention. Hash of the last one: %s\n", s.Anchor)
 	}
 	if s.Erased > 0 {

@@ -155,7 +155,7 @@ func (r *remote) refused(resp *http.Response, text []byte) error {
 	case http.StatusForbidden:
 		hint = " A platform token is needed."
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		hint = " It may be of an older version without moves: upgrade it first."
+		hint = " Check that the URL is that of an installation of this service."
 	case http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusBadGateway:
 		code = webhook.CodeUnavailable
 	}

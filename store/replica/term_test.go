@@ -18,8 +18,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+
 	"service/store/sqlite"
-	"service/test/harness"
 )
 
 // uploads returns the number of bytes written to a replica in a directory. Hard links do not

@@ -21,11 +21,11 @@ func TestRefused(t *testing.T) {
 	writeFile(t, wrong, "svc_0000000000000000000000000000000000000000000\n")
 	partner := filepath.Join(t.TempDir(), "partner")
 	writeFile(t, partner, to.Token("other", "--secret-key-file", to.key)+"\n")
-	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = w.Write([]byte(`{"error":{"code":404,"title":"Not Found","detail":"No route matches this path."}}`))
 	}))
-	t.Cleanup(old.Close)
+	t.Cleanup(other.Close)
 	older := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		state := map[string]any{"status": "none", "format": 1, "schema": 1, "service_version": "0.1"}
 		_ = json.NewEncoder(w).Encode(map[string]any{"data": state})
@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 		{"a wrong token", to.URL(), wrong, nil, "Create one there with: service token create --scope platform"},
 		{"a token of a program", to.URL(), partner, nil, "A platform token is needed."},
 		{"an active program", taken.URL(), taken.tokenFile, nil, "has a program acme already (active). Delete it there first, or keep it."},
-		{"a version without moves", old.URL, to.tokenFile, nil, "It may be of an older version without moves: upgrade it first."},
+		{"another service", other.URL, to.tokenFile, nil, "Check that the URL is that of an installation of this service."},
 		{"an older version", older.URL, to.tokenFile, nil, "runs version 0.1, which is older than this one"},
 		{"a full disk", full.URL(), full.tokenFile, nil, "free"},
 		{"no certificate of the system", secure.URL, to.tokenFile, nil, "certificate signed by unknown authority"},

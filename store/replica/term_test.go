@@ -188,6 +188,42 @@ func testTakeover(t *testing.T, config func(dir string) *Config) {
 	}
 }
 
+// TestStateOfAnEarlierTerm restores a state from before the current term began.
+func TestStateOfAnEarlierTerm(t *testing.T) {
+	one, two, target := t.TempDir(), t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, two, target)
+	r := openReplicated(t, one, fileConfig(t, one, target))
+	r.random(20)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	old := compare(t, "term 1", cfg, one)
+	harness.WaitForFileTime(t, old.State.Add(time.Millisecond))
+	restoreTo(t, cfg, two)
+	r = openReplicated(t, two, cfg)
+	r.random(1)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	if now := compare(t, "term 2", cfg, two); now.Origin.term.Number != 2 {
+		t.Errorf("newest state: got one of term %d, want 2", now.Origin.term.Number)
+	}
+	path := filepath.Join(t.TempDir(), "older.db")
+	found, err := Restore(t.Context(), cfg, path, old.State.Add(time.Millisecond))
+	if err != nil || !found.State.Equal(old.State) || found.Origin.term.Number != 1 {
+		t.Fatalf("state of %s: got %s of term %d, %v", old.State, found.State, found.Origin.term.Number, err)
+	}
+	if n := countRows(t, path); n != 20 {
+		t.Errorf("older state: got %d rows, want 20", n)
+	}
+	_, err = Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "none.db"), time.Unix(1, 0))
+	if !errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "no state before") {
+		t.Errorf("before the first term: got %v", err)
+	}
+}
+
 // TestUnreleasedReplica checks that a replica with files at its root and no term is neither
 // restored nor written to, and one that is empty is.
 func TestUnreleasedReplica(t *testing.T) {

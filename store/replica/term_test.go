@@ -20,6 +20,7 @@ import (
 	"github.com/superfly/ltx"
 
 	"service/store/sqlite"
+	"service/test/harness"
 )
 
 // uploads returns the number of bytes written to a replica in a directory. Hard links do not

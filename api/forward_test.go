@@ -569,7 +569,8 @@ func forwardEarlyResponse(t *testing.T, protocol string) {
 func TestForwardClientStops(t *testing.T) {
 	for _, media := range []string{mediaJSON, mediaNDJSON} {
 		synctest.Test(t, func(t *testing.T) {
-			from, to := &installation{service: start(t)}, &installation{service: start(t)}
+			sooner := func(c *Config) { c.RequestTimeout = DefaultRequestTimeout / 2 } // than the target
+			from, to := &installation{service: start(t, sooner)}, &installation{service: start(t)}
 			from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
 			from.copyProgram(to)
 			from.forwardOverPipes(&http.Server{Handler: to.api})

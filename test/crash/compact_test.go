@@ -32,13 +32,6 @@ func TestCompactKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(data, "service.db")
-	unfinished := func() []string {
-		names, err := filepath.Glob(path + durable.TempSuffix + "*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return names
-	}
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -46,28 +39,8 @@ func TestCompactKilled(t *testing.T) {
 	cut := 0
 	for kill := range kills {
 		part := rand.Int64N(info.Size()) // that is written before the kill
-		cmd := exec.Command(binary, "compact", "--data", data)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan struct{})
-		go func() { cmd.Wait(); close(ended) }()
-		harness.WaitFor(t, "a part of the new file", func() bool {
-			select {
-			case <-ended:
-				return true
-			default:
-			}
-			for _, name := range unfinished() {
-				if info, err := os.Stat(name); err == nil && info.Size() >= part {
-					return true
-				}
-			}
-			return false
-		})
-		cmd.Process.Kill()
-		<-ended
-		if len(unfinished()) > 0 {
+		killCompact(t, exec.Command(binary, "compact", "--data", data), path, part)
+		if len(unfinished(t, path)) > 0 {
 			cut++
 		}
 		for _, found := range append(harness.DatabaseFaults(t, data), harness.DatabaseDifferences(t, copied, data)...) {
@@ -78,8 +51,43 @@ func TestCompactKilled(t *testing.T) {
 	if out, err := in.Command("compact", "--data", data); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, found := range append(harness.DatabaseDifferences(t, copied, data), unfinished()...) {
+	for _, found := range append(harness.DatabaseDifferences(t, copied, data), unfinished(t, path)...) {
 		t.Error("after compacting: ", found)
 	}
 	in.MustStop(in.MustStart())
+}
+
+// killCompact runs a compaction and kills it once the new file has a size. It may end before.
+func killCompact(t *testing.T, cmd *exec.Cmd, path string, size int64) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { cmd.Wait(); close(ended) }()
+	harness.WaitFor(t, "a part of the new file", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+		}
+		for _, name := range unfinished(t, path) {
+			if info, err := os.Stat(name); err == nil && info.Size() >= size {
+				return true
+			}
+		}
+		return false
+	})
+	cmd.Process.Kill()
+	<-ended
+}
+
+// unfinished returns the new files of compactions that have not ended.
+func unfinished(t *testing.T, path string) []string {
+	t.Helper()
+	names, err := filepath.Glob(path + durable.TempSuffix + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// termCheck is the time between two checks whether a later term has begun.
-const termCheck = 15 * time.Second
-
 // maintain compacts the levels of the replica, uploads snapshots, completes the term and
 // enforces retention, until ctx ends. It logs failures and retries at the next interval.
 func (r *Replication) maintain(ctx context.Context, s *session) {
@@ -68,7 +65,7 @@ func (r *Replication) watchTerms(ctx context.Context, s *session) {
 		if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
 			s.superseded.Store(true)
 		}
-		return now.Add(termCheck)
+		return now.Add(r.limits.termInterval)
 	})
 }
 

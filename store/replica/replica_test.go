@@ -169,6 +169,7 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	}
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
 	configure(r.Replication)
+	r.limits.termInterval = 24 * time.Hour // tests set superseded themselves
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() {

@@ -42,12 +42,13 @@ type limits struct {
 	backlogInterval time.Duration // time between two checks
 
 	verifyInterval time.Duration // time between two checks that the replica can be restored
+	termInterval   time.Duration // time between two checks whether a later term has begun
 }
 
 var defaultLimits = limits{
 	throttle: 16_384, abandon: 50_000, abandonAfter: 5 * time.Second, reject: 100_000,
 	backlog: 256 << 20, backlogRatio: 2, backlogInterval: 10 * time.Second,
-	verifyInterval: 10 * time.Minute,
+	verifyInterval: 10 * time.Minute, termInterval: 15 * time.Second,
 }
 
 // Reasons for which replication is interrupted.

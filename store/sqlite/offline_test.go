@@ -1,12 +1,11 @@
 package sqlite
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
+
+	"service/test/harness"
 )
 
 // copyOpen returns a copy of an open database, as a killed process leaves it: with
@@ -66,20 +65,8 @@ func TestOpenOffline(t *testing.T) {
 // A hard link to another file system is impossible, so the database is copied.
 func TestOpenOfflineCopy(t *testing.T) {
 	path := copyOpen(t)
-	const memory = "/dev/shm"
-	probe := filepath.Join(memory, filepath.Base(t.TempDir())+"-offline-test")
-	_, err := os.Stat(memory)
-	if err == nil && os.Link(path, probe) == nil {
-		os.Remove(probe)
-		err = errors.New("no second file system")
-	}
-	if err != nil {
-		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "tmpfs") {
-			t.Fatalf("SERVICE_TEST_REQUIRE has tmpfs, but this test needs %s: %v", memory, err)
-		}
-		t.Skipf("NOT TESTED: %s: %v", memory, err)
-	}
-	scratch, err := newScratch(path, 1, memory)
+	other := otherFileSystem(t, path)
+	scratch, err := newScratch(path, 1, other)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +75,25 @@ func TestOpenOfflineCopy(t *testing.T) {
 	if want, wantErr := os.Stat(path); err != nil || wantErr != nil || info.Size() != want.Size() {
 		t.Errorf("copy: got %v, %v, want the size of %v, %v", info, err, want, wantErr)
 	}
-	if _, err := newScratch(path, 1<<60, memory); err == nil {
+	if _, err := newScratch(path, 1<<60, other); err == nil {
 		t.Error("a copy larger than the free space: got no error")
 	}
+}
+
+// otherFileSystem returns a folder on another file system than path, whether temporary files are on
+// disk or in memory.
+func otherFileSystem(t *testing.T, path string) string {
+	t.Helper()
+	for _, dir := range []string{"/dev/shm", "/var/tmp"} {
+		probe := filepath.Join(dir, filepath.Base(t.TempDir())+"-offline-test")
+		if _, err := os.Stat(dir); err != nil {
+			continue
+		}
+		if os.Link(path, probe) != nil {
+			return dir
+		}
+		os.Remove(probe)
+	}
+	harness.Unavailable(t, "tmpfs", "neither /dev/shm nor /var/tmp is on another file system")
+	return ""
 }

@@ -26,7 +26,7 @@ func fileReplica(t testing.TB, dir, target string) *replica.Config {
 	t.Helper()
 	return readReplica(t,
 		"dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: "+
-			"20ms\nshutdown-sync-timeout: 5s\n")
+			"20ms\nshutdown-sync-timeout: 60s\n")
 }
 
 func readReplica(t testing.TB, text string) *replica.Config {

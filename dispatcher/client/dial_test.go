@@ -369,7 +369,7 @@ func TestSendDNSSilence(t *testing.T) {
 		if a.Error != webhook.ErrorTimeout || a.Result != webhook.Classify(0, webhook.ErrorTimeout) || a.Duration != timeout {
 			t.Errorf("got error %q, result %s after %s; want a timeout after %s", a.Error, a.Result, a.Duration, timeout)
 		}
-		synctest.Wait()
+		time.Sleep(time.Minute) // until Go's resolver gives up
 		if asked.Load() == 0 {
 			t.Error("got no DNS query, want at least 1")
 		}

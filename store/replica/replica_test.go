@@ -52,7 +52,7 @@ func mustParseConfig(t testing.TB, text string) *Config {
 func fileConfig(t testing.TB, dir, target string) *Config {
 	t.Helper()
 	return mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n"+
-		"    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 5s\n")
+		"    replica:\n      path: "+target+"\n      sync-interval: 20ms\nshutdown-sync-timeout: 60s\n")
 }
 
 // bucket is an S3 server with the bucket b.
@@ -127,7 +127,7 @@ func (b *bucket) config(t testing.TB, dir string) *Config {
       access-key-id: id
       secret-access-key: secret
       sync-interval: 20ms
-shutdown-sync-timeout: 5s
+shutdown-sync-timeout: 60s
 `, dir, b.url))
 }
 

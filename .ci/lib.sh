@@ -5,29 +5,30 @@ tools=${XDG_CACHE_HOME:-$HOME/.cache}/service-tools
 mkdir -p "$tools"
 export PATH="$tools:$PATH" SERVICE_TEST_TOOLS="$tools" npm_config_prefer_offline=true
 
-# What tests and checks may need: name | commands | Debian packages | what is not checked without it.
-# Names are those of harness.Tool and harness.Unavailable. "root" is no command: it asks for root.
+# What tests and checks may need: name | commands | what is not checked without it. A command whose
+# Debian package has another name is command=package. Names are those of harness.Tool and
+# harness.Unavailable. Some commands are none, see has; they have no package: command=.
 requirements='
-browser     | chromium node npm                      | chromium nodejs npm   | the admin UI in a browser
-clients     | node npm                               | nodejs npm            | generated clients
-clocks      | linux-amd64                            |                       | failovers with clock jumps
-curl        | curl                                   | curl                  | the commands of the API reference
-haproxy     | haproxy openssl                        | haproxy openssl       | two installations behind HAProxy
-netns       | root linux ip nft                      | iproute2 nftables     | egress from a network namespace
-node        | node                                   | nodejs                | the verification example for Node.js
-openssl     | openssl bash                           | openssl bash          | the signing curl command
-owner       | root                                   |                       | key files of other users
-packages    | systemd-analyze dpkg-deb ar            | systemd dpkg binutils | the systemd unit and the packages
-powercut    | root linux mount mkfs.ext4 setpriv     | mount e2fsprogs util-linux | power cuts
-promtool    | promtool                               |                       | the syntax of the alert rules
-python3     | python3                                | python3               | the verification example for Python
-s3          | s3                                     |                       | replicas in a real bucket
-shells      | zsh fish groff                         | zsh fish groff        | shell completion and the manual page
-sqlite3     | sqlite3                                | sqlite3               | a database opened by another process
-sslscan     | sslscan                                | sslscan               | TLS, seen by sslscan
-strace      | strace                                 | strace                | system calls and failing disks
-tmpfs       | root linux mount                       | mount                 | full disks
-walkthrough | curl jq                                | curl jq               | the walk-through in README.md
+browser     | chromium node=nodejs npm                       | the admin UI in a browser
+clients     | node=nodejs npm                                | generated clients
+clocks      | linux-amd64=                                   | failovers with clock jumps
+curl        | curl                                           | the commands of the API reference
+haproxy     | haproxy openssl                                | two installations behind HAProxy
+netns       | root= linux= ip=iproute2 nft=nftables          | egress from a network namespace
+node        | node=nodejs                                    | the verification example for Node.js
+openssl     | openssl bash                                   | the signing curl command
+owner       | root=                                          | key files of other users
+packages    | systemd-analyze=systemd dpkg-deb=dpkg ar=binutils | the systemd unit and the packages
+powercut    | root= linux= mount mkfs.ext4=e2fsprogs setpriv=util-linux | power cuts
+promtool    | promtool=                                      | the syntax of the alert rules
+python3     | python3                                        | the verification example for Python
+s3          | s3=                                            | replicas in a real bucket
+shells      | zsh fish groff                                 | shell completion and the manual page
+sqlite3     | sqlite3                                        | a database opened by another process
+sslscan     | sslscan                                        | TLS, seen by sslscan
+strace      | strace                                         | system calls and failing disks
+tmpfs       | root= linux= mount                             | full disks
+walkthrough | curl jq                                        | the walk-through in README.md
 '
 
 # rows prints the rows of the given requirements, without the blanks around columns.
@@ -49,19 +50,22 @@ has() {
   esac
 }
 
-# install_packages installs what is missing for the given requirements, as root on Debian.
+# install_packages installs what is missing for the given requirements, as root on Debian. Each
+# package is installed by itself: one that cannot be installed must not stop the others.
 install_packages() {
-  local commands packages command missing=""
+  local commands command packages="" package
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
-  while IFS='|' read -r _ commands packages _; do
+  while IFS='|' read -r _ commands _; do
     for command in $commands; do
-      has "$command" || missing="$missing $packages"
+      has "${command%=*}" || packages="$packages ${command#*=}"
     done
   done < <(rows "$@")
-  [ -n "${missing// /}" ] || return 0
-  # shellcheck disable=SC2086
-  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing; } >/dev/null 2>&1 ||
-    echo "apt-get could not install:$missing"
+  [ -n "${packages// /}" ] || return 0
+  apt-get update -qq >/dev/null 2>&1 || true
+  for package in $packages; do
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package" >/dev/null 2>&1 ||
+      echo "apt-get could not install: $package"
+  done
 }
 
 # install_go PROGRAM PACKAGE@VERSION builds a program into $tools, once for each version of it and
@@ -104,10 +108,10 @@ need() {
   install_packages "$@"
   case " $* " in *" s3 "*) install_s3 ;; esac
   case " $* " in *" promtool "*) install_promtool ;; esac
-  while IFS='|' read -r name commands _ what; do
+  while IFS='|' read -r name commands what; do
     missing=""
     for command in $commands; do
-      has "$command" || missing="$missing $command"
+      has "${command%=*}" || missing="$missing ${command%=*}"
     done
     if [ -z "$missing" ]; then
       require="$require,$name"

@@ -15,11 +15,19 @@ import (
 )
 
 const (
-	// maxResponseHeader limits the headers of a response in bytes. maxResponseLines
-	// limits their lines, together with those of all 1xx responses before it: a
-	// thousand short lines take a hundred times their size in memory.
+	// maxResponseHeader limits what is kept of a response header in bytes.
+	// maxResponseLines limits its lines, together with those of all 1xx responses
+	// before it: a thousand short lines take a hundred times their size in memory.
+	// The rest is read and dropped, except for a few short lines that the client
+	// itself needs, see isFraming.
 	maxResponseHeader = 32 << 10
 	maxResponseLines  = 256
+	maxFramingLine    = 512 // bytes
+	maxFramingLines   = 16
+	// maxHeaderRead is how many bytes of headers are read, those of 1xx responses
+	// included. An endless header would otherwise keep the machine busy until the
+	// timeout.
+	maxHeaderRead = 1 << 20
 	// maxDrained is how many bytes of a body are read and dropped beyond
 	// webhook.MaxStoredBody, to reuse the connection. After a longer body the
 	// connection is closed.
@@ -154,7 +162,7 @@ func (x *exchange) roundTrip(c *conn, reused bool) (sent bool, err error) {
 		return w.sent, err
 	}
 	ended, err := x.record(resp)
-	if ended && !resp.Close && c.in.Buffered() == 0 {
+	if ended && !resp.Close && c.isDrained() {
 		keep = true
 		x.recycle(c, w)
 	}
@@ -282,9 +290,7 @@ var postRequest = &http.Request{Method: http.MethodPost}
 func (x *exchange) readResponse(c *conn, ready time.Time) (*http.Response, error) {
 	c.head = header{}
 	for {
-		if err := c.startHeader(); err != nil {
-			return nil, err
-		}
+		c.startHeader()
 		if x.interim == 0 {
 			if _, err := c.in.Peek(1); err != nil {
 				return nil, err

@@ -292,22 +292,77 @@ func TestSendResponse(t *testing.T) {
 	}
 }
 
-// TestSendHeaderBound checks the size limit of response headers.
+// TestSendHeaderBound checks the size limit of stored response headers.
 func TestSendHeaderBound(t *testing.T) {
-	for size, want := range map[int]webhook.ErrorCode{
-		maxResponseHeader - 100: webhook.ErrorNone,
-		maxResponseHeader + 100: webhook.ErrorProtocol,
+	for size, kept := range map[int]bool{
+		maxResponseHeader - 100: true,
+		maxResponseHeader + 100: false,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			// Latin-1 text grows when it is converted to UTF-8.
 			p := newTestClient(t, respond("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: "+strings.Repeat("\xe9x", size/2)+"\r\n\r\n"))
 			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
-			if a.Error != want {
-				t.Errorf("headers of %d bytes: got error %q, want %q", size, a.Error, want)
+			if a.Result != webhook.ResultSuccess {
+				t.Errorf("headers of %d bytes: got %s %q, want success", size, a.Result, a.Error)
 			}
-			if n := len(a.ResponseHeader); n > maxResponseHeader || want == "" && n < maxResponseHeader-3 {
+			if n := len(a.ResponseHeader); n > maxResponseHeader || kept && n < maxResponseHeader-3 {
 				t.Errorf("headers of %d bytes: got %d bytes stored, want up to %d", size, n, maxResponseHeader)
 			}
+		})
+	}
+}
+
+// TestSendLongHeader checks what is kept of headers beyond the limits: whole lines, and
+// those that the client needs.
+func TestSendLongHeader(t *testing.T) {
+	cookies := strings.Repeat("Set-Cookie: "+strings.Repeat("a", 480)+"; Path=/\r\n", 70)
+	secret := "Bearer " + strings.Repeat("s", 400)
+	echo := strings.Repeat("Echo: "+secret+"\r\n", 100)
+	for _, tt := range []struct {
+		name, answer string
+		want         webhook.Attempt
+		header       string // a line of it, repeated
+	}{
+		{"cookies", "HTTP/1.1 200 OK\r\n" + cookies + "Content-Length: 2\r\n\r\nok",
+			webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, ResponseBody: []byte("ok")},
+			"Set-Cookie: " + strings.Repeat("a", 480) + "; Path=/\n"},
+		{"503 with Retry-After", "HTTP/1.1 503 No\r\n" + cookies + "X: y\r\n z\r\nRETRY-AFTER: 7\r\ncontent-length:2\r\n\r\nno",
+			webhook.Attempt{Result: webhook.ResultRetryable, ResponseStatus: 503, ResponseBody: []byte("no"), RetryAfter: 7 * time.Second},
+			"Set-Cookie: " + strings.Repeat("a", 480) + "; Path=/\n"},
+		{"chunks", "HTTP/1.1 422 No\r\n" + cookies + "Transfer-Encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n",
+			webhook.Attempt{Result: webhook.ResultFailed, ResponseStatus: 422, ResponseBody: []byte("no")},
+			"Set-Cookie: " + strings.Repeat("a", 480) + "; Path=/\n"},
+		{"echo of a secret", "HTTP/1.1 200 OK\r\n" + echo + "Content-Length: 2\r\n\r\nok",
+			webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, ResponseBody: []byte("ok")},
+			"Echo: [redacted]\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTestClient(t, respond(tt.answer))
+				r := testRequest("http://1.1.1.1/", 10)
+				r.Authorization = secret
+				a := p.Send(t.Context(), r)
+				tt.want.Number, tt.want.StartedAt, tt.want.Phases = 1, a.StartedAt, a.Phases
+				kept := ""
+				for line := range strings.Lines(a.ResponseHeader) {
+					switch name, _, _ := strings.Cut(line, ":"); name {
+					case "Content-Length", "Retry-After", "Transfer-Encoding":
+					default:
+						kept += line
+					}
+				}
+				a.ResponseHeader = ""
+				if diff := cmp.Diff(tt.want, a); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if n := strings.Count(kept, tt.header); n < 50 || kept != strings.Repeat(tt.header, n) {
+					t.Errorf("got headers %.600q…, want %q repeated", kept, tt.header)
+				}
+				p.Send(t.Context(), r)
+				if n := p.dialed.Load(); n != 2 {
+					t.Errorf("got %d connections, want a new one after headers that were cut", n)
+				}
+			})
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -23,7 +24,9 @@ type conn struct {
 	ctx  context.Context // its end closes the connection; nil if none is bound
 	stop func() bool     // unbinds ctx; returns false if ctx has ended
 
-	head header // the response header being read
+	head   header // the response header being read
+	unread []byte // received, and not yet read by Read
+	ready  []byte // output of head, and not yet returned by Read
 
 	idleSince    time.Time // when it was put into the pool
 	older, newer *conn     // neighbors in the pool, by idleSince
@@ -119,66 +122,56 @@ func isQuiet(socket syscall.RawConn) bool {
 	return err == nil && quiet
 }
 
-// Read reads from the connection, and fails once a response header exceeds its limits.
+// Read reads from the connection. Of a response header it returns what its limits permit.
 func (c *conn) Read(p []byte) (int, error) {
-	if c.head.err != nil {
-		return 0, c.head.err
-	}
-	if c.head.reading {
-		p = p[:min(len(p), maxResponseHeader-c.head.bytes)]
-	}
-	n, err := c.Conn.Read(p)
-	if c.head.add(p[:n]); c.head.err != nil {
-		return 0, c.head.err
-	}
-	return n, err
-}
-
-// startHeader starts to count a response header, part of which may be buffered
-// already.
-func (c *conn) startHeader() error {
-	c.head.reading, c.head.bytes, c.head.line = true, 0, 0
-	buffered, _ := c.in.Peek(c.in.Buffered())
-	c.head.add(buffered)
-	return c.head.err
-}
-
-// header limits the memory that a response header takes while it is read, see
-// maxResponseHeader.
-type header struct {
-	reading bool  // the header is being read
-	bytes   int   // of this header
-	lines   int   // of this header and those of the 1xx responses before it
-	line    int   // length of the current line so far, without CR
-	err     error // a limit was exceeded; permanent
-}
-
-var (
-	errLongHeader   = errors.New("response header too long")
-	errTooManyLines = errors.New("too many response header lines")
-)
-
-// add counts bytes that were read. A blank line ends the header.
-func (h *header) add(p []byte) {
-	for _, b := range p {
-		if !h.reading {
-			return
+	for {
+		if len(c.ready) > 0 {
+			n := copy(p, c.ready)
+			c.ready = c.ready[n:]
+			return n, nil
 		}
-		h.bytes++
-		switch b {
-		case '\n':
-			h.reading = h.line > 0
-			h.line = 0
-			if h.lines++; h.lines > maxResponseLines {
-				h.err = errTooManyLines
-				return
-			}
-		case '\r':
-		default:
-			h.line++
+		n, err := c.receive(p)
+		if !c.head.reading {
+			return n, err
+		}
+		kept := c.head.filter(p[:n])
+		if c.head.err != nil {
+			return 0, c.head.err
+		}
+		n = copy(p, kept)
+		if c.ready = kept[n:]; len(c.ready) > 0 {
+			return n, nil // the next call returns err
+		}
+		if n > 0 || err != nil {
+			return n, err
 		}
 	}
-	if h.reading && h.bytes >= maxResponseHeader {
-		h.err = errLongHeader
+}
+
+// receive reads what the receiver sent.
+func (c *conn) receive(p []byte) (int, error) {
+	if len(c.unread) > 0 {
+		n := copy(p, c.unread)
+		c.unread = c.unread[n:]
+		return n, nil
 	}
+	return c.Conn.Read(p)
+}
+
+// startHeader starts to read a response header, part of which may have been received
+// with the 1xx response before it.
+func (c *conn) startHeader() {
+	if n := c.in.Buffered(); n > 0 {
+		buffered, _ := c.in.Peek(n)
+		c.unread = slices.Concat(buffered, c.ready, c.unread)
+		c.ready = nil
+		c.in.Reset(c)
+	}
+	c.head.start()
+}
+
+// isDrained reports whether everything that was received has been read, and nothing of
+// it was cut off.
+func (c *conn) isDrained() bool {
+	return !c.head.cut && c.in.Buffered() == 0 && len(c.ready) == 0 && len(c.unread) == 0
 }

@@ -66,7 +66,7 @@ func TestEvilService(t *testing.T) {
 	kinds, highest := 0, 0
 	for _, kind := range evilKinds(t, ca) {
 		few := []string{"never reads", "silent within the body", "trickling headers", "trickling body",
-			"many header lines, then silent", "long header, then silent"}
+			"many header lines, then silent", "long header, then silent", "too long header, then silent"}
 		if kind.hangs && kind.scheme == "http" && !*evilAll && !slices.Contains(few, kind.name) {
 			continue
 		}

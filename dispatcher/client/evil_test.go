@@ -63,8 +63,20 @@ var evilReceivers = []evilReceiver{
 	// Endless.
 	{name: "endless headers", serve: endless("HTTP/1.1 200 OK\r\n", "A: b\r\n"), code: webhook.ErrorProtocol},
 	{name: "endless header line", serve: endless("HTTP/1.1 200 OK\r\nA: ", "b"), code: webhook.ErrorProtocol},
-	{name: "too many header lines", serve: respond("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines) + "Content-Length: 0\r\n\r\n"),
-		code: webhook.ErrorProtocol},
+	{name: "too many header lines", serve: respond("HTTP/1.1 200 OK\r\n" + lines(2*maxResponseLines) + "Content-Length: 2\r\n\r\nok"),
+		status: 200, body: "ok"},
+	{name: "too many header lines, then silent", serve: respond("HTTP/1.1 200 OK\r\n" + lines(2*maxResponseLines)),
+		code: webhook.ErrorTimeout, duration: testTimeout},
+	{name: "too long header, then silent", serve: respond("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 2*maxResponseHeader)),
+		code: webhook.ErrorTimeout, duration: testTimeout},
+	{name: "too long header, then closes", serve: respondAndClose("HTTP/1.1 200 OK\r\nA: " + strings.Repeat("b", 2*maxResponseHeader)),
+		code: webhook.ErrorConnect},
+	{name: "too long header, then body without end", serve: endless("HTTP/1.1 500 No\r\nA: "+strings.Repeat("b", 2*maxResponseHeader)+
+		"\r\n\r\n", "x"), status: 500, body: longestBody, truncated: true},
+	{name: "too long reason phrase", serve: respond("HTTP/1.1 200 " + strings.Repeat("OK ", maxResponseHeader) +
+		"\r\nContent-Length: 2\r\n\r\nok"), status: 200, body: "ok"},
+	{name: "two lengths beyond the limit", serve: respond("HTTP/1.1 200 OK\r\n" + lines(2*maxResponseLines) +
+		"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok"), code: webhook.ErrorProtocol},
 	{name: "as many header lines as are allowed",
 		serve: respond("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines-3) + "Content-Length: 0\r\n\r\n"), status: 200},
 	{name: "many header lines, then silent", serve: respond("HTTP/1.1 200 OK\r\n" + lines(maxResponseLines-3)), code: webhook.ErrorTimeout,
@@ -75,10 +87,10 @@ var evilReceivers = []evilReceiver{
 		status: 200, body: strings.Repeat("\n", 4000)},
 	{name: "103 with many lines, then 200 with as many",
 		serve: respond("HTTP/1.1 103 Early Hints\r\n" + lines(maxResponseLines/2) + "\r\nHTTP/1.1 200 OK\r\n" + lines(maxResponseLines/2) +
-			"Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
+			"Content-Length: 2\r\n\r\nok"), status: 200, body: "ok"},
 	{name: "103 with an extra space, then 200 with many lines",
 		serve: respond("HTTP/1.1  103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n" + lines(maxResponseLines) +
-			"Content-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
+			"Content-Length: 0\r\n\r\n"), status: 200},
 	{name: "too many header lines, each in two writes", serve: func(r *peer) {
 		if !r.read() || !r.write("HTTP/1.1 200 OK\r\n"+lines(maxResponseLines-1)) {
 			return
@@ -86,7 +98,7 @@ var evilReceivers = []evilReceiver{
 		for n := 0; n < 100 && r.write("x:") && r.write("\n"); n++ {
 		}
 		r.hang()
-	}, code: webhook.ErrorProtocol},
+	}, code: webhook.ErrorTimeout, duration: testTimeout},
 	{name: "endless reason phrase", serve: endless("HTTP/1.1 200 ", "OK "), code: webhook.ErrorProtocol},
 	{name: "endless blank lines", serve: endless("", "\r\n"), code: webhook.ErrorProtocol},
 	{name: "endless body", serve: endless("HTTP/1.1 200 OK\r\n\r\n", "x"), status: 200, body: longestBody, truncated: true},

@@ -166,7 +166,7 @@ func blockedFact(err error) string {
 
 func protocolFact(err error) string {
 	switch {
-	case errors.Is(err, errLongHeader), errors.Is(err, errTooManyLines):
+	case errors.Is(err, errLongHeader):
 		return "the response header is too long"
 	case errors.Is(err, errTooManyInterim):
 		return "too many interim responses (1xx)"

@@ -26,10 +26,11 @@ const (
 )
 
 var errorDetails = map[ErrorCode]string{
-	ErrorTimeout:     "The endpoint did not respond within the attempt timeout.",
-	ErrorDNS:         "The host name of the URL could not be resolved.",
-	ErrorConnect:     "The connection failed, or was closed before a response arrived.",
-	ErrorTLS:         "The TLS connection failed; the endpoint's certificate may be expired, for another name, or not publicly trusted.",
+	ErrorTimeout: "The endpoint did not respond within the attempt timeout.",
+	ErrorDNS:     "The host name of the URL could not be resolved.",
+	ErrorConnect: "The connection failed, or was closed before a response arrived.",
+	ErrorTLS: "The TLS connection failed. Often the endpoint does not send its intermediate certificate. Its certificate may also be " +
+		"expired, for another name, or not publicly trusted, or it requires a client certificate.",
 	ErrorBlocked:     "The URL leads to an address that deliveries may not be sent to.",
 	ErrorProtocol:    "The endpoint's response was not valid HTTP/1.1.",
 	ErrorInterrupted: "The service stopped during this attempt; it is unknown whether the endpoint received it.",

@@ -65,7 +65,8 @@ type exchange struct {
 	message message // prepared request
 	conn    *conn   // idle connection taken for it
 
-	interim int // 1xx responses so far
+	interim    int  // 1xx responses so far
+	clientCert bool // the server of the new connection asked for a client certificate
 }
 
 // do sends the request and records the response in the attempt. It returns the error
@@ -91,7 +92,7 @@ func (x *exchange) do() (err error) {
 			c = x.idle.take(x.request.origin())
 		}
 		reused := c != nil
-		if !reused {
+		if x.clientCert = false; !reused {
 			if c, err = x.dial(x.request.origin()); err != nil {
 				return err
 			}
@@ -110,6 +111,7 @@ func (x *exchange) dial(to origin) (*conn, error) {
 	var durations phases
 	defer func() {
 		x.attempt.Phases.DNS, x.attempt.Phases.Connect, x.attempt.Phases.TLS = durations.dns, durations.connect, durations.tls
+		x.clientCert = durations.clientCert
 	}()
 	ctx, cancel := context.WithDeadline(context.WithValue(x.ctx, phasesKey{}, &durations), x.deadline)
 	defer cancel()
@@ -363,7 +365,7 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 		return webhook.ErrorProtocol
 	case errors.Is(err, os.ErrDeadlineExceeded), !time.Now().Before(x.deadline):
 		return webhook.ErrorTimeout
-	case isTLS(err):
+	case isTLS(err), x.lacksCertificate() && isBroken(err):
 		return webhook.ErrorTLS
 	case isBroken(err):
 		return webhook.ErrorConnect
@@ -371,8 +373,12 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 	return webhook.ErrorProtocol
 }
 
-// isTLS reports whether err is a TLS error after the handshake: with TLS 1.3, a
-// server reports a missing client certificate only then.
+// lacksCertificate reports whether the server asked for a client certificate, and has
+// not responded without one. With TLS 1.3 a server that requires one says so after the
+// handshake, and the reset of the connection often overtakes its words.
+func (x *exchange) lacksCertificate() bool { return x.clientCert && x.attempt.Phases.FirstByte == 0 }
+
+// isTLS reports whether err is a TLS error after the handshake.
 func isTLS(err error) bool {
 	var op *net.OpError
 	var record tls.RecordHeaderError
@@ -390,7 +396,10 @@ func isBroken(err error) bool {
 }
 
 // phases are the durations of the completed parts of a dial.
-type phases struct{ dns, connect, tls time.Duration }
+type phases struct {
+	dns, connect, tls time.Duration
+	clientCert        bool // the server asked for a client certificate
+}
 
 type phasesKey struct{}
 

@@ -136,6 +136,10 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	}()
 	config := d.tls.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(address) // dialTCP has parsed it
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		phasesOf(ctx).clientCert = true
+		return new(tls.Certificate), nil // none
+	}
 	limited := &handshakeConn{Conn: conn, semaphore: d.longHandshakes}
 	defer limited.end()
 	secure := tls.Client(limited, config)

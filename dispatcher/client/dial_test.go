@@ -867,6 +867,53 @@ func TestSendTLS(t *testing.T) {
 	}
 }
 
+// TestSendClientCertificate checks attempts to servers that ask for a client
+// certificate. One that requires it can end the connection in any way.
+func TestSendClientCertificate(t *testing.T) {
+	ca := newAuthority(t)
+	good := ca.issue(t, "good.test", nil)
+	const required = "the server requires a client certificate"
+	reset := func(c *tls.Conn) { c.NetConn().(*net.TCPConn).SetLinger(0) }
+	read := func(c *tls.Conn) { readRequest(c) }
+	for _, tt := range []struct {
+		name string
+		auth tls.ClientAuthType
+		then func(*tls.Conn) // after the handshake
+		want webhook.ErrorCode
+		fact string
+	}{
+		{"requires", tls.RequireAnyClientCert, nil, webhook.ErrorTLS, required},
+		{"requires, then resets", tls.RequireAnyClientCert, reset, webhook.ErrorTLS, required},
+		{"asks, then closes", tls.RequestClientCert, read, webhook.ErrorTLS, required},
+		{"asks, then resets", tls.RequestClientCert, reset, webhook.ErrorTLS, required},
+		{"asks, then reads and resets", tls.RequestClientCert, func(c *tls.Conn) { read(c); reset(c) }, webhook.ErrorTLS, required},
+		{"asks, then closes within the response", tls.RequestClientCert,
+			func(c *tls.Conn) { read(c); io.WriteString(c, "HTTP/1.1 200") }, webhook.ErrorConnect, "the server closed the connection"},
+		{"asks, then responds", tls.RequestClientCert,
+			func(c *tls.Conn) { read(c); io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n") }, "", ""},
+		{"does not ask, then closes", tls.NoClientCert, read, webhook.ErrorConnect, "the server closed the connection"},
+	} {
+		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+			for _, size := range []int{10, 200_000} {
+				t.Run(fmt.Sprintf("%s, %s, %d bytes", tt.name, tls.VersionName(version), size), func(t *testing.T) {
+					config := &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tt.auth, MaxVersion: version}
+					url := serveURL(t, func(c net.Conn) {
+						secure := tls.Server(c, config)
+						if secure.Handshake(); tt.then != nil {
+							tt.then(secure)
+						}
+						secure.Close()
+					})
+					a := tlsClient(t, ca).Send(t.Context(), testRequest("https://good.test:"+url[strings.LastIndex(url, ":")+1:]+"/", size))
+					if a.Error != tt.want || a.ErrorFact != tt.fact {
+						t.Errorf("got %q: %q, want %q: %q", a.Error, a.ErrorFact, tt.want, tt.fact)
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestSendTLSLongChains checks the length limit of certificate chains, and the
 // number of long handshakes in parallel.
 func TestSendTLSLongChains(t *testing.T) {

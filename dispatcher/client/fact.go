@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -31,7 +32,7 @@ func (x *exchange) fact(code webhook.ErrorCode, err error) string {
 	case webhook.ErrorConnect:
 		text = connectionFact(err)
 	case webhook.ErrorTLS:
-		text = tlsFact(err, x.attempt.StartedAt)
+		text = tlsFact(err, x.attempt.StartedAt, x.lacksCertificate())
 	case webhook.ErrorTimeout:
 		text = timeoutFact(err, x.attempt.Phases)
 	case webhook.ErrorBlocked:
@@ -83,8 +84,9 @@ func connectionFact(err error) string {
 	return ""
 }
 
-// tlsFact describes why there is no TLS connection.
-func tlsFact(err error, now time.Time) string {
+// tlsFact describes why there is no TLS connection. Without a better reason it is that
+// the server asked for a client certificate, if it did.
+func tlsFact(err error, now time.Time, clientCert bool) string {
 	var invalid x509.CertificateInvalidError
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
@@ -98,15 +100,29 @@ func tlsFact(err error, now time.Time) string {
 	case errors.As(err, &name):
 		return nameFact(&name)
 	case errors.As(err, &unknown):
-		return "the certificate is from an unknown authority"
+		return authorityFact(err)
 	case errors.As(err, &record):
 		return "the server does not speak TLS on this port"
 	case errors.Is(err, errLongHandshake):
 		return "the TLS handshake is too long"
+	case clientCert && (errors.As(err, &op) || isBroken(err)):
+		return "the server requires a client certificate"
 	case errors.As(err, &op) && op.Op == "remote error":
 		return "the server aborted the TLS handshake (" + strings.TrimPrefix(op.Err.Error(), "tls: ") + ")"
 	}
 	return connectionFact(err)
+}
+
+// authorityFact says whether the intermediate certificate may be missing.
+func authorityFact(err error) string {
+	text := "the certificate is from an unknown authority"
+	var verification *tls.CertificateVerificationError
+	if errors.As(err, &verification) && len(verification.UnverifiedCertificates) == 1 {
+		if leaf := verification.UnverifiedCertificates[0]; !bytes.Equal(leaf.RawIssuer, leaf.RawSubject) {
+			text += ", and the server sent no intermediate certificate"
+		}
+	}
+	return text
 }
 
 // validityFact says when a certificate that is not valid now expired, or becomes

@@ -51,9 +51,12 @@ func (v *verified) last() Verification {
 	return v.results[len(v.results)-1]
 }
 
-// keepWriting inserts and deletes rows until stop is called.
-func (v *verified) keepWriting() (stop func()) {
-	done := make(chan struct{})
+// keepWriting inserts and deletes rows until stop is called. No checkpoint can run during a
+// comparison, which takes as long as the machine needs, so it writes a number of rows for each call
+// of more.
+func (v *verified) keepWriting() (more, stop func()) {
+	const rows = 500
+	done, permits := make(chan struct{}), make(chan struct{}, rows)
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		tick := time.NewTicker(2 * time.Millisecond)
@@ -62,15 +65,21 @@ func (v *verified) keepWriting() (stop func()) {
 			select {
 			case <-done:
 				return
-			case <-tick.C:
+			case <-permits:
 			}
+			<-tick.C
 			v.write("INSERT INTO data (value) VALUES (randomblob(?))", 100+n%50*400)
 			if n%40 == 39 {
 				v.write("DELETE FROM data WHERE id % 3 = 0")
 			}
 		}
 	})
-	return func() { close(done); writing.Wait() }
+	more = func() {
+		for len(permits) < rows {
+			permits <- struct{}{}
+		}
+	}
+	return more, func() { close(done); writing.Wait() }
 }
 
 // TestContentEqual compares a replica with a database that grows and shrinks under load.
@@ -79,8 +88,10 @@ func TestContentEqual(t *testing.T) {
 	t.Parallel()
 	v := openVerified(t)
 	s := v.current()
-	defer v.keepWriting()()
+	more, stop := v.keepWriting()
+	defer stop()
 	for n := range 12 {
+		more()
 		if err := v.content.verify(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}

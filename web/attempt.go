@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -25,4 +26,15 @@ func responseText(a *webhook.Attempt) (short, long string) {
 		return errorName(a.Error), a.Error.Detail()
 	}
 	return strconv.Itoa(a.ResponseStatus), http.StatusText(a.ResponseStatus)
+}
+
+// responseBody returns the stored part of a response body for a page: unpacked, if the receiver
+// sent gzip.
+func responseBody(id, name string, a *webhook.Attempt) ui.Body {
+	b := ui.Body{ID: id, Name: name, Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1}
+	if text, cut := webhook.Unpack(b.Data); text != nil {
+		b.Packed = len(b.Data)
+		b.Data, b.Cut = text, cut
+	}
+	return b
 }

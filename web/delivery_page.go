@@ -178,10 +178,10 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 		a.header = headerLines(a.ResponseHeader)
 		a.parts = phaseParts(&a.Attempt, longest)
 		number := strconv.Itoa(a.Number)
-		a.body = ui.Body{ID: "body-" + number, Name: "Response body of attempt " + number, Data: a.ResponseBody, Cut: a.ResponseTruncated,
-			Size:     -1,
-			Download: deliveryPath(id) + "/attempts/" + number + "/body.txt"}
-		if n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64); err == nil && n >= int64(len(a.ResponseBody)) {
+		a.body = responseBody("body-"+number, "Response body of attempt "+number, &a.Attempt)
+		a.body.Download = deliveryPath(id) + "/attempts/" + number + "/body.txt"
+		n, err := strconv.ParseInt(headerValue(a.header, "Content-Length"), 10, 64)
+		if err == nil && n >= int64(len(a.ResponseBody)) && a.body.Packed == 0 {
 			a.body.Size = n
 		}
 		if !a.answered() || a.ResponseRemoved {
@@ -485,7 +485,12 @@ func (h *deliveryPages) attemptBody(r *request) (response, error) {
 				return response{}, &problem{status: http.StatusGone, title: "The response is gone",
 					text: "The response of this attempt is no longer stored."}
 			}
-			return textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody), nil
+			file := textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody)
+			if d.attempts[i].body.Packed > 0 { // the file is as received, unlike the page
+				file.file.name += ".gz"
+				file.file.contentType = "application/gzip"
+			}
+			return file, nil
 		}
 	}
 	return notFound(r)

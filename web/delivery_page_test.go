@@ -2,8 +2,10 @@ package web
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -334,6 +336,46 @@ func TestRemovedResponse(t *testing.T) {
 	p.hasNot(t, "X-Kept", "No headers", "Response headers of attempt 1")
 	p.inert(t)
 	v.do("GET", path+"/attempts/1/body.txt").want(t, 410, "The response of this attempt is no longer stored.")
+}
+
+// A body that the receiver sent in gzip format is shown unpacked and downloaded as received.
+func TestPackedResponse(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	pack := func(text string) string {
+		var b strings.Builder
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, text)
+		must(t, z.Close())
+		return b.String()
+	}
+	l.publish("content_published", `"a"`)
+	c := l.form()
+	short, long := pack(`{"problem":"no such channel"}`), pack(strings.Repeat("long text ", 10_000))
+	l.end(c, answerOf500("Content-Encoding: gzip\nContent-Length: "+strconv.Itoa(len(short))+"\n", short))
+	p := v.do("GET", "/deliveries/"+c.ID)
+	p.has(t, "no such channel", "29 B, unpacked from 53 B of gzip")
+	p.hasNot(t, "as hex")
+	p.inert(t)
+	file := v.do("GET", "/deliveries/"+c.ID+"/attempts/1/body.txt")
+	if name := file.Header.Get("Content-Disposition"); file.body != short || !strings.Contains(name, ".txt.gz") {
+		t.Errorf("got %q as %s, want the body as received", file.body, name)
+	}
+	for i, tt := range []struct{ body, want string }{
+		{long, "truncated at 16.0 KiB, unpacked from "},
+		{pack(hostileBytes), "of gzip"},
+		{short[:20], "20 B"},
+	} {
+		c := l.claim(false)
+		l.end(c, answerOf500("", tt.body))
+		p := v.do("GET", "/deliveries/"+c.ID)
+		if p.has(t, tt.want); i == 0 {
+			p.has(t, "long text long text")
+		}
+		p.inert(t)
+	}
 }
 
 // Hostile text from a server or a publisher is inert on the page of a delivery.

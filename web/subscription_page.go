@@ -239,14 +239,14 @@ func firstLines(a *webhook.Attempt) *ui.Body {
 	if len(a.ResponseBody) == 0 {
 		return nil
 	}
-	b := &ui.Body{ID: "ping-answer", Name: "Response body", Data: a.ResponseBody, Cut: a.ResponseTruncated, Size: -1}
+	b := responseBody("ping-answer", "Response body", a)
 	if len(b.Data) > pingBytes {
 		b.Data, b.Cut = ui.TrimPartialRune(b.Data[:pingBytes]), true
 	}
 	if lines := bytes.SplitAfterN(b.Data, []byte("\n"), pingLines+1); len(lines) > pingLines {
 		b.Data, b.Cut = bytes.Join(lines[:pingLines], nil), true
 	}
-	return b
+	return &b
 }
 
 // stats returns the statistics of the shown period, in steps.

@@ -39,22 +39,31 @@ const (
 //   - literally, and with escapes of JSON, URLs and HTML, also nested;
 //   - in hexadecimal and both base64 alphabets, also within a longer text and with
 //     escapes; the whole encoded text is then removed;
-//   - truncated at the end of what is stored.
+//   - truncated at the end of what is stored;
+//   - in a body in gzip format, which pages show unpacked. The body is then stored
+//     unpacked.
 //
 // The Authorization header is looked for as a whole and without its scheme, and for
 // Basic also the password; a signing secret in its text form and as bytes. A secret
-// that the receiver compressed, encrypted, wrapped or reversed is not found.
+// that the receiver compressed otherwise, encrypted, wrapped or reversed is not found.
 func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
 	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
 		a.ResponseHeader = string(header)
 	}
-	if body := secrets.redact(a.ResponseBody, a.ResponseTruncated); body != nil {
-		if len(body) > webhook.MaxStoredBody { // redaction may have made it longer
-			body, a.ResponseTruncated = body[:webhook.MaxStoredBody], true
+	body, cut := a.ResponseBody, a.ResponseTruncated
+	if text, textCut := webhook.Unpack(body); text != nil {
+		if text = secrets.redact(text, textCut); text != nil {
+			body, cut = text, textCut
 		}
-		a.ResponseBody = body
 	}
+	if text := secrets.redact(body, cut); text != nil {
+		body = text
+	}
+	if len(body) > webhook.MaxStoredBody { // redaction may have made it longer
+		body, cut = body[:webhook.MaxStoredBody], true
+	}
+	a.ResponseBody, a.ResponseTruncated = body, cut
 }
 
 // secrets are byte strings that must not be stored, in no particular order.

@@ -2,11 +2,14 @@ package client
 
 import (
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -163,6 +166,41 @@ func TestRedactTruncated(t *testing.T) {
 	a := webhook.Attempt{ResponseBody: []byte("a can of Bear")}
 	if r.redact(&a); string(a.ResponseBody) != "a can of Bear" {
 		t.Errorf("got %q, want it unchanged", a.ResponseBody)
+	}
+}
+
+// A body in gzip format is stored as received, unless a secret is in it.
+func TestRedactUnpacks(t *testing.T) {
+	pack := func(text string) []byte {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		io.WriteString(z, text)
+		z.Close()
+		return b.Bytes()
+	}
+	r := Request{Authorization: "Bearer canary-5f1d"}
+	long := strings.Repeat("-", webhook.MaxStoredBody-len(" Bearer canary"))
+	for _, tt := range []struct {
+		name string
+		body []byte
+		cut  bool
+		want string // "" for the body
+	}{
+		{"no secret", pack("all is well"), false, ""},
+		{"secret", pack("you sent Bearer canary-5f1d."), false, "you sent [redacted]."},
+		{"secret, encoded", pack("you sent Q2FuYXJ5 " + hex.EncodeToString([]byte("canary-5f1d"))), false, "you sent Q2FuYXJ5 [redacted]"},
+		{"secret across the limit", pack(long + " Bearer canary-5f1d" + long), true, long + " [redacted]"},
+		{"secret beyond the limit", pack(long + long + " Bearer canary-5f1d"), false, ""},
+	} {
+		a := webhook.Attempt{ResponseBody: bytes.Clone(tt.body)}
+		r.redact(&a)
+		want := cmp.Or(tt.want, string(tt.body))
+		if len(want) > webhook.MaxStoredBody {
+			want = want[:webhook.MaxStoredBody]
+		}
+		if string(a.ResponseBody) != want || a.ResponseTruncated != tt.cut {
+			t.Errorf("%s: got %q, truncated %t; want %q, %t", tt.name, a.ResponseBody, a.ResponseTruncated, want, tt.cut)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ type Body struct {
 	Data     []byte // the stored part
 	Cut      bool   // the body was truncated
 	Size     int64  // of the full body, -1 when unknown
+	Packed   int    // size in gzip format, from which Data was unpacked; 0 when it was not
 	Download string // address of the body as a file, "" for none
 }
 
@@ -87,6 +88,9 @@ func (b *Body) SizeText() string {
 		s = "the first " + s + " of " + ByteSize(b.Size)
 	case b.Cut:
 		s = "truncated at " + s
+	}
+	if b.Packed > 0 {
+		s += ", unpacked from " + ByteSize(int64(b.Packed)) + " of gzip"
 	}
 	if shown < len(b.Data) {
 		s += ", " + ByteSize(int64(shown)) + " shown"

@@ -74,6 +74,7 @@ func TestBody(t *testing.T) {
 		{"text", Body{Data: []byte("no"), Size: -1}, false, false, "2 B"},
 		{"cut in a character", Body{Data: []byte("gr\xc3"), Cut: true, Size: 2000}, false, false, "the first 3 B of 1.9 KiB"},
 		{"cut", Body{Data: []byte("gr"), Cut: true, Size: -1}, false, false, "truncated at 2 B"},
+		{"unpacked", Body{Data: []byte(`{"a":1}`), Packed: 31, Size: -1}, false, true, "7 B, unpacked from 31 B of gzip"},
 		{"not UTF-8", Body{Data: []byte("gr\xc3x"), Size: -1}, true, false, "4 B"},
 		{"a NUL", Body{Data: []byte("a\x00"), Size: -1}, true, false, "2 B"},
 		{"all marks", Body{Data: []byte(strings.Repeat("\u202e", 200)), Size: -1}, true, false, "600 B"},

@@ -38,6 +38,9 @@ const (
 // the rate to a little less than what was accepted in the last second. While there
 // is a backlog the rate is raised now and then, first on trial: each delivery then
 // carries one event, so a rate that is too high costs no batch.
+//
+// Many a 503 is not about the rate. As long as no 429 came and no trial was refused, the
+// rate is therefore doubled every minRaiseAfter, until the next 503.
 type pace struct {
 	rate        float64   // requests per second; 0 for no limit
 	nextAt      time.Time // time of the next request at this rate
@@ -47,6 +50,7 @@ type pace struct {
 	rateChangedAt   time.Time     // when the rate was lowered, or a trial ended
 	throttledAt     time.Time     // time of the last 429 or 503
 	throttledInARow int           // 429s and 503s since the last success
+	limited         bool          // since there is a rate, a 429 came or a trial was refused
 	cut             float64       // fraction of the last cut, see slowDown; the next is at most twice as large
 	raise           float64       // fraction of the next raise
 	raiseAfter      time.Duration // how long the rate must be stable before the next raise
@@ -119,17 +123,45 @@ func (p *pace) refund(limit float64) {
 func (p *pace) adapt(now time.Time) {
 	switch {
 	case p.rate == 0:
-	case !p.trialEnd.IsZero():
+	case now.Sub(p.throttledAt) >= forgetRateAfter && (!p.limited || p.trialEnd.IsZero()):
+		p.rate, p.trialEnd = 0, time.Time{}
+	case !p.limited:
+		p.double(now)
+	case p.onTrial():
 		if !now.Before(p.trialEnd) {
 			p.trialEnd, p.rateChangedAt, p.raiseAfter, p.raise = time.Time{}, now, minRaiseAfter, min(2*p.raise, maxRaise)
 		}
-	case now.Sub(p.throttledAt) >= forgetRateAfter:
-		p.rate = 0
 	case p.backlogged && p.throttledInARow == 0 && now.Sub(p.rateChangedAt) >= p.raiseAfter:
-		p.rateBeforeTrial = p.rate
-		p.rate *= 1 + p.raise
-		p.trialEnd = now.Add(max(minTrial, time.Duration(trialRequests*float64(time.Second)/p.rate)))
+		p.startTrial(1+p.raise, now)
 	}
+}
+
+// double doubles the rate for each minRaiseAfter that has passed since a 503. It waits
+// while the receiver responds with nothing else.
+func (p *pace) double(now time.Time) {
+	for p.throttledInARow <= 1 {
+		if !now.Before(p.trialEnd) {
+			p.trialEnd = time.Time{}
+		}
+		if p.onTrial() || now.Sub(p.rateChangedAt) < minRaiseAfter {
+			return
+		}
+		p.rateChangedAt = p.rateChangedAt.Add(minRaiseAfter)
+		if p.startTrial(2, p.rateChangedAt); !p.backlogged {
+			p.trialEnd = time.Time{}
+		}
+		if p.rate > webhook.MaxPerSecondLimit { // no limit any more
+			p.rate, p.trialEnd = 0, time.Time{}
+			return
+		}
+	}
+}
+
+// startTrial multiplies the rate by factor, on trial.
+func (p *pace) startTrial(factor float64, now time.Time) {
+	p.rateBeforeTrial = p.rate
+	p.rate *= factor
+	p.trialEnd = now.Add(max(minTrial, time.Duration(trialRequests*float64(time.Second)/p.rate)))
 }
 
 // onTrial reports whether the rate is higher than the receiver has accepted so far.
@@ -168,8 +200,9 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 //
 //   - A refused trial restores the rate before it.
 //   - A 503 while nothing is accepted, or without a success since the last 429 or 503,
-//     is an outage and changes nothing.
-//   - Without a rate so far, it becomes backoffFactor of what was accepted.
+//     is an outage and does not lower the rate.
+//   - Without a rate so far, or after one that was doubled, it becomes backoffFactor of
+//     what was accepted.
 //   - A 429 without a success since the last 429 or 503 halves the rate.
 //   - Any other 429 or 503 cuts the rate by 1-backoffFactor. If the last one was less
 //     than minRaiseAfter ago, the cut is twice the last one, up to one half: the
@@ -177,14 +210,19 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 //     accepted remains.
 func (p *pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
+	doubled := !p.limited && p.rateChangedAt.After(p.throttledAt)
+	p.limited = status == http.StatusTooManyRequests || p.onTrial() || p.limited && p.rate > 0
 	switch {
 	case p.onTrial():
 		p.rate, p.trialEnd, p.raise, p.raiseAfter = p.rateBeforeTrial, time.Time{}, minRaise, min(2*p.raiseAfter, maxRaiseAfter)
 		p.rateChangedAt = now
 		return
 	case status == http.StatusServiceUnavailable && (accepted == 0 || p.throttledInARow > 0):
+		if !p.limited {
+			p.rateChangedAt = now
+		}
 		return
-	case p.rate == 0:
+	case p.rate == 0, doubled && p.throttledInARow == 0:
 		// The next cut is twice p.cut, and so 1-backoffFactor.
 		p.rate, p.cut = max(backoffFactor*accepted, 2*minRate), (1-backoffFactor)/2
 	case p.throttledInARow > 0:

@@ -1,8 +1,10 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"testing"
@@ -149,6 +151,85 @@ func TestPaceAdaptsToLowerLimit(t *testing.T) {
 				if fell > 15 || rejected > 5 || accepted < 400 {
 					t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400",
 						fell, rejected, accepted)
+				}
+			})
+		})
+	}
+}
+
+// One 503 amid successes at one event per second says little about the rate: a backlog
+// that comes later is sent at a rate that doubles. After a 429 the rate is kept low.
+func TestPaceAfterOneThrottle(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		responses   map[int]int   // status by second
+		quiet       time.Duration // at one event per second, after the last of them
+		least, most int           // events of a backlog of 500 in a minute
+	}{
+		{"503", map[int]int{20: 503}, 0, 200, 400},
+		{"503, then quiet", map[int]int{20: 503}, 10 * time.Minute, 500, 500},
+		{"503 twice in a row", map[int]int{20: 503, 21: 503}, 0, 200, 400},
+		{"503 now and then", map[int]int{20: 503, 23: 503, 60: 503, 400: 503}, 0, 200, 400},
+		{"429", map[int]int{20: 429}, 0, 50, 100},
+		{"429 before a 503", map[int]int{20: 429, 60: 503}, 0, 50, 100},
+		{"503 before a 429", map[int]int{20: 503, 60: 429}, 0, 50, 100},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
+				r := w.receiver(nil)
+				status := http.StatusOK
+				r.status = func([]string) int { return status }
+				w.subscribe(r.subscriber, nil)
+				last := slices.Max(slices.Collect(maps.Keys(tt.responses)))
+				for second := range last + 10 + int(tt.quiet/time.Second) {
+					status = cmp.Or(tt.responses[second], http.StatusOK)
+					w.publish("content_updated")
+					time.Sleep(time.Second)
+				}
+				before := len(r.accepted)
+				for range 500 {
+					w.publish("content_updated")
+				}
+				time.Sleep(time.Minute)
+				if n := len(r.accepted) - before; n < tt.least || n > tt.most {
+					t.Errorf("got %d of 500 events in a minute, want %d to %d", n, tt.least, tt.most)
+				}
+			})
+		})
+	}
+}
+
+// A receiver that answers 503 beyond ten requests per second, or whose limit drops to
+// that, is found out as with 429: after a refused trial the rate is not doubled again.
+func TestPaceFinds503Limit(t *testing.T) {
+	for name, limiter := range limiters {
+		t.Run(name, func(t *testing.T) {
+			cfg := breakerConfig()
+			cfg.BatchSize = 1
+			runInBubble(t, cfg, func(w *testbed) {
+				limited := limiter(func() float64 { return 10 })
+				r := w.receiver(nil)
+				r.status = func(names []string) int {
+					if names[0] != webhook.EventPing && !limited(time.Now()) {
+						return http.StatusServiceUnavailable
+					}
+					return http.StatusOK
+				}
+				sub := w.subscribe(r.subscriber, nil)
+				publish := func(seconds int) (accepted, rejected int) {
+					accepted, rejected = len(r.accepted), len(r.rejected)
+					for range seconds * 20 {
+						w.publish("content_updated")
+						time.Sleep(50 * time.Millisecond)
+					}
+					w.health(sub)
+					return len(r.accepted) - accepted, len(r.rejected) - rejected
+				}
+				publish(60)
+				accepted, rejected := publish(120)
+				t.Logf("%d accepted and %d rejected in two minutes", accepted, rejected)
+				if accepted < 9*120 || rejected > 12 {
+					t.Errorf("got %d accepted and %d rejected in two minutes, want at least %d and at most 12", accepted, rejected, 9*120)
 				}
 			})
 		})

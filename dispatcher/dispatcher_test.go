@@ -63,6 +63,7 @@ type receivedRequest struct {
 	at       time.Time
 	delivery string
 	bodyHash [sha256.Size]byte
+	size     int // of the body
 	names    []string
 	ids      []string
 }
@@ -220,7 +221,7 @@ func (r *subscriber) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err := json.Unmarshal(body, &d); err != nil {
 		panic(err)
 	}
-	p := receivedRequest{at: time.Now(), delivery: d.DeliveryID, bodyHash: sha256.Sum256(body)}
+	p := receivedRequest{at: time.Now(), delivery: d.DeliveryID, bodyHash: sha256.Sum256(body), size: len(body)}
 	for _, e := range d.Events {
 		p.names, p.ids = append(p.names, e.Name), append(p.ids, e.ID)
 	}

@@ -29,7 +29,7 @@ var statusChecks = map[int]string{
 	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
 	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
 	http.StatusGone:                  "Was the endpoint moved? Then change the URL of the subscription.",
-	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of up to 512 KiB?",
+	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of 100 KB? A single event can have up to 256 KiB.",
 	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
 	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
 	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower limit of requests per second can be set in the " +

@@ -62,9 +62,10 @@ type Delivery struct {
 	Attempts []Attempt // only if the delivery was read by its id
 }
 
-// MaxDeliveryBytes is the maximum size of a batch of events. A larger event is sent
-// alone.
-const MaxDeliveryBytes = 512 << 10
+// MaxDeliveryBytes is the maximum size of the events of one delivery together. A
+// larger event is sent alone. Web frameworks reject larger bodies by default: Express
+// and NestJS those above 100 KB.
+const MaxDeliveryBytes = 64 << 10
 
 // MaxOpenRedeliveries is the maximum number of redeliveries of one subscription
 // that are not completed.

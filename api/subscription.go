@@ -22,6 +22,7 @@ type subscriptionRecord struct {
 	Ordered                bool                `json:"ordered"`
 	MaxInFlight            int                 `json:"max_in_flight"` // 0: the operator's default
 	MaxPerSecond           *float64            `json:"max_per_second"`
+	MaxEvents              *int                `json:"max_events"` // null: the operator's batch size
 	HasAuthorizationHeader bool                `json:"has_authorization_header"`
 	Status                 webhook.Health      `json:"status"`
 	FailingReason          *string             `json:"failing_reason"` // null unless it is failing, like the next two
@@ -43,7 +44,7 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
 		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight, MaxPerSecond: orNull(s.MaxPerSecond),
-		HasAuthorizationHeader: s.HasAuthorizationHeader, Status: s.Status, DisabledReason: orNull(s.DisabledReason),
+		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader, Status: s.Status, DisabledReason: orNull(s.DisabledReason),
 		FailingReason: orNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
 		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}
@@ -183,6 +184,7 @@ func updateAction(f *webhook.SubscriptionFields) (action webhook.Action, detail 
 		{"url", f.URL != nil}, {"events", f.Events != nil}, {"authorization_header", f.AuthorizationHeader != nil},
 		{"description", f.Description != nil}, {"active", f.Active != nil}, {"ordered", f.Ordered != nil},
 		{"max_in_flight", f.MaxInFlight != nil}, {"max_per_second", f.MaxPerSecond != nil},
+		{"max_events", f.MaxEvents != nil},
 	} {
 		if field.set {
 			names = append(names, field.name)

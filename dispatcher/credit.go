@@ -90,7 +90,10 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 
 // credit returns a credit for one delivery of q. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
-	c := store.Credit{Queue: q.Queue, Kind: kind, Newest: q.wantedSeq, Count: d.cfg.BatchSize, Size: webhook.MaxDeliveryBytes}
+	c := store.Credit{
+		Queue: q.Queue, Kind: kind, Newest: q.wantedSeq,
+		Count: webhook.BatchSize(d.cfg.BatchSize, q.MaxEvents), Size: webhook.MaxDeliveryBytes,
+	}
 	if q.singleEvent(time.Now()) {
 		c.Count = 1
 	}

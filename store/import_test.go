@@ -182,6 +182,9 @@ func exportSource(t *testing.T) (s *Store, p *filledProgram) {
 func TestImport(t *testing.T) {
 	from, p := exportSource(t)
 	before := describeProgram(t, from, p)
+	if got := before["queue "+p.subscriptions[2].ID]; !strings.Contains(got, `"MaxPerSecond":200,"MaxEvents":20,`) {
+		t.Errorf("got the queue %s, want one with limits", got)
+	}
 	x := exported(t, from, p.id)
 	for name, target := range map[string]func(s *Store){
 		"empty": func(*Store) {},

@@ -40,9 +40,9 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 	}
 	for i := range 4 {
 		url, names, header := fmt.Sprintf("https://%s.example/%d", id, i), []string{"content_updated", "content_deleted"}, "Bearer of "+id
-		authorization := &header
-		sub, secret, err := s.Subscriptions().Create(t.Context(), id, "ada",
-			&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &authorization}, 0)
+		authorization, maxEvents, maxPerSecond := &header, 10*i, 100*float64(i) // 0 for none
+		sub, secret, err := s.Subscriptions().Create(t.Context(), id, "ada", &webhook.SubscriptionFields{
+			URL: &url, Events: &names, AuthorizationHeader: &authorization, MaxPerSecond: &maxPerSecond, MaxEvents: &maxEvents}, 0)
 		must(t, err)
 		p.subscriptions, p.secrets[sub.ID] = append(p.subscriptions, sub), secret
 	}

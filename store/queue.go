@@ -35,6 +35,7 @@ type Queue struct {
 	Ordered        bool
 	MaxInFlight    int     // 0 for the operator's default
 	MaxPerSecond   float64 // 0 for no limit
+	MaxEvents      int     // in one delivery; 0 for the operator's batch size
 	Revision       int64   // incremented by every change of the subscription
 
 	Rejected     bool      // an attempt was rejected since the last success
@@ -74,7 +75,7 @@ func (q *Queue) Wants(name string, seq int64) bool {
 }
 
 const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, " +
-	"s.max_in_flight, s.revision, c.seq, " +
+	"s.max_in_flight, coalesce(s.max_events, 0), s.revision, c.seq, " +
 	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = " +
 	"'rejecting', coalesce(f.pinged, 0)"
 
@@ -168,7 +169,7 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	var rate sql.NullFloat64
 	var probe sql.NullInt64
 	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
-		&q.Revision, &q.Cursor,
+		&q.MaxEvents, &q.Revision, &q.Cursor,
 		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged)
 	if err != nil {
 		return nil, err

@@ -25,6 +25,7 @@ type replayCursor struct {
 	first, after, until int64
 	names               string
 	whole               bool // covers all the subscription's events until now
+	maxEvents           int  // of the subscription
 }
 
 // Plan determines the part of the log that a replay of valid fields covers. It writes nothing.
@@ -69,9 +70,9 @@ func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
 }
 
 // Count returns how many events a replay would send now, and the minimum number of deliveries
-// of at most size events.
+// that carry them. batchSize is the operator's.
 func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields,
-	size int) (events, deliveries int64, err error) {
+	batchSize int) (events, deliveries int64, err error) {
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
 	for err == nil && r.after < r.until {
 		if err = ctx.Err(); err != nil {
@@ -82,7 +83,8 @@ func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f 
 			events += int64(len(seqs))
 		}
 	}
-	return events, (events + int64(size) - 1) / int64(size), err
+	size := int64(webhook.BatchSize(batchSize, r.maxEvents))
+	return events, (events + size - 1) / size, err
 }
 
 // newReplay determines the range of the log that a replay covers. The subscription must be
@@ -100,6 +102,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
 		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
 	}
+	r.maxEvents = sub.MaxEvents
 	open := r.To.IsZero() // up to the newest event, even if the clock was set back since
 	if open {
 		r.To = now

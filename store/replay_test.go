@@ -34,6 +34,27 @@ func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
 	}
 }
 
+// A dry run counts the deliveries by the batch size of the operator or the max_events of the
+// subscription, whichever is less.
+func TestReplayCountsDeliveries(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	for range 10 {
+		publish(t, s, "p", "content_updated")
+	}
+	f := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
+	form(t, s, queue(t, s, sub.ID), 10)
+	for limit, want := range map[int]int64{0: 3, 1: 10, 3: 4, 4: 3, 1000: 3} {
+		_, err := s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{MaxEvents: &limit})
+		must(t, err)
+		events, deliveries, err := s.Replays().Count(t.Context(), "p", sub.ID, f, 4)
+		if err != nil || events != 10 || deliveries != want {
+			t.Errorf("max_events %d: got %d events in %d deliveries (%v), want 10 in %d", limit, events, deliveries, err, want)
+		}
+	}
+}
+
 // A replay of each kind sends exactly its events.
 func TestReplays(t *testing.T) {
 	ctx := context.Background()

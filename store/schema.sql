@@ -181,6 +181,7 @@ CREATE TABLE subscriptions (
     ordered              INTEGER NOT NULL CHECK (ordered IN (0, 1)),
     max_in_flight        INTEGER NOT NULL CHECK (max_in_flight >= 0), -- 0: the operator's default
     max_per_second       REAL    CHECK (max_per_second BETWEEN 0.1 AND 1000),
+    max_events           INTEGER CHECK (max_events BETWEEN 1 AND 1000), -- in one delivery; NULL: the operator's batch size
     authorization_header BLOB,                                  -- encrypted
     signing_secret       BLOB    NOT NULL,                      -- encrypted
     status               TEXT    NOT NULL DEFAULT 'healthy' CHECK (status IN ('healthy', 'failing', 'disabled')),

@@ -14,14 +14,15 @@ import (
 )
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
-	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, max_per_second, resend_from, " +
+	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
+	"max_per_second, coalesce(max_events, 0), resend_from, " +
 	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
 const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight,
-		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second)
-	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?)`
+		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events)
+	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?)`
 
 // Create creates a subscription from valid fields and queues its first ping. It
 // returns the signing secret, which is shown only once. The subscription receives events that are
@@ -59,7 +60,8 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 	}
 	err = t.Exec(insertSubscription,
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
-		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond))
+		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond),
+		orNull(sub.MaxEvents))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -169,9 +171,9 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 		}
 	}
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
-		"max_per_second = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight,
-		orNull(sub.MaxPerSecond), sub.UpdatedAt.UnixMilli(), id)
+		orNull(sub.MaxPerSecond), orNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
@@ -361,6 +363,7 @@ func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.Ordered, f.Ordered)
 	set(&sub.MaxInFlight, f.MaxInFlight)
 	set(&sub.MaxPerSecond, f.MaxPerSecond)
+	set(&sub.MaxEvents, f.MaxEvents)
 }
 
 func set[T any](field *T, value *T) {
@@ -376,7 +379,8 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 	var reason, failing sql.NullString
 	var rate sql.NullFloat64
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted, &rate, &resend, &failing, &since, &probe)
+		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
+		&rate, &sub.MaxEvents, &resend, &failing, &since, &probe)
 	if err != nil {
 		return sub, err
 	}

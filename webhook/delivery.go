@@ -67,6 +67,15 @@ type Delivery struct {
 // and NestJS those above 100 KB.
 const MaxDeliveryBytes = 64 << 10
 
+// BatchSize returns the maximum number of events in a delivery to a subscription with
+// maxEvents, 0 for none of its own, where operators allow batchSize.
+func BatchSize(batchSize, maxEvents int) int {
+	if maxEvents == 0 {
+		return batchSize
+	}
+	return min(batchSize, maxEvents)
+}
+
 // MaxOpenRedeliveries is the maximum number of redeliveries of one subscription
 // that are not completed.
 const MaxOpenRedeliveries = 1000

@@ -24,6 +24,7 @@ const (
 	MaxInFlightLimit            = 256 // largest max_in_flight
 	MinPerSecond                = 0.1
 	MaxPerSecondLimit           = 1000
+	MaxEventsLimit              = 1000 // largest max_events, and largest batch size of the operator
 )
 
 // Subscription is a partner's URL and the events that it receives (spec, section
@@ -38,6 +39,7 @@ type Subscription struct {
 	Ordered                bool
 	MaxInFlight            int     // 0 for the operator's default
 	MaxPerSecond           float64 // requests, excluding pings; 0 for no limit
+	MaxEvents              int     // in one delivery; 0 for the operator's batch size
 	HasAuthorizationHeader bool
 	Status                 Health
 	FailingReason          FailingReason // this and the next two only if Status is failing
@@ -63,6 +65,7 @@ type SubscriptionFields struct {
 	Ordered             *bool
 	MaxInFlight         *int          // 0 restores the operator's default
 	MaxPerSecond        *float64      // 0 removes the limit
+	MaxEvents           *int          // 0 restores the operator's batch size
 	SigningSecret       SigningSecret // only when creating; nil generates one
 }
 
@@ -150,6 +153,8 @@ func (p *subscriptionParser) field(name string, value int32) {
 		if f.MaxPerSecond = parseMaxPerSecond(p.d, value); f.MaxPerSecond == nil {
 			p.fail(InvalidType, name, "must be a number, or null for no limit")
 		}
+	case "max_events":
+		f.MaxEvents = p.maxEvents(name, value)
 	case "signing_secret":
 		if p.creating {
 			p.signingSecret(name, value)
@@ -157,7 +162,7 @@ func (p *subscriptionParser) field(name string, value int32) {
 	default:
 		if p.creating || !slices.Contains(readOnlyFields, name) {
 			p.fail(InvalidUnknownField, join("", name), "is not a field of a subscription; it has: "+
-				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, signing_secret")
+				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, max_events, signing_secret")
 		} else if name == "id" {
 			f.ID = p.text(name, value)
 		}
@@ -194,6 +199,18 @@ func (p *subscriptionParser) integer(name string, value int32) *int {
 	}
 	m := int(max(min(n, math.MaxInt32), math.MinInt32))
 	return &m
+}
+
+// maxEvents returns an integer, 0 for null.
+func (p *subscriptionParser) maxEvents(name string, value int32) *int {
+	switch p.d.nodes[value].kind {
+	case jsontext.KindNull:
+		return new(int)
+	case jsontext.KindNumber:
+		return p.integer(name, value)
+	}
+	p.fail(InvalidType, name, "must be an integer, or null for the default")
+	return nil
 }
 
 func (p *subscriptionParser) signingSecret(name string, value int32) {
@@ -317,6 +334,9 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	}
 	if r := f.MaxPerSecond; r != nil && *r != 0 && !(*r >= MinPerSecond && *r <= MaxPerSecondLimit) {
 		add(InvalidValue, "max_per_second", fmt.Sprintf("must be %g to %d, or null for no limit", MinPerSecond, MaxPerSecondLimit))
+	}
+	if f.MaxEvents != nil && (*f.MaxEvents < 0 || *f.MaxEvents > MaxEventsLimit) {
+		add(InvalidValue, "max_events", fmt.Sprintf("must be 1 to %d, or null for the default", MaxEventsLimit))
 	}
 	return v
 }

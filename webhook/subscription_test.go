@@ -139,6 +139,19 @@ var subscriptionFieldTests = []struct {
 	{"max_per_second", `1e400`, InvalidValue, "max_per_second"},
 	{"max_per_second", `"1"`, InvalidType, "max_per_second"},
 	{"max_per_second", `true`, InvalidType, "max_per_second"},
+	{"max_events", `null`, "", ""},
+	{"max_events", `0`, "", ""},
+	{"max_events", `1`, "", ""},
+	{"max_events", `1000`, "", ""},
+	{"max_events", `1001`, InvalidValue, "max_events"},
+	{"max_events", `-1`, InvalidValue, "max_events"},
+	{"max_events", `4294967297`, InvalidValue, "max_events"}, // 1 in its lower 32 bits
+	{"max_events", `99999999999999999999`, InvalidValue, "max_events"},
+	{"max_events", `1.0`, InvalidType, "max_events"},
+	{"max_events", `1e2`, InvalidType, "max_events"},
+	{"max_events", `"1"`, InvalidType, "max_events"},
+	{"max_events", `true`, InvalidType, "max_events"},
+	{"max_events", `[]`, InvalidType, "max_events"},
 
 	{"URL", `"https://example.com"`, InvalidUnknownField, "URL"},
 	{"event", `[]`, InvalidUnknownField, "event"},
@@ -199,12 +212,13 @@ func TestParseSubscription(t *testing.T) {
 	rules := &SubscriptionRules{Catalog: testCatalog(t)}
 	f, err := rules.Parse([]byte(` { "url" : "https:\/\/example.com/h\u006fok",
 		"events":[{"version":"1","name":"content_published"},{"name":"ping"}],
-		"authorization_header":"Bearer \u0061", "description":"d", "active":false, "ordered":true, "max_in_flight":12 } `), true)
+		"authorization_header":"Bearer \u0061", "description":"d", "active":false, "ordered":true, "max_in_flight":12,
+		"max_per_second":0.5, "max_events":7 } `), true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight}
-	want := []any{"https://example.com/hook", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12}
+	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight, *f.MaxPerSecond, *f.MaxEvents}
+	want := []any{"https://example.com/hook", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12, 0.5, 7}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -212,6 +226,12 @@ func TestParseSubscription(t *testing.T) {
 	f, err = rules.Parse([]byte(`{}`), false)
 	if err != nil || !reflect.DeepEqual(f, SubscriptionFields{}) {
 		t.Errorf("empty update: got %+v (%v)", f, err)
+	}
+	for value, want := range map[string]int{"null": 0, "0": 0, "1000": 1000} {
+		f, err = rules.Parse([]byte(`{"max_events":`+value+`}`), false)
+		if err != nil || f.MaxEvents == nil || *f.MaxEvents != want {
+			t.Errorf("max_events %s: got %+v (%v)", value, f, err)
+		}
 	}
 	f, err = rules.Parse([]byte(`{"authorization_header":null}`), false)
 	if err != nil || f.AuthorizationHeader == nil || *f.AuthorizationHeader != nil {
@@ -293,7 +313,7 @@ func TestSubscriptionErrorsContainNoSecret(t *testing.T) {
 func FuzzParseSubscription(f *testing.F) {
 	rules := &SubscriptionRules{Catalog: testCatalog(f)}
 	f.Add([]byte(`{"url":"https://example.com/hook","events":[{"name":"content_published","version":"1"}],` +
-		`"authorization_header":"Bearer a","description":"d","active":true,"ordered":false,"max_in_flight":8}`))
+		`"authorization_header":"Bearer a","description":"d","active":true,"ordered":false,"max_in_flight":8,"max_events":8}`))
 	f.Add([]byte(`{"url":"https://[::1]:443/\u0061?b#c","events":[{},5],"authorization_header":null}`))
 	f.Add([]byte(`{"url":5,"events":[{"name":1e999999999}],"x":"\ud800"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -94,7 +94,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		AttemptTimeout:    f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute),
 		MaxInFlight:       f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit),
 		MaxConnections:    f.integer("max-connections", c.MaxConnections, 1, 1<<16),
-		BatchSize:         f.integer("batch-size", c.BatchSize, 1, webhook.MaxPublishEvents),
+		BatchSize:         f.integer("batch-size", c.BatchSize, 1, webhook.MaxEventsLimit),
 		BatchWindow:       f.duration("batch-window", c.BatchWindow, 0, time.Minute),
 		RateLimit:         f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
 		PlatformRateLimit: f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000),

@@ -35,7 +35,7 @@ func (d *Dispatcher) attempt(
 			d.metrics.delivered.Observe(max(0, a.StartedAt.Add(a.Duration).Sub(c.AcceptedAt).Seconds()))
 		}
 	}
-	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
+	step := d.cfg.RetryPolicy.AfterInterruptions(&a, c.Interruptions, time.Now(), rand.Float64())
 	for {
 		r, err = d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {

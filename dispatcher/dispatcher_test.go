@@ -830,8 +830,8 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 	})
 }
 
-// An attempt interrupted by a crash counts and is retried immediately, with the
-// same id and bytes.
+// An attempt interrupted by a crash counts and is retried, with the same id and bytes:
+// the first one immediately, others after the wait of a failure.
 func TestCrash(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
@@ -850,15 +850,55 @@ func TestCrash(t *testing.T) {
 				t.Error("the retry has a different delivery or different bytes")
 			}
 			time.Sleep(time.Second)
-			start := time.Now()
 			w.crash()
-			if got := r.posts(); crash < 4 && got[len(got)-1].at.Sub(start) > time.Second {
-				t.Error("the delivery was not retried within 1s of the crash")
+			start := time.Now()
+			if crash >= 4 {
+				continue
+			}
+			wait := time.Duration(0)
+			if crash > 0 {
+				wait = exactRetryPolicy().Waits[crash]
+			}
+			time.Sleep(wait)
+			if got := r.posts(); len(got) != crash+2 || got[crash+1].at.Sub(start) != wait {
+				t.Errorf("after %d crashes: got %d requests, the last one %s after the crash; want it after %s",
+					crash+1, len(got), got[len(got)-1].at.Sub(start), wait)
 			}
 		}
 		d := w.delivery(sub, r.posts()[0].delivery)
 		if d.FailureReason != webhook.FailureAttemptsExhausted || d.Attempts[4].Error != webhook.ErrorInterrupted {
 			t.Errorf("got %+v, want attempts_exhausted and the last attempt interrupted", d)
+		}
+	})
+}
+
+// A service that crashes every two seconds does not use up the attempts of what is in
+// flight.
+func TestCrashLoop(t *testing.T) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond, BatchSize: 1}, func(w *testbed) {
+		var works atomic.Bool
+		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
+			if n > 1 && !works.Load() {
+				hang(n, rw, req)
+			}
+		})
+		sub := w.subscribe(r, nil)
+		for range 4 {
+			w.publish("content_updated")
+		}
+		for range 5 {
+			time.Sleep(2 * time.Second)
+			w.crash()
+		}
+		if n := len(r.posts()); n != 8 {
+			t.Errorf("got %d requests after five crashes, want two of each delivery", n)
+		}
+		works.Store(true)
+		time.Sleep(exactRetryPolicy().Waits[1])
+		for _, p := range r.posts()[:4] {
+			if d := w.delivery(sub, p.delivery); d.Status != webhook.StatusSuccess || d.AttemptsMade != 3 {
+				t.Errorf("got %+v, want success after three attempts", d)
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"crypto/sha256"
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -121,21 +122,30 @@ func (s *simulation) inFlight(sub *modelSubscription, ping bool) (n int) {
 // started at begun and its lease was renewed at renewed.
 func (d *modelDelivery) due(p *plan, begun, renewed time.Time) time.Time {
 	last := d.last()
+	scheduled := time.Duration(float64(p.policy().Waits[len(d.attempts)-1]) * (1 + p.Jitter))
+	// The first interrupted attempt is repeated immediately, others as scheduled.
+	after := func(interrupted time.Time) time.Time {
+		if slices.ContainsFunc(d.attempts[:len(d.attempts)-1], func(r *modelAttempt) bool { return r.interrupted || !r.settled }) {
+			return interrupted.Add(scheduled)
+		}
+		return interrupted
+	}
 	if last.interrupted && last.endedAt.IsZero() {
-		return renewed
+		return after(renewed)
 	}
 	if last.endedAt.IsZero() {
-		return begun // interrupted attempts are repeated immediately
+		return after(begun)
 	}
-	wait := max(time.Duration(float64(p.policy().Waits[len(d.attempts)-1])*(1+p.Jitter)), last.retryAfter)
-	at := last.endedAt.Add(wait)
-	if last.interrupted && renewed.After(at) { // its result may or may not have been recorded
-		return renewed
+	at := last.endedAt.Add(max(scheduled, last.retryAfter))
+	// The result of an attempt may not have been recorded before the end of the lease or
+	// of the process.
+	if again := after(renewed); last.interrupted && again.After(at) {
+		return again
 	}
-	if last.settled || at.After(begun) {
-		return at
+	if again := after(begun); !last.settled && again.After(at) {
+		return again
 	}
-	return begun
+	return at
 }
 
 func (s *simulation) limit(t *settings) int {

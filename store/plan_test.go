@@ -109,6 +109,7 @@ var queryPlans = []struct {
 	{selectEndedReplays, 1, "replays_by_subscription (subscription_id=?"},
 	{selectNewestNums, 2, "deliveries_of_subscription (subscription=?)"},
 	{selectFirstWanted, 4, "COVERING INDEX events_by_name"},
+	{countInterruptions, 1, "SEARCH attempts USING PRIMARY KEY (delivery=?)"},
 	{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 	{findSubscriptions, 3, "USING PRIMARY KEY (id>? AND id<?)"},
 	{findDeliveries, 3, "USING INDEX sqlite_autoindex_deliveries_1 (id>? AND id<?)"},

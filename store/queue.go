@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -442,6 +443,7 @@ type Claim struct {
 	SubscriptionID string
 	ProgramID      string
 	Number         int           // of the attempt
+	Interruptions  int           // attempts of the delivery that were interrupted
 	Revision       int64         // of the subscription when the attempt was counted
 	Events         [][]byte      // the JSON of the events; read-only
 	Trace          webhook.Trace // of the first event that has one
@@ -700,6 +702,9 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 		}
 	}
 	t.deliveryChanged(c.num)
+	if err := t.Scan(countInterruptions, []any{c.num}, &c.Interruptions); err != nil {
+		return err
+	}
 	return t.Scan("SELECT revision FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &c.Revision)
 }
 
@@ -869,6 +874,8 @@ const (
 	roomForAttempt = "1125899906842624"
 )
 
+const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND error = 'interrupted'"
+
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 
 // RecoverInterrupted records the attempts that were in flight when the process last ended as
@@ -923,8 +930,12 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	if err != nil {
 		return err
 	}
+	var earlier int
+	if err := t.Scan(countInterruptions, []any{num}, &earlier); err != nil {
+		return err
+	}
 	a := webhook.Attempt{Number: made, StartedAt: time.UnixMilli(claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
-	step := policy.After(&a, now, 0)
+	step := policy.AfterInterruptions(&a, earlier, now, rand.Float64())
 	if deleted && step.Status == webhook.StatusRetryable {
 		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 	}

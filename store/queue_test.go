@@ -271,8 +271,21 @@ func TestRecoverInterrupted(t *testing.T) {
 		if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
-		c, _, err := s.Queues().claimDue(ctx, due(sub.ID))
+		c, next, err := s.Queues().claimDue(ctx, due(sub.ID))
 		must(t, err)
+		if number > 1 && number < webhook.MaxAttempts {
+			// It waits as after a failure, and its attempt may only be a probe.
+			if c != nil || next.IsZero() {
+				t.Fatalf("after crash %d: got %+v, next %s", number, c, next)
+			}
+			probe := due(sub.ID)
+			probe.BeforeDue = true
+			c, _, err = s.Queues().claimDue(ctx, probe)
+			must(t, err)
+		}
+		if c != nil && c.Interruptions != number {
+			t.Errorf("after crash %d: got %d interruptions", number, c.Interruptions)
+		}
 		if number == webhook.MaxAttempts {
 			if c != nil {
 				t.Errorf("attempt %d was claimed", c.Number)

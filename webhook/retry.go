@@ -42,13 +42,19 @@ type Step struct {
 	NextAttemptAt time.Time     // only if Status is retryable
 }
 
-// After returns the state of a delivery after an attempt that ended now. roll is a
-// random number in [0, 1) for the jitter.
-//
-// An attempt that the service itself interrupted is retried immediately, since the
-// receiver gave no reason to wait. It counts nevertheless, so MaxAttempts holds
-// across crashes.
+// After returns the state of a delivery after an attempt that ended now, if no attempt
+// before it was interrupted. roll is a random number in [0, 1) for the jitter.
 func (p RetryPolicy) After(a *Attempt, now time.Time, roll float64) Step {
+	return p.AfterInterruptions(a, 0, now, roll)
+}
+
+// AfterInterruptions is After for a delivery of which earlier attempts were interrupted.
+//
+// The first attempt that the service itself interrupted is retried immediately, since
+// the receiver gave no reason to wait. It counts nevertheless, so MaxAttempts holds
+// across crashes. From the second on the delivery waits as after a failure: a service
+// that crashes every few seconds would otherwise use up all attempts.
+func (p RetryPolicy) AfterInterruptions(a *Attempt, earlier int, now time.Time, roll float64) Step {
 	switch {
 	case a.Result == ResultSuccess:
 		return Step{Status: StatusSuccess}
@@ -58,7 +64,7 @@ func (p RetryPolicy) After(a *Attempt, now time.Time, roll float64) Step {
 		return Step{Status: StatusFailed, FailureReason: FailureRejected}
 	case a.Number >= MaxAttempts:
 		return Step{Status: StatusFailed, FailureReason: FailureAttemptsExhausted}
-	case a.Error == ErrorInterrupted:
+	case a.Error == ErrorInterrupted && earlier == 0:
 		return Step{Status: StatusRetryable, NextAttemptAt: now}
 	}
 	wait := p.Waits[a.Number-1]

@@ -44,6 +44,14 @@ func TestRetryPolicyAfter(t *testing.T) {
 			if got := p.After(&tt.attempt, noon, 0.5); got != tt.want {
 				t.Errorf("attempt %d, %s: got %+v, want %+v", number, tt.name, got, tt.want)
 			}
+			if tt.attempt.Error == ErrorInterrupted {
+				tt.want = again(wait)
+			}
+			for earlier := 1; earlier < number; earlier++ {
+				if got := p.AfterInterruptions(&tt.attempt, earlier, noon, 0.5); got != tt.want {
+					t.Errorf("attempt %d, %s, after %d interruptions: got %+v, want %+v", number, tt.name, earlier, got, tt.want)
+				}
+			}
 		}
 	}
 }

@@ -42,9 +42,10 @@ func TestInterrupted(t *testing.T) {
 	}))
 	t.Cleanup(func() { close(hold) })
 
-	// Only the end of the process ends an attempt: the timeout is longer than the test.
-	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--log-level",
-		"warn")
+	// Only the end of the process ends an attempt: the timeout is longer than the test. The
+	// first interruption has no wait, and others have that of a failure.
+	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,10ms,10ms,10ms", "--attempt-timeout", "5m",
+		"--log-level", "warn")
 	token := in.Token("acme")
 	run := in.MustStart()
 	subscription := in.Subscribe(token, harness.Subscription{URL: receiver, Events: harness.Events("content_updated")})

@@ -20,6 +20,8 @@ type deliveryRecord struct {
 	NextAttemptAt  timestamp          `json:"next_attempt_at"`
 	Events         []webhook.EventRef `json:"events"`
 	RedeliveryOf   *string            `json:"redelivery_of"`
+	SplitOf        *string            `json:"split_of"`
+	RecoveredAt    timestamp          `json:"recovered_at"`
 	CreatedAt      timestamp          `json:"created_at"`
 	CompletedAt    timestamp          `json:"completed_at"`
 	Attempts       []attemptRecord    `json:"attempts,omitzero"` // only if read individually
@@ -30,7 +32,7 @@ func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 		ID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID,
 		Status: d.Status, FailureReason: orNull(string(d.FailureReason)),
 		AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts, NextAttemptAt: timestamp(d.NextAttemptAt),
-		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf),
+		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), SplitOf: orNull(d.SplitOf), RecoveredAt: timestamp(d.RecoveredAt),
 		CreatedAt: timestamp(d.CreatedAt), CompletedAt: timestamp(d.CompletedAt),
 	}
 }

@@ -44,7 +44,8 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
 		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight, MaxPerSecond: orNull(s.MaxPerSecond),
-		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader, Status: s.Status, DisabledReason: orNull(s.DisabledReason),
+		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader,
+		Status: s.Status, DisabledReason: orNull(s.DisabledReason),
 		FailingReason: orNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
 		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}

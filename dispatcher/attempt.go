@@ -28,7 +28,7 @@ func (d *Dispatcher) attempt(
 	} else {
 		a = d.send(ctx, to, c, prep)
 		d.metrics.attempt(&a)
-		if !c.AcceptedAt.IsZero() && c.Number == 1 {
+		if !c.AcceptedAt.IsZero() && c.Number == 1 && !c.Split {
 			d.metrics.lag.Observe(max(0, a.StartedAt.Sub(c.AcceptedAt).Seconds()))
 		}
 		if !c.AcceptedAt.IsZero() && a.Result == webhook.ResultSuccess {

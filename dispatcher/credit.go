@@ -32,7 +32,7 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 			to = phaseCurrent
 		}
 		q.readSeq = q.Seen
-		q.pace.backlogged = q.readSeq < q.wantedSeq
+		q.pace.backlogged = q.readSeq < q.wantedSeq || q.splitting
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
 		// Submit last: as leader of a commit this goroutine would keep publishers
@@ -65,6 +65,9 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	switch j.kind {
 	case store.CreditEvents:
 		q.forming--
+		if f.Unsplit && q.splitsOpened == j.splits && q.Queue == f.Queue { // none was opened since
+			q.splitting = false
+		}
 		if err != nil {
 			to = phaseStale
 		}
@@ -90,13 +93,15 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 
 // credit returns a credit for one delivery of q. The caller holds d.mu.
 func (d *Dispatcher) credit(q *subscriptionQueue, kind store.CreditKind) store.Credit {
+	now := time.Now()
 	c := store.Credit{
 		Queue: q.Queue, Kind: kind, Newest: q.wantedSeq,
-		Count: webhook.BatchSize(d.cfg.BatchSize, q.MaxEvents), Size: webhook.MaxDeliveryBytes,
+		Count: webhook.BatchSize(d.cfg.BatchSize, q.MaxEvents), Size: q.SizeBound.At(now),
 	}
-	if q.singleEvent(time.Now()) {
+	if q.singleEvent(now) {
 		c.Count = 1
 	}
+	c.Splits = kind == store.CreditEvents && q.takesSplit(now)
 	if q.Failing {
 		c.Spare = kind == store.CreditDue && !q.Rejecting && !q.Pinged
 		if kind != store.CreditPing {

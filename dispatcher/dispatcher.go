@@ -458,7 +458,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 		}
 		d.interested[key].add(q)
 	}
-	q.readSeq, q.wantedSeq, q.hasReplay = q.Seen, q.Wanted, q.Replaying
+	q.readSeq, q.wantedSeq, q.hasReplay, q.splitting = q.Seen, q.Wanted, q.Replaying, q.Splitting
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
 	d.reschedule(q, phaseCurrent, time.Now())
 }

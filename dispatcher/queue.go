@@ -62,6 +62,9 @@ type subscriptionQueue struct {
 	forming       int       // deliveries of waiting events that are forming, see above
 	credit        store.Credit
 	hasReplay     bool // a replay is running
+	splitting     bool // a split may have events to send
+	splitsOpened  int  // splits that this dispatcher has opened
+	splitTurn     bool // splits and the log take turns: the next delivery is from a split
 	replayForming bool // one of its deliveries is being stored
 
 	// When something is due next; zero for nothing, or while a claim in progress will
@@ -185,14 +188,33 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 		return 0, false // ordered: the previous delivery is not completed
 	case q.Ordered && unfinished:
 		return store.CreditDue, true
-	case q.phase == phaseCurrent && q.readSeq < newest && !now.Before(q.notBefore):
+	case q.phase == phaseCurrent && (q.splitting || q.logWaits(newest, now)):
 		return store.CreditEvents, true
+	case q.splitting && q.Ordered: // replays too wait for an open split
+		return 0, false
 	case q.hasReplay && !q.replayForming:
 		return store.CreditReplay, true
 	case isDue, q.Failing && unfinished:
 		return store.CreditDue, true
 	}
 	return 0, false
+}
+
+// logWaits reports whether events of the log wait and may be sent now. newest is the assumed seq
+// of the newest wanted event.
+func (q *subscriptionQueue) logWaits(newest int64, now time.Time) bool {
+	return q.readSeq < newest && !now.Before(q.notBefore)
+}
+
+// takesSplit reports whether the next delivery is from a split, if one has an event to send. An
+// open split is older than what waits in the log, so it comes first in an ordered queue and in a
+// probe; otherwise they take turns.
+func (q *subscriptionQueue) takesSplit(now time.Time) bool {
+	if !q.splitting {
+		return false
+	}
+	q.splitTurn = !q.splitTurn
+	return q.splitTurn || q.Ordered || q.Failing || q.rejected || !q.logWaits(q.wantedSeq, now)
 }
 
 // needsPing reports whether a ping must succeed before a probe of this kind: when
@@ -349,9 +371,14 @@ func (q *subscriptionQueue) notePublished(name string) {
 // not a ping.
 func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
+	if r.Split {
+		q.splitting = true
+		q.splitsOpened++
+	}
 	switch {
 	case result == webhook.ResultSuccess:
 		q.forgetRejected()
+	case r.Split: // its events are sent again by themselves, and count then
 	case a.ResponseStatus == http.StatusTooManyRequests:
 		q.rejected = true // the receiver rejected the rate, not the event
 	case result == webhook.ResultFailed:
@@ -399,5 +426,5 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 // idle reports whether the queue has nothing in flight and, as far as it knows, no
 // waiting events.
 func (q *subscriptionQueue) idle() bool {
-	return q.inFlight == 0 && q.forming == 0 && q.readSeq >= q.wantedSeq
+	return q.inFlight == 0 && q.forming == 0 && q.readSeq >= q.wantedSeq && !q.splitting
 }

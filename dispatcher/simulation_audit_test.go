@@ -38,7 +38,7 @@ func (s *simulation) auditAll(end bool) {
 				return
 			}
 			s.auditDelivery(sub, &d, end)
-			if d.RedeliveryOf == "" && sub.replayDeliveries[d.ID] == nil {
+			if d.RedeliveryOf == "" && d.SplitOf == "" && sub.replayDeliveries[d.ID] == nil {
 				s.countFormed(sub, &d, formed)
 			}
 		}
@@ -48,6 +48,9 @@ func (s *simulation) auditAll(end bool) {
 			}
 		}
 		s.auditEvents(sub, formed, end)
+		if end {
+			s.auditSplits(sub, stored)
+		}
 		s.auditIncidents(sub, stored)
 		if end {
 			s.auditLosses(sub)
@@ -79,6 +82,35 @@ func (s *simulation) auditDelivery(sub *modelSubscription, d *webhook.Delivery, 
 		s.violate(promiseKept, "subscription %d: %d attempts were counted, %d made", sub.index, d.AttemptsMade, len(m.attempts))
 	}
 	s.checkStatus(sub, m, d)
+}
+
+// auditSplits checks that each event of a failed delivery of several events was delivered another
+// way, or failed by itself.
+func (s *simulation) auditSplits(sub *modelSubscription, stored map[string]webhook.Delivery) {
+	if !s.changes.removedBefore.IsZero() {
+		return // retention may have removed what followed
+	}
+	alone := make(map[string]bool) // events that were delivered, or have ended by themselves
+	for _, d := range stored {
+		for _, e := range d.Events {
+			alone[e.ID] = alone[e.ID] || d.Status == webhook.StatusSuccess || len(d.Events) == 1 || !webhook.Splits(
+				webhook.Step{Status: d.Status, FailureReason: d.FailureReason}, len(d.Events))
+		}
+	}
+	for id, d := range stored {
+		if d.Status != webhook.StatusFailed || len(d.Events) == 1 || s.changes.cancellable[id] {
+			continue
+		}
+		if d.Splitting && sub.settings.active {
+			s.violate(promiseEnds, "subscription %d: a split is open in the end", sub.index)
+		}
+		for _, e := range d.Events {
+			name := s.log[s.events[e.ID]].name
+			if !alone[e.ID] && !d.Splitting && sub.dropped&(1<<name) == 0 {
+				s.violate(promiseBatch, "subscription %d: event %d failed only with others", sub.index, s.events[e.ID])
+			}
+		}
+	}
 }
 
 // auditEvents checks the number of deliveries that each event is in.

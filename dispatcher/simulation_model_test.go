@@ -14,6 +14,7 @@ type modelSubscription struct {
 	id               string
 	program          string
 	settings         settings
+	dropped          int        // bits of the names that it has removed once
 	previous         []settings // earlier settings, until the dispatcher is idle
 	changedAt        time.Time  // of the settings
 	noFailures       bool       // no attempt was retryable since it was activated or got a new URL

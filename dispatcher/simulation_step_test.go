@@ -180,6 +180,7 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 	case doChangeNames:
 		bits := max(1, st.N)
 		names := namesOf(bits)
+		sub.dropped |= sub.settings.names &^ bits
 		s.update(sub, func(t *settings) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
 	case doOrdered:
 		ordered := !sub.settings.ordered

@@ -30,6 +30,7 @@ const (
 	promiseKept     = "no accepted event is lost"
 	promiseOwed     = "a subscription receives only events that it wants"
 	promiseOnce     = "an event is in one delivery, which succeeds once unless the service crashed"
+	promiseBatch    = "no event fails because of what it was sent with"
 	promiseFive     = "a delivery is sent at most five times"
 	promiseCounted  = "an attempt is counted before it is sent"
 	promiseFinal    = "nothing is sent after a final response"

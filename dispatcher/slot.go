@@ -16,6 +16,7 @@ type job struct {
 	priority  priority // of the queue when it got the slot
 	beforeDue bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
 	probe     bool     // for CreditPing: the ping is the next probe
+	splits    int      // for CreditEvents: splitsOpened of the queue when it got the slot
 }
 
 // dispatch starts a worker for each free slot that a queue can use. Slots that
@@ -69,7 +70,8 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 		if !d.takeSlot(q) {
 			continue
 		}
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, beforeDue: kind == store.CreditDue && !due(q.nextDue, now)}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, beforeDue: kind == store.CreditDue && !due(q.nextDue, now),
+			splits: q.splitsOpened}
 		d.occupy(j)
 		d.nextTurn = (p + 1) % priorities
 		to := q.phase
@@ -173,7 +175,7 @@ func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 // the result of the attempt. The caller holds d.mu.
 func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 	q, next, to := j.queue, r.NextAttemptAt, j.queue.phase
-	if r.HealthChanged {
+	if r.HealthChanged || r.Resized {
 		to = phaseStale
 	}
 	d.credits.Pause(true)

@@ -102,8 +102,8 @@ func TestFailingQueue(t *testing.T) {
 	})
 }
 
-// Resending is offered until a replay covers everything. Another URL closes the circuit
-// breaker, and the record shows it.
+// Resending is offered until the events are delivered, in whatever way, and not after. Another URL
+// closes the circuit breaker, and the record shows it.
 func TestOfferToResend(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
@@ -137,22 +137,34 @@ func TestOfferToResend(t *testing.T) {
 			}
 			return err
 		})
-		for _, r := range []struct {
-			fields  webhook.ReplayFields
-			offered bool
-		}{
-			{webhook.ReplayFields{From: start, Only: webhook.ReplayMissed}, true},
-			{webhook.ReplayFields{From: start, Only: webhook.ReplayFailed, Events: []string{"content_deleted"}}, true},
-			{webhook.ReplayFields{From: start, To: start.Add(time.Millisecond), Only: webhook.ReplayFailed}, true},
-			{webhook.ReplayFields{From: start, Only: webhook.ReplayFailed}, false},
-		} {
-			_, err := s.Replays().Create(t.Context(), "p", sub.ID, &r.fields)
+		undelivered := func(want int64) {
+			t.Helper()
+			i, err := s.Incidents().Newest(t.Context(), sub.ID)
 			must(t, err)
-			got, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
-			must(t, err)
-			if got.ResendFrom.IsZero() == r.offered {
-				t.Errorf("after %+v: got resend_from %s", r.fields, got.ResendFrom)
+			if i.Failed != 1 || i.Undelivered != want {
+				t.Errorf("got an incident with %d failed deliveries and %d undelivered events, want 1 and %d", i.Failed, i.Undelivered, want)
 			}
+		}
+		undelivered(1)
+		_, err = s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: start, Only: webhook.ReplayFailed})
+		must(t, err)
+		again, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 10, webhook.MaxDeliveryBytes)
+		must(t, err)
+		undelivered(1)
+		a = webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
+		_, err = s.Queues().Record(again, &a, webhook.Step{Status: webhook.StatusSuccess}, policy)
+		must(t, err)
+		undelivered(0)
+		d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, c.ID)
+		if err != nil || d.RecoveredAt.IsZero() || d.Status != webhook.StatusFailed {
+			t.Errorf("got %+v, %v, want it failed and recovered", d, err)
+		}
+		n, _, err := s.Replays().Count(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: start, Only: webhook.ReplayFailed}, 1)
+		if err != nil || n != 0 {
+			t.Errorf("another replay would send %d events (%v), want 0", n, err)
+		}
+		if p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed"); p.Done != 0 || p.Skipped[webhook.SkipRecovered] != 1 {
+			t.Errorf("a bulk run would redeliver %+v, want nothing", p)
 		}
 	})
 }

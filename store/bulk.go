@@ -54,6 +54,8 @@ const (
 		WHEN d.completed_at IS NULL THEN 'not_ended'
 		WHEN s.deleted_at IS NOT NULL THEN 'subscription_deleted'
 		WHEN s.active = 0 THEN 'subscription_paused'
+		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'recovered'
+		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'splitting'
 		WHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'
 		ELSE '' END`
 	cancelOutcome = `CASE
@@ -77,7 +79,7 @@ const (
 	linkBulkRun = "INSERT INTO bulk_run_deliveries (run, delivery) SELECT ?, num FROM deliveries WHERE num > ?"
 
 	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL, completed_at = ?2
-		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING id, subscription_id, ping IS NOT NULL`
+		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING num, id, subscription_id, ping IS NOT NULL`
 
 	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
 
@@ -498,16 +500,20 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	queues := make(map[string]struct{})
 	var pings []string
+	var cancelled []int64 // but for pings
 	err = t.Each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
+		var num int64
 		var id, subscription string
 		var ping bool
-		if err := scan((*deliveryID)(&id), &subscription, &ping); err != nil {
+		if err := scan(&num, (*deliveryID)(&id), &subscription, &ping); err != nil {
 			return err
 		}
 		n++
 		queues[subscription] = struct{}{}
 		if ping {
 			pings = append(pings, id)
+		} else {
+			cancelled = append(cancelled, num)
 		}
 		return nil
 	})
@@ -516,6 +522,9 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	for _, num := range nums {
 		t.deliveryChanged(num)
+	}
+	if err := t.noteAllUndelivered(cancelled); err != nil {
+		return 0, err
 	}
 	t.AfterCommit(func() {
 		for _, id := range pings {
@@ -531,21 +540,27 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	return n, nil
 }
 
-const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL FROM deliveries WHERE id = ? AND subscription_id = ?"
+const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL, EXISTS (SELECT 1 FROM splits p WHERE p.delivery = num) " +
+	"FROM deliveries WHERE id = ? AND subscription_id = ?"
 
-// Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent. The error
-// is a *webhook.Error with CodeConflict if it has completed or is in flight.
+// Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent, or the split
+// of a failed delivery, whose deliveries so far continue. The error is a *webhook.Error with
+// CodeConflict if it has completed or is in flight.
 func (w DeliveryWrites) Cancel(programID, subscriptionID, id string) error {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return err
 	}
 	var num int64
 	var status webhook.Status
-	var waits bool
-	if err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &waits); err != nil {
+	var waits, splitting bool
+	if err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &waits, &splitting); err != nil {
 		return notFound(err, "delivery")
 	}
 	switch {
+	case splitting:
+		w.t.deliveryChanged(num)
+		w.t.AfterCommit(func() { w.s.watchers.subscriptionChanged(subscriptionID) })
+		return w.t.Exec(deleteSplit, num)
 	case status.Final():
 		return webhook.NewError(webhook.CodeConflict, "The delivery is already completed: its status is "+string(status)+".")
 	case !waits:

@@ -301,7 +301,7 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 	go func() { worked <- s.BulkRuns().Run(ctx) }()
 	harness.WaitFor(t, "the run to leave the full subscription behind", func() bool {
 		r := bulkRun(t, s, id)
-		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRedelivered] == each && r.Status == webhook.BulkRunning
+		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRecovered] == each && r.Status == webhook.BulkRunning
 	})
 	if p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed&filter[subscription_id]="+full.ID); p.Done != each-3 {
 		t.Errorf("%d left to process, want %d", p.Done, each-3)

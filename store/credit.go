@@ -53,6 +53,10 @@ type Credit struct {
 	// recent of them, then any.
 	Except []string
 
+	// Splits: CreditEvents takes from an open split before the log. Forming reports if there was
+	// nothing.
+	Splits bool
+
 	// For an offered credit:
 	Program *ProgramSlots // of the queue's program
 	Keys    []EventKey    // the events that it matches
@@ -324,16 +328,7 @@ func (t *tx) settle(err error) {
 // caller must store the delivery with Submit or Wait, and owns the queue's cursor again.
 func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditEvents {
-		w, err := s.waiting(ctx, c.Queue, c.Newest, c.Count, c.Size)
-		switch {
-		case err == nil && len(w.Seqs) > 0 && len(c.Except) > 0:
-			return s.formExcept(ctx, c, &w)
-		case err == nil && len(w.Seqs) > 0:
-			return s.form(c, &w)
-		case err == nil:
-			c.Queue.Seen = w.To
-		}
-		return &Forming{Queue: c.Queue, err: err}
+		return s.formNext(ctx, c)
 	}
 	f := &Forming{Queue: c.Queue}
 	if c.Kind == CreditReplay {

@@ -13,7 +13,9 @@ import (
 // deliveryColumns end with the ids and names of the events, an array of pairs in their
 // order, and, for a pending delivery, when its subscription was deleted.
 const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
-	d.redelivery_of, d.created_at, d.completed_at, d.ping,
+	d.redelivery_of, d.split_of, d.created_at, d.completed_at, d.ping,
+	CASE WHEN d.status = 'failed' THEN (SELECT r.at FROM recovered r WHERE r.delivery = d.num) END,
+	d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num),
 	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e
 	ON e.program_id = d.program_id AND e.seq = s.value),
 	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
@@ -54,17 +56,17 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 // scanDelivery reads a row of deliveryColumns. A pending delivery of a deleted subscription
 // counts as failed, even before housekeeping ends it.
 func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
-	var reason, redelivery, refs sql.NullString
-	var next, completed, deleted sql.NullInt64
+	var reason, redelivery, split, refs sql.NullString
+	var next, completed, recovered, deleted sql.NullInt64
 	var created int64
 	var ping []byte
 	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
-		&redelivery, &created, &completed, &ping, &refs, &deleted)
+		&redelivery, &split, &created, &completed, &ping, &recovered, &d.Splitting, &refs, &deleted)
 	if err != nil {
 		return d, num, err
 	}
 	d.FailureReason = webhook.FailureReason(reason.String)
-	d.RedeliveryOf = longID(redelivery.String)
+	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), fromMillis(recovered)
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid {
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},

@@ -168,7 +168,7 @@ func (w *indexWorkload) insert(t *tx, c *Claim, kind string) error {
 	if kind == "replay" {
 		replay = "0198f6a3-7c1e-7d4b-9a41-000000000001"
 	}
-	if err := t.insertFormed(c, fmt.Sprintf("[%d]", w.r.Int64N(1<<40)), replay); err != nil {
+	if err := t.insertFormed(c, fmt.Sprintf("[%d]", w.r.Int64N(1<<40)), maker{replay: replay}); err != nil {
 		return err
 	}
 	switch kind {

@@ -22,9 +22,10 @@ type DeliveryView struct {
 	Trace        webhook.Trace // of the first event that has one
 	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
+	Splits       []Redelivery  // the deliveries of its split, unfinished first, at most maxRedeliveries
 }
 
-// Redelivery is one redelivery of a delivery.
+// Redelivery is one redelivery of a delivery, or one delivery of its split.
 type Redelivery struct {
 	ID        string
 	Status    webhook.Status
@@ -41,6 +42,8 @@ const (
 
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
+	selectSplits = "SELECT id, status, created_at FROM deliveries WHERE split_of = (SELECT id FROM deliveries WHERE num = ?) " +
+		"AND split_of IS NOT NULL ORDER BY completed_at LIMIT ?"
 )
 
 // View returns a delivery of any program with everything that belongs to it.
@@ -81,14 +84,24 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		return v.Each(selectAgain, []any{d.Num, maxRedeliveries}, func(scan func(...any) error) error {
-			var a Redelivery
-			var created int64
-			err := scan((*deliveryID)(&a.ID), &a.Status, &created)
-			a.CreatedAt = time.UnixMilli(created).UTC()
-			d.Redeliveries = append(d.Redeliveries, a)
+		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num); err != nil || len(d.Events) < 2 {
 			return err
-		})
+		}
+		d.Splits, err = v.redeliveries(selectSplits, d.Num)
+		return err
 	})
 	return d, err
+}
+
+// redeliveries returns the deliveries that a query selects for a delivery.
+func (v *view) redeliveries(query string, num int64) (all []Redelivery, err error) {
+	err = v.Each(query, []any{num, maxRedeliveries}, func(scan func(...any) error) error {
+		var a Redelivery
+		var created int64
+		err := scan((*deliveryID)(&a.ID), &a.Status, &created)
+		a.CreatedAt = time.UnixMilli(created).UTC()
+		all = append(all, a)
+		return err
+	})
+	return all, err
 }

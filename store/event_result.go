@@ -9,7 +9,8 @@ import (
 	"service/webhook"
 )
 
-// EventResult counts the subscriptions of an event by state, each by its newest delivery.
+// EventResult counts the subscriptions of an event by state. The event is delivered if any of a
+// subscription's deliveries of it was; otherwise the newest one decides.
 type EventResult struct {
 	Delivered int
 	Failed    int
@@ -37,7 +38,10 @@ const (
 	selectEventResults = `SELECT i.key,
 		(SELECT count(*) FROM (SELECT 1 FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1 LIMIT ?2)),
 		(SELECT json_group_array(n.status) FROM (
-			SELECT iif(d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL, 'failed', d.status) AS status, max(d.num)
+			SELECT CASE WHEN sum(d.status = 'success') > 0 THEN 'success'
+				WHEN d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL THEN 'failed'
+				WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'retryable'
+				ELSE d.status END AS status, max(d.num)
 			FROM (SELECT x.delivery FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1
 			ORDER BY x.delivery DESC LIMIT ?2) l
 			CROSS JOIN deliveries d ON d.num = l.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id GROUP BY d.subscription_id) n)

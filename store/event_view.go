@@ -199,14 +199,16 @@ const (
 
 const (
 	selectEventDeliveries = `SELECT d.num, d.id, d.subscription_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
-		d.redelivery_of, d.replay_id,
+		d.redelivery_of, d.split_of, d.replay_id,
+		CASE WHEN d.status = 'failed' THEN (SELECT r.at FROM recovered r WHERE r.delivery = d.num) END,
+		d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num),
 		d.created_at, d.completed_at, d.response_status, d.error, s.url, s.description, iif(d.next_attempt_at IS NULL, NULL, s.deleted_at)
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
 	selectEventWaits = `SELECT ?3 - c.seq, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
 		s.authorization_header IS NOT NULL, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
-		s.max_per_second, coalesce(s.max_events, 0), s.resend_from, f.failing_reason, f.failing_since, f.next_probe_at
+		s.max_per_second, coalesce(s.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at
 		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c
 		ON c.subscription_id = s.id
 		LEFT JOIN failures f ON f.subscription_id = s.id
@@ -261,13 +263,14 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 
 // scanEventDelivery reads a row of selectEventDeliveries.
 func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
-	var reason, redelivery, replay, code sql.NullString
-	var next, completed, status, deleted sql.NullInt64
+	var reason, redelivery, split, replay, code sql.NullString
+	var next, completed, recovered, status, deleted sql.NullInt64
 	var created int64
-	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &replay, &created,
-		&completed, &status, &code, &d.URL, &d.Description, &deleted)
+	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &split, &replay,
+		&recovered, &d.Splitting, &created, &completed, &status, &code, &d.URL, &d.Description, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.ReplayID = longID(redelivery.String), replay.String
+	d.RedeliveryOf, d.SplitOf, d.ReplayID = longID(redelivery.String), longID(split.String), replay.String
+	d.RecoveredAt = fromMillis(recovered)
 	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
 	if deleted.Valid { // see scanDelivery
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},

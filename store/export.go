@@ -277,6 +277,12 @@ var programTables = []programTable{
 		key: "delivery", first: everything, rest: everything},
 	{name: "stored_responses", from: "export_some m CROSS JOIN src.stored_responses t ON t.delivery = m.old WHERE t.program_id = ?1",
 		other: map[string]string{"delivery": "m.new"}, key: "delivery, number", first: everything, rest: everything},
+	{name: "recovered", from: "export_deliveries m CROSS JOIN src.recovered" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery", rest: everything},
+	{name: "splits", from: "export_deliveries m CROSS JOIN src.splits" + ofItsDeliveries, other: map[string]string{"delivery": "m.new"},
+		key: "delivery", rest: everything},
+	{name: "size_bounds", from: "src.size_bounds" + ofItsSubscriptions, wait: []string{"learned_at"}, key: "subscription_id",
+		rest: everything},
 	{name: "replays", from: "src.replays" + ofItsSubscriptions, key: "id", rest: everything},
 	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq", rest: everything},
 	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at",
@@ -297,6 +303,9 @@ var programTables = []programTable{
 	{name: "incidents", from: "src.incidents" + ofTheProgram, other: map[string]string{
 		"num": mapped("incidents", "t.num"), "last_delivery": mapped("deliveries", "t.last_delivery"), "probe_log": mappedProbes,
 	}, key: "num", rest: everything},
+	{name: "undelivered", from: "export_deliveries m CROSS JOIN src.undelivered" + ofItsDeliveries, other: map[string]string{
+		"delivery": "m.new", "incident": mapped("incidents", "t.incident"),
+	}, key: "subscription, seq, delivery", rest: everything},
 	{name: "alerts", from: "src.alerts" + ofTheProgram, other: map[string]string{
 		// Those that are not sent yet are sent by the installation where they arose.
 		"status": "iif(t.next_attempt_at IS NULL, t.status, 'unsent')", "next_attempt_at": "NULL", "incident": mapped("incidents", "t.incident"),

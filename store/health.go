@@ -8,22 +8,31 @@ import (
 )
 
 // recordHealth updates the health of a subscription after an attempt with the outcome r.Step.
-// It stores it with the incident, and sets in r what the queue needs to know. It costs nothing
-// while all attempts succeed.
-func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time, r *Recorded) error {
+// It stores it with the incident, sets in r what the queue needs to know, and returns the open
+// incident, 0 for none. It costs nothing while all attempts succeed.
+//
+// What several events were refused for waits for the deliveries of their own that follow: only the
+// breaker counts it, and a 413 counts for nothing but the size of later deliveries.
+func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time,
+	r *Recorded) (openIncident int64, err error) {
 	id := c.SubscriptionID
-	if failing, err := t.mayHaveFailures(id); err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
-		return err
+	if r.Split && webhook.RefusesSize(a.ResponseStatus) {
+		r.Resized = true
+		return 0, t.learnSize(c, now)
+	}
+	failing, err := t.mayBeIn(&t.w.fails, "SELECT subscription_id FROM failures", id)
+	if err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
+		return 0, err
 	}
 	before, was, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
-		return err
+		return 0, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !sub.DeletedAt.IsZero() {
-		return err
+		return 0, err
 	}
 	var status webhook.Health
 	var after webhook.Failures
@@ -31,37 +40,38 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		status, after = policy.AfterPing(sub.Status, before, a, c.Probe, now)
 	} else {
 		status, after = policy.After(sub.Status, before, a, c.Probe, now)
-		if after.Rejected > before.Rejected {
+		if after.Rejected > before.Rejected && !r.Split {
 			if err := t.noteRejected(c, &after); err != nil {
-				return err
+				return 0, err
 			}
 			r.Rejected = after.RejectedName
 		}
 	}
-	is, err := t.recordIncident(c, a, r.Step, &sub, status, &after, was, now)
+	failed := !c.Ping && r.Status == webhook.StatusFailed && !r.Split
+	is, err := t.recordIncident(c, a, failed, &sub, status, &after, was, now)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if status == sub.Status {
 		if after == before && is == was {
-			return nil
+			return is.num, nil
 		}
 		r.HealthChanged = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
 		if r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 		}
-		return t.setFailures(id, after, is)
+		return is.num, t.setFailures(id, after, is)
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	r.HealthChanged = true
-	return s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
+	return is.num, s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
 }
 
 // recordIncident returns the incident of a subscription after an attempt, and opens one if
 // necessary. The caller stores it with the failures.
-func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, step webhook.Step, sub *webhook.Subscription, after webhook.Health,
+// failed says whether the attempt failed events for good.
+func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, failed bool, sub *webhook.Subscription, after webhook.Health,
 	f *webhook.Failures, in incident, now time.Time) (incident, error) {
-	failed := !c.Ping && step.Status == webhook.StatusFailed
 	if err := in.note(c, a, now); err != nil {
 		return in, err
 	}
@@ -141,19 +151,11 @@ func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
 	return ignoreNoRows(err)
 }
 
-// setHealth stores the health of a subscription and the reason. When it recovers, what was
-// rejected during the failure is offered for resending.
+// setHealth stores the health of a subscription and the reason.
 func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures, in incident) error {
 	var why any
 	if reason != "" {
 		why = reason
-	}
-	if status == webhook.HealthHealthy {
-		err := t.Exec("UPDATE subscriptions SET resend_from = coalesce(min(resend_from, f.rejected_from), f.rejected_from, resend_from) "+
-			"FROM failures f WHERE f.subscription_id = id AND f.failing_since IS NOT NULL AND id = ?", id)
-		if err != nil {
-			return err
-		}
 	}
 	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
 		return err
@@ -207,22 +209,22 @@ func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 		orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
 }
 
-// mayHaveFailures reports whether a subscription may have a row in failures. Few subscriptions
-// have one, so their ids are cached.
-func (t *tx) mayHaveFailures(id string) (bool, error) {
-	if t.w.fails == nil {
-		fails := make(map[string]struct{})
-		err := t.Each("SELECT subscription_id FROM failures", nil, func(scan func(...any) error) error {
+// mayBeIn reports whether a subscription may be in a set of ids, which query reads if it is
+// unknown. Few subscriptions have failures, so the ids of those that do are cached.
+func (t *tx) mayBeIn(set *map[string]struct{}, query, id string) (bool, error) {
+	if *set == nil {
+		ids := make(map[string]struct{})
+		err := t.Each(query, nil, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
-			fails[id] = struct{}{}
+			ids[id] = struct{}{}
 			return err
 		})
 		if err != nil {
 			return false, err
 		}
-		t.w.fails = fails
+		*set = ids
 	}
-	_, ok := t.w.fails[id]
+	_, ok := (*set)[id]
 	return ok, nil
 }

@@ -222,7 +222,7 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 	}
 	return im.s.write(im.ctx, func(w Write) error {
 		delete(w.t.w.heads, im.programID)
-		w.t.w.fails = nil
+		w.t.w.forgetFailures()
 		for _, do := range also {
 			if err := do(w, im.done); err != nil {
 				return err
@@ -420,7 +420,7 @@ func (im *importer) table(table *programTable) error {
 // insert adds rows to a table.
 func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 	if table.name == "failures" {
-		t.w.fails = nil
+		t.w.forgetFailures()
 	}
 	for _, row := range r.all {
 		values := row
@@ -611,8 +611,14 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		if num, ok := (*r.at(row, "subscription")).(int64); ok {
 			*r.at(row, "subscription") = im.subscriptions[num]
 		}
-	case "delivery_events", "attempts", "responses", "stored_responses":
+	case "delivery_events", "attempts", "responses", "stored_responses", "recovered", "splits":
 		im.addDelivery(r, row, "delivery")
+	case "undelivered":
+		im.addDelivery(r, row, "delivery")
+		if num, ok := (*r.at(row, "subscription")).(int64); ok {
+			*r.at(row, "subscription") = im.subscriptions[num]
+		}
+		r.add(row, "incident", im.incidents)
 	case "bulk_runs":
 		im.addDelivery(r, row, "newest")
 		im.addDelivery(r, row, "after_num")

@@ -140,11 +140,11 @@ func (t *tx) incidentsChanged() {
 
 // noteEnded counts n deliveries of a subscription that failed permanently without the result of
 // an attempt: interrupted by the end of the process, or expired. accepted is when the oldest of
-// their events was accepted, zero if unknown.
-func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.Time) error {
+// their events was accepted, zero if unknown. It returns the open incident.
+func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.Time) (incident int64, err error) {
 	f, in, err := t.failures(subscriptionID)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	opens := in.num == 0
 	if opens {
@@ -159,10 +159,10 @@ func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.
 			first = now
 		}
 		if err := t.openIncident(&in, programID, subscriptionID, first); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return t.setFailures(subscriptionID, f, in)
+	return in.num, t.setFailures(subscriptionID, f, in)
 }
 
 // selectQuiet returns the open incidents of subscriptions that are not failing, and when they

@@ -32,6 +32,7 @@ var (
 			AND a.error = coalesce(f.last_error, n.last_error) ORDER BY a.number DESC LIMIT 1), ''),
 		coalesce((SELECT d.id FROM deliveries d WHERE d.num = coalesce(f.last_delivery, n.last_delivery)), ''),
 		coalesce(f.failed, n.failed), coalesce(f.failed_from, n.failed_from),
+		(SELECT count(DISTINCT u.seq) FROM undelivered u WHERE u.incident = n.num AND u.incident IS NOT NULL),
 		iif(n.closed_at IS NULL,
 			(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))
 			+ (SELECT coalesce(sum(json_array_length(d.seqs)), 0) FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due
@@ -60,7 +61,8 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 	var text, header string
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
 		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
-		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom, &i.WaitingEvents, &oldest)
+		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
+		&i.Undelivered, &i.WaitingEvents, &oldest)
 	if err != nil {
 		return i, num, nil, err
 	}

@@ -37,9 +37,11 @@ var (
 			" WHERE e.id IN (SELECT value FROM json_each(:event_id)))",
 		":failure_reason IS NULL OR iif("+ofDeleted+", 'subscription_deleted', d.failure_reason) IN (SELECT value "+
 			"FROM json_each(:failure_reason))",
+		`:recovered IS NULL OR d.status = 'failed' AND CASE WHEN EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'true'
+			WHEN EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN '' ELSE 'false' END IN (SELECT value FROM json_each(:recovered))`,
 		isIn("d.program_id"), isIn("d.subscription_id"), isVisible("d.program_id"), "d.program_id <> ''", // see blankNewest
 		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
-		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.replay_id"),
+		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.split_of"), isIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
 			"WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
 
@@ -127,6 +129,7 @@ var (
 	allByError      = orderedBy("INDEXED BY deliveries_by_fault", "d.error = :value AND d.error IS NOT NULL")
 	allRetried      = orderedBy("INDEXED BY deliveries_retried", "d.attempts_made > 1")
 	allByOriginal   = orderedBy("INDEXED BY deliveries_by_original", "d.redelivery_of = :value AND d.redelivery_of IS NOT NULL")
+	allBySplit      = setOf("num FROM deliveries INDEXED BY deliveries_by_split WHERE split_of = :value AND split_of IS NOT NULL")
 	allByReplay     = orderedBy("INDEXED BY deliveries_by_replay", "d.replay_id = :value AND d.replay_id IS NOT NULL")
 	allByBulkRun    = ofBulkRun()
 	allByID         = orderedBy("INDEXED BY sqlite_autoindex_deliveries_1", "d.id = :value")
@@ -168,6 +171,8 @@ func choose(q *webhook.ListQuery, subscriptions int) []choice {
 		return []choice{{walks: []lookup{{deliveriesOfEvent, nil}}, settled: "event_id"}}
 	case f["redelivery_of"] != nil:
 		return []choice{{walks: []lookup{{allByOriginal, shortIDs(f["redelivery_of"])}}, settled: "redelivery_of"}}
+	case f["split_of"] != nil:
+		return []choice{{sets: []lookup{{allBySplit, shortIDs(f["split_of"])}}, settled: "split_of"}}
 	case f["replay_id"] != nil:
 		return []choice{{walks: []lookup{{allByReplay, f["replay_id"]}}, settled: "replay_id"}}
 	case f["bulk_run_id"] != nil:
@@ -246,7 +251,7 @@ func exceptions(q *webhook.ListQuery, errors, responses, statuses *deliveryAcces
 	}
 	if values := q.Filters["status"]; values != nil && !slices.Contains(values, string(webhook.StatusSuccess)) {
 		rare = append(rare, lookup{statuses, values})
-	} else if q.Filters["failure_reason"] != nil {
+	} else if q.Filters["failure_reason"] != nil || q.Filters["recovered"] != nil {
 		rare = append(rare, lookup{statuses, []string{string(webhook.StatusFailed)}})
 	}
 	return rare
@@ -288,7 +293,9 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 	}
 	f.binds = bindsOf(q)
 	f.binds["hidden"] = s.programStates.hidden()
-	f.binds["id"], f.binds["redelivery_of"] = jsonOf(shortIDs(q.Filters["id"])), jsonOf(shortIDs(q.Filters["redelivery_of"]))
+	for _, name := range []string{"id", "redelivery_of", "split_of"} {
+		f.binds[name] = jsonOf(shortIDs(q.Filters[name]))
+	}
 	due := q.Ranges["next_attempt_at"]
 	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
 	if responses := responsesOf(q); responses != nil {

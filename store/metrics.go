@@ -31,13 +31,14 @@ const (
 // metrics are the store's counters and histograms, described in docs/metrics.md. They start at
 // zero with every Open. Counting costs writes neither a lock nor an allocation.
 type metrics struct {
-	accepted *prometheus.CounterVec
-	programs map[string]prometheus.Counter                // accepted by program; owned by the leader of the writer
-	ended    map[webhook.FailureReason]prometheus.Counter // FailureNone is success; read-only
-	endedVec *prometheus.CounterVec
-	commits  prometheus.Histogram // seconds
-	writes   prometheus.Histogram // per commit
-	failures prometheus.Counter   // of commits
+	accepted  *prometheus.CounterVec
+	programs  map[string]prometheus.Counter                // accepted by program; owned by the leader of the writer
+	ended     map[webhook.FailureReason]prometheus.Counter // FailureNone is success; read-only
+	endedVec  *prometheus.CounterVec
+	recovered prometheus.Counter
+	commits   prometheus.Histogram // seconds
+	writes    prometheus.Histogram // per commit
+	failures  prometheus.Counter   // of commits
 
 	acknowledging  prometheus.Gauge
 	acknowledged   prometheus.Histogram // waits, in seconds
@@ -59,6 +60,10 @@ func newMetrics() *metrics {
 			Name: "service_deliveries_ended_total",
 			Help: "Completed deliveries, including pings, by status and failure reason.",
 		}, []string{"status", "failure_reason"}),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "service_deliveries_recovered_total",
+			Help: "Failed deliveries whose events have all been delivered otherwise.",
+		}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    commitDuration,
 			Help:    "Duration of a commit, from its first write until all its writes are on disk.",
@@ -217,7 +222,7 @@ var (
 type collector struct{ s *Store }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.accepted, m.endedVec, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged,
+	return []prometheus.Collector{m.accepted, m.endedVec, m.recovered, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged,
 		m.unacknowledged, m.uploads, m.uploading}
 }
 

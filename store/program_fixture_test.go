@@ -110,6 +110,16 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 			if status != 0 {
 				record(c, status, webhook.HealthPolicy{FailingAfter: 2, RejectingAfter: 2})
 			}
+			if status == 400 && n == 0 { // its events are delivered after all
+				_, err := s.Deliveries().Redeliver(t.Context(), p.id, sub.ID, c.ID)
+				must(t, err)
+				again, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue})
+				must(t, err)
+				record(again, 200, webhook.HealthPolicy{})
+			}
+		}
+		if status == 400 {
+			record(form(t, s, queue(t, s, sub.ID), 2), 413, webhook.HealthPolicy{})
 		}
 	}
 }

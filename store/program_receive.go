@@ -228,7 +228,7 @@ func (w MoveWrites) Activate(programID, moveID string) (activated bool, err erro
 		return false, err
 	}
 	delete(t.w.heads, programID)
-	t.w.fails = nil
+	t.w.forgetFailures()
 	t.alertQueued()
 	t.AfterCommit(func() { s.housekeeping.pruneProgram(programID) }) // the source may have pruned responses that are here
 	return true, errors.Join(

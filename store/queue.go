@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -34,10 +35,11 @@ type Queue struct {
 	Status         webhook.Health
 	Failing        bool // Status is failing: only probes are formed
 	Ordered        bool
-	MaxInFlight    int     // 0 for the operator's default
-	MaxPerSecond   float64 // 0 for no limit
-	MaxEvents      int     // in one delivery; 0 for the operator's batch size
-	Revision       int64   // incremented by every change of the subscription
+	MaxInFlight    int               // 0 for the operator's default
+	MaxPerSecond   float64           // 0 for no limit
+	MaxEvents      int               // in one delivery; 0 for the operator's batch size
+	SizeBound      webhook.SizeBound // LearnedAt is monotonic
+	Revision       int64             // incremented by every change of the subscription
 
 	Rejected     bool      // an attempt was rejected since the last success
 	RejectedName string    // name of the last rejected event
@@ -52,6 +54,7 @@ type Queue struct {
 	NextDue   time.Time  // when the next queued or retryable delivery is due; monotonic, zero for none
 	NextPing  time.Time  // the same for pings
 	Replaying bool       // a replay is running
+	Splitting bool       // a split is open
 
 	// Unusable is why the record cannot be used, for example a secret that no key
 	// decrypts. Then only SubscriptionID is set. [Queues.All] sets it.
@@ -78,9 +81,10 @@ func (q *Queue) Wants(name string, seq int64) bool {
 const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, " +
 	"s.max_in_flight, coalesce(s.max_events, 0), s.revision, c.seq, " +
 	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = " +
-	"'rejecting', coalesce(f.pinged, 0)"
+	"'rejecting', coalesce(f.pinged, 0), coalesce(b.bytes, 0), b.learned_at"
 
-const queueTables = " FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id LEFT JOIN failures f ON f.subscription_id = s.id"
+const queueTables = " FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id LEFT JOIN failures f ON f.subscription_id = s.id " +
+	"LEFT JOIN size_bounds b ON b.subscription_id = s.id"
 
 // selectDueTimes returns the subscriptions that have a scheduled delivery or ping, and when the
 // next of each is due. It costs a few index lookups per subscription, however many deliveries
@@ -168,13 +172,15 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
 	var authorization, secret []byte
 	var rate sql.NullFloat64
-	var probe sql.NullInt64
+	var probe, learned sql.NullInt64
 	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
 		&q.MaxEvents, &q.Revision, &q.Cursor,
-		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged)
+		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged,
+		&q.SizeBound.Bytes, &learned)
 	if err != nil {
 		return nil, err
 	}
+	q.SizeBound.LearnedAt = s.clock.process(learned)
 	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
 	if q.Failing && probe.Valid {
 		// The next commit shifts the stored time by this jump.
@@ -212,6 +218,17 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 			}
 			return err
 		})
+	if err != nil {
+		return err
+	}
+	err = s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM splits WHERE "+which, args, func(scan func(...any) error) error {
+		var id string
+		err := scan(&id)
+		if q := queues[id]; q != nil {
+			q.Splitting = true
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -449,6 +466,7 @@ type Claim struct {
 	Trace          webhook.Trace // of the first event that has one
 	Ping           bool
 	Probe          bool // the attempt is a probe of a failing subscription
+	Split          bool // the events were sent before, in a delivery that failed
 	// AcceptedAt is when the oldest event was accepted; zero for a ping, a redelivery or
 	// a delivery of a replay.
 	AcceptedAt time.Time
@@ -463,6 +481,7 @@ type Forming struct {
 	More    bool      // for CreditReplay: a replay continues
 	Spared  bool      // a due delivery was skipped because of Credit.Spare
 	Skipped bool      // for CreditEvents: it skipped waiting events, so the queue must be read again
+	Unsplit bool      // Credit.Splits was set, and no split had anything to send
 
 	w        *writer
 	alone    bool           // it needs a write of its own, and Submit has not been called
@@ -528,31 +547,74 @@ func (f *Forming) store(t *tx) error {
 			return err
 		}
 	}
-	return t.insertFormed(&f.made, f.seqs, "")
+	return t.insertFormed(&f.made, f.seqs, maker{})
 }
 
-// formExcept forms a delivery with the first waiting event that c.Except allows. If earlier
-// events wait, the cursor stays, and the interests in the event's name begin after it.
-func (s Queues) formExcept(ctx context.Context, c *Credit, first *logRun) *Forming {
-	q, w := c.Queue, logRun{}
-	for except := c.Except; len(w.Seqs) == 0; except = except[len(except)-1:] {
-		others := *q
-		others.Interests = slices.DeleteFunc(slices.Clone(q.Interests), func(in Interest) bool { return slices.Contains(except, in.Name) })
-		var err error
-		if w, err = s.waiting(ctx, &others, c.Newest, 1, c.Size); err != nil {
-			return &Forming{Queue: q, err: err}
+// formNext forms the next delivery for a credit for events: from a split if the credit asks for
+// that, else from the log. It prefers events that c.Except allows.
+func (s Queues) formNext(ctx context.Context, c *Credit) *Forming {
+	except := c.Except
+	for {
+		if f, err := s.formNextExcept(ctx, c, except); f != nil || err != nil {
+			return cmp.Or(f, &Forming{Queue: c.Queue, err: err})
 		}
-		if len(except) == 1 {
-			break
+		switch len(except) {
+		case 0:
+			return &Forming{Queue: c.Queue, Unsplit: c.Splits}
+		case 1:
+			except = nil
+		default:
+			except = except[len(except)-1:]
 		}
 	}
-	if len(w.Seqs) == 0 || w.Seqs[0] == first.Seqs[0] {
-		return s.form(c, first)
+}
+
+// formNextExcept forms a delivery without the event types except, nil if no other waits.
+func (s Queues) formNextExcept(ctx context.Context, c *Credit, except []string) (*Forming, error) {
+	if c.Splits {
+		f, err := s.formSplit(ctx, c, except)
+		if f == nil && err == nil && len(except) == 0 {
+			err = s.finishSplits(ctx, c.Queue)
+		}
+		if f != nil || err != nil {
+			return f, err
+		}
+	}
+	q := c.Queue
+	w, err := s.waiting(ctx, q, c.Newest, c.Count, c.Size)
+	if err != nil {
+		return nil, err
+	}
+	if len(w.Seqs) == 0 {
+		q.Seen = w.To
+		return nil, nil
+	}
+	if len(except) == 0 {
+		f := s.form(c, &w)
+		f.Unsplit = c.Splits
+		return f, nil
+	}
+	return s.formExcept(ctx, c, except, w.Seqs[0])
+}
+
+// formExcept forms a delivery with the first waiting event that except allows, nil if there is
+// none. If earlier events wait, of which first is the first, the cursor stays, and the interests
+// in the event's name begin after it.
+func (s Queues) formExcept(ctx context.Context, c *Credit, except []string, first int64) (*Forming, error) {
+	q := c.Queue
+	others := *q
+	others.Interests = slices.DeleteFunc(slices.Clone(q.Interests), func(in Interest) bool { return slices.Contains(except, in.Name) })
+	w, err := s.waiting(ctx, &others, c.Newest, 1, c.Size)
+	if err != nil || len(w.Seqs) == 0 {
+		return nil, err
+	}
+	if w.Seqs[0] == first {
+		return s.form(c, &w), nil
 	}
 	cursor, seen := q.Cursor, q.Seen
 	f := s.form(c, &w)
 	f.to, f.Skipped, q.Cursor, q.Seen = cursor, true, cursor, seen
-	return f
+	return f, nil
 }
 
 // passInterests makes the interests in an event's name begin after it. It must be the first
@@ -566,20 +628,27 @@ func (t *tx) passInterests(c *Claim, seqs string) error {
 	return t.Exec("UPDATE interests SET after_seq = ?3 ->> 0"+which+"after_seq < ?3 ->> 0", args...)
 }
 
+// maker is what formed a delivery that is not from the log: a replay, or the split of a failed
+// delivery, by its stored id.
+type maker struct{ replay, split string }
+
 // insertFormed stores a delivery with its first attempt counted.
-func (t *tx) insertFormed(c *Claim, seqs, replayID string) error {
+func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	now, err := t.now()
 	if err != nil {
 		return err
 	}
-	var replay any
-	if replayID != "" {
-		replay = replayID
+	var replay, split any
+	if by.replay != "" {
+		replay = by.replay
+	}
+	if by.split != "" {
+		split = by.split
 	}
 	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
-		"seqs, replay_id, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
-		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?4, "+roomForAttempt+")",
-		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay)
+		"seqs, replay_id, split_of, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
+		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, "+roomForAttempt+")",
+		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split)
 	if err != nil {
 		return err
 	}
@@ -682,7 +751,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	var event []byte
 	var again bool // a redelivery or a delivery of a replay
 	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
-		&c.Number, &seqs, &event, &again)
+		&c.Number, &seqs, &event, &again, &c.Split)
 	if errors.Is(err, sql.ErrNoRows) {
 		c.num = 0
 		return nil
@@ -735,7 +804,7 @@ const (
 		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL
 		AND attempts_made < ?4 `
 	claimDueReturning = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping,
-		redelivery_of IS NOT NULL OR replay_id IS NOT NULL`
+		redelivery_of IS NOT NULL OR replay_id IS NOT NULL, split_of IS NOT NULL`
 	claimDueDelivery = claimDue +
 		"AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing = claimDue +
@@ -752,7 +821,9 @@ const (
 type Recorded struct {
 	webhook.Step
 	HealthChanged bool   // the health or the time of the next probe changed: read the queue again
+	Resized       bool   // the size bound changed: read the queue again
 	Rejected      string // name of the delivery's first event if it was rejected, else ""
+	Split         bool   // the delivery failed, and its events are sent again: the split is open
 }
 
 // Record stores the result of a claimed attempt, the resulting state of the delivery, and the
@@ -764,12 +835,12 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
 		t := &s.writer.tx
 		r = Recorded{Step: step}
-		if step.Status == webhook.StatusRetryable {
-			var deleted bool
+		deleted := false
+		if step.Status != webhook.StatusSuccess {
 			if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
 				return err
 			}
-			if deleted {
+			if deleted && step.Status == webhook.StatusRetryable {
 				r.Step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 			}
 		}
@@ -788,18 +859,48 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err := t.countResponse(c, a); err != nil {
 			return err
 		}
-		if err := s.recordHealth(t, c, a, policy, now, &r); err != nil {
+		r.Split = !deleted && webhook.Splits(r.Step, len(c.Events))
+		in, err := s.recordHealth(t, c, a, policy, now, &r)
+		if err != nil {
 			return err
 		}
 		if c.Probe || r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.probed(c.SubscriptionID, &ProbeResult{c.ID, *a}) })
 		}
-		return t.finishAttempt(c.num, a, r.Step)
+		if err := t.finishAttempt(c.num, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
+			return err
+		}
+		return t.recordEvents(c, a, in, &r)
 	})
 	if err == nil {
 		s.metrics.end(r.Step)
 	}
 	return r, err
+}
+
+// recordEvents records what the end of a delivery means for its events: they are delivered, sent
+// again by a split, or left undelivered, in an incident.
+func (t *tx) recordEvents(c *Claim, a *webhook.Attempt, incident int64, r *Recorded) error {
+	if r.Status == webhook.StatusSuccess {
+		if err := t.noteDelivered(c.num, c.SubscriptionID); err != nil {
+			return err
+		}
+		return t.endSplitOf(c.num, c.SubscriptionID)
+	}
+	if r.FailureReason == webhook.FailureSubscriptionDeleted {
+		return nil
+	}
+	if r.Split {
+		incident = 0 // what fails by itself belongs to one
+	}
+	n, err := t.noteUndelivered(c.num, c.SubscriptionID, incident)
+	if r.Split = r.Split && n > 0; err == nil && r.Split {
+		err = t.openSplit(c.num, c.SubscriptionID, a)
+	}
+	if err != nil {
+		return err
+	}
+	return t.endSplitOf(c.num, c.SubscriptionID)
 }
 
 // finishAttempt stores an attempt, and the resulting state of its delivery.
@@ -924,9 +1025,10 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	var made int
 	var deleted, ping bool
 	var program, subscription string
-	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id "+
-		"FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
-		[]any{num}, &claimed, &made, &deleted, &ping, &program, &subscription)
+	var events int
+	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id, "+
+		"coalesce(json_array_length(d.seqs), 0) FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
+		[]any{num}, &claimed, &made, &deleted, &ping, &program, &subscription, &events)
 	if err != nil {
 		return err
 	}
@@ -935,15 +1037,20 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 		return err
 	}
 	a := webhook.Attempt{Number: made, StartedAt: time.UnixMilli(claimed), Result: webhook.ResultRetryable, Error: webhook.ErrorInterrupted}
-	step := policy.AfterInterruptions(&a, earlier, now, rand.Float64())
-	if deleted && step.Status == webhook.StatusRetryable {
-		step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+	r := Recorded{Step: policy.AfterInterruptions(&a, earlier, now, rand.Float64())}
+	if deleted && r.Status == webhook.StatusRetryable {
+		r.Step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
 	}
-	if step.Status == webhook.StatusFailed && !deleted && !ping {
-		if err := t.noteEnded(program, subscription, 1, time.Time{}); err != nil {
+	r.Split = !deleted && !ping && webhook.Splits(r.Step, events)
+	incident := int64(0)
+	if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split {
+		if incident, err = t.noteEnded(program, subscription, 1, time.Time{}); err != nil {
 			return err
 		}
 	}
-	t.AfterCommit(func() { t.w.metrics.end(step) })
-	return t.finishAttempt(num, &a, step)
+	t.AfterCommit(func() { t.w.metrics.end(r.Step) })
+	if err := t.finishAttempt(num, &a, r.Step); err != nil || ping || !r.Status.Final() {
+		return err
+	}
+	return t.recordEvents(&Claim{num: num, SubscriptionID: subscription}, &a, incident, &r)
 }

@@ -24,8 +24,7 @@ type replayCursor struct {
 	webhook.Replay
 	first, after, until int64
 	names               string
-	whole               bool // covers all the subscription's events until now
-	maxEvents           int  // of the subscription
+	maxEvents           int // of the subscription
 }
 
 // Plan determines the part of the log that a replay of valid fields covers. It writes nothing.
@@ -55,13 +54,6 @@ func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
 	if running >= maxReplays {
 		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+
 			" running, the maximum. Wait for one to finish, or cancel one.")
-	}
-	if r.Only != webhook.ReplayMissed && r.whole {
-		// This replay resends what the subscription page offers to resend.
-		err := t.Exec("UPDATE subscriptions SET resend_from = NULL WHERE id = ? AND resend_from >= ?", r.SubscriptionID, r.From.UnixMilli())
-		if err != nil {
-			return webhook.Replay{}, err
-		}
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
 	return r.Replay, t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
@@ -107,7 +99,6 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if open {
 		r.To = now
 	}
-	r.whole = open && r.Events == nil
 	if r.Events == nil {
 		r.Events = sub.Events
 	}
@@ -234,7 +225,8 @@ func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs [
 	case webhook.ReplayMissed:
 		query += " AND NOT EXISTS (" + itsDeliveries + ") AND NOT " + wasDelivered
 	case webhook.ReplayFailed:
-		query += " AND EXISTS (" + itsDeliveries + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status <> 'failed') AND NOT " + wasDelivered
+		query += " AND EXISTS (" + itsFailures + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status IN ('pending', 'retryable')) " +
+			"AND NOT EXISTS (" + itsFailures + " AND u.delivery IN (SELECT p.delivery FROM splits p))"
 	}
 	err = s.db.Each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names},
 		func(scan func(...any) error) error {
@@ -257,6 +249,7 @@ const (
 			AND (i.until_seq IS NULL OR e.seq <= i.until_seq)))`
 	itsDeliveries = `SELECT 1 FROM delivery_events x JOIN deliveries d ON d.num = x.delivery
 		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
+	itsFailures = `SELECT 1 FROM undelivered u WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?2) AND u.seq = e.seq`
 )
 
 // stepReplay forms the next delivery of the queue's oldest running replay with its first
@@ -308,27 +301,35 @@ func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size in
 	if b.seqs, b.after, err = s.replayed(ctx, r, count); err != nil {
 		return b, err
 	}
+	all := len(b.seqs)
+	b.carried, b.seqs, err = s.fitting(ctx, r.ProgramID, b.seqs, size)
+	if len(b.seqs) < all {
+		b.after = b.seqs[len(b.seqs)-1]
+	}
+	return b, err
+}
+
+// fitting reads the first of some events that together have at most size bytes, but at least one
+// if there is one, and returns their seqs. The error is [ErrStale] if retention removed one of them.
+func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c carried, fit []int64, err error) {
 	read := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
-	if b.carried, err = s.eventBodies(read, r.ProgramID, b.seqs); err != nil {
-		if errors.Is(err, errGone) {
-			err = ErrStale
+	for {
+		if c, err = s.eventBodies(read, programID, seqs); err != nil {
+			if errors.Is(err, errGone) {
+				err = ErrStale
+			}
+			return c, seqs, err
 		}
-		return b, err
+		n, bytes := 0, 0
+		for n < len(c.bodies) && (n == 0 || bytes+len(c.bodies[n]) <= size) {
+			bytes += len(c.bodies[n])
+			n++
+		}
+		if n == len(seqs) {
+			return c, seqs, nil
+		}
+		seqs = seqs[:n] // read again: the trace may be that of an omitted event
 	}
-	fit, bytes := 0, 0
-	for fit < len(b.bodies) && (fit == 0 || bytes+len(b.bodies[fit]) <= size) {
-		bytes += len(b.bodies[fit])
-		fit++
-	}
-	if fit == len(b.seqs) {
-		return b, nil
-	}
-	// Read them again: the trace may be that of an omitted event.
-	b.seqs, b.after = b.seqs[:fit], b.seqs[fit-1]
-	if b.carried, err = s.eventBodies(read, r.ProgramID, b.seqs); err != nil {
-		return b, ErrStale
-	}
-	return b, nil
 }
 
 // advanceReplay moves a replay past a batch, and reports whether a replay of the queue
@@ -366,5 +367,5 @@ func (t *tx) insertReplayed(c *Claim, r *replayCursor, b *replayBatch) error {
 	if there != len(b.seqs) {
 		return ErrStale
 	}
-	return t.insertFormed(c, seqs, r.ID)
+	return t.insertFormed(c, seqs, maker{replay: r.ID})
 }

@@ -190,6 +190,7 @@ type sweep struct {
 	pause     int  // after a step, in multiples of it; 0 for sweepRest, negative for none
 	long      bool // steps are longer than sweepTime, see frozenTime
 	swept     Swept
+	splits    []splitLoss // of the last step
 
 	longest time.Duration // longest step
 }
@@ -238,12 +239,13 @@ const (
 	// The newest delivery stays, so that its num is not reused.
 	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num < (SELECT max(num) FROM deliveries) ORDER BY num LIMIT ?`
 	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4
-		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL`
+		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL
+		RETURNING num`
 )
 
 // removal is a set of queries that remove deliveries with everything that belongs to them.
 type removal struct {
-	parts      [4]string
+	parts      [6]string
 	deliveries string
 }
 
@@ -256,6 +258,8 @@ func newRemoval(which string) removal {
 			"DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT program_id, num FROM deliveries WHERE " + which + ")",
 			"DELETE FROM attempts WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
 			"DELETE FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + ")",
+			"DELETE FROM undelivered WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + " AND status = 'failed')",
+			"DELETE FROM recovered WHERE delivery IN (SELECT num FROM deliveries WHERE " + which + " AND status = 'failed')",
 		},
 		deliveries: "DELETE FROM deliveries WHERE " + which,
 	}
@@ -303,6 +307,14 @@ func (w *sweep) deliveriesAfter(after int64) error {
 		}
 		w.swept.add(swept)
 		w.s.metrics.ended[webhook.FailureExpired].Add(float64(swept.Expired))
+		for _, l := range w.splits {
+			if l.events == 0 {
+				continue
+			}
+			if err := w.alertLosses(l.program, map[string]int64{l.subscription: l.events}); err != nil {
+				return err
+			}
+		}
 		after = to
 	}
 	return nil
@@ -335,8 +347,25 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	if err := w.announceExpired(t, after, to); err != nil {
 		return swept, err
 	}
-	if swept.Expired, err = t.Affected(expireAged, after, to, w.edge, now); err != nil {
+	var expired []int64
+	err = t.Each(expireAged, []any{after, to, w.edge, now}, func(scan func(...any) error) error {
+		var num int64
+		err := scan(&num)
+		expired = append(expired, num)
+		return err
+	})
+	if err == nil {
+		swept.Expired = int64(len(expired))
+		err = t.noteAllUndelivered(expired)
+	}
+	if err == nil {
+		w.splits, err = t.loseSplits(after, to, w.edge)
+	}
+	if err != nil {
 		return swept, err
+	}
+	for _, l := range w.splits {
+		swept.Lost += l.events
 	}
 	swept.Deliveries, err = t.removeDeliveries(&removalByAge, after, to, w.edge)
 	return swept, err
@@ -392,7 +421,7 @@ func (w *sweep) announceExpired(t *tx, after, to int64) error {
 		if err != nil {
 			return err
 		}
-		err = t.noteEnded(e.program, e.subscription, e.n, fromMillis(sql.NullInt64{Int64: e.accepted, Valid: e.accepted != 0}))
+		_, err = t.noteEnded(e.program, e.subscription, e.n, fromMillis(sql.NullInt64{Int64: e.accepted, Valid: e.accepted != 0}))
 	}
 	return err
 }

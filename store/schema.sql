@@ -2,8 +2,8 @@
 -- docs/decisions/0056-one-schema.md.
 --
 -- Times are Unix milliseconds in UTC. Those that a subscription waits for (next_attempt_at, quiet_at,
--- and expires_at of idempotency_keys and old_signing_secrets) are of a clock that does not jump with
--- the wall clock, see clock.go. Statuses and results are checked here as well as in package webhook, so that no bug can
+-- learned_at, and expires_at of idempotency_keys and old_signing_secrets) are of a clock that does not
+-- jump with the wall clock, see clock.go. Statuses and results are checked here as well as in package webhook, so that no bug can
 -- store a state that does not exist.
 --
 -- A partial index has only the rows of its WHERE clause, mostly the exceptions, and costs the
@@ -186,7 +186,6 @@ CREATE TABLE subscriptions (
     signing_secret       BLOB    NOT NULL,                      -- encrypted
     status               TEXT    NOT NULL DEFAULT 'healthy' CHECK (status IN ('healthy', 'failing', 'disabled')),
     disabled_reason      TEXT    CHECK ((disabled_reason IS NOT NULL) = (status = 'disabled')),
-    resend_from          INTEGER,                               -- rejected events since then can be sent again; NULL: none
     created_by           TEXT    NOT NULL,                      -- user id
     revision             INTEGER NOT NULL,                      -- increases with each change
     created_at           INTEGER NOT NULL,
@@ -257,6 +256,13 @@ CREATE TABLE losses (
 
 -- Lists of what needs attention.
 CREATE INDEX losses_by_time ON losses (last_at);
+
+-- The size of deliveries that a receiver refused with 413: later ones have fewer bytes of events.
+CREATE TABLE size_bounds (
+    subscription_id TEXT    PRIMARY KEY REFERENCES subscriptions (id),
+    bytes           INTEGER NOT NULL CHECK (bytes > 0),         -- half of what was refused
+    learned_at      INTEGER NOT NULL                            -- the bound doubles each day after it
+) STRICT, WITHOUT ROWID;
 
 -- The circuit breaker of a subscription: its failed attempts in a row, pings aside, and what each
 -- changes of its open incident. There is no row without either.
@@ -344,6 +350,7 @@ CREATE TABLE deliveries (
     seqs            TEXT    CHECK (json_valid(seqs)),           -- its events' seqs in the log, an array
     ping            BLOB,                                       -- or the one event of a ping
     redelivery_of   TEXT,                                       -- the id of the delivery whose events these are
+    split_of        TEXT,                                       -- the id of the failed delivery that these events were sent with
     replay_id       TEXT,                                       -- the replay that formed it
     created_at      INTEGER NOT NULL,                           -- never decreases from one num to the next
     completed_at    INTEGER,
@@ -365,7 +372,7 @@ CREATE TABLE deliveries (
         WHEN 'success'   THEN completed_at IS NOT NULL AND failure_reason IS NULL AND claimed_at IS NULL
                               AND next_attempt_at IS NULL AND attempts_made > 0
         WHEN 'failed'    THEN completed_at IS NOT NULL AND claimed_at IS NULL AND next_attempt_at IS NULL
-                              AND failure_reason IN ('attempts_exhausted', 'rejected', 'blocked', 'subscription_deleted', 'expired', 'cancelled')
+                              AND failure_reason IN ('attempts_exhausted', 'rejected', 'blocked', 'subscription_deleted', 'unsubscribed', 'expired', 'cancelled')
         ELSE 0 END)
 ) STRICT;
 
@@ -397,6 +404,9 @@ CREATE INDEX deliveries_retried ON deliveries (num) WHERE attempts_made > 1;
 -- The redeliveries of a delivery.
 CREATE INDEX deliveries_by_original ON deliveries (redelivery_of, num) WHERE redelivery_of IS NOT NULL;
 
+-- The deliveries of a split, and whether one of them is open.
+CREATE INDEX deliveries_by_split ON deliveries (split_of, completed_at) WHERE split_of IS NOT NULL;
+
 -- The deliveries of a replay, and their results.
 CREATE INDEX deliveries_by_replay ON deliveries (replay_id, num) WHERE replay_id IS NOT NULL;
 
@@ -418,6 +428,40 @@ CREATE TABLE delivery_events (
     delivery   INTEGER NOT NULL,
     PRIMARY KEY (program_id, seq, delivery)
 ) STRICT, WITHOUT ROWID;
+
+-- The open splits. A split sends the events of a delivery of several events that failed for good
+-- again, in deliveries of their own. It ends when these have completed.
+CREATE TABLE splits (
+    delivery        INTEGER PRIMARY KEY,                        -- the num of the failed delivery
+    subscription_id TEXT    NOT NULL,
+    whole           INTEGER NOT NULL CHECK (whole IN (0, 1)),   -- 1: the events are sent as one delivery, 0: each by itself
+    after_seq       INTEGER NOT NULL                            -- it has come this far; the largest number: nothing is left to send
+) STRICT;
+
+-- The dispatcher, which sends the oldest first.
+CREATE INDEX splits_by_subscription ON splits (subscription_id, delivery);
+
+-- The events of failed deliveries that no delivery to their subscription has delivered, neither
+-- before nor since. Rows are removed by a delivery that succeeds, and with the failed delivery.
+CREATE TABLE undelivered (
+    subscription INTEGER NOT NULL,                              -- the subscription's num
+    seq          INTEGER NOT NULL,
+    delivery     INTEGER NOT NULL,                              -- the num of the failed delivery
+    incident     INTEGER,                                       -- the num of the incident that it belongs to
+    PRIMARY KEY (subscription, seq, delivery)
+) STRICT, WITHOUT ROWID;
+
+-- What a split has yet to send, whether a delivery is recovered, and retention.
+CREATE INDEX undelivered_by_delivery ON undelivered (delivery, seq);
+
+-- How many events of an incident are undelivered.
+CREATE INDEX undelivered_by_incident ON undelivered (incident, seq) WHERE incident IS NOT NULL;
+
+-- The failed deliveries whose events have all been delivered since.
+CREATE TABLE recovered (
+    delivery INTEGER PRIMARY KEY,
+    at       INTEGER NOT NULL                                   -- when the last of them was
+) STRICT;
 
 -- Attempts -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import (
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
 	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
-	"max_per_second, coalesce(max_events, 0), resend_from, " +
+	"max_per_second, coalesce(max_events, 0), " +
 	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
@@ -170,6 +170,11 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 			return sub, err
 		}
 	}
+	if sub.URL != before.URL || sub.MaxEvents != before.MaxEvents {
+		if err := t.Exec(dropSizeBound, id); err != nil {
+			return sub, err
+		}
+	}
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight,
@@ -321,6 +326,11 @@ func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, 
 	if err := t.Exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
+	for _, table := range []string{"splits", "size_bounds"} {
+		if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id = ?", id); err != nil {
+			return sub, err
+		}
+	}
 	if err := t.endIncident(id, webhook.IncidentDeleted); err != nil {
 		return sub, err
 	}
@@ -375,17 +385,17 @@ func set[T any](field *T, value *T) {
 func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
 	var names string
 	var created, updated int64
-	var deleted, resend, since, probe sql.NullInt64
+	var deleted, since, probe sql.NullInt64
 	var reason, failing sql.NullString
 	var rate sql.NullFloat64
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
 		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
-		&rate, &sub.MaxEvents, &resend, &failing, &since, &probe)
+		&rate, &sub.MaxEvents, &failing, &since, &probe)
 	if err != nil {
 		return sub, err
 	}
 	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), fromMillis(deleted)
-	sub.DisabledReason, sub.MaxPerSecond, sub.ResendFrom = reason.String, rate.Float64, fromMillis(resend)
+	sub.DisabledReason, sub.MaxPerSecond = reason.String, rate.Float64
 	if sub.Status == webhook.HealthFailing {
 		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), fromMillis(since), fromMillis(probe)
 	}

@@ -54,7 +54,7 @@ func lastCompleted(subscriptionID string) string {
 var (
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
 		x.authorization_header IS NOT NULL, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
-		x.max_per_second, coalesce(x.max_events, 0), x.resend_from, f.failing_reason, f.failing_since, f.next_probe_at,
+		x.max_per_second, coalesce(x.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at,
 		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
 		(SELECT count(*) FROM (
 			SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),

@@ -33,10 +33,13 @@ type writer struct {
 
 	heads    map[string]head // of each program's log
 	typeUses typeUses
-	fails    map[string]struct{} // ids of all subscriptions with a row in failures, and possibly more; nil if unknown
-	last     int64               // newest created_at of a delivery; 0 if unknown
-	running  bool                // the clock has been recovered, so chores may run
-	tx       tx
+	// Ids of all subscriptions with a row in failures, in undelivered and in splits, and possibly
+	// more; nil if unknown.
+	fails, undelivered, splits map[string]struct{}
+
+	last    int64 // newest created_at of a delivery; 0 if unknown
+	running bool  // the clock has been recovered, so chores may run
+	tx      tx
 }
 
 // tx is the transaction of a write, with the store's state of the commit. It is valid until the
@@ -131,7 +134,7 @@ func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.count(t) }
 func (w *writer) rollback(err error) {
 	w.commits.undone()
 	clear(w.heads)
-	w.fails = nil
+	w.forgetFailures()
 	t := &w.tx
 	if errors.Is(err, sqlite.ErrRolledBack) {
 		if t.spending {
@@ -141,6 +144,9 @@ func (w *writer) rollback(err error) {
 	}
 	t.end(err)
 }
+
+// forgetFailures makes the next write that needs them read which subscriptions have failures.
+func (w *writer) forgetFailures() { w.fails, w.undelivered, w.splits = nil, nil, nil }
 
 // end ends the transaction with the result err, nil for a commit: it settles the spent credits
 // and discards what was published.

@@ -19,6 +19,10 @@ type deliveryRow struct {
 // the status says everything.
 func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 	switch {
+	case d.Splitting:
+		return "events sent one by one", splittingText
+	case !d.RecoveredAt.IsZero():
+		return "recovered", recoveredText
 	case d.FailureReason == webhook.FailureAttemptsExhausted:
 		return "no attempts left", failureText(d.FailureReason, forPartner)
 	case d.FailureReason != webhook.FailureNone:
@@ -31,6 +35,11 @@ func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 		return "not sent yet", ""
 	}
 }
+
+const (
+	splittingText = "Its events are sent again one by one, so that an event that the endpoint refuses takes no others with it."
+	recoveredText = "All of its events have been delivered another way."
+)
 
 // failureText says why a delivery failed permanently, "" for a reason that needs no
 // explanation.
@@ -47,6 +56,8 @@ func failureText(r webhook.FailureReason, forPartner bool) string {
 		return "The URL resolves to an address that is not allowed. Permit it with --allow-destination."
 	case webhook.FailureSubscriptionDeleted:
 		return "The subscription was deleted before it could be delivered."
+	case webhook.FailureUnsubscribed:
+		return "The subscription no longer requests one of its event types. Its other events are sent again."
 	case webhook.FailureExpired:
 		return "Its events became older than the retention period before they could be delivered."
 	}

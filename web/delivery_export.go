@@ -31,6 +31,8 @@ type exportedDelivery struct {
 	DurationMS      *int64             `json:"duration_ms"`
 	Events          []webhook.EventRef `json:"events"`
 	RedeliveryOf    *string            `json:"redelivery_of"`
+	SplitOf         *string            `json:"split_of"`
+	RecoveredAt     *string            `json:"recovered_at"`
 	CreatedAt       string             `json:"created_at"`
 	CompletedAt     *string            `json:"completed_at"`
 }
@@ -40,10 +42,13 @@ func newExportedDelivery(d *deliveryRow) *exportedDelivery {
 	e := &exportedDelivery{
 		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
 		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
-		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), CreatedAt: webhook.FormatTime(d.CreatedAt),
+		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), SplitOf: orNull(d.SplitOf), CreatedAt: webhook.FormatTime(d.CreatedAt),
 	}
 	if !d.NextAttemptAt.IsZero() {
 		e.NextAttemptAt = orNull(webhook.FormatTime(d.NextAttemptAt))
+	}
+	if !d.RecoveredAt.IsZero() {
+		e.RecoveredAt = orNull(webhook.FormatTime(d.RecoveredAt))
 	}
 	if !d.CompletedAt.IsZero() {
 		e.CompletedAt = orNull(webhook.FormatTime(d.CompletedAt))
@@ -67,7 +72,8 @@ func orNull[T comparable](v T) *T {
 
 var deliveryColumnNames = []string{
 	"id", "program_id", "subscription_id", "subscription_url", "status", "failure_reason", "attempts_made", "next_attempt_at",
-	"response_status", "error", "duration_ms", "events", "event_ids", "redelivery_of", "created_at", "completed_at",
+	"response_status", "error", "duration_ms", "events", "event_ids", "redelivery_of", "split_of", "recovered_at",
+	"created_at", "completed_at",
 }
 
 func (e *exportedDelivery) cells() []string {
@@ -98,7 +104,8 @@ func (e *exportedDelivery) cells() []string {
 		e.ID, e.ProgramID, e.SubscriptionID, e.SubscriptionURL, e.Status, text(e.FailureReason), strconv.Itoa(e.AttemptsMade),
 		text(e.NextAttemptAt),
 		number(status, e.ResponseStatus != nil), text(e.Error), number(took, e.DurationMS != nil),
-		strings.Join(names, " "), strings.Join(ids, " "), text(e.RedeliveryOf), e.CreatedAt, text(e.CompletedAt),
+		strings.Join(names, " "), strings.Join(ids, " "), text(e.RedeliveryOf), text(e.SplitOf), text(e.RecoveredAt),
+		e.CreatedAt, text(e.CompletedAt),
 	}
 	for i, c := range cells {
 		cells[i] = escapeFormula(c)

@@ -353,6 +353,8 @@ func (d *deliveryRecord) cannotRedeliver() string {
 // cannotCancel explains why the delivery cannot be canceled, "" when it can.
 func (d *deliveryRecord) cannotCancel() string {
 	switch {
+	case d.Splitting:
+		return ""
 	case d.Status.Final():
 		return "Already completed."
 	case !d.ClaimedAt.IsZero():

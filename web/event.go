@@ -302,14 +302,21 @@ func (e *eventRecord) outcome() string {
 	default:
 		return "No active subscription included its type when it was published."
 	}
-	// The newest delivery of a subscription determines its result.
+	// The event is delivered if any delivery of it was; else the newest one decides.
 	counts := make(map[webhook.Status]int)
 	subs := 0
-	for _, l := range e.lines {
-		if l.first {
-			subs++
-			counts[l.Status]++
+	for i := 0; i < len(e.lines); {
+		status := e.lines[i].Status
+		if e.lines[i].Splitting {
+			status = webhook.StatusRetryable
 		}
+		for first := i; i < len(e.lines) && (i == first || !e.lines[i].first); i++ {
+			if e.lines[i].Status == webhook.StatusSuccess {
+				status = webhook.StatusSuccess
+			}
+		}
+		subs++
+		counts[status]++
 	}
 	var parts []string
 	for _, s := range []struct {

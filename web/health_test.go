@@ -61,7 +61,8 @@ func fixedIncidents() openIncidents {
 			ID: id(n), ProgramID: "acme", SubscriptionID: id(100 + n), URL: url, Description: description, Health: webhook.HealthFailing,
 			OpenedAt: testNow.Add(-2 * time.Hour), FailingReason: webhook.FailingRejecting, FirstFailure: testNow.Add(-2 * time.Hour),
 			LastSuccess: testNow.Add(-2*time.Hour - 2*time.Minute), NextProbe: testNow.Add(4 * time.Minute), LastFailure: testNow.Add(-time.Minute),
-			ResponseStatus: 401, DeliveryID: id(200 + n), Failed: 5, FailedFrom: testNow.Add(-2*time.Hour - time.Second), WaitingEvents: 312,
+			ResponseStatus: 401, DeliveryID: id(200 + n), Failed: 5, Undelivered: 5,
+			FailedFrom: testNow.Add(-2*time.Hour - time.Second), WaitingEvents: 312,
 		}
 	}
 	all := []webhook.Incident{
@@ -71,9 +72,10 @@ func fixedIncidents() openIncidents {
 	gone, some := &all[2], &all[3]
 	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error, gone.WaitingEvents = webhook.HealthDisabled, time.Time{}, 0,
 		webhook.ErrorDNS, store.MaxWaiting
-	gone.FailingReason, gone.Failed, gone.LastSuccess = webhook.FailingUnreachable, 0, time.Time{}
-	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents, some.Failed = webhook.HealthHealthy, time.Time{},
-		"", 404, 0, 1
+	gone.FailingReason, gone.Failed, gone.Undelivered, gone.LastSuccess = webhook.FailingUnreachable, 0, 0, time.Time{}
+	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents = webhook.HealthHealthy, time.Time{},
+		"", 404, 0
+	some.Failed, some.Undelivered = 1, 1
 	return openIncidents{groups: groupIncidents(all), shown: 4, total: 5}
 }
 

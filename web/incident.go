@@ -229,9 +229,9 @@ func resendFrom(i *webhook.Incident) time.Time {
 	return i.FirstFailure.Add(-24 * time.Hour)
 }
 
-// canResend reports whether failed deliveries of an incident can be resent.
+// canResend reports whether events of the failed deliveries of an incident are left to resend.
 func canResend(i *webhook.Incident) bool {
-	return i.Failed > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
+	return i.Undelivered > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
 }
 
 // incidentList is a page of incidents.
@@ -352,11 +352,11 @@ func disabledText(i *webhook.Incident) string {
 	return "new events are not delivered; those waiting were published before and are delivered after it is resumed"
 }
 
-// failedDeliveries is the address of the permanently failed deliveries of an incident.
+// failedDeliveries is the address of the failed deliveries of an incident that are not recovered.
 func failedDeliveries(i *webhook.Incident) string {
 	values := url.Values{
 		"filter[subscription_id]":   {i.SubscriptionID},
-		"filter[status]":            {string(webhook.StatusFailed)},
+		"filter[recovered]":         {"false"},
 		"filter[completed_at.from]": {webhook.FormatTime(i.OpenedAt.Add(-time.Second))},
 	}
 	if !i.Open() {

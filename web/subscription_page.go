@@ -152,20 +152,10 @@ func (p *subscriptionPage) waiting() string {
 // the last one until its deliveries are resent; nil for none.
 func (p *subscriptionPage) failed() *webhook.Incident {
 	i := p.incident
-	if i == nil || !p.DeletedAt.IsZero() || !canResend(i) || !i.Open() && p.ResendFrom.IsZero() || p.resending(i) != nil {
+	if i == nil || !p.DeletedAt.IsZero() || !canResend(i) || p.resending(i) != nil {
 		return nil
 	}
 	return i
-}
-
-// resendSince is the start of the time range to resend: the earlier of the subscription's and the
-// incident's own start.
-func (p *subscriptionPage) resendSince(i *webhook.Incident) time.Time {
-	from := resendFrom(i)
-	if !p.ResendFrom.IsZero() && p.ResendFrom.Before(from) {
-		return p.ResendFrom
-	}
-	return from
 }
 
 // resending returns the replay that resends the deliveries that failed in an incident,

@@ -168,6 +168,8 @@ const (
 	SkipSubscriptionDeleted BulkSkip = "subscription_deleted"
 	SkipSubscriptionPaused  BulkSkip = "subscription_paused"
 	SkipRedelivered         BulkSkip = "redelivered" // a newer delivery has the same events
+	SkipRecovered           BulkSkip = "recovered"   // it failed, and its events have been delivered since
+	SkipSplitting           BulkSkip = "splitting"   // it failed, and its events are being sent again in deliveries of their own
 	SkipEnded               BulkSkip = "ended"       // already completed
 	SkipInFlight            BulkSkip = "in_flight"   // an attempt is in flight
 	SkipGone                BulkSkip = "gone"        // retention has removed it since
@@ -175,8 +177,8 @@ const (
 
 // BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRedelivered, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing,
-		SkipGone}
+	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipSubscriptionPaused,
+		SkipSubscriptionDeleted, SkipPing, SkipGone}
 }
 
 // Text describes the reason in a few words.
@@ -192,6 +194,10 @@ func (s BulkSkip) Text() string {
 		return "subscription paused or disabled"
 	case SkipRedelivered:
 		return "already redelivered"
+	case SkipRecovered:
+		return "already delivered another way"
+	case SkipSplitting:
+		return "being sent again one event at a time"
 	case SkipEnded:
 		return "already completed"
 	case SkipInFlight:

@@ -28,14 +28,15 @@ const (
 	FailureRejected            FailureReason = "rejected"
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
-	FailureExpired             FailureReason = "expired"   // it waited longer than the retention
-	FailureCancelled           FailureReason = "cancelled" // an admin or an API request cancelled it
+	FailureUnsubscribed        FailureReason = "unsubscribed" // an event type of it was removed from the subscription (spec, section 6.1.4)
+	FailureExpired             FailureReason = "expired"      // it waited longer than the retention
+	FailureCancelled           FailureReason = "cancelled"    // an admin or an API request cancelled it
 )
 
 // FailureReasons returns every failure reason but FailureNone.
 func FailureReasons() []FailureReason {
-	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted, FailureExpired,
-		FailureCancelled}
+	return []FailureReason{FailureAttemptsExhausted, FailureRejected, FailureBlocked, FailureSubscriptionDeleted,
+		FailureUnsubscribed, FailureExpired, FailureCancelled}
 }
 
 // EventRef refers to one event of a delivery.
@@ -56,8 +57,11 @@ type Delivery struct {
 	NextAttemptAt  time.Time // zero if none is due
 	Events         []EventRef
 	RedeliveryOf   string // the delivery that it repeats, or ""
+	SplitOf        string // the failed delivery that its events were sent with before, or ""
 	CreatedAt      time.Time
 	CompletedAt    time.Time // zero until Status is final
+	RecoveredAt    time.Time // of a failed delivery, when the last of its events was delivered otherwise; zero if one is not
+	Splitting      bool      // it failed, and its events are being sent again in deliveries of their own
 
 	Attempts []Attempt // only if the delivery was read by its id
 }

@@ -55,6 +55,7 @@ type Incident struct {
 	DeliveryID     string // "" if the delivery was removed
 
 	Failed        int64     // deliveries that failed permanently
+	Undelivered   int64     // events of those that no delivery has delivered since
 	FailedFrom    time.Time // acceptance of the oldest event in those; zero if unknown
 	WaitingEvents int       // events held back, 0 if closed; up to the limit that the caller asked for
 	OldestEvent   time.Time // acceptance of the oldest waiting event; zero for none

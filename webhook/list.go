@@ -105,7 +105,8 @@ var (
 			{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
 			{Name: "error", Values: errorCodeNames()},             // of the last completed attempt
 			{Name: "failure_reason", Values: failureReasonNames()},
-			{Name: "event_id", Kind: FilterID}, // of an event that it has
+			{Name: "recovered", Values: []string{"true", "false"}}, // of failed ones: whether all its events were delivered since
+			{Name: "event_id", Kind: FilterID},                     // of an event that it has
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "completed_at", Kind: FilterTime},
 			{Name: "next_attempt_at", Kind: FilterTime},
@@ -126,6 +127,7 @@ var (
 			Filter{Name: "attempts_made.from", Kind: FilterAtLeast, Values: []string{"1", "2", "3", "4", "5"}},
 			Filter{Name: "id", Kind: FilterID},
 			Filter{Name: "redelivery_of", Kind: FilterID},
+			Filter{Name: "split_of", Kind: FilterID},
 			Filter{Name: "replay_id", Kind: FilterID},
 			Filter{Name: "bulk_run_id", Kind: FilterID},
 		),

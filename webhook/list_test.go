@@ -174,7 +174,7 @@ var listFaults = []struct {
 
 	{DeliveryList, "filter[state]=failed", InvalidUnknownField, "filter[state]",
 		"filter[status], filter[event], filter[response_status], filter[error], " +
-			"filter[failure_reason], filter[event_id], filter[created_at.from]"},
+			"filter[failure_reason], filter[recovered], filter[event_id], filter[created_at.from]"},
 	{DeliveryList, "filter=failed", InvalidUnknownField, "filter", ""},
 	{DeliveryList, "filter[]=failed", InvalidUnknownField, "filter[]", ""},
 	{DeliveryList, "filter[status][0]=failed", InvalidUnknownField, "filter[status][0]", ""},

@@ -45,9 +45,8 @@ type Subscription struct {
 	FailingReason          FailingReason // this and the next two only if Status is failing
 	FailingSince           time.Time
 	NextProbeAt            time.Time
-	DisabledReason         string    // only if Status is disabled
-	ResendFrom             time.Time // acceptance of the oldest event rejected before the breaker closed; zero for none
-	Revision               int64     // rises with every change, including fields that are not shown
+	DisabledReason         string // only if Status is disabled
+	Revision               int64  // rises with every change, including fields that are not shown
 	CreatedAt              time.Time
 	UpdatedAt              time.Time
 	DeletedAt              time.Time // zero while it exists

@@ -217,7 +217,8 @@ func TestParseSubscription(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight, *f.MaxPerSecond, *f.MaxEvents}
+	got := []any{*f.URL, *f.Events, **f.AuthorizationHeader, *f.Description, *f.Active, *f.Ordered, *f.MaxInFlight, *f.MaxPerSecond,
+		*f.MaxEvents}
 	want := []any{"https://example.com/hook", []string{"content_published", "ping"}, "Bearer a", "d", false, true, 12, 0.5, 7}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -68,6 +68,14 @@ func Redeliver(ctx context.Context, s *store.Store, programID, subscriptionID, i
 	})
 }
 
+// Cancel calls [store.DeliveryWrites.Cancel].
+func Cancel(ctx context.Context, s *store.Store, programID, subscriptionID, id string) error {
+	_, err := write(ctx, s, func(w store.Write) (struct{}, error) {
+		return struct{}{}, w.Deliveries().Cancel(programID, subscriptionID, id)
+	})
+	return err
+}
+
 // CreateReplay plans and starts a replay.
 func CreateReplay(ctx context.Context, s *store.Store, programID, subscriptionID string,
 	f *webhook.ReplayFields) (webhook.Replay, error) {

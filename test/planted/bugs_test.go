@@ -11,8 +11,9 @@ var bugs = []bug{
 			"RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
 		{"store/queue.go", "UPDATE deliveries SET status = ?, failure_reason",
 			"UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
-		{"store/queue.go", "return t.finishAttempt(num, &a, step)",
-			`return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
+		{"store/queue.go", "if err := t.finishAttempt(num, &a, r.Step); err != nil || ping || !r.Status.Final() {\n\t\treturn err",
+			`if err := error(nil); err != nil || num > 0 {
+		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
 	}},
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
@@ -70,9 +71,9 @@ var bugs = []bug{
 			"c.Events[0]\n\t}\n\tsize := 192"},
 	}},
 	{"the cursor moves in a commit before that of the delivery", []edit{
-		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, \"\")", "return nil"},
+		{"store/queue.go", "return t.insertFormed(&f.made, f.seqs, maker{})", "return nil"},
 		{"store/queue.go", "f.err, f.op = f.w.Wait(f.op), nil", "f.err, f.op = f.w.Wait(f.op), nil\n\t\tif f.err == nil {\n\t\t\tf.err = " +
-			"f.w.do(func(t *tx) error { return t.insertFormed(&f.made, f.seqs, \"\") })\n\t\t}"},
+			"f.w.do(func(t *tx) error { return t.insertFormed(&f.made, f.seqs, maker{}) })\n\t\t}"},
 		{"dispatcher/credit.go", "d.interested[key].len() <= maxInlineSubscriptions", "d.interested[key].len() < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
@@ -181,8 +182,14 @@ var bugs = []bug{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},
 		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL",
 			"failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
-		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING id, subscription_id",
-			"AND completed_at IS NULL RETURNING id, subscription_id"},
+		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING num, id, subscription_id",
+			"AND completed_at IS NULL RETURNING num, id, subscription_id"},
+	}},
+	{"the events of a failed batch are not sent again", []edit{
+		{"webhook/split.go", "return events > 1", "return events > 99"},
+	}},
+	{"a split passes over an event", []edit{
+		{"store/split.go", "after = r.seqs[len(r.seqs)-1]", "after = r.seqs[len(r.seqs)-1] + 1"},
 	}},
 	{"a form of a bulk run that comes twice begins two", []edit{
 		{"store/bulk.go", "if begun {", "if begun && n == nil {"},

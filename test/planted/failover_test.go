@@ -52,13 +52,19 @@ var raceBugs = []testBug{
 		{"store/delivered.go", "return !gap, err", "return true, err"},
 	}}, "TestDeliveredRanges", "whether event", "store"},
 	{bug{name: "a delivery whose last attempt kill -9 cut off is in no incident", edits: []edit{
-		{"store/queue.go", "if step.Status == webhook.StatusFailed && !deleted && !ping {",
-			"if step.Status == webhook.StatusFailed && deleted && !ping {"},
+		{"store/queue.go", "if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split {",
+			"if r.Status == webhook.StatusFailed && deleted && !ping && !r.Split {"},
 	}}, "TestIncidentOfAnInterruptedAttempt", "want", "store"},
 	{bug{name: "an incident closes an hour after it was opened", edits: []edit{
 		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))",
 			"if in.quietAt == 0 {\n\t\tin.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))\n\t}"},
 	}}, "TestIncidentCloses", "want", "store"},
+	{bug{name: "an open split of an ordered subscription lets the log pass", edits: []edit{
+		{"dispatcher/queue.go", "q.splitTurn || q.Ordered || q.Failing", "q.splitTurn || q.Failing"},
+	}}, "TestSplitOrdered", "wrong order", "dispatcher"},
+	{bug{name: "a success does not recover what failed before", edits: []edit{
+		{"store/undelivered.go", "if err != nil || !may {", "if may = false; err != nil || !may {"},
+	}}, "TestOfferToResend", "want it failed and recovered", "store"},
 	{bug{name: "a step of a replay does not compare where the replay is", edits: []edit{
 		{"store/replay.go", "status = 'running' AND after_seq = ?", "status = 'running' AND ? IS NOT NULL"},
 	}}, "TestReplayStepsOnce", "want one ErrStale", "store"},

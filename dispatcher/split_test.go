@@ -1,0 +1,384 @@
+package dispatcher
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store/storetest"
+	"service/test/seed"
+	"service/webhook"
+)
+
+// judge is a receiver whose verdict depends on the events and the size of a request. It counts how
+// often it accepted each event.
+type judge struct {
+	*subscriber
+	verdict  func(p receivedRequest, bytes int64) int
+	accepted map[string]int
+}
+
+func (w *testbed) judge(verdict func(p receivedRequest, bytes int64) int) *judge {
+	j := &judge{verdict: verdict, accepted: make(map[string]int)}
+	j.subscriber = w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		p := j.requests[n-1]
+		code := j.verdict(p, r.ContentLength)
+		if code == http.StatusOK && p.names[0] != webhook.EventPing {
+			for _, id := range p.ids {
+				j.accepted[id]++
+			}
+		}
+		rw.WriteHeader(code)
+	})
+	return j
+}
+
+// failedAlone returns the events whose last word is a failed delivery of their own, sorted. It also
+// checks what holds once nothing is open: a failed delivery of several events is recovered if and
+// only if all its events were accepted.
+func (w *testbed) failedAlone(j *judge, sub webhook.Subscription) (failed []string) {
+	w.t.Helper()
+	for _, d := range w.all(sub) {
+		if !d.Status.Final() || d.Splitting {
+			w.t.Fatalf("delivery %s of %d events is open: %s, splitting %t", d.ID, len(d.Events), d.Status, d.Splitting)
+		}
+		if d.Status == webhook.StatusSuccess || d.Events[0].Name == webhook.EventPing {
+			continue
+		}
+		recovered := true
+		for _, e := range d.Events {
+			if j.accepted[e.ID] == 0 {
+				recovered = false
+				if len(d.Events) == 1 {
+					failed = append(failed, e.ID)
+				}
+			}
+		}
+		if recovered == d.RecoveredAt.IsZero() {
+			w.t.Errorf("delivery %s (%d events, %s, %s): recovered at %v, want recovered %t", d.ID, len(d.Events), d.FailureReason, d.SplitOf,
+				d.RecoveredAt, recovered)
+		}
+	}
+	slices.Sort(failed)
+	return slices.Compact(failed)
+}
+
+// all returns the deliveries of a subscription, oldest first.
+func (w *testbed) all(sub webhook.Subscription) (all []webhook.Delivery) {
+	w.t.Helper()
+	q := webhook.ListQuery{Sort: webhook.DeliveryList.Default, Size: webhook.MaxPageSize, Number: 1}
+	for {
+		page, next, err := w.d.store.Deliveries().Page(context.Background(), "p", sub.ID, &q)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if all = append(all, page...); next == "" {
+			slices.Reverse(all)
+			return all
+		}
+		q.Cursor = next
+	}
+}
+
+// backlog publishes n events while a subscription is paused by a hanging receiver's slot: they wait
+// in the log together. It returns their ids.
+func (w *testbed) backlog(n int, names ...string) (ids []string) {
+	w.t.Helper()
+	for i := range n {
+		ids = append(ids, w.publish(names[i%len(names)]))
+	}
+	return ids
+}
+
+// held makes a subscription with one slot that the receiver occupies until release is called, so
+// that what is published in between waits.
+func (w *testbed) held(verdict func(p receivedRequest, bytes int64) int,
+	change func(*webhook.SubscriptionFields)) (j *judge, sub webhook.Subscription, release func()) {
+	gate := make(chan struct{})
+	j = w.judge(func(p receivedRequest, bytes int64) int {
+		return verdict(p, bytes)
+	})
+	respond := j.respond
+	j.respond = func(n int, rw http.ResponseWriter, r *http.Request) {
+		<-gate
+		respond(n, rw, r)
+	}
+	sub = w.subscribe(j.subscriber, change)
+	return j, sub, func() { close(gate) }
+}
+
+// refuses returns the verdict of a receiver that answers code to requests with one of the events.
+func refuses(code int, poison *[]string) func(receivedRequest, int64) int {
+	return func(p receivedRequest, _ int64) int {
+		if slices.ContainsFunc(p.ids, func(id string) bool { return slices.Contains(*poison, id) }) {
+			return code
+		}
+		return http.StatusOK
+	}
+}
+
+// Events that a receiver refuses fail by themselves, whatever they were sent with: with 422 at
+// once, with 500 after five attempts.
+func TestSplitByEvent(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		for _, code := range []int{http.StatusUnprocessableEntity, http.StatusInternalServerError} {
+			cfg := breakerConfig()
+			cfg.MaxInFlight = 1
+			runInBubble(t, cfg, func(w *testbed) {
+				var poison []string
+				j, sub, release := w.held(refuses(code, &poison), func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+				w.publish("content_updated")
+				synctest.Wait()
+				ids := w.backlog(500, "content_updated", "content_deleted")
+				poison = []string{ids[7], ids[8], ids[250], ids[499]}
+				release()
+				time.Sleep(48 * time.Hour)
+				synctest.Wait()
+				want := slices.Sorted(slices.Values(poison))
+				if got := w.failedAlone(j, sub); !slices.Equal(got, want) {
+					t.Errorf("ordered %t, %d: got failed events %v, want %v", ordered, code, got, want)
+				}
+				if len(j.accepted) != 501-len(poison) {
+					t.Errorf("ordered %t, %d: got %d events, want %d", ordered, code, len(j.accepted), 501-len(poison))
+				}
+			})
+		}
+	}
+}
+
+// A receiver that refuses large requests costs no event, and learns the service a smaller size.
+func TestSplitBySize(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		refused := 0
+		j, sub, release := w.held(func(p receivedRequest, bytes int64) int {
+			if bytes > 3000 {
+				refused++
+				return http.StatusRequestEntityTooLarge
+			}
+			return http.StatusOK
+		}, nil)
+		w.publish("content_updated")
+		synctest.Wait()
+		w.backlog(2000, "content_updated")
+		release()
+		time.Sleep(time.Hour)
+		if got := w.failedAlone(j, sub); len(got) > 0 || len(j.accepted) != 2001 {
+			t.Errorf("got %d failed and %d delivered events, want 0 and 2001", len(got), len(j.accepted))
+		}
+		if refused > 24 {
+			t.Errorf("got %d refused requests, want a bound to be learned", refused)
+		}
+		if h := w.health(sub); h != webhook.HealthHealthy {
+			t.Errorf("got %s, want healthy", h)
+		}
+		if open, err := w.d.store.Incidents().Open(context.Background(), "p", 10, 0); err != nil || len(open) > 0 {
+			t.Errorf("got %d incidents (%v), want none", len(open), err)
+		}
+	})
+}
+
+// After a 429 the events are sent again as one delivery, and by themselves only after another.
+func TestSplitByRate(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		limited := 2
+		var sizes []int // but for the ping
+		j, sub, release := w.held(func(p receivedRequest, _ int64) int {
+			if p.names[0] != webhook.EventPing {
+				sizes = append(sizes, len(p.ids))
+			}
+			if len(p.ids) > 1 && limited > 0 {
+				limited--
+				return http.StatusTooManyRequests
+			}
+			return http.StatusOK
+		}, func(f *webhook.SubscriptionFields) { one := 1; f.MaxInFlight = &one })
+		w.publish("content_updated")
+		synctest.Wait()
+		w.backlog(10, "content_updated")
+		release()
+		time.Sleep(time.Hour)
+		if got := w.failedAlone(j, sub); len(got) > 0 || len(j.accepted) != 11 {
+			t.Errorf("got %d failed and %d delivered events, want 0 and 11", len(got), len(j.accepted))
+		}
+		if want := []int{1, 10, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}; !slices.Equal(sizes, want) {
+			t.Errorf("got requests of %v events, want %v", sizes, want)
+		}
+	})
+}
+
+// The events of an ordered subscription arrive in order, also those that were refused together.
+func TestSplitOrdered(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		var poison []string
+		var got []string
+		verdict := refuses(http.StatusBadRequest, &poison)
+		ordered := true
+		_, _, release := w.held(func(p receivedRequest, bytes int64) int {
+			code := verdict(p, bytes)
+			if code == http.StatusOK && p.names[0] != webhook.EventPing {
+				got = append(got, p.ids...)
+			}
+			return code
+		}, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		ids := w.backlog(1, "content_updated")
+		synctest.Wait()
+		ids = append(ids, w.backlog(300, "content_updated", "content_deleted")...)
+		poison = []string{ids[50], ids[150]}
+		release()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		want := slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(poison, id) })
+		if !slices.Equal(got, want) {
+			t.Errorf("got %d of %d events, or in the wrong order", len(got), len(want))
+		}
+	})
+}
+
+// With a wrong credential the events wait until it is right, those too that were refused together.
+// Only those fail that are sent by themselves before the breaker opens.
+func TestSplitWaitsWhileFailing(t *testing.T) {
+	cfg := breakerConfig()
+	cfg.MaxInFlight = 1
+	runInBubble(t, cfg, func(w *testbed) {
+		accepted, broken := false, true
+		j, sub, release := w.held(func(p receivedRequest, _ int64) int {
+			if accepted && broken {
+				return http.StatusUnauthorized
+			}
+			accepted = accepted || p.names[0] != webhook.EventPing
+			return http.StatusOK
+		}, nil)
+		w.publish("content_updated")
+		synctest.Wait()
+		w.backlog(900, "content_updated", "content_deleted")
+		release()
+		time.Sleep(time.Hour)
+		if h := w.health(sub); h != webhook.HealthFailing {
+			t.Errorf("got %s, want failing", h)
+		}
+		broken = false
+		time.Sleep(time.Hour)
+		if got := w.failedAlone(j, sub); len(got) > 4 || len(j.accepted)+len(got) != 901 {
+			t.Errorf("got %d failed and %d delivered events, want at most 4, and the others", len(got), len(j.accepted))
+		}
+	})
+}
+
+// A split continues after a crash, and sends no event twice that was recorded as delivered.
+func TestSplitSurvivesCrash(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		var poison []string
+		j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
+		w.publish("content_updated")
+		synctest.Wait()
+		ids := w.backlog(100, "content_updated")
+		poison = ids[40:41]
+		rate := 2.0
+		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
+		release()
+		time.Sleep(20 * time.Second)
+		if len(j.accepted) < 10 || len(j.accepted) > 90 {
+			t.Fatalf("%d events were delivered before the crash", len(j.accepted))
+		}
+		w.crash()
+		time.Sleep(time.Hour)
+		if got := w.failedAlone(j, sub); !slices.Equal(got, poison) || len(j.accepted) != 100 {
+			t.Errorf("got failed events %v and %d delivered, want %v and 100", got, len(j.accepted), poison)
+		}
+	})
+}
+
+// Cancelling the failed delivery ends its split.
+func TestSplitIsCancelled(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		var poison []string
+		j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
+		w.publish("content_updated")
+		synctest.Wait()
+		ids := w.backlog(100, "content_updated")
+		poison = ids[50:51]
+		rate := 1.0
+		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
+		release()
+		time.Sleep(20 * time.Second)
+		at := slices.IndexFunc(w.all(sub), func(d webhook.Delivery) bool { return d.Splitting })
+		if at < 0 {
+			t.Fatal("no delivery is splitting")
+		}
+		d := w.all(sub)[at]
+		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, d.ID); err != nil {
+			t.Fatal(err)
+		}
+		before := len(j.accepted)
+		time.Sleep(time.Hour)
+		if n := len(j.accepted) - before; n > 1 {
+			t.Errorf("%d events were sent after the split was cancelled", n)
+		}
+		if d := w.delivery(sub, d.ID); d.Splitting || d.Status != webhook.StatusFailed {
+			t.Errorf("got %+v, want failed and not splitting", d)
+		}
+	})
+}
+
+// The set of failed events does not depend on the batch size, for receivers whose verdict depends
+// on the event, its type or the size of the body.
+func TestBatchSizeDecidesNothing(t *testing.T) {
+	seed.Each(t, 20, func(t *testing.T, s uint64) {
+		batched, single := failedOf(t, s, 100), failedOf(t, s, 1)
+		if !slices.Equal(batched, single) {
+			t.Errorf("with batches the events %v failed, without %v", batched, single)
+		}
+	})
+}
+
+// failedOf plays a random plan, and returns the numbers of the events that failed.
+func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
+	t.Helper()
+	cfg := breakerConfig()
+	cfg.BatchSize = batch
+	runInBubble(t, cfg, func(w *testbed) {
+		r := seed.New(s)
+		n := 1 + r.IntN(400)
+		codes := []int{400, 401, 404, 409, 413, 422, 500, 503}
+		bad := make(map[int]int) // number of a refused event: the status
+		for range r.IntN(6) {
+			bad[r.IntN(n)] = codes[r.IntN(len(codes))]
+		}
+		most := int64(400 + r.IntN(20000))
+		ordered := r.IntN(3) == 0
+		number := make(map[string]int)
+		j, sub, release := w.held(func(p receivedRequest, bytes int64) int {
+			if bytes > most && len(p.ids) > 1 {
+				return http.StatusRequestEntityTooLarge
+			}
+			for _, id := range p.ids {
+				if code, ok := bad[number[id]]; ok && p.names[0] != webhook.EventPing {
+					return code
+				}
+			}
+			return http.StatusOK
+		}, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		for i := range n {
+			number[w.publish([]string{"content_updated", "content_deleted"}[r.IntN(2)])] = i
+			if r.IntN(50) == 0 {
+				synctest.Wait()
+			}
+		}
+		release()
+		time.Sleep(96 * time.Hour)
+		synctest.Wait()
+		for _, id := range w.failedAlone(j, sub) {
+			numbers = append(numbers, number[id])
+		}
+		if len(j.accepted)+len(numbers) != n {
+			t.Errorf("%d events were delivered and %d failed, of %d", len(j.accepted), len(numbers), n)
+		}
+	})
+	slices.Sort(numbers)
+	return numbers
+}

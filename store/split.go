@@ -1,0 +1,248 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"time"
+
+	"service/webhook"
+)
+
+// A split sends the events of a failed delivery again, see docs/decisions/0058-splits.md. Its
+// deliveries are formed one at a time, as those of a replay are. It is open until they have
+// completed, and until then the failed delivery counts as one that is being retried.
+
+const (
+	// fromSplits selects the events e that the open splits p, of the failed deliveries d, have yet
+	// to send. It leaves out those that have been delivered since, that the split has sent, that
+	// an earlier open split sends, and those of types that the subscription no longer wants.
+	fromSplits = ` FROM splits p CROSS JOIN deliveries d ON d.num = p.delivery
+		CROSS JOIN undelivered u INDEXED BY undelivered_by_delivery ON u.delivery = p.delivery AND u.seq > p.after_seq
+		CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq
+		WHERE NOT EXISTS (SELECT 1 FROM delivery_events x CROSS JOIN deliveries r ON r.num = x.delivery
+			WHERE x.program_id = d.program_id AND x.seq = u.seq AND r.split_of = d.id)
+		AND NOT EXISTS (SELECT 1 FROM undelivered o CROSS JOIN splits y ON y.delivery = o.delivery
+			WHERE o.subscription = u.subscription AND o.seq = u.seq AND o.delivery < u.delivery)
+		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = p.subscription_id)))`
+
+	selectSplitNext = "SELECT p.delivery, d.id, p.whole, p.after_seq, u.seq" + fromSplits +
+		" AND p.subscription_id = ?1 AND e.name NOT IN (SELECT value FROM json_each(?2)) ORDER BY p.delivery, u.seq LIMIT ?3"
+
+	openSplit = "INSERT INTO splits (delivery, subscription_id, whole, after_seq) SELECT num, subscription_id, ?2 AND split_of IS NULL, 0 " +
+		"FROM deliveries WHERE num = ?1"
+
+	advanceSplit = "UPDATE splits SET after_seq = ?2 WHERE delivery = ?1 AND after_seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions " +
+		"WHERE id = splits.subscription_id AND revision = ?4 AND active = 1)"
+
+	finishSplits = "UPDATE splits SET after_seq = 9223372036854775807 WHERE after_seq < 9223372036854775807 " +
+		"AND NOT EXISTS (SELECT 1" + fromSplits + " AND p.delivery = splits.delivery) AND "
+	removeSplits = "DELETE FROM splits WHERE after_seq = 9223372036854775807 AND NOT EXISTS (SELECT 1 FROM deliveries r " +
+		"WHERE r.split_of = (SELECT id FROM deliveries WHERE num = splits.delivery) AND r.completed_at IS NULL) AND "
+
+	selectSplitOf = "SELECT p.delivery FROM deliveries d CROSS JOIN deliveries o ON o.id = d.split_of " +
+		"CROSS JOIN splits p ON p.delivery = o.num WHERE d.num = ?"
+	selectWithSplits = "SELECT DISTINCT subscription_id FROM splits"
+	selectUnfinished = "SELECT EXISTS (SELECT 1 FROM splits WHERE subscription_id = ? AND after_seq < 9223372036854775807)"
+)
+
+// splitEnd selects the splits that may have ended: those of a subscription, or that of a failed
+// delivery.
+type splitEnd struct{ finish, remove string }
+
+var (
+	ofQueue  = newSplitEnd("subscription_id = ?")
+	ofFailed = newSplitEnd("delivery = ?")
+)
+
+func newSplitEnd(which string) splitEnd {
+	return splitEnd{finishSplits + which, removeSplits + which + " RETURNING delivery"}
+}
+
+// openSplit opens the split of a delivery of several events that failed. After a 429 the events are
+// sent as one delivery once more: it was the rate that was refused.
+func (t *tx) openSplit(num int64, subscriptionID string, a *webhook.Attempt) error {
+	if _, err := t.mayBeIn(&t.w.splits, selectWithSplits, subscriptionID); err != nil {
+		return err
+	}
+	t.w.splits[subscriptionID] = struct{}{}
+	return t.Exec(openSplit, num, webhook.RefusesRate(a.ResponseStatus))
+}
+
+// endSplits ends the selected splits that have nothing left to send and whose deliveries have
+// completed.
+func (t *tx) endSplits(which splitEnd, id any) error {
+	if err := t.Exec(which.finish, id); err != nil {
+		return err
+	}
+	return t.Each(which.remove, []any{id}, func(scan func(...any) error) error {
+		var num int64
+		err := scan(&num)
+		t.deliveryChanged(num)
+		return err
+	})
+}
+
+// endSplitOf ends the split that formed a delivery, if that was its last. It costs nothing if the
+// subscription has no splits.
+func (t *tx) endSplitOf(num int64, subscriptionID string) error {
+	may, err := t.mayBeIn(&t.w.splits, selectWithSplits, subscriptionID)
+	if err != nil || !may {
+		return err
+	}
+	var parent int64
+	if err := t.Scan(selectSplitOf, []any{num}, &parent); err != nil {
+		return ignoreNoRows(err)
+	}
+	return t.endSplits(ofFailed, parent)
+}
+
+// splitRun is what a split sends next.
+type splitRun struct {
+	carried
+	parent int64  // the failed delivery
+	id     string // its id, as stored
+	after  int64  // the position of the split
+	seqs   []int64
+}
+
+// splitNext reads what the oldest split of a queue sends next, of other event types than except: at
+// most count events, and as many as fit into size bytes, but at least one. It returns no seqs if
+// nothing is left.
+func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count, size int) (r splitRun, err error) {
+	names, err := json.Marshal(append([]string{}, except...))
+	if err != nil {
+		return r, err
+	}
+	err = s.db.Each(ctx, selectSplitNext, []any{q.SubscriptionID, string(names), count}, func(scan func(...any) error) error {
+		var parent, after, seq int64
+		var id string
+		var whole bool
+		err := scan(&parent, &id, &whole, &after, &seq)
+		if err != nil || len(r.seqs) > 0 && (parent != r.parent || !whole) {
+			return err
+		}
+		r.parent, r.id, r.after = parent, id, after
+		r.seqs = append(r.seqs, seq)
+		return nil
+	})
+	if err != nil || len(r.seqs) == 0 {
+		return r, err
+	}
+	r.carried, r.seqs, err = s.fitting(ctx, q.ProgramID, r.seqs, size)
+	return r, err
+}
+
+// formSplit forms the next delivery of a queue's splits, as Spend does of the log, and returns it
+// once it is stored, nil if nothing is left to send.
+func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*Forming, error) {
+	q := c.Queue
+	r, err := s.splitNext(ctx, q, except, c.Count, c.Size)
+	if err != nil || len(r.seqs) == 0 {
+		return nil, err
+	}
+	f := &Forming{Queue: q}
+	f.claim = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
+		Probe: q.Failing, Events: r.bodies, Trace: r.trace, AcceptedAt: time.UnixMilli(r.oldest), Split: true}
+	f.err = s.writer.do(func(t *tx) error {
+		if s.programStates.get(q.ProgramID) != nil {
+			return ErrStale
+		}
+		after := r.after // an event that except left out is sent later
+		if len(except) == 0 {
+			after = r.seqs[len(r.seqs)-1]
+		}
+		n, err := t.Affected(advanceSplit, r.parent, after, r.after, q.Revision)
+		if err == nil && n == 0 {
+			err = ErrStale
+		}
+		if err != nil {
+			return err
+		}
+		// A delivery may have succeeded since.
+		var left int
+		seqs := appendSeqs(nil, r.seqs)
+		if err := t.Scan(countUndelivered, []any{r.parent, seqs}, &left); err != nil {
+			return err
+		}
+		if left != len(r.seqs) {
+			return ErrStale
+		}
+		return t.insertFormed(f.claim, seqs, maker{split: r.id})
+	})
+	return f, nil
+}
+
+const countUndelivered = "SELECT count(*) FROM undelivered WHERE delivery = ? AND seq IN (SELECT value FROM json_each(?))"
+
+// finishSplits ends the splits of a queue that have nothing left to send.
+func (s Queues) finishSplits(ctx context.Context, q *Queue) error {
+	var open bool
+	err := s.db.Scan(ctx, selectUnfinished, []any{q.SubscriptionID}, &open)
+	if err != nil || !open {
+		return err
+	}
+	return s.writer.doRepeatable(func(t *tx) error { return t.endSplits(ofQueue, q.SubscriptionID) })
+}
+
+const (
+	selectSizeBound = "SELECT bytes, learned_at FROM size_bounds WHERE subscription_id = ?"
+	putSizeBound    = "INSERT OR REPLACE INTO size_bounds (subscription_id, bytes, learned_at) VALUES (?, ?, ?)"
+	dropSizeBound   = "DELETE FROM size_bounds WHERE subscription_id = ?"
+)
+
+// learnSize records that the receiver refused a delivery for its size.
+func (t *tx) learnSize(c *Claim, now time.Time) error {
+	var known webhook.SizeBound
+	var at sql.NullInt64
+	err := ignoreNoRows(t.Scan(selectSizeBound, []any{c.SubscriptionID}, &known.Bytes, &at))
+	if err != nil {
+		return err
+	}
+	known.LearnedAt = t.w.clock.shown(at)
+	bytes := 0
+	for _, e := range c.Events {
+		bytes += len(e)
+	}
+	t.AfterCommit(func() { t.w.watchers.subscriptionChanged(c.SubscriptionID) })
+	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.w.clock.wait(now))
+}
+
+const (
+	// The splits of failed deliveries in a range that retention is about to remove.
+	selectAgedSplits = `SELECT p.delivery, p.subscription_id, t.program_id FROM splits p CROSS JOIN deliveries t ON t.num = p.delivery
+		WHERE p.delivery > ?1 AND p.delivery <= ?2 AND t.completed_at < ?3`
+	countSplitRest = "SELECT count(*)" + fromSplits + " AND p.delivery = ?"
+	deleteSplit    = "DELETE FROM splits WHERE delivery = ?"
+)
+
+// splitLoss is a number of events that a split had not sent when retention removed it.
+type splitLoss struct {
+	num                   int64 // the failed delivery
+	program, subscription string
+	events                int64
+}
+
+// loseSplits ends the splits of failed deliveries in a range that completed before a time and are
+// about to be removed. The events that they have not sent are lost.
+func (t *tx) loseSplits(after, to, edge int64) (lost []splitLoss, err error) {
+	err = t.Each(selectAgedSplits, []any{after, to, edge}, func(scan func(...any) error) error {
+		var l splitLoss
+		err := scan(&l.num, &l.subscription, &l.program)
+		lost = append(lost, l)
+		return err
+	})
+	for i := range lost {
+		l := &lost[i]
+		if err == nil {
+			err = t.Scan(countSplitRest, []any{l.num}, &l.events)
+		}
+		if err == nil && l.events > 0 {
+			err = t.Exec(addLost, l.subscription, l.events, t.w.clock.now().UnixMilli())
+		}
+		if err == nil {
+			err = t.Exec(deleteSplit, l.num)
+		}
+	}
+	return lost, err
+}

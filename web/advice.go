@@ -37,8 +37,8 @@ var statusAdvice = map[int]advice{
 	405: {"The endpoint does not accept POST (405).", "Check the path of the URL with the partner, then resend."},
 	408: {"The endpoint timed out while reading the request (408).", "A 4xx status is not retried: resend once the endpoint is healthy."},
 	410: {"The endpoint is permanently gone (410).", "Ask the partner for the new URL, or delete the subscription."},
-	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, or send smaller batches with " +
-		"--batch-size, then resend."},
+	413: {"The endpoint rejected the body as too large (413).", "Ask the partner to raise the limit, then resend. If the limit " +
+		"stays low, set fewer events per delivery in the subscription."},
 	415: {"The endpoint does not accept JSON (415).", "Check the path of the URL with the partner, then resend."},
 	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend it once the endpoint works."},
 	429: {"The endpoint is rate limiting (429). Like any 4xx, a 429 is not retried.",

@@ -25,13 +25,14 @@ var errorChecks = map[webhook.ErrorCode]string{
 var statusChecks = map[int]string{
 	http.StatusUnauthorized: "Does the endpoint use the current signing secret? If you gave us an Authorization header: was the " +
 		"credential changed, or did it expire?",
-	http.StatusForbidden:             "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
-	http.StatusNotFound:              "Is the path of the URL right, and is the application behind it deployed?",
-	http.StatusMethodNotAllowed:      "Does the endpoint accept POST at this path?",
-	http.StatusGone:                  "Was the endpoint moved? Then change the URL of the subscription.",
-	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of 100 KB? A single event can have up to 256 KiB.",
-	http.StatusUnsupportedMediaType:  "Does the endpoint accept application/json?",
-	http.StatusUnprocessableEntity:   "Does the endpoint accept the payload? Its log says what it did not expect.",
+	http.StatusForbidden:        "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
+	http.StatusNotFound:         "Is the path of the URL right, and is the application behind it deployed?",
+	http.StatusMethodNotAllowed: "Does the endpoint accept POST at this path?",
+	http.StatusGone:             "Was the endpoint moved? Then change the URL of the subscription.",
+	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of 100 KB? A single event can have up to 256 KiB. A lower limit " +
+		"of events per delivery can be set in the subscription.",
+	http.StatusUnsupportedMediaType: "Does the endpoint accept application/json?",
+	http.StatusUnprocessableEntity:  "Does the endpoint accept the payload? Its log says what it did not expect.",
 	http.StatusTooManyRequests: "Is the rate limit of the endpoint high enough? A lower limit of requests per second can be set in the " +
 		"subscription.",
 }

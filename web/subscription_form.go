@@ -27,10 +27,11 @@ type subscriptionForm struct {
 	once     string // one-time code of a new subscription's form
 	was      string // the edited fields as they were when the form was loaded: see editionOf
 
-	program, url, description, maxInFlight, maxPerSecond string
-	events                                               []string
-	ordered, active, remove                              bool // remove applies to the authorization header
-	authorization                                        string
+	program, url, description            string
+	maxInFlight, maxPerSecond, maxEvents string
+	events                               []string
+	ordered, active, remove              bool // remove applies to the authorization header
+	authorization                        string
 
 	errors  []ui.FieldError
 	changed []string // fields that another admin changed since the form was loaded
@@ -52,7 +53,8 @@ func subscriptionFieldIDs() map[string][2]string {
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
 			"Description"},
 		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries in flight"},
-		"max_per_second": {"max-per-second", "Requests per second"}, "subscriptions": {"for-program", "Program"},
+		"max_per_second": {"max-per-second", "Requests per second"},
+		"max_events":     {"max-events", "Events per delivery"}, "subscriptions": {"for-program", "Program"},
 	}
 }
 
@@ -89,7 +91,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
 		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")),
-		events:  form["events"],
+		maxEvents: strings.TrimSpace(form.Get("max_events")), events: form["events"],
 		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"),
 		authorization: form.Get("authorization"),
 	}
@@ -115,6 +117,13 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 		rate = 0
 	}
 	f.MaxPerSecond = &rate
+	events, err := strconv.Atoi(cmp.Or(p.maxEvents, "0"))
+	if err != nil || events < 0 || events > webhook.MaxEventsLimit {
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "max_events",
+			Detail: fmt.Sprintf("must be a whole number from 1 to %d, or empty for the default", webhook.MaxEventsLimit)})
+		events = 0
+	}
+	f.MaxEvents = &events
 	switch {
 	case p.remove && p.authorization != "":
 		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "authorization_header",
@@ -275,6 +284,9 @@ func (h *subscriptionPages) editForm(r *request) (response, error) {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
 	p.maxPerSecond = perSecond(u.MaxPerSecond)
+	if u.MaxEvents > 0 {
+		p.maxEvents = strconv.Itoa(u.MaxEvents)
+	}
 	return h.renderEdit(r, p, http.StatusOK)
 }
 
@@ -299,7 +311,7 @@ func perSecond(limit float64) string {
 // such as whether the subscription is failing.
 func editionOf(s *webhook.Subscription) string {
 	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
-		s.HasAuthorizationHeader})
+		s.MaxEvents, s.HasAuthorizationHeader})
 	if err != nil {
 		panic(err) // marshaling strings, numbers and booleans cannot fail
 	}
@@ -368,9 +380,9 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
 		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
-		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", map[bool]string{true: "the default",
-			false: strconv.Itoa(u.MaxInFlight)}[u.MaxInFlight == 0]},
+		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", orTheDefault(u.MaxInFlight)},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},
+		{strconv.Itoa(u.MaxEvents) != cmp.Or(p.maxEvents, "0"), "Events per delivery", orTheDefault(u.MaxEvents)},
 	} {
 		if d.differs {
 			p.changed = append(p.changed, d.name+": "+cmp.Or(d.text, "empty"))
@@ -380,6 +392,14 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		p.changed = []string{"Only the authorization header, which was set or removed"}
 	}
 	return h.renderEdit(r, p, http.StatusConflict)
+}
+
+// orTheDefault formats a limit of which 0 is the operator's default.
+func orTheDefault(limit int) string {
+	if limit == 0 {
+		return "the default"
+	}
+	return strconv.Itoa(limit)
 }
 
 // sameNames reports whether two lists have the same names in any order.
@@ -408,6 +428,9 @@ func changedText(before, after *webhook.Subscription, authorization **string) st
 	}
 	if before.MaxPerSecond != after.MaxPerSecond {
 		parts = append(parts, "max_per_second to "+cmp.Or(perSecond(after.MaxPerSecond), "none"))
+	}
+	if before.MaxEvents != after.MaxEvents {
+		parts = append(parts, "max_events to "+orTheDefault(after.MaxEvents))
 	}
 	if authorization != nil && *authorization == nil {
 		parts = append(parts, "the authorization header removed")

@@ -181,3 +181,40 @@ func TestMaxPerSecondForm(t *testing.T) {
 		t.Errorf("the audit has %s", all)
 	}
 }
+
+// TestMaxEventsForm sets, keeps and removes the limit in the form.
+func TestMaxEventsForm(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	edit := func(was string, limit ...string) page {
+		return v.send(path+"/edit", append([]string{"was", was, "url", "https://partner.example/in", "events", "content_published"}, limit...)...)
+	}
+	was := func() string { return v.do("GET", path+"/edit").hidden(t, "was") }
+	v.do("GET", path).hasNot(t, "per delivery")
+	for _, wrong := range []string{"many", "1.5", "1001", "-1", "99999999999999999999"} {
+		edit(was(), "max_events", wrong).want(t, 422, "must be a whole number from 1 to 1000, or empty for the default")
+	}
+	before := was()
+	edit(before, "max_events", "20").want(t, 303, "")
+	v.do("GET", path).want(t, 200, "At most 20 events per delivery")
+	v.do("GET", path+"/edit").has(t, `value="20"`, "Leave empty for the default (--batch-size), which is also the upper limit.")
+	stale := edit(before, "max_events", "7")
+	stale.want(t, 409, "Events per delivery: 20")
+	stale.has(t, `value="7"`)
+	v.do("GET", "/subscriptions/export?format=ndjson").has(t, `"max_per_second":0,"max_events":20,`)
+	v.do("GET", "/audit").want(t, 200, "max_events to 20")
+	partner := enter(t, w, "acme", webhook.PortalWrite)
+	partner.do("GET", "/portal"+path).want(t, 200, "At most 20 events per delivery")
+	form := partner.do("GET", "/portal"+path+"/edit")
+	form.want(t, 200, "Leave empty for the default, which is also the upper limit.")
+	partner.send("/portal"+path+"/edit", "was", form.hidden(t, "was"), "url", "https://partner.example/in", "events", "content_published",
+		"max_events", "1").want(t, 303, "")
+	partner.do("GET", "/portal"+path).want(t, 200, "At most 1 event per delivery")
+	edit(was(), "max_events", "").want(t, 303, "")
+	v.do("GET", path).hasNot(t, "per delivery")
+	v.do("GET", "/audit").want(t, 200, "changed max_events to the default")
+	if got := listSubscriptions(t, w, "")[0].MaxEvents; got != 0 {
+		t.Errorf("got max_events %d, want 0", got)
+	}
+}

@@ -32,7 +32,7 @@ func state(change func(*ProgramState)) *State {
 func current(id, url, description string) SubscriptionState {
 	return SubscriptionState{ID: id, URL: url, Description: description, Settings: map[string]any{
 		"description": description, "events": []string{"ping", "pong"}, "active": true, "ordered": false,
-		"max_in_flight": 8.0, "max_per_second": nil,
+		"max_in_flight": 8.0, "max_per_second": nil, "max_events": nil,
 	}}
 }
 
@@ -97,10 +97,12 @@ var diffTests = []struct {
 	{name: "new subscription", file: hook + ", active: false}", state: state(nil), unchanged: 1,
 		want: []string{"+ subscription acme https://a.example/: events pong ping, active false"}},
 	{name: "same subscription", file: hook + "}", state: subscriptions(current("s1", "https://a.example/?key=1", "x")), unchanged: 2},
-	{name: "changed subscription", file: hook + ", max_in_flight: 16, max_per_second: 0.5, description: y}", unchanged: 1,
+	{name: "changed subscription", file: hook + ", max_in_flight: 16, max_per_second: 0.5, max_events: 20, description: y}", unchanged: 1,
 		state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
 		want: []string{`~ subscription acme https://a.example/ (s1): description "x" → "y", max_in_flight 8 → 16, ` +
-			`max_per_second no limit → 0.5`}},
+			`max_per_second no limit → 0.5, max_events the default of the installation → 20`}},
+	{name: "default limits", file: hook + ", max_in_flight: 8, max_per_second: null, max_events: null}", unchanged: 2,
+		state: subscriptions(current("s1", "https://a.example/?key=1", "x"))},
 	{name: "changed events", file: strings.Replace(hook, "[pong, ping]", "[pong]", 1) + "}", unchanged: 1,
 		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
 		want:  []string{"~ subscription acme https://a.example/ (s1): events -ping"}},

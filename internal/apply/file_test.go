@@ -37,11 +37,13 @@ programs:
         ordered: true
         max_in_flight: 16
         max_per_second: 2.5
+        max_events: 20
         authorization_header: {env: ACME_AUTHORIZATION}
         signing_secret: {file: /run/secrets/acme}
       - url: https://acme.example/other
         events: [ping]
         max_per_second: null
+        max_events: null
         authorization_header: null
         signing_secret_file: secrets/other
     tokens:
@@ -98,26 +100,26 @@ func TestParse(t *testing.T) {
 						Events: []string{"order.shipped", "ping"},
 						Settings: []Setting{
 							{"description", "Orders"}, {"events", []string{"order.shipped", "ping"}}, {"active", false}, {"ordered", true},
-							{"max_in_flight", 16.0}, {"max_per_second", 2.5},
+							{"max_in_flight", 16.0}, {"max_per_second", 2.5}, {"max_events", 20.0},
 						},
-						Authorization: &Secret{Line: 24, At: "programs[0].subscriptions[0].authorization_header", Env: "ACME_AUTHORIZATION"},
-						SigningSecret: &Secret{Line: 25, At: "programs[0].subscriptions[0].signing_secret", Path: "/run/secrets/acme"},
+						Authorization: &Secret{Line: 25, At: "programs[0].subscriptions[0].authorization_header", Env: "ACME_AUTHORIZATION"},
+						SigningSecret: &Secret{Line: 26, At: "programs[0].subscriptions[0].signing_secret", Path: "/run/secrets/acme"},
 					},
 					{
-						Line: 26, ProgramID: "acme", URL: "https://acme.example/other", Events: []string{"ping"},
-						Settings:          []Setting{{"events", []string{"ping"}}, {"max_per_second", nil}},
-						Authorization:     &Secret{Line: 29, At: "programs[0].subscriptions[1].authorization_header", Null: true},
+						Line: 27, ProgramID: "acme", URL: "https://acme.example/other", Events: []string{"ping"},
+						Settings:          []Setting{{"events", []string{"ping"}}, {"max_per_second", nil}, {"max_events", nil}},
+						Authorization:     &Secret{Line: 31, At: "programs[0].subscriptions[1].authorization_header", Null: true},
 						SigningSecretFile: filepath.Join(dir, "secrets/other"),
 					},
 				},
 				Tokens: []Token{
-					{Line: 32, ProgramID: "acme", Name: "backend", User: "acme-backend", Scopes: []string{"events.write", "events.read"},
+					{Line: 34, ProgramID: "acme", Name: "backend", User: "acme-backend", Scopes: []string{"events.write", "events.read"},
 						Expires: &expires, SecretFile: filepath.Join(dir, "secrets/backend")},
-					{Line: 37, ProgramID: "acme", Name: "reader", User: "me", Scopes: []string{"webhooks.read"}, Expires: &never,
+					{Line: 39, ProgramID: "acme", Name: "reader", User: "me", Scopes: []string{"webhooks.read"}, Expires: &never,
 						SecretFile: "/tmp/reader"},
 				},
 			},
-			{Line: 42, ID: "empty"},
+			{Line: 44, ID: "empty"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -194,6 +196,10 @@ var faults = []struct {
 		"f.yml line 1: programs[0].subscriptions[0].active: must be true or false", false},
 	{"rate too low", "programs: [{id: acme, subscriptions: [{url: https://a.example, events: [ping], max_per_second: 0.05}]}]\n",
 		"max_per_second: must be a number, 0.1 to 1000, or null for no limit", false},
+	{"too many events", "programs: [{id: acme, subscriptions: [{url: https://a.example, events: [ping], max_events: 1001}]}]\n",
+		"max_events: must be a whole number, 1 to 1000, or null for the default of the installation", false},
+	{"no events in a delivery", "programs: [{id: acme, subscriptions: [{url: https://a.example, events: [ping], max_events: 0}]}]\n",
+		"max_events: must be a whole number, 1 to 1000", false},
 	{"literal secret",
 		"programs:\n- id: acme\n  subscriptions:\n  - {url: https://a.example, events: [ping], authorization_header: hunter2}\n",
 		"f.yml line 4: programs[0].subscriptions[0].authorization_header: a secret must not be in this file: write {file: PATH} or {env: NAME}",

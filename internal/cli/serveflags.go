@@ -40,7 +40,7 @@ type serveFlags struct {
 	AttemptTimeout     string   `default:"10s" placeholder:"D" help:"Time limit of one attempt, from dialing to the end of the response."`
 	MaxInFlight        string   `default:"8" placeholder:"N" help:"Maximum deliveries in flight per subscription."`
 	MaxConnections     string   `default:"512" placeholder:"N" help:"Maximum deliveries in flight in total."`
-	BatchSize          string   `default:"100" placeholder:"N" help:"Maximum events in one delivery."`
+	BatchSize          string   `default:"100" placeholder:"N" help:"Maximum events in one delivery, 1 to 1000. A subscription's max_events can lower it."`
 	BatchWindow        string   `default:"0s" placeholder:"D" help:"Maximum time to wait for more events before sending a batch."`
 	FailingAfter       string   `default:"10" placeholder:"N" help:"Consecutive attempts with a 5xx or no response, over at least a minute, after which a subscription is failing. Its events then wait, and single attempts (probes) are made until one succeeds. 0 is never."`
 	RejectingAfter     string   `default:"5" placeholder:"N" help:"Consecutive responses other than 2xx and 5xx after which a subscription is failing. 0 is never."`

@@ -166,3 +166,58 @@ func FuzzEventTypeBody(f *testing.F) {
 		answered(t, s, r)
 	})
 }
+
+// The operator may remove an event type while logs and subscriptions have it, as a file. Lists
+// can still be filtered by its name, and a subscription may keep it.
+func TestRemovedEventType(t *testing.T) {
+	s := start(t)
+	for _, name := range []string{"order.shipped", "order.kept", "order.lost"} {
+		s.defineEventType(name)
+	}
+	const subscriptions = "/v2/webhooks/subscriptions"
+	r := s.send("POST", subscriptions, `{"url":"https://hooks.partner.example/in","events":[{"name":"order.shipped"},{"name":"order.kept"}]}`)
+	wantStatus(t, "subscribe", r, 201)
+	target := subscriptions + "/" + data[struct{ ID string }](t, r).ID
+	wantStatus(t, "publish", s.send("POST", "/v2/events", `{"name":"order.shipped","version":"1"}`), 201)
+	s.deliver(200, webhook.ErrorNone)
+	for _, name := range []string{"order.shipped", "order.kept", "order.lost"} {
+		s.catalog.Remove(name)
+	}
+
+	other := *s
+	other.token = s.newToken("other", "oda", webhook.Scopes()...)
+	for _, tt := range []struct {
+		target, parameter string
+		kept              int // records with order.kept
+	}{
+		{"/v2/events", "filter[name]", 0},
+		{subscriptions, "filter[event]", 1},
+		{target + "/deliveries", "filter[event]", 0},
+		{"/v2/deliveries", "filter[event]", 0},
+	} {
+		list := func(names string) string { return tt.target + "?" + tt.parameter + "=" + names }
+		for names, want := range map[string]int{"order.shipped": 1, "order.kept": tt.kept, "content_updated,order.shipped,order.kept": 1} {
+			r := s.send("GET", list(names), "")
+			if wantStatus(t, list(names), r, 200); len(data[[]json.RawMessage](t, r)) != want {
+				t.Errorf("%s: got %s, want %d records", list(names), r.body, want)
+			}
+		}
+		wantFault(t, list("order.lost"), s.send("GET", list("order.lost,order.shipped"), ""), "unknown_event", tt.parameter)
+		if tt.target != target+"/deliveries" {
+			wantFault(t, "in another program", other.send("GET", list("order.shipped"), ""), "unknown_event", tt.parameter)
+		}
+	}
+
+	var record struct{ Data json.RawMessage }
+	decode(t, s.send("GET", target, ""), &record)
+	wantStatus(t, "send it back", s.send("PUT", target, string(record.Data)), 200)
+	changed := strings.Replace(string(record.Data), `"description":""`, `"description":"mine"`, 1)
+	wantStatus(t, "change another field", s.send("PUT", target, changed), 200)
+	wantFault(t, "create another", s.send("POST", subscriptions,
+		`{"url":"https://hooks.partner.example/2","events":[{"name":"order.shipped"}]}`), "unknown_event", "events[0].name")
+	wantFault(t, "add one", s.send("PUT", target, `{"events":[{"name":"order.shipped"},{"name":"order.lost"}]}`),
+		"unknown_event", "events[1].name")
+	wantStatus(t, "keep one", s.send("PUT", target, `{"events":[{"name":"order.shipped"},{"name":"content_updated"}]}`), 200)
+	wantFault(t, "take one back", s.send("PUT", target, changed), "unknown_event", "events[1].name")
+	wantFault(t, "filter by it", s.send("GET", "/v2/events?filter[name]=order.kept", ""), "unknown_event", "filter[name]")
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,10 +149,29 @@ func (a *API) process(req *request) (ans answer, err error) {
 	if req.query, invalid = req.route.query.parse(req.http.URL.RawQuery); invalid != nil {
 		return ans, invalid
 	}
-	if invalid = req.route.query.list.CheckEvents(&req.query, a.catalog); invalid != nil {
-		return ans, invalid
+	if err := a.checkEvents(req); err != nil {
+		return ans, err
 	}
 	return req.route.handle(req)
+}
+
+// checkEvents rejects event names in filters that neither the catalog nor the program has.
+// Its log and its subscriptions may have those of a removed event type.
+func (a *API) checkEvents(req *request) error {
+	list := req.route.query.list
+	unknown := list.UnknownEvents(&req.query, a.catalog)
+	if unknown == nil {
+		return nil
+	}
+	used, err := a.store.EventTypes().Used(req.ctx, req.program(), unknown)
+	if err != nil {
+		return err
+	}
+	unknown = slices.DeleteFunc(unknown, func(name string) bool { return slices.Contains(used, name) })
+	if invalid := list.RejectEvents(&req.query, unknown); invalid != nil {
+		return invalid
+	}
+	return nil
 }
 
 // overtaken returns the error of a request whose program was frozen for a move while it ran. A read

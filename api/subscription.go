@@ -110,7 +110,11 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 	if err != nil {
 		return webhook.SubscriptionFields{}, err
 	}
-	fields, invalid := h.api.rules.Parse(body, creating)
+	rules := h.api.rules
+	if !creating {
+		rules.Kept = req.subscription.Events
+	}
+	fields, invalid := rules.Parse(body, creating)
 	if invalid != nil {
 		return fields, invalid
 	}

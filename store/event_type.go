@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -130,6 +131,9 @@ const (
 	selectUsedInSubscriptions = "SELECT s.program_id FROM subscriptions s INDEXED BY subscriptions_by_program " +
 		"WHERE s.deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(s.events) WHERE value = ?1) GROUP BY s.program_id " +
 		"ORDER BY s.program_id LIMIT ?2"
+	selectUsedNames = "SELECT n.value FROM json_each(?2) n WHERE EXISTS (SELECT 1 FROM events e INDEXED BY events_by_name " +
+		"WHERE e.program_id = ?1 AND e.name = n.value) UNION SELECT n.value FROM subscriptions s INDEXED BY subscriptions_by_program " +
+		"CROSS JOIN json_each(s.events) n WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND n.value IN (SELECT value FROM json_each(?2))"
 )
 
 // put stores an event type and adds it to the catalog. before is the one that it was
@@ -302,6 +306,23 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 	return webhook.NewError(webhook.CodeConflict, name+" cannot be deleted, because it is "+strings.Join(used, ", and ")+".")
 }
 
+// Used returns which of the names of event types the log or the subscriptions of a program have,
+// in no particular order.
+func (s EventTypes) Used(ctx context.Context, programID string, names []string) ([]string, error) {
+	list, err := json.Marshal(names)
+	if err != nil {
+		return nil, err
+	}
+	var used []string
+	err = s.db.Each(ctx, selectUsedNames, []any{programID, string(list)}, func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		used = append(used, name)
+		return err
+	})
+	return used, err
+}
+
 // useType counts the use of an event type by an event or a subscription. It returns false if
 // the type with this ID no longer exists. id is 0 for types that cannot be deleted.
 func (t *tx) useType(catalog *webhook.Catalog, name string, id int64) bool {
@@ -317,12 +338,15 @@ func (t *tx) useType(catalog *webhook.Catalog, name string, id int64) bool {
 }
 
 // useTypes counts the uses of event types by a subscription. The error is a *webhook.Error
-// if one no longer exists.
-func (t *tx) useTypes(catalog *webhook.Catalog, names []string) error {
+// if one no longer exists, unless the subscription had it before.
+func (t *tx) useTypes(catalog *webhook.Catalog, names, before []string) error {
 	if catalog == nil {
 		return nil
 	}
 	for i, name := range names {
+		if slices.Contains(before, name) {
+			continue
+		}
 		current, ok := catalog.Type(name)
 		if !ok || !t.useType(catalog, name, current.ID) {
 			return webhook.Invalid(webhook.Validation{

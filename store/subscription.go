@@ -55,7 +55,7 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
-	if err := t.useTypes(s.catalog, sub.Events); err != nil {
+	if err := t.useTypes(s.catalog, sub.Events, nil); err != nil {
 		return sub, nil, err
 	}
 	err = t.Exec(insertSubscription,
@@ -149,7 +149,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 		}
 	}
 	if f.Events != nil {
-		if err := t.useTypes(s.catalog, sub.Events); err != nil {
+		if err := t.useTypes(s.catalog, sub.Events, before.Events); err != nil {
 			return sub, err
 		}
 	}

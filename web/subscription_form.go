@@ -78,7 +78,7 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 	}
 	for _, name := range asked {
 		if !catalog.Has(name) {
-			add("No longer in the catalog", &webhook.EventType{Name: name, Description: "Can no longer be subscribed to."})
+			add("No longer in the catalog", &webhook.EventType{Name: name, Description: "Once deselected, it cannot be selected again."})
 		}
 	}
 	return groups
@@ -137,7 +137,11 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	if p.editing == nil {
 		f.Active = &p.active
 	}
-	faults = append(faults, rules.Check(&f, true)...)
+	checked := *rules
+	if p.editing != nil {
+		checked.Kept = p.editing.Events
+	}
+	faults = append(faults, checked.Check(&f, true)...)
 	if faults != nil {
 		p.errors = append(p.errors, ui.FieldErrors(webhook.Invalid(faults...), subscriptionFieldIDs())...)
 	}
@@ -146,7 +150,11 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 
 // fillForm adds the choices of the form.
 func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
-	p.groups = groupsOf(h.cfg.Rules.Catalog, p.events)
+	selectable := p.events
+	if p.editing != nil {
+		selectable = slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.events, p.editing.Events))))
+	}
+	p.groups = groupsOf(h.cfg.Rules.Catalog, selectable)
 	if p.editing == nil {
 		var err error
 		if r.portal.in() {

@@ -236,6 +236,31 @@ func TestEditSubscription(t *testing.T) {
 	}
 }
 
+// The form keeps an event type that the catalog no longer has, until it is deselected.
+func TestEditRemovedEventType(t *testing.T) {
+	var catalog *webhook.Catalog
+	w := testWeb(t, func(c *Config) {
+		catalog = webhook.NewCatalog(c.Rules.Catalog.Types()...)
+		c.Rules.Catalog = catalog
+	})
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com/in")
+	path := subscriptionPath(l.sub.ID) + "/edit"
+	edit := func(events ...string) page {
+		form := url.Values{"was": {v.do("GET", path).hidden(t, "was")}, "url": {"https://hooks.example.com/in"}, "events": events}
+		return v.post(path, form.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
+	}
+	edit("content_published", "content_updated").want(t, 303, "")
+	catalog.Remove("content_published")
+	v.do("GET", path).has(t, "No longer in the catalog", "Once deselected, it cannot be selected again.")
+	edit("content_published", "content_deleted").want(t, 303, "")
+	edit("content_deleted", "none").has(t, `value="content_published"`) // it can be selected again after a mistake
+	edit("content_deleted").want(t, 303, "")
+	v.do("GET", path).hasNot(t, "content_published")
+	edit("content_published").want(t, 422, "is not the name of an event type")
+}
+
 // All actions on a subscription, in the order in which an admin would use them.
 func TestSubscriptionActions(t *testing.T) {
 	v, w := subscribing(t)

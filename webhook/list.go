@@ -351,16 +351,32 @@ func (l *List) parse(values url.Values, filtersOnly bool) (ListQuery, *Error) {
 	return p.query, invalid(p.faults)
 }
 
-// CheckEvents returns an error for event names in filters that the catalog does not
-// have, nil if there are none.
-func (l *List) CheckEvents(q *ListQuery, c *Catalog) *Error {
+// UnknownEvents returns the event names in filters that the catalog does not have, sorted.
+func (l *List) UnknownEvents(q *ListQuery, c *Catalog) []string {
+	if l == nil {
+		return nil
+	}
+	var names []string
+	for _, f := range l.Filters {
+		for _, name := range q.Filters[f.Name] {
+			if f.Kind == FilterEvent && !c.Has(name) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// RejectEvents returns an error for event names in filters, nil if no filter has them.
+func (l *List) RejectEvents(q *ListQuery, names []string) *Error {
 	if l == nil {
 		return nil
 	}
 	var faults []Validation
 	for _, f := range l.Filters {
 		for _, name := range q.Filters[f.Name] {
-			if f.Kind == FilterEvent && !c.Has(name) {
+			if f.Kind == FilterEvent && slices.Contains(names, name) {
 				faults = append(faults, Validation{InvalidUnknownEvent, quotedField(name) + " " + unknownEvent, "filter[" + f.Name + "]"})
 			}
 		}

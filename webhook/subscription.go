@@ -73,6 +73,9 @@ type SubscriptionRules struct {
 	AllowHTTP    bool
 	Destinations Destinations
 	Catalog      *Catalog
+	// Kept are the events of a subscription that is updated. It may keep one that the
+	// catalog no longer has.
+	Kept []string
 
 	// Own lists the addresses that the service listens on. A URL with one of them
 	// is refused. A host name that resolves to one is blocked when it is dialed.
@@ -439,7 +442,7 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 		switch {
 		case name == "":
 			v = append(v, Validation{InvalidRequired, "must not be empty", parameter})
-		case !r.Catalog.Has(name):
+		case !r.Catalog.Has(name) && !slices.Contains(r.Kept, name):
 			v = append(v, Validation{InvalidUnknownEvent, unknownEvent, parameter})
 		case seen[name]:
 			v = append(v, Validation{InvalidDuplicate, "is named twice", parameter})

@@ -246,6 +246,28 @@ func TestPingStates(t *testing.T) {
 	}
 }
 
+// claimAfterCrash claims the delivery of a subscription whose attempt was interrupted by a crash,
+// nil after the last. It is due immediately after the first crash. After others it waits as
+// after a failure, so the claim is that of a probe.
+func claimAfterCrash(t *testing.T, s *Store, id string, crashes int) *Claim {
+	t.Helper()
+	c, next, err := s.Queues().claimDue(t.Context(), due(id))
+	must(t, err)
+	if crashes > 1 && crashes < webhook.MaxAttempts {
+		if c != nil || next.IsZero() {
+			t.Fatalf("after crash %d: got %+v, next %s", crashes, c, next)
+		}
+		probe := due(id)
+		probe.BeforeDue = true
+		c, _, err = s.Queues().claimDue(t.Context(), probe)
+		must(t, err)
+	}
+	if c != nil && c.Interruptions != crashes {
+		t.Errorf("after crash %d: got %d interruptions", crashes, c.Interruptions)
+	}
+	return c
+}
+
 func TestRecoverInterrupted(t *testing.T) {
 	ctx := context.Background()
 	dir := memoryDir(t)
@@ -271,21 +293,7 @@ func TestRecoverInterrupted(t *testing.T) {
 		if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != want || err != nil {
 			t.Fatalf("after crash %d: recovered %d (%v), want %d", number, n, err, want)
 		}
-		c, next, err := s.Queues().claimDue(ctx, due(sub.ID))
-		must(t, err)
-		if number > 1 && number < webhook.MaxAttempts {
-			// It waits as after a failure, and its attempt may only be a probe.
-			if c != nil || next.IsZero() {
-				t.Fatalf("after crash %d: got %+v, next %s", number, c, next)
-			}
-			probe := due(sub.ID)
-			probe.BeforeDue = true
-			c, _, err = s.Queues().claimDue(ctx, probe)
-			must(t, err)
-		}
-		if c != nil && c.Interruptions != number {
-			t.Errorf("after crash %d: got %d interruptions", number, c.Interruptions)
-		}
+		c := claimAfterCrash(t, s, sub.ID, number)
 		if number == webhook.MaxAttempts {
 			if c != nil {
 				t.Errorf("attempt %d was claimed", c.Number)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -19,7 +20,7 @@ const (
 	// an earlier open split sends, and those of types that the subscription no longer wants.
 	fromSplits = ` FROM splits p CROSS JOIN deliveries d ON d.num = p.delivery
 		CROSS JOIN undelivered u INDEXED BY undelivered_by_delivery ON u.delivery = p.delivery AND u.seq > p.after_seq
-		CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq
+		CROSS JOIN events e INDEXED BY events_by_seq ON e.program_id = d.program_id AND e.seq = u.seq
 		WHERE NOT EXISTS (SELECT 1 FROM delivery_events x CROSS JOIN deliveries r ON r.num = x.delivery
 			WHERE x.program_id = d.program_id AND x.seq = u.seq AND r.split_of = d.id)
 		AND NOT EXISTS (SELECT 1 FROM undelivered o CROSS JOIN splits y ON y.delivery = o.delivery
@@ -118,15 +119,20 @@ func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count,
 		var parent, after, seq int64
 		var id string
 		var whole bool
-		err := scan(&parent, &id, &whole, &after, &seq)
-		if err != nil || len(r.seqs) > 0 && (parent != r.parent || !whole) {
+		if err := scan(&parent, &id, &whole, &after, &seq); err != nil {
 			return err
+		}
+		if len(r.seqs) > 0 && parent != r.parent {
+			return sqlite.ErrStop
 		}
 		r.parent, r.id, r.after = parent, id, after
 		r.seqs = append(r.seqs, seq)
+		if !whole {
+			return sqlite.ErrStop
+		}
 		return nil
 	})
-	if err != nil || len(r.seqs) == 0 {
+	if err != nil && err != sqlite.ErrStop || len(r.seqs) == 0 {
 		return r, err
 	}
 	r.carried, r.seqs, err = s.fitting(ctx, q.ProgramID, r.seqs, size)

@@ -155,6 +155,53 @@ func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	b.ReportMetric(float64(ran(b, s)-before)/float64(b.N), "statements/op")
 }
 
+// BenchmarkRecordRefused records that a delivery of several events was refused, which makes them
+// undelivered and opens a split.
+func BenchmarkRecordRefused(b *testing.B) {
+	for _, size := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("events=%d", size), func(b *testing.B) { benchmarkRecordRefused(b, size) })
+	}
+}
+
+func benchmarkRecordRefused(b *testing.B, size int) {
+	s := open(b)
+	program(b, s, "p")
+	sub := subscribe(b, s, "p", "content_updated")
+	events := make([]webhook.Event, size)
+	l := queue(b, s, sub.ID)
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		for i := range events {
+			events[i] = event("content_updated")
+		}
+		if _, err := s.Events().Publish(context.Background(), "p", events); err != nil {
+			b.Fatal(err)
+		}
+		l.Wanted = queue(b, s, sub.ID).Wanted
+		w, err := s.Queues().waiting(context.Background(), l, l.Wanted, size, webhook.MaxDeliveryBytes*size)
+		if err != nil || len(w.Seqs) != size {
+			b.Fatalf("%d events wait (%v)", len(w.Seqs), err)
+		}
+		f := s.Queues().form(&Credit{Queue: l}, &w)
+		f.Submit()
+		c, err := f.Wait()
+		if err != nil {
+			b.Fatal(err)
+		}
+		a := webhook.Attempt{
+			Number: 1, StartedAt: time.Now(), Result: webhook.Classify(422, webhook.ErrorNone), ResponseStatus: 422,
+			ResponseHeader: responseHeader,
+		}
+		step := webhook.DefaultRetryPolicy().After(&a, time.Now(), 0)
+		b.StartTimer()
+		r, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{})
+		if err != nil || r.Split != (size > 1) {
+			b.Fatalf("got split %t, want %t (%v)", r.Split, size > 1, err)
+		}
+	}
+}
+
 // ran returns the number of statements the writer has run, including transaction control.
 func ran(b *testing.B, s *Store) (n int64) {
 	b.Helper()

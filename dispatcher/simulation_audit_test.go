@@ -154,6 +154,8 @@ func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *we
 			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
 		case webhook.FailureExpired:
 			ok = d.CreatedAt.Before(s.changes.removedBefore) && s.mayEnd(m, final)
+		case webhook.FailureUnsubscribed:
+			ok = sub.dropped != 0 && (m == nil || !m.last().settled || !m.last().final() || m.last().interrupted)
 		case webhook.FailureCancelled:
 			ok = s.changes.cancellable[d.ID] && s.mayEnd(m, final)
 		default:

@@ -137,7 +137,7 @@ func wasSplit(received []*modelDelivery, event int) bool {
 			return false
 		}
 		last := d.last()
-		return last.final() && last.status != http.StatusOK || len(d.attempts) == webhook.MaxAttempts || d.uncertain
+		return last.final() && last.status != http.StatusOK || len(d.attempts) == webhook.MaxAttempts || d.uncertain || d.dropped
 	})
 }
 
@@ -158,6 +158,9 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	} else if !agreed(func(t *settings) bool { return d.ping || t.active }) {
 		s.violate(promisePaused, "subscription %d", sub.index)
 	}
+	if !agreed(func(t *settings) bool { return d.ping || s.requested(d, t.names) }) {
+		s.violate(promiseNames, "subscription %d got a delivery with an event type that it had removed", sub.index)
+	}
 	if !agreed(func(t *settings) bool { return t.endpoint == at.n }) {
 		s.violate(promiseURL, "subscription %d", sub.index)
 	}
@@ -168,6 +171,11 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	if n := s.inFlight(nil, false); n > s.plan.Connections {
 		s.violate(promiseSlots, "%d are in flight in total", n)
 	}
+}
+
+// requested reports whether all events of a delivery have one of the names, which are bits.
+func (s *simulation) requested(d *modelDelivery, names int) bool {
+	return !slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && names&(1<<s.log[e].name) == 0 })
 }
 
 // checkRepeat checks that a delivery may be sent again now. The caller holds s.mu.

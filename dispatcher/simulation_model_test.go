@@ -75,6 +75,7 @@ type modelDelivery struct {
 	checked          bool
 	uncertain        bool // an attempt may have been counted that no server received
 	anyTime          bool // the clock jumped before a restart: its next attempt may be early or late
+	dropped          bool // an event type of it was removed, so it may end as unsubscribed
 	ended            bool // it was cancelled, has expired, or was removed
 	removed          bool
 }
@@ -103,7 +104,7 @@ func (d *modelDelivery) last() *modelAttempt { return d.attempts[len(d.attempts)
 // receiver can know.
 func (d *modelDelivery) unfinished() bool {
 	l := d.last()
-	return !d.ended && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
+	return !d.ended && !d.dropped && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
 }
 
 // inFlight returns how many attempts are in flight: only pings, or excluding pings.

@@ -180,7 +180,16 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 	case doChangeNames:
 		bits := max(1, st.N)
 		names := namesOf(bits)
-		sub.dropped |= sub.settings.names &^ bits
+		dropped := sub.settings.names &^ bits
+		sub.dropped |= dropped
+		s.mu.Lock()
+		for _, d := range sub.received {
+			d.dropped = d.dropped || !d.ping && !s.requested(d, bits)
+		}
+		for _, want := range sub.expected { // it may or may not be sent before
+			want.uncertain = want.uncertain || dropped&(1<<s.log[want.event].name) != 0
+		}
+		s.mu.Unlock()
 		s.update(sub, func(t *settings) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
 	case doOrdered:
 		ordered := !sub.settings.ordered

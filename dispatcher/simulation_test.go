@@ -29,6 +29,7 @@ var (
 const (
 	promiseKept     = "no accepted event is lost"
 	promiseOwed     = "a subscription receives only events that it wants"
+	promiseNames    = "a subscription receives only the event types in its list"
 	promiseOnce     = "an event is in one delivery, which succeeds once unless the service crashed"
 	promiseBatch    = "no event fails because of what it was sent with"
 	promiseFive     = "a delivery is sent at most five times"

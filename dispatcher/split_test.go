@@ -2,8 +2,10 @@ package dispatcher
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -381,4 +383,80 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 	})
 	slices.Sort(numbers)
 	return numbers
+}
+
+// A retry is not sent once an event type of it was removed from the subscription (spec, section
+// 6.1.4): it fails as unsubscribed, its other events follow by themselves, and what waits in the
+// log with the type is not sent either.
+func TestRemovedType(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		broken := true
+		j, sub, release := w.held(func(receivedRequest, int64) int {
+			if broken {
+				return http.StatusInternalServerError
+			}
+			return http.StatusOK
+		}, func(f *webhook.SubscriptionFields) { ordered := true; f.Ordered = &ordered })
+		w.publish("content_deleted")
+		synctest.Wait()
+		release()
+		time.Sleep(time.Second)
+		var kept []string
+		broken = false
+		time.Sleep(time.Minute)
+		broken = true
+		ids := w.backlog(1, "content_updated")
+		synctest.Wait() // in flight, and refused
+		batch := w.backlog(10, "content_updated", "content_deleted")
+		for i, id := range batch {
+			if i%2 == 1 {
+				kept = append(kept, id)
+			}
+		}
+		names := []string{"content_deleted"}
+		w.update(sub, &webhook.SubscriptionFields{Events: &names})
+		broken = false
+		time.Sleep(12 * time.Hour)
+		for _, id := range append(ids, batch...) {
+			if got, want := j.accepted[id], slices.Contains(kept, id); (got > 0) != want {
+				t.Errorf("event %s was delivered %d times, want it delivered: %t", id, got, want)
+			}
+		}
+		at := slices.IndexFunc(w.all(sub), func(d webhook.Delivery) bool { return d.Events[0].ID == ids[0] })
+		d := w.delivery(sub, w.all(sub)[at].ID)
+		if d.FailureReason != webhook.FailureUnsubscribed || d.AttemptsMade != 1 || !d.RecoveredAt.IsZero() {
+			t.Errorf("got %+v, want it unsubscribed after one attempt", d)
+		}
+		var refused *webhook.Error
+		_, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, d.ID)
+		if !errors.As(err, &refused) || refused.Code != webhook.CodeConflict || !strings.Contains(refused.Detail, "content_updated") {
+			t.Errorf("redelivery: got %v, want a conflict that names content_updated", err)
+		}
+	})
+}
+
+// A batch with a removed type fails as unsubscribed before its retry, and only its other events are
+// sent.
+func TestRemovedTypeOfBatch(t *testing.T) {
+	runInBubble(t, breakerConfig(), func(w *testbed) {
+		var refused []string
+		j, sub, release := w.held(refuses(http.StatusInternalServerError, &refused), func(f *webhook.SubscriptionFields) {
+			one := 1
+			f.MaxInFlight = &one
+		})
+		w.publish("content_deleted")
+		synctest.Wait()
+		ids := w.backlog(10, "content_updated", "content_deleted")
+		refused = ids[:1]
+		release()
+		time.Sleep(time.Second) // the batch was refused, and waits for its retry
+		names := []string{"content_deleted"}
+		w.update(sub, &webhook.SubscriptionFields{Events: &names})
+		time.Sleep(time.Hour)
+		for i, id := range ids {
+			if got, want := j.accepted[id], i%2; got != want {
+				t.Errorf("event %d was delivered %d times, want %d", i, got, want)
+			}
+		}
+	})
 }

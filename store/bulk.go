@@ -54,6 +54,7 @@ const (
 		WHEN d.completed_at IS NULL THEN 'not_ended'
 		WHEN s.deleted_at IS NOT NULL THEN 'subscription_deleted'
 		WHEN s.active = 0 THEN 'subscription_paused'
+		WHEN ` + hasUnsubscribed + ` THEN 'unsubscribed'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'recovered'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'splitting'
 		WHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'

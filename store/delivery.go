@@ -302,6 +302,9 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook
 	if seqs.Valid && !sub.Active {
 		return webhook.Delivery{}, notActive()
 	}
+	if err := t.requested(num); err != nil {
+		return webhook.Delivery{}, err
+	}
 	quota := s.quotas.redeliveries
 	if open, err := t.openRedeliveries(subscriptionID, quota+1); err != nil {
 		return webhook.Delivery{}, err

@@ -699,7 +699,8 @@ func appendSeqs(dst []byte, seqs []int64) string {
 
 // claimDue counts the next attempt of the delivery that has been due the longest, and returns
 // its claim, nil if none is due, and when the next one is due, zero for none. A credit for
-// pings claims pings; others claim deliveries, if the subscription is active.
+// pings claims pings; others claim deliveries, if the subscription is active. The error is
+// [ErrStale] if deliveries failed instead, because the subscription no longer requests their events.
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
 	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
@@ -709,7 +710,8 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	}
 	var next sql.NullInt64
 	var due time.Time
-	err := s.writer.doRepeatable(func(t *tx) error {
+	stale := false
+	err := s.writer.doRepeatable(func(t *tx) (err error) {
 		c.num, c.AcceptedAt = 0, time.Time{}
 		if s.programStates.get(cr.Queue.ProgramID) != nil {
 			return nil
@@ -724,6 +726,12 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		if cr.Probe || cr.BeforeDue {
 			until = math.MaxInt64
 		}
+		if stale, err = false, nil; !ping {
+			stale, err = t.endUnsubscribed(subscriptionID, until)
+		}
+		if err != nil || stale {
+			return err
+		}
 		if err := s.countDue(t, cr, &c, now, until); err != nil {
 			return err
 		}
@@ -731,6 +739,9 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		t.AfterCommit(func() { due = s.clock.process(next) })
 		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
+	if err == nil && stale {
+		err = ErrStale // a split may have begun, which comes before what waits in the log
+	}
 	if err != nil || c.num == 0 {
 		return nil, due, err
 	}

@@ -27,6 +27,7 @@ type waitingModel struct {
 	asked     []string // names
 	active    bool
 	owed, got []int64
+	name      map[int64]string // by seq
 }
 
 func (m *waitingModel) names() []string {
@@ -41,6 +42,9 @@ func (m *waitingModel) step() {
 	case 0:
 		m.asked = m.names()
 		m.update(&webhook.SubscriptionFields{Events: &m.asked})
+		m.owed = slices.DeleteFunc(m.owed, func(seq int64) bool { // what waits with a removed type is not sent
+			return !slices.Contains(m.got, seq) && !slices.Contains(m.asked, m.name[seq])
+		})
 	case 1:
 		m.active = !m.active
 		m.update(&webhook.SubscriptionFields{Active: &m.active})
@@ -56,6 +60,7 @@ func (m *waitingModel) step() {
 		e := publish(m.t, m.s, "p", name)
 		if m.active && slices.Contains(m.asked, name) {
 			m.owed = append(m.owed, e[0].Seq)
+			m.name[e[0].Seq] = name
 		}
 	}
 }
@@ -85,7 +90,7 @@ func (m *waitingModel) form(count int) bool {
 // Reading from memory and from disk agrees with the model.
 func TestWaitingMatchesModel(t *testing.T) {
 	seed.Each(t, 12, func(t *testing.T, n uint64) {
-		m := &waitingModel{t: t, s: open(t), random: seed.New(n), active: true}
+		m := &waitingModel{t: t, s: open(t), random: seed.New(n), active: true, name: make(map[int64]string)}
 		program(t, m.s, "p")
 		program(t, m.s, "other")
 		m.asked = m.names()

@@ -217,7 +217,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 
 // replayed returns up to count seqs after a replay's cursor whose events it sends, and how far
 // it read: at most replayStep seqs. It skips events that the subscription's own cursor has yet
-// to reach.
+// to reach, and those of types that the subscription no longer requests.
 func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
 	query := selectReplayed
@@ -244,6 +244,7 @@ func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs [
 const (
 	selectReplayed = `SELECT e.seq FROM events e WHERE e.program_id = ?1 AND e.seq > ?3 AND e.seq <= ?4
 		AND e.name IN (SELECT value FROM json_each(?6))
+		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = ?2)))
 		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
 			SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq
 			AND (i.until_seq IS NULL OR e.seq <= i.until_seq)))`

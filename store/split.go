@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"service/store/sqlite"
@@ -252,3 +253,77 @@ func (t *tx) loseSplits(after, to, edge int64) (lost []splitLoss, err error) {
 	}
 	return lost, err
 }
+
+// unsubscribedAtOnce is how many deliveries one write ends because of removed event types.
+const unsubscribedAtOnce = 16
+
+const (
+	// hasUnsubscribed is the condition of the deliveries d of the subscriptions s that have an event of
+	// a type that the subscription no longer requests (spec, section 6.1.4). The type counts, not the
+	// interests, which are closed while it is paused.
+	hasUnsubscribed = `EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
+		WHERE e.name NOT IN (SELECT value FROM json_each(s.events)))`
+
+	selectUnsubscribed = `SELECT d.num, json_array_length(d.seqs) FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
+		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
+		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
+		WHERE ` + hasUnsubscribed
+	failUnsubscribed = `UPDATE deliveries SET status = 'failed', failure_reason = 'unsubscribed', next_attempt_at = NULL, completed_at = ?2
+		WHERE num = ?1`
+)
+
+// endUnsubscribed fails the deliveries of a subscription that are due until a time of the wait clock
+// and have an event that it no longer requests. The others of their events are sent by a split. It
+// looks at the next few, and reports whether there was one.
+func (t *tx) endUnsubscribed(subscriptionID string, until int64) (ended bool, err error) {
+	at, err := t.now()
+	if err != nil {
+		return false, err
+	}
+	events := make(map[int64]int)
+	err = t.Each(selectUnsubscribed, []any{subscriptionID, until, unsubscribedAtOnce}, func(scan func(...any) error) error {
+		var num int64
+		var n int
+		err := scan(&num, &n)
+		events[num] = n
+		return err
+	})
+	for num, n := range events {
+		if err != nil {
+			break
+		}
+		t.deliveryChanged(num)
+		if err = t.Exec(failUnsubscribed, num, at); err != nil {
+			break
+		}
+		if _, err = t.noteUndelivered(num, subscriptionID, 0); err == nil && n > 1 {
+			err = t.openSplit(num, subscriptionID, &webhook.Attempt{})
+		}
+		if err == nil {
+			err = t.endSplitOf(num, subscriptionID)
+		}
+		t.AfterCommit(t.w.metrics.ended[webhook.FailureUnsubscribed].Inc)
+	}
+	return len(events) > 0, err
+}
+
+// requested returns an error that names the event types of a delivery that its subscription no
+// longer requests, nil if there is none.
+func (t *tx) requested(num int64) error {
+	var names []string
+	err := t.Each(selectRemovedTypes, []any{num}, func(scan func(...any) error) error {
+		var name string
+		err := scan(&name)
+		names = append(names, name)
+		return err
+	})
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	return webhook.NewError(webhook.CodeConflict, "The subscription no longer requests "+strings.Join(names, ", ")+
+		", which the delivery has. Add it to the subscription's events first.")
+}
+
+const selectRemovedTypes = `SELECT DISTINCT e.name FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id
+	CROSS JOIN json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
+	WHERE d.num = ? AND d.seqs IS NOT NULL AND e.name NOT IN (SELECT value FROM json_each(s.events)) ORDER BY 1`

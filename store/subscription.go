@@ -415,11 +415,14 @@ func (t *tx) openInterests(id string, names []string, head int64) error {
 	return nil
 }
 
+const deleteRemovedInterests = "DELETE FROM interests WHERE subscription_id = ? AND name NOT IN (SELECT value FROM json_each(?))"
+
 const deleteEmptyInterest = `DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL
 	AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)`
 
-// moveInterests closes the ranges of names that the subscription no longer wants at the head of the
-// log, and opens ranges for new names there.
+// moveInterests closes the ranges of the names of a subscription that was paused at the head of the
+// log, and opens ranges for new names there. It deletes those of names that the subscription no
+// longer requests (spec, section 6.1.4).
 func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	var had, has []string
 	if before.Active {
@@ -430,6 +433,13 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	}
 	head, err := t.head(after.ProgramID)
 	if err != nil {
+		return err
+	}
+	names, err := json.Marshal(after.Events)
+	if err != nil {
+		return err
+	}
+	if err := t.Exec(deleteRemovedInterests, after.ID, string(names)); err != nil {
 		return err
 	}
 	var opened []string

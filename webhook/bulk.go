@@ -167,17 +167,18 @@ const (
 	SkipNotEnded            BulkSkip = "not_ended" // it is being sent, or will be
 	SkipSubscriptionDeleted BulkSkip = "subscription_deleted"
 	SkipSubscriptionPaused  BulkSkip = "subscription_paused"
-	SkipRedelivered         BulkSkip = "redelivered" // a newer delivery has the same events
-	SkipRecovered           BulkSkip = "recovered"   // it failed, and its events have been delivered since
-	SkipSplitting           BulkSkip = "splitting"   // it failed, and its events are being sent again in deliveries of their own
-	SkipEnded               BulkSkip = "ended"       // already completed
-	SkipInFlight            BulkSkip = "in_flight"   // an attempt is in flight
-	SkipGone                BulkSkip = "gone"        // retention has removed it since
+	SkipRedelivered         BulkSkip = "redelivered"  // a newer delivery has the same events
+	SkipUnsubscribed        BulkSkip = "unsubscribed" // the subscription no longer requests one of its event types
+	SkipRecovered           BulkSkip = "recovered"    // it failed, and its events have been delivered since
+	SkipSplitting           BulkSkip = "splitting"    // it failed, and its events are being sent again in deliveries of their own
+	SkipEnded               BulkSkip = "ended"        // already completed
+	SkipInFlight            BulkSkip = "in_flight"    // an attempt is in flight
+	SkipGone                BulkSkip = "gone"         // retention has removed it since
 )
 
 // BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipSubscriptionPaused,
+	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipUnsubscribed, SkipSubscriptionPaused,
 		SkipSubscriptionDeleted, SkipPing, SkipGone}
 }
 
@@ -194,6 +195,8 @@ func (s BulkSkip) Text() string {
 		return "subscription paused or disabled"
 	case SkipRedelivered:
 		return "already redelivered"
+	case SkipUnsubscribed:
+		return "event type no longer requested by the subscription"
 	case SkipRecovered:
 		return "already delivered another way"
 	case SkipSplitting:

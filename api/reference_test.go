@@ -103,18 +103,25 @@ func TestReferenceEscapes(t *testing.T) {
 	}
 }
 
+// failing returns the records with a failing subscription and its failed delivery.
+func (s *service) failing(of ids) ids {
+	of.subscription = s.subscribe("content_updated")
+	s.publishOne()
+	s.health = webhook.HealthPolicy{RejectingAfter: 1}
+	s.deliver(401, webhook.ErrorNone)
+	s.health = webhook.HealthPolicy{}
+	of.delivery = data[[]identified](s.t, s.send("GET",
+		"/v2/webhooks/subscriptions/"+of.subscription+"/deliveries?filter[status]=failed", ""))[0].ID
+	return of
+}
+
 // The commands on the page work.
 func TestReferenceCommands(t *testing.T) {
 	shell, _ := harness.Tool(t, "curl", "sh"), harness.Tool(t, "curl", "curl")
 	s := start(t)
 	made := s.records()
-	failing := made // a healthy one is not probed
-	failing.subscription = s.subscribe("content_updated")
-	s.publishOne()
-	s.health = webhook.HealthPolicy{RejectingAfter: 1}
-	s.deliver(401, webhook.ErrorNone)
-	s.health = webhook.HealthPolicy{}
-	waiting := made // a completed delivery cannot be cancelled
+	failing := s.failing(made) // a healthy one is not probed
+	waiting := made            // a completed delivery cannot be cancelled
 	waiting.delivery = data[identified](t, s.send("POST",
 		"/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -161,7 +168,7 @@ func TestReferenceCommands(t *testing.T) {
 				switch op.OperationID {
 				case "cancelDelivery":
 					of = waiting
-				case "probeSubscription":
+				case "probeSubscription", "redeliver": // an update has removed the event type of the other
 					of = failing
 				}
 				rt := route{method: op.Method, pattern: routePattern(op.Path), scope: webhook.Scope(op.Scope)}

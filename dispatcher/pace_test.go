@@ -7,7 +7,9 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"service/webhook"
@@ -177,21 +179,25 @@ func TestPaceAfterOneThrottle(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 				r := w.receiver(nil)
-				status := http.StatusOK
-				r.status = func([]string) int { return status }
+				var status atomic.Int64
+				r.status = func([]string) int { return int(status.Load()) }
 				w.subscribe(r.subscriber, nil)
 				last := slices.Max(slices.Collect(maps.Keys(tt.responses)))
 				for second := range last + 10 + int(tt.quiet/time.Second) {
-					status = cmp.Or(tt.responses[second], http.StatusOK)
+					status.Store(int64(cmp.Or(tt.responses[second], http.StatusOK)))
 					w.publish("content_updated")
 					time.Sleep(time.Second)
 				}
-				before := len(r.accepted)
+				accepted := func() int {
+					synctest.Wait()
+					return len(r.accepted)
+				}
+				before := accepted()
 				for range 500 {
 					w.publish("content_updated")
 				}
 				time.Sleep(time.Minute)
-				if n := len(r.accepted) - before; n < tt.least || n > tt.most {
+				if n := accepted() - before; n < tt.least || n > tt.most {
 					t.Errorf("got %d of 500 events in a minute, want %d to %d", n, tt.least, tt.most)
 				}
 			})

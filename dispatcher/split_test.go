@@ -40,6 +40,27 @@ func (w *testbed) judge(verdict func(p receivedRequest, bytes int64) int) *judge
 	return j
 }
 
+// do calls fn while no request is being answered: to change what the verdict depends on, or to read
+// what was accepted.
+func (j *judge) do(fn func()) {
+	synctest.Wait()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	fn()
+}
+
+// times returns how often an event was accepted.
+func (j *judge) times(id string) (n int) {
+	j.do(func() { n = j.accepted[id] })
+	return n
+}
+
+// count returns how many events were accepted.
+func (j *judge) count() (n int) {
+	j.do(func() { n = len(j.accepted) })
+	return n
+}
+
 // failedAlone returns the events whose last word is a failed delivery of their own, sorted. It also
 // checks what holds once nothing is open: a failed delivery of several events is recovered if and
 // only if all its events were accepted.
@@ -54,7 +75,7 @@ func (w *testbed) failedAlone(j *judge, sub webhook.Subscription) (failed []stri
 		}
 		recovered := true
 		for _, e := range d.Events {
-			if j.accepted[e.ID] == 0 {
+			if j.times(e.ID) == 0 {
 				recovered = false
 				if len(d.Events) == 1 {
 					failed = append(failed, e.ID)
@@ -137,7 +158,7 @@ func TestSplitByEvent(t *testing.T) {
 				w.publish("content_updated")
 				synctest.Wait()
 				ids := w.backlog(500, "content_updated", "content_deleted")
-				poison = []string{ids[7], ids[8], ids[250], ids[499]}
+				j.do(func() { poison = []string{ids[7], ids[8], ids[250], ids[499]} })
 				release()
 				time.Sleep(48 * time.Hour)
 				synctest.Wait()
@@ -145,8 +166,8 @@ func TestSplitByEvent(t *testing.T) {
 				if got := w.failedAlone(j, sub); !slices.Equal(got, want) {
 					t.Errorf("ordered %t, %d: got failed events %v, want %v", ordered, code, got, want)
 				}
-				if len(j.accepted) != 501-len(poison) {
-					t.Errorf("ordered %t, %d: got %d events, want %d", ordered, code, len(j.accepted), 501-len(poison))
+				if j.count() != 501-len(poison) {
+					t.Errorf("ordered %t, %d: got %d events, want %d", ordered, code, j.count(), 501-len(poison))
 				}
 			})
 		}
@@ -169,8 +190,8 @@ func TestSplitBySize(t *testing.T) {
 		w.backlog(2000, "content_updated")
 		release()
 		time.Sleep(time.Hour)
-		if got := w.failedAlone(j, sub); len(got) > 0 || len(j.accepted) != 2001 {
-			t.Errorf("got %d failed and %d delivered events, want 0 and 2001", len(got), len(j.accepted))
+		if got := w.failedAlone(j, sub); len(got) > 0 || j.count() != 2001 {
+			t.Errorf("got %d failed and %d delivered events, want 0 and 2001", len(got), j.count())
 		}
 		if refused > 24 {
 			t.Errorf("got %d refused requests, want a bound to be learned", refused)
@@ -204,8 +225,8 @@ func TestSplitByRate(t *testing.T) {
 		w.backlog(10, "content_updated")
 		release()
 		time.Sleep(time.Hour)
-		if got := w.failedAlone(j, sub); len(got) > 0 || len(j.accepted) != 11 {
-			t.Errorf("got %d failed and %d delivered events, want 0 and 11", len(got), len(j.accepted))
+		if got := w.failedAlone(j, sub); len(got) > 0 || j.count() != 11 {
+			t.Errorf("got %d failed and %d delivered events, want 0 and 11", len(got), j.count())
 		}
 		if want := []int{1, 10, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}; !slices.Equal(sizes, want) {
 			t.Errorf("got requests of %v events, want %v", sizes, want)
@@ -220,7 +241,7 @@ func TestSplitOrdered(t *testing.T) {
 		var got []string
 		verdict := refuses(http.StatusBadRequest, &poison)
 		ordered := true
-		_, _, release := w.held(func(p receivedRequest, bytes int64) int {
+		j, _, release := w.held(func(p receivedRequest, bytes int64) int {
 			code := verdict(p, bytes)
 			if code == http.StatusOK && p.names[0] != webhook.EventPing {
 				got = append(got, p.ids...)
@@ -230,7 +251,7 @@ func TestSplitOrdered(t *testing.T) {
 		ids := w.backlog(1, "content_updated")
 		synctest.Wait()
 		ids = append(ids, w.backlog(300, "content_updated", "content_deleted")...)
-		poison = []string{ids[50], ids[150]}
+		j.do(func() { poison = []string{ids[50], ids[150]} })
 		release()
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -263,10 +284,10 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 		if h := w.health(sub); h != webhook.HealthFailing {
 			t.Errorf("got %s, want failing", h)
 		}
-		broken = false
+		j.do(func() { broken = false })
 		time.Sleep(time.Hour)
-		if got := w.failedAlone(j, sub); len(got) > 4 || len(j.accepted)+len(got) != 901 {
-			t.Errorf("got %d failed and %d delivered events, want at most 4, and the others", len(got), len(j.accepted))
+		if got := w.failedAlone(j, sub); len(got) > 4 || j.count()+len(got) != 901 {
+			t.Errorf("got %d failed and %d delivered events, want at most 4, and the others", len(got), j.count())
 		}
 	})
 }
@@ -279,18 +300,18 @@ func TestSplitSurvivesCrash(t *testing.T) {
 		w.publish("content_updated")
 		synctest.Wait()
 		ids := w.backlog(100, "content_updated")
-		poison = ids[40:41]
+		j.do(func() { poison = ids[40:41] })
 		rate := 2.0
 		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
 		release()
 		time.Sleep(20 * time.Second)
-		if len(j.accepted) < 10 || len(j.accepted) > 90 {
-			t.Fatalf("%d events were delivered before the crash", len(j.accepted))
+		if j.count() < 10 || j.count() > 90 {
+			t.Fatalf("%d events were delivered before the crash", j.count())
 		}
 		w.crash()
 		time.Sleep(time.Hour)
-		if got := w.failedAlone(j, sub); !slices.Equal(got, poison) || len(j.accepted) != 100 {
-			t.Errorf("got failed events %v and %d delivered, want %v and 100", got, len(j.accepted), poison)
+		if got := w.failedAlone(j, sub); !slices.Equal(got, poison) || j.count() != 100 {
+			t.Errorf("got failed events %v and %d delivered, want %v and 100", got, j.count(), poison)
 		}
 	})
 }
@@ -303,7 +324,7 @@ func TestSplitIsCancelled(t *testing.T) {
 		w.publish("content_updated")
 		synctest.Wait()
 		ids := w.backlog(100, "content_updated")
-		poison = ids[50:51]
+		j.do(func() { poison = ids[50:51] })
 		rate := 1.0
 		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
 		release()
@@ -316,9 +337,9 @@ func TestSplitIsCancelled(t *testing.T) {
 		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, d.ID); err != nil {
 			t.Fatal(err)
 		}
-		before := len(j.accepted)
+		before := j.count()
 		time.Sleep(time.Hour)
-		if n := len(j.accepted) - before; n > 1 {
+		if n := j.count() - before; n > 1 {
 			t.Errorf("%d events were sent after the split was cancelled", n)
 		}
 		if d := w.delivery(sub, d.ID); d.Splitting || d.Status != webhook.StatusFailed {
@@ -377,8 +398,8 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 		for _, id := range w.failedAlone(j, sub) {
 			numbers = append(numbers, number[id])
 		}
-		if len(j.accepted)+len(numbers) != n {
-			t.Errorf("%d events were delivered and %d failed, of %d", len(j.accepted), len(numbers), n)
+		if j.count()+len(numbers) != n {
+			t.Errorf("%d events were delivered and %d failed, of %d", j.count(), len(numbers), n)
 		}
 	})
 	slices.Sort(numbers)
@@ -402,9 +423,9 @@ func TestRemovedType(t *testing.T) {
 		release()
 		time.Sleep(time.Second)
 		var kept []string
-		broken = false
+		j.do(func() { broken = false })
 		time.Sleep(time.Minute)
-		broken = true
+		j.do(func() { broken = true })
 		ids := w.backlog(1, "content_updated")
 		synctest.Wait() // in flight, and refused
 		batch := w.backlog(10, "content_updated", "content_deleted")
@@ -415,10 +436,10 @@ func TestRemovedType(t *testing.T) {
 		}
 		names := []string{"content_deleted"}
 		w.update(sub, &webhook.SubscriptionFields{Events: &names})
-		broken = false
+		j.do(func() { broken = false })
 		time.Sleep(12 * time.Hour)
 		for _, id := range append(ids, batch...) {
-			if got, want := j.accepted[id], slices.Contains(kept, id); (got > 0) != want {
+			if got, want := j.times(id), slices.Contains(kept, id); (got > 0) != want {
 				t.Errorf("event %s was delivered %d times, want it delivered: %t", id, got, want)
 			}
 		}
@@ -447,14 +468,14 @@ func TestRemovedTypeOfBatch(t *testing.T) {
 		w.publish("content_deleted")
 		synctest.Wait()
 		ids := w.backlog(10, "content_updated", "content_deleted")
-		refused = ids[:1]
+		j.do(func() { refused = ids[:1] })
 		release()
 		time.Sleep(time.Second) // the batch was refused, and waits for its retry
 		names := []string{"content_deleted"}
 		w.update(sub, &webhook.SubscriptionFields{Events: &names})
 		time.Sleep(time.Hour)
 		for i, id := range ids {
-			if got, want := j.accepted[id], i%2; got != want {
+			if got, want := j.times(id), i%2; got != want {
 				t.Errorf("event %d was delivered %d times, want %d", i, got, want)
 			}
 		}

@@ -14,6 +14,11 @@ import (
 // for sending. incident is the num of its incident, 0 for none. A program that is being erased has
 // no alerts.
 func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
+	return s.alertAfter(t, 0, a, incident)
+}
+
+// alertAfter is alert for one that is sent after a delay, until which it may be changed or withdrawn.
+func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident int64) error {
 	if s.programStates.get(a.Subscription.ProgramID) != nil {
 		return nil
 	}
@@ -24,7 +29,7 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	}
 	status, next := "unsent", any(nil)
 	if s.sendAlerts {
-		status, next = string(webhook.StatusPending), s.clock.wait(a.At)
+		status, next = string(webhook.StatusPending), s.clock.wait(a.At.Add(delay))
 	}
 	level, attributes := slog.LevelWarn, []slog.Attr{
 		slog.String("alert", string(a.Name)), slog.String("program", a.Subscription.ProgramID), slog.String("subscription", a.Subscription.ID),
@@ -59,7 +64,7 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, a)
+	return t.queueSends(num, a, t.w.clock.wait(a.At.Add(delay)))
 }
 
 // AlertClaim is an alert whose next attempt has been counted durably, and must now be made and

@@ -155,9 +155,9 @@ func (t *tx) alertQueued() {
 const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at)
 	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
 
-// queueSends queues an alert for the channels that want it.
-func (t *tx) queueSends(alert int64, a *webhook.Alert) error {
-	n, err := t.Affected(insertSends, alert, string(a.Name), t.w.clock.wait(a.At), a.At.UnixMilli())
+// queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
+func (t *tx) queueSends(alert int64, a *webhook.Alert, at int64) error {
+	n, err := t.Affected(insertSends, alert, string(a.Name), at, a.At.UnixMilli())
 	if n > 0 {
 		t.alertQueued()
 	}

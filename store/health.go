@@ -2,6 +2,7 @@ package store
 
 import (
 	"database/sql"
+	"errors"
 	"time"
 
 	"service/webhook"
@@ -28,43 +29,93 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return 0, err
 	}
-	sub, err := scanSubscription(func(dest ...any) error {
-		return t.Scan("SELECT "+subscriptionColumns+" FROM subscriptions WHERE id = ?", []any{id}, dest...)
-	})
+	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{id}, dest...) })
 	if err != nil || !sub.DeletedAt.IsZero() {
 		return 0, err
 	}
-	var status webhook.Health
-	var after webhook.Failures
+	next := policy.After
 	if c.Ping {
-		status, after = policy.AfterPing(sub.Status, before, a, c.Probe, now)
-	} else {
-		status, after = policy.After(sub.Status, before, a, c.Probe, now)
-		if after.Rejected > before.Rejected && !r.Split {
-			if err := t.noteRejected(c, &after); err != nil {
-				return 0, err
-			}
-			r.Rejected = after.RejectedName
+		next = policy.AfterPing
+	}
+	status, after := next(sub.Status, before, a, c.Probe, now)
+	if after.Rejected > before.Rejected && !r.Split {
+		if err := t.noteRejected(c, &after); err != nil {
+			return 0, err
 		}
+		r.Rejected = after.RejectedName
 	}
 	failed := !c.Ping && r.Status == webhook.StatusFailed && !r.Split
 	is, err := t.recordIncident(c, a, failed, &sub, status, &after, was, now)
 	if err != nil {
 		return 0, err
 	}
-	if status == sub.Status {
-		if after == before && is == was {
-			return is.num, nil
-		}
-		r.HealthChanged = after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
-		if r.HealthChanged {
-			t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-		}
-		return is.num, t.setFailures(id, after, is)
+	r.HealthChanged = status != sub.Status || after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
+	if r.HealthChanged {
+		t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	r.HealthChanged = true
-	return is.num, s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
+	switch {
+	case status != sub.Status:
+		return is.num, s.changeHealth(t, c, a, &sub, &healthChange{status, before, after, is}, now)
+	case after == before && is == was:
+		return is.num, nil
+	}
+	return is.num, t.setFailures(id, after, is)
+}
+
+const (
+	// failedAlertInterval is the time between two alerts about failed events of a subscription, and
+	// failedAlertDelay the time for which one waits for further failures. If the circuit breaker opens
+	// in it, the alert about that replaces it.
+	failedAlertInterval = time.Hour
+	failedAlertDelay    = time.Minute
+
+	countUndeliveredOf = "SELECT count(DISTINCT seq) FROM undelivered WHERE incident = ? AND incident IS NOT NULL"
+	selectFailedAlert  = `SELECT num, id, created_at FROM alerts WHERE subscription_id = ? AND name = 'events_failed' AND created_at > ?
+		ORDER BY num DESC LIMIT 1`
+	updateAlert    = "UPDATE alerts SET json = ? WHERE num = ? AND attempts_made = 0"
+	withdrawSends  = "DELETE FROM alert_sends WHERE alert IN (SELECT num FROM alerts WHERE " + withdrawable + ")"
+	withdrawAlerts = "DELETE FROM alerts WHERE " + withdrawable
+	withdrawable   = "subscription_id = ?1 AND name = 'events_failed' AND created_at > ?2 AND attempts_made = 0"
+)
+
+// alertFailed alerts the operator that an event failed for good although the subscription is not
+// failing, once an hour for a subscription.
+func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
+	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
+	if err != nil || sub.Status == webhook.HealthFailing {
+		return err
+	}
+	alert := webhook.Alert{Name: webhook.AlertFailed, Subscription: sub, DeliveryID: c.ID, Attempt: a}
+	if err := t.Scan(countUndeliveredOf, []any{incident}, &alert.Failed); err != nil {
+		return err
+	}
+	if alert.Failures, _, err = t.failures(sub.ID); err != nil {
+		return err
+	}
+	now := s.clock.now()
+	var num, created int64
+	err = t.Scan(selectFailedAlert, []any{sub.ID, now.Add(-failedAlertInterval).UnixMilli()}, &num, &alert.ID, &created)
+	if errors.Is(err, sql.ErrNoRows) {
+		return s.alertAfter(t, failedAlertDelay, &alert, incident)
+	}
+	alert.At = time.UnixMilli(created).UTC()
+	if err != nil || now.Sub(alert.At) >= failedAlertDelay {
+		return err
+	}
+	json, err := alert.JSON()
+	if err != nil {
+		return err
+	}
+	return t.Exec(updateAlert, json, num)
+}
+
+// withdrawFailedAlert removes an alert about failed events of a subscription that waits to be sent.
+func (t *tx) withdrawFailedAlert(subscriptionID string) error {
+	since := t.w.clock.now().Add(-failedAlertDelay).UnixMilli()
+	if err := t.Exec(withdrawSends, subscriptionID, since); err != nil {
+		return err
+	}
+	return t.Exec(withdrawAlerts, subscriptionID, since)
 }
 
 // recordIncident returns the incident of a subscription after an attempt, and opens one if
@@ -115,6 +166,9 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 	switch ch.status {
 	case webhook.HealthFailing:
 		alert.Name = webhook.AlertFailing
+		if err := t.withdrawFailedAlert(id); err != nil {
+			return err
+		}
 	case webhook.HealthDisabled:
 		alert.Name = webhook.AlertDisabled
 	default:

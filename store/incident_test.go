@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,7 +134,8 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		for _, e := range i.Timeline {
 			kinds = append(kinds, e.Kind)
 		}
-		if want := []webhook.IncidentEntryKind{"opened", "alert", "probe", "alert", "probe", "closed", "resent"}; !slices.Equal(kinds, want) {
+		want := []webhook.IncidentEntryKind{"opened", "alert", "alert", "probe", "alert", "probe", "closed", "resent"}
+		if !slices.Equal(kinds, want) {
 			// The successful probe, the alert and the end have the same time.
 			t.Errorf("timeline: got %q, want %q", kinds, want)
 		}
@@ -477,4 +479,46 @@ func TestIncidentPlans(t *testing.T) {
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)
 	}
+}
+
+// Events that fail for good although the subscription is not failing are reported once an hour, with
+// their number and the last response. Those of a batch are, once they have failed by themselves.
+func TestAlertOfFailedEvents(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.policy = webhook.HealthPolicy{}
+		reject := func(events int) {
+			t.Helper()
+			publish(t, w.s, "p", slices.Repeat([]string{"content_updated"}, events)...)
+			w.record(form(t, w.s, queue(t, w.s, w.sub.ID), events), 1, 422)
+		}
+		alerts := func() (all []string) {
+			t.Helper()
+			must(t, w.s.db.Each(t.Context(), "SELECT json FROM alerts WHERE name = 'events_failed' ORDER BY num", nil,
+				func(scan func(...any) error) error {
+					var text []byte
+					err := scan(&text)
+					all = append(all, string(text))
+					return err
+				}))
+			return all
+		}
+		reject(10)
+		if got := alerts(); len(got) != 0 {
+			t.Errorf("a batch was refused: got %d alerts, want none", len(got))
+		}
+		reject(1)
+		time.Sleep(50 * time.Second)
+		reject(1)
+		time.Sleep(10 * time.Minute)
+		reject(1)
+		got := alerts()
+		if len(got) != 1 || !strings.Contains(got[0], `"failed_events":2}`) || !strings.Contains(got[0], `"response_status":422`) {
+			t.Errorf("three events were refused within the hour: got %q, want one alert", got)
+		}
+		time.Sleep(55 * time.Minute)
+		reject(1)
+		if got := alerts(); len(got) != 2 || !strings.Contains(got[1], `"failed_events":4}`) {
+			t.Errorf("another was refused an hour later: got %q, want a second alert about four", got)
+		}
+	})
 }

@@ -845,32 +845,14 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 	var r Recorded
 	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
 		t := &s.writer.tx
-		r = Recorded{Step: step}
-		deleted := false
-		if step.Status != webhook.StatusSuccess {
-			if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
-				return err
-			}
-			if deleted && step.Status == webhook.StatusRetryable {
-				r.Step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
-			}
+		var err error
+		if r, err = t.recorded(c, step); err != nil {
+			return err
 		}
-		if c.Ping && a.Number == 1 {
-			t.AfterCommit(func() { s.watchers.recorded(c.ID, a) })
-		}
-		t.AfterCommit(func() {
-			if s.programStates.get(c.ProgramID) != nil {
-				wake(s.housekeeping.erasures)
-			}
-			s.housekeeping.recorded(c, a)
-			if !c.Ping {
-				s.stats.count(c, a, now)
-			}
-		})
+		t.AfterCommit(func() { s.afterRecord(c, a, now) })
 		if err := t.countResponse(c, a); err != nil {
 			return err
 		}
-		r.Split = !deleted && webhook.Splits(r.Step, len(c.Events))
 		in, err := s.recordHealth(t, c, a, policy, now, &r)
 		if err != nil {
 			return err
@@ -881,12 +863,47 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err := t.finishAttempt(c.num, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
 			return err
 		}
-		return t.recordEvents(c, a, in, &r)
+		if err := t.recordEvents(c, a, in, &r); err != nil || in == 0 || r.Status == webhook.StatusSuccess || r.Split {
+			return err
+		}
+		return s.alertFailed(t, c, a, in)
 	})
 	if err == nil {
 		s.metrics.end(r.Step)
 	}
 	return r, err
+}
+
+// recorded returns the step that applies to a claimed delivery after an attempt, and whether its
+// events are sent again.
+func (t *tx) recorded(c *Claim, step webhook.Step) (r Recorded, err error) {
+	r.Step = step
+	if step.Status == webhook.StatusSuccess {
+		return r, nil
+	}
+	var deleted bool
+	if err := t.Scan("SELECT deleted_at IS NOT NULL FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &deleted); err != nil {
+		return r, err
+	}
+	if deleted && step.Status == webhook.StatusRetryable {
+		r.Step = webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureSubscriptionDeleted}
+	}
+	r.Split = !deleted && webhook.Splits(r.Step, len(c.Events))
+	return r, nil
+}
+
+// afterRecord tells others about a recorded attempt that ended at now.
+func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
+	if c.Ping && a.Number == 1 {
+		s.watchers.recorded(c.ID, a)
+	}
+	if s.programStates.get(c.ProgramID) != nil {
+		wake(s.housekeeping.erasures)
+	}
+	s.housekeeping.recorded(c, a)
+	if !c.Ping {
+		s.stats.count(c, a, now)
+	}
 }
 
 // recordEvents records what the end of a delivery means for its events: they are delivered, sent

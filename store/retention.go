@@ -581,7 +581,8 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
 			var alerted bool
-			if err := t.Scan(selectAlerted, []any{id, w.s.clock.now().Add(-lossAlertInterval).UnixMilli()}, &alerted); err != nil || alerted {
+			since := w.s.clock.now().Add(-lossAlertInterval).UnixMilli()
+			if err := t.Scan(selectAlerted, []any{id, string(webhook.AlertLost), since}, &alerted); err != nil || alerted {
 				return err
 			}
 			sub, err := t.subscription(programID, id)
@@ -611,7 +612,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 const (
 	lossAlertInterval = 24 * time.Hour
 
-	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = 'events_lost' AND created_at > ?)"
+	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = ? AND created_at > ?)"
 )
 
 // stats removes statistics by the minute after two days, and those by the hour with all other

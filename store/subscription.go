@@ -159,21 +159,8 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
-	if sub.URL != before.URL || sub.Active && !before.Active {
-		// A new server or a fresh start: the old failures no longer count.
-		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
-		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
-		if err := t.endIncident(id, webhook.IncidentChanged); err != nil {
-			return sub, err
-		}
-		if err := t.setHealth(id, sub.Status, "", webhook.Failures{}, incident{}); err != nil {
-			return sub, err
-		}
-	}
-	if sub.URL != before.URL || sub.MaxEvents != before.MaxEvents {
-		if err := t.Exec(dropSizeBound, id); err != nil {
-			return sub, err
-		}
+	if err := t.forgetHealth(&before, &sub); err != nil {
+		return sub, err
 	}
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
@@ -201,6 +188,26 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 				"Try again when these events are delivered.", maxClosedInterests))
 	}
 	return sub, nil
+}
+
+// forgetHealth ends what was learned about the server of a subscription with a change of the
+// subscription: its failures if it gets another URL or is activated, and the size that it accepts if
+// it gets another URL or another maximum of events.
+func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
+	if sub.URL != before.URL || sub.Active && !before.Active {
+		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
+		if err := t.endIncident(sub.ID, webhook.IncidentChanged); err != nil {
+			return err
+		}
+		if err := t.setHealth(sub.ID, sub.Status, "", webhook.Failures{}, incident{}); err != nil {
+			return err
+		}
+	}
+	if sub.URL != before.URL || sub.MaxEvents != before.MaxEvents {
+		return t.Exec(dropSizeBound, sub.ID)
+	}
+	return nil
 }
 
 // setAuthorization sets the authorization header of a subscription, nil for none, and makes the

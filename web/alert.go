@@ -18,6 +18,8 @@ func alertState(a *store.Alert) (state webhook.Status, label string) {
 		return webhook.StatusSuccess, "Recovered"
 	case webhook.AlertDisabled:
 		return webhook.StatusFailed, "Disabled"
+	case webhook.AlertFailed:
+		return webhook.StatusFailed, "Events failed"
 	case webhook.AlertLost:
 		return webhook.StatusFailed, "Events lost"
 	}

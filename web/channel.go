@@ -275,6 +275,8 @@ func alertMeaning(name webhook.AlertName) string {
 		return "The endpoint of a failing subscription accepts deliveries again."
 	case webhook.AlertDisabled:
 		return "A subscription failed for longer than --disable-after and was disabled."
+	case webhook.AlertFailed:
+		return "Events failed for good although the endpoint accepts others; at most one alert an hour per subscription."
 	case webhook.AlertLost:
 		return "Events were older than the retention period and were removed before they could be delivered."
 	}

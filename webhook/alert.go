@@ -14,12 +14,13 @@ const (
 	AlertFailing   AlertName = "subscription_failing"   // its circuit breaker has opened
 	AlertRecovered AlertName = "subscription_recovered" // its circuit breaker has closed
 	AlertDisabled  AlertName = "subscription_disabled"  // it was failing for too long
+	AlertFailed    AlertName = "events_failed"          // events failed for good although its circuit breaker is closed
 	AlertLost      AlertName = "events_lost"            // retention removed events that it had not received
 )
 
 // AlertNames returns every alert name that a subscription can cause.
 func AlertNames() []AlertName {
-	return []AlertName{AlertFailing, AlertRecovered, AlertDisabled, AlertLost}
+	return []AlertName{AlertFailing, AlertRecovered, AlertDisabled, AlertFailed, AlertLost}
 }
 
 var alertTexts = map[AlertName]struct{ message, action string }{
@@ -36,6 +37,10 @@ var alertTexts = map[AlertName]struct{ message, action string }{
 	AlertDisabled: {
 		"The subscription was disabled after failing for too long. Events published from now on are not delivered to it.",
 		"When the endpoint works again, resume the subscription (set active to true) and replay the missed events.",
+	},
+	AlertFailed: {
+		"Events failed for good: the endpoint refused each of them by itself, or did not accept it in 5 attempts. Other events are delivered.",
+		"Check the last response with the partner. Resend the failed events on the subscription's page once the endpoint accepts them.",
 	},
 	AlertLost: {
 		"Events that waited for the subscription were older than the retention period and were removed. They will not be delivered.",
@@ -54,6 +59,7 @@ type Alert struct {
 
 	DeliveryID string   // of Attempt, "" for none
 	Attempt    *Attempt // the last attempt, or nil
+	Failed     int64    // events of the incident that failed and were not delivered since, for AlertFailed
 	Lost       int64    // events lost so far, for AlertLost
 	LostBefore time.Time
 }
@@ -79,6 +85,7 @@ type alertJSON struct {
 	FailingSince  *string           `json:"failing_since"`
 	ResendFrom    *string           `json:"resend_from,omitempty"`
 	LastAttempt   *alertAttemptJSON `json:"last_attempt"`
+	FailedEvents  *int64            `json:"failed_events,omitempty"`
 	LostEvents    *int64            `json:"lost_events,omitempty"`
 	LostBefore    *string           `json:"lost_before,omitempty"`
 }
@@ -132,6 +139,9 @@ func (a *Alert) JSON() ([]byte, error) {
 			j.LastAttempt.Error = &alertErrorJSON{t.Error, t.Error.Detail()}
 		}
 	}
+	if a.Name == AlertFailed {
+		j.FailedEvents = &a.Failed
+	}
 	if a.Name == AlertLost {
 		before := FormatTime(a.LostBefore)
 		j.LostEvents, j.LostBefore = &a.Lost, &before
@@ -151,6 +161,8 @@ func (a *Alert) Summary() string {
 		return "subscription has recovered"
 	case AlertDisabled:
 		return "subscription was disabled"
+	case AlertFailed:
+		return "events of a subscription that is not failing failed for good: " + strconv.FormatInt(a.Failed, 10)
 	}
 	return "subscription lost " + strconv.FormatInt(a.Lost, 10) + " events to retention so far"
 }

@@ -178,8 +178,8 @@ const (
 
 // BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipUnsubscribed, SkipSubscriptionPaused,
-		SkipSubscriptionDeleted, SkipPing, SkipGone}
+	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipUnsubscribed,
+		SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
 }
 
 // Text describes the reason in a few words.

@@ -129,6 +129,7 @@ var alertSubjects = map[AlertName]string{
 	AlertFailing:   "is failing",
 	AlertRecovered: "has recovered",
 	AlertDisabled:  "was disabled",
+	AlertFailed:    "failed events",
 	AlertLost:      "lost events",
 }
 
@@ -163,6 +164,9 @@ func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
 		case a.Error != nil:
 			line("Last error: ", a.Error.Detail)
 		}
+	}
+	if j.FailedEvents != nil {
+		line("Failed events: ", strconv.FormatInt(*j.FailedEvents, 10))
 	}
 	if j.LostEvents != nil {
 		line("Lost events: ", strconv.FormatInt(*j.LostEvents, 10))

@@ -169,7 +169,8 @@ var subscriptionSettings = []field{
 		max: webhook.MaxInFlightLimit}},
 	{"max_per_second", false, &format{kind: number, about: "Requests per second.", min: webhook.MinPerSecond, max: webhook.MaxPerSecondLimit,
 		null: "no limit"}},
-	{"max_events", false, aLimit("Events in one delivery, if less than the default.", 1, webhook.MaxEventsLimit, "the default of the installation")},
+	{"max_events", false, aLimit("Events in one delivery, if less than the default.", 1, webhook.MaxEventsLimit,
+		"the default of the installation")},
 }
 
 var tokenFormat = &format{kind: object, about: "An access token. Its secret is written to secret_file once, when it is created.",

@@ -58,6 +58,11 @@ const (
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'recovered'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'splitting'
 		WHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN 'redelivered'
+		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM undelivered u WHERE u.delivery = d.num)
+			AND NOT EXISTS (SELECT 1 FROM undelivered u WHERE u.delivery = d.num AND NOT EXISTS (SELECT 1 FROM delivery_events x
+				CROSS JOIN deliveries r ON r.num = x.delivery
+				WHERE x.program_id = d.program_id AND x.seq = u.seq AND x.delivery > d.num AND r.subscription = d.subscription))
+			THEN 'sent_again'
 		ELSE '' END`
 	cancelOutcome = `CASE
 		WHEN d.completed_at IS NOT NULL OR d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL THEN 'ended'

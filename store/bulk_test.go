@@ -464,3 +464,55 @@ func TestBulkRunCancelled(t *testing.T) {
 		t.Errorf("Recent: got %+v (%v)", runs, err)
 	}
 }
+
+// A bulk run sends an event once: it skips a failed delivery whose events are in newer deliveries,
+// as after a split, and redelivers those. If the split was cancelled, it redelivers the delivery
+// itself.
+func TestBulkRunSkipsSentAgain(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	statuses := []webhook.Status{webhook.StatusSuccess, webhook.StatusFailed, webhook.StatusSuccess}
+	plan := func(want int, skips map[webhook.BulkSkip]int) {
+		t.Helper()
+		p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed")
+		if p.Done != want || !maps.Equal(p.Skipped, skips) {
+			t.Errorf("got %d redeliveries, skipped %v; want %d and %v", p.Done, p.Skipped, want, skips)
+		}
+	}
+	refuse := func() (parent *Claim) {
+		t.Helper()
+		for range statuses {
+			publish(t, s, "p", "content_updated")
+		}
+		parent = form(t, s, queue(t, s, sub.ID), len(statuses))
+		end(t, s, parent, webhook.StatusFailed)
+		return parent
+	}
+	split := func(statuses []webhook.Status) {
+		t.Helper()
+		for _, status := range statuses {
+			f, err := s.Queues().formSplit(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Count: 1, Size: webhook.MaxDeliveryBytes}, nil)
+			must(t, err)
+			c, err := f.Wait()
+			must(t, err)
+			end(t, s, c, status)
+		}
+	}
+	refuse()
+	plan(0, map[webhook.BulkSkip]int{webhook.SkipSplitting: 1})
+	split(statuses)
+	plan(1, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 1})
+
+	_, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
+	must(t, err)
+	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 100, webhook.MaxDeliveryBytes)
+	must(t, err)
+	end(t, s, c, webhook.StatusFailed)
+	plan(1, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 2})
+
+	cancelled := refuse()
+	split(statuses[:1])
+	must(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, cancelled.ID) }))
+	plan(2, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 2})
+}

@@ -171,6 +171,7 @@ const (
 	SkipUnsubscribed        BulkSkip = "unsubscribed" // the subscription no longer requests one of its event types
 	SkipRecovered           BulkSkip = "recovered"    // it failed, and its events have been delivered since
 	SkipSplitting           BulkSkip = "splitting"    // it failed, and its events are being sent again in deliveries of their own
+	SkipSentAgain           BulkSkip = "sent_again"   // it failed, and newer deliveries have its events: a split or a replay
 	SkipEnded               BulkSkip = "ended"        // already completed
 	SkipInFlight            BulkSkip = "in_flight"    // an attempt is in flight
 	SkipGone                BulkSkip = "gone"         // retention has removed it since
@@ -178,8 +179,8 @@ const (
 
 // BulkSkips returns every reason in display order.
 func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipRedelivered, SkipUnsubscribed,
-		SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
+	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipSentAgain, SkipRedelivered,
+		SkipUnsubscribed, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
 }
 
 // Text describes the reason in a few words.
@@ -201,6 +202,8 @@ func (s BulkSkip) Text() string {
 		return "already delivered another way"
 	case SkipSplitting:
 		return "being sent again one event at a time"
+	case SkipSentAgain:
+		return "sent again in newer deliveries, which are resent if they failed"
 	case SkipEnded:
 		return "already completed"
 	case SkipInFlight:

@@ -88,6 +88,11 @@ func TestRefusedEvents(t *testing.T) {
 			if n := r.refusedTogether(); len(parents) == 0 || len(parents) > n {
 				t.Errorf("got %d failed deliveries of several events, want from 1 to %d, the requests refused", len(parents), n)
 			}
+			failed := map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": true}
+			if run := post[bulkRun](sc, "/v2/bulk_runs", failed); run.Done != len(poison) || run.Skipped[webhook.SkipSentAgain] != len(parents) {
+				t.Errorf("bulk run over the failed deliveries: got %+v, want %d redeliveries, and %d skipped as sent again", run, len(poison),
+					len(parents))
+			}
 			if all := sc.incidents(); len(all) != 1 || all[0].FailedDeliveries != len(poison) {
 				t.Errorf("got the incidents %+v, want one with %d failed deliveries", all, len(poison))
 			}

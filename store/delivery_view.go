@@ -22,7 +22,7 @@ type DeliveryView struct {
 	Trace        webhook.Trace // of the first event that has one
 	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
-	Splits       []Redelivery  // the deliveries of its split, unfinished first, at most maxRedeliveries
+	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
 }
 
 // Redelivery is one redelivery of a delivery, or one delivery of its split.
@@ -32,8 +32,9 @@ type Redelivery struct {
 	CreatedAt time.Time
 }
 
-// maxRedeliveries is how many redeliveries of a delivery are read.
-const maxRedeliveries = 20
+// maxRedeliveries is how many redeliveries of a delivery are read, and maxSplits how many
+// deliveries of its split.
+const maxRedeliveries, maxSplits = 20, 8
 
 const (
 	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id = ?"
@@ -43,7 +44,7 @@ const (
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
 	selectSplits = "SELECT id, status, created_at FROM deliveries WHERE split_of = (SELECT id FROM deliveries WHERE num = ?) " +
-		"AND split_of IS NOT NULL ORDER BY completed_at LIMIT ?"
+		"AND split_of IS NOT NULL ORDER BY status = 'success', num LIMIT ?"
 )
 
 // View returns a delivery of any program with everything that belongs to it.
@@ -84,18 +85,18 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num); err != nil || len(d.Events) < 2 {
+		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num, maxRedeliveries); err != nil || len(d.Events) < 2 {
 			return err
 		}
-		d.Splits, err = v.redeliveries(selectSplits, d.Num)
+		d.Splits, err = v.redeliveries(selectSplits, d.Num, maxSplits)
 		return err
 	})
 	return d, err
 }
 
-// redeliveries returns the deliveries that a query selects for a delivery.
-func (v *view) redeliveries(query string, num int64) (all []Redelivery, err error) {
-	err = v.Each(query, []any{num, maxRedeliveries}, func(scan func(...any) error) error {
+// redeliveries returns the deliveries that a query selects for a delivery, at most limit.
+func (v *view) redeliveries(query string, num int64, limit int) (all []Redelivery, err error) {
+	err = v.Each(query, []any{num, limit}, func(scan func(...any) error) error {
 		var a Redelivery
 		var created int64
 		err := scan((*deliveryID)(&a.ID), &a.Status, &created)

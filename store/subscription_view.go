@@ -390,6 +390,7 @@ type SubscriptionView struct {
 	OldSecrets []time.Time // expiry of each replaced signing secret that still signs
 	Replays    []webhook.Replay
 	Recent     []webhook.Delivery // newest first
+	SizeBound  webhook.SizeBound  // zero for none
 }
 
 // DeliveryEnd is an attempt of a delivery with the status of its response, but without the response.
@@ -441,6 +442,11 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		if err != nil || s.programStates.get(u.ProgramID) != nil {
 			return notFound(sql.ErrNoRows, "subscription")
 		}
+		var learned sql.NullInt64
+		if err := ignoreNoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned)); err != nil {
+			return err
+		}
+		u.SizeBound.LearnedAt = s.clock.shown(learned)
 		if u.Success, err = v.deliveryEnd(selectLastSuccess, id); err != nil {
 			return err
 		}

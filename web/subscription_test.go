@@ -553,3 +553,17 @@ func TestSteps(t *testing.T) {
 		}
 	}
 }
+
+// A receiver that refused a delivery for its size is sent smaller ones, and the page says so and why.
+func TestSizeBoundIsShown(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	v.do("GET", path).hasNot(t, "(413)")
+	text := `"` + strings.Repeat("x", 10<<10) + `"`
+	l.publish("content_published", text, text)
+	l.end(l.form(), webhook.Attempt{ResponseStatus: 413})
+	p := v.do("GET", path)
+	p.has(t, "At most 10.1 KiB of events", "since the endpoint refused a larger delivery (413)")
+	p.hasNot(t, "Resend failed")
+}

@@ -6,6 +6,7 @@ import "service/webhook"
 // status; the rest is for admins.
 type attemptRecord struct {
 	Number         int            `json:"number"`
+	URL            *string        `json:"url"`
 	StartedAt      timestamp      `json:"started_at"`
 	DurationMS     int64          `json:"duration_ms"`
 	Result         webhook.Result `json:"result"`
@@ -20,7 +21,7 @@ type attemptError struct {
 
 func newAttemptRecord(at *webhook.Attempt) attemptRecord {
 	r := attemptRecord{
-		Number: at.Number, StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
+		Number: at.Number, URL: orNull(at.URL), StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
 		Result: at.Result, ResponseStatus: orNull(at.ResponseStatus),
 	}
 	if at.Error != webhook.ErrorNone {

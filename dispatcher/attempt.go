@@ -23,6 +23,7 @@ func (d *Dispatcher) attempt(
 	if err != nil {
 		return interruptedAttempt(c.Number, time.Now()), r // the next start records the attempt as interrupted
 	}
+	c.URLNumber = to.URLNumber
 	if gone || !d.store.Queues().MaySend() {
 		a = interruptedAttempt(c.Number, time.Now())
 	} else {
@@ -35,6 +36,7 @@ func (d *Dispatcher) attempt(
 			d.metrics.delivered.Observe(max(0, a.StartedAt.Add(a.Duration).Sub(c.AcceptedAt).Seconds()))
 		}
 	}
+	a.URL = to.URL
 	step := d.cfg.RetryPolicy.AfterInterruptions(&a, c.Interruptions, time.Now(), rand.Float64())
 	for {
 		r, err = d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)

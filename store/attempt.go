@@ -30,7 +30,7 @@ func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
 		var phases [4]sql.NullInt64
 		err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated,
 			&a.ResponseRemoved,
-			&phases[0], &phases[1], &phases[2], &phases[3])
+			&phases[0], &phases[1], &phases[2], &phases[3], &a.URL)
 		for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
 			*p = time.Duration(phases[i].Int64) * time.Microsecond
 		}
@@ -48,14 +48,22 @@ func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
 
 // A delivery that succeeded at its first attempt has that attempt in its own row, and the
 // response, while it is kept, in the table responses.
-const selectAttempts = `SELECT number, started_at, duration_ms, result, response_status, error, response_header, response_body,
-	response_truncated, response_removed,
-		dns_us, connect_us, tls_us, first_byte_us FROM attempts WHERE delivery = ?1
+var selectAttempts = `SELECT a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error, a.response_header,
+	a.response_body, a.response_truncated, a.response_removed,
+		a.dns_us, a.connect_us, a.tls_us, a.first_byte_us, ` + urlOf("coalesce(a.url_number, d.url_number)") + `
+		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery WHERE a.delivery = ?1
 	UNION ALL SELECT 1, d.created_at + d.started_after, d.duration_ms, 'success', d.response_status, NULL, coalesce(r.header, ''),
 	coalesce(r.body, x''), d.response = 2,
-		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us
+		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us, ` + urlOf("d.url_number") + `
 		FROM deliveries d LEFT JOIN responses r ON r.delivery = d.num WHERE d.num = ?1 AND d.duration_ms IS NOT NULL
 	ORDER BY 1`
+
+// urlOf returns an expression for the URL with a number of the subscription of a delivery d, ” if
+// it is no longer stored.
+func urlOf(number string) string {
+	return "coalesce((SELECT z.url FROM subscriptions z WHERE z.id = d.subscription_id AND z.url_number = " + number + "), " +
+		"(SELECT o.url FROM old_urls o WHERE o.subscription_id = d.subscription_id AND o.number = " + number + "), '')"
+}
 
 // lastAttemptColumns are the columns of the last attempt of a delivery d, without its response.
 // That attempt is either a row a of attempts or part of d itself.
@@ -86,18 +94,24 @@ func storedHeader(a *webhook.Attempt) string {
 	return a.ResponseHeader
 }
 
-// insertAttempt stores an attempt in a row of its own.
-func (t *tx) insertAttempt(delivery int64, a *webhook.Attempt) error {
+// insertAttempt stores an attempt in a row of its own. It stores the number of its URL only if that
+// is not the one of the delivery.
+func (t *tx) insertAttempt(c *Claim, a *webhook.Attempt) error {
 	status, code := outcome(a)
+	var url any
+	if c.URLNumber != c.firstURL {
+		url = c.URLNumber
+	}
 	body := a.ResponseBody
 	if body == nil {
 		body = []byte{} // NOT NULL
 	}
 	return t.Exec("INSERT INTO attempts (delivery, number, started_at, duration_ms, result, response_status, error, response_header, "+
-		"response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		delivery, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, storedHeader(a), body,
+		"response_body, response_truncated, dns_us, connect_us, tls_us, first_byte_us, url_number) "+
+		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		c.num, a.Number, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), string(a.Result), status, code, storedHeader(a), body,
 		a.ResponseTruncated,
-		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte))
+		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte), url)
 }
 
 // micros binds a phase of an attempt in microseconds; nil, which is NULL, if the attempt did

@@ -272,7 +272,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
-		"ping, created_at) VALUES (?1, ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'pending', 0, ?4, ?5, ?6)",
+		"ping, created_at, url_number) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, url_number FROM subscriptions WHERE id = ?2",
 		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now)
 }
 
@@ -292,9 +292,9 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook
 	var num int64
 	var seqs sql.NullString
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
-		ping, redelivery_of, created_at)
-		SELECT ?1, subscription_id, (SELECT num FROM subscriptions WHERE id = ?4), program_id, 'pending', 0, ?5, seqs, ping, id, ?2
-		FROM deliveries WHERE id = ?3 AND subscription_id = ?4
+		ping, redelivery_of, created_at, url_number)
+		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, s.url_number
+		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
 		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now())}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, notFound(err, "delivery")

@@ -187,13 +187,13 @@ func (w *indexWorkload) finish(t *tx, c *Claim, kind string) error {
 	switch kind {
 	case "failed":
 		a.Result, a.ResponseStatus = webhook.ResultFailed, 404
-		return t.finishAttempt(c.num, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected})
+		return t.finishAttempt(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected})
 	case "retried", "retried ping", "error":
 		first := a
 		if first.Result, first.ResponseStatus = webhook.ResultRetryable, 503; kind == "error" {
 			first.ResponseStatus, first.Error = 0, webhook.ErrorTimeout
 		}
-		if err := t.finishAttempt(c.num, &first, again); err != nil {
+		if err := t.finishAttempt(c, &first, again); err != nil {
 			return err
 		}
 		if kind == "error" { // it stays in the index
@@ -205,7 +205,7 @@ func (w *indexWorkload) finish(t *tx, c *Claim, kind string) error {
 		}
 		a.Number = 2
 	}
-	return t.finishAttempt(c.num, &a, done)
+	return t.finishAttempt(c, &a, done)
 }
 
 // processorTime returns the processor time of this process so far.

@@ -47,6 +47,7 @@ func TestDeliveryView(t *testing.T) {
 	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
+	a.URL = sub.URL
 	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
 		t.Errorf("attempts (-want +got):\n%s", diff)
 	}
@@ -95,6 +96,7 @@ func TestErrorFactIsStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.URL = sub.URL
 	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
 		t.Errorf("attempts (-want +got):\n%s", diff)
 	}

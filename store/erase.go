@@ -149,7 +149,7 @@ const (
 	blankNewest = `UPDATE deliveries SET id = ?2, program_id = '', subscription_id = '', subscription = 0, status = 'failed',
 		failure_reason = 'cancelled', attempts_made = 0, claimed_at = NULL, next_attempt_at = NULL, response_status = NULL, error = NULL,
 		seqs = NULL, ping = CAST('{}' AS BLOB), redelivery_of = NULL, split_of = NULL, replay_id = NULL, created_at = ?3, completed_at = ?3, started_after = NULL,
-		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
+		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL, url_number = 1
 		WHERE num = (SELECT max(num) FROM deliveries) AND num IN (SELECT value FROM json_each(?1))`
 
 	// The hashes of the audit log contain ids and a salted digest of the rest, so the rest can be
@@ -375,7 +375,8 @@ var (
 			ofErased("bulk_run_subscriptions x ON x.subscription_id"),
 	}
 	// Tables with few rows for a subscription.
-	eraseSingle = []string{"bulk_run_waits", "cursors", "failures", "losses", "old_signing_secrets", "response_marks", "size_bounds", "splits"}
+	eraseSingle = []string{"bulk_run_waits", "cursors", "failures", "losses", "old_signing_secrets", "old_urls",
+		"response_marks", "size_bounds", "splits"}
 
 	eraseOfProgram = []string{
 		"DELETE FROM delivery_events WHERE program_id = ?1 AND (seq, delivery) IN (SELECT seq, delivery FROM delivery_events " +

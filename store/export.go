@@ -262,6 +262,7 @@ var programTables = []programTable{
 	{name: "subscriptions", from: "src.subscriptions" + ofTheProgram, key: "id", first: everything, rest: everything},
 	{name: "old_signing_secrets", from: "src.old_signing_secrets" + ofItsSubscriptions, wait: []string{"expires_at"},
 		key: "subscription_id, expires_at", rest: everything},
+	{name: "old_urls", from: "src.old_urls" + ofItsSubscriptions, key: "subscription_id, number", rest: everything},
 	{name: "tokens", from: "src.tokens" + ofTheProgram, key: "id", first: everything, rest: everything},
 	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key",
 		first: everything, rest: newKeys},

@@ -104,6 +104,7 @@ var queryPlans = []struct {
 	{subscriptionsByProgram + subscriptionsDown, 15, "subscriptions_of_program (program_id=? AND id<?)"},
 	{subscriptionsByProgram + subscriptionsDown, 15, "SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=? AND at>?)"},
 	{selectStatCounts, 4, "SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=? AND at>? AND at<?)"},
+	{selectAttempts, 1, "SEARCH o USING PRIMARY KEY (subscription_id=? AND number=?)"},
 	{selectOldSecrets, 2, "SEARCH old_signing_secrets USING PRIMARY KEY (subscription_id=? AND expires_at>?)"},
 	{selectUsedNames, 2, "SEARCH e EXISTS USING COVERING INDEX events_by_name (program_id=? AND name=?)"},
 	{selectUsedNames, 2, "subscriptions_by_program (program_id=?)"},

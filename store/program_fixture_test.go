@@ -107,6 +107,14 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 		record(ping, 200, webhook.HealthPolicy{})
 		for n := range 3 {
 			c := form(t, s, queue(t, s, sub.ID), 1+n%2)
+			if status == 200 && n == 0 { // the URL changes before it is sent
+				url := sub.URL + "/changed"
+				must(t, s.Write(t.Context(), func(w Write) (err error) {
+					*sub, err = w.Subscriptions().Update(p.id, sub.ID, &webhook.SubscriptionFields{URL: &url})
+					return err
+				}))
+				c.URLNumber++
+			}
 			if status != 0 {
 				record(c, status, webhook.HealthPolicy{FailingAfter: 2, RejectingAfter: 2})
 			}

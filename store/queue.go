@@ -28,6 +28,7 @@ type Queue struct {
 	SubscriptionID string
 	ProgramID      string
 	URL            string
+	URLNumber      int64                   // incremented by every change of URL
 	Authorization  string                  // the Authorization header, "" for none
 	Secrets        []webhook.SigningSecret // the current secret, then replaced ones that have not expired
 	Expiry         []time.Time             // of Secrets[1:]; monotonic
@@ -81,7 +82,7 @@ func (q *Queue) Wants(name string, seq int64) bool {
 const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, " +
 	"s.max_in_flight, coalesce(s.max_events, 0), s.revision, c.seq, " +
 	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = " +
-	"'rejecting', coalesce(f.pinged, 0), coalesce(b.bytes, 0), b.learned_at"
+	"'rejecting', coalesce(f.pinged, 0), coalesce(b.bytes, 0), b.learned_at, s.url_number"
 
 const queueTables = " FROM subscriptions s JOIN cursors c ON c.subscription_id = s.id LEFT JOIN failures f ON f.subscription_id = s.id " +
 	"LEFT JOIN size_bounds b ON b.subscription_id = s.id"
@@ -176,7 +177,7 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
 		&q.MaxEvents, &q.Revision, &q.Cursor,
 		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged,
-		&q.SizeBound.Bytes, &learned)
+		&q.SizeBound.Bytes, &learned, &q.URLNumber)
 	if err != nil {
 		return nil, err
 	}
@@ -459,19 +460,23 @@ type Claim struct {
 	ID             string
 	SubscriptionID string
 	ProgramID      string
-	Number         int           // of the attempt
-	Interruptions  int           // attempts of the delivery that were interrupted
-	Revision       int64         // of the subscription when the attempt was counted
-	Events         [][]byte      // the JSON of the events; read-only
-	Trace          webhook.Trace // of the first event that has one
-	Ping           bool
-	Probe          bool // the attempt is a probe of a failing subscription
-	Split          bool // the events were sent before, in a delivery that failed
+	Number         int   // of the attempt
+	Interruptions  int   // attempts of the delivery that were interrupted
+	Revision       int64 // of the subscription when the attempt was counted
+	// URLNumber is the number of the URL that the attempt is sent to: the subscription's when the
+	// attempt was counted, unless the caller sets that of a later one.
+	URLNumber int64
+	Events    [][]byte      // the JSON of the events; read-only
+	Trace     webhook.Trace // of the first event that has one
+	Ping      bool
+	Probe     bool // the attempt is a probe of a failing subscription
+	Split     bool // the events were sent before, in a delivery that failed
 	// AcceptedAt is when the oldest event was accepted; zero for a ping, a redelivery or
 	// a delivery of a replay.
 	AcceptedAt time.Time
 
-	num int64
+	num      int64
+	firstURL int64 // the subscription's URLNumber when the delivery was created
 }
 
 // Forming is a credit being spent: a delivery that is being stored.
@@ -518,7 +523,7 @@ func (f *Forming) Submit() {
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
 		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies,
-		Trace: from.Trace, Probe: q.Failing,
+		URLNumber: q.URLNumber, Trace: from.Trace, Probe: q.Failing,
 		AcceptedAt: time.UnixMilli(from.Oldest),
 	}}
 	f.claim = &f.made
@@ -632,7 +637,8 @@ func (t *tx) passInterests(c *Claim, seqs string) error {
 // delivery, by its stored id.
 type maker struct{ replay, split string }
 
-// insertFormed stores a delivery with its first attempt counted.
+// insertFormed stores a delivery with its first attempt counted. The claim must be of the
+// subscription's stored revision.
 func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	now, err := t.now()
 	if err != nil {
@@ -645,10 +651,11 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	if by.split != "" {
 		split = by.split
 	}
+	c.firstURL = c.URLNumber
 	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
-		"seqs, replay_id, split_of, created_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
-		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, "+roomForAttempt+")",
-		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split)
+		"seqs, replay_id, split_of, created_at, first_byte_us, url_number) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
+		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, "+roomForAttempt+", ?8)",
+		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, c.firstURL)
 	if err != nil {
 		return err
 	}
@@ -762,7 +769,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	var event []byte
 	var again bool // a redelivery or a delivery of a replay
 	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
-		&c.Number, &seqs, &event, &again, &c.Split)
+		&c.Number, &seqs, &event, &again, &c.Split, &c.firstURL)
 	if errors.Is(err, sql.ErrNoRows) {
 		c.num = 0
 		return nil
@@ -785,7 +792,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	if err := t.Scan(countInterruptions, []any{c.num}, &c.Interruptions); err != nil {
 		return err
 	}
-	return t.Scan("SELECT revision FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &c.Revision)
+	return t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &c.Revision, &c.URLNumber)
 }
 
 // queueProbe queues a ping for a failing subscription that has none.
@@ -815,7 +822,7 @@ const (
 		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL
 		AND attempts_made < ?4 `
 	claimDueReturning = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping,
-		redelivery_of IS NOT NULL OR replay_id IS NOT NULL, split_of IS NOT NULL`
+		redelivery_of IS NOT NULL OR replay_id IS NOT NULL, split_of IS NOT NULL, url_number`
 	claimDueDelivery = claimDue +
 		"AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing = claimDue +
@@ -860,7 +867,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if c.Probe || r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.probed(c.SubscriptionID, &ProbeResult{c.ID, *a}) })
 		}
-		if err := t.finishAttempt(c.num, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
+		if err := t.finishAttempt(c, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
 			return err
 		}
 		if err := t.recordEvents(c, a, in, &r); err != nil || in == 0 || r.Status == webhook.StatusSuccess || r.Split {
@@ -932,12 +939,13 @@ func (t *tx) recordEvents(c *Claim, a *webhook.Attempt, incident int64, r *Recor
 }
 
 // finishAttempt stores an attempt, and the resulting state of its delivery.
-func (t *tx) finishAttempt(num int64, a *webhook.Attempt, step webhook.Step) error {
+func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) error {
+	num := c.num
 	t.deliveryChanged(num)
-	if a.Number == 1 && a.Result == webhook.ResultSuccess && step.Status == webhook.StatusSuccess {
+	if a.Number == 1 && a.Result == webhook.ResultSuccess && step.Status == webhook.StatusSuccess && c.URLNumber == c.firstURL {
 		return t.succeedAtFirst(num, a)
 	}
-	if err := t.insertAttempt(num, a); err != nil {
+	if err := t.insertAttempt(c, a); err != nil {
 		return err
 	}
 	status, code := outcome(a)
@@ -1005,6 +1013,13 @@ const (
 
 const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND error = 'interrupted'"
 
+// selectClaimOf ends with the number of the URL that the attempt in flight was sent to: the
+// subscription's when the attempt was counted.
+const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
+	coalesce(json_array_length(d.seqs), 0), d.url_number,
+	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number)
+	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?`
+
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 
 // RecoverInterrupted records the attempts that were in flight when the process last ended as
@@ -1052,11 +1067,10 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	var claimed int64
 	var made int
 	var deleted, ping bool
-	var program, subscription string
+	var program string
 	var events int
-	err := t.Scan("SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id, "+
-		"coalesce(json_array_length(d.seqs), 0) FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?",
-		[]any{num}, &claimed, &made, &deleted, &ping, &program, &subscription, &events)
+	c := Claim{num: num}
+	err := t.Scan(selectClaimOf, []any{num}, &claimed, &made, &deleted, &ping, &program, &c.SubscriptionID, &events, &c.firstURL, &c.URLNumber)
 	if err != nil {
 		return err
 	}
@@ -1072,13 +1086,13 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	r.Split = !deleted && !ping && webhook.Splits(r.Step, events)
 	incident := int64(0)
 	if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split {
-		if incident, err = t.noteEnded(program, subscription, 1, time.Time{}); err != nil {
+		if incident, err = t.noteEnded(program, c.SubscriptionID, 1, time.Time{}); err != nil {
 			return err
 		}
 	}
 	t.AfterCommit(func() { t.w.metrics.end(r.Step) })
-	if err := t.finishAttempt(num, &a, r.Step); err != nil || ping || !r.Status.Final() {
+	if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {
 		return err
 	}
-	return t.recordEvents(&Claim{num: num, SubscriptionID: subscription}, &a, incident, &r)
+	return t.recordEvents(&c, &a, incident, &r)
 }

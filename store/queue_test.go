@@ -333,7 +333,7 @@ func TestRecoverInterruptedUnusable(t *testing.T) {
 	}
 	err := s.writer.do(func(t *tx) error {
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 400}
-		return t.insertAttempt(claims[0].num, &a)
+		return t.insertAttempt(claims[0], &a)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -272,7 +272,7 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 	}
 	if len(b.seqs) > 0 {
 		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
-			Probe: q.Failing, Events: b.bodies, Trace: b.trace}
+			URLNumber: q.URLNumber, Probe: q.Failing, Events: b.bodies, Trace: b.trace}
 	}
 	err = s.writer.do(func(t *tx) (err error) {
 		if s.programStates.get(q.ProgramID) != nil {

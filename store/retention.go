@@ -657,6 +657,8 @@ func (w *sweep) rest() error {
 		}},
 		{selectAgedSends, w.edge, []string{"DELETE FROM alert_sends WHERE num IN (SELECT value FROM json_each(?))"}},
 		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectUnnamedURLs, w.edge,
+			[]string{"DELETE FROM old_urls WHERE (subscription_id, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
 		{selectForgotten, w.edge, []string{
 			"DELETE FROM alert_sends WHERE alert IN (SELECT num FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?)))",
 			"DELETE FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?))",
@@ -666,6 +668,7 @@ func (w *sweep) rest() error {
 			"DELETE FROM response_marks WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM delivered WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM replays WHERE subscription_id IN (SELECT value FROM json_each(?))",
+			"DELETE FROM old_urls WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},
 	} {
@@ -724,6 +727,9 @@ var (
 	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedSends     = "SELECT num FROM (SELECT num, created_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE created_at < ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
+	// Attempts were sent to the URL that was current when their delivery was created, or to a later one.
+	selectUnnamedURLs = "SELECT json_array(o.subscription_id, o.number) FROM old_urls o WHERE o.number < coalesce((SELECT d.url_number " +
+		createdOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.number + 1) LIMIT ?2"
 	// Deleted subscriptions without deliveries.
 	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 " + createdOf("s.id") +
 		") ORDER BY deleted_at LIMIT ?"

@@ -175,6 +175,7 @@ CREATE TABLE subscriptions (
     num                  INTEGER NOT NULL CHECK (num > 0),      -- a short name for the indexes of its deliveries
     program_id           TEXT    NOT NULL REFERENCES programs (id),
     url                  TEXT    NOT NULL,
+    url_number           INTEGER NOT NULL DEFAULT 1 CHECK (url_number > 0), -- of its URL, which each change increases
     active               INTEGER NOT NULL CHECK (active IN (0, 1)),
     description          TEXT    NOT NULL,
     events               TEXT    NOT NULL CHECK (json_valid(events)), -- names, an array
@@ -215,6 +216,16 @@ CREATE TABLE old_signing_secrets (
     expires_at      INTEGER NOT NULL,
     secret          BLOB    NOT NULL,                           -- encrypted
     PRIMARY KEY (subscription_id, expires_at)
+) STRICT, WITHOUT ROWID;
+
+-- The URLs that a subscription had before, for its attempts: the newest 100, and of those the ones
+-- that a stored delivery can name.
+CREATE TABLE old_urls (
+    subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
+    number          INTEGER NOT NULL CHECK (number > 0),
+    url             TEXT    NOT NULL,
+    replaced_at     INTEGER NOT NULL,
+    PRIMARY KEY (subscription_id, number)
 ) STRICT, WITHOUT ROWID;
 
 -- Which part of the log a subscription asked for: the events of this name with
@@ -328,7 +339,7 @@ CREATE INDEX replays_by_completion ON replays (completed_at) WHERE completed_at 
 
 -- A delivery is queued (attempts_made 0, next_attempt_at set), in flight (claimed_at set),
 -- waiting for its next attempt (retryable) or completed. The attempt of a delivery that succeeded
--- at the first is in the row itself; all others are in attempts.
+-- at the first, to the URL of url_number, is in the row itself; all others are in attempts.
 --
 -- The newest delivery of an erased program stays as a row without content, so that its num is not
 -- reused: its ids are '' and its subscription is 0.
@@ -356,6 +367,7 @@ CREATE TABLE deliveries (
     completed_at    INTEGER,
     subscription    INTEGER NOT NULL,                           -- the subscription's num
     started_after   INTEGER,                                    -- of the first attempt, in milliseconds after created_at
+    url_number      INTEGER NOT NULL DEFAULT 1,                 -- of the subscription's URL when it was created
     duration_ms     INTEGER,                                    -- NULL: the attempts have rows of their own
     response        INTEGER,                                    -- 0: it was empty, 1: it was not, 2: and it was truncated
     dns_us          INTEGER,
@@ -486,6 +498,7 @@ CREATE TABLE attempts (
     tls_us             INTEGER CHECK (tls_us >= 0),
     first_byte_us      INTEGER CHECK (first_byte_us >= 0),
     response_removed   INTEGER NOT NULL DEFAULT 0,              -- 1: there was one, which is no longer stored
+    url_number         INTEGER,                                 -- of the URL that it was sent to; NULL: that of the delivery
     PRIMARY KEY (delivery, number),
     CHECK (response_status IS NOT NULL OR error IS NOT NULL)
 ) STRICT, WITHOUT ROWID;

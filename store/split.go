@@ -150,7 +150,7 @@ func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*For
 	}
 	f := &Forming{Queue: q}
 	f.claim = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
-		Probe: q.Failing, Events: r.bodies, Trace: r.trace, AcceptedAt: time.UnixMilli(r.oldest), Split: true}
+		URLNumber: q.URLNumber, Probe: q.Failing, Events: r.bodies, Trace: r.trace, AcceptedAt: time.UnixMilli(r.oldest), Split: true}
 	f.err = s.writer.do(func(t *tx) error {
 		if s.programStates.get(q.ProgramID) != nil {
 			return ErrStale

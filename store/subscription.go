@@ -159,6 +159,9 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
+	if err := t.replaceURL(&before, &sub); err != nil {
+		return sub, err
+	}
 	if err := t.forgetHealth(&before, &sub); err != nil {
 		return sub, err
 	}
@@ -208,6 +211,28 @@ func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
 		return t.Exec(dropSizeBound, sub.ID)
 	}
 	return nil
+}
+
+// maxOldURLs is the maximum number of replaced URLs that are stored of a subscription. It bounds
+// what repeated changes can store; retention removes those that no delivery can name.
+const maxOldURLs = 100
+
+// replaceURL stores the URL of a subscription that is about to get another one, for its attempts,
+// and increments its number.
+func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
+	if sub.URL == before.URL {
+		return nil
+	}
+	var number int64
+	err := t.Scan("INSERT INTO old_urls (subscription_id, number, url, replaced_at) SELECT id, url_number, url, ?2 FROM subscriptions "+
+		"WHERE id = ?1 RETURNING number", []any{sub.ID, sub.UpdatedAt.UnixMilli()}, &number)
+	if err != nil {
+		return err
+	}
+	if err := t.Exec("DELETE FROM old_urls WHERE subscription_id = ? AND number <= ?", sub.ID, number-maxOldURLs); err != nil {
+		return err
+	}
+	return t.Exec("UPDATE subscriptions SET url_number = url_number + 1 WHERE id = ?", sub.ID)
 }
 
 // setAuthorization sets the authorization header of a subscription, nil for none, and makes the

@@ -12,8 +12,8 @@ import (
 
 // reason explains in a few words why an attempt failed: 401 Unauthorized, or the details of its
 // error.
-func reason(a *webhook.Attempt, host string) string {
-	var text string
+func reason(a *webhook.Attempt) string {
+	host, text := hostOf(a.URL), ""
 	switch a.Error {
 	case webhook.ErrorNone:
 		return outcomeText(a)
@@ -39,8 +39,11 @@ func reason(a *webhook.Attempt, host string) string {
 }
 
 // host returns the host of the subscription's URL, without its port.
-func (d *deliveryRecord) host() string {
-	if u, err := url.Parse(d.Subscription.URL); err == nil && u.Hostname() != "" {
+func (d *deliveryRecord) host() string { return hostOf(d.Subscription.URL) }
+
+// hostOf returns the host of a URL, without its port.
+func hostOf(raw string) string {
+	if u, err := url.Parse(raw); err == nil && u.Hostname() != "" {
 		return u.Hostname()
 	}
 	return "the host"
@@ -51,7 +54,7 @@ func (d *deliveryRecord) sentence() string {
 	of := strconv.Itoa(webhook.MaxAttempts)
 	why := ""
 	if n := len(d.attempts); n > 0 {
-		why = ui.Visible(reason(&d.attempts[n-1].Attempt, d.host()))
+		why = ui.Visible(reason(&d.attempts[n-1].Attempt))
 	}
 	attempts := strconv.Itoa(d.AttemptsMade) + " of " + of + " attempts"
 	switch {

@@ -303,6 +303,31 @@ func TestPingPage(t *testing.T) {
 	p.inert(t)
 }
 
+// The page says which attempts were sent to another URL than the subscription's, without its query.
+func TestEarlierURL(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://old.example.com/hook?key=s3cret")
+	l.publish("content_updated", `"a"`)
+	c := l.form()
+	l.end(c, webhook.Attempt{Error: webhook.ErrorDNS})
+	path := "/deliveries/" + c.ID
+	const note = "Sent to an earlier URL"
+	v.do("GET", path).hasNot(t, note, "s3cret")
+	url := "https://new.example.com/hook"
+	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID, &webhook.SubscriptionFields{URL: &url})
+	must(t, err)
+	p := v.do("GET", path)
+	p.has(t, note+`: <code class="whole">https://old.example.com/hook?…</code>`, "DNS lookup of old.example.com failed")
+	p.hasNot(t, "s3cret")
+	p.inert(t)
+	l.end(l.claim(false), webhook.Attempt{ResponseStatus: 200})
+	if n := strings.Count(v.do("GET", path).body, note); n != 1 {
+		t.Errorf("%d attempts of 2 were sent to an earlier URL, want 1", n)
+	}
+}
+
 // The page says when a response has been removed, and still shows its attempt.
 func TestRemovedResponse(t *testing.T) {
 	w := testWeb(t, nil)

@@ -11,7 +11,7 @@ var bugs = []bug{
 			"RETURNING num, id, program_id, (SELECT count(*) + 1 FROM attempts WHERE delivery = num), seqs, ping"},
 		{"store/queue.go", "UPDATE deliveries SET status = ?, failure_reason",
 			"UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
-		{"store/queue.go", "if err := t.finishAttempt(num, &a, r.Step); err != nil || ping || !r.Status.Final() {\n\t\treturn err",
+		{"store/queue.go", "if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {\n\t\treturn err",
 			`if err := error(nil); err != nil || num > 0 {
 		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
 	}},

@@ -1,0 +1,124 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+// setURL changes the URL of a subscription.
+func setURL(t *testing.T, s *Store, programID, id, url string) {
+	t.Helper()
+	mustWrite(t, s, func(w Write) error {
+		_, err := w.Subscriptions().Update(programID, id, &webhook.SubscriptionFields{URL: &url})
+		return err
+	})
+}
+
+// sentTo returns the URLs of the attempts of a delivery.
+func sentTo(t *testing.T, s *Store, programID, subscriptionID, id string) (urls []string) {
+	t.Helper()
+	d, err := s.Deliveries().Get(t.Context(), programID, subscriptionID, id)
+	must(t, err)
+	for _, a := range d.Attempts {
+		urls = append(urls, a.URL)
+	}
+	return urls
+}
+
+// attempted records an attempt with a response status.
+func attempted(t *testing.T, s *Store, c *Claim, status int) Recorded {
+	t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	r, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+	must(t, err)
+	return r
+}
+
+// An attempt keeps the URL that it was sent to, whatever the subscription's is by then.
+func TestAttemptURL(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	const second, third = "https://second.example", "https://third.example"
+	before := form(t, s, queue(t, s, sub.ID), 1)
+	retried := form(t, s, queue(t, s, sub.ID), 1)
+	interrupted := form(t, s, queue(t, s, sub.ID), 1)
+	late := *before
+	must(t, s.writer.do(func(t *tx) error {
+		return t.Exec("UPDATE deliveries SET claimed_at = claimed_at - 1, created_at = created_at - 1 WHERE num = ?", interrupted.num)
+	}))
+	setURL(t, s, "p", sub.ID, second)
+	attempted(t, s, retried, 503)
+	c, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
+	must(t, err)
+	setURL(t, s, "p", sub.ID, third)
+	attempted(t, s, c, 200)
+	late.URLNumber = queue(t, s, sub.ID).URLNumber // as if the change was seen before it was sent
+	attempted(t, s, &late, 200)
+	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
+		t.Fatalf("recovered %d attempts (%v), want 1", n, err)
+	}
+	for id, want := range map[string][]string{
+		before.ID: {third}, retried.ID: {sub.URL, second}, interrupted.ID: {sub.URL},
+	} {
+		if got := sentTo(t, s, "p", sub.ID, id); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got attempts to %q, want %q", got, want)
+		}
+	}
+}
+
+// Only the newest URLs are stored, so that changes of it store a bounded amount.
+func TestOldURLsBounded(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated")
+	c := form(t, s, queue(t, s, sub.ID), 1)
+	attempted(t, s, c, 200)
+	for i := range maxOldURLs {
+		setURL(t, s, "p", sub.ID, fmt.Sprintf("https://partner.example/%d", i))
+	}
+	if got := sentTo(t, s, "p", sub.ID, c.ID); got[0] != sub.URL {
+		t.Errorf("after %d changes: got the URL %q, want %q", maxOldURLs, got[0], sub.URL)
+	}
+	setURL(t, s, "p", sub.ID, sub.URL)
+	if got := sentTo(t, s, "p", sub.ID, c.ID); got[0] != "" {
+		t.Errorf("after %d changes: got the URL %q, want none", maxOldURLs+1, got[0])
+	}
+	if n := count(t, s, "SELECT count(*) FROM old_urls"); n != maxOldURLs {
+		t.Errorf("%d URLs are stored, want %d", n, maxOldURLs)
+	}
+}
+
+// Retention removes the URLs that no stored delivery can name.
+func TestOldURLsAge(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	other := subscribe(t, s, "p", "content_deleted")
+	publish(t, s, "p", "content_updated", "content_updated")
+	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 200)
+	setURL(t, s, "p", sub.ID, "https://second.example")
+	kept := form(t, s, queue(t, s, sub.ID), 1)
+	attempted(t, s, kept, 200)
+	setURL(t, s, "p", sub.ID, "https://third.example")
+	setURL(t, s, "p", other.ID, "https://fourth.example")
+	must(t, s.writer.do(func(t *tx) error {
+		if err := t.Exec("DELETE FROM deliveries WHERE num < ?", kept.num); err != nil {
+			return err
+		}
+		return t.Exec("DELETE FROM deliveries WHERE subscription_id = ?", other.ID)
+	}))
+	w := &sweep{s: s.core, ctx: t.Context(), step: 1}
+	must(t, w.rest())
+	if got := sentTo(t, s, "p", sub.ID, kept.ID); got[0] != "https://second.example" {
+		t.Errorf("got the URL %q", got[0])
+	}
+	if n := count(t, s, "SELECT count(*) FROM old_urls"); n != 1 {
+		t.Errorf("%d URLs are stored, want 1", n)
+	}
+}

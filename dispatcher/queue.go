@@ -312,11 +312,15 @@ func (q *subscriptionQueue) limit(cfg *Config) int {
 // update replaces the subscription by fresh. When the circuit breaker has closed,
 // the queue starts with one slot, and its slots double with each success.
 func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
-	if q.Failing && !fresh.Failing {
+	moved := q.URLNumber != fresh.URLNumber
+	switch {
+	case q.Failing && !fresh.Failing:
 		q.ramp = 1
+	case moved:
+		q.ramp = 0
 	}
 	switch {
-	case q.URL != fresh.URL || q.URL == "":
+	case moved:
 		q.pace, q.rejectedAt, q.target = pace{}, time.Time{}, nil
 		q.forgetRejected()
 		q.restoreRejected(fresh)
@@ -368,12 +372,16 @@ func (q *subscriptionQueue) notePublished(name string) {
 }
 
 // recordAttempt adjusts the window, the ramp and the pace to an attempt that was
-// not a ping.
-func (q *subscriptionQueue) recordAttempt(a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
+// not a ping. An attempt that was sent to another URL than the current one says nothing
+// about the receiver.
+func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
 	if r.Split {
 		q.splitting = true
 		q.splitsOpened++
+	}
+	if c.URLNumber != q.URLNumber {
+		return
 	}
 	switch {
 	case result == webhook.ResultSuccess:

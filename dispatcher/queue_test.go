@@ -93,6 +93,22 @@ func TestRunnableHasNoSideEffects(t *testing.T) {
 	}
 }
 
+// A new URL begins without the limits of the one before. After a failing one it begins with one slot.
+func TestUpdateURL(t *testing.T) {
+	for _, failing := range []bool{false, true} {
+		q := &subscriptionQueue{Queue: &store.Queue{URLNumber: 1, Active: true, Failing: failing}, ramp: 2, pace: pace{rate: 1},
+			rejected: true, rejectedAt: time.Now()}
+		q.update(&store.Queue{URLNumber: 2, Active: true}, time.Now())
+		want := 0
+		if failing {
+			want = 1
+		}
+		if q.ramp != want || q.pace != (pace{}) || q.rejected || !q.rejectedAt.IsZero() {
+			t.Errorf("failing %t: got ramp %d, pace %+v and rejected %t, want ramp %d", failing, q.ramp, q.pace, q.rejected, want)
+		}
+	}
+}
+
 // A requested probe ends a pause that the receiver asked for; a successful ping
 // does not. Early probes are only for a rejecting receiver.
 func TestUpdateFailingQueue(t *testing.T) {

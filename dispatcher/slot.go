@@ -162,7 +162,7 @@ func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 		d.mu.Lock()
 		now := time.Now()
 		if claim != nil && j.kind != store.CreditPing {
-			j.queue.recordAttempt(&a, &r, now, &d.cfg)
+			j.queue.recordAttempt(claim, &a, &r, now, &d.cfg)
 		}
 		d.release(j, &r, now)
 		j, ok = d.reserve(now)

@@ -13,17 +13,21 @@ import (
 // incident, 0 for none. It costs nothing while all attempts succeed.
 //
 // What several events were refused for waits for the deliveries of their own that follow: only the
-// breaker counts it, and a 413 counts for nothing but the size of later deliveries.
+// breaker counts it, and a 413 counts for nothing but the size of later deliveries. An attempt that
+// was sent to an earlier URL counts for nothing: it says nothing about the current one.
 func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time,
 	r *Recorded) (openIncident int64, err error) {
 	id := c.SubscriptionID
-	if r.Split && webhook.RefusesSize(a.ResponseStatus) {
-		r.Resized = true
-		return 0, t.learnSize(c, now)
-	}
 	failing, err := t.mayBeIn(&t.w.fails, "SELECT subscription_id FROM failures", id)
 	if err != nil || !failing && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return 0, err
+	}
+	if r.earlierURL, err = t.toEarlierURL(c); err != nil || r.earlierURL {
+		return 0, err
+	}
+	if r.Split && webhook.RefusesSize(a.ResponseStatus) {
+		r.Resized = true
+		return 0, t.learnSize(c, now)
 	}
 	before, was, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
@@ -116,6 +120,12 @@ func (t *tx) withdrawFailedAlert(subscriptionID string) error {
 		return err
 	}
 	return t.Exec(withdrawAlerts, subscriptionID, since)
+}
+
+// toEarlierURL reports whether the subscription's URL has changed since an attempt was sent.
+func (t *tx) toEarlierURL(c *Claim) (earlier bool, err error) {
+	err = t.Scan("SELECT url_number > ? FROM subscriptions WHERE id = ?", []any{c.URLNumber, c.SubscriptionID}, &earlier)
+	return earlier, ignoreNoRows(err)
 }
 
 // recordIncident returns the incident of a subscription after an attempt, and opens one if

@@ -842,6 +842,8 @@ type Recorded struct {
 	Resized       bool   // the size bound changed: read the queue again
 	Rejected      string // name of the delivery's first event if it was rejected, else ""
 	Split         bool   // the delivery failed, and its events are sent again: the split is open
+
+	earlierURL bool // the attempt was sent to an earlier URL, and counts neither for health nor for an incident
 }
 
 // Record stores the result of a claimed attempt, the resulting state of the delivery, and the
@@ -864,7 +866,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err != nil {
 			return err
 		}
-		if c.Probe || r.HealthChanged {
+		if c.Probe && !r.earlierURL || r.HealthChanged {
 			t.AfterCommit(func() { s.watchers.probed(c.SubscriptionID, &ProbeResult{c.ID, *a}) })
 		}
 		if err := t.finishAttempt(c, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
@@ -1013,11 +1015,12 @@ const (
 
 const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND error = 'interrupted'"
 
-// selectClaimOf ends with the number of the URL that the attempt in flight was sent to: the
-// subscription's when the attempt was counted.
+// selectClaimOf ends with the number of the URL that the attempt in flight was sent to, which is the
+// subscription's when the attempt was counted, and with the subscription's now.
 const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
 	coalesce(json_array_length(d.seqs), 0), d.url_number,
-	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number)
+	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number),
+	s.url_number
 	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?`
 
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
@@ -1069,8 +1072,9 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	var deleted, ping bool
 	var program string
 	var events int
-	c := Claim{num: num}
-	err := t.Scan(selectClaimOf, []any{num}, &claimed, &made, &deleted, &ping, &program, &c.SubscriptionID, &events, &c.firstURL, &c.URLNumber)
+	c, current := Claim{num: num}, int64(0) // number of the subscription's URL
+	err := t.Scan(selectClaimOf, []any{num}, &claimed, &made, &deleted, &ping, &program, &c.SubscriptionID, &events, &c.firstURL,
+		&c.URLNumber, &current)
 	if err != nil {
 		return err
 	}
@@ -1085,7 +1089,7 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 	}
 	r.Split = !deleted && !ping && webhook.Splits(r.Step, events)
 	incident := int64(0)
-	if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split {
+	if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split && c.URLNumber == current {
 		if incident, err = t.noteEnded(program, c.SubscriptionID, 1, time.Time{}); err != nil {
 			return err
 		}

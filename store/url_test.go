@@ -122,3 +122,34 @@ func TestOldURLsAge(t *testing.T) {
 		t.Errorf("%d URLs are stored, want 1", n)
 	}
 }
+
+// The result of an attempt to an earlier URL neither adds to the failures of the current one nor
+// ends them.
+func TestEarlierURLDoesNotCount(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
+	const failures = "SELECT coalesce(sum(count + rejected), 0) FROM failures"
+	var earlier []*Claim
+	for range 3 {
+		earlier = append(earlier, form(t, s, queue(t, s, sub.ID), 1))
+	}
+	setURL(t, s, "p", sub.ID, "https://second.example")
+	attempted(t, s, earlier[0], 500)
+	attempted(t, s, earlier[1], 401)
+	if n := count(t, s, failures); n != 0 {
+		t.Errorf("after failures of the earlier URL: got %d, want 0", n)
+	}
+	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 500)
+	if n := count(t, s, failures); n != 1 {
+		t.Errorf("after a failure of the current URL: got %d, want 1", n)
+	}
+	attempted(t, s, earlier[2], 200)
+	if n := count(t, s, failures); n != 1 {
+		t.Errorf("after a success of the earlier URL: got %d, want 1", n)
+	}
+	if d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, earlier[2].ID); err != nil || d.Status != webhook.StatusSuccess {
+		t.Errorf("got %s (%v), want success", d.Status, err)
+	}
+}

@@ -52,8 +52,8 @@ var raceBugs = []testBug{
 		{"store/delivered.go", "return !gap, err", "return true, err"},
 	}}, "TestDeliveredRanges", "whether event", "store"},
 	{bug{name: "a delivery whose last attempt kill -9 cut off is in no incident", edits: []edit{
-		{"store/queue.go", "if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split {",
-			"if r.Status == webhook.StatusFailed && deleted && !ping && !r.Split {"},
+		{"store/queue.go", "if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split && c.URLNumber == current {",
+			"if r.Status == webhook.StatusFailed && deleted && !ping && !r.Split && c.URLNumber == current {"},
 	}}, "TestIncidentOfAnInterruptedAttempt", "want", "store"},
 	{bug{name: "an incident closes an hour after it was opened", edits: []edit{
 		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))",

@@ -41,7 +41,7 @@ func TestOutage(t *testing.T) {
 			if all := sc.incidents(); len(all) > 0 {
 				t.Errorf("got the incidents %+v, want none", all)
 			}
-			if n := sc.alerts.Load(); n > 0 {
+			if n := len(sc.alerts); n > 0 {
 				t.Errorf("got %d alerts, want none", n)
 			}
 			t.Logf("%d requests of several events were refused", r.refusedTogether())
@@ -95,6 +95,11 @@ func TestRefusedEvents(t *testing.T) {
 			}
 			if all := sc.incidents(); len(all) != 1 || all[0].FailedDeliveries != len(poison) {
 				t.Errorf("got the incidents %+v, want one with %d failed deliveries", all, len(poison))
+			}
+			if !testing.Short() { // it collects what fails in a minute
+				if alert := harness.Receive(t, "the alert", sc.alerts); !strings.Contains(alert, `"failed_events":4`) {
+					t.Errorf("got the alert %s, want one of 4 events", alert)
+				}
 			}
 		})
 	}

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"service/test/harness"
@@ -122,14 +121,18 @@ type scenario struct {
 	token    string
 	id       string // of the subscription
 	receiver *receiver
-	alerts   atomic.Int64
+	alerts   chan string // their bodies
 }
 
 // newScenario starts a service and publishes events that all but the first wait for the receiver.
 func newScenario(t *testing.T, r *receiver, s harness.Subscription, events, size int, flags ...string) *scenario {
 	t.Helper()
-	sc := &scenario{T: t, receiver: r}
-	operator := harness.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sc.alerts.Add(1) }))
+	sc := &scenario{T: t, receiver: r, alerts: make(chan string, 100)}
+	operator := harness.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		if body, err := harness.ReadBody(req); err == nil {
+			sc.alerts <- string(body)
+		}
+	}))
 	sc.in = harness.NewInstance(t, harness.Build(t), t.TempDir(), append(flags, "--alert-url", operator)...)
 	sc.token = sc.in.Token("acme")
 	sc.process = sc.in.MustStart()

@@ -365,6 +365,14 @@ func failedDeliveries(i *webhook.Incident) string {
 	return ui.Address("/deliveries", values)
 }
 
+// leftText ends the sentence about the failed deliveries of a resolved incident.
+func leftText(i *webhook.Incident) string {
+	if i.Undelivered == 0 {
+		return ". Their events have been delivered since."
+	}
+	return " and can be resent."
+}
+
 func failedText(n int64) string {
 	if n == 1 {
 		return "1 delivery failed permanently"

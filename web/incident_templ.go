@@ -1486,9 +1486,9 @@ func incidentAdvice(f ui.Frame, i *webhook.Incident) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var72 string
-				templ_7745c5c3_Var72, templ_7745c5c3_Err = templ.JoinStringErrs(failedText(i.Failed) + " during the incident and can be resent.")
+				templ_7745c5c3_Var72, templ_7745c5c3_Err = templ.JoinStringErrs(failedText(i.Failed) + " during the incident" + leftText(i))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 282, Col: 73}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/incident.templ`, Line: 282, Col: 68}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var72))
 				if templ_7745c5c3_Err != nil {

@@ -32,6 +32,7 @@ type receiver struct {
 
 	mu       sync.Mutex
 	hold     chan struct{} // requests with events wait until it is closed
+	held     int           // how many wait for it
 	accepted map[int]int   // how often each event was accepted, by its number
 	refused  map[int]int   // how often each event was refused alone
 	together int           // requests of several events that were refused
@@ -70,13 +71,20 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (r *receiver) await(req *http.Request) bool {
 	r.mu.Lock()
 	hold := r.hold
+	r.held++
 	r.mu.Unlock()
+	released := false
 	select {
 	case <-hold:
-		return true
+		released = true
 	case <-req.Context().Done():
-		return false
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hold == hold {
+		r.held--
+	}
+	return released
 }
 
 // release answers the requests that are held, and those that follow.
@@ -86,8 +94,22 @@ func (r *receiver) release() {
 	close(r.hold)
 }
 
-// holdAgain holds the requests that follow. It is called by a verdict.
-func (r *receiver) holdAgain() { r.hold = make(chan struct{}) }
+// holdAgain holds the requests that follow. It is called with mu held.
+func (r *receiver) holdAgain() { r.hold, r.held = make(chan struct{}), 0 }
+
+// releaseHeld answers the requests that are held, and holds those that follow.
+func (r *receiver) releaseHeld() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.hold)
+	r.holdAgain()
+}
+
+func (r *receiver) heldRequests() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held
+}
 
 // acceptedEvents returns how many events were accepted at least once.
 func (r *receiver) acceptedEvents() int {

@@ -23,7 +23,7 @@ func (s *simulation) check() {
 		if !t.active || sub.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
 			continue
 		}
-		if open == 0 && !s.uncertain && !sub.failing {
+		if open == 0 && !s.uncertain && !sub.failing && sub.dropped == 0 {
 			s.checkRedeliveries(sub, now)
 		}
 		if open == 0 {

@@ -91,6 +91,7 @@ type modelAttempt struct {
 	retryAfter   time.Duration // asked for by the response
 	generation   int
 	hangs        bool // it never gets a response
+	earlierURL   bool // the subscription may have had another URL when its result was recorded
 	interrupted  bool // the lease ended during it, so it may be repeated immediately
 	probe        bool // its subscription was failing
 	settled      bool // it has ended, and the dispatcher has been idle since

@@ -100,7 +100,8 @@ func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 			s.violate(promiseBytes, "subscription %d", sub.index)
 		}
 	}
-	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation}
+	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation,
+		earlierURL: at.n != sub.settings.endpoint}
 	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)
 	if len(d.attempts) > webhook.MaxAttempts {
@@ -154,6 +155,7 @@ func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []
 			want.arrived = want.arrived || want.event == e
 		}
 	}
+	d.dropped = !d.ping && !s.requested(d, ^sub.dropped) // claimed before the event type was removed
 	for _, other := range sub.received {
 		if !sub.isRedelivery(other) && !other.ping && other.unfinished() && !s.timedOut(other) {
 			d.unfinishedBefore = append(d.unfinishedBefore, other)

@@ -176,6 +176,11 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 		s.update(sub, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
 	case doChangeURL:
 		to := 1 - sub.settings.endpoint
+		s.mu.Lock()
+		for _, r := range s.unsettled { // what an earlier URL answers counts for nothing but the delivery
+			r.earlierURL = r.earlierURL || r.subscription == sub
+		}
+		s.mu.Unlock()
 		s.update(sub, func(t *settings) { t.endpoint = to }, &webhook.SubscriptionFields{URL: &sub.endpoints[to].url})
 	case doChangeNames:
 		bits := max(1, st.N)

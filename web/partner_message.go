@@ -121,7 +121,9 @@ func partnerMessage(i *webhook.Incident, most int) string {
 			line("Events waiting: ", n)
 		}
 	}
-	if i.Failed > 0 {
+	if i.Failed > 0 && i.Undelivered == 0 {
+		line("Deliveries failed: ", strconv.FormatInt(i.Failed, 10), ". Their events have been delivered since.")
+	} else if i.Failed > 0 {
 		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10),
 			". They are not retried automatically; tell us when to resend them.")
 	}

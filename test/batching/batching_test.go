@@ -56,52 +56,64 @@ func TestRefusedEvents(t *testing.T) {
 	for _, kill := range []bool{false, true} {
 		t.Run(fmt.Sprintf("kill %t", kill), func(t *testing.T) {
 			t.Parallel()
-			const events = 2000
-			poison := []int{700, 701, 1200, 1990}
-			middle := make(chan struct{}) // closed when an event was refused alone
-			kills := kill
-			var r *receiver
-			r = newReceiver(func(req *request) int {
-				if !req.hasOneOf(poison) {
-					return http.StatusOK
-				}
-				if kill && len(req.numbers) == 1 {
-					kill = false
-					r.holdAgain()
-					close(middle)
-				}
-				return http.StatusUnprocessableEntity
-			})
-			sc := newScenario(t, r, harness.Subscription{}, events, 200)
-			r.release()
-			if kills {
-				harness.Receive(t, "an event refused alone", middle)
-				sc.in.Kill(sc.process)
-				r.release()
-				sc.process = sc.in.MustStart()
-			}
-			sc.awaitEnd(events - len(poison))
-			parents := sc.checkFailed(poison...)
-			if got := r.refusedAlone(); !slices.Equal(got, poison) {
-				t.Errorf("got the events %v refused alone, want %v", got, poison)
-			}
-			if n := r.refusedTogether(); len(parents) == 0 || len(parents) > n {
-				t.Errorf("got %d failed deliveries of several events, want from 1 to %d, the requests refused", len(parents), n)
-			}
-			failed := map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": true}
-			if run := post[bulkRun](sc, "/v2/bulk_runs", failed); run.Done != len(poison) || run.Skipped[webhook.SkipSentAgain] != len(parents) {
-				t.Errorf("bulk run over the failed deliveries: got %+v, want %d redeliveries, and %d skipped as sent again", run, len(poison),
-					len(parents))
-			}
-			if all := sc.incidents(); len(all) != 1 || all[0].FailedDeliveries != len(poison) {
-				t.Errorf("got the incidents %+v, want one with %d failed deliveries", all, len(poison))
-			}
-			if !testing.Short() { // it collects what fails in a minute
-				if alert := harness.Receive(t, "the alert", sc.alerts); !strings.Contains(alert, `"failed_events":4`) {
-					t.Errorf("got the alert %s, want one of 4 events", alert)
-				}
-			}
+			refusedEvents(t, kill)
 		})
+	}
+}
+
+func refusedEvents(t *testing.T, kill bool) {
+	t.Helper()
+	const events = 2000
+	poison := []int{700, 701, 1200, 1990}
+	middle := make(chan struct{}) // closed when an event was refused alone
+	kills := kill
+	var r *receiver
+	r = newReceiver(func(req *request) int {
+		if !req.hasOneOf(poison) {
+			return http.StatusOK
+		}
+		if kill && len(req.numbers) == 1 {
+			kill = false
+			r.holdAgain()
+			close(middle)
+		}
+		return http.StatusUnprocessableEntity
+	})
+	sc := newScenario(t, r, harness.Subscription{}, events, 200)
+	r.release()
+	if kills {
+		harness.Receive(t, "an event refused alone", middle)
+		sc.in.Kill(sc.process)
+		r.release()
+		sc.process = sc.in.MustStart()
+	}
+	sc.awaitEnd(events - len(poison))
+	parents := sc.checkFailed(poison...)
+	if got := r.refusedAlone(); !slices.Equal(got, poison) {
+		t.Errorf("got the events %v refused alone, want %v", got, poison)
+	}
+	if n := r.refusedTogether(); len(parents) == 0 || len(parents) > n {
+		t.Errorf("got %d failed deliveries of several events, want from 1 to %d, the requests refused", len(parents), n)
+	}
+	checkRefused(t, sc, poison, len(parents))
+}
+
+// checkRefused checks what an operator sees of events that failed, in deliveries of their own and in
+// a number of deliveries with others.
+func checkRefused(t *testing.T, sc *scenario, poison []int, parents int) {
+	t.Helper()
+	failed := map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": true}
+	if run := post[bulkRun](sc, "/v2/bulk_runs", failed); run.Done != len(poison) || run.Skipped[webhook.SkipSentAgain] != parents {
+		t.Errorf("bulk run over the failed deliveries: got %+v, want %d redeliveries, and %d skipped as sent again", run, len(poison),
+			parents)
+	}
+	if all := sc.incidents(); len(all) != 1 || all[0].FailedDeliveries != len(poison) {
+		t.Errorf("got the incidents %+v, want one with %d failed deliveries", all, len(poison))
+	}
+	if !testing.Short() { // it collects what fails in a minute
+		if alert := harness.Receive(t, "the alert", sc.alerts); !strings.Contains(alert, `"failed_events":4`) {
+			t.Errorf("got the alert %s, want one of 4 events", alert)
+		}
 	}
 }
 

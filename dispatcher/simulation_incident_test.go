@@ -20,7 +20,7 @@ func (s *simulation) auditIncidents(sub *modelSubscription, stored map[string]we
 		s.violate(promiseOperates, "%v", err)
 		return
 	}
-	failed, uncounted := int64(0), int64(0)
+	failed := int64(0)
 	var open []webhook.Incident
 	for _, i := range all {
 		failed += i.Failed
@@ -36,21 +36,9 @@ func (s *simulation) auditIncidents(sub *modelSubscription, stored map[string]we
 	case !failing && len(open) == 1 && (open[0].FailingReason != "" || open[0].Failed == 0):
 		s.violate(promiseIncident, "subscription %d is healthy and has an incident open after its recovery", sub.index)
 	}
-	counted, expired := failed, int64(0)
-	for _, d := range stored {
-		if d.FailureReason == webhook.FailureExpired && d.Events[0].Name != webhook.EventPing && !d.CompletedAt.Before(s.changes.removedBefore) {
-			expired++
-		}
-		switch d.FailureReason {
-		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
-			if d.Events[0].Name != webhook.EventPing && len(d.Events) == 1 { // several are sent again
-				failed--
-				if m := sub.byID[d.ID]; m == nil || m.last().earlierURL {
-					uncounted++
-				}
-			}
-		}
-	}
+	counted := failed
+	alone, uncounted, expired := s.permanentFailures(sub, stored)
+	failed -= alone
 	// Retention removes deliveries and incidents of different ages.
 	if (failed > 0 || failed < -uncounted) && s.changes.removedBefore.IsZero() {
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", sub.index, failed)
@@ -60,6 +48,31 @@ func (s *simulation) auditIncidents(sub *modelSubscription, stored map[string]we
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired",
 			sub.index, counted, expired)
 	}
+}
+
+// permanentFailures counts the deliveries that failed for good and that incidents count, those of
+// them that may be uncounted because the subscription has another URL since, and those that expired.
+func (s *simulation) permanentFailures(sub *modelSubscription, stored map[string]webhook.Delivery) (failed, uncounted, expired int64) {
+	for _, d := range stored {
+		if d.Events[0].Name == webhook.EventPing {
+			continue
+		}
+		switch d.FailureReason {
+		case webhook.FailureExpired:
+			if !d.CompletedAt.Before(s.changes.removedBefore) {
+				expired++
+			}
+		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
+			if len(d.Events) > 1 { // they are sent again
+				continue
+			}
+			failed++
+			if m := sub.byID[d.ID]; m == nil || m.last().earlierURL {
+				uncounted++
+			}
+		}
+	}
+	return failed, uncounted, expired
 }
 
 func (s *simulation) incidents(sub *modelSubscription) (all []webhook.Incident, err error) {

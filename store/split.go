@@ -274,37 +274,56 @@ const (
 
 // endUnsubscribed fails the deliveries of a subscription that are due until a time of the wait clock
 // and have an event that it no longer requests. The others of their events are sent by a split. It
-// looks at the next few, and reports whether there was one.
+// reports whether the first delivery was one; only then it looks at the next few.
 func (t *tx) endUnsubscribed(subscriptionID string, until int64) (ended bool, err error) {
-	at, err := t.now()
-	if err != nil {
-		return false, err
+	for _, limit := range []int{1, unsubscribedAtOnce} {
+		events, err := t.unsubscribed(subscriptionID, until, limit)
+		if err != nil || len(events) == 0 {
+			return ended, err
+		}
+		for num, n := range events {
+			if err := t.failUnsubscribed(num, n, subscriptionID); err != nil {
+				return ended, err
+			}
+		}
+		ended = true
 	}
+	return ended, nil
+}
+
+// unsubscribed returns the deliveries that have an event of a type that the subscription no longer
+// requests, of the next few that are due, with the numbers of their events.
+func (t *tx) unsubscribed(subscriptionID string, until int64, limit int) (map[int64]int, error) {
 	events := make(map[int64]int)
-	err = t.Each(selectUnsubscribed, []any{subscriptionID, until, unsubscribedAtOnce}, func(scan func(...any) error) error {
+	return events, t.Each(selectUnsubscribed, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
 		var num int64
 		var n int
 		err := scan(&num, &n)
 		events[num] = n
 		return err
 	})
-	for num, n := range events {
-		if err != nil {
-			break
-		}
-		t.deliveryChanged(num)
-		if err = t.Exec(failUnsubscribed, num, at); err != nil {
-			break
-		}
-		if _, err = t.noteUndelivered(num, subscriptionID, 0); err == nil && n > 1 {
-			err = t.openSplit(num, subscriptionID, &webhook.Attempt{})
-		}
-		if err == nil {
-			err = t.endSplitOf(num, subscriptionID)
-		}
-		t.AfterCommit(t.w.metrics.ended[webhook.FailureUnsubscribed].Inc)
+}
+
+// failUnsubscribed fails a delivery of some events, and splits it.
+func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) error {
+	at, err := t.now()
+	if err != nil {
+		return err
 	}
-	return len(events) > 0, err
+	t.deliveryChanged(num)
+	t.AfterCommit(t.w.metrics.ended[webhook.FailureUnsubscribed].Inc)
+	if err := t.Exec(failUnsubscribed, num, at); err != nil {
+		return err
+	}
+	if _, err := t.noteUndelivered(num, subscriptionID, 0); err != nil {
+		return err
+	}
+	if events > 1 {
+		if err := t.openSplit(num, subscriptionID, &webhook.Attempt{}); err != nil {
+			return err
+		}
+	}
+	return t.endSplitOf(num, subscriptionID)
 }
 
 // requested returns an error that names the event types of a delivery that its subscription no

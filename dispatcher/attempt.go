@@ -19,10 +19,9 @@ func (d *Dispatcher) attempt(
 	ctx context.Context, q *subscriptionQueue, c *store.Claim, prep *prepared,
 ) (a webhook.Attempt, r store.Recorded) {
 	defer prep.discard() // has no effect once it was taken
-	to, gone, err := d.claimTarget(ctx, q, c)
-	if err != nil {
-		return interruptedAttempt(c.Number, time.Now()), r // the next start records the attempt as interrupted
-	}
+	// The attempt was counted in the queue's revision, or in an earlier one: an acknowledged change
+	// since, such as a new URL, applies to it already.
+	to, gone := d.currentTarget(q)
 	c.URLNumber = to.URLNumber
 	if gone || !d.store.Queues().MaySend() {
 		a = interruptedAttempt(c.Number, time.Now())
@@ -39,6 +38,7 @@ func (d *Dispatcher) attempt(
 	a.URL = to.URL
 	step := d.cfg.RetryPolicy.AfterInterruptions(&a, c.Interruptions, time.Now(), rand.Float64())
 	for {
+		var err error
 		r, err = d.store.Queues().Record(c, &a, step, d.cfg.HealthPolicy)
 		if err == nil {
 			d.log(c, &a, r.Step)
@@ -72,39 +72,6 @@ func (d *Dispatcher) currentTarget(q *subscriptionQueue) (to attemptTarget, gone
 		q.target = client.NewTarget(q.URL)
 	}
 	return attemptTarget{q.Queue, q.target}, q.phase == phaseDeleted
-}
-
-// claimTarget returns the subscription of a claim in its current revision. gone means
-// that it was deleted or that its record is unusable. The attempt is already
-// counted, so while the store cannot be read it waits and keeps its slot. It returns
-// an error only if ctx ends first.
-func (d *Dispatcher) claimTarget(ctx context.Context, q *subscriptionQueue, c *store.Claim) (to attemptTarget, gone bool, err error) {
-	to, gone = d.currentTarget(q)
-	for !gone && c.Revision != to.Revision {
-		// The subscription changed after the queue was read. An acknowledged
-		// change, such as a new URL, applies to this attempt already.
-		fresh, err := d.store.Queues().Get(ctx, c.SubscriptionID)
-		switch {
-		case err == nil:
-			return attemptTarget{fresh, client.NewTarget(fresh.URL)}, false, nil
-		case isNotFound(err):
-			return to, true, nil
-		case ctx.Err() != nil:
-			return to, true, ctx.Err()
-		case !store.Unavailable(err):
-			d.logger.Error("attempt not made: failed to read its subscription", "delivery", c.ID, "error", err)
-			return to, true, nil
-		}
-		d.mu.Lock()
-		retryAt := d.pauseClaims(q, c.SubscriptionID, err)
-		d.mu.Unlock()
-		select {
-		case <-time.After(time.Until(retryAt)):
-		case <-ctx.Done():
-			return to, true, ctx.Err()
-		}
-	}
-	return to, gone, nil
 }
 
 // send makes one attempt, using prep if it was prepared for this target.

@@ -14,15 +14,11 @@ import (
 // deliveries are stored inline, since the publisher waits for that commit.
 const maxInlineSubscriptions = 8
 
-// spendCredit spends a credit for j. The store then stores the next delivery from the
+// spendCredit spends the credit of j. The store then stores the next delivery from the
 // log, or claims one that is stored already. awaitClaim waits for it.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
-	d.mu.Lock()
-	c := d.credit(q, j.kind)
-	c.BeforeDue, c.Probe = j.beforeDue && q.Failing, j.probe
-	d.mu.Unlock()
-	f := d.store.Queues().Spend(sendCtx, &c)
+	f := d.store.Queues().Spend(sendCtx, &j.credit)
 	if j.kind == store.CreditEvents {
 		// The next events can be read from the log while this delivery is being
 		// stored.
@@ -140,9 +136,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 		return false
 	}
 	q.credit = d.credit(q, store.CreditEvents)
-	q.credit.Program = q.program.slots
-	// An offer does not use the slots reserved for priorityProven.
-	q.credit.Keys, q.credit.Slots = keys, d.shares[max(q.priority(now), priorityIdle)]
+	q.credit.Program, q.credit.Class, q.credit.Keys = q.program.slots, q.class(), keys
 	d.credits.Offer(&q.credit)
 	return true
 }
@@ -153,7 +147,7 @@ func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	for f := range d.credits.C {
 		d.mu.Lock()
 		q := d.queues[f.Queue.SubscriptionID] // the queue is not reloaded before awaitClaim
-		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
+		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, class: q.credit.Class}
 		d.occupy(j)
 		d.mu.Unlock()
 		d.workers.Add(1)

@@ -114,7 +114,7 @@ func TestEventsDuringInlineDeliveryAreSentImmediately(t *testing.T) {
 	d.apply(store.Changes{Events: map[store.EventKey]int64{contentUpdated: 2}})
 	d.mu.Lock()
 	d.dispatch(t.Context(), time.Now())
-	j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, priority: q.priority(time.Now())}
+	j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, class: q.credit.Class}
 	d.occupy(j)
 	d.mu.Unlock()
 	if claim := d.awaitClaim(t.Context(), j, f); claim == nil || len(claim.Events) != 1 {
@@ -136,8 +136,8 @@ func TestPingDuringInlineDelivery(t *testing.T) {
 	f := <-d.credits.C
 	d.mu.Lock()
 	q := d.queues[f.Queue.SubscriptionID]
+	ping := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing, credit: d.credit(q, store.CreditPing)}
 	d.mu.Unlock()
-	ping := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing}
 	if claim := d.awaitClaim(t.Context(), ping, d.spendCredit(t.Context(), ping)); claim == nil || !claim.Ping {
 		t.Fatalf("got claim %+v, want the ping after creation", claim)
 	}
@@ -219,10 +219,12 @@ func TestNoCreditIsSpentBetweenJobs(t *testing.T) {
 			d.pings.acquire(q)
 			q.pingsInFlight = 1
 		} else {
-			d.credits.Take(q.program.slots)
+			d.credits.Wait(q.program.slots, store.SlotSlow, true)
+			d.credits.Take()
+			d.credits.Wait(q.program.slots, store.SlotSlow, false)
 			d.occupy(job{queue: q})
 		}
-		d.release(job{queue: q, id: "0", kind: kind}, &store.Recorded{}, time.Now())
+		d.release(job{queue: q, id: "0", kind: kind, class: store.SlotSlow}, &store.Recorded{}, time.Now())
 		publish(t, d.store)
 		if n := d.credits.Taken(); n != 0 {
 			t.Errorf("kind %d: got %d slots in use, want 0", kind, n)

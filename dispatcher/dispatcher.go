@@ -120,12 +120,10 @@ type Dispatcher struct {
 	credits  *store.Credits               // counts slots in use, excluding pings, and contains the offered credits
 	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
-	running    atomic.Bool
-	shares     [priorities]int // see the function shares
-	lowReserve int             // slots guaranteed to the low priorities, those after priorityIdle; see nextPriority
-	wakeup     chan struct{}   // makes the loop of Run look at the queues again
-	alerts     chan struct{}   // an alert is ready to send
-	workers    sync.WaitGroup
+	running atomic.Bool
+	wakeup  chan struct{} // makes the loop of Run look at the queues again
+	alerts  chan struct{} // an alert is ready to send
+	workers sync.WaitGroup
 
 	staleLimits map[string]struct{} // programs whose limit must be read; owned by the loop of Run
 
@@ -133,14 +131,11 @@ type Dispatcher struct {
 	stopping    bool
 	queues      map[string]*subscriptionQueue // by subscription id
 	interested  map[store.EventKey]*queueSet  // the queues that want an event
-	runQueues   [priorities]runQueue          // queues that have work and may use a slot
 	programs    map[string]*program           // by id
 	limits      map[string]int                // deliveries in flight, of programs with a limit
-	nextTurn    priority                      // the priority whose turn is next
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // queues in phaseReloadPending
-	lowInFlight int                  // slots in use by the low priorities
 	pausedUntil time.Time            // no claims until then: the store failed
 	restoreHold bool                 // no claims except pings while the store has a store.Hold, after a restore
 }
@@ -160,8 +155,6 @@ func New(cfg Config) *Dispatcher {
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, client: client.New(cfg.client()), metrics: newMetrics(),
 		credits:     store.NewCredits(cfg.MaxConnections),
-		shares:      shares(cfg.MaxConnections),
-		lowReserve:  max(1, cfg.MaxConnections/8),
 		wakeup:      make(chan struct{}, 1),
 		alerts:      make(chan struct{}, 1),
 		queues:      make(map[string]*subscriptionQueue),

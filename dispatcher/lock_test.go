@@ -79,9 +79,9 @@ func BenchmarkApplyManySubscriptions(b *testing.B) {
 				longest, total = max(longest, wait), total+wait
 				d.mu.Lock()
 				for _, q := range d.queues {
-					q.readSeq, q.inRunQueue = seq, [priorities]bool{}
+					q.readSeq = seq
+					d.leaveRunQueue(q)
 				}
-				d.runQueues = [priorities]runQueue{}
 				d.mu.Unlock()
 			}
 			b.ReportMetric(float64(total.Microseconds())/float64(b.N), "µs-wait")

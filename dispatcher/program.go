@@ -1,9 +1,8 @@
 package dispatcher
 
 import (
+	"container/list"
 	"context"
-	"math"
-	"time"
 
 	"service/store"
 )
@@ -11,20 +10,45 @@ import (
 // program is the dispatcher's state of one program that has subscriptions or deliveries in
 // flight. Dispatcher.mu guards its fields.
 //
-// A program may have a limit of deliveries in flight, excluding pings. A queue that finds its
-// program at the limit is parked. Each slot that the program returns is granted to the queue
-// that was parked first: it enters its run queue, and no other queue of the program can use
-// that slot. So queues of one program take turns, and parked ones delay no other program.
+// Its queues that have work and may use a slot wait in one run queue for each class. Which program
+// gets the next slot, and in which class, [store.Credits] decides.
 type program struct {
-	id      string
-	queues  int                 // subscriptions
-	slots   *store.ProgramSlots // in use, and the limit
-	waiting runQueue            // parked queues
-	granted int                 // queues with a granted slot that they have not taken yet
-	sending int                 // attempts that use ctx
-	base    context.Context     // parent of ctx
-	ctx     context.Context     // of the attempts, nil before the first
-	cancel  context.CancelFunc  // ends ctx
+	queues  int                          // subscriptions
+	slots   *store.ProgramSlots          // in use, and the limit, which excludes pings
+	waiting [store.SlotClasses]list.List // run queues of *subscriptionQueue, first in, first out
+	sending int                          // attempts that use ctx
+	base    context.Context              // parent of ctx
+	ctx     context.Context              // of the attempts, nil before the first
+	cancel  context.CancelFunc           // ends ctx
+}
+
+// enterRunQueue lets a queue wait for a slot at the end of the run queue of its class, unless it
+// waits there already. The caller holds d.mu.
+func (d *Dispatcher) enterRunQueue(q *subscriptionQueue) {
+	class := q.class()
+	if q.waiting != nil && q.waitingAs == class {
+		return
+	}
+	d.leaveRunQueue(q)
+	d.credits.Pause(true) // until it is known whether it can use a slot
+	run := &q.program.waiting[class]
+	q.waiting, q.waitingAs = run.PushBack(q), class
+	if run.Len() == 1 {
+		d.credits.Wait(q.program.slots, class, true)
+	}
+}
+
+// leaveRunQueue removes a queue from the run queue that it waits in, if any. The caller holds d.mu.
+func (d *Dispatcher) leaveRunQueue(q *subscriptionQueue) {
+	if q.waiting == nil {
+		return
+	}
+	run := &q.program.waiting[q.waitingAs]
+	run.Remove(q.waiting)
+	q.waiting = nil
+	if run.Len() == 0 {
+		d.credits.Wait(q.program.slots, q.waitingAs, false)
+	}
 }
 
 // beginSending returns the context of an attempt of a program, which [Dispatcher.Cut] ends.
@@ -68,7 +92,7 @@ func (d *Dispatcher) Cut(programID string) {
 func (d *Dispatcher) program(id string) *program {
 	p := d.programs[id]
 	if p == nil {
-		p = &program{id: id, slots: new(store.ProgramSlots)}
+		p = &program{slots: &store.ProgramSlots{ID: id}}
 		d.credits.Limit(p.slots, d.limits[id])
 		d.programs[id] = p
 	}
@@ -94,43 +118,14 @@ func (d *Dispatcher) leave(q *subscriptionQueue) {
 // forget drops a program without subscriptions and deliveries in flight. The caller holds
 // d.mu.
 func (d *Dispatcher) forget(p *program) {
-	if p.queues > 0 || p.sending > 0 || d.programs[p.id] != p {
+	if p.queues > 0 || p.sending > 0 || d.programs[p.slots.ID] != p {
 		return
 	}
-	if taken, _ := d.credits.Program(p.slots); taken == 0 {
-		delete(d.programs, p.id)
+	if d.credits.Program(p.slots) == 0 {
+		delete(d.programs, p.slots.ID)
 		if p.cancel != nil {
 			p.cancel()
 		}
-	}
-}
-
-// takeSlot takes a slot for a queue from a run queue, while the credits are paused. If its
-// program has none for it, takeSlot parks the queue and returns false. The caller holds d.mu.
-func (d *Dispatcher) takeSlot(q *subscriptionQueue) bool {
-	p := q.program
-	_, free := d.credits.Program(p.slots)
-	if q.granted {
-		d.ungrant(q)
-	} else if free != math.MaxInt && (p.waiting.len() > 0 || free <= p.granted) {
-		free = 0
-	}
-	if free == 0 {
-		if !q.parked {
-			q.parked = true
-			p.waiting.push(q)
-		}
-		return false
-	}
-	d.credits.Take(p.slots)
-	return true
-}
-
-// ungrant ends the grant of a queue. The caller holds d.mu.
-func (d *Dispatcher) ungrant(q *subscriptionQueue) {
-	if q.granted {
-		q.granted = false
-		q.program.granted--
 	}
 }
 
@@ -150,28 +145,15 @@ func (d *Dispatcher) limitedPrograms() (all []limitedProgram) {
 		}
 		one := limitedProgram{id: id, limit: limit}
 		if p := d.programs[id]; p != nil {
-			one.taken, _ = d.credits.Program(p.slots)
-			one.held = p.waiting.len()
+			if one.taken = d.credits.Program(p.slots); one.taken >= limit {
+				for i := range p.waiting {
+					one.held += p.waiting[i].Len()
+				}
+			}
 		}
 		all = append(all, one)
 	}
 	return all
-}
-
-// unpark grants the free slots of a program to its parked queues. The caller holds d.mu.
-func (d *Dispatcher) unpark(p *program, now time.Time) {
-	for p.waiting.len() > 0 {
-		if _, free := d.credits.Program(p.slots); free <= p.granted {
-			return
-		}
-		q := p.waiting.pop()
-		q.parked = false
-		d.reschedule(q, q.phase, now)
-		if q.inRunQueue != [priorities]bool{} && !q.granted {
-			q.granted = true
-			p.granted++
-		}
-	}
 }
 
 // readLimits reads the limits of programs that have changed. While the store cannot be read,
@@ -211,7 +193,6 @@ func (d *Dispatcher) setLimit(id string, limit int) {
 	}
 	if p := d.programs[id]; p != nil {
 		d.credits.Limit(p.slots, limit)
-		d.unpark(p, time.Now())
 		d.wake()
 	}
 }

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"container/list"
 	"net/http"
 	"slices"
 	"time"
@@ -16,11 +17,6 @@ import (
 // reads the log, in phaseOffered to the store. The rest of store.Queue is never
 // written, only replaced.
 //
-// window is an adaptive concurrency limit, like the congestion window of TCP: the
-// number of attempts that the receiver has shown it can answer at the same time. A
-// retryable attempt halves it, down to 1; any other doubles it, from 2 up to the queue's
-// limit. The queue may exceed its window, but only with priorityGreedy.
-//
 // A delivery of waiting events is forming from when the queue takes a slot for it, or
 // offers its credit, until the delivery is stored or the credit is withdrawn.
 //
@@ -31,20 +27,20 @@ type subscriptionQueue struct {
 	*store.Queue
 	phase phase // set only by Dispatcher.reschedule
 
-	// Slots in use, and the run queues that the queue is in.
+	// Slots in use, and the run queue that the queue is in.
 	inFlight      int // excluding pings
 	pingsInFlight int
-	inRunQueue    [priorities]bool // in Dispatcher.runQueues; stale entries are skipped when popped
-	inPingQueue   bool             // in Dispatcher.pings
+	waiting       *list.Element   // in program.waiting; nil while not
+	waitingAs     store.SlotClass // the index of that run queue
+	inPingQueue   bool            // in Dispatcher.pings
 
 	// How the receiver has responded.
-	lastRetryable bool      // the last attempt was retryable: the next may occupy its slot for long
-	respondedAt   time.Time // end of the last attempt that was not retryable
-	window        int       // see above; 0 before the first attempt
-	ramp          int       // see above; 0 for no limit
-	rejected      bool      // an attempt was rejected, or got a 429, after the last success
-	rejectedAt    time.Time // time of the last rejection, excluding 429s
-	pace          pace
+	quick        bool      // the last attempt or ping took less than quickWithin, whatever its result
+	quickAttempt bool      // the same of the last attempt
+	ramp         int       // see above; 0 for no limit
+	rejected     bool      // an attempt was rejected, or got a 429, after the last success
+	rejectedAt   time.Time // time of the last rejection, excluding 429s
+	pace         pace
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
 	// rejected.
@@ -75,8 +71,6 @@ type subscriptionQueue struct {
 	timer timer
 
 	program *program // nil until the subscription was read
-	parked  bool     // membership in program.waiting
-	granted bool     // in a run queue, with a slot of its program set aside
 
 	target *client.Target // parsed from store.Queue.URL; nil until an attempt needs it
 }
@@ -240,22 +234,8 @@ func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
-// priority decides which queue gets a slot when slots are short. A queue gets one only
-// while fewer slots are in use than the share of its priority (see shares). This bounds
-// the slots that hanging receivers occupy and leaves one for a receiver that responds.
-// A priority depends on the last attempts only, not on the subscription's status, which
-// [webhook.HealthPolicy] decides.
-type priority int
-
-const (
-	priorityProven   priority = iota // responded within provenFor, and has fewer in flight than its window
-	priorityIdle                     // nothing in flight; the last attempt was not retryable
-	priorityNew                      // nothing in flight; no attempt yet
-	priorityRetrying                 // nothing in flight; the last attempt was retryable
-	priorityGreedy                   // has slots in use and is not proven: one more may hang too
-
-	priorities // their number
-)
+// quickWithin is what an attempt of a quick receiver takes at most.
+const quickWithin = time.Second
 
 // singleEventFor is how long after a rejection each delivery carries one event.
 const singleEventFor = time.Minute
@@ -264,30 +244,15 @@ const singleEventFor = time.Minute
 // reading the same stored time twice differs by the drift of the wall clock.
 const probeTolerance = time.Second
 
-// provenFor is how long after a response a receiver counts as responding.
-const provenFor = 2 * time.Second
-
-func (q *subscriptionQueue) priority(now time.Time) priority {
+// class returns the class in which the queue waits for a slot.
+func (q *subscriptionQueue) class() store.SlotClass {
 	switch {
-	case !q.lastRetryable && q.inFlight < q.window && now.Sub(q.respondedAt) < provenFor:
-		return priorityProven
-	case q.inFlight > 0:
-		return priorityGreedy
-	case q.lastRetryable:
-		return priorityRetrying
-	case q.respondedAt.IsZero():
-		return priorityNew
+	case q.quick && q.inFlight == 0:
+		return store.SlotQuick
+	case q.quickAttempt && q.inFlight > 0:
+		return store.SlotBusy
 	}
-	return priorityIdle
-}
-
-// shares returns, for each priority, the number of slots in use below which a queue
-// of that priority may get one.
-func shares(slots int) [priorities]int {
-	return [priorities]int{
-		priorityProven: slots, priorityIdle: slots - slots/32, priorityNew: slots - slots/16,
-		priorityRetrying: slots - slots/8, priorityGreedy: slots - slots/8,
-	}
+	return store.SlotSlow
 }
 
 // slots returns how many slots the queue may use now.
@@ -400,11 +365,6 @@ func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r 
 		if q.ramp *= 2; q.ramp >= q.limit(cfg) {
 			q.ramp = 0
 		}
-	}
-	if q.lastRetryable = result == webhook.ResultRetryable; q.lastRetryable {
-		q.window = max(q.window/2, 1)
-	} else {
-		q.respondedAt, q.window = now, min(max(2*q.window, 2), q.limit(cfg))
 	}
 }
 

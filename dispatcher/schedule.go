@@ -6,8 +6,8 @@ import (
 )
 
 // reschedule sets q's phase to what transition returns for the requested phase to, and
-// updates everything that depends on q's state: pending reloads, the run queue of its
-// priority, its timer and its offered credit. It must be called after every change of a
+// updates everything that depends on q's state: pending reloads, the run queue that it is
+// in, its timer and its offered credit. It must be called after every change of a
 // queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
@@ -24,14 +24,13 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 		d.wake()
 	}
 	if _, ok := q.runnable(now, q.wantedSeq, &d.cfg); ok {
-		if p := q.priority(now); !q.inRunQueue[p] {
-			q.inRunQueue[p] = true
-			d.runQueues[p].push(q)
-			d.credits.Pause(true) // until it is known whether it can use a slot
+		d.enterRunQueue(q)
+	} else {
+		d.leaveRunQueue(q)
+		if d.offer(q, now) {
+			q.phase = phaseOffered
+			q.forming++
 		}
-	} else if d.offer(q, now) {
-		q.phase = phaseOffered
-		q.forming++
 	}
 	if !q.inPingQueue && q.hasPing(now) {
 		q.inPingQueue = true

@@ -10,13 +10,14 @@ import (
 
 // job is a slot given to a queue, and what to use it for.
 type job struct {
-	queue     *subscriptionQueue
-	id        string // subscription id
-	kind      store.CreditKind
-	priority  priority // of the queue when it got the slot
-	beforeDue bool     // for CreditDue: nothing is due, and a probe repeats a delivery ahead of its schedule
-	probe     bool     // for CreditPing: the ping is the next probe
-	splits    int      // for CreditEvents: splitsOpened of the queue when it got the slot
+	queue *subscriptionQueue
+	id    string // subscription id
+	kind  store.CreditKind
+	class store.SlotClass // in which the slot was taken; not for pings
+	// credit was made with the slot, while the queue was known to be current: when the worker
+	// spends it, the subscription may have changed, and the store refuses it. Not for inline delivery.
+	credit store.Credit
+	splits int // for CreditEvents: splitsOpened of the queue when it got the slot
 }
 
 // dispatch starts a worker for each free slot that a queue can use. Slots that
@@ -31,8 +32,7 @@ func (d *Dispatcher) dispatch(sendCtx context.Context, now time.Time) {
 		d.workers.Add(1)
 		go d.runJobs(sendCtx, j, nil)
 	}
-	_, waits := d.nextPriority()
-	d.credits.Pause(waits || d.stopping || d.restoreHold || now.Before(d.pausedUntil))
+	d.credits.Pause(d.stopping || d.restoreHold || now.Before(d.pausedUntil))
 }
 
 // reserve takes a slot for the next queue in turn. It returns false if no slot is
@@ -47,33 +47,23 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 	if d.restoreHold {
 		return job{}, false
 	}
-	for n := 1; ; n++ {
-		p, ok := d.nextPriority()
-		if !ok {
+	for {
+		slots, class := d.credits.Take()
+		if slots == nil {
 			return job{}, false
 		}
-		if n == yieldEvery {
-			d.wake() // let others lock d.mu; the loop of Run then calls reserve again
-			return job{}, false
-		}
-		q := d.runQueues[p].pop()
-		q.inRunQueue[p] = false
+		q := d.programs[slots.ID].waiting[class].Front().Value.(*subscriptionQueue)
 		kind, ok := q.runnable(now, q.wantedSeq, &d.cfg)
-		if !ok || q.priority(now) != p {
-			if !ok {
-				d.ungrant(q)
-			}
-			d.reschedule(q, q.phase, now) // not yet, or with another priority
-			d.unpark(q.program, now)
+		if !ok {
+			d.credits.Return(slots, class)
+			d.reschedule(q, q.phase, now)
 			continue
 		}
-		if !d.takeSlot(q) {
-			continue
-		}
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, priority: p, beforeDue: kind == store.CreditDue && !due(q.nextDue, now),
-			splits: q.splitsOpened}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, class: class, splits: q.splitsOpened}
+		d.leaveRunQueue(q) // it enters at the end again
 		d.occupy(j)
-		d.nextTurn = (p + 1) % priorities
+		j.credit = d.credit(q, kind)
+		j.credit.BeforeDue = kind == store.CreditDue && q.Failing && !due(q.nextDue, now)
 		to := q.phase
 		switch kind {
 		case store.CreditDue:
@@ -84,7 +74,6 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			q.forming++
 			to = phaseReading
 		}
-		d.unpark(q.program, now)
 		d.reschedule(q, to, now)
 		return j, true
 	}
@@ -94,9 +83,6 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 func (d *Dispatcher) occupy(j job) {
 	j.queue.inFlight++
 	j.queue.pace.take(j.queue.MaxPerSecond, time.Now())
-	if j.priority > priorityIdle {
-		d.lowInFlight++
-	}
 }
 
 // reservePing takes a ping slot for the next queue in turn. It returns false if no
@@ -108,35 +94,15 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 			d.reschedule(q, q.phase, now) // not yet
 			continue
 		}
-		// Decided here, while the queue is known to be current: when the worker spends the
-		// credit, the ping of another worker may just have ended as this probe.
-		probe := q.pingsInFlight == 0 && q.pingProbeDue(now)
-		q.probeEarly = q.probeEarly && !probe
+		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing, credit: d.credit(q, store.CreditPing)}
+		j.credit.Probe = q.pingsInFlight == 0 && q.pingProbeDue(now)
+		q.probeEarly = q.probeEarly && !j.credit.Probe
 		d.pings.acquire(q)
 		q.pingsInFlight++
 		q.nextPing = time.Time{}
-		return job{queue: q, id: q.SubscriptionID, kind: store.CreditPing, probe: probe}, true
+		return j, true
 	}
 	return job{}, false
-}
-
-// nextPriority returns the next priority in turn whose queues may have a slot. Each
-// priority leaves some slots to the ones before it, so a receiver that responds
-// finds a free slot however many hang. Receivers that respond may use all slots, which
-// could starve retries: the low priorities therefore get up to d.lowReserve slots even
-// beyond their shares. The caller holds d.mu.
-func (d *Dispatcher) nextPriority() (priority, bool) {
-	taken := d.credits.Taken()
-	if taken >= d.cfg.MaxConnections {
-		return 0, false
-	}
-	for i := range priorities {
-		p := (d.nextTurn + i) % priorities
-		if d.runQueues[p].len() > 0 && (taken < d.shares[p] || p > priorityIdle && d.lowInFlight < d.lowReserve) {
-			return p, true
-		}
-	}
-	return 0, false
 }
 
 // runJobs is a worker: it makes the attempt of j, then of the next job in turn,
@@ -161,8 +127,12 @@ func (d *Dispatcher) runJobs(sendCtx context.Context, j job, f *store.Forming) {
 		}
 		d.mu.Lock()
 		now := time.Now()
-		if claim != nil && j.kind != store.CreditPing {
-			j.queue.recordAttempt(claim, &a, &r, now, &d.cfg)
+		if claim != nil {
+			j.queue.quick = a.Duration < quickWithin
+			if j.kind != store.CreditPing {
+				j.queue.quickAttempt = j.queue.quick
+				j.queue.recordAttempt(claim, &a, &r, now, &d.cfg)
+			}
 		}
 		d.release(j, &r, now)
 		j, ok = d.reserve(now)
@@ -184,13 +154,9 @@ func (d *Dispatcher) release(j job, r *store.Recorded, now time.Time) {
 		q.pingsInFlight--
 		q.nextPing = earliest(q.nextPing, next)
 	} else {
-		d.credits.Return(q.program.slots)
-		d.unpark(q.program, now) // before q asks for another slot
-		d.forget(q.program)
+		d.credits.Return(q.program.slots, j.class)
 		q.inFlight--
-		if j.priority > priorityIdle {
-			d.lowInFlight--
-		}
+		d.forget(q.program)
 		q.nextDue = earliest(q.nextDue, next)
 	}
 	d.reschedule(q, to, now)

@@ -161,7 +161,7 @@ func TestBulkCancel(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID)); c == nil || err != nil {
+	if c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID)); c == nil || err != nil {
 		t.Fatal(err)
 	} else {
 		end(t, s, c, webhook.StatusSuccess)
@@ -404,7 +404,7 @@ func TestBulkRunPages(t *testing.T) {
 func deliverAll(t *testing.T, s *Store, id string) {
 	t.Helper()
 	for {
-		c, _, err := s.Queues().claimDue(t.Context(), due(id))
+		c, _, err := s.Queues().claimDue(t.Context(), due(s, id))
 		must(t, err)
 		if c == nil {
 			return

@@ -64,11 +64,11 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")
-	if c, _, err := s.Queues().claimDue(context.Background(), due(sub.ID)); err == nil || c != nil {
+	if c, _, err := s.Queues().claimDue(context.Background(), due(s, sub.ID)); err == nil || c != nil {
 		t.Errorf("unreadable event: got claim %+v, %v; want none and an error", c, err)
 	}
 	hide("elsewhere", "p")
-	c, _, err = s.Queues().claimDue(context.Background(), due(sub.ID))
+	c, _, err = s.Queues().claimDue(context.Background(), due(s, sub.ID))
 	if err != nil || c == nil {
 		t.Fatalf("readable again: got claim %+v, %v", c, err)
 	}

@@ -1,9 +1,9 @@
 package store
 
 import (
+	"container/list"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -59,21 +59,47 @@ type Credit struct {
 
 	// For an offered credit:
 	Program *ProgramSlots // of the queue's program
+	Class   SlotClass     // of the queue
 	Keys    []EventKey    // the events that it matches
-	Slots   int           // spend it only while fewer slots than this are taken
 
 	offered bool
 }
 
-// ProgramSlots counts the slots of a program. The zero value has no limit. It belongs to one
-// Credits, which guards it.
+// SlotClass is the class in which a queue waits for a slot. It depends on how long its last attempt
+// took: a receiver that was quick returns its slot soon.
+type SlotClass int
+
+const (
+	SlotQuick SlotClass = iota // nothing is in flight, and the last attempt or ping took less than a second
+	SlotBusy                   // attempts are in flight, and the last one that ended took less than a second
+	SlotSlow                   // the others
+
+	SlotClasses // their number
+)
+
+// ProgramSlots counts the slots of a program, and says whether queues of it wait for one. The
+// zero value has no limit and nothing waits. It belongs to one Credits, which guards it.
 type ProgramSlots struct {
+	ID    string // of the program; never changes
 	taken int
 	limit int // 0 for no limit
+	waits [SlotClasses]bool
+	turns [SlotClasses]*list.Element // in Credits.turns while it waits in this class and is not full
 }
 
 // Credits holds the slots of one dispatcher and the credits that it offers. Spending a credit
 // takes a slot; the dispatcher returns the slot.
+//
+// Programs share the slots, in turn:
+//   - Any queue may take one while more than an eighth are free and, if queues of another program
+//     wait, its program has fewer in flight than are free. So one program alone gets seven eighths,
+//     and n programs that want more than they get have an n+1-th each.
+//   - Half of the last eighth is for quick receivers, whatever they have in flight: a receiver that
+//     needs several slots keeps up however many others hang.
+//   - The other half is for SlotQuick, and the last 32nd for queues of it whose program has nothing
+//     in flight.
+//
+// The last eighth and 32nd are one slot at least, but a single slot is for everybody.
 type Credits struct {
 	// C receives each offered credit that was spent, before its commit; Forming.Wait
 	// waits for the commit. C is closed after Close, once the last credit was sent.
@@ -82,18 +108,23 @@ type Credits struct {
 	c   chan *Forming // has room for all slots, so the writer never blocks
 	log *tail
 
-	mu     sync.Mutex
-	offers map[EventKey][]*Credit
-	taken  int // slots
-	spent  int // offered credits that were spent but are not in c yet
-	paused bool
-	closed bool
+	mu      sync.Mutex
+	offers  map[EventKey][]*Credit
+	slots   int                    // their number
+	taken   int                    // slots
+	quick   int                    // of them, taken for SlotQuick and SlotBusy
+	turns   [SlotClasses]list.List // of *ProgramSlots that wait, next first
+	next    SlotClass              // the class whose turn is next
+	waiting int                    // programs in turns
+	spent   int                    // offered credits that were spent but are not in c yet
+	paused  bool
+	closed  bool
 }
 
-// NewCredits returns the credits for a number of slots. They are paused.
+// NewCredits returns the credits for a number of slots, at least 1. They are paused.
 func NewCredits(slots int) *Credits {
 	c := make(chan *Forming, slots)
-	return &Credits{C: c, c: c, offers: make(map[EventKey][]*Credit), paused: true}
+	return &Credits{C: c, c: c, slots: slots, offers: make(map[EventKey][]*Credit), paused: true}
 }
 
 // SetCredits makes the writer spend the credits offered in c from now on.
@@ -109,21 +140,86 @@ func (c *Credits) Taken() int {
 	return c.taken
 }
 
-// Take takes a slot for a program while the credits are paused. The caller has checked that
-// both have one.
-func (c *Credits) Take(p *ProgramSlots) {
+// Wait says whether queues of a program wait for a slot in a class.
+func (c *Credits) Wait(p *ProgramSlots, class SlotClass, waits bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken++
-	p.taken++
+	p.waits[class] = waits
+	c.stand(p)
 }
 
-// Return returns a slot of a program.
-func (c *Credits) Return(p *ProgramSlots) {
+// Take takes a slot for the next program in turn that waits and may have one, while the credits
+// are paused, and returns the program and the class in which it waits. It returns nil if there is
+// none. The classes take turns too.
+func (c *Credits) Take() (*ProgramSlots, SlotClass) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken--
-	p.taken--
+	for range SlotClasses {
+		class := c.next
+		c.next = (class + 1) % SlotClasses
+		// The programs that are passed over are fewer than the slots that are taken: each has as
+		// many in flight as are free, or, for the last 32nd, at least one.
+		for e := c.turns[class].Front(); e != nil && c.open(class); e = e.Next() {
+			if p := e.Value.(*ProgramSlots); c.admits(p, class) {
+				c.turns[class].MoveToBack(e)
+				c.count(p, class, 1)
+				return p, class
+			}
+		}
+	}
+	return nil, 0
+}
+
+// open reports whether a program without slots could have one in a class. The caller must hold
+// c.mu.
+func (c *Credits) open(class SlotClass) bool {
+	free := c.slots - c.taken
+	return free > 0 && (class == SlotQuick || c.shared() || class == SlotBusy && c.quick < c.reserve(8)/2)
+}
+
+// shared reports whether a slot is free that is for all classes. The caller must hold c.mu.
+func (c *Credits) shared() bool {
+	eighth := c.reserve(8)
+	return c.slots-c.taken+min(c.quick, eighth/2) > eighth
+}
+
+// admits reports whether a program may have a slot in a class. The caller must hold c.mu.
+func (c *Credits) admits(p *ProgramSlots, class SlotClass) bool {
+	free := c.slots - c.taken
+	switch {
+	case p.full() || !c.open(class):
+		return false
+	case class == SlotQuick:
+		return free > c.reserve(32) || p.taken == 0
+	case class == SlotBusy && c.quick < c.reserve(8)/2:
+		return true
+	}
+	others := c.waiting
+	if p.stands() {
+		others--
+	}
+	return others == 0 || p.taken < free
+}
+
+// reserve returns the size of a part of the slots that is not for everybody: one of n parts, but
+// at least one slot. A single slot is for everybody.
+func (c *Credits) reserve(n int) int { return min(max(c.slots/n, 1), c.slots-1) }
+
+// Return returns a slot of a program that it got in a class.
+func (c *Credits) Return(p *ProgramSlots, class SlotClass) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count(p, class, -1)
+}
+
+// count adds n slots of a program. The caller must hold c.mu.
+func (c *Credits) count(p *ProgramSlots, class SlotClass, n int) {
+	c.taken += n
+	p.taken += n
+	if class != SlotSlow {
+		c.quick += n
+	}
+	c.stand(p)
 }
 
 // Limit sets the maximum number of slots of a program, 0 for no limit. Slots beyond a lower
@@ -132,21 +228,42 @@ func (c *Credits) Limit(p *ProgramSlots, limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p.limit = limit
+	c.stand(p)
 }
 
-// Program returns how many slots a program has taken, and how many more it may take;
-// [math.MaxInt] without a limit.
-func (c *Credits) Program(p *ProgramSlots) (taken, free int) {
+// Program returns how many slots a program has taken.
+func (c *Credits) Program(p *ProgramSlots) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p.limit == 0 {
-		return p.taken, math.MaxInt
-	}
-	return p.taken, max(0, p.limit-p.taken)
+	return p.taken
 }
 
 // full reports whether a program has reached its limit. The caller must hold c.mu.
 func (p *ProgramSlots) full() bool { return p.limit > 0 && p.taken >= p.limit }
+
+// stands reports whether a program is in turns. The caller must hold c.mu.
+func (p *ProgramSlots) stands() bool { return p.turns != [SlotClasses]*list.Element{} }
+
+// stand lets a program stand in the turns of the classes in which it waits, unless it is full: it
+// then waits for itself, not for others. The caller must hold c.mu.
+func (c *Credits) stand(p *ProgramSlots) {
+	stood := p.stands()
+	for class := range SlotClasses {
+		switch stands := p.waits[class] && !p.full(); {
+		case stands && p.turns[class] == nil:
+			p.turns[class] = c.turns[class].PushBack(p)
+		case !stands && p.turns[class] != nil:
+			c.turns[class].Remove(p.turns[class])
+			p.turns[class] = nil
+		}
+	}
+	switch {
+	case p.stands() && !stood:
+		c.waiting++
+	case !p.stands() && stood:
+		c.waiting--
+	}
+}
 
 // Pause stops or resumes the spending of offered credits.
 func (c *Credits) Pause(pause bool) {
@@ -234,7 +351,7 @@ func (c *Credits) take(t *tx) {
 				return
 			}
 			cr := c.offers[key][n]
-			if c.taken >= cr.Slots || cr.Program.full() || !cr.Queue.Wants(e.Name, e.Seq) {
+			if !c.admits(cr.Program, cr.Class) || !cr.Queue.Wants(e.Name, e.Seq) {
 				continue
 			}
 			g := gathering{logRun{To: cr.Queue.Seen}, cr.Queue, cr.Count, cr.Size}
@@ -244,8 +361,7 @@ func (c *Credits) take(t *tx) {
 			f := t.w.newForming(cr.Queue, &g.logRun)
 			f.commit.Add(1)
 			c.close(cr)
-			c.taken++
-			cr.Program.taken++
+			c.count(cr.Program, cr.Class, 1)
 			c.spent++
 			t.formed = append(t.formed, f) // settle releases it even after an error
 		}

@@ -14,16 +14,25 @@ func offer(s *Store, q *Queue) *Credits {
 	c := NewCredits(16)
 	c.Pause(false)
 	s.Queues().SetCredits(c)
-	c.Offer(creditFor(q, 16))
+	c.Offer(creditFor(q))
 	return c
 }
 
-// due and duePing return credits for the retries, or the pings, of a subscription.
-func due(id string) *Credit     { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditDue} }
-func duePing(id string) *Credit { return &Credit{Queue: &Queue{SubscriptionID: id}, Kind: CreditPing} }
+// due and duePing return credits for the retries, or the pings, of a subscription in its current
+// revision.
+func due(s *Store, id string) *Credit     { return dueKind(s, id, CreditDue) }
+func duePing(s *Store, id string) *Credit { return dueKind(s, id, CreditPing) }
 
-func creditFor(q *Queue, slots int) *Credit {
-	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Slots: slots, Program: new(ProgramSlots),
+func dueKind(s *Store, id string, kind CreditKind) *Credit {
+	q := &Queue{SubscriptionID: id}
+	if err := s.db.Scan(context.Background(), "SELECT revision FROM subscriptions WHERE id = ?", []any{id}, &q.Revision); err != nil {
+		panic(err)
+	}
+	return &Credit{Queue: q, Kind: kind}
+}
+
+func creditFor(q *Queue) *Credit {
+	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Program: new(ProgramSlots),
 		Keys: []EventKey{{q.ProgramID, "content_updated"}}}
 }
 
@@ -69,7 +78,7 @@ func TestInlineDelivery(t *testing.T) {
 	// credit is paused, withdrawn, or has no free slot.
 	l.Seen = 5
 	l.Cursor = 5
-	credit := creditFor(l, 2)
+	credit := creditFor(l)
 	credits.Offer(credit)
 	publish(t, s, "p", "content_created")
 	names := make([]string, maxInline+1)
@@ -80,12 +89,15 @@ func TestInlineDelivery(t *testing.T) {
 	credits.Pause(true)
 	publish(t, s, "p", "content_updated")
 	credits.Pause(false)
-	credits.Take(credit.Program)
+	other := &ProgramSlots{ID: "other"}
+	slow, quick := takeAll(credits, other, SlotSlow), takeAll(credits, credit.Program, SlotQuick)
+	before = uint64(credits.Taken())
 	publish(t, s, "p", "content_updated")
-	if n := credits.Taken(); n != 2 {
-		t.Errorf("%d slots are taken, want 2", n)
+	if n := uint64(credits.Taken()); n != before {
+		t.Errorf("%d slots are taken, want %d", n, before)
 	}
-	credits.Return(credit.Program)
+	returnSlots(credits, other, SlotSlow, slow)
+	returnSlots(credits, credit.Program, SlotQuick, quick)
 	if !credits.Withdraw(credit) || credits.Withdraw(credit) {
 		t.Error("Withdraw did not return true once, then false")
 	}
@@ -286,7 +298,7 @@ func TestCommitBoundsSpentCredits(t *testing.T) {
 	s.Queues().SetCredits(credits)
 	all := make([]*Credit, maxSpent+6)
 	for i := range all {
-		all[i] = creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 2*maxSpent)
+		all[i] = creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID))
 		credits.Offer(all[i])
 	}
 	publish(t, s, "p", "content_updated")
@@ -329,15 +341,15 @@ func TestPanicReturnsCredits(t *testing.T) {
 	credits := NewCredits(16)
 	credits.Pause(false)
 	s.Queues().SetCredits(credits)
-	bad := creditFor(&Queue{ProgramID: "p"}, 16)
+	bad := creditFor(&Queue{ProgramID: "p"})
 	bad.Queue = nil
 	credits.Offer(bad)
-	credits.Offer(creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID), 16)) // the last one offered is spent first
+	credits.Offer(creditFor(queue(t, s, subscribe(t, s, "p", "content_updated").ID))) // the last one offered is spent first
 	publish(t, s, "p", "content_updated")
 	if claim, err := offered(t, credits); claim != nil || !errors.Is(err, ErrStale) {
 		t.Errorf("got %+v, %v; want %v", claim, err, ErrStale)
 	}
-	credits.Return(bad.Program)
+	credits.Return(bad.Program, bad.Class)
 	credits.Close()
 	if _, some := <-credits.C; some || credits.Taken() != 0 {
 		t.Errorf("%d slots are taken at the end, want 0", credits.Taken())
@@ -351,4 +363,158 @@ func commits(t *testing.T, s *Store) uint64 {
 		t.Fatal(err)
 	}
 	return y.Commits
+}
+
+// takeAll takes slots for a program in a class until it may have no more, and returns how many it
+// has.
+func takeAll(c *Credits, p *ProgramSlots, class SlotClass) int {
+	c.Wait(p, class, true)
+	defer c.Wait(p, class, false)
+	for range c.slots + 1 {
+		if got, as := c.Take(); got != p {
+			if got != nil {
+				c.Return(got, as)
+			}
+			break
+		}
+	}
+	return c.Program(p)
+}
+
+func returnSlots(c *Credits, p *ProgramSlots, class SlotClass, n int) {
+	for range n {
+		c.Return(p, class)
+	}
+}
+
+// One program alone gets seven eighths of the slots; its quick queues with nothing in flight get
+// more, but what is left is for programs with nothing in flight.
+func TestSlotShares(t *testing.T) {
+	for _, test := range []struct{ slots, other, quick, idle int }{
+		{512, 448, 496, 497}, {64, 56, 62, 63}, {16, 14, 15, 16}, {8, 7, 7, 8}, {3, 2, 2, 3}, {2, 1, 1, 2}, {1, 1, 1, 1},
+	} {
+		c := NewCredits(test.slots)
+		a, b := &ProgramSlots{ID: "a"}, &ProgramSlots{ID: "b"}
+		if n := takeAll(c, a, SlotSlow); n != test.other {
+			t.Errorf("%d slots: a program alone took %d, want %d", test.slots, n, test.other)
+		}
+		if n := takeAll(c, b, SlotSlow); n != 0 {
+			t.Errorf("%d slots: another took %d of those for quick queues", test.slots, n)
+		}
+		if n := takeAll(c, a, SlotQuick); n != test.quick {
+			t.Errorf("%d slots: with its quick queues it took %d, want %d", test.slots, n, test.quick)
+		}
+		last := takeAll(c, b, SlotQuick)
+		if c.Taken() != test.idle {
+			t.Errorf("%d slots: with a quick queue of a program with nothing in flight %d are taken, want %d", test.slots, c.Taken(), test.idle)
+		}
+		returnSlots(c, a, SlotSlow, test.other)
+		returnSlots(c, a, SlotQuick, test.quick-test.other)
+		returnSlots(c, b, SlotQuick, last)
+		if c.Taken() != 0 || c.waiting != 0 || c.quick != 0 {
+			t.Errorf("%d slots: at the end %d are taken and %d programs wait", test.slots, c.Taken(), c.waiting)
+		}
+	}
+}
+
+// Programs that all want more than they get have the same, and leave as many slots free; a limit of
+// a program only lowers its share, and what it does not use is for the others.
+func TestSlotsAreSharedByPrograms(t *testing.T) {
+	for _, test := range []struct {
+		programs, limit int
+		want            []int
+	}{
+		{2, 0, []int{21, 21}}, {3, 0, []int{16, 16, 16}}, {7, 0, []int{8, 8, 8, 8, 8, 8, 8}}, {3, 4, []int{4, 20, 20}},
+	} {
+		c := NewCredits(64)
+		var all []*ProgramSlots
+		for i := range test.programs {
+			p := &ProgramSlots{ID: string(rune('a' + i))}
+			all = append(all, p)
+			if i == 0 {
+				c.Limit(p, test.limit)
+			}
+			c.Wait(p, SlotSlow, true)
+			for got, _ := c.Take(); got != nil; got, _ = c.Take() {
+			}
+		}
+		// The program with the most returns one, as attempts end.
+		for range 1000 {
+			most := all[0]
+			for _, p := range all {
+				if c.Program(p) > c.Program(most) {
+					most = p
+				}
+			}
+			c.Return(most, SlotSlow)
+			for got, _ := c.Take(); got != nil; got, _ = c.Take() {
+			}
+		}
+		for i, p := range all {
+			if n := c.Program(p); n < test.want[i]-1 || n > test.want[i]+1 {
+				t.Errorf("%d programs, limit %d: program %d has %d slots, want %d", test.programs, test.limit, i, n, test.want[i])
+			}
+		}
+	}
+}
+
+// A program at its limit is not in turn, so it restricts no other, until it has returned a slot or
+// its limit has changed.
+func TestFullProgramIsNotInTurn(t *testing.T) {
+	c := NewCredits(64)
+	a, b := &ProgramSlots{ID: "a"}, &ProgramSlots{ID: "b"}
+	c.Limit(a, 2)
+	c.Wait(a, SlotSlow, true)
+	c.Take()
+	c.Take()
+	if n := takeAll(c, b, SlotSlow); n != 54 || c.Program(a) != 2 {
+		t.Errorf("while a program is full, another took %d slots, want 54", n)
+	}
+	for _, change := range []func(){func() { c.Return(a, SlotSlow) }, func() { c.Limit(a, 3) }} {
+		c.Return(b, SlotSlow)
+		if change(); c.waiting != 1 {
+			t.Errorf("%d programs wait, want 1", c.waiting)
+		}
+		if got, _ := c.Take(); got != a {
+			t.Errorf("got %v, want the program that was full", got)
+		}
+	}
+}
+
+// A receiver that is quick keeps up however many slots slow ones hold, and however many it needs
+// for that; but it leaves what is for queues with nothing in flight.
+func TestBusyQueuesHaveSlots(t *testing.T) {
+	c := NewCredits(64)
+	a := &ProgramSlots{ID: "a"}
+	if n := takeAll(c, a, SlotSlow); n != 56 {
+		t.Fatalf("slow queues took %d slots, want 56", n)
+	}
+	if n := takeAll(c, a, SlotBusy); n != 60 {
+		t.Errorf("with busy ones %d are taken, want 60", n)
+	}
+	if n := takeAll(c, a, SlotSlow); n != 60 {
+		t.Errorf("then slow queues took more: %d are taken, want 60", n)
+	}
+	if n := takeAll(c, a, SlotQuick); n != 62 {
+		t.Errorf("with quick ones %d are taken, want 62", n)
+	}
+}
+
+// The classes take turns, and programs within a class.
+func TestSlotTurns(t *testing.T) {
+	c := NewCredits(64)
+	a, b := &ProgramSlots{ID: "a"}, &ProgramSlots{ID: "b"}
+	for _, p := range []*ProgramSlots{a, b} {
+		for class := range SlotClasses {
+			c.Wait(p, class, true)
+		}
+	}
+	var got string
+	for range 9 {
+		p, class := c.Take()
+		got += p.ID + []string{"q ", "b ", "s "}[class]
+	}
+	if want := "aq ab as bq bb bs aq ab as "; got != want {
+		t.Errorf("got turns %q, want %q", got, want)
+	}
 }

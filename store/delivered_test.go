@@ -149,7 +149,7 @@ func TestRetentionKeepsRedelivery(t *testing.T) {
 		first := send(t, s, queue(t, s, sub.ID), 400)
 		again, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
 		must(t, err)
-		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
+		c, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
 		if err != nil || c == nil || c.ID != again.ID {
 			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
 		}

@@ -151,7 +151,7 @@ func TestEraseAtOnce(t *testing.T) {
 		return t.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
 	}))
 	for _, sub := range p.subscriptions {
-		for _, credit := range []*Credit{duePing(sub.ID), due(sub.ID)} {
+		for _, credit := range []*Credit{duePing(s, sub.ID), due(s, sub.ID)} {
 			credit.Queue.ProgramID = "p"
 			if c, _, err := s.Queues().claimDue(t.Context(), credit); err != nil || c != nil {
 				t.Errorf("a delivery was claimed: %v, %v", c, err)

@@ -102,7 +102,7 @@ func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	must(t, s.writer.do(func(tx *tx) error {
 		return tx.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
 	}))
-	for _, credit := range []*Credit{duePing(subscriptionID), due(subscriptionID)} {
+	for _, credit := range []*Credit{duePing(s, subscriptionID), due(s, subscriptionID)} {
 		if c, _, err := s.Queues().claimDue(t.Context(), credit); err != nil || c != nil {
 			t.Fatalf("claimed for a deleted subscription: %v, %v", c, err)
 		}
@@ -181,7 +181,7 @@ func TestClockJumpWritesFewRows(t *testing.T) {
 			}
 			check := func() {
 				t.Helper()
-				if c, next, err := s.Queues().claimDue(t.Context(), &Credit{Queue: &Queue{SubscriptionID: sub.ID}, Kind: CreditDue}); err != nil ||
+				if c, next, err := s.Queues().claimDue(t.Context(), dueKind(s, sub.ID, CreditDue)); err != nil ||
 					c != nil || time.Until(next).Round(time.Minute) != time.Hour {
 					t.Errorf("claimed %v, next in %v, %v; want none, in an hour", c, time.Until(next), err)
 				}

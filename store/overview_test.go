@@ -78,7 +78,7 @@ func TestTotals(t *testing.T) {
 	publish("a", "user_created")
 	publish("b", "user_created")
 	publish("a", "user_updated")
-	if c, _, err := s.Queues().claimDue(t.Context(), duePing(kept.ID)); err != nil || c == nil {
+	if c, _, err := s.Queues().claimDue(t.Context(), duePing(s, kept.ID)); err != nil || c == nil {
 		t.Fatalf("claim the ping: %v, %v", c, err)
 	}
 	want := Totals{
@@ -145,7 +145,7 @@ func TestLastAttempts(t *testing.T) {
 	policy := webhook.RetryPolicy{} // no delays: retries are due immediately
 	record := func(a webhook.Attempt) (id string) {
 		t.Helper()
-		c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+		c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 		if err != nil || c == nil {
 			t.Fatalf("claim: %v, %v", c, err)
 		}

@@ -102,7 +102,7 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 	}
 	for i, status := range []int{200, 503, 400, 0} {
 		sub := &p.subscriptions[i]
-		ping, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+		ping, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 		must(t, err)
 		record(ping, 200, webhook.HealthPolicy{})
 		for n := range 3 {

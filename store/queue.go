@@ -707,7 +707,8 @@ func appendSeqs(dst []byte, seqs []int64) string {
 // claimDue counts the next attempt of the delivery that has been due the longest, and returns
 // its claim, nil if none is due, and when the next one is due, zero for none. A credit for
 // pings claims pings; others claim deliveries, if the subscription is active. The error is
-// [ErrStale] if deliveries failed instead, because the subscription no longer requests their events.
+// [ErrStale] if the subscription has changed since its queue was read, or if deliveries failed
+// instead, because it no longer requests their events.
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
 	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
@@ -722,6 +723,14 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		c.num, c.AcceptedAt = 0, time.Time{}
 		if s.programStates.get(cr.Queue.ProgramID) != nil {
 			return nil
+		}
+		// After a change the attempt may not be one that the subscription wants, such as a probe.
+		err = t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision, &c.URLNumber)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && c.Revision != cr.Queue.Revision {
+			err = ErrStale
+		}
+		if err != nil {
+			return err
 		}
 		now := s.clock.now()
 		until := s.clock.wait(now)
@@ -789,10 +798,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 		}
 	}
 	t.deliveryChanged(c.num)
-	if err := t.Scan(countInterruptions, []any{c.num}, &c.Interruptions); err != nil {
-		return err
-	}
-	return t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{c.SubscriptionID}, &c.Revision, &c.URLNumber)
+	return t.Scan(countInterruptions, []any{c.num}, &c.Interruptions)
 }
 
 // queueProbe queues a ping for a failing subscription that has none.

@@ -194,7 +194,7 @@ func TestDeliveryStates(t *testing.T) {
 	if d := read(first.ID); d.Status != webhook.StatusPending || d.AttemptsMade != 1 || len(d.Events) != 2 || len(d.Attempts) != 0 {
 		t.Errorf("formed delivery: got %+v", d)
 	}
-	if c, _, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || err != nil {
+	if c, _, err := s.Queues().claimDue(ctx, due(s, sub.ID)); c != nil || err != nil {
 		t.Errorf("a delivery in flight was claimed again: %+v, %v", c, err)
 	}
 	claim := first
@@ -214,7 +214,7 @@ func TestDeliveryStates(t *testing.T) {
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
 			t.Fatalf("after attempt %d: got %+v", number, d)
 		}
-		if claim, _, err = s.Queues().claimDue(ctx, due(sub.ID)); err != nil || claim == nil {
+		if claim, _, err = s.Queues().claimDue(ctx, due(s, sub.ID)); err != nil || claim == nil {
 			t.Fatalf("not claimed after attempt %d: %v", number, err)
 		}
 	}
@@ -226,7 +226,7 @@ func TestDeliveryStates(t *testing.T) {
 	if got := d.Attempts[4]; got.ResponseStatus != 500 || string(got.ResponseBody) != "no" || got.Number != 5 {
 		t.Errorf("last attempt: got %+v", got)
 	}
-	if c, next, err := s.Queues().claimDue(ctx, due(sub.ID)); c != nil || !next.IsZero() || err != nil {
+	if c, next, err := s.Queues().claimDue(ctx, due(s, sub.ID)); c != nil || !next.IsZero() || err != nil {
 		t.Errorf("a sixth attempt was claimed: %+v, %v, %v", c, next, err)
 	}
 }
@@ -236,7 +236,7 @@ func TestPingStates(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	ping, next, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+	ping, next, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
 		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
 	}
@@ -256,13 +256,13 @@ func TestPingStates(t *testing.T) {
 // after a failure, so the claim is that of a probe.
 func claimAfterCrash(t *testing.T, s *Store, id string, crashes int) *Claim {
 	t.Helper()
-	c, next, err := s.Queues().claimDue(t.Context(), due(id))
+	c, next, err := s.Queues().claimDue(t.Context(), due(s, id))
 	must(t, err)
 	if crashes > 1 && crashes < webhook.MaxAttempts {
 		if c != nil || next.IsZero() {
 			t.Fatalf("after crash %d: got %+v, next %s", crashes, c, next)
 		}
-		probe := due(id)
+		probe := due(s, id)
 		probe.BeforeDue = true
 		c, _, err = s.Queues().claimDue(t.Context(), probe)
 		must(t, err)
@@ -362,7 +362,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 			subs = append(subs, sub)
 		}
 		if i%4 != 0 { // its ping is not pending
-			c, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+			c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 			must(t, err)
 			end(t, s, c, webhook.StatusSuccess)
 		}

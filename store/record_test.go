@@ -192,7 +192,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID)); c == nil || err != nil { // the ping of the creation
+	if c, _, err := s.Queues().claimDue(ctx, duePing(s, sub.ID)); c == nil || err != nil { // the ping of the creation
 		t.Fatal(err)
 	}
 	watcher := s.Watch()
@@ -203,7 +203,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 		if _, ok := watcher.Take().Queued[sub.ID]; !ok {
 			t.Error("the watcher did not report the ping")
 		}
-		c, _, err := s.Queues().claimDue(ctx, duePing(sub.ID))
+		c, _, err := s.Queues().claimDue(ctx, duePing(s, sub.ID))
 		if err == nil {
 			_, err = s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 404},
 				webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})

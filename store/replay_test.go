@@ -75,7 +75,7 @@ func TestReplays(t *testing.T) {
 	if err != nil || again.RedeliveryOf != bad.ID || len(again.Events) != 1 || again.Events[0].ID != mended.ID {
 		t.Fatalf("got %+v (%v), want a redelivery", again, err)
 	}
-	c, _, err := s.Queues().claimDue(ctx, due(sub.ID))
+	c, _, err := s.Queues().claimDue(ctx, due(s, sub.ID))
 	if err != nil || c == nil || c.ID != again.ID {
 		t.Fatalf("claimed %+v (%v), want the redelivery", c, err)
 	}

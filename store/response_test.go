@@ -293,7 +293,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	_, err = s.Deliveries().Redeliver(t.Context(), "p", sub.ID, webhook.NewID())
 	wantCode(t, err, webhook.CodeNotFound)
 	must(t, again(o))
-	claimed, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
+	claimed, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
 	must(t, err)
 	wantCode(t, again(c), webhook.CodeRateLimited) // in flight, so still open
 	end(t, s, claimed, webhook.StatusSuccess)

@@ -254,7 +254,7 @@ func TestRetentionKeepsCarriedEvents(t *testing.T) {
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
-		c, _, err := s.Queues().claimDue(t.Context(), due(sub.ID))
+		c, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
 		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
 			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
 		}

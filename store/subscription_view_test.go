@@ -191,7 +191,7 @@ func TestSubscriptionView(t *testing.T) {
 			u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("new: got %+v", u)
 		}
-		ping, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+		ping, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 		must(t, err)
 		respondTo(t, s, ping, 200)
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping ||
@@ -203,7 +203,7 @@ func TestSubscriptionView(t *testing.T) {
 			_, err := s.queueOwn(t, &sub, webhook.NewID(), &example)
 			return err
 		}))
-		test, _, err := s.Queues().claimDue(t.Context(), duePing(sub.ID))
+		test, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 		must(t, err)
 		respondTo(t, s, test, 200)
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != test.ID || u.Success.Ping || !u.Success.Test {

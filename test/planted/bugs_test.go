@@ -19,7 +19,7 @@ var bugs = []bug{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
 	}},
 	{"all subscriptions share the slots of one", []edit{
-		{"dispatcher/slot.go", "if taken >= d.cfg.MaxConnections {", "if taken >= d.cfg.MaxInFlight {"},
+		{"dispatcher/dispatcher.go", "store.NewCredits(cfg.MaxConnections)", "store.NewCredits(cfg.MaxInFlight)"},
 	}},
 	{"the loop is not told of an earlier time", []edit{
 		{"dispatcher/schedule.go", "d.wake() // the loop waits for a later time", ""},

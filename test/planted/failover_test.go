@@ -110,14 +110,31 @@ var raceBugs = []testBug{
 		{"store/tx.go", "clear(w.heads)\n", ""},
 		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},
 	}}, "TestFailedWriteAloneInCommit", "first seq: got", "store"},
-	{bug{name: "an attempt is counted and not made when its subscription cannot be read", edits: []edit{
-		{"dispatcher/attempt.go", "case !store.Unavailable(err):", "case ctx.Err() == nil:"},
-	}}, "TestAttemptUsesLatestURL", "until the store is readable", "dispatcher"},
+	{bug{name: "an attempt is counted for a URL that was replaced", edits: []edit{
+		{"store/queue.go", "err == nil && c.Revision != cr.Queue.Revision {", "err == nil && false {"},
+	}}, "TestAttemptUsesLatestURL", "after the change: got claim", "dispatcher"},
+	{bug{name: "slow receivers may have the slots of quick ones", edits: []edit{
+		{"store/credit.go", "return free > 0 && (class == SlotQuick ||", "return free > 0 && (true ||"},
+	}}, "TestSlowReceiversLeaveSlots", "seven eighths", "dispatcher"},
+	{bug{name: "a program may have the slots that others wait for", edits: []edit{
+		{"store/credit.go", "return others == 0 || p.taken < free", "_ = others\n\treturn true"},
+	}}, "TestProgramsShareSlots", "want a quarter", "dispatcher"},
+	{bug{name: "a program at its limit restricts the others", edits: []edit{
+		{"store/credit.go", "p.waits[class] && !p.full(); {", "p.waits[class]; {"},
+	}}, "TestFullProgramIsNotInTurn", "want 54", "store"},
+	{bug{name: "the slots of busy receivers are not limited", edits: []edit{
+		{"store/credit.go", "class == SlotBusy && c.quick < c.reserve(8)/2)", "class == SlotBusy)"},
+	}}, "TestBusyQueuesHaveSlots", "want 60", "store"},
 	{bug{name: "inline deliveries pass the queues that wait for slots", edits: []edit{
-		{"dispatcher/schedule.go", "d.credits.Pause(true) // until", "// until"},
+		{"dispatcher/program.go", "d.credits.Pause(true) // until", "// until"},
 	}}, "TestInlineDeliveryYieldsToWaitingQueue", "slots in use while a queue waits", "dispatcher"},
 	{bug{name: "one queue that waits for its share ends inline delivery for all", edits: []edit{
-		{"dispatcher/slot.go", "_, waits := d.nextPriority()", "waits := d.runQueues[priorityGreedy].len() > 0"},
+		{"dispatcher/slot.go", "d.credits.Pause(d.stopping ||",
+			`waits := false
+	for _, p := range d.programs {
+		waits = waits || p.waiting[store.SlotSlow].Len() > 0
+	}
+	d.credits.Pause(waits || d.stopping ||`},
 	}}, "TestInlineDeliveryWhenShareIsFull", "commits, want 2", "dispatcher"},
 	{bug{name: "the lock is held while an event is noted for every subscription", edits: []edit{
 		{"dispatcher/dispatcher.go", "d.mu.Unlock()\n\truntime.Gosched()\n\td.mu.Lock()", "runtime.Gosched()"},

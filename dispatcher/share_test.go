@@ -1,0 +1,126 @@
+package dispatcher
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store/storetest"
+	"service/webhook"
+)
+
+// createProgram makes a program usable.
+func (w *testbed) createProgram(id string) {
+	w.t.Helper()
+	_, _, err := storetest.CreateToken(context.Background(), w.d.store,
+		webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// subscribeIn creates a subscription of a program to one event.
+func (w *testbed) subscribeIn(program string, r *subscriber, event string) {
+	w.t.Helper()
+	_, _, err := storetest.CreateSubscription(context.Background(), w.d.store, program, "u",
+		&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{event}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// publishIn publishes an event in a program.
+func (w *testbed) publishIn(program, name string) {
+	w.t.Helper()
+	id := webhook.NewID()
+	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	if _, err := w.d.store.Events().Publish(context.Background(), program, []webhook.Event{e}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// slowLoad publishes events, to many receivers of some programs that answer with 200 after nine
+// seconds, until it is stopped. The programs begin one after the other.
+func (w *testbed) slowLoad(programs, each int) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	for i := range programs {
+		id := fmt.Sprint("slow-", i)
+		w.createProgram(id)
+		for range each {
+			w.subscribeIn(id, w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
+				if n > 1 { // after the ping
+					time.Sleep(9 * time.Second)
+				}
+			}), "content_updated")
+		}
+	}
+	synctest.Wait()
+	go func() {
+		defer close(done)
+		for n := 1; ctx.Err() == nil; n++ {
+			for i := range min(n, programs) {
+				w.publishIn(fmt.Sprint("slow-", i), "content_updated")
+			}
+			time.Sleep(2 * time.Second)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// A receiver that is quick and has nothing in flight finds a slot at once, however many receivers of
+// its own program or of others answer slowly, with 200. A program alone uses seven eighths of the
+// slots.
+func TestSlowReceiversLeaveSlots(t *testing.T) {
+	for _, c := range []struct{ slots, programs, each int }{{64, 1, 100}, {512, 1, 100}, {64, 10, 30}, {512, 10, 30}} {
+		t.Run(fmt.Sprintf("slots=%d/programs=%d", c.slots, c.programs), func(t *testing.T) {
+			runInBubble(t, Config{MaxConnections: c.slots, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
+				w.createProgram("quick")
+				other, own := w.subscriber(nil), w.subscriber(nil)
+				w.subscribeIn("quick", other, "content_deleted")
+				stop := w.slowLoad(c.programs, c.each)
+				w.subscribeIn("slow-0", own, "content_deleted")
+				time.Sleep(time.Minute) // until each has made its first attempt
+				for i := range 60 {
+					at := time.Now()
+					w.publishIn("quick", "content_deleted")
+					w.publishIn("slow-0", "content_deleted")
+					time.Sleep(time.Second)
+					for r, most := range map[*subscriber]time.Duration{other: 50 * time.Millisecond, own: 200 * time.Millisecond} {
+						got := r.posts()
+						if len(got) != i+1 || got[i].at.Sub(at) > most {
+							t.Fatalf("after %d events: got %d requests within a second, want the last within %s", i+1, len(got), most)
+						}
+					}
+					if n := w.d.credits.Taken(); c.programs == 1 && n != c.slots-c.slots/8 {
+						t.Errorf("slow receivers of one program use %d of %d slots, want seven eighths", n, c.slots)
+					}
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// The programs that have more work than slots get the same number of slots.
+func TestProgramsShareSlots(t *testing.T) {
+	runInBubble(t, Config{MaxConnections: 64, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
+		stop := w.slowLoad(3, 30)
+		time.Sleep(2 * time.Minute)
+		for i := range 3 {
+			w.d.mu.Lock()
+			n := w.d.credits.Program(w.d.programs[fmt.Sprint("slow-", i)].slots)
+			w.d.mu.Unlock()
+			if n < 15 || n > 17 {
+				t.Errorf("program %d has %d of 64 slots in flight, want a quarter, as the two others", i, n)
+			}
+		}
+		stop()
+	})
+}

@@ -702,7 +702,7 @@ func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 				w.publish("content_updated")
 			}
 			time.Sleep(2*w.d.cfg.AttemptTimeout + time.Second) // until all first attempts have timed out
-			const every = 25 * time.Millisecond              // so four are open at a time
+			const every = 25 * time.Millisecond                // so four are open at a time
 			start := time.Now()
 			for range 800 {
 				w.publish("content_published")

@@ -170,3 +170,35 @@ func TestProgramLimitIsLowered(t *testing.T) {
 		}
 	})
 }
+
+// Cutting the attempts of a program records them as interrupted at once, and no others. New ones
+// follow.
+func TestCut(t *testing.T) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
+		w.createProgram("q")
+		answer := func(n int, rw http.ResponseWriter, r *http.Request) {
+			if n == 2 { // after the ping
+				hang(n, rw, r)
+			}
+		}
+		cut, other := w.subscriber(answer), w.subscriber(answer)
+		sub := w.subscribe(cut, nil)
+		w.subscribeIn("q", other, "content_updated")
+		synctest.Wait()
+		w.publish("content_updated")
+		w.publishIn("q", "content_updated")
+		synctest.Wait()
+		id := cut.posts()[0].delivery
+		w.d.Cut("p")
+		synctest.Wait()
+		d := w.delivery(sub, id)
+		if len(d.Attempts) != 2 || d.Attempts[0].Error != webhook.ErrorInterrupted || d.Status != webhook.StatusSuccess {
+			t.Errorf("after the cut: got %+v, want an attempt that was interrupted and one that succeeded", d)
+		}
+		other.mu.Lock()
+		if n := other.openRequests; n != 1 {
+			t.Errorf("the attempt of the other program has %d requests in flight, want 1", n)
+		}
+		other.mu.Unlock()
+	})
+}

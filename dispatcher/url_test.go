@@ -129,3 +129,31 @@ func (w *testbed) wantUntouched(sub webhook.Subscription) {
 		w.t.Errorf("got the pace %+v, ramp %d and rejected %t, want none", q.pace, q.ramp, q.rejected)
 	}
 }
+
+// What a server asked for, or what was learned about its rate, is not kept for the one at the next
+// URL.
+func TestPaceOfEarlierURL(t *testing.T) {
+	runInBubble(t, Config{BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
+		first := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
+			if n > 1 { // after the ping
+				rw.Header().Set("Retry-After", "3600")
+				rw.WriteHeader(http.StatusTooManyRequests)
+			}
+		})
+		next := w.subscriber(nil)
+		sub := w.subscribe(first, nil)
+		w.publish("content_updated")
+		synctest.Wait()
+		w.publish("content_updated")
+		synctest.Wait()
+		if n := len(first.posts()); n != 1 {
+			t.Fatalf("got %d requests, want 1 and then a pause", n)
+		}
+		w.update(sub, &webhook.SubscriptionFields{URL: &next.url})
+		at := time.Now()
+		synctest.Wait()
+		if got := next.posts(); len(got) == 0 || !got[0].at.Equal(at) {
+			t.Errorf("got %d requests at the next URL, want the waiting event at once", len(got))
+		}
+	})
+}

@@ -11,14 +11,13 @@ import (
 // check compares the requests received with the promises. The caller holds s.mu.
 func (s *simulation) check() {
 	now, recovered := time.Now(), s.faults.recovered()
-	slotFree := s.inFlight(nil, false) < s.plan.Connections-s.plan.Connections/8
 	for _, sub := range s.subs {
 		s.checkNewDeliveries(sub)
 		t := &sub.settings
 		if !recovered || s.dial > 0 || t.deleted || !now.After(sub.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
 			continue
 		}
-		open := s.inFlight(sub, false)
+		open, slotFree := s.inFlight(sub, false), s.slotFree(sub)
 		waits := s.checkLate(sub, now, t.active && open == 0 && slotFree && !sub.failing && !sub.throttled)
 		if !t.active || sub.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
 			continue
@@ -38,8 +37,34 @@ func (s *simulation) check() {
 	}
 }
 
-// slack is how late something may happen.
-const slack = time.Second
+// slack is how late something may happen, and quickSlack how late a quick subscription with nothing
+// in flight gets its event.
+const (
+	slack      = time.Second
+	quickSlack = 200 * time.Millisecond
+)
+
+// slotFree reports whether a subscription must have a slot if it wants one: as far as the model
+// knows, other programs always wait. The caller holds s.mu.
+func (s *simulation) slotFree(sub *modelSubscription) bool {
+	taken, own := s.inFlight(nil, false), 0
+	for _, other := range s.subs {
+		if other.program == sub.program {
+			own += s.inFlight(other, false)
+		}
+	}
+	free := s.plan.Connections - taken
+	if s.quick(sub) && (free > max(1, s.plan.Connections/32) || own == 0 && free > 0) {
+		return true
+	}
+	return free > max(1, s.plan.Connections/8) && (s.plan.Programs == 1 || own < free)
+}
+
+// quick reports whether the last request to a subscription took less than a second, and no delivery
+// is in flight. The caller holds s.mu.
+func (s *simulation) quick(sub *modelSubscription) bool {
+	return sub.quickAt.After(sub.slowAt) && sub.quickAt.After(s.startedAt) && s.inFlight(sub, false) == 0
+}
 
 // checkLate checks that no delivery is overdue; free says whether a slot is free
 // for one. It reports whether a delivery is waiting, excluding pings.
@@ -69,8 +94,12 @@ func (s *simulation) checkRedeliveries(sub *modelSubscription, now time.Time) {
 
 // checkExpected checks that every wanted event was sent.
 func (s *simulation) checkExpected(sub *modelSubscription, now time.Time) {
+	within := s.plan.Window + slack
+	if s.quick(sub) {
+		within = s.plan.Window + quickSlack
+	}
 	for _, want := range sub.expected {
-		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(s.plan.Window+slack)) {
+		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(within)) {
 			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s",
 				sub.index, want.event, sinceStart(want.at), sinceStart(now))
 		}

@@ -28,6 +28,7 @@ type modelSubscription struct {
 	recovery         recovery
 	failing          bool            // when the dispatcher was last idle
 	last             *modelAttempt   // the last to end, excluding pings
+	quickAt, slowAt  time.Time       // when the last request that took less than a second ended, and the last that took longer
 	throttled        bool            // the server asked for fewer requests since the last restart
 	pausedUntil      time.Time       // end of the pause that the server asked for
 	successesNeeded  int             // after a rejection: successes until it may use all its slots

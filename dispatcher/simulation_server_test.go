@@ -71,6 +71,11 @@ func (s *simulation) ended(r *modelAttempt, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.endedAt, r.status = time.Now(), status
+	if r.endedAt.Sub(r.arrivedAt)+s.dial < quickWithin {
+		r.subscription.quickAt = r.endedAt
+	} else {
+		r.subscription.slowAt = r.endedAt
+	}
 	s.endRecovery(r)
 	if (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) && !r.delivery.ping {
 		r.subscription.throttled = true

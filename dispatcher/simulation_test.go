@@ -38,7 +38,7 @@ const (
 	promiseEarly    = "no attempt is made before it is due"
 	promiseLate     = "an attempt is made when it is due"
 	promiseSlots    = "a subscription uses at most its own slots"
-	promiseServed   = "a subscription with a free slot is served within a second"
+	promiseServed   = "a subscription with a free slot is served within a second, and a quick one at once"
 	promisePing     = "a ping is sent immediately"
 	promiseOrdered  = "an ordered subscription gets one delivery at a time, in order"
 	promiseBytes    = "the bytes of a delivery never change"
@@ -248,8 +248,23 @@ func (s *simulation) settle() {
 	s.mu.Unlock()
 }
 
-// endPlan makes every server respond and every subscription active, and lets a day
-// pass: then everything must be completed.
+// longest is the longest time that anything may take once all servers respond: the longest retries,
+// the longest pause that a server asks for, one interval of probes, and a second for each request of
+// a subscription whose rate is at its lowest.
+func (s *simulation) longest() time.Duration {
+	all := 10*time.Minute + webhook.MaxProbeWait
+	for _, wait := range s.plan.policy().Waits {
+		all += time.Duration(float64(wait) * (1 + s.plan.Jitter))
+	}
+	requests := 0
+	for _, sub := range s.subs {
+		requests = max(requests, len(sub.expected)+len(sub.received))
+	}
+	return all + time.Duration(requests)*time.Second
+}
+
+// endPlan makes every server respond and every subscription active, and waits as long as anything may
+// take: then everything must be completed.
 func (s *simulation) endPlan() {
 	if s.violation != nil {
 		return
@@ -276,7 +291,7 @@ func (s *simulation) endPlan() {
 			s.update(sub, func(t *settings) { t.active = true }, &webhook.SubscriptionFields{Active: &on})
 		}
 	}
-	s.sleep(24 * time.Hour)
+	s.sleep(s.longest())
 	s.settle()
 	if s.violation == nil {
 		s.audit(true)

@@ -17,9 +17,9 @@ func (s *simulation) check() {
 		if !recovered || s.dial > 0 || t.deleted || !now.After(sub.changedAt.Add(slack)) || !now.After(s.startedAt.Add(slack)) {
 			continue
 		}
-		open, slotFree := s.inFlight(sub, false), s.slotFree(sub)
-		waits := s.checkLate(sub, now, t.active && open == 0 && slotFree && !sub.failing && !sub.throttled)
-		if !t.active || sub.throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
+		open, slotFree, throttled := s.inFlight(sub, false), s.slotFree(sub), sub.throttled || t.rate > 0
+		waits := s.checkLate(sub, now, t.active && open == 0 && slotFree && !sub.failing && !throttled)
+		if !t.active || throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
 			continue
 		}
 		if open == 0 && !s.uncertain && !sub.failing && sub.dropped == 0 {
@@ -47,13 +47,10 @@ const (
 // slotFree reports whether a subscription must have a slot if it wants one: as far as the model
 // knows, other programs always wait. The caller holds s.mu.
 func (s *simulation) slotFree(sub *modelSubscription) bool {
-	taken, own := s.inFlight(nil, false), 0
-	for _, other := range s.subs {
-		if other.program == sub.program {
-			own += s.inFlight(other, false)
-		}
+	own, free := s.programInFlight(sub.program), s.plan.Connections-s.inFlight(nil, false)
+	if !s.limits[sub.program].allows(own + 1) {
+		return false
 	}
-	free := s.plan.Connections - taken
 	if s.quick(sub) && (free > max(1, s.plan.Connections/32) || own == 0 && free > 0) {
 		return true
 	}
@@ -72,7 +69,7 @@ func (s *simulation) checkLate(sub *modelSubscription, now time.Time, free bool)
 	for _, d := range sub.received {
 		last := d.last()
 		if !d.unfinished() || d.uncertain || d.anyTime || last.endedAt.IsZero() && last.generation == s.generation {
-			waits = waits || !d.ping && d.unfinished()
+			waits = waits || !d.ping && d.mayWait()
 			continue
 		}
 		waits = waits || !d.ping

@@ -26,12 +26,16 @@ type modelSubscription struct {
 	redeliveries     map[string]time.Time    // time of the request by delivery id
 	expected         []*expectedEvent
 	recovery         recovery
-	failing          bool            // when the dispatcher was last idle
-	last             *modelAttempt   // the last to end, excluding pings
-	quickAt, slowAt  time.Time       // when the last request that took less than a second ended, and the last that took longer
-	throttled        bool            // the server asked for fewer requests since the last restart
-	pausedUntil      time.Time       // end of the pause that the server asked for
-	successesNeeded  int             // after a rejection: successes until it may use all its slots
+	failing          bool                  // when the dispatcher was last idle
+	last             *modelAttempt         // the last to end, excluding pings
+	arrivedAt        time.Time             // of the last request, excluding pings
+	quickAt, slowAt  time.Time             // when the last request that took less than a second ended, and the last that took longer
+	throttled        bool                  // the server asked for fewer requests since the last restart
+	pausedUntil      time.Time             // end of the pause that the server asked for
+	successesNeeded  int                   // after a rejection: successes until it may use all its slots
+	secret           webhook.SigningSecret // nil while unknown
+	previousSecret   webhook.SigningSecret // until the dispatcher is idle after a rotation
+	rotatedAt        time.Time
 	lostArrivals     map[string]bool // deliveries whose first arrival a crash prevented
 	byID             map[string]*modelDelivery
 	received         []*modelDelivery // in the order of their first arrival
@@ -43,6 +47,7 @@ type settings struct {
 	active, ordered, deleted bool
 	names                    int // bits
 	slots                    int // 0 for the default
+	rate                     int // per second; 0 for no limit
 	endpoint                 int
 }
 
@@ -104,9 +109,12 @@ func (d *modelDelivery) last() *modelAttempt { return d.attempts[len(d.attempts)
 
 // unfinished reports whether a delivery will be sent again, as far as its
 // receiver can know.
-func (d *modelDelivery) unfinished() bool {
+func (d *modelDelivery) unfinished() bool { return !d.dropped && d.mayWait() }
+
+// mayWait is unfinished, and includes a delivery that ends as unsubscribed when it is due.
+func (d *modelDelivery) mayWait() bool {
 	l := d.last()
-	return !d.ended && !d.dropped && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
+	return !d.ended && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
 }
 
 // inFlight returns how many attempts are in flight: only pings, or excluding pings.

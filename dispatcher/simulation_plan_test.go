@@ -75,6 +75,8 @@ const (
 	doCancel       operation = "cancel a delivery"
 	doBulk         operation = "start a bulk run"
 	doCancelReplay operation = "cancel a replay"
+	doRate         operation = "set max_per_second"
+	doProgramLimit operation = "set max_in_flight of a program"
 )
 
 // mode is the behavior of a receiver.
@@ -143,7 +145,7 @@ func plans() *rapid.Generator[plan] {
 				doPublish, doPublish, doBehave, doPause, doResume, doCrash, doPublish, doPing, doOrdered, doChangeURL, doChangeNames, doRedeliver,
 				doPublish, doDelete, doSlots, doCrashOn, doPublish, doCreate, doReplay, doRestart, doRotate, doPublish, doBehave,
 				doPublishConcurrently, doFailWrite, doFailRead, doFailCommits, doRecover, doLoseLease,
-				doJumpClock, doRetention, doCancel, doBulk, doReplay, doCancelReplay,
+				doJumpClock, doRetention, doCancel, doBulk, doReplay, doCancelReplay, doRate, doProgramLimit,
 			}).Draw(t, "do"),
 			Subscription: rapid.SampledFrom([]int{0, 1, 2, 3, 4, 5, 9, 17, 29}).Draw(t, "subscription"),
 			N:            rapid.IntRange(0, 7).Draw(t, "n"),

@@ -27,7 +27,7 @@ func (s *simulation) serveConn(at *endpoint, c net.Conn) {
 		if err != nil {
 			return
 		}
-		r, m := s.arrive(at, body)
+		r, m := s.arrive(at, req.Header, body)
 		answer := ""
 		switch m {
 		case modeHang:
@@ -87,7 +87,7 @@ func (s *simulation) ended(r *modelAttempt, status int) {
 
 // arrive records a request, checks the promises that it could break, and returns
 // how to answer it.
-func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
+func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*modelAttempt, mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, sub := time.Now(), at.owner
@@ -114,6 +114,11 @@ func (s *simulation) arrive(at *endpoint, body []byte) (*modelAttempt, mode) {
 	}
 
 	s.checkSettings(at, d)
+	s.checkSignature(sub, header, id, body)
+	if !d.ping {
+		s.checkRate(sub, now)
+		s.checkProgramLimit(sub)
+	}
 	s.checkRecovery(sub, r)
 	if !d.ping && sub.pausedUntil.Sub(now) > time.Millisecond {
 		s.violate(promisePause, "subscription %d: paused until %s, but a delivery came at %s",

@@ -83,11 +83,11 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.subs = append(s.subs, sub)
 	s.mu.Unlock()
 	names := namesOf(sub.settings.names)
-	stored, _, err := storetest.CreateSubscription(context.Background(), s.d.store, sub.program, "u",
+	stored, secret, err := storetest.CreateSubscription(context.Background(), s.d.store, sub.program, "u",
 		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sub.id = stored.ID; err != nil {
+	if sub.id, sub.secret = stored.ID, secret; err != nil {
 		s.unexpected(err)
 		sub.settings.deleted = true // its creation was not acknowledged
 		sub.previous = append(sub.previous, settings{active: true, names: 3})
@@ -156,6 +156,9 @@ func (s *simulation) playStep(st *step) {
 	case doBulk:
 		s.bulk(sub, st.N)
 		return
+	case doProgramLimit:
+		s.limitProgram(sub.program, st.N%4)
+		return
 	}
 	if s.plan.DisableAfter > 0 {
 		s.settle() // so that the model knows whether it was disabled
@@ -208,8 +211,11 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 			return err
 		})
 	case doRotate:
-		_, err := storetest.RotateSecret(ctx, s.d.store, sub.program, sub.id)
-		s.allowRefusal(err)
+		s.rotate(sub)
+	case doRate:
+		rate := []int{0, 1, 10}[st.N%3]
+		perSecond := float64(rate)
+		s.update(sub, func(t *settings) { t.rate = rate }, &webhook.SubscriptionFields{MaxPerSecond: &perSecond})
 	case doPing:
 		s.ping(sub, st.NoWait)
 	case doRedeliver:

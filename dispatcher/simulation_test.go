@@ -59,6 +59,9 @@ const (
 	promiseBulk     = "a bulk run does what it planned, once, and changes nothing newer"
 	promiseIncident = "a failing subscription has an open incident, and incidents count each permanent failure"
 	promiseReplay   = "a replay sends each matching event of its range once"
+	promiseSigned   = "a request is signed with the subscription's secret"
+	promiseRate     = "a subscription receives at most max_per_second requests"
+	promiseLimit    = "a program uses at most its own slots"
 )
 
 // violation is a broken promise. The detail differs from one run of a plan to the
@@ -90,6 +93,8 @@ type simulation struct {
 
 	changes     externalChanges
 	endBulkRuns func() // set by workBulkRuns
+
+	limits map[string]programLimit // by program
 
 	lastSettled    time.Time
 	leaseRenewedAt time.Time // when the lease became valid again
@@ -124,7 +129,7 @@ func play(t *testing.T, dir string, p *plan) (found *violation) {
 				DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
 		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
-			changes: newExternalChanges()}
+			changes: newExternalChanges(), limits: make(map[string]programLimit)}
 		w.fault, w.now = s.faults.fault, s.wall
 		if p.Lease {
 			w.dial = p.Dial
@@ -243,7 +248,11 @@ func (s *simulation) settle() {
 		if s.dial == 0 || time.Since(sub.changedAt) > s.dial { // else an attempt may be connecting
 			sub.previous = sub.previous[:0]
 		}
+		if time.Since(sub.rotatedAt) > s.dial {
+			sub.previousSecret = nil
+		}
 	}
+	s.settleLimits()
 	s.lastSettled = time.Now()
 	s.mu.Unlock()
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -427,35 +428,34 @@ func TestSlotsAreSharedByPrograms(t *testing.T) {
 		{2, 0, []int{21, 21}}, {3, 0, []int{16, 16, 16}}, {7, 0, []int{8, 8, 8, 8, 8, 8, 8}}, {3, 4, []int{4, 20, 20}},
 	} {
 		c := NewCredits(64)
-		var all []*ProgramSlots
-		for i := range test.programs {
-			p := &ProgramSlots{ID: string(rune('a' + i))}
-			all = append(all, p)
-			if i == 0 {
-				c.Limit(p, test.limit)
-			}
-			c.Wait(p, SlotSlow, true)
-			for got, _ := c.Take(); got != nil; got, _ = c.Take() {
-			}
-		}
-		// The program with the most returns one, as attempts end.
-		for range 1000 {
-			most := all[0]
-			for _, p := range all {
-				if c.Program(p) > c.Program(most) {
-					most = p
-				}
-			}
-			c.Return(most, SlotSlow)
-			for got, _ := c.Take(); got != nil; got, _ = c.Take() {
-			}
-		}
+		all := takeInTurn(c, test.programs, test.limit)
 		for i, p := range all {
 			if n := c.Program(p); n < test.want[i]-1 || n > test.want[i]+1 {
 				t.Errorf("%d programs, limit %d: program %d has %d slots, want %d", test.programs, test.limit, i, n, test.want[i])
 			}
 		}
 	}
+}
+
+// takeInTurn lets programs take and return slots, as attempts end. The first has a limit.
+func takeInTurn(c *Credits, programs, limit int) (all []*ProgramSlots) {
+	fill := func() {
+		for got, _ := c.Take(); got != nil; got, _ = c.Take() {
+		}
+	}
+	for i := range programs {
+		all = append(all, &ProgramSlots{ID: string(rune('a' + i))})
+		if i == 0 {
+			c.Limit(all[i], limit)
+		}
+		c.Wait(all[i], SlotSlow, true)
+		fill()
+	}
+	for range 1000 {
+		c.Return(slices.MaxFunc(all, func(a, b *ProgramSlots) int { return c.Program(a) - c.Program(b) }), SlotSlow)
+		fill()
+	}
+	return all
 }
 
 // A program at its limit is not in turn, so it restricts no other, until it has returned a slot or

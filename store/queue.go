@@ -724,23 +724,16 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		if s.programStates.get(cr.Queue.ProgramID) != nil {
 			return nil
 		}
-		// After a change the attempt may not be one that the subscription wants, such as a probe.
-		err = t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{subscriptionID}, &c.Revision, &c.URLNumber)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && c.Revision != cr.Queue.Revision {
-			err = ErrStale
-		}
-		if err != nil {
+		if err := t.checkRevision(cr.Queue, &c); err != nil {
 			return err
 		}
 		now := s.clock.now()
 		until := s.clock.wait(now)
-		if cr.Probe {
-			if err := s.queueProbe(t, cr.Queue); err != nil {
-				return err
-			}
-		}
 		if cr.Probe || cr.BeforeDue {
 			until = math.MaxInt64
+		}
+		if err := s.queueProbe(t, cr); err != nil {
+			return err
 		}
 		if stale, err = false, nil; !ping {
 			stale, err = t.endUnsubscribed(subscriptionID, until)
@@ -762,6 +755,16 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		return nil, due, err
 	}
 	return &c, due, nil
+}
+
+// checkRevision sets the revision of a claim. The error is [ErrStale] if the subscription has changed
+// since its queue was read: the attempt may not be one that it wants, such as a probe.
+func (t *tx) checkRevision(q *Queue, c *Claim) error {
+	err := t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{q.SubscriptionID}, &c.Revision, &c.URLNumber)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && c.Revision != q.Revision {
+		return ErrStale
+	}
+	return err
 }
 
 // countDue counts the next attempt of the delivery that has been due the longest, until a time of
@@ -801,9 +804,12 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	return t.Scan(countInterruptions, []any{c.num}, &c.Interruptions)
 }
 
-// queueProbe queues a ping for a failing subscription that has none.
-func (s Queues) queueProbe(t *tx, q *Queue) error {
-	var wanted bool
+// queueProbe queues a ping for a credit for a probe, if the subscription is failing and has none.
+func (s Queues) queueProbe(t *tx, cr *Credit) error {
+	if !cr.Probe {
+		return nil
+	}
+	q, wanted := cr.Queue, false
 	err := t.Scan("SELECT status = 'failing' AND deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 "+
 		"AND next_attempt_at IS NOT NULL AND ping IS NOT NULL) FROM subscriptions WHERE id = ?1",
 		[]any{q.SubscriptionID}, &wanted)

@@ -111,7 +111,7 @@ var raceBugs = []testBug{
 		{"store/tx.go", "\t\tdelete(w.heads, p)\n", "\t\t_ = p\n"},
 	}}, "TestFailedWriteAloneInCommit", "first seq: got", "store"},
 	{bug{name: "an attempt is counted for a URL that was replaced", edits: []edit{
-		{"store/queue.go", "err == nil && c.Revision != cr.Queue.Revision {", "err == nil && false {"},
+		{"store/queue.go", "err == nil && c.Revision != q.Revision {", "err == nil && false {"},
 	}}, "TestAttemptUsesLatestURL", "after the change: got claim", "dispatcher"},
 	{bug{name: "slow receivers may have the slots of quick ones", edits: []edit{
 		{"store/credit.go", "return free > 0 && (class == SlotQuick ||", "return free > 0 && (true ||"},

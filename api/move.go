@@ -19,7 +19,7 @@ type MoveTarget interface {
 	Changes(ctx context.Context, programID, moveID string, body io.Reader) error
 	Rest(ctx context.Context, programID, moveID string, body io.Reader, actor webhook.AuditEntry) (store.Imported, error)
 	Activate(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
-	Abort(ctx context.Context, programID, moveID string) error
+	Abort(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
 }
 
 // moveHandlers serve the routes of programs that move here.
@@ -104,7 +104,7 @@ func (h moveHandlers) abort(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := h.api.moves.Abort(req.http.Context(), programID, moveID); err != nil {
+	if err := h.api.moves.Abort(req.http.Context(), programID, moveID, req.actor()); err != nil {
 		return answer{}, err
 	}
 	return h.read(req)

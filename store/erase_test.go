@@ -14,7 +14,7 @@ import (
 )
 
 // erase begins to erase a program.
-func erase(t *testing.T, s *Store, id string) {
+func erase(t testing.TB, s *Store, id string) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
 		_, _, err := w.Programs().Erase(id)

@@ -6,23 +6,29 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"service/store/keyring"
 	"service/store/sqlite"
+	"service/store/transit"
 	"service/webhook"
 )
 
 // ProgramImport is a program to import.
 type ProgramImport struct {
-	Path string // the database of a [ProgramExport], not used by another process; it is changed
-	Key  []byte // that of the export
+	Path      string // the database of a [ProgramExport], not used by another process
+	Key       []byte // that of the export
+	ProgramID string // that it must have; "" for any
 	// Retry decides what follows the attempts that were in flight, which become interrupted.
 	// Nil leaves that to the next start of the service.
 	Retry *webhook.RetryPolicy
 	Idle  bool // no other writes are expected, so it does not pause between two steps
+	// Audit has the actor and the action of the entries of the audit log that name each token and
+	// each subscription. None are written without an action.
+	Audit webhook.AuditEntry
 }
 
 // Imported counts what was imported.
@@ -32,6 +38,9 @@ type Imported struct {
 	Events        int    `json:"events"`
 	Deliveries    int    `json:"deliveries"`
 	Interrupted   int    `json:"interrupted"` // deliveries whose attempt was in flight
+	// Named are the tokens that are not revoked and the subscriptions that are not deleted, as
+	// texts without secrets.
+	Named []string `json:"named,omitempty"`
 }
 
 // importCopies is how many times the size of an export an import needs on the disk at most: the
@@ -56,16 +65,16 @@ const (
 // The error is a *webhook.Error if the program exists, and wraps [ErrUnusable] if the database
 // cannot be used.
 func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
-	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
-		return y, err
-	}
-	db, err := sqlite.OpenPrivate(ctx, x.Path, schema)
+	db, err := s.openExport(ctx, x)
 	if err != nil {
 		return y, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	im := s.importer(ctx, x)
-	if err := im.open(db, x.Key); err != nil {
+	if err := im.open(db, x); err != nil {
+		return y, err
+	}
+	if err := im.verify(); err != nil {
 		return y, err
 	}
 	// Retention must not see half of the program.
@@ -100,8 +109,8 @@ func (s *core) abandonImport(programID string) error {
 
 // importer returns an importer without an export.
 func (s Programs) importer(ctx context.Context, x *ProgramImport) *importer {
-	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, retry: x.Retry,
-		subscriptions: make(map[int64]int64), runs: make(map[int64]int64)}
+	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, retry: x.Retry, audit: x.Audit,
+		subscriptions: make(map[int64]int64), runs: make(map[int64]int64), named: make(map[string]string)}
 	if x.Idle {
 		im.pause, im.long = -1, true
 	}
@@ -114,10 +123,13 @@ type importer struct {
 	db        *sql.DB // the export
 	keys      *keyring.Keyring
 	packed    dictionaries // of the export
+	gate      *transit.Gate
 	programID string
 	retry     *webhook.RetryPolicy
 	done      Imported
 	ids       []string // of the subscriptions
+	audit     webhook.AuditEntry
+	named     map[string]string // tokens and subscriptions that came in, by id, as the audit log names them
 
 	moving bool // the program arrives in parts, and may have rows here
 
@@ -136,19 +148,31 @@ type numberedPart struct {
 }
 
 // open sets the export, and reads the id of the program and the dictionaries.
-func (im *importer) open(db *sql.DB, key []byte) (err error) {
+func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	im.db, im.packed = db, dictionaries{}
-	if im.keys, err = parseKeyring(key); err != nil {
+	if im.keys, err = parseKeyring(x.Key); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
+	var check []byte
+	err = im.db.QueryRowContext(im.ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
+	if err := ignoreNoRows(err); err != nil {
+		return err
+	}
+	if !im.keys.Fits(check) {
+		return fmt.Errorf("%w: its secrets are encrypted with another key", ErrUnusable)
 	}
 	var programs int
 	err = im.db.QueryRowContext(im.ctx, "SELECT count(*), coalesce(max(id), '') FROM programs").Scan(&programs, &im.programID)
 	if err != nil {
 		return err
 	}
-	if programs != 1 || webhook.CheckIdentifier("id", im.programID) != nil {
+	if programs != 1 || webhook.CheckIdentifier("id", im.programID) != nil || x.ProgramID != "" && im.programID != x.ProgramID {
 		return fmt.Errorf("%w: it is not the export of one program", ErrUnusable)
 	}
+	if im.gate == nil {
+		im.gate = transit.New(im.programID)
+	}
+	im.gate.At(im.s.clock.now())
 	return im.packed.read(func(query string, row func(scan func(...any) error) error) error {
 		rows, err := im.db.QueryContext(im.ctx, query)
 		if err != nil {
@@ -158,14 +182,52 @@ func (im *importer) open(db *sql.DB, key []byte) (err error) {
 	})
 }
 
+// verify checks every row of the export before anything of it is written: it may have been made by
+// hand.
+func (im *importer) verify() error {
+	for i := range programTables {
+		table := &programTables[i]
+		r, rows, err := im.rowsOf(table, everything)
+		if err == nil {
+			err = errors.Join(im.verifyRows(table, r, rows), rows.Close())
+		}
+		var faulty *transit.Error
+		if errors.As(err, &faulty) {
+			return fmt.Errorf("%w: %w", ErrUnusable, faulty)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return im.checkForeign()
+}
+
+// verifyRows checks the rows of a table.
+func (im *importer) verifyRows(table *programTable, r *importRows, rows *sql.Rows) error {
+	gate, err := im.gate.Table(table.name, r.names)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		row, err := r.scan(rows)
+		if err != nil {
+			return err
+		}
+		if err := im.reveal(table, r, row); err != nil {
+			return err
+		}
+		if err := gate.Check(row); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // begin adds the program itself, hidden.
 func (im *importer) begin() error {
 	table := &programTables[0]
 	rows, err := im.read(table, "TRUE")
 	if err != nil {
-		return err
-	}
-	if err := im.checkSubscriptions(); err != nil {
 		return err
 	}
 	return im.s.writer.do(func(t *tx) error {
@@ -186,27 +248,53 @@ func (im *importer) begin() error {
 	})
 }
 
-// checkSubscriptions refuses a program whose records are here under another id.
-func (im *importer) checkSubscriptions() error {
-	rows, err := im.db.QueryContext(im.ctx, "SELECT id FROM subscriptions")
-	if err != nil {
-		return err
+// references are the columns of the export with ids that must not be those of another program here.
+var references = []struct{ column, from, table, what string }{
+	{"id", "subscriptions", "subscriptions", "subscriptions"},
+	{"id", "tokens", "tokens", "tokens"},
+	{"id", "replays", "replays", "replays"},
+	{"replay_id", "deliveries WHERE replay_id IS NOT NULL", "replays", "replays"},
+	{"redelivery_of", "deliveries WHERE redelivery_of IS NOT NULL", "deliveries", "deliveries"},
+	{"split_of", "deliveries WHERE split_of IS NOT NULL", "deliveries", "deliveries"},
+}
+
+// checkForeign refuses a program with ids of another program here: of its own records, or in
+// references to some.
+func (im *importer) checkForeign() error {
+	for _, r := range references {
+		rows, err := im.db.QueryContext(im.ctx, "SELECT DISTINCT "+r.column+" FROM "+r.from)
+		if err != nil {
+			return err
+		}
+		var ids []string
+		look := func() error {
+			found, err := im.s.ids(im.ctx, "SELECT coalesce(s.program_id, '') FROM json_each(?) i CROSS JOIN "+r.table+
+				" s ON s.id = i.value WHERE s.program_id IS NOT ? LIMIT 1", jsonOf(ids), im.programID)
+			if err == nil && len(found) > 0 {
+				err = webhook.NewError(webhook.CodeConflict,
+					"Another program here has "+r.what+" of this export. Delete it first, or keep it.")
+			}
+			ids = ids[:0]
+			return err
+		}
+		err = sqlite.Drain(rows, func(scan func(...any) error) error {
+			var id string
+			if err := scan(&id); err != nil {
+				return err
+			}
+			if ids = append(ids, id); len(ids) == 1000 {
+				return look()
+			}
+			return nil
+		})
+		if err == nil && len(ids) > 0 {
+			err = look()
+		}
+		if err != nil {
+			return err
+		}
 	}
-	var ids []string
-	err = sqlite.Drain(rows, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	})
-	if err != nil || len(ids) == 0 {
-		return err
-	}
-	found, err := im.s.ids(im.ctx, "SELECT s.program_id FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value LIMIT 1", jsonOf(ids))
-	if err == nil && len(found) > 0 && found[0] != im.programID { // that is found out below
-		err = webhook.NewError(webhook.CodeConflict, "The program "+found[0]+" has subscriptions of this export. Delete it first, or keep it.")
-	}
-	return err
+	return nil
 }
 
 // run adds everything else, and makes the program visible.
@@ -218,6 +306,9 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 		return err
 	}
 	if err := im.count(); err != nil {
+		return err
+	}
+	if err := im.name(); err != nil {
 		return err
 	}
 	return im.s.write(im.ctx, func(w Write) error {
@@ -239,8 +330,50 @@ func (im *importer) tables() error {
 		if table.name == "dictionaries" {
 			continue
 		}
-		if err := im.table(table); err != nil {
+		err := im.table(table)
+		if err != nil && sqlite.IsConstraint(err) {
+			return fmt.Errorf("%w: table %s: it has a row that is here already, or that breaks a rule of the table", ErrUnusable, table.name)
+		}
+		if err != nil {
 			return fmt.Errorf("store: import %s: %w", table.name, err)
+		}
+	}
+	return nil
+}
+
+// remember remembers a token or a subscription, as it is in the last part that has it.
+func (im *importer) remember(table *programTable, r *importRows, row []any) {
+	switch id := r.text(row, "id"); {
+	case table.name == "tokens" && *r.at(row, "revoked_at") == nil:
+		im.named[id] = "token " + id + " of user " + r.text(row, "user_id") + " with " + r.text(row, "scopes")
+	case table.name == "subscriptions" && *r.at(row, "deleted_at") == nil:
+		im.named[id] = "subscription " + id + " to " + r.text(row, "url")
+	default:
+		delete(im.named, id)
+	}
+}
+
+// name writes the entries of the audit log that name what came in, before it can be used.
+func (im *importer) name() error {
+	ids := slices.Sorted(maps.Keys(im.named))
+	for _, id := range ids {
+		im.done.Named = append(im.done.Named, im.named[id])
+	}
+	for left := ids; len(left) > 0 && im.audit.Action != ""; {
+		some := left[:min(len(left), im.step)]
+		left = left[len(some):]
+		err := im.s.write(im.ctx, func(w Write) error {
+			for _, id := range some {
+				e := im.audit
+				e.ProgramID, e.SubjectID, e.Detail = im.programID, id, "came with "+im.named[id]
+				if err := w.Audit(e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -284,6 +417,7 @@ func (im *importer) interrupt() error {
 // importRows are rows to add to a table.
 type importRows struct {
 	insert string
+	names  []string       // of the columns
 	column map[string]int // index by name
 	kinds  []string       // types of the columns
 	all    [][]any
@@ -291,6 +425,12 @@ type importRows struct {
 
 // at returns the value of a column of a row.
 func (r *importRows) at(row []any, column string) *any { return &row[r.column[column]] }
+
+// text returns the text in a column of a row, "" for another value.
+func (r *importRows) text(row []any, column string) string {
+	s, _ := (*r.at(row, column)).(string)
+	return s
+}
 
 // add adds a number to a column of a row, unless that is NULL.
 func (r *importRows) add(row []any, column string, n int64) {
@@ -315,6 +455,7 @@ func (im *importer) rowsOf(table *programTable, where string) (*importRows, *sql
 		r.column["rowid"], r.kinds = len(names), append(r.kinds, "INTEGER")
 		names, selected = append(names, "rowid"), selected+", rowid"
 	}
+	r.names = names
 	r.insert = "INSERT INTO " + table.name + " (" + strings.Join(names, ", ") + ") VALUES (?" + strings.Repeat(", ?", len(names)-1) + ")"
 	if im.moving {
 		r.insert += table.upsert(names)
@@ -437,7 +578,7 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 			}
 		case "events":
 			values = slices.Clone(row)
-			e := webhook.Event{ID: row[r.column["id"]].(string), JSON: row[r.column["json"]].([]byte)}
+			e := webhook.Event{ID: r.text(row, "id"), JSON: row[r.column["json"]].([]byte)}
 			values[r.column["json"]] = slices.Clone(im.s.dictionaries.pack(&t.w.packed, &e))
 		}
 		if err := im.insertRow(t, table, r, values); err != nil {
@@ -595,17 +736,17 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	for _, column := range table.wait {
 		r.add(row, column, -offset)
 	}
+	if err := im.reveal(table, r, row); err != nil {
+		return err
+	}
 	switch table.name {
+	case "tokens":
+		im.remember(table, r, row)
 	case "subscriptions":
-		im.ids = append(im.ids, row[r.column["id"]].(string))
-		return im.decrypt(table, r, row)
-	case "old_signing_secrets", "idempotency_keys":
-		return im.decrypt(table, r, row)
+		im.ids = append(im.ids, r.text(row, "id"))
+		im.remember(table, r, row)
 	case "events":
 		r.add(row, "rowid", im.events)
-		plain, err := im.packed.unpack(row[r.column["id"]].(string), row[r.column["json"]].([]byte))
-		*r.at(row, "json") = plain
-		return err
 	case "deliveries":
 		im.addDelivery(r, row, "num")
 		if num, ok := (*r.at(row, "subscription")).(int64); ok {
@@ -623,7 +764,8 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		im.addDelivery(r, row, "newest")
 		im.addDelivery(r, row, "after_num")
 	case "bulk_run_waits", "bulk_run_deliveries", "bulk_run_subscriptions":
-		*r.at(row, "run") = im.runs[row[r.column["run"]].(int64)]
+		run, _ := (*r.at(row, "run")).(int64)
+		*r.at(row, "run") = im.runs[run]
 		if table.name == "bulk_run_waits" {
 			im.addDelivery(r, row, "after_num")
 		} else if table.name == "bulk_run_deliveries" {
@@ -683,7 +825,7 @@ func (im *importer) convertProbes(r *importRows, row []any) error {
 
 // secretsOf returns the columns of a table with secrets, and what each is bound to.
 func secretsOf(table *programTable, r *importRows, row []any) map[string]string {
-	text := func(column string) string { return row[r.column[column]].(string) }
+	text := func(column string) string { return r.text(row, column) }
 	switch table.name {
 	case "subscriptions":
 		id := text("id")
@@ -691,11 +833,23 @@ func secretsOf(table *programTable, r *importRows, row []any) map[string]string 
 	case "old_signing_secrets":
 		return map[string]string{"secret": "signing_secret of " + text("subscription_id")}
 	}
+	if table.name != "idempotency_keys" {
+		return nil
+	}
 	return map[string]string{"body": responsePlace(&webhook.IdempotencyKey{TokenID: text("token_id"), Key: text("key")})}
 }
 
-// decrypt decrypts the secrets of a row.
-func (im *importer) decrypt(table *programTable, r *importRows, row []any) error {
+// reveal decrypts the secrets of a row of the export, and unpacks the JSON of an event.
+func (im *importer) reveal(table *programTable, r *importRows, row []any) error {
+	if table.name == "events" {
+		packed, _ := (*r.at(row, "json")).([]byte)
+		plain, err := im.packed.unpack(r.text(row, "id"), packed)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUnusable, err)
+		}
+		*r.at(row, "json") = plain
+		return nil
+	}
 	for column, place := range secretsOf(table, r, row) {
 		encrypted, _ := (*r.at(row, column)).([]byte)
 		if len(encrypted) == 0 {
@@ -705,18 +859,15 @@ func (im *importer) decrypt(table *programTable, r *importRows, row []any) error
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnusable, err)
 		}
-		*r.at(row, column) = secretValue(plain)
+		*r.at(row, column) = plain
 	}
 	return nil
 }
 
-// secretValue marks a value that must be encrypted.
-type secretValue []byte
-
 // encrypt encrypts the secrets of a row.
 func (im *importer) encrypt(table *programTable, r *importRows, row []any) {
 	for column, place := range secretsOf(table, r, row) {
-		if plain, ok := (*r.at(row, column)).(secretValue); ok {
+		if plain, _ := (*r.at(row, column)).([]byte); len(plain) > 0 {
 			*r.at(row, column) = im.s.keys.Encrypt(plain, place)
 		}
 	}

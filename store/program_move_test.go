@@ -98,8 +98,8 @@ func TestMove(t *testing.T) {
 				continue
 			}
 			claims++
-			_, err = from.Queues().Record(c, &webhook.Attempt{Number: c.Number, Result: webhook.ResultSuccess, ResponseStatus: 200},
-				webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
+			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
+			_, err = from.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
 			must(t, err)
 		}
 		t.Logf("%d attempts", claims)

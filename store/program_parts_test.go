@@ -175,7 +175,7 @@ func TestMoveStats(t *testing.T) {
 		var errs []error
 		for i := 2; i < 24*60; i++ {
 			errs = append(errs, t.Exec(writeStat, p.id, sub, StatMinute.Milliseconds(), now.Add(-time.Duration(i)*time.Minute).UnixMilli(),
-				1, 0, 0, "{}", "[]"))
+				1, 0, 0, "{}", "{}"))
 		}
 		return errors.Join(errs...)
 	}))

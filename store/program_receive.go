@@ -15,7 +15,7 @@ import (
 // adds them again.
 var upsertKeys = map[string]string{"programs": "id", "subscriptions": "id", "tokens": "id"}
 
-// upsert returns the clause that replaces a row that is there.
+// upsert returns the clause that replaces a row of the same program that is there.
 func (p *programTable) upsert(names []string) string {
 	key, ok := upsertKeys[p.name]
 	if !ok {
@@ -27,7 +27,11 @@ func (p *programTable) upsert(names []string) string {
 			set = append(set, name+" = excluded."+name)
 		}
 	}
-	return " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
+	clause := " ON CONFLICT (" + key + ") DO UPDATE SET " + strings.Join(set, ", ")
+	if p.name != "programs" {
+		clause += " WHERE program_id = excluded.program_id"
+	}
+	return clause
 }
 
 // Reception adds a program that moves here, in parts. Retention waits until it ends, so the
@@ -51,7 +55,10 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
 	// The longer it takes, the more changes there are to transfer while the program is frozen.
 	r.im.moving, r.im.pause = true, 1
-	if err := r.im.open(db, x.Key); err != nil {
+	if err := r.im.open(db, x); err != nil {
+		return nil, err
+	}
+	if err := r.im.verify(); err != nil {
 		return nil, err
 	}
 	if err := s.sweeping.Lock(ctx); err != nil {
@@ -63,12 +70,9 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	return r, nil
 }
 
-// openExport verifies and opens the database of an export.
+// openExport opens the database of an export, for reading.
 func (s Programs) openExport(ctx context.Context, x *ProgramImport) (*sql.DB, error) {
-	if _, err := Inspect(ctx, x.Path, x.Key); err != nil {
-		return nil, err
-	}
-	return sqlite.OpenPrivate(ctx, x.Path, schema)
+	return sqlite.OpenForeign(ctx, x.Path, schema, ErrUnusable)
 }
 
 func (r *Reception) first(ctx context.Context) error {
@@ -91,9 +95,6 @@ func (r *Reception) begin() error {
 	s, im := r.s, r.im
 	rows, err := im.read(&programTables[0], "TRUE")
 	if err != nil {
-		return err
-	}
-	if err := im.checkSubscriptions(); err != nil {
 		return err
 	}
 	return s.writer.do(func(t *tx) error {
@@ -134,12 +135,16 @@ func (r *Reception) Add(ctx context.Context, x *ProgramImport) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	im, id := r.im, r.im.programID
 	im.ctx, im.events, im.incidents, im.done.Subscriptions = ctx, 0, 0, 0
-	if err := im.open(db, x.Key); err != nil {
+	err = im.open(db, x)
+	if other := im.programID; other != id {
+		im.programID = id
+		return errors.Join(err, webhook.NewError(webhook.CodeInvalid, "The parts are of different programs."))
+	}
+	if err != nil {
 		return err
 	}
-	if im.programID != id {
-		im.programID = id
-		return webhook.NewError(webhook.CodeInvalid, "The parts are of different programs.")
+	if err := im.verify(); err != nil {
+		return err
 	}
 	rows, err := im.read(&programTables[0], "TRUE")
 	if err != nil {
@@ -163,6 +168,10 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 		return Imported{}, err
 	}
 	if err := im.interrupt(); err != nil {
+		return Imported{}, err
+	}
+	im.audit = x.Audit
+	if err := im.name(); err != nil {
 		return Imported{}, err
 	}
 	err := r.s.write(ctx, func(w Write) error {

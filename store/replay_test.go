@@ -22,7 +22,7 @@ func deliver(t *testing.T, s *Store, id string, status webhook.Status) *Claim {
 	return c
 }
 
-func end(t *testing.T, s *Store, c *Claim, status webhook.Status) {
+func end(t testing.TB, s *Store, c *Claim, status webhook.Status) {
 	t.Helper()
 	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
 	step := webhook.Step{Status: status}

@@ -135,8 +135,8 @@ var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$`)
 // MaxEventName is the maximum length of the name of an event type, in bytes.
 const MaxEventName = 64
 
-// isEventName reports whether a name has the form of the name of an event type.
-func isEventName(name string) bool { return len(name) <= MaxEventName && eventName.MatchString(name) }
+// IsEventName reports whether a name has the form of the name of an event type.
+func IsEventName(name string) bool { return len(name) <= MaxEventName && eventName.MatchString(name) }
 
 // NewCatalog returns a catalog of certain event types, without the built-in ones.
 func NewCatalog(types ...*EventType) *Catalog {
@@ -222,7 +222,7 @@ func (c *Catalog) Dictionary() []byte {
 
 func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	name, ok := strings.CutSuffix(f.path, ".json")
-	if !ok || !isEventName(name) {
+	if !ok || !IsEventName(name) {
 		return nil, errors.New("the file name must be the event name (a-z, 0-9, _ and dots between parts, at most 64) followed by .json")
 	}
 	var d document

@@ -365,3 +365,55 @@ func isTimestamp(s []byte) bool {
 	_, err := time.Parse("2006-01-02T15:04:05", string(s[:len(form)])) // checks that the day and the hour exist
 	return err == nil
 }
+
+// StoredEvents checks events that another installation has stored. It keeps memory between two
+// calls, and is not safe for concurrent use.
+type StoredEvents struct {
+	document document
+	compact  []byte
+}
+
+// Check returns what is wrong with the JSON of an event, "" for nothing: it must be an object as
+// [Catalog.NewEvent] makes it, and its common fields must be those of e. Event types do not matter.
+func (s *StoredEvents) Check(e *Event) string {
+	const added = 1024 // what the service has added to what was published, at most
+	d := &s.document
+	if len(e.JSON) > MaxEventBytes+added {
+		return fmt.Sprintf("must be at most %d bytes", MaxEventBytes)
+	}
+	if err := d.parse(e.JSON, ""); err != nil {
+		return "must be JSON in UTF-8, without a name that occurs twice"
+	}
+	if d.nodes[0].kind != jsontext.KindBeginObject {
+		return "must be a JSON object"
+	}
+	if s.compact = appendCompact(s.compact[:0], e.JSON); !bytes.Equal(s.compact, e.JSON) {
+		return "must have no white space outside of strings"
+	}
+	var stored Event
+	version := false
+	for name, value := range d.members(0) {
+		code := ""
+		switch string(d.text(name)) {
+		case "id":
+			code, _ = stored.readID(d, value)
+		case "timestamp":
+			code, _ = stored.readTimestamp(d, value)
+		case "name":
+			if d.isString(value) {
+				stored.Name = string(d.text(value))
+			}
+		case "version":
+			version = true
+			code, _ = readVersion(d, value)
+		}
+		if code != "" {
+			return "must have valid common fields"
+		}
+	}
+	if !version || stored.ID != e.ID || stored.Name != e.Name ||
+		!bytes.HasPrefix(e.JSON, appendEventHead(s.compact[:0], stored.ID, stored.Timestamp)) {
+		return "must have the common fields of its row"
+	}
+	return ""
+}

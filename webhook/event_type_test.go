@@ -20,7 +20,7 @@ func TestEventNames(t *testing.T) {
 		"a/b": false,
 		"a\n": false, "ä": false, strings.Repeat("a", 65): false, strings.Repeat("a", 32) + "." + strings.Repeat("b", 32): false,
 	} {
-		if isEventName(name) != ok {
+		if IsEventName(name) != ok {
 			t.Errorf("%q: want %t", name, ok)
 		}
 		_, err := NewEventType(name, []byte(shipped(name)))

@@ -542,7 +542,7 @@ var statusOrClass = regexp.MustCompile(`^[1-9]([0-9][0-9]|xx)$`)
 func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:
-		if !isEventName(s) {
+		if !IsEventName(s) {
 			return "", InvalidFormat, "must be event names of a-z, 0-9, _ and dots"
 		}
 	case FilterID:

@@ -326,7 +326,7 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 		add(InvalidRequired, "events", "is required")
 	}
 	if f.AuthorizationHeader != nil && *f.AuthorizationHeader != nil {
-		v = append(v, checkAuthorizationHeader(**f.AuthorizationHeader)...)
+		v = append(v, CheckAuthorizationHeader(**f.AuthorizationHeader)...)
 	}
 	if f.Description != nil && len(*f.Description) > MaxDescriptionBytes {
 		add(InvalidTooLong, "description", fmt.Sprintf("must be at most %d bytes", MaxDescriptionBytes))
@@ -454,7 +454,7 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 
 // checkAuthorizationHeader rejects values that HTTP cannot carry unchanged: the
 // value is sent byte for byte (spec, section 5).
-func checkAuthorizationHeader(s string) []Validation {
+func CheckAuthorizationHeader(s string) []Validation {
 	fail := func(code, detail string) []Validation { return []Validation{{code, detail, "authorization_header"}} }
 	switch {
 	case s == "":

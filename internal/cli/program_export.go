@@ -111,6 +111,11 @@ func (c *programImportCmd) Run(ctx context.Context, std Streams) (err error) {
 	}
 	_, err = fmt.Fprintf(std.Out, "Imported program %s as of %s: %s, %s, %s.\n", y.ProgramID, webhook.FormatTime(p.Header.CreatedAt),
 		webhook.Count(y.Subscriptions, "subscription"), webhook.Count(y.Events, "event"), webhook.Count(y.Deliveries, "delivery"))
+	for _, text := range y.Named {
+		if err == nil {
+			_, err = fmt.Fprintf(std.Out, "  %s\n", text)
+		}
+	}
 	if err == nil && y.Interrupted > 0 {
 		_, err = fmt.Fprintf(std.Out, "%s in flight, which may be sent again.\n", wasOrWere(y.Interrupted))
 	}

@@ -278,7 +278,8 @@ func (t AuditedStore) importProgram(ctx context.Context, from io.Reader, x *stor
 	if _, err := p.Types.Missing(catalog); err != nil {
 		return y, err
 	}
-	x.Path, x.Key = p.Path, p.Key
+	x.Path, x.Key, x.ProgramID = p.Path, p.Key, p.Header.ProgramID
+	x.Audit = t.entry(webhook.ActionProgramImport, "", "", "")
 	y, err = t.Store.Programs().Import(ctx, x, func(w store.Write, y store.Imported) error {
 		if err := p.Types.Create(w, catalog, t.entry("", "", "", "")); err != nil {
 			return err

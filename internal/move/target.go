@@ -194,6 +194,8 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	var y store.Imported
 	if err == nil {
 		defer p.Remove()
+		x.Audit = entry
+		x.Audit.Action = webhook.ActionProgramArrive
 		y, err = r.from.Complete(ctx, x, func(w store.Write, y store.Imported) error {
 			maps.Copy(r.types, p.Types)
 			if err := r.types.Create(w, t.Catalog, entry); err != nil {
@@ -251,21 +253,26 @@ func (t *Target) await(ctx context.Context, programID, moveID string) error {
 	return err
 }
 
-// Abort removes what has arrived with a move that is not active.
-func (t *Target) Abort(ctx context.Context, programID, moveID string) error {
+// Abort removes what has arrived with a move that is not active. entry is the actor for the audit
+// log.
+func (t *Target) Abort(ctx context.Context, programID, moveID string, entry webhook.AuditEntry) error {
 	t.mu.Lock()
 	r := t.receptions[programID]
 	t.mu.Unlock()
-	if r != nil && r.moveID == moveID {
+	began := r != nil && r.moveID == moveID
+	if began {
 		t.forget(programID, r)
 		t.end(r)
 	}
 	return t.Store.Write(ctx, func(w store.Write) error {
 		abandoned, err := w.Moves().Abandon(programID, moveID)
-		if abandoned {
-			t.Logger.Info("removing a program whose move was aborted", "program", programID, "move", moveID)
+		if err != nil || !abandoned && !began {
+			return err
 		}
-		return err
+		t.Logger.Info("removing a program whose move was aborted", "program", programID, "move", moveID)
+		entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMoveAbort, programID, programID
+		entry.Detail = "move " + moveID + " to this installation"
+		return w.Audit(entry)
 	})
 }
 
@@ -282,7 +289,7 @@ func (t *Target) receive(ctx context.Context, programID string, body io.Reader) 
 	if err != nil {
 		return nil, nil, errors.Join(err, p.Remove())
 	}
-	return &store.ProgramImport{Path: p.Path, Key: p.Key, Retry: &t.Retry}, p, nil
+	return &store.ProgramImport{Path: p.Path, Key: p.Key, ProgramID: programID, Retry: &t.Retry}, p, nil
 }
 
 // forget removes a reception from the map.

@@ -57,7 +57,7 @@ func TestAbortDuringRest(t *testing.T) {
 		if _, err := out.Write(rest.Next(1000)); err != nil {
 			t.Fatal(err)
 		}
-		go func() { aborted <- target.Abort(t.Context(), "acme", id) }()
+		go func() { aborted <- target.Abort(t.Context(), "acme", id, webhook.AuditEntry{Admin: webhook.Terminal}) }()
 		synctest.Wait()
 		_, _ = io.Copy(out, rest) // fails once the reception has ended
 		out.Close()

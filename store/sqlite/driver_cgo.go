@@ -48,6 +48,13 @@ func IsCorrupt(err error) bool {
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }
 
+// IsConstraint reports whether err means that a row broke a rule of its table, such as that an id
+// occurs once.
+func IsConstraint(err error) bool {
+	var e sqlite3.Error
+	return errors.As(err, &e) && e.Code == sqlite3.ErrConstraint
+}
+
 // errDisk is the error that SQLite returns when the disk fails.
 var errDisk error = sqlite3.Error{Code: sqlite3.ErrIoErr}
 

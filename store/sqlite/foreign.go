@@ -1,0 +1,111 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// foreignPragmas configure the connection to a database that somebody else has made.
+var foreignPragmas = []string{
+	"PRAGMA query_only = ON",
+	"PRAGMA trusted_schema = OFF",
+	"PRAGMA cell_size_check = ON",
+	"PRAGMA cache_size = -4000",
+}
+
+// OpenForeign opens a database that somebody else has made, for reading. No process may have it
+// open. It has exactly the tables, indexes and triggers of a new database of the schema, so that no
+// view stands in for a table, and it is not damaged: the error says otherwise, and wraps unfit. The
+// pool has one connection. The caller closes it.
+func OpenForeign(ctx context.Context, path string, schema *Schema, unfit error) (_ *sql.DB, err error) {
+	want, err := schema.objects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openPool(path, modeImmutable, foreignPragmas)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{unfit}, args...)...)
+	}
+	var version int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return nil, refuse("it is damaged: %w", err)
+	}
+	if err := schema.Check("it", version); err != nil {
+		return nil, refuse("%w", err)
+	}
+	if version != schema.Version {
+		return nil, refuse("it has schema %d, and must have schema %d: export it with the same version of the service", version, schema.Version)
+	}
+	have, err := objects(ctx, db)
+	if err != nil {
+		return nil, refuse("it is damaged: %w", err)
+	}
+	for key, text := range want {
+		if have[key] != text {
+			return nil, refuse("its %s is not the one of schema %d", key, version)
+		}
+	}
+	for key := range have {
+		if _, ok := want[key]; !ok {
+			return nil, refuse("schema %d has no %s", version, key)
+		}
+	}
+	var found string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil || found != "ok" {
+		return nil, refuse("it is damaged: %w", errors.Join(err, errors.New(found)))
+	}
+	return db, nil
+}
+
+// objects returns the text of each object of a database by its type and name.
+func objects(ctx context.Context, db *sql.DB) (map[string]string, error) {
+	all := make(map[string]string)
+	rows, err := db.QueryContext(ctx, "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema")
+	if err != nil {
+		return nil, err
+	}
+	return all, Drain(rows, func(scan func(...any) error) error {
+		var kind, name, table, text string
+		err := scan(&kind, &name, &table, &text)
+		all[kind+" "+name] = table + ": " + text
+		return err
+	})
+}
+
+// schemaObjects are the objects of new databases, by schema.
+var schemaObjects sync.Map // of *Schema to map[string]string
+
+// objects returns the objects of a new database of the schema.
+func (s *Schema) objects(ctx context.Context) (all map[string]string, err error) {
+	if known, ok := schemaObjects.Load(s); ok {
+		return known.(map[string]string), nil
+	}
+	dir, err := os.MkdirTemp("", "schema")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	db, err := OpenPrivate(ctx, filepath.Join(dir, "new.db"), s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if all, err = objects(ctx, db); err == nil {
+		schemaObjects.Store(s, all)
+	}
+	return all, err
+}

@@ -345,8 +345,7 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 func (s *service) deliverPings(subscriptionID string, status int, code webhook.ErrorCode) int {
 	s.t.Helper()
 	for n := 0; ; n++ {
-		c, err := s.store.Queues().Spend(context.Background(),
-			&store.Credit{Queue: &store.Queue{SubscriptionID: subscriptionID}, Kind: store.CreditPing}).Wait()
+		c, err := storetest.ClaimPing(context.Background(), s.store, subscriptionID)
 		if err != nil {
 			s.t.Error(err)
 		}

@@ -477,7 +477,7 @@ func TestDeliveryStreamChanges(t *testing.T) {
 	point := page.link(t, `Last-Event-ID&#34;:&#34;([\d-]+)&#34;`)
 	ping := func(sub webhook.Subscription) *store.Claim {
 		t.Helper()
-		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+		c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
 		if err != nil || c == nil {
 			t.Fatal(err)
 		}
@@ -503,7 +503,7 @@ func TestDeliveryStreamChanges(t *testing.T) {
 func TestDeliveryStreamLate(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
 	if err != nil || c == nil {
 		t.Fatal(err)
 	}
@@ -558,7 +558,7 @@ func TestLiveListLate(t *testing.T) {
 	}
 	update(1) // the page may lack it: it completed just before
 	other := s.subscribe("acme", "https://b.example/in")
-	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: other.ID}, Kind: store.CreditPing}).Wait()
+	c, err := storetest.ClaimPing(t.Context(), w.store, other.ID)
 	if err != nil || c == nil {
 		t.Fatal(err)
 	}
@@ -573,7 +573,7 @@ func TestLiveListLate(t *testing.T) {
 func TestLiveListLateAtTheStart(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
 	if err != nil || c == nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func (l *eventSource) claim(ping bool) *store.Claim {
 	if ping {
 		kind = store.CreditPing
 	}
-	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID}, Kind: kind}).Wait()
+	c, err := storetest.Claim(l.t.Context(), l.w.store, l.sub.ID, kind)
 	if err != nil || c == nil {
 		l.t.Fatalf("nothing is due: %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -46,7 +46,7 @@ func TestFirstRun(t *testing.T) {
 	v.do("GET", "/subscriptions/"+sub.ID).has(t, `id="test"`)
 
 	// Neither a ping nor an event that failed completes the setup.
-	ping, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	ping, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
 	if err != nil || ping == nil {
 		t.Fatal(ping, err)
 	}
@@ -71,7 +71,7 @@ func TestFirstRunByTestEvent(t *testing.T) {
 		sent <- err
 	}()
 	for name := ""; name != exampleEvent; { // the first ping comes first
-		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+		c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -208,7 +208,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p.want(t, 200, "not sent yet") // the ping
 	p.want(t, 200, ">now</time>")
 
-	ping, err := s.Queues().Spend(ctx, &store.Credit{Queue: &store.Queue{SubscriptionID: sub.ID}, Kind: store.CreditPing}).Wait()
+	ping, err := storetest.ClaimPing(ctx, s, sub.ID)
 	if err != nil || ping == nil {
 		t.Fatalf("claim the ping: %v, %v", ping, err)
 	}

@@ -317,7 +317,7 @@ func TestSendTestEvent(t *testing.T) {
 	var c *store.Claim
 	for c == nil {
 		var err error
-		c, err = w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID}, Kind: store.CreditPing}).Wait()
+		c, err = storetest.ClaimPing(t.Context(), w.store, l.sub.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -347,8 +347,7 @@ func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	go func() {
 		for range watch.C {
 			if _, ok := watch.Take().Queued[l.sub.ID]; ok {
-				c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: &store.Queue{SubscriptionID: l.sub.ID},
-					Kind: store.CreditPing}).Wait()
+				c, err := storetest.ClaimPing(t.Context(), w.store, l.sub.ID)
 				if err != nil || c == nil {
 					continue
 				}

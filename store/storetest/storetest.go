@@ -103,3 +103,17 @@ func LostEvents(ctx context.Context, s *store.Store, subscriptionID string) (int
 	}
 	return 0, err
 }
+
+// ClaimPing claims the ping of a subscription that is due, nil for none.
+func ClaimPing(ctx context.Context, s *store.Store, subscriptionID string) (*store.Claim, error) {
+	return Claim(ctx, s, subscriptionID, store.CreditPing)
+}
+
+// Claim claims what is due for a subscription, nil for nothing.
+func Claim(ctx context.Context, s *store.Store, subscriptionID string, kind store.CreditKind) (*store.Claim, error) {
+	q, err := s.Queues().Get(ctx, subscriptionID)
+	if err != nil {
+		return nil, err
+	}
+	return s.Queues().Spend(ctx, &store.Credit{Queue: q, Kind: kind}).Wait()
+}

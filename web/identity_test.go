@@ -32,7 +32,10 @@ func withProvider(t *testing.T, p *rogue, log *bytes.Buffer) *Web {
 			RedirectURL: "https://service.example" + callback,
 			Rules: []oidc.RoleRule{{Claim: "groups", Value: "staff", Role: webhook.RoleViewer},
 				{Claim: "groups", Value: "ops", Role: webhook.RoleOperator},
-				{Claim: "realm.roles", Value: "boss", Role: webhook.RoleOwner}},
+				{Claim: "realm.roles", Value: "boss", Role: webhook.RoleOwner},
+				{Claim: "email", Value: "chief@example.com", Role: webhook.RoleOwner},
+				{Claim: "phone_number", Value: "+15550100", Role: webhook.RoleOwner},
+				{Claim: "https://corp.example/email", Value: "chief@example.com", Role: webhook.RoleOwner}},
 		})
 	})
 	makeAdmin(t, w, testAdmin)
@@ -360,6 +363,58 @@ func TestIdentityUserInfo(t *testing.T) {
 		delete(p.info, "email_verified")
 	})
 	v.fresh().through(p).want(t, 403, "has not verified the address")
+}
+
+// TestIdentityAddressRole checks that an address decides a role only while the provider says that
+// it has verified that address: visitors enter addresses themselves.
+func TestIdentityAddressRole(t *testing.T) {
+	const chief, phone, namespaced = "chief@example.com", "+15550100", "https://corp.example/email"
+	type c = map[string]any
+	for _, tt := range []struct {
+		name         string
+		claims, info c // over those of a visitor without a group
+		owner        bool
+	}{
+		{"verified", c{"email": chief, "email_verified": true}, nil, true},
+		{"verified, as text", c{"email": chief, "email_verified": "true"}, nil, true},
+		{"refuted", c{"email": chief, "email_verified": false}, nil, false},
+		{"refuted, as text", c{"email": chief, "email_verified": "false"}, nil, false},
+		{"not said", c{"email": chief, "email_verified": nil}, nil, false},
+		{"verified with a number", c{"email": chief, "email_verified": 1}, nil, false},
+		{"list of addresses", c{"email": []string{"cy@example.com", chief}}, nil, false},
+		{"object of addresses", c{"email": c{chief: true}}, nil, false},
+		{"verified in UserInfo", c{"email": nil, "email_verified": nil}, c{"email": chief, "email_verified": true}, true},
+		{"same address verified in UserInfo", c{"email": chief, "email_verified": nil}, c{"email": chief, "email_verified": true}, true},
+		{"other address verified in UserInfo", c{"email": chief, "email_verified": nil},
+			c{"email": "cy@example.com", "email_verified": true}, false},
+		{"only another address verified in the token", c{"email": nil}, c{"email": chief}, false},
+		{"verified number", c{"phone_number": phone, "phone_number_verified": true}, nil, true},
+		{"number", c{"phone_number": phone}, nil, false},
+		{"other number verified in UserInfo", c{"phone_number": phone},
+			c{"phone_number": "+15550199", "phone_number_verified": true}, false},
+		{"verified with a namespace", c{namespaced: chief, namespaced + "_verified": true}, nil, true},
+		{"with a namespace, another claim verified", c{namespaced: chief}, nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := newRogue(t)
+			w := withProvider(t, p, nil)
+			p.set(func() {
+				p.claims["groups"] = []string{"other"}
+				maps.Copy(p.claims, tt.claims)
+				if tt.info != nil {
+					p.info = c{"sub": "sub-1"}
+					maps.Copy(p.info, tt.info)
+				}
+			})
+			v := visit(t, w)
+			if !tt.owner {
+				v.through(p).want(t, 403, "No role for this account")
+				return
+			}
+			v.through(p).want(t, 303, "")
+			v.do("GET", "/account").want(t, 200, "with the role owner")
+		})
+	}
 }
 
 // TestIdentityProviderDown starts while the provider is down, says so, and recovers.

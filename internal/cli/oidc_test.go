@@ -76,15 +76,31 @@ func TestDoctorOIDC(t *testing.T) {
 			issuer, "http://"+r.Host)
 	}))
 	defer provider.Close()
+	run := func(more ...string) string {
+		_, out, _ := call(t, append([]string{"doctor", "--data", filepath.Join(t.TempDir(), "data"), "--oidc-issuer", provider.URL,
+			"--oidc-client-id", "x", "--oidc-role", "groups=admins:owner", "--listen", "127.0.0.1:0"}, more...)...)
+		return out
+	}
 	doctor := func() string {
-		_, out, _ := call(t, "doctor", "--data", filepath.Join(t.TempDir(), "data"), "--oidc-issuer", provider.URL, "--oidc-client-id", "x",
-			"--oidc-role", "groups=admins:owner", "--listen", "127.0.0.1:0")
-		_, line, _ := strings.Cut(out, "OpenID Connect: ")
+		_, line, _ := strings.Cut(run(), "OpenID Connect: ")
 		return line
 	}
 	issuer = provider.URL
 	if got := doctor(); !strings.HasPrefix(got, provider.URL+" responds, and its metadata fits") {
 		t.Errorf("got %q", got)
+	}
+	if got := run(); strings.Contains(got, "OpenID Connect roles") {
+		t.Errorf("got a warning for groups:\n%s", got)
+	}
+	for role, want := range map[string]string{
+		"email=ana@example.com:owner":             "email matches only with email_verified true",
+		"claims.phone_number=+15550100:owner":     "claims.phone_number matches only with claims.phone_number_verified true",
+		"https://corp.example/email=a@b.c:viewer": "https://corp.example/email matches only with https://corp.example/email_verified true",
+		"preferred_username=ana:owner":            "preferred_username can be changed by the users themselves",
+	} {
+		if got := run("--oidc-role", role); !strings.Contains(got, "WARN  OpenID Connect roles: --oidc-role "+role+": "+want) {
+			t.Errorf("%s: got no warning:\n%s", role, got)
+		}
 	}
 	keys = `{"keys":[]}`
 	if got := doctor(); !strings.Contains(got, "jwks_uri has no keys") {

@@ -65,10 +65,17 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError
 // providerWait is how long the doctor waits for the OpenID Connect provider.
 const providerWait = 5 * time.Second
 
-// provider checks that the OpenID Connect provider responds, and that its metadata fits.
+// provider checks that the OpenID Connect provider responds, that its metadata fits, and that
+// the claims that decide roles are not the users' own.
 func (d *diagnosis) provider(ctx context.Context, s *server.Config) {
 	if !s.OIDC.IsSet() {
 		return
+	}
+	for _, r := range s.OIDC.Rules {
+		if risk := r.Risk(); risk != "" {
+			d.add(store.LevelWarn, "OpenID Connect roles", "Use a claim that only the provider's administrators set, such as groups.",
+				"--oidc-role %s=%s:%s: %s", r.Claim, r.Value, r.Role, risk)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, providerWait)
 	defer cancel()

@@ -3,6 +3,7 @@ package oidc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/oauth2"
@@ -32,10 +33,44 @@ func ParseRoleRule(s string) (RoleRule, error) {
 	return r, nil
 }
 
+// verifiable are the claims with an address that visitors enter themselves. The provider says
+// in a claim of its own, such as email_verified, that it has checked the address.
+var verifiable = []string{"email", "phone_number"}
+
+const verifiedSuffix = "_verified"
+
+// selfAsserted are the other standard claims that many providers let visitors change.
+var selfAsserted = []string{"name", "given_name", "family_name", "middle_name", "nickname", "preferred_username", "profile", "picture",
+	"website", "gender", "birthdate", "zoneinfo", "locale", "address"}
+
+// base returns the name of the claim without those of the claims that contain it and without
+// a namespace.
+func (r *RoleRule) base() string { return r.Claim[strings.LastIndexAny(r.Claim, "./:")+1:] }
+
+// verification returns the claim that must be true for the rule to match, "" for none.
+func (r *RoleRule) verification() string {
+	if slices.Contains(verifiable, r.base()) {
+		return r.Claim + verifiedSuffix
+	}
+	return ""
+}
+
+// Risk returns what makes the rule's claim unfit to decide a role, "" for nothing.
+func (r *RoleRule) Risk() string {
+	switch {
+	case r.verification() != "":
+		return fmt.Sprintf("%s matches only with %s true, and is only as reliable as the provider's check of addresses",
+			r.Claim, r.verification())
+	case slices.Contains(selfAsserted, r.base()):
+		return r.Claim + " can be changed by the users themselves at many providers"
+	}
+	return ""
+}
+
 // role returns the highest role that a rule gives, "" for none.
 func (p *Provider) role(c claims) (highest webhook.Role) {
 	for _, r := range p.cfg.Rules {
-		if c.has(r.Claim, r.Value) && (highest == "" || r.Role.Allows(highest)) {
+		if c.match(r) && (highest == "" || r.Role.Allows(highest)) {
 			highest = r.Role
 		}
 	}
@@ -59,6 +94,18 @@ func (c claims) find(name string) (any, bool) {
 		return nil, false
 	}
 	return claims(inner).find(rest)
+}
+
+// match reports whether a rule applies. An address must be a string that the provider has
+// verified: otherwise a visitor could enter the address of someone else.
+func (c claims) match(r RoleRule) bool {
+	verification := r.verification()
+	if verification == "" {
+		return c.has(r.Claim, r.Value)
+	}
+	address, _ := c.find(r.Claim)
+	verified, _ := c.find(verification)
+	return address == any(r.Value) && isTrue(verified)
 }
 
 // has reports whether a claim is a value, is a list with it, or is an object with a
@@ -89,8 +136,8 @@ func (c claims) text(name string) string {
 	return s
 }
 
-// isTrue reports whether a claim is true. Some providers send it as a string.
-func (c claims) isTrue(name string) bool { return c[name] == true || c[name] == "true" }
+// isTrue reports whether the value of a claim is true. Some providers send it as a string.
+func isTrue(v any) bool { return v == any(true) || v == any("true") }
 
 // isFor reports whether the token was issued for the client, not only with it among others.
 func (c claims) isFor(clientID string, audience []string) bool {
@@ -104,8 +151,10 @@ func (c claims) isFor(clientID string, audience []string) bool {
 func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Token, subject string, c claims) error {
 	missing := c.text("email") == "" || c["email_verified"] == nil
 	for _, r := range p.cfg.Rules {
-		if _, ok := c.find(r.Claim); !ok {
-			missing = true
+		for _, name := range []string{r.Claim, r.verification()} {
+			if _, ok := c.find(name); name != "" && !ok {
+				missing = true
+			}
 		}
 	}
 	if !missing || m.provider.UserInfoEndpoint() == "" {
@@ -122,17 +171,30 @@ func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Toke
 	if info.Subject != subject {
 		return invalid("UserInfo is of another subject than the ID token")
 	}
-	// Whether an email address is verified is said of that address only.
+	c.merge(more)
+	return nil
+}
+
+// merge adds the claims of UserInfo that c, those of the ID token, do not have. That an address
+// is verified is said of that address only: the claim never comes from the one when the
+// address comes from the other.
+func (c claims) merge(more claims) {
 	if c.text("email") == "" {
 		delete(c, "email")
-		delete(c, "email_verified")
 	}
-	sameEmail := c.text("email") == "" || c.text("email") == more.text("email")
+	for name := range c {
+		if base, ok := strings.CutSuffix(name, verifiedSuffix); ok && c[base] == nil {
+			delete(c, name)
+		}
+	}
 	for name, v := range more {
-		if _, known := c[name]; known || name == "email_verified" && !sameEmail {
+		if _, known := c[name]; known {
+			continue
+		}
+		if base, ok := strings.CutSuffix(name, verifiedSuffix); ok && c[base] != nil &&
+			(c.text(base) == "" || c.text(base) != more.text(base)) {
 			continue
 		}
 		c[name] = v
 	}
-	return nil
 }

@@ -416,6 +416,6 @@ func (p *Provider) identify(ctx context.Context, m *metadata, f Flow, token *oau
 		return webhook.Identity{}, err
 	}
 	return webhook.Identity{Issuer: p.cfg.Issuer, Subject: verified.Subject, Email: webhook.NormalizeEmail(c.text("email")),
-		EmailVerified: c.isTrue("email_verified"), EmailRefuted: c["email_verified"] != nil && !c.isTrue("email_verified"),
+		EmailVerified: isTrue(c["email_verified"]), EmailRefuted: c["email_verified"] != nil && !isTrue(c["email_verified"]),
 		Role: p.role(c)}, nil
 }

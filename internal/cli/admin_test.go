@@ -48,9 +48,9 @@ func changeByCommands(t *testing.T, dir string) (token, id string) {
 	}
 	token = command(exitDone, "token", "create", "--program", "acme", "--user", "u1", "--scope", "events.write")
 	id = strings.Fields(strings.Split(command(exitDone, "token", "list"), "\n")[1])[0]
-	command(exitDone, "token", "revoke", id)
-	command(exitFailed, "token", "revoke", "nope")
-	command(exitDone, "key", "rotate")
+	command(exitDone, "token", "revoke", "--yes", id)
+	command(exitFailed, "token", "revoke", "--yes", "nope")
+	command(exitDone, "key", "rotate", "--yes")
 	command(exitDone, "admin", "create", "--email", "ana@example.com")
 	command(exitFailed, "admin", "create", "--email", "ana@example.com")
 	command(exitDone, "admin", "reset-password", "--email", "ana@example.com")

@@ -19,9 +19,13 @@ type keyCmd struct {
 type keyRotateCmd struct {
 	dataFlag
 	keyFlag
+	confirmFlag
 }
 
 func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
+	if err := c.confirm(ctx, std, "removes the key that existing copies of the database need", "yes"); err != nil {
+		return err
+	}
 	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
 	if err != nil {
 		return err

@@ -56,7 +56,7 @@ func storeSecrets(t *testing.T, st *store.Store) {
 func testKeyRotate(t *testing.T, dir string) {
 	file := filepath.Join(dir, "secret.key")
 	before := string(harness.Read(t, file))
-	out, errs := expect(t, exitDone, "key", "rotate", "--data", dir)
+	out, errs := expect(t, exitDone, "key", "rotate", "--yes", "--data", dir)
 	want := "Replaced the key in " + file + "; re-encrypted 4 secrets with it: " +
 		"2 authorization headers, 2 signing secrets, 0 stored responses, 0 certificate files.\n"
 	if out != want || errs != "" {
@@ -73,7 +73,7 @@ func testKeyRotate(t *testing.T, dir string) {
 	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs := expect(t, exitFailed, "key", "rotate", "--data", dir); !strings.Contains(errs, "secret.key does not ") {
+	if _, errs := expect(t, exitFailed, "key", "rotate", "--yes", "--data", dir); !strings.Contains(errs, "secret.key does not ") {
 		t.Errorf("with another key: got %q", errs)
 	}
 	if string(harness.Read(t, file)) != before {
@@ -110,17 +110,19 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	t.Setenv("SERVICE_SECRET_KEY_FILE", key)
 	command(exitDone, create...)
 	command(exitDone, "token", "list", "--data", dir)
-	command(exitDone, "key", "rotate", "--data", dir)
+	command(exitDone, "key", "rotate", "--yes", "--data", dir)
 	if b, err := os.ReadFile(key); err != nil || strings.HasPrefix(string(b), "0a0a") {
 		t.Errorf("the key has not changed: %v", err)
 	}
-	if errs := command(exitFailed, "key", "rotate", "--data", filepath.Join(dir, "none")); !strings.Contains(errs, "there is no data in ") {
+	none := filepath.Join(dir, "none")
+	if errs := command(exitFailed, "key", "rotate", "--yes", "--data", none); !strings.Contains(errs, "there is no data in ") {
 		t.Errorf("without data: got %q", errs)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stdout, stderr bytes.Buffer
-	if got := Run(ctx, []string{"key", "rotate", "--data", dir}, Streams{nil, &stdout, &stderr}); got != exitFailed || stdout.Len() > 0 {
+	args := []string{"key", "rotate", "--yes", "--data", dir}
+	if got := Run(ctx, args, Streams{nil, &stdout, &stderr}); got != exitFailed || stdout.Len() > 0 {
 		t.Errorf("interrupted: got status %d, %q, %q; want %d and no output", got, &stdout, &stderr, exitFailed)
 	}
 }

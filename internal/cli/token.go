@@ -17,7 +17,7 @@ import (
 type tokenCmd struct {
 	Create tokenCreateCmd `cmd:"" help:"Create a token and print it. It cannot be shown again. Creates the program if it is new."`
 	List   tokenListCmd   `cmd:"" help:"List the tokens, newest first."`
-	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token immediately."`
+	Revoke tokenRevokeCmd `cmd:"" help:"Revoke a token immediately. This cannot be undone."`
 }
 
 type tokenCreateCmd struct {
@@ -127,10 +127,14 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 type tokenRevokeCmd struct {
 	dataFlag
 	keyFlag
-	ID string `arg:"" help:"Id of the token, from token list."`
+	confirmFlag
+	ID string `arg:"" help:"ID of the token, from token list."`
 }
 
 func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
+	if err := c.confirm(ctx, std, "revokes token "+c.ID, "yes"); err != nil {
+		return err
+	}
 	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
 	if err != nil {
 		return err

@@ -88,13 +88,13 @@ func testTokens(t *testing.T, dir string) {
 		t.Error("the list shows the secret")
 	}
 	id := strings.Fields(strings.Split(list, "\n")[1])[0]
-	if out, _ := command(exitDone, "token", "revoke", id); !strings.HasPrefix(out, "Revoked token "+id) {
+	if out, _ := command(exitDone, "token", "revoke", "--yes", id); !strings.HasPrefix(out, "Revoked token "+id) {
 		t.Errorf("revoke printed %q", out)
 	}
 	if list, _ = command(exitDone, "token", "list", "--json"); !strings.Contains(list, `"revoked_at"`) {
 		t.Errorf("the token is not revoked: %s", list)
 	}
-	if _, err := command(exitFailed, "token", "revoke", "nope"); err != "service: There is no such token.\n" {
+	if _, err := command(exitFailed, "token", "revoke", "--yes", "nope"); err != "service: There is no such token.\n" {
 		t.Errorf("revoking an unknown token printed %q", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestTokenUsage(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "x"}} {
+	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "--yes", "x"}} {
 		var errs bytes.Buffer
 		got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs})
 		if got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {

@@ -126,7 +126,7 @@ func (k *keyRotation) rotate(hold bool, kill func(*exec.Cmd)) {
 		}
 	}
 	before := commits()
-	cmd := exec.Command(k.in.Binary, "key", "rotate", "--data", k.in.Data)
+	cmd := exec.Command(k.in.Binary, "key", "rotate", "--yes", "--data", k.in.Data)
 	cmd.Env = harness.Environment()
 	if err := cmd.Start(); err != nil {
 		k.t.Fatal(err)

@@ -34,7 +34,7 @@ func TestLockRemoved(t *testing.T) {
 		in.Args("serve"),
 		{"restore", "--data", in.Data, "--from", backup, "--force"},
 		{"token", "list", "--data", in.Data},
-		{"key", "rotate", "--data", in.Data},
+		{"key", "rotate", "--yes", "--data", in.Data},
 		{"backup", "create", backup + "2", "--data", in.Data, "--without-keys"},
 		{"doctor", "--data", in.Data},
 	} {

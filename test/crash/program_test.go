@@ -270,7 +270,7 @@ func TestProgramMoved(t *testing.T) {
 	offline.MustStart()
 	differ(t, p.before, lists(t, offline, p.token))
 	offline.MustStop(offline.Last())
-	out, err = offline.Command("program", "delete", "acme", "--data", offline.Data)
+	out, err = offline.Command("program", "delete", "--yes", "acme", "--data", offline.Data)
 	if err != nil || !strings.Contains(out, "Erased program acme.") {
 		t.Fatalf("delete without a server: %v\n%s", err, out)
 	}
@@ -279,7 +279,7 @@ func TestProgramMoved(t *testing.T) {
 // eraseAtSource erases the program where it was exported.
 func eraseAtSource(t *testing.T, p *exportedProgram) {
 	t.Helper()
-	out, err := p.in.Command("program", "delete", "acme", "--data", p.in.Data)
+	out, err := p.in.Command("program", "delete", "--yes", "acme", "--data", p.in.Data)
 	if err != nil || !strings.Contains(out, "its tokens are invalid") || !strings.Contains(out, "There is no replica. Backups, and copies") {
 		t.Fatalf("delete: %v\n%s", err, out)
 	}
@@ -323,7 +323,7 @@ func TestProgramKilled(t *testing.T) {
 		complete := cmd.Wait() == nil
 		process = in.MustStart()
 		if complete { // between two looks
-			if out, err := in.Command("program", "delete", "acme", "--data", in.Data); err != nil {
+			if out, err := in.Command("program", "delete", "--yes", "acme", "--data", in.Data); err != nil {
 				t.Fatalf("delete: %v\n%s", err, out)
 			}
 			continue
@@ -343,7 +343,7 @@ func TestProgramKilled(t *testing.T) {
 	}
 	differ(t, p.before, lists(t, in, p.token))
 
-	if out, err := in.Command("program", "delete", "acme", "--data", in.Data); err != nil {
+	if out, err := in.Command("program", "delete", "--yes", "acme", "--data", in.Data); err != nil {
 		t.Fatalf("delete: %v\n%s", err, out)
 	}
 	all := rows()

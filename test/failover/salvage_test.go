@@ -89,7 +89,7 @@ func revoke(t *testing.T, in *harness.Instance, name string) string {
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, name) {
 			id := strings.Fields(line)[0]
-			if out, err := in.Command("token", "revoke", id, "--data", in.Data); err != nil {
+			if out, err := in.Command("token", "revoke", "--yes", id, "--data", in.Data); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			return id

@@ -28,7 +28,7 @@ func TestNewToken(t *testing.T) {
 	before := func(step string) {
 		if step == "POST activate" && !revoked {
 			revoked = true
-			if out, err := to.Command("token", "revoke", ids[0].ID, "--data", to.Data); err != nil {
+			if out, err := to.Command("token", "revoke", "--yes", ids[0].ID, "--data", to.Data); err != nil {
 				t.Errorf("token revoke: %v\n%s", err, out)
 			}
 		}

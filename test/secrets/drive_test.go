@@ -71,7 +71,7 @@ func (c *canaryRun) createTokens() {
 	c.revoked = newToken("revoked")
 	for line := range strings.Lines(c.command(harness.ExitOK, "", "token", "list", "--data", data)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(c.revoked, strings.TrimSuffix(f[1], "…")) {
-			c.command(harness.ExitOK, "", "token", "revoke", "--data", data, f[0])
+			c.command(harness.ExitOK, "", "token", "revoke", "--yes", "--data", data, f[0])
 		}
 	}
 	c.unknown = "svc_2_" + harness.RandomHex(40)
@@ -236,7 +236,7 @@ func (c *canaryRun) deliver() {
 // header of a subscription.
 func (c *canaryRun) rotate() {
 	c.t.Helper()
-	c.command(harness.ExitOK, "", "key", "rotate", "--data", c.in.Data)
+	c.command(harness.ExitOK, "", "key", "rotate", "--yes", "--data", c.in.Data)
 	c.newKey = strings.TrimSpace(string(harness.Read(c.t, c.key)))
 	keyBytes, err := hex.DecodeString(c.newKey)
 	if err != nil {

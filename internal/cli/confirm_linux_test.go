@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// irreversible are the commands that ask, with an argument that is valid and what must be typed.
+var irreversible = map[string]struct{ arg, answer string }{
+	"key rotate":     {"", "yes"},
+	"program delete": {"acme", "acme"},
+	"token revoke":   {"TOKEN", "yes"},
+}
+
+// TestIrreversibleCommands checks which commands ask. A new command must be listed here or there.
+func TestIrreversibleCommands(t *testing.T) {
+	reversible := map[string][]string{
+		"changes nothing": {"serve", "audit list", "audit export", "audit verify", "backup verify", "config show", "config validate",
+			"config example", "doctor", "healthcheck", "listen", "token list", "program list", "admin list", "completion", "man", "version",
+			"bench"},
+		"adds something": {"publish", "salvage", "token create", "admin create", "admin setup-link", "portal-link", "program import"},
+		"loses something only with a flag that says so": {"backup create", "program export", "restore", "standby", "promote", "apply",
+			"admin reset-password"},
+		"can be undone": {"program move", "admin remove", "admin logout-all", "release", "compact"},
+	}
+	for _, c := range commandTree(model(t), nil) {
+		if len(c.commands) > 0 {
+			continue
+		}
+		asks := false
+		for _, flag := range c.flags {
+			asks = asks || flag.Name == "yes"
+		}
+		_, want := irreversible[c.path]
+		if asks != want {
+			t.Errorf("%s: got --yes %t, want %t", c.path, asks, want)
+		}
+		known := want
+		for _, all := range reversible {
+			known = known || slices.Contains(all, c.path)
+		}
+		if !known {
+			t.Errorf("%s: can it be undone?", c.path)
+		}
+	}
+}
+
+// TestConfirmation checks that a command that cannot be undone does nothing without --yes when
+// there is no terminal, and asks when there is one.
+func TestConfirmation(t *testing.T) {
+	t.Setenv("SERVICE_YES", "true") // confirms nothing
+	for command, c := range irreversible {
+		t.Run(command, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			expect(t, exitDone, "token", "create", "--program", "acme", "--user", "me", "--scope", "events.read", "--data", dir)
+			list := func() string {
+				out, _ := expect(t, exitDone, "token", "list", "--json", "--data", dir)
+				return out
+			}
+			read := func() string {
+				b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(b)
+			}
+			before := list()
+			key := read()
+			_, id, _ := strings.Cut(before, `"id": "`)
+			args := append(strings.Fields(command), "--data", dir)
+			if c.arg != "" {
+				args = append(args, strings.Replace(c.arg, "TOKEN", id[:36], 1))
+			}
+			run := func(ctx context.Context, in io.Reader) (int, string) {
+				var out, errs bytes.Buffer
+				status := Run(ctx, args, Streams{in, &out, &errs})
+				return status, errs.String()
+			}
+			unchanged := func() {
+				t.Helper()
+				if got := list(); got != before || read() != key {
+					t.Errorf("it was done: %s", got)
+				}
+			}
+			for _, in := range []io.Reader{nil, strings.NewReader(c.answer + "\n")} {
+				if status, errs := run(t.Context(), in); status != exitUsage || !strings.Contains(errs, "--yes: is required without a terminal: ") {
+					t.Errorf("got %d, %q", status, errs)
+				}
+				unchanged()
+			}
+			typed := func(ctx context.Context, line string) (int, string) {
+				t.Helper()
+				master, terminal := pty(t)
+				defer terminal.Close()
+				if _, err := master.WriteString(line + "\n"); err != nil {
+					t.Fatal(err)
+				}
+				return run(ctx, terminal)
+			}
+			status, errs := typed(t.Context(), "no")
+			if status != exitFailed || !strings.Contains(errs, "and cannot be undone. Type "+c.answer+" to confirm: ") ||
+				!strings.Contains(errs, "not confirmed: nothing was changed") {
+				t.Errorf("got %d, %q", status, errs)
+			}
+			unchanged()
+			interrupted, cancel := context.WithCancel(t.Context())
+			cancel()
+			if status, errs := typed(interrupted, ""); status != exitFailed || !strings.Contains(errs, "nothing was changed") {
+				t.Errorf("interrupted: got %d, %q", status, errs)
+			}
+			unchanged()
+			if status, errs := typed(t.Context(), c.answer); status != exitDone {
+				t.Errorf("got %d, %q", status, errs)
+			}
+			if list() == before && read() == key {
+				t.Error("it was not done")
+			}
+		})
+	}
+}

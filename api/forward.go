@@ -109,7 +109,7 @@ func (a *API) moved(req *request, move *webhook.ProgramMove) error {
 			". Send the request there, with a platform token of that installation.")
 	case req.route.pattern == metricsPath:
 		return webhook.NewError(webhook.CodeForbidden,
-			"The program of the access token has moved to another installation. Use a token of a program of this one.")
+			"The program of the access token has moved to another installation, which has its metrics.")
 	}
 	req.move = move
 	return errForwarded

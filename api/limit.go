@@ -133,7 +133,10 @@ func (a *API) count(req *request) error {
 	}
 	whose, limiter, key, limit := "The program", a.programLimiter, req.program(), a.rateLimit
 	if key == "" {
-		whose, limiter, key, limit = "The platform token", a.platformLimiter, req.token.ID, a.platformRateLimit
+		whose, limiter, key, limit = "The access token", a.platformLimiter, req.token.ID, a.platformRateLimit
+		if req.token.Platform() {
+			whose = "The platform token"
+		}
 	} else if p, err := a.store.Programs().Get(req.ctx, key); err != nil {
 		return err
 	} else if own := p.Limits.RateLimit; own != nil {

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +24,8 @@ const metricsPath = "/metrics"
 // metricsType is the Prometheus text format.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// metrics returns all metrics of the process. If some cannot be collected, it logs why
-// and returns the others.
+// metrics returns the metrics of the process, or only the series of the program that the
+// request acts in. If some cannot be collected, it logs why and returns the others.
 func (h statusHandlers) metrics(req *request) (answer, error) {
 	// One at a time, so that frequent scrapes slow down themselves and not the service.
 	select {
@@ -39,6 +41,20 @@ func (h statusHandlers) metrics(req *request) (answer, error) {
 	var text bytes.Buffer
 	encoder := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeTextPlain))
 	for _, family := range families {
+		if id := req.program(); id != "" {
+			all := family.Metric
+			family.Metric = all[:0]
+			for _, series := range all {
+				for _, label := range series.Label {
+					if label.GetName() == programLabel && label.GetValue() == id {
+						family.Metric = append(family.Metric, series)
+					}
+				}
+			}
+			if len(family.Metric) == 0 {
+				continue
+			}
+		}
 		if err := encoder.Encode(family); err != nil {
 			return answer{}, fmt.Errorf("metric %s: %w", family.GetName(), err)
 		}
@@ -49,20 +65,28 @@ func (h statusHandlers) metrics(req *request) (answer, error) {
 	return answer{file: &file{contentType: metricsType, content: text.Bytes()}}, nil
 }
 
-// forwarding are the headers that proxies add to the requests of others.
-var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via"}
+// programLabel is the label of the series of one program.
+const programLabel = "program"
+
+// localHeaders are the headers of scrapers, command-line clients and browsers. Proxies add
+// others, each its own.
+var localHeaders = []string{
+	"Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Cache-Control", "Connection", "Cookie", "Dnt",
+	"If-Modified-Since", "If-None-Match", "Keep-Alive", "Pragma", "Priority", "Referer", "Te", "Upgrade-Insecure-Requests", "User-Agent",
+	"X-Prometheus-Scrape-Timeout-Seconds",
+}
 
 // isLocal reports whether a request comes from this machine and is addressed to it. Such
 // a request may read the metrics without a token. A loopback address alone is not enough:
 //
 //   - A TLS proxy on this machine forwards the requests of others from a loopback
-//     address. It is recognized by the headers that proxies add; a proxy that adds none
-//     must not forward /metrics.
+//     address. It is recognized by a header that no client sends itself; a proxy that
+//     adds none must not forward /metrics.
 //   - A page in a browser on this machine may use a name that resolves to it (DNS
 //     rebinding). It is recognized by the name in Host.
 func isLocal(r *http.Request) bool {
-	for _, name := range forwarding {
-		if _, ok := r.Header[name]; ok {
+	for name := range r.Header {
+		if !slices.Contains(localHeaders, name) && !strings.HasPrefix(name, "Sec-") {
 			return false
 		}
 	}

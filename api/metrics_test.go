@@ -32,7 +32,7 @@ func (s *service) metricsOf() string {
 // forwarded.
 func TestMetricsAccess(t *testing.T) {
 	s := start(t)
-	reader := s.newToken("ops", "prometheus", webhook.ScopeMetricsRead)
+	reader := s.newToken("", "prometheus", webhook.ScopeMetricsRead)
 	other := s.newToken("acme", "bob", webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite, webhook.ScopeEventsRead,
 		webhook.ScopeEventsWrite)
 	for _, test := range []struct {
@@ -58,6 +58,15 @@ func TestMetricsAccess(t *testing.T) {
 		{"forwarded, empty", "127.0.0.1:40000", "localhost", "", [2]string{"X-Forwarded-Host", ""}, 401},
 		{"forwarded, by its real address", "127.0.0.1:40000", "localhost", "", [2]string{"X-Real-IP", "203.0.113.7"}, 401},
 		{"via a proxy", "127.0.0.1:40000", "localhost", "", [2]string{"Via", "1.1 proxy"}, 401},
+		{"forwarded by Cloudflare", "127.0.0.1:40000", "localhost", "", [2]string{"CF-Connecting-IP", "203.0.113.7"}, 401},
+		{"forwarded by Akamai", "127.0.0.1:40000", "localhost", "", [2]string{"True-Client-IP", "203.0.113.7"}, 401},
+		{"forwarded by Fly", "127.0.0.1:40000", "localhost", "", [2]string{"Fly-Client-IP", "203.0.113.7"}, 401},
+		{"forwarded by Azure", "127.0.0.1:40000", "localhost", "", [2]string{"X-Azure-ClientIP", "203.0.113.7"}, 401},
+		{"forwarded by Amazon", "127.0.0.1:40000", "localhost", "", [2]string{"X-Amzn-Trace-Id", "Root=1-67"}, 401},
+		{"forwarded by Envoy", "127.0.0.1:40000", "localhost", "", [2]string{"X-Request-Id", "1"}, 401},
+		{"forwarded by a proxy of its own", "127.0.0.1:40000", "localhost", "", [2]string{"X-Acme-Client", "203.0.113.7"}, 401},
+		{"Prometheus", "127.0.0.1:40000", "localhost", "", [2]string{"X-Prometheus-Scrape-Timeout-Seconds", "10"}, 200},
+		{"browser", "127.0.0.1:40000", "localhost", "", [2]string{"Sec-Fetch-Site", "none"}, 200},
 		{"a name that leads here", "127.0.0.1:40000", "evil.example:8443", "", [2]string{}, 401},
 		{"an address that leads here", "127.0.0.1:40000", "192.0.2.1", "", [2]string{}, 401},
 		{"no host", "127.0.0.1:40000", "", "", [2]string{}, 401},
@@ -82,6 +91,56 @@ func TestMetricsAccess(t *testing.T) {
 	r := httptest.NewRequest("GET", "/v2/events", nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
 	wantStatus(t, "events from loopback", s.serve(r), 401)
+}
+
+// TestMetricsOfPrograms checks that a token of a program, and a platform token that acts in one,
+// read the series of that program only, and that a token of the installation reads all and
+// nothing else.
+func TestMetricsOfPrograms(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	s := start(t, func(c *Config) { c.Metrics = registry })
+	figures := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "service_planted", Help: "Help."}, []string{"other", "program"})
+	registry.MustRegister(figures)
+	figures.WithLabelValues("acme", "other").Set(1) // the value of another label
+	figures.WithLabelValues("x", "acme").Set(2)
+	figures.WithLabelValues("x", "acme2").Set(3)
+	scrape := func(token string, headers ...string) response {
+		return s.send("GET", metricsPath, "", append(headers, "Authorization", "Bearer "+token)...)
+	}
+	const own = "# HELP service_planted Help.\n# TYPE service_planted gauge\nservice_planted{other=\"x\",program=\"acme\"} 2\n"
+	for name, got := range map[string]response{
+		"token of the program": scrape(s.newToken("acme", "prometheus", webhook.ScopeMetricsRead)),
+		"platform token":       scrape(s.platform, programHeader, "acme"),
+	} {
+		wantStatus(t, name, got, 200)
+		if got.body != own {
+			t.Errorf("%s: got %s", name, got.body)
+		}
+	}
+	all := s.newToken("", "prometheus", webhook.ScopeMetricsRead)
+	got := scrape(all)
+	wantStatus(t, "token of the installation", got, 200)
+	for _, want := range []string{`program="other"} 1`, `program="acme"} 2`, `program="acme2"} 3`, "service_request_duration_seconds"} {
+		if !strings.Contains(got.body, want) {
+			t.Errorf("got no %s", want)
+		}
+	}
+	if got := scrape(all, programHeader, "acme"); got.status != 403 {
+		t.Errorf("token of the installation, in a program: got %d %s", got.status, got.body)
+	}
+	for _, rt := range s.api.routes() {
+		want := 403
+		switch {
+		case rt.scope == scopeNone || rt.pattern == metricsPath:
+			continue
+		case rt.scope == scopeAny:
+			want = 200
+		}
+		path := strings.NewReplacer(":name", "ping", ":id", "acme").Replace(rt.pattern)
+		if got := s.send(rt.method, path, "", "Authorization", "Bearer "+all); got.status != want {
+			t.Errorf("%s %s: got %d %s, want %d", rt.method, rt.pattern, got.status, got.body, want)
+		}
+	}
 }
 
 // Each request is counted under its route, and client input never becomes a label.

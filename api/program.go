@@ -37,7 +37,7 @@ func (a *API) selectProgram(req *request) error {
 		return nil
 	case !req.token.Platform():
 		return webhook.NewError(webhook.CodeForbidden,
-			"The access token belongs to another program. Only a platform token may select a program with "+programHeader+".")
+			"The access token does not belong to this program. Only a platform token may select a program with "+programHeader+".")
 	}
 	if p, err := a.store.Programs().Get(req.ctx, id); isNotFound(err) || err == nil && !p.ErasingSince.IsZero() {
 		return webhook.NewError(webhook.CodeNotFound, "There is no program "+id+".")

@@ -133,7 +133,7 @@ func (a *API) process(req *request) (ans answer, err error) {
 		if scope != scopeAny && !req.token.Allows(scope) {
 			return ans, webhook.NewError(webhook.CodeForbidden, "The access token lacks the scope "+string(scope)+".")
 		}
-		if req.program() == "" && scope != scopeAny && scope != webhook.ScopePlatform {
+		if req.program() == "" && req.token.Platform() && scope != scopeAny && scope != webhook.ScopePlatform {
 			return ans, webhook.Invalid(webhook.Validation{
 				Code: webhook.InvalidRequired, Parameter: programHeader, Detail: "is required with a platform token: the ID of a program",
 			})

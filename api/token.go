@@ -12,7 +12,7 @@ import (
 type tokenRecord struct {
 	ID        string          `json:"id"`
 	Hint      string          `json:"hint"`       // the first characters of the secret
-	ProgramID *string         `json:"program_id"` // null for a platform token
+	ProgramID *string         `json:"program_id"` // null for a token of the installation
 	UserID    string          `json:"user_id"`
 	Name      string          `json:"name"`
 	Scopes    []webhook.Scope `json:"scopes"`

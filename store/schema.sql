@@ -71,7 +71,7 @@ CREATE TABLE tokens (
     id         TEXT    PRIMARY KEY,
     hash       BLOB    NOT NULL UNIQUE CHECK (length(hash) = 32), -- SHA-256 of the secret
     hint       TEXT    NOT NULL,
-    program_id TEXT    REFERENCES programs (id),                -- NULL for a platform token
+    program_id TEXT    REFERENCES programs (id),                -- NULL for a token of the installation
     user_id    TEXT    NOT NULL CHECK (length(user_id) BETWEEN 1 AND 64),
     name       TEXT    NOT NULL,
     scopes     TEXT    NOT NULL,                                -- separated by blanks
@@ -79,7 +79,7 @@ CREATE TABLE tokens (
     expires_at INTEGER,
     revoked_at INTEGER,
     used_at    INTEGER,                                         -- the last use, written now and then
-    CHECK ((program_id IS NULL) = (instr(' ' || scopes || ' ', ' platform ') > 0) AND (program_id IS NOT NULL OR scopes = 'platform'))
+    CHECK (CASE WHEN program_id IS NULL THEN scopes IN ('platform', 'metrics.read') ELSE instr(' ' || scopes || ' ', ' platform ') = 0 END)
 ) STRICT, WITHOUT ROWID;
 
 -- Lists of all tokens.

@@ -14,6 +14,7 @@ import (
 
 	"service/store/replica"
 	"service/store/sqlite"
+	"service/webhook"
 )
 
 // digestFile has a line for the newest schema: its version and the SHA-256 of schema.sql.
@@ -40,6 +41,32 @@ func TestSchemaVersion(t *testing.T) {
 			"See docs/decisions/0056-one-schema.md.", known, known+1, strconv.Itoa(known+1)+" "+got, digestFile)
 	default:
 		t.Errorf("write %q to %s", strconv.Itoa(schemaVersion)+" "+got, digestFile)
+	}
+}
+
+// TestTokensOfTheInstallation checks that the schema has tokens without a program for two scopes
+// only, each alone, and no platform token in a program.
+func TestTokensOfTheInstallation(t *testing.T) {
+	s := open(t)
+	for _, tt := range []struct {
+		program any
+		scopes  string
+		ok      bool
+	}{
+		{nil, "platform", true}, {nil, "metrics.read", true}, {nil, "events.read", false}, {nil, "metrics.read events.read", false},
+		{nil, "platform metrics.read", false}, {nil, "", false}, {"acme", "metrics.read", true}, {"acme", "platform", false},
+		{"acme", "events.read platform", false},
+	} {
+		err := s.Write(t.Context(), func(w Write) error {
+			if err := w.t.ensureProgram("acme", w.s.clock.now()); err != nil {
+				return err
+			}
+			hash := sha256.Sum256([]byte(webhook.NewID()))
+			return w.t.Exec(insertToken, webhook.NewID(), hash[:], "svc_", tt.program, "u", "", tt.scopes, 1, nil)
+		})
+		if (err == nil) != tt.ok {
+			t.Errorf("%v with %q: got %v", tt.program, tt.scopes, err)
+		}
 	}
 }
 

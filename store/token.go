@@ -18,7 +18,7 @@ const (
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
-// Create creates a token, and its program if that is new. A platform token has no program.
+// Create creates a token, and its program if that is new. A token of the installation has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
 func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {

@@ -172,8 +172,14 @@ func (h *tokenPages) create(r *request) (response, error) {
 	}
 	var token webhook.Token
 	var secret string
-	err = validationError([]webhook.Validation{{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of the options"}})
-	if known {
+	var faults []webhook.Validation
+	if !known {
+		faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "expires", Detail: "must be one of the options"})
+	}
+	if n.ProgramID == "" && !f.platform() && n.Check(r.clock.Now) == nil { // metrics of all programs: only on the command line
+		faults = append(faults, webhook.CheckIdentifier("program", "")...)
+	}
+	if err = validationError(faults); faults == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if token, secret, err = sw.Tokens().Create(n); err != nil {
 				return err
@@ -245,7 +251,7 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 
 // tokenProgram names the program of a token.
 func tokenProgram(t *webhook.Token) string {
-	if t.Platform() {
+	if t.ProgramID == "" {
 		return "all programs"
 	}
 	return "program " + t.ProgramID
@@ -270,7 +276,7 @@ var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeWebhooksWrite: "change subscriptions, ping, resend and replay",
 	webhook.ScopeEventsRead:    "read events",
 	webhook.ScopeEventsWrite:   "publish events",
-	webhook.ScopeMetricsRead:   "read the metrics of the whole service",
+	webhook.ScopeMetricsRead:   "read the metrics of the program, or of all programs with a token without one",
 	webhook.ScopePlatform:      "create and change programs, tokens and event types, and act in every program",
 }
 

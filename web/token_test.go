@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -72,6 +73,27 @@ func TestTokenPages(t *testing.T) {
 	if strings.Count(audit.body, "Create token</td>") != 1 || strings.Count(audit.body, "Revoke token</td>") != 1 {
 		t.Error("the audit does not have one making and one revocation")
 	}
+}
+
+// TestMetricsToken checks that the form creates a token that reads the metrics only in a program,
+// and how a token of the installation is shown.
+func TestMetricsToken(t *testing.T) {
+	w := testWeb(t, nil)
+	makeAdmin(t, w, "eve@example.com")
+	v := visit(t, w)
+	v.signIn(w)
+	v.post("/tokens/new", "program=&user=prometheus&scope=metrics.read&days=30").want(t, http.StatusUnprocessableEntity, "Program")
+	v.post("/tokens/new", "program=acme&user=prometheus&scope=metrics.read&days=30").want(t, http.StatusOK, "Copy it now:")
+	token, _, err := storetest.CreateToken(t.Context(), w.store,
+		webhook.NewToken{UserID: "grafana", Scopes: []webhook.Scope{webhook.ScopeMetricsRead}})
+	must(t, err)
+	v.do("GET", "/tokens").want(t, http.StatusOK, "all programs")
+	page := v.do("GET", "/tokens/"+token.ID)
+	page.want(t, http.StatusOK, "metrics.read")
+	if strings.Contains(page.body, "platform token") || strings.Contains(page.body, `href="/programs/"`) {
+		t.Errorf("got %s", page.body)
+	}
+	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "all programs")
 }
 
 // An owner can create a platform token, with a form of its own that warns about it.

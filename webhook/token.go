@@ -20,8 +20,8 @@ const (
 	ScopeWebhooksWrite Scope = "webhooks.write"
 	ScopeEventsRead    Scope = "events.read"
 	ScopeEventsWrite   Scope = "events.write"
-	ScopeMetricsRead   Scope = "metrics.read"
-	ScopePlatform      Scope = "platform" // of platform tokens; excludes every other scope
+	ScopeMetricsRead   Scope = "metrics.read" // of a program, or, in a token without one and alone, of the installation
+	ScopePlatform      Scope = "platform"     // of platform tokens; excludes every other scope
 )
 
 var scopes = [...]Scope{ScopeWebhooksRead, ScopeWebhooksWrite, ScopeEventsRead, ScopeEventsWrite, ScopeMetricsRead}
@@ -34,7 +34,7 @@ func Scopes() []Scope { return scopes[:] }
 type Token struct {
 	ID        string    `json:"id"`
 	Hint      string    `json:"hint"`       // first characters of the secret, to recognize it
-	ProgramID string    `json:"program_id"` // "" for a platform token
+	ProgramID string    `json:"program_id"` // "" for a token of the installation: with platform or metrics.read alone
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
@@ -46,7 +46,7 @@ type Token struct {
 
 // NewToken is a request for a token.
 type NewToken struct {
-	ProgramID string    `json:"program_id"` // "" for a platform token
+	ProgramID string    `json:"program_id"` // "" for a token of the installation, see [Token]
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
@@ -58,19 +58,23 @@ func (n *NewToken) Platform() bool { return slices.Contains(n.Scopes, ScopePlatf
 
 // Check returns what is wrong with the request, or nil.
 func (n NewToken) Check(now time.Time) *Error {
-	return Invalid(n.check(now, [4]string{"program", "user", "scope", "expires"})...)
+	var v []Validation
+	switch {
+	case n.Platform():
+		if n.ProgramID != "" {
+			v = append(v, Validation{InvalidValue, "must be left out: a platform token belongs to no program", "program"})
+		}
+	case n.ProgramID == "" && slices.Equal(n.Scopes, []Scope{ScopeMetricsRead}):
+	default:
+		v = CheckIdentifier("program", n.ProgramID)
+	}
+	return Invalid(append(v, n.check(now, [3]string{"user", "scope", "expires"})...)...)
 }
 
-// check returns what is wrong with the request. names are the parameters for its program,
-// user, scopes and expiry.
-func (n *NewToken) check(now time.Time, names [4]string) (v []Validation) {
-	program, user, scope, expires := names[0], names[1], names[2], names[3]
-	switch {
-	case !n.Platform():
-		v = CheckIdentifier(program, n.ProgramID)
-	case n.ProgramID != "":
-		v = append(v, Validation{InvalidValue, "must be left out: a platform token belongs to no program", program})
-	}
+// check returns what is wrong with the request, apart from its program. names are the
+// parameters for its user, scopes and expiry.
+func (n *NewToken) check(now time.Time, names [3]string) (v []Validation) {
+	user, scope, expires := names[0], names[1], names[2]
 	v = append(v, CheckIdentifier(user, n.UserID)...)
 	if len(n.Name) > MaxTokenName {
 		v = append(v, Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxTokenName), "name"})
@@ -107,7 +111,8 @@ func (t *Token) Platform() bool { return slices.Contains(t.Scopes, ScopePlatform
 // Allows reports whether the token has the scope. A platform token has every scope.
 func (t *Token) Allows(s Scope) bool { return t.Platform() || slices.Contains(t.Scopes, s) }
 
-// ParseToken parses the body of a request for a token of a program.
+// ParseToken parses the body of a request for a token of a program. A token of the
+// installation cannot be requested.
 func ParseToken(raw []byte, programID string, now time.Time) (NewToken, *Error) {
 	n := NewToken{ProgramID: programID}
 	var d document
@@ -141,7 +146,8 @@ func ParseToken(raw []byte, programID string, now time.Time) (NewToken, *Error) 
 			fail(InvalidUnknownField, join("", s), "is not a field of a new token; it has: user_id, scopes, name, expires_at")
 		}
 	}
-	return n, invalid(merge(v, n.check(now, [4]string{"program_id", "user_id", "scopes", "expires_at"})))
+	v = append(v, CheckIdentifier("program_id", programID)...)
+	return n, invalid(merge(v, n.check(now, [3]string{"user_id", "scopes", "expires_at"})))
 }
 
 // parseScopes parses the scopes of a token of a program.

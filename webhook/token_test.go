@@ -184,6 +184,10 @@ func TestNewTokenCheck(t *testing.T) {
 		{func(n *NewToken) { n.ProgramID = ".a" }, InvalidFormat, "program"},
 		{func(n *NewToken) { n.ProgramID = "a\n" }, InvalidFormat, "program"},
 		{func(n *NewToken) { n.ProgramID = "a\"" }, InvalidFormat, "program"},
+		{func(n *NewToken) { n.ProgramID, n.Scopes = "", []Scope{ScopePlatform} }, "", ""},
+		{func(n *NewToken) { n.Scopes = []Scope{ScopePlatform} }, InvalidValue, "program"},
+		{func(n *NewToken) { n.ProgramID, n.Scopes = "", []Scope{ScopeMetricsRead} }, "", ""},
+		{func(n *NewToken) { n.ProgramID, n.Scopes = "", []Scope{ScopeMetricsRead, ScopeEventsRead} }, InvalidRequired, "program"},
 		{func(n *NewToken) { n.UserID = "" }, InvalidRequired, "user"},
 		{func(n *NewToken) { n.UserID = "ä" }, InvalidFormat, "user"},
 		{func(n *NewToken) { n.UserID = "../7" }, InvalidFormat, "user"},
@@ -216,5 +220,16 @@ func TestTokenJSON(t *testing.T) {
 	want := `{"id":"a","hint":"","program_id":"","user_id":"","name":"","scopes":["events.read"],"created_at":"2026-03-14T08:24:48.644Z"}`
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, %v, want %s", got, err, want)
+	}
+}
+
+// A token of the installation cannot be requested over the API.
+func TestParseTokenNeedsAProgram(t *testing.T) {
+	body := []byte(`{"user_id": "prometheus", "scopes": ["metrics.read"]}`)
+	if _, err := ParseToken(body, "acme", testNow); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if _, err := ParseToken(body, "", testNow); err == nil || err.Validations[0].Parameter != "program_id" {
+		t.Errorf("without a program: got %v", err)
 	}
 }

@@ -23,7 +23,7 @@ type tokenCmd struct {
 type tokenCreateCmd struct {
 	dataFlag
 	keyFlag
-	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required, except with --scope platform)."`
+	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required, except with --scope platform, or with metrics.read alone for all programs)."`
 	User    string   `placeholder:"ID" help:"User that the token acts for (required)."`
 	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}; or platform, which manages all programs and acts in any."`
 	Name    string   `placeholder:"N" help:"Label for the list of tokens."`
@@ -145,8 +145,11 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	whose := "of program " + revoked.ProgramID
-	if revoked.Platform() {
+	switch {
+	case revoked.Platform():
 		whose = "of the platform"
+	case revoked.ProgramID == "":
+		whose = "of the installation"
 	}
 	_, err = fmt.Fprintf(std.Out, "Revoked token %s (%s…) %s.\n", revoked.ID, revoked.Hint, whose)
 	return err

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -52,10 +53,24 @@ func CheckEmail(parameter, s string) []Validation {
 	name, host, found := strings.Cut(s, "@")
 	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`@,;:"<>()[]\`, r) }
 	if !found || name == "" || host == "" || strings.ContainsFunc(name, odd) || strings.ContainsFunc(host, odd) ||
-		strings.HasPrefix(host, ".") || strings.HasSuffix(host, ".") || s != NormalizeEmail(s) {
+		strings.HasPrefix(host, ".") || strings.HasSuffix(host, ".") || s != NormalizeEmail(s) || encodesControl(s) {
 		return []Validation{{InvalidFormat, "must be an email address such as ana@example.com", parameter}}
 	}
 	return nil
+}
+
+// encodesControl reports whether s has a percent-encoded control character, such as the %0d%0a
+// of a line break: a mail server or receiver that decodes it would see a header of its own.
+func encodesControl(s string) bool {
+	for i := range len(s) - 2 {
+		if s[i] != '%' {
+			continue
+		}
+		if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil && (c < ' ' || c == 0x7f) {
+			return true
+		}
+	}
+	return false
 }
 
 // Limits of a password: minimum characters and maximum bytes. Length is the only

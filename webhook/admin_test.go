@@ -14,7 +14,10 @@ func TestCheckEmail(t *testing.T) {
 		" ana@example.com": InvalidFormat, "ana @example.com": InvalidFormat, "ana@example.com\n": InvalidFormat,
 		"ana@exa\x00mple.com": InvalidFormat,
 		"änna@example.com":    InvalidFormat, "ana\u202e@example.com": InvalidFormat, "Ana <ana@example.com>": InvalidFormat,
-		"a,b@example.com":  InvalidFormat,
+		"a,b@example.com":          InvalidFormat,
+		"a%0d%0abcc:x@example.com": InvalidFormat, "a%0abcc@example.com": InvalidFormat, "a@example.com%0d%0a": InvalidFormat,
+		"a%0Ab@example.com": InvalidFormat, "a%00@example.com": InvalidFormat, "a%1fb@example.com": InvalidFormat,
+		"a%7f@example.com": InvalidFormat, "a%b@example.com": "", "50%@example.com": "", "a%20b@example.com": "",
 		"ana@.example.com": InvalidFormat, "ana@example.com.": InvalidFormat,
 		strings.Repeat("a", 243) + "@example.com": InvalidTooLong, strings.Repeat("a", 242) + "@example.com": "",
 	} {

@@ -72,11 +72,7 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 			fail(InvalidRequired, "url", "is required")
 			break
 		}
-		if u, err := url.Parse(c.URL); err == nil && u.User != nil {
-			fail(InvalidFormat, "url", "must not contain a user name or password; put the secret into the path or query")
-			break
-		}
-		all = append(all, rules.CheckURL(c.URL)...)
+		all = append(all, rules.CheckAlertURL(c.URL)...)
 	case ChannelEmail:
 		if !smtp {
 			fail(InvalidValue, "kind", "needs an SMTP server: start the service with --smtp-host and --smtp-from")
@@ -102,6 +98,19 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 		}
 	}
 	return all
+}
+
+// CheckAlertURL returns what is wrong with a URL that receives alerts: it must pass CheckURL, and
+// is not shown where a subscription's is.
+func (r *SubscriptionRules) CheckAlertURL(s string) []Validation {
+	fail := func(detail string) []Validation { return []Validation{{InvalidFormat, detail, "url"}} }
+	if u, err := url.Parse(s); err == nil && u.User != nil {
+		return fail("must not contain a user name or password; put a secret into its path or query")
+	}
+	if encodesControl(s) {
+		return fail("must not contain percent-encoded control characters such as %0d%0a")
+	}
+	return r.CheckURL(s)
 }
 
 // AlertTest is the name of a test alert.

@@ -26,7 +26,16 @@ func TestCheckChannel(t *testing.T) {
 		"mail":            {func(c *AlertChannel) { c.Kind, c.To = ChannelEmail, []string{"a@b.example", "c@d.example"} }, true, nil},
 		"no address":      {func(c *AlertChannel) { c.Kind = ChannelEmail }, true, []string{"to"}},
 		"bad address":     {func(c *AlertChannel) { c.Kind, c.To = ChannelEmail, []string{"a@b.example", "Bcc: x"} }, true, []string{"to"}},
-		"unknown alert":   {func(c *AlertChannel) { c.Alerts = []AlertName{"x"} }, false, []string{"alerts"}},
+		"line break in address": {func(c *AlertChannel) {
+			c.Kind, c.To = ChannelEmail, []string{"a@b.example", "a%0d%0abcc:x@d.example"}
+		}, true, []string{"to"}},
+		"line break in URL":   {func(c *AlertChannel) { c.URL = "https://hooks.example/a%0D%0AHost:x" }, false, []string{"url"}},
+		"line break in query": {func(c *AlertChannel) { c.URL = "https://hooks.example/?a=%0a" }, false, []string{"url"}},
+		"line break for Slack": {func(c *AlertChannel) {
+			c.Kind, c.URL = ChannelSlack, "https://hooks.example/%0d"
+		}, false, []string{"url"}},
+		"encoded":       {func(c *AlertChannel) { c.URL = "https://hooks.example/a%20b?c=%2Fd" }, false, nil},
+		"unknown alert": {func(c *AlertChannel) { c.Alerts = []AlertName{"x"} }, false, []string{"alerts"}},
 	} {
 		c := good
 		test.change(&c)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"net"
-	"net/mail"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"service/internal/certs"
 	"service/internal/server"
+	"service/webhook"
 )
 
 // Values of --listen and --http-listen if they are auto.
@@ -54,7 +54,7 @@ func (f *configErrors) issuer(c *serveFlags, s *server.Config) {
 	const unused = "needs --domain"
 	s.ACMEEmail, s.ACMECA = c.ACMEEmail, c.ACMECA
 	if c.ACMEEmail != "" {
-		if a, err := mail.ParseAddress(c.ACMEEmail); err != nil || a.Address != c.ACMEEmail {
+		if webhook.CheckEmail("acme-email", strings.ToLower(c.ACMEEmail)) != nil {
 			f.add("acme-email", "must be an email address such as admin@example.com, not %q", c.ACMEEmail)
 		}
 		if len(c.Domain) == 0 {

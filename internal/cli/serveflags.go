@@ -6,9 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/mail"
 	"net/netip"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -223,11 +221,7 @@ func (f *configErrors) alertURL(value, file string, rules webhook.SubscriptionRu
 	if u == "" {
 		return ""
 	}
-	if parsed, err := url.Parse(u); err == nil && parsed.User != nil {
-		f.add("alert-url", "must not contain a user name or password; put a secret into its path or query")
-		return u
-	}
-	for _, v := range rules.CheckURL(u) {
+	for _, v := range rules.CheckAlertURL(u) {
 		f.add("alert-url", "%s", v.Detail)
 	}
 	return u
@@ -250,7 +244,7 @@ func (f *configErrors) smtp(c *serveFlags) (s server.SMTP) {
 			f.add("smtp-host", "must be a host such as smtp.example.com or smtp.example.com:587, not %q", c.SMTPHost)
 		}
 	}
-	if a, err := mail.ParseAddress(c.SMTPFrom); err != nil || a.Address != c.SMTPFrom {
+	if webhook.CheckEmail("smtp-from", strings.ToLower(c.SMTPFrom)) != nil {
 		f.add("smtp-from", "must be an email address such as service@example.com, not %q", c.SMTPFrom)
 	}
 	var err error

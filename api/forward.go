@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
@@ -31,6 +33,17 @@ const (
 	// forwardConnect is the time limit of a connection to the target, with its TLS handshake.
 	forwardConnect = 10 * time.Second
 
+	// maxForwardedBody is the largest response that is passed on, in bytes. It is more than any
+	// of the API.
+	maxForwardedBody = 256 << 20
+
+	// maxForwardedHeader is the largest header of a response of the target, in bytes.
+	maxForwardedHeader = 64 << 10
+
+	// maxInterim is how many interim responses (1xx) of the target are ignored. The API sends
+	// none.
+	maxInterim = 5
+
 	// maxForwards is how many installations may forward a request, one after the other.
 	maxForwards = 4
 
@@ -40,6 +53,9 @@ const (
 
 // errForwardTimeout ends a forwarded request that takes too long.
 var errForwardTimeout = errors.New("the target did not respond in time")
+
+// errForwardSilence ends a forwarded request whose response stops.
+var errForwardSilence = errors.New("the target stopped sending its response")
 
 // errForwarded ends the checks of a request that is forwarded.
 var errForwarded = errors.New("the request is forwarded")
@@ -90,7 +106,9 @@ func (f *forwarder) transport(to forwardTarget) (*http.Transport, error) {
 		MaxConnsPerHost:     512,
 		MaxIdleConnsPerHost: 64,
 		IdleConnTimeout:     time.Minute, // shorter than that of the server
-		DisableCompression:  true,        // the response passes unchanged
+		DisableCompression:  true,        // the body passes unchanged
+
+		MaxResponseHeaderBytes: maxForwardedHeader,
 	}
 	f.targets[to] = t
 	return t, nil
@@ -141,26 +159,38 @@ func (a *API) forward(req *request) (status, size int) {
 	f.target = target
 	ctx, cancel := context.WithCancelCause(req.http.Context())
 	defer cancel(nil)
-	f.begin(cancel)
+	f.cancel = cancel
+	f.begin()
+	interim := 0
 	in := req.http.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
 			f.connected.Store(true)
 			f.timeout.Reset(a.timeout + forwardSlack)
 		},
 		WroteHeaders: func() { f.sent.Store(true) },
+		Got1xxResponse: func(int, textproto.MIMEHeader) error {
+			if interim++; interim > maxInterim {
+				return fmt.Errorf("the target sent more than %d interim responses", maxInterim)
+			}
+			return nil
+		},
 	}))
 	if in.ContentLength != 0 {
 		in.Body = f
 	}
 	proxy := &httputil.ReverseProxy{
-		Transport: transport, Rewrite: f.rewrite, ModifyResponse: f.accept, ErrorHandler: f.fail, FlushInterval: -1,
+		Transport: withoutTrailers{transport}, Rewrite: f.rewrite, ModifyResponse: f.accept, ErrorHandler: f.fail, FlushInterval: -1,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // fail logs
 	}
 	defer f.end()
 	defer func() {
 		if p := recover(); p != nil { // the response broke off, so the client's connection must too
 			f.result = forwardUnreachable
-			a.logForward(req, errors.New("the response of the target broke off"))
+			err := errors.New("the response of the target broke off")
+			if cause := context.Cause(ctx); cause == errForwardSilence {
+				f.result, err = forwardTimeout, cause
+			}
+			a.logForward(req, err)
 			panic(p)
 		}
 	}()
@@ -175,6 +205,7 @@ type forwardedRequest struct {
 	target   *url.URL
 	result   string
 	response forwardedResponse
+	cancel   context.CancelCauseFunc
 
 	// The goroutine of the transport reads the body, also after the target has responded.
 	mu       sync.Mutex // held during each read
@@ -190,7 +221,7 @@ type forwardedRequest struct {
 }
 
 // begin starts the timeout, which cancels the request.
-func (f *forwardedRequest) begin(cancel context.CancelCauseFunc) {
+func (f *forwardedRequest) begin() {
 	if f.req.route.pattern == eventsPath && f.req.http.Method == http.MethodPost {
 		media, err := f.req.mediaType(mediaJSON, mediaNDJSON)
 		f.stream = err == nil && media == mediaNDJSON
@@ -198,7 +229,7 @@ func (f *forwardedRequest) begin(cancel context.CancelCauseFunc) {
 	if f.stream {
 		f.req.writeUntil(time.Time{}) // the server's write timeout does not apply to a stream
 	}
-	f.timeout = time.AfterFunc(min(forwardConnect, f.api.timeout+forwardSlack), func() { cancel(errForwardTimeout) })
+	f.timeout = time.AfterFunc(min(forwardConnect, f.api.timeout+forwardSlack), func() { f.cancel(errForwardTimeout) })
 }
 
 // Read reads from the client. The time in which the target does not read a stream counts
@@ -253,7 +284,8 @@ func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(f.target)
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what cannot be parsed: the target rejects it
 	h := r.Out.Header
-	for _, name := range []string{"Connection", "Upgrade", "Expect", "Cookie"} {
+	// Without Accept-Encoding, no proxy in between compresses the response.
+	for _, name := range []string{"Connection", "Upgrade", "Expect", "Cookie", "Accept-Encoding"} {
 		h.Del(name)
 	}
 	// The scheme is left out: plain HTTP that must be rejected was rejected here.
@@ -273,20 +305,101 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 			return err
 		}
 	}
-	if resp.Header.Get("X-Request-Id") == "" {
+	if !isOfService(resp) {
 		return fmt.Errorf("the response with status %d is not of the service", resp.StatusCode)
 	}
 	f.answered.Store(true)
 	f.timeout.Stop()
+	f.result, f.req.targetRequestID = forwardResponse, resp.Header.Get("X-Request-Id")
+	resp.Header = f.header(resp)
 	if f.req.http.ContentLength != 0 {
 		f.leaveBody(resp.Header)
 	}
-	f.result, f.req.targetRequestID = forwardResponse, resp.Header.Get("X-Request-Id")
-	for _, name := range []string{"Date", "Set-Cookie", "Strict-Transport-Security", "Alt-Svc"} {
-		resp.Header.Del(name) // they are about the target
-	}
+	resp.Body = &forwardedBody{resp.Body, f.cancel, f.api.timeout, maxForwardedBody}
 	f.req.writeUntil(time.Now().Add(writeTimeout(max(0, int(resp.ContentLength)))))
 	return nil
+}
+
+// isOfService reports whether a response can be one of the API: JSON, without a redirect, and
+// with the id of the request.
+func isOfService(resp *http.Response) bool {
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	isJSON := err == nil && media == mediaJSON
+	switch status := resp.StatusCode; {
+	case status < 200, status >= 300 && status < 400 && status != http.StatusNotModified, status > 599,
+		!isJSON && !hasNoContent(status), resp.Header.Get("Content-Encoding") != "", resp.ContentLength > maxForwardedBody:
+		return false
+	}
+	return webhook.CheckIdentifier("", resp.Header.Get("X-Request-Id")) == nil
+}
+
+// hasNoContent reports whether a response with the status has no body.
+func hasNoContent(status int) bool {
+	return status == http.StatusNoContent || status == http.StatusNotModified
+}
+
+// forwardedHeaders are the headers of the target that the client gets, if their value begins
+// with the prefix: those of the API. Any other, such as Set-Cookie, Refresh or Clear-Site-Data,
+// would act in the name of this installation.
+var forwardedHeaders = map[string]string{
+	"Allow": "", "Content-Length": "", "Etag": "", "Idempotency-Replayed": "", "Location": "/v2/", "Ratelimit": "", "Ratelimit-Policy": "",
+	"Retry-After": "", "Www-Authenticate": "Bearer ", "X-Request-Id": "",
+}
+
+// header returns the header of the response for the client.
+func (f *forwardedRequest) header(resp *http.Response) http.Header {
+	header := make(http.Header)
+	for name, prefix := range forwardedHeaders {
+		if value := resp.Header.Get(name); value != "" && strings.HasPrefix(value, prefix) {
+			header.Set(name, value)
+		}
+	}
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if resp.StatusCode != http.StatusUnauthorized { // the target knows the token
+		header.Set(programHeader, f.req.program())
+		header.Set("X-User-Id", f.req.token.UserID)
+	}
+	if !hasNoContent(resp.StatusCode) {
+		header.Set("Content-Type", "application/json; charset=utf-8")
+	}
+	return header
+}
+
+// forwardedBody is the body of a response of the target.
+type forwardedBody struct {
+	io.ReadCloser
+	cancel  context.CancelCauseFunc // of the request
+	silence time.Duration           // that a read may last
+	left    int64                   // bytes that may follow
+}
+
+// Read bounds the silence of the target. The time in which the client does not read has the
+// deadline for writing the response.
+func (b *forwardedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("the response is too large")
+	}
+	silence := time.AfterFunc(b.silence, func() { b.cancel(errForwardSilence) })
+	defer silence.Stop()
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// withoutTrailers is a transport whose responses have no trailers: the API sends none.
+type withoutTrailers struct{ next http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper]. The transport sets the trailers of its own
+// response when it has read the body.
+func (t withoutTrailers) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	own := *resp
+	own.Trailer = nil
+	return &own, nil
 }
 
 // leaveBody prepares a response that may be sent before the end of the body.
@@ -360,16 +473,17 @@ func viaNames(header http.Header) (names []string) {
 	return names
 }
 
-// forwardedResponse records the status and size of a response.
+// forwardedResponse records the status and size of a response. It drops interim responses.
 type forwardedResponse struct {
 	http.ResponseWriter
 	status, size int
 }
 
 func (w *forwardedResponse) WriteHeader(status int) {
-	if status >= 200 {
-		w.status = status
+	if status < 200 {
+		return
 	}
+	w.status = status
 	w.ResponseWriter.WriteHeader(status)
 }
 

@@ -8,15 +8,19 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
@@ -433,6 +437,196 @@ func forwardFails(t *testing.T, old *installation, body string, want int, result
 	}
 	if strings.Contains(got.body, "127.0.0.1") || strings.Contains(got.body, "html") {
 		t.Errorf("the response shows the target: %s", got.body)
+	}
+}
+
+// serviceHeader is the header of a response of the API.
+func serviceHeader(h http.Header) {
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("X-Request-Id", "0198f6a1-11aa-7b22-8c33-4d5e6f708192")
+}
+
+// forwardOver sends a GET through an installation that forwards movedProgram to a handler. trace
+// watches the response; nil for none.
+func forwardOver(t *testing.T, handler http.HandlerFunc,
+	trace *httptrace.ClientTrace) (old *installation, resp *http.Response, body string) {
+	t.Helper()
+	target := httptest.NewTLSServer(handler)
+	t.Cleanup(target.Close)
+	old = newInstallation(t)
+	old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+	old.forwardTo(target.URL, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: target.Certificate().Raw})))
+	ctx := t.Context()
+	if trace != nil {
+		ctx = httptrace.WithClientTrace(ctx, trace)
+	}
+	req, err := http.NewRequestWithContext(ctx, "GET", old.server.URL+"/v2/token", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+old.moved)
+	if resp, err = old.server.Client().Do(req); err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return old, resp, string(text)
+}
+
+// TestForwardedHeaders has a target that sends headers which act on browsers, or name another
+// program: the client gets those of the API only. Interim responses and trailers are dropped.
+func TestForwardedHeaders(t *testing.T) {
+	interim := 0
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error { interim++; return nil }}
+	hostile := map[string]string{
+		"Access-Control-Allow-Origin": "*", "Clear-Site-Data": `"*"`, "Refresh": "0; url=https://evil.example", "Set-Cookie": "a=b",
+		"Strict-Transport-Security": "max-age=0", "Alt-Svc": "clear", "Link": "</x>; rel=preload",
+		"Content-Security-Policy": "default-src *", "Content-Disposition": "attachment", "Service-Worker-Allowed": "/", "X-Service-Secret": "x",
+		"Server":      "target",
+		programHeader: "other", "X-User-Id": "eve", "Cache-Control": "public, max-age=3600", "X-Content-Type-Options": "sniff",
+		"Www-Authenticate": `Basic realm="sign in"`, "Location": "https://evil.example/",
+	}
+	_, resp, body := forwardOver(t, func(w http.ResponseWriter, _ *http.Request) {
+		for range maxInterim {
+			w.Header().Set("Link", "</x>; rel=preload")
+			w.WriteHeader(http.StatusEarlyHints)
+		}
+		serviceHeader(w.Header())
+		for name, value := range hostile {
+			w.Header().Set(name, value)
+		}
+		w.Header().Set("Trailer", "Refresh")
+		w.Header().Set("Etag", `"1"`)
+		w.Header().Set("Ratelimit", `"program";r=1;t=60`)
+		io.WriteString(w, `{"data":{}}`)
+		w.Header().Set("Refresh", "0; url=https://evil.example")
+		w.Header().Set(http.TrailerPrefix+"Set-Cookie", "a=b")
+	}, trace)
+	if interim != 0 || len(resp.Trailer) > 0 || body != `{"data":{}}` {
+		t.Errorf("got %d interim responses, the trailers %v and the body %s", interim, resp.Trailer, body)
+	}
+	want := http.Header{
+		"Cache-Control": {"no-store"}, "Content-Type": {"application/json; charset=utf-8"}, "Etag": {`"1"`},
+		"Ratelimit": {`"program";r=1;t=60`}, programHeader: {movedProgram}, "X-Content-Type-Options": {"nosniff"},
+		"X-Request-Id": {"0198f6a1-11aa-7b22-8c33-4d5e6f708192"}, "X-User-Id": {"ada"},
+	}
+	resp.Header.Del("Date") // of the old installation
+	if diff := cmp.Diff(want, resp.Header); diff != "" {
+		t.Errorf("the header (-want +got):\n%s", diff)
+	}
+}
+
+// TestForwardForeign has targets whose responses are not of the API: the client gets an error of
+// the old installation, and nothing of the response.
+func TestForwardForeign(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]http.HandlerFunc{
+		"HTML": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			io.WriteString(w, "<script>planted</script>")
+		},
+		"no type": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = nil
+			io.WriteString(w, "<script>planted</script>")
+		},
+		"compressed": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Encoding", "gzip") },
+		"redirect": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "/v2/planted")
+			w.WriteHeader(http.StatusFound)
+		},
+		"status 600": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(600) },
+		"no id":      func(w http.ResponseWriter, _ *http.Request) { w.Header().Del("X-Request-Id") },
+		"wrong id":   func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Request-Id", "planted planted") },
+		"large": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(maxForwardedBody+1))
+		},
+		"large header": func(w http.ResponseWriter, _ *http.Request) {
+			for n := range 100 {
+				w.Header().Set(fmt.Sprintf("X-%d", n), strings.Repeat("x", maxForwardedHeader/50))
+			}
+		},
+		"interim responses": func(w http.ResponseWriter, _ *http.Request) {
+			for range maxInterim + 1 {
+				w.WriteHeader(http.StatusEarlyHints)
+			}
+		},
+		"other protocol": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Upgrade", "planted")
+			w.Header().Set("Connection", "Upgrade")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old, resp, body := forwardOver(t, func(w http.ResponseWriter, r *http.Request) {
+				serviceHeader(w.Header())
+				handler(w, r)
+			}, nil)
+			if resp.StatusCode != 503 || !strings.Contains(body, "cannot be reached at the moment") || old.forwards(forwardUnreachable) != 1 {
+				t.Errorf("got %d %s", resp.StatusCode, body)
+			}
+			if all := fmt.Sprint(resp.Header) + body; strings.Contains(all, "planted") || resp.Header.Get(programHeader) != movedProgram {
+				t.Errorf("got %s", all)
+			}
+		})
+	}
+}
+
+// TestForwardEndless has targets whose responses do not end: the connection of the client is closed
+// after a time of silence, and after the time that a response may take.
+func TestForwardEndless(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		every  time.Duration // between the bytes; 0 for none
+		longer time.Duration // that the client waits at most
+		result string
+	}{
+		{"silent", 0, DefaultRequestTimeout, forwardTimeout},
+		{"slow", DefaultRequestTimeout / 2, minWriteTimeout + DefaultRequestTimeout/2, forwardUnreachable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				old := &installation{service: start(t)}
+				old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+				old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					serviceHeader(w.Header())
+					io.WriteString(w, `{"data":`)
+					flush := http.NewResponseController(w).Flush
+					for flush() == nil {
+						var next <-chan time.Time
+						if test.every > 0 {
+							next = time.After(test.every)
+						}
+						select {
+						case <-next:
+							io.WriteString(w, " ")
+						case <-r.Context().Done():
+							return
+						}
+					}
+				})})
+				client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: old.api}).dial}}
+				defer client.CloseIdleConnections()
+				begun := time.Now()
+				req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/token", nil)
+				req.Header.Set("Authorization", "Bearer "+old.moved)
+				resp, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if took := time.Since(begun); err == nil || took > test.longer || !strings.HasPrefix(string(text), `{"data":`) {
+					t.Errorf("got %q, %v after %s", text, err, took)
+				}
+				synctest.Wait()
+				if old.forwards(test.result) != 1 {
+					t.Errorf("the result is not %s:\n%s", test.result, old.log)
+				}
+			})
+		})
 	}
 }
 

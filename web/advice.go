@@ -16,7 +16,8 @@ type advice struct{ what, todo string }
 // error code says what happened.
 var errorAdvice = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout: "Ask the partner to respond before processing the events. --attempt-timeout limits the time of an attempt.",
-	webhook.ErrorDNS:     "Resolve the host name on the machine that runs the service, and check the URL for a typo.",
+	webhook.ErrorDNS: "Resolve the host name on the machine that runs the service, and check the URL for a typo. If it has a private " +
+		"address that is intended, permit that with --allow-destination, then resend.",
 	webhook.ErrorConnect: "Check that the endpoint's server is running, that the port is right, and that no firewall blocks the service.",
 	webhook.ErrorTLS:     "Ask the partner to check the certificate and its chain: openssl s_client shows what the endpoint presents.",
 	webhook.ErrorBlocked: "If the address is intended, permit it with --allow-destination, then resend. Otherwise correct the URL of " +

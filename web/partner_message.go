@@ -13,11 +13,11 @@ import (
 // errorChecks describes what a partner should check when an attempt had no usable response.
 var errorChecks = map[webhook.ErrorCode]string{
 	webhook.ErrorTimeout: "Does the endpoint respond before it processes the request? A response must come within a few seconds.",
-	webhook.ErrorDNS:     "Does the host name of the URL resolve in public DNS?",
+	webhook.ErrorDNS:     "Does the host name of the URL resolve in public DNS, to public addresses only?",
 	webhook.ErrorConnect: "Is the server running, and do its firewall and its port accept connections from the internet?",
 	webhook.ErrorTLS: "Does the endpoint send its intermediate certificate? Is the certificate valid and issued for this host name? " +
 		"Does the endpoint accept requests without a client certificate?",
-	webhook.ErrorBlocked:  "Does the host name resolve to a public address? Private addresses are not called.",
+	webhook.ErrorBlocked:  "Does the URL have a public address? Private addresses are not called.",
 	webhook.ErrorProtocol: "Does the URL lead to a web server that speaks HTTP/1.1?",
 }
 

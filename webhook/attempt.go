@@ -17,21 +17,21 @@ type ErrorCode string
 const (
 	ErrorNone        ErrorCode = ""
 	ErrorTimeout     ErrorCode = "timeout"     // no response within the attempt timeout
-	ErrorDNS         ErrorCode = "dns"         // the host name has no address
+	ErrorDNS         ErrorCode = "dns"         // the host name has no address, or one that the egress guard forbids
 	ErrorConnect     ErrorCode = "connect"     // no connection, or it broke before a response
 	ErrorTLS         ErrorCode = "tls"         // no verified TLS connection
-	ErrorBlocked     ErrorCode = "blocked"     // the egress guard forbids the address
+	ErrorBlocked     ErrorCode = "blocked"     // the egress guard forbids the address in the URL
 	ErrorProtocol    ErrorCode = "protocol"    // not an HTTP response
 	ErrorInterrupted ErrorCode = "interrupted" // the service stopped during the attempt
 )
 
 var errorDetails = map[ErrorCode]string{
 	ErrorTimeout: "The endpoint did not respond within the attempt timeout.",
-	ErrorDNS:     "The host name of the URL could not be resolved.",
+	ErrorDNS:     "The host name of the URL could not be resolved to an address that deliveries may be sent to.",
 	ErrorConnect: "The connection failed, or was closed before a response arrived.",
 	ErrorTLS: "The TLS connection failed. Often the endpoint does not send its intermediate certificate. Its certificate may also be " +
 		"expired, for another name, or not publicly trusted, or it requires a client certificate.",
-	ErrorBlocked:     "The URL leads to an address that deliveries may not be sent to.",
+	ErrorBlocked:     "The URL has an address that deliveries may not be sent to.",
 	ErrorProtocol:    "The endpoint's response was not valid HTTP/1.1.",
 	ErrorInterrupted: "The service stopped during this attempt; it is unknown whether the endpoint received it.",
 }
@@ -87,7 +87,7 @@ type Phases struct {
 }
 
 // Classify returns the result of an attempt (spec, section 3). Where the spec is
-// silent: no response is retryable like a 5xx, and a forbidden address is final.
+// silent: no response is retryable like a 5xx, and a forbidden address in the URL is final.
 func Classify(status int, err ErrorCode) Result {
 	switch {
 	case err == ErrorBlocked:

@@ -46,7 +46,7 @@ type HealthPolicy struct {
 // excluding pings. The zero value means none.
 type Failures struct {
 	Count    int       // retryable attempts
-	Rejected int       // attempts with a final response other than 2xx, or a blocked destination
+	Rejected int       // attempts with a final response other than 2xx, or a blocked address
 	First    time.Time // end of the first one
 
 	RejectedName string    // event type of the last rejection

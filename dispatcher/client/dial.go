@@ -34,7 +34,8 @@ const (
 	maxLongHandshakes = 32
 )
 
-// errBlocked is the cause of a dialError with webhook.ErrorBlocked.
+// errBlocked is the cause of a dialError with webhook.ErrorBlocked, or with webhook.ErrorDNS for
+// a name with a forbidden address.
 var errBlocked = errors.New("address is not an allowed destination")
 
 // Reasons other than the address itself.
@@ -58,6 +59,10 @@ func (e *dialError) Unwrap() error { return e.cause }
 // forbidden, and checks again when the socket connects. An address is forbidden if
 // destinations does not permit it or if the service listens there. The check is
 // here because only here names have become addresses.
+//
+// A forbidden address that the URL itself has is blocked. A name with a forbidden address
+// fails like a name that does not exist: otherwise a partner could find out which names
+// the operator's network has.
 //
 // It has no timeout of its own: a dial ends with its context.
 type dialer struct {
@@ -102,22 +107,26 @@ func (d *dialer) dialTCP(ctx context.Context, address string) (net.Conn, error) 
 	}
 	durations, began := phasesOf(ctx), time.Now()
 	addrs, err := d.resolve(ctx, host)
-	if _, literal := netip.ParseAddr(host); literal != nil {
+	_, literal := netip.ParseAddr(host)
+	named := literal != nil && webhook.Loopback(host) == nil // DNS or the hosts file was asked
+	if literal != nil {
 		durations.dns = time.Since(began)
 	}
 	if err != nil {
-		return nil, classifyDial(ctx, err, webhook.ErrorDNS)
+		return nil, classifyDial(ctx, err, webhook.ErrorDNS, named)
 	}
 	for _, a := range addrs {
 		if d.isOwn(netip.AddrPortFrom(a, uint16(port))) {
-			return nil, classifyDial(ctx, errOwn, webhook.ErrorConnect)
+			return nil, classifyDial(ctx, errOwn, webhook.ErrorConnect, named)
 		}
 	}
 	began = time.Now()
 	conn, err := d.connectAny(ctx, addrs, uint16(port))
-	durations.connect = time.Since(began)
+	if !errors.Is(err, errBlocked) { // otherwise nothing was dialed
+		durations.connect = time.Since(began)
+	}
 	if err != nil {
-		return nil, classifyDial(ctx, err, webhook.ErrorConnect)
+		return nil, classifyDial(ctx, err, webhook.ErrorConnect, named)
 	}
 	return conn, nil
 }
@@ -147,7 +156,7 @@ func (d *dialer) dialTLS(ctx context.Context, address string) (net.Conn, error) 
 	err = secure.HandshakeContext(ctx)
 	phasesOf(ctx).tls = time.Since(began)
 	if err != nil {
-		return nil, classifyDial(ctx, err, webhook.ErrorTLS)
+		return nil, classifyDial(ctx, err, webhook.ErrorTLS, false)
 	}
 	secured = true
 	return secure, nil
@@ -197,13 +206,16 @@ func (c *handshakeConn) end() {
 	}
 }
 
-// classifyDial wraps err in a *dialError: with ErrorBlocked or ErrorTimeout if that is
-// the reason, else with otherwise, the code of the phase that failed.
-func classifyDial(ctx context.Context, err error, otherwise webhook.ErrorCode) error {
+// classifyDial wraps err in a *dialError: with ErrorTimeout if that is the reason, for a
+// forbidden address with ErrorBlocked, or ErrorDNS if the host is a name, else with
+// otherwise, the code of the phase that failed.
+func classifyDial(ctx context.Context, err error, otherwise webhook.ErrorCode, named bool) error {
 	// The socket has its own clock for the same deadline and can be ahead of the
 	// context.
 	deadline, bounded := ctx.Deadline()
 	switch {
+	case errors.Is(err, errBlocked) && named:
+		return &dialError{webhook.ErrorDNS, err}
 	case errors.Is(err, errBlocked):
 		return &dialError{webhook.ErrorBlocked, err}
 	case ctx.Err() != nil, bounded && !time.Now().Before(deadline):
@@ -265,10 +277,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 		return allowed, nil
 	}
 
-	// A name with a dot is a public host to the partner. The trailing dot keeps the
-	// resolver from trying this machine's search domains. A name of one label is the
-	// operator's own.
-	if strings.Contains(host, ".") && !strings.HasSuffix(host, ".") {
+	// The trailing dot keeps the resolver from trying this machine's search domains. Names in
+	// the hosts file are found with it too.
+	if !strings.HasSuffix(host, ".") {
 		host += "."
 	}
 	addrs, err := d.resolver.LookupNetIP(ctx, "ip", host)

@@ -164,25 +164,25 @@ var resolveTests = []struct {
 	{"both.test", "1.1.1.1 1.1.1.2 2606:4700::1 2606:4700::2"},
 	{"six.test", "2606:4700::1"},
 	{"alias.test", "1.1.1.1"},
-	{"private.test", "blocked"},
-	{"loopback.test", "blocked"},
+	{"private.test", "dns"},
+	{"loopback.test", "dns"},
 	{"loopback6.test", "::1"}, // permitted
-	{"metadata.test", "blocked"},
-	{"azure.test", "blocked"},
-	{"unspecified.test", "blocked"},
-	{"mapped.test", "blocked"},
-	{"mappedin.test", "blocked"},
-	{"mappedmixed.test", "blocked"},
+	{"metadata.test", "dns"},
+	{"azure.test", "dns"},
+	{"unspecified.test", "dns"},
+	{"mapped.test", "dns"},
+	{"mappedin.test", "dns"},
+	{"mappedmixed.test", "dns"},
 	{"mappedsame.test", "1.1.1.1 1.1.1.1"},
-	{"nat64.test", "blocked"},
-	{"sixtofour.test", "blocked"},
-	{"ula.test", "blocked"},
-	{"linklocal.test", "blocked"},
-	{"first.test", "blocked"},
-	{"last.test", "blocked"},
+	{"nat64.test", "dns"},
+	{"sixtofour.test", "dns"},
+	{"ula.test", "dns"},
+	{"linklocal.test", "dns"},
+	{"first.test", "dns"},
+	{"last.test", "dns"},
 	{"other.test", "1.1.1.1 ::1"},
-	{"many.test", "blocked"},
-	{"aliasin.test", "blocked"},
+	{"many.test", "dns"},
+	{"aliasin.test", "dns"},
 	{"named.test", "10.9.0.1"},
 	{"namedmapped.test", "10.9.0.1"},
 	{"nothing.test", "dns"},
@@ -220,20 +220,14 @@ func TestResolve(t *testing.T) {
 				return nil, errors.New("not connected")
 			}
 			addrs, err := d.resolve(t.Context(), tt.host)
-			if err != nil {
-				got = string(classifyDial(t.Context(), err, webhook.ErrorDNS).(*dialError).code)
-			} else {
+			if err == nil {
 				slices.SortFunc(addrs, netip.Addr.Compare)
 				got = strings.Trim(fmt.Sprint(addrs), "[]")
+			} else if _, err = d.dialTCP(t.Context(), net.JoinHostPort(tt.host, "80")); err != nil { // which dials nothing
+				got = string(err.(*dialError).code)
 			}
 			if got != tt.want {
 				t.Errorf("got %s (%v), want %s", got, err, tt.want)
-			}
-			if tt.want == string(webhook.ErrorBlocked) {
-				// The attempt reports it too, and dials nothing.
-				if _, err := d.dialTCP(t.Context(), net.JoinHostPort(tt.host, "80")); err == nil || err.(*dialError).code != webhook.ErrorBlocked {
-					t.Errorf("dialTCP: got %v, want blocked", err)
-				}
 			}
 		})
 	}
@@ -294,9 +288,8 @@ func TestDestinations(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-		if _, err := netip.ParseAddr(name); err != nil && server.names[name+"."] == nil ||
-			!strings.Contains(name, ".") && !strings.Contains(name, ":") {
-			continue // its name exists, or is completed, only in that network
+		if _, err := netip.ParseAddr(name); err != nil && server.names[name+"."] == nil {
+			continue // its name exists only in that network
 		}
 		tried++
 		s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout()})
@@ -332,8 +325,8 @@ func TestSendDNS(t *testing.T) {
 		{"no address", &nameServer{names: map[string][]string{"a.test.": {}}}, webhook.ErrorDNS},
 		{"server failure", &nameServer{rcode: dnsmessage.RCodeServerFailure}, webhook.ErrorDNS},
 		{"refused", &nameServer{rcode: dnsmessage.RCodeRefused}, webhook.ErrorDNS},
-		{"a private address", &nameServer{names: map[string][]string{"a.test.": {"10.0.0.1"}}}, webhook.ErrorBlocked},
-		{"loopback", &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}, webhook.ErrorBlocked},
+		{"a private address", &nameServer{names: map[string][]string{"a.test.": {"10.0.0.1"}}}, webhook.ErrorDNS},
+		{"loopback", &nameServer{names: map[string][]string{"a.test.": {"127.0.0.1"}}}, webhook.ErrorDNS},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8})
@@ -392,8 +385,8 @@ func TestSendRebinding(t *testing.T) {
 	}
 	s.CloseIdle()
 	s.dialer.destinations = webhook.Destinations{}
-	if a := s.Send(t.Context(), q); a.Error != webhook.ErrorBlocked || a.Result != webhook.ResultFailed {
-		t.Errorf("address no longer permitted: got %+v, want blocked", a)
+	if a := s.Send(t.Context(), q); a.Error != webhook.ErrorDNS || a.Result != webhook.ResultRetryable {
+		t.Errorf("address no longer permitted: got %+v, want an error of DNS", a)
 	}
 	if n := hits.Load(); n != 1 {
 		t.Errorf("got %d requests, want 1", n)
@@ -493,8 +486,9 @@ func TestOwnAddressesAreBlocked(t *testing.T) {
 	}
 }
 
-// Neither the response nor its time distinguishes one forbidden address from
-// another, for example whether a server listens there: none is connected to.
+// Nothing distinguishes one forbidden address from another, for example whether a server
+// listens there, or a name with a forbidden address from one that does not exist. None is
+// connected to. Only the fact, for admins, tells them apart.
 func TestBlockedAddressesLookAlike(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -503,30 +497,49 @@ func TestBlockedAddressesLookAlike(t *testing.T) {
 	defer l.Close()
 	_, open, _ := net.SplitHostPort(l.Addr().String())
 	server := &nameServer{names: map[string][]string{
-		"one.test.":   {"127.0.0.1"},
-		"mixed.test.": {"1.1.1.1", "127.0.0.1"},
-		"alias.test.": {"=one.test."},
-		"dead.test.":  {"10.255.255.1"},
+		"one.test.":      {"127.0.0.1"},
+		"mixed.test.":    {"1.1.1.1", "127.0.0.1"},
+		"alias.test.":    {"=one.test."},
+		"dead.test.":     {"10.255.255.1"},
+		"own.test.":      {"1.1.1.1"},
+		"intranet.":      {"10.0.0.1"},
+		"wiki.test.":     {"10.0.0.2"},
+		"nothing.test.":  {},
+		"public.test.":   {"1.1.1.2"},
+		"intranet.test.": {"10.0.0.1"},
 	}}
-	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8})
+	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8, Own: []netip.AddrPort{netip.MustParseAddrPort("1.1.1.1:8443")}})
 	defer s.CloseIdle()
 	s.dialer.resolver = server.resolver(t)
 	s.dialer.connect = func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
+		if to.Addr() == netip.MustParseAddr("1.1.1.2") {
+			return nil, errBlocked // as the operating system's check of the address just before it connects
+		}
 		t.Errorf("connected to %s", to)
 		return nil, net.ErrClosed
 	}
 
 	local := ":" + open + "/"
-	urls := strings.Fields("http://127.0.0.1" + local + " http://127.0.0.1:1/ http://10.255.255.1/ http://169.254.169.254/" +
-		" http://[::1]" + local + " http://localhost" + local + " https://127.0.0.1" + local + " https://10.255.255.1/" +
-		" http://one.test" + local + " http://one.test:1/ http://mixed.test" + local +
-		" http://alias.test/ http://dead.test/ https://dead.test/")
-	for _, url := range urls {
-		a := s.Send(t.Context(), testRequest(url, 10))
-		want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed,
-			Error: webhook.ErrorBlocked, ErrorFact: "address not allowed"}
-		if diff := cmp.Diff(want, a); diff != "" {
-			t.Fatalf("%s (-want +got):\n%s", url, diff)
+	for _, tt := range []struct{ urls, fact string }{
+		{"http://127.0.0.1" + local + " http://127.0.0.1:1/ http://10.255.255.1/ http://169.254.169.254/ http://[::1]" + local +
+			" http://localhost" + local + " https://127.0.0.1" + local + " https://10.255.255.1/ http://a.localhost/", "address not allowed"},
+		{"https://1.1.1.1:8443/", "this service listens on the address"},
+		{"http://one.test" + local + " http://one.test:1/ http://mixed.test" + local + " http://alias.test/ http://dead.test/" +
+			" https://dead.test/ http://intranet/ http://wiki.test/ http://intranet.test/ http://public.test/",
+			"the host name has an address that is not allowed"},
+		{"https://own.test:8443/", "this service listens on the address of the host name"},
+		{"http://unknown.test/ https://unknown.test/ http://wiki/", "no such host"},
+	} {
+		for url := range strings.FieldsSeq(tt.urls) {
+			a := s.Send(t.Context(), testRequest(url, 10))
+			want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed,
+				Error: webhook.ErrorBlocked, ErrorFact: tt.fact}
+			if strings.Contains(tt.fact, "host") {
+				want.Result, want.Error, want.Phases.DNS = webhook.ResultRetryable, webhook.ErrorDNS, a.Phases.DNS
+			}
+			if diff := cmp.Diff(want, a); diff != "" {
+				t.Fatalf("%s (-want +got):\n%s", url, diff)
+			}
 		}
 	}
 }

@@ -49,6 +49,10 @@ func (x *exchange) fact(code webhook.ErrorCode, err error) string {
 func dnsFact(err error) string {
 	var dns *net.DNSError
 	switch {
+	case errors.Is(err, errOwn):
+		return "this service listens on the address of the host name"
+	case errors.Is(err, errBlocked):
+		return "the host name has an address that is not allowed"
 	case !errors.As(err, &dns):
 		return "the host name has no address"
 	case dns.IsNotFound:

@@ -66,7 +66,7 @@ func TestErrorFacts(t *testing.T) {
 		{"no HTTP", answer("hello\r\n\r\n"), "protocol", "the response is not HTTP/1.1"},
 		{"half a header", answer("HTTP/1.1 200 OK\r\nA: b\r\n"), "", ""},
 		{"no such host", "http://nothing.test/", "dns", "no such host"},
-		{"a private address", "http://private.test/", "blocked", "address not allowed"},
+		{"a private address", "http://private.test/", "dns", "the host name has an address that is not allowed"},
 		{"a private address, literally", "http://10.0.0.1/", "blocked", "address not allowed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

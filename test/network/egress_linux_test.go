@@ -472,7 +472,8 @@ type sent struct {
 	Attempts  []struct {
 		StartedAt      time.Time `json:"started_at"`
 		DurationMS     int64     `json:"duration_ms"`
-		ResponseStatus int       `json:"response_status"`
+		Result         webhook.Result
+		ResponseStatus int `json:"response_status"`
 		Error          *struct {
 			Code   webhook.ErrorCode
 			Detail string
@@ -520,8 +521,8 @@ type publicRun struct {
 	pings []string // id of one delivery of each case
 
 	made    int            // number of attempts
-	blocked map[string]int // error texts of blocked attempts
-	slowest time.Duration  // duration of the slowest blocked attempt
+	unnamed map[string]int // error texts of attempts to names without addresses, and with forbidden ones
+	slowest time.Duration  // duration of the slowest of these attempts
 }
 
 // testPublic checks that by default the service sends only to public addresses.
@@ -529,7 +530,7 @@ func (n *network) testPublic(t *testing.T) {
 	in := n.start(t, "--listen", "127.0.0.1:0", "--tls", "off")
 	r := &publicRun{
 		network: n, t: t, in: in, token: in.Token("acme"),
-		ids: make([]string, len(n.cases)), pings: make([]string, len(n.cases)), blocked: make(map[string]int),
+		ids: make([]string, len(n.cases)), pings: make([]string, len(n.cases)), unnamed: make(map[string]int),
 	}
 	r.each(r.subscribe)
 	// An event, a redelivered ping, and a replay.
@@ -612,7 +613,7 @@ func (r *publicRun) deliver(i int, c *destinationCase, since time.Time) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	got := outcomes(list, r.blocked, &r.slowest)
+	got := outcomes(list, r.unnamed, &r.slowest)
 	r.made += len(got)
 	for j, g := range got {
 		if want := c.attempts[min(j, len(c.attempts)-1)]; g != want {
@@ -643,16 +644,16 @@ func (r *publicRun) check() {
 			r.t.Errorf("got no request to %s", a)
 		}
 	}
-	if len(r.blocked) != 1 {
-		r.t.Errorf("blocked destinations: got different error texts: %v", r.blocked)
+	if len(r.unnamed) != 1 {
+		r.t.Errorf("names that do not exist, and names with forbidden addresses: got different results: %v", r.unnamed)
 	}
-	r.t.Logf("%d URLs, %d attempts (%v blocked, the slowest in %v); %d SYNs to good addresses, %d packets to forbidden ones",
-		len(r.cases), r.made, r.blocked, r.slowest, packets.good, packets.forbidden)
+	r.t.Logf("%d URLs, %d attempts (%v, the slowest in %v); %d SYNs to good addresses, %d packets to forbidden ones",
+		len(r.cases), r.made, r.unnamed, r.slowest, packets.good, packets.forbidden)
 }
 
 // outcomes returns the results of the attempts of deliveries, in their order. It counts
-// the error texts of blocked attempts and finds the slowest of these.
-func outcomes(list []sent, blocked map[string]int, slowest *time.Duration) []string {
+// the results and error texts of attempts that failed for the host name, and finds the slowest.
+func outcomes(list []sent, unnamed map[string]int, slowest *time.Duration) []string {
 	type attempt struct {
 		at time.Time
 		is string
@@ -664,8 +665,8 @@ func outcomes(list []sent, blocked map[string]int, slowest *time.Duration) []str
 			if a.Error != nil {
 				is = string(a.Error.Code)
 			}
-			if is == string(webhook.ErrorBlocked) {
-				blocked[fmt.Sprintf("%s: %s", d.Status, a.Error.Detail)]++
+			if is == string(webhook.ErrorDNS) {
+				unnamed[fmt.Sprintf("%s: %s", a.Result, a.Error.Detail)]++
 				*slowest = max(*slowest, time.Duration(a.DurationMS)*time.Millisecond)
 			}
 			all = append(all, attempt{a.StartedAt, is})
@@ -733,8 +734,8 @@ func (n *network) testAllowed(t *testing.T) {
 		{"https://[::ffff:127.0.0.1]:8443/", "refused"},
 		{"https://[2606:4700:4700::1111]:8443/", "blocked"},
 		{"https://localhost:8443/", "refused"},
-		{"http://good.test:8443/", "blocked"},
-		{"https://bad.test:8443/v2/events", "blocked"},
+		{"http://good.test:8443/", "dns"},
+		{"https://bad.test:8443/v2/events", "dns"},
 	} {
 		g.Go(func() error {
 			if got := outcome(tt.url); got != tt.want {

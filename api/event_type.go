@@ -64,7 +64,7 @@ func (h eventTypeHandlers) put(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	wanted, invalid := webhook.ParseEventType(req.params.ByName("name"), body)
+	wanted, invalid := webhook.ParseEventType(req.ctx, req.params.ByName("name"), body)
 	if invalid != nil {
 		return answer{}, invalid
 	}

@@ -22,7 +22,7 @@ func orderSchema(name, carrier string) string {
 // defineEventType creates an event type in the store.
 func (s *service) defineEventType(name string) {
 	s.t.Helper()
-	et, invalid := webhook.NewEventType(name, []byte(orderSchema(name, `{}`)))
+	et, invalid := webhook.NewEventType(s.t.Context(), name, []byte(orderSchema(name, `{}`)))
 	if invalid != nil {
 		s.t.Fatal(invalid)
 	}

@@ -28,7 +28,7 @@ const selectEventTypes = "SELECT id, name, revision, created_at, updated_at, sch
 
 // readEventTypes adds the event types of the database to a catalog with those of the binary
 // and of files, which take precedence. It returns those that it could not add.
-func readEventTypes(each func(query string, row func(scan func(...any) error) error) error,
+func readEventTypes(ctx context.Context, each func(query string, row func(scan func(...any) error) error) error,
 	catalog *webhook.Catalog) (unused []UnusedType, err error) {
 	err = each(selectEventTypes, func(scan func(...any) error) error {
 		var id, revision, created, updated int64
@@ -44,7 +44,10 @@ func readEventTypes(each func(query string, row func(scan func(...any) error) er
 			unused = append(unused, UnusedType{name, reason})
 			return nil
 		}
-		t, invalid := webhook.NewEventType(name, []byte(schema))
+		t, invalid := webhook.NewEventType(ctx, name, []byte(schema))
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if invalid != nil {
 			unused = append(unused, UnusedType{name, "its schema cannot be used: " + invalid.Error()})
 			return nil
@@ -66,7 +69,7 @@ func (s *core) openEventTypes(ctx context.Context) error {
 		return s.db.Each(ctx, query, nil, row)
 	}
 	var err error
-	s.unusedTypes, err = readEventTypes(each, s.catalog)
+	s.unusedTypes, err = readEventTypes(ctx, each, s.catalog)
 	for _, u := range s.unusedTypes {
 		s.logger.Warn("event type created over the API is not used", "name", u.Name, "reason", u.Reason)
 	}
@@ -101,7 +104,7 @@ func (s EventTypes) Put(ctx context.Context, t *webhook.EventType, check func(be
 		if before != nil && before.Source == webhook.SourceAPI && bytes.Equal(before.Schema, t.Schema) {
 			return before, false, nil
 		}
-		if conflict := t.CheckChange(before); conflict != nil {
+		if conflict := t.CheckChange(ctx, before); conflict != nil {
 			return nil, false, conflict
 		}
 		err := s.write(ctx, func(w Write) error {

@@ -24,7 +24,7 @@ func typeSchema(name, carrier string) []byte {
 
 func eventType(t testing.TB, name, carrier string) *webhook.EventType {
 	t.Helper()
-	et, err := webhook.NewEventType(name, typeSchema(name, carrier))
+	et, err := webhook.NewEventType(t.Context(), name, typeSchema(name, carrier))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestEventTypesAreReplicated(t *testing.T) {
 		t.Helper()
 		found, err := webhook.LoadCatalog()
 		must(t, err)
-		if _, err := readEventTypes(each, found); err != nil {
+		if _, err := readEventTypes(t.Context(), each, found); err != nil {
 			t.Errorf("%s: %v", where, err)
 		}
 		want, _ := catalog.Type("order.shipped")

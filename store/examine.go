@@ -241,7 +241,7 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		each := func(query string, row func(scan func(...any) error) error) error {
 			return queryRows(ctx, db, query, row)
 		}
-		if unused, err := readEventTypes(each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
+		if unused, err := readEventTypes(ctx, each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
 			x.eventTypes(unused)
 		}
 	}

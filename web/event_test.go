@@ -329,7 +329,7 @@ func TestEventTypeOfTheAPI(t *testing.T) {
 			`"id":"019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7","timestamp":"2026-03-14T08:24:48.644Z","name":"order.shipped","version":"1"}]}`)
 	}
 	for _, title := range []string{"Shipped", strings.Repeat("Shipped ", maxShownSchema/8)} {
-		et, invalid := webhook.NewEventType("order.shipped", schema(title))
+		et, invalid := webhook.NewEventType(t.Context(), "order.shipped", schema(title))
 		if invalid != nil {
 			t.Fatal(invalid)
 		}

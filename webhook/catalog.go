@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,7 @@ type EventType struct {
 	schema  *jsonschema.Schema
 	schemas map[string]*jsonschema.Schema // all subschemas by location
 	accepts *acceptor                     // fast check; may be nil
+	work    int                           // see schemaWork; 0 for the built-in ones, which are simple
 
 	hasDetails bool // a notification: its events always have details
 }
@@ -54,7 +56,8 @@ type Catalog struct {
 type eventTypes struct {
 	byName  map[string]*EventType
 	sorted  []*EventType
-	version uint64 // counts the changes
+	version uint64        // counts the changes
+	changed chan struct{} // closed by the next change
 }
 
 // Has reports whether the catalog has an event type.
@@ -72,6 +75,9 @@ func (c *Catalog) Types() []*EventType { return slices.Clone(c.current.Load().so
 // Version returns a number that changes with every change of the catalog.
 func (c *Catalog) Version() uint64 { return c.current.Load().version }
 
+// Changed returns a channel that is closed by the next change of the catalog.
+func (c *Catalog) Changed() <-chan struct{} { return c.current.Load().changed }
+
 // Set adds an event type, or replaces the one with its name.
 func (c *Catalog) Set(t *EventType) {
 	c.change(func(byName map[string]*EventType) { byName[t.Name] = t })
@@ -87,10 +93,11 @@ func (c *Catalog) change(change func(byName map[string]*EventType)) {
 	c.changes.Lock()
 	defer c.changes.Unlock()
 	before := c.current.Load()
-	after := &eventTypes{byName: maps.Clone(before.byName), version: before.version + 1}
+	after := &eventTypes{byName: maps.Clone(before.byName), version: before.version + 1, changed: make(chan struct{})}
 	change(after.byName)
 	after.sorted = slices.SortedFunc(maps.Values(after.byName), func(a, b *EventType) int { return strings.Compare(a.Name, b.Name) })
 	c.current.Store(after)
+	close(before.changed)
 }
 
 //go:embed catalog
@@ -145,7 +152,7 @@ func NewCatalog(types ...*EventType) *Catalog {
 	for _, t := range types {
 		byName[t.Name] = t
 	}
-	c.current.Store(&eventTypes{byName: byName})
+	c.current.Store(&eventTypes{byName: byName, changed: make(chan struct{})})
 	c.change(func(map[string]*EventType) {}) // sorts
 	return c
 }
@@ -180,7 +187,7 @@ func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
 			err = errors.New("an event type with this name already exists")
 		}
 		if err == nil {
-			err = t.checkOwn(f.Content)
+			err = t.checkOwn(context.Background(), f.Content)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("event type %s: %w", f.Name, err)
@@ -227,6 +234,9 @@ func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
 	}
 	var d document
 	if err := d.parse(f.content, "the file"); err != nil {
+		return nil, err
+	}
+	if err := d.checkSize(0); err != nil {
 		return nil, err
 	}
 	text := bundle(appendCompact(nil, f.content), parts)
@@ -281,7 +291,7 @@ var commonFields = [...]struct {
 
 // checkOwn checks that an operator's event type has what all embedded ones have.
 // The error says what to change in its file.
-func (t *EventType) checkOwn(content []byte) error {
+func (t *EventType) checkOwn(ctx context.Context, content []byte) error {
 	var d document
 	if err := d.parse(content, ""); err != nil {
 		return err
@@ -300,7 +310,8 @@ func (t *EventType) checkOwn(content []byte) error {
 	if at := d.externalRef(0); at != "" {
 		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
 	}
-	if err := checkWork(t.schema); err != nil {
+	var err error
+	if t.work, err = schemaWork(ctx, t.schema); err != nil {
 		return err
 	}
 	if !closed {
@@ -392,6 +403,10 @@ func bundle(schema []byte, parts []schemaFile) []byte {
 func (t *EventType) check(d *document, root int32, at string, now time.Time) []Validation {
 	if t.accepts != nil && t.accepts.accept(d, root) {
 		return nil
+	}
+	if values := int(d.nodes[root].next - root); t.work*values > maxEventWork {
+		return []Validation{{InvalidTooLarge, fmt.Sprintf("must have at most %d values and names, because the schema of %s is complex",
+			maxEventWork/t.work, t.Name), wholeEvent(at)}}
 	}
 	event := d.any(root).(map[string]any)
 	if _, ok := event["id"]; !ok {

@@ -113,6 +113,9 @@ func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bo
 	default:
 		events = make([]Event, 0, n)
 		for i, value := range d.elements(list) {
+			if len(v) >= maxFaults {
+				break
+			}
 			e, faults := c.newEvent(d, value, element("events", i), now)
 			v = append(v, faults...)
 			events = append(events, e)

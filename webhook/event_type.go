@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,8 +30,8 @@ const (
 
 // NewEventType compiles the schema of an event type for the API, and checks it like the
 // schema of a file. The result shares no memory with schema; the store sets its ID,
-// Revision and times.
-func NewEventType(name string, schema []byte) (*EventType, *Error) {
+// Revision and times. The error has CodeTimeout if ctx ends first.
+func NewEventType(ctx context.Context, name string, schema []byte) (*EventType, *Error) {
 	if err := checkEventName(name); err != nil {
 		return nil, err
 	}
@@ -38,13 +39,19 @@ func NewEventType(name string, schema []byte) (*EventType, *Error) {
 		return nil, Invalid(Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxEventTypeBytes), "schema"})
 	}
 	t, err := newEventType(schemaFile{name + ".json", schema}, nil)
-	if err == nil {
-		err = t.checkOwn(schema)
+	if err == nil && ctx.Err() == nil {
+		err = t.checkOwn(ctx, schema)
 	}
-	if err == nil {
+	if err == nil && ctx.Err() == nil {
 		err = t.checkExample()
 	}
-	if err != nil {
+	var limit *schemaLimit
+	switch {
+	case errors.As(err, &limit):
+		return nil, Invalid(Validation{limit.Code, limit.Detail, "schema"})
+	case ctx.Err() != nil:
+		return nil, NewError(CodeTimeout, "The check of the schema took too long.")
+	case err != nil:
 		return nil, Invalid(Validation{InvalidValue, "is not a usable schema: " + schemaFault(err.Error()), "schema"})
 	}
 	t.Source = SourceAPI
@@ -89,8 +96,9 @@ func schemaFault(s string) string {
 var readOnlyEventTypeFields = []string{"version", "title", "description", "example", "source"}
 
 // ParseEventType parses the body of a request that creates or changes the event type
-// with a name: {"schema": {…}}. Read-only fields of a record are ignored.
-func ParseEventType(name string, raw []byte) (*EventType, *Error) {
+// with a name: {"schema": {…}}. Read-only fields of a record are ignored. Errors are those
+// of [NewEventType].
+func ParseEventType(ctx context.Context, name string, raw []byte) (*EventType, *Error) {
 	if err := checkEventName(name); err != nil {
 		return nil, err
 	}
@@ -126,22 +134,25 @@ func ParseEventType(name string, raw []byte) (*EventType, *Error) {
 	if v != nil {
 		return nil, invalid(v)
 	}
-	return NewEventType(name, schema)
+	return NewEventType(ctx, name, schema)
 }
 
 // CheckChange returns an error if the event type must not replace before: a *[Error] of
-// CodeConflict that names what is no longer valid, or where before is defined. before
-// may be nil.
-func (t *EventType) CheckChange(before *EventType) *Error {
+// CodeConflict that names what is no longer valid, or where before is defined; of
+// CodeTimeout if ctx ends first. before may be nil.
+func (t *EventType) CheckChange(ctx context.Context, before *EventType) *Error {
 	if before == nil {
 		return nil
 	}
 	if err := before.CheckChangeable(); err != nil {
 		return err
 	}
-	changes := CompareSchemas(before.Schema, t.Schema)
+	changes := CompareSchemas(ctx, before.Schema, t.Schema)
 	if changes == nil {
 		return nil
+	}
+	if ctx.Err() != nil {
+		return NewError(CodeTimeout, "The comparison of the schemas took too long.")
 	}
 	texts := make([]string, len(changes))
 	for i, c := range changes {
@@ -168,21 +179,30 @@ func (t *EventType) CheckChangeable() *Error {
 // hours.
 const maxSchemaWork = 5000
 
-var errSchemaWork = errors.New("the schema is too complex: its references make it apply too many subschemas to one event, " +
+var errSchemaWork = errors.New("the schema is too complex: its references, patterns or enums make the check of one event take too long, " +
 	"or it refers to itself without end")
 
-// checkWork returns an error if checking an event may apply too many subschemas.
-func checkWork(root *jsonschema.Schema) error {
-	m := workMeter{}
-	if m.work(root, MaxJSONDepth, 0) > maxSchemaWork {
-		return errSchemaWork
+// maxEventWork bounds the work of the schema library on one event: the work of the schema
+// times the values of the event. Errors take memory for each of them.
+const maxEventWork = 2_000_000
+
+// schemaWork returns the maximum number of subschemas that a schema applies along one path
+// of an event, or an error if that is too large.
+func schemaWork(ctx context.Context, root *jsonschema.Schema) (int, error) {
+	m := workMeter{ctx, make(map[*jsonschema.Schema]*[MaxJSONDepth + 1]int)}
+	work := m.work(root, MaxJSONDepth, 0)
+	if work > maxSchemaWork {
+		return 0, errSchemaWork
 	}
-	return nil
+	return work, nil
 }
 
 // workMeter has the work of schemas, by the depth of the instance below them: 0 if not
-// yet known, -1 while it is computed.
-type workMeter map[*jsonschema.Schema]*[MaxJSONDepth + 1]int
+// yet known, -1 while it is computed. The work of all is too much when ctx has ended.
+type workMeter struct {
+	ctx   context.Context
+	known map[*jsonschema.Schema]*[MaxJSONDepth + 1]int
+}
 
 // work returns the number of subschemas that s applies to an instance of a depth along
 // one path from its root, at most maxSchemaWork+1. chain is the number of calls above.
@@ -193,10 +213,13 @@ func (m workMeter) work(s *jsonschema.Schema, depth, chain int) int {
 	if chain > maxSchemaWork {
 		return maxSchemaWork + 1
 	}
-	row := m[s]
+	row := m.known[s]
 	if row == nil {
+		if m.ctx.Err() != nil {
+			return maxSchemaWork + 1
+		}
 		row = new([MaxJSONDepth + 1]int)
-		m[s] = row
+		m.known[s] = row
 	}
 	switch {
 	case row[depth] < 0:
@@ -206,7 +229,7 @@ func (m workMeter) work(s *jsonschema.Schema, depth, chain int) int {
 	}
 	row[depth] = -1
 	here, below, one := subschemas(s)
-	total := 1
+	total := ownWork(s)
 	for _, sub := range here {
 		total = min(total+m.work(sub, depth, chain+1), maxSchemaWork+1)
 	}
@@ -219,6 +242,24 @@ func (m workMeter) work(s *jsonschema.Schema, depth, chain int) int {
 	}
 	row[depth] = min(total+most, maxSchemaWork+1)
 	return row[depth]
+}
+
+// ownWork returns the work of the keywords of s itself: 1, and more for a large enum and
+// for patterns, in subschemas that take as long.
+func ownWork(s *jsonschema.Schema) int {
+	work := 1
+	if s.Enum != nil {
+		work += len(s.Enum.Values) / 8
+	}
+	if p, ok := s.Pattern.(pattern); ok {
+		work += p.size
+	}
+	for re := range s.PatternProperties {
+		if p, ok := re.(pattern); ok {
+			work += p.size
+		}
+	}
+	return work
 }
 
 // subschemas returns the subschemas that apply to the same value as s, those that may all

@@ -27,6 +27,7 @@ func compileSchema(location string, text []byte) (*jsonschema.Schema, error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(noLoader{})
 	c.AssertFormat()
+	c.UseRegexpEngine((&patternCompiler{compiled: make(map[string]pattern)}).compile)
 	c.RegisterFormat(&jsonschema.Format{Name: "int64", Validate: checkInt64})
 	if err := c.AddResource(location, d.any(0)); err != nil {
 		return nil, err
@@ -201,6 +202,9 @@ func (a *acceptor) isConstant(d *document, i int32) bool {
 // references can describe many more.
 const maxAcceptors = 10_000
 
+// maxFields is the maximum number of fields of an acceptor, which has a bit for each.
+const maxFields = 64
+
 // compileAcceptor returns nil for a schema with unsupported keywords. An exact
 // acceptor accepts a value if and only if the schema does, which is needed to
 // choose between then and else. parts counts the acceptors, whose number is limited.
@@ -235,6 +239,9 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int, parts *int) *a
 	if exact && (a.integer || a.format != nil) {
 		return nil // both are stricter here than in the library
 	}
+	if len(s.Properties) > maxFields {
+		return nil
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		a.fields = append(a.fields, field{name, 1 << len(a.fields), compile(s.Properties[name], exact)})
 	}
@@ -258,7 +265,7 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int, parts *int) *a
 		a.anyOf = append(a.anyOf, compile(sub, exact))
 	}
 	a.cond, a.then, a.otherwise = compile(s.If, true), compile(s.Then, exact), compile(s.Else, exact)
-	if !ok || len(a.fields) > 64 {
+	if !ok || len(a.fields) > maxFields {
 		return nil
 	}
 	return a
@@ -278,9 +285,13 @@ func (a *acceptor) setConstant(value any) bool {
 	return true
 }
 
-// setRequired makes fields required. It returns false if one is not allowed.
+// setRequired makes fields required. It returns false if one is not allowed, or if there
+// are too many fields.
 func (a *acceptor) setRequired(names []string) bool {
 	for _, name := range names {
+		if len(a.fields) > maxFields {
+			return false
+		}
 		f := a.field([]byte(name))
 		if f == nil && a.closed {
 			return false
@@ -355,7 +366,14 @@ func (t *EventType) faults(event map[string]any, at string) []Validation {
 	return slices.CompactFunc(v, func(a, b Validation) bool { return a.Parameter == b.Parameter })
 }
 
-// explain appends to v what one error of the library says.
+// Bounds of what an event's errors say: a large schema and a large event would otherwise
+// multiply.
+const (
+	maxFaults = 1000 // of one event
+	maxListed = 50   // fields or values that one error lists
+)
+
+// explain appends to v what one error of the library says. It stops at maxFaults.
 func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event any, at string) []Validation {
 	where, name := at, t.Name
 	value := event
@@ -371,14 +389,16 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 	add := func(code, format string, args ...any) {
 		v = append(v, Validation{code, fmt.Sprintf(format, args...), cmp.Or(where, wholeEvent(at))})
 	}
+	room := max(0, maxFaults-len(v))
 	switch k := e.ErrorKind.(type) {
 	case *kind.Required:
-		for _, missing := range k.Missing {
+		for _, missing := range k.Missing[:min(len(k.Missing), room)] {
 			v = append(v, Validation{InvalidRequired, "is required", join(where, missing)})
 		}
 	case *kind.AdditionalProperties:
-		for _, extra := range k.Properties {
-			v = append(v, Validation{InvalidUnknownField, t.notAField(e.SchemaURL, name), join(where, extra)})
+		detail := t.notAField(e.SchemaURL, name)
+		for _, extra := range k.Properties[:min(len(k.Properties), room)] {
+			v = append(v, Validation{InvalidUnknownField, detail, join(where, extra)})
 		}
 	case *kind.Type:
 		allowed := make([]string, len(k.Want))
@@ -387,13 +407,9 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 		}
 		add(InvalidType, "must be %s", strings.Join(allowed, " or "))
 	case *kind.Const:
-		add(InvalidValue, "must be %s", literal(k.Want))
+		add(InvalidValue, "must be %s", shortLiteral(k.Want))
 	case *kind.Enum:
-		allowed := make([]string, len(k.Want))
-		for i, want := range k.Want {
-			allowed[i] = literal(want)
-		}
-		add(InvalidValue, "must be one of %s", strings.Join(allowed, ", "))
+		add(InvalidValue, "must be one of %s", listed(k.Want, shortLiteral))
 	case *kind.Format:
 		number, isNumber := k.Got.(json.Number)
 		switch {
@@ -421,10 +437,26 @@ func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event
 			add(InvalidValue, "violates the event type's schema (%s)", strings.Join(keyword, "/"))
 		}
 		for _, cause := range e.Causes {
+			if len(v) >= maxFaults {
+				break
+			}
 			v = t.explain(v, cause, event, at)
 		}
 	}
 	return v
+}
+
+// listed returns the texts of the first maxListed values, and how many more there are.
+func listed[T any](values []T, text func(T) string) string {
+	shown := make([]string, min(len(values), maxListed))
+	for i := range shown {
+		shown[i] = text(values[i])
+	}
+	all := strings.Join(shown, ", ")
+	if more := len(values) - len(shown); more > 0 {
+		all += fmt.Sprintf(" and %d more", more)
+	}
+	return all
 }
 
 // alternatives returns the fields of which one is required, if that is all that the
@@ -446,11 +478,12 @@ func alternatives(e *jsonschema.ValidationError) (missing []string) {
 // notAField describes an unknown field of the object at a location in the schema.
 func (t *EventType) notAField(location, object string) string {
 	s := t.schemas[location]
+	object = quotedName(object)
 	if s == nil || len(s.Properties) == 0 {
 		return "is not a field of " + object + ", which has none"
 	}
 	names := slices.Sorted(maps.Keys(s.Properties))
-	return "is not a field of " + object + "; it has: " + strings.Join(names, ", ")
+	return "is not a field of " + object + "; it has: " + listed(names, quotedName)
 }
 
 var withArticle = map[string]string{

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,20 +37,21 @@ const (
 // enum values are no differences, nor are annotations such as descriptions.
 //
 // The comparison may report a difference where there is none, but never the reverse:
-// what it cannot prove is a difference. See docs/decisions/0043.
-func CompareSchemas(old, new json.RawMessage) []SchemaChange {
+// what it cannot prove is a difference. See docs/decisions/0043. It ends early, with a
+// difference, when ctx ends.
+func CompareSchemas(ctx context.Context, old, new json.RawMessage) []SchemaChange {
 	var before, after document
 	if before.parse(old, "") != nil || after.parse(new, "") != nil {
 		return []SchemaChange{{"", "cannot be read"}}
 	}
 	o, n := schemaNode{before.any(0), ""}, schemaNode{after.any(0), ""}
-	c := &schemaComparison{old: o.value, new: n.value, steps: maxSchemaSteps, active: make(map[string]int)}
+	c := &schemaComparison{ctx: ctx, old: o.value, new: n.value, steps: maxSchemaSteps, active: make(map[string]int)}
 	if name := cmp.Or(indirect(o.value, true), indirect(n.value, true)); name != "" {
 		if !reflect.DeepEqual(withoutTexts(o.value), withoutTexts(n.value)) {
 			c.fail("", "uses %s, which only allows title and description to change", name)
 		}
-	} else {
-		c.implies(o, n)
+	} else if !c.implies(o, n) && c.changes == nil {
+		c.fail("", "is too large to be compared")
 	}
 	slices.SortStableFunc(c.changes, func(a, b SchemaChange) int { return strings.Compare(a.Path, b.Path) })
 	return slices.Compact(c.changes)
@@ -172,6 +174,7 @@ func isAnnotation(keyword string) bool {
 
 // schemaComparison compares two schemas.
 type schemaComparison struct {
+	ctx      context.Context
 	old, new any // roots
 	steps    int // left
 	depth    int // of the instance that is compared
@@ -210,10 +213,18 @@ func (c *schemaComparison) child(o, n schemaNode) bool {
 // step counts a step of the comparison. It returns false, with a difference, if there
 // were too many.
 func (c *schemaComparison) step(at string) bool {
-	if c.steps--; c.steps < 0 {
+	if !c.more() {
 		return c.fail(at, "is too large to be compared")
 	}
 	return true
+}
+
+// more counts a step. It returns false if there were too many, or if the context has ended.
+func (c *schemaComparison) more() bool {
+	if c.steps--; c.steps >= 0 && c.ctx.Err() != nil {
+		c.steps = -1
+	}
+	return c.steps >= 0
 }
 
 // implies reports whether every value that is valid under o is valid under n, as far as
@@ -463,9 +474,13 @@ func (c *schemaComparison) values(o, n schemaNode, keyword string) bool {
 	if old == nil {
 		return c.fail(at, "is new and allows only some values")
 	}
+	known := make(map[string]bool, len(allowed))
+	for _, value := range allowed {
+		known[literal(value)] = true
+	}
 	ok := true
 	for _, value := range old {
-		if !slices.ContainsFunc(allowed, func(a any) bool { return reflect.DeepEqual(a, value) }) {
+		if !known[literal(value)] {
 			ok = c.fail(at, "no longer allows %s", shortLiteral(value))
 		}
 	}
@@ -557,12 +572,20 @@ func texts(value any) (all []string) {
 	return all
 }
 
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
 // required compares required or dependentRequired.
 func (c *schemaComparison) required(o, n schemaNode, keyword string) bool {
-	ok, was := true, texts(o.object()["required"])
+	ok, was := true, setOf(texts(o.object()["required"]))
 	if keyword == "required" {
 		for _, name := range texts(n.object()[keyword]) {
-			if !slices.Contains(was, name) {
+			if !was[name] {
 				ok = c.fail(n.at+"/required", "now requires %s", quotedName(name))
 			}
 		}
@@ -571,8 +594,9 @@ func (c *schemaComparison) required(o, n schemaNode, keyword string) bool {
 	before, _ := o.object()[keyword].(map[string]any)
 	after, _ := n.object()[keyword].(map[string]any)
 	for _, given := range slices.Sorted(maps.Keys(after)) {
+		also := setOf(texts(before[given]))
 		for _, name := range texts(after[given]) {
-			if name != given && !slices.Contains(was, name) && !slices.Contains(texts(before[given]), name) {
+			if name != given && !was[name] && !also[name] {
 				ok = c.fail(n.at+"/"+keyword+"/"+pointerToken(given), "now requires %s", quotedName(name))
 			}
 		}
@@ -631,6 +655,9 @@ func (c *schemaComparison) reference(o, n schemaNode) bool {
 func (c *schemaComparison) all(o, n schemaNode) bool {
 	ok, before := true, o.subs("allOf")
 	for i, part := range n.subs("allOf") {
+		if c.steps < 0 {
+			return false
+		}
 		implied := func(b schemaNode) bool { return c.try(b, part) }
 		if i < len(before) && implied(before[i]) || slices.ContainsFunc(before, implied) || implied(o) {
 			continue
@@ -654,6 +681,9 @@ func (c *schemaComparison) any(o, n schemaNode) bool {
 	}
 	ok, after := true, n.subs("anyOf")
 	for i, b := range before {
+		if c.steps < 0 {
+			return false
+		}
 		implies := func(a schemaNode) bool { return c.try(b, a) }
 		if i < len(after) && implies(after[i]) || slices.ContainsFunc(after, implies) {
 			continue

@@ -33,12 +33,16 @@ func (c *schemaComparison) members(o, n schemaNode) bool {
 	before, after := o.named("properties"), n.named("properties")
 	patternsBefore, patterns := o.named("patternProperties"), n.named("patternProperties")
 	others, _ := o.rest("additionalProperties")
+	known := sortedNodes(before, patternsBefore)
 	for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
 		if was, found := patternsBefore[pattern]; found {
 			ok = c.child(was, patterns[pattern]) && ok
 			continue
 		}
-		for _, was := range sortedNodes(before, patternsBefore) {
+		for _, was := range known {
+			if c.steps < 0 {
+				return false
+			}
 			ok = c.child(was, patterns[pattern]) && ok
 		}
 		ok = c.child(others, patterns[pattern]) && ok
@@ -110,7 +114,7 @@ func (c *schemaComparison) mentions(o schemaNode, name string, visited map[strin
 		return false
 	}
 	visited[o.at] = true
-	if c.steps--; c.steps < 0 {
+	if !c.more() {
 		return true
 	}
 	parts := sortedNodes(o.named("dependentSchemas"), o.named("dependencies"))
@@ -130,7 +134,8 @@ func (c *schemaComparison) mentions(o schemaNode, name string, visited map[strin
 		parts = append(parts, to)
 	}
 	for _, part := range parts {
-		_, named := part.named("properties")[name]
+		properties, _ := part.object()["properties"].(map[string]any)
+		_, named := properties[name]
 		if named || part.hasAny("patternProperties", "additionalProperties", "unevaluatedProperties") || c.mentions(part, name, visited) {
 			return true
 		}
@@ -204,7 +209,7 @@ func (c *schemaComparison) elements(o, n schemaNode) bool {
 // same reports whether two schemas mean the same. visited has the pairs that have been
 // compared, or are being compared.
 func (c *schemaComparison) same(o, n schemaNode, visited map[string]bool) bool {
-	if c.steps--; c.steps < 0 {
+	if !c.more() {
 		return false
 	}
 	before, after := o.object(), n.object()

@@ -240,7 +240,7 @@ func TestRateLimitedProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan := Diff(f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+		plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
 		began, skipped := time.Now(), 0
 		made, err := c.Apply(t.Context(), plan, nil, func(r Result) {
 			if r.Skipped() {
@@ -291,7 +291,7 @@ func TestApplyContinues(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := Diff(f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+			plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
 			var got []string
 			made, err := c.Apply(context.Background(), plan, nil, func(r Result) {
 				what := "made"

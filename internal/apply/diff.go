@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -152,8 +153,8 @@ func (f *Failure) String() string { return "program " + f.Program.ID + ": " + f.
 // Diff compares the desired state with the current one. The order of changes is event types,
 // programs, subscriptions, tokens. It reads nothing but the arguments: outputs has the state
 // of the files to create, by path.
-func Diff(f *File, current *State, outputs map[string]Output, options Options, now time.Time) *Plan {
-	d := differ{current: current, outputs: outputs, options: options, now: now, plan: new(Plan), types: make(map[string]bool)}
+func Diff(ctx context.Context, f *File, current *State, outputs map[string]Output, options Options, now time.Time) *Plan {
+	d := differ{ctx: ctx, current: current, outputs: outputs, options: options, now: now, plan: new(Plan), types: make(map[string]bool)}
 	for name := range current.EventTypes {
 		d.types[name] = true
 	}
@@ -185,6 +186,7 @@ func Diff(f *File, current *State, outputs map[string]Output, options Options, n
 }
 
 type differ struct {
+	ctx     context.Context // ends the checks of schemas
 	current *State
 	outputs map[string]Output
 	options Options
@@ -208,7 +210,7 @@ func (d *differ) eventType(t *EventType) {
 			return
 		}
 	}
-	_, invalid := webhook.NewEventType(t.Name, t.Schema)
+	_, invalid := webhook.NewEventType(d.ctx, t.Name, t.Schema)
 	if invalid != nil {
 		for _, v := range invalid.Validations {
 			d.problem(t.Line, "event type %s: %s %s", t.Name, v.Parameter, v.Detail)
@@ -220,14 +222,14 @@ func (d *differ) eventType(t *EventType) {
 	case invalid != nil:
 		d.change(Change{Op: Update, EventType: t, Details: details})
 	default:
-		d.change(Change{Op: Update, EventType: t, Details: append(details, incompatible(t, before)...)})
+		d.change(Change{Op: Update, EventType: t, Details: append(details, d.incompatible(t, before)...)})
 	}
 }
 
 // incompatible returns why the API will refuse a change of an event type to a valid schema, nil if
 // it will not.
-func incompatible(t *EventType, before json.RawMessage) (reasons []string) {
-	for i, c := range webhook.CompareSchemas(before, t.Schema) {
+func (d *differ) incompatible(t *EventType, before json.RawMessage) (reasons []string) {
+	for i, c := range webhook.CompareSchemas(d.ctx, before, t.Schema) {
 		if i == maxDifferences {
 			return append(reasons, "and more")
 		}

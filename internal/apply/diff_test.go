@@ -217,7 +217,7 @@ func TestDiff(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := Diff(f, test.state, map[string]Output{"s": test.output}, test.options, now)
+			plan := Diff(t.Context(), f, test.state, map[string]Output{"s": test.output}, test.options, now)
 			var got []string
 			for i := range plan.Changes {
 				got = append(got, plan.Changes[i].String())
@@ -250,7 +250,7 @@ func TestOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := Diff(f, &State{}, nil, Options{}, now)
+	plan := Diff(t.Context(), f, &State{}, nil, Options{}, now)
 	var got []string
 	for i := range plan.Changes {
 		got = append(got, plan.Changes[i].Noun())

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -13,44 +14,62 @@ import (
 // EventTypes are the schemas of the event types that a program uses, by name.
 type EventTypes map[string]json.RawMessage
 
-// Missing returns the event types that a catalog lacks, in the order of their names. The error is
-// a *webhook.Error if a type cannot be created, or if the catalog has it with a schema that may
-// reject events of the program.
-func (e EventTypes) Missing(catalog *webhook.Catalog) (missing []*webhook.EventType, err error) {
+// CheckedTypes are the event types of a program that a catalog can have.
+type CheckedTypes struct {
+	Missing []*webhook.EventType // that the catalog lacks, in the order of their names
+
+	catalog *webhook.Catalog
+	present []*webhook.EventType // of the catalog
+}
+
+// Check compares the event types with a catalog. The error is a *webhook.Error if a type cannot
+// be created, or if the catalog has it with a schema that may reject events of the program. The
+// check of many schemas takes a while, so it must not be part of a write.
+func (e EventTypes) Check(ctx context.Context, catalog *webhook.Catalog) (CheckedTypes, error) {
+	c := CheckedTypes{catalog: catalog}
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(e)) {
 		if t, ok := catalog.Type(name); ok {
-			if changes := webhook.CompareSchemas(e[name], t.Schema); changes != nil {
+			if changes := webhook.CompareSchemas(ctx, e[name], t.Schema); changes != nil {
 				faults = append(faults, "Its schema of "+name+" may reject events of the program: "+changes[0].String()+".")
 			}
+			c.present = append(c.present, t)
 			continue
 		}
-		t, invalid := webhook.NewEventType(name, e[name])
+		t, invalid := webhook.NewEventType(ctx, name, e[name])
 		if invalid != nil {
 			faults = append(faults, "It cannot create "+name+": "+invalid.Error()+".")
 			continue
 		}
-		missing = append(missing, t)
+		c.Missing = append(c.Missing, t)
+	}
+	if err := ctx.Err(); err != nil {
+		return CheckedTypes{}, err
 	}
 	if faults != nil {
-		return nil, webhook.NewError(webhook.CodeConflict,
+		return CheckedTypes{}, webhook.NewError(webhook.CodeConflict,
 			"This installation cannot use the event types of the program. "+strings.Join(faults, " "))
 	}
-	return missing, nil
+	return c, nil
 }
 
-// Create creates the event types that a catalog lacks. Each is recorded in the audit log as a
-// change by actor. Errors are those of Missing, and of too many event types.
-func (e EventTypes) Create(w store.Write, catalog *webhook.Catalog, actor webhook.AuditEntry) error {
-	missing, err := e.Missing(catalog)
-	for _, t := range missing {
-		if err == nil {
-			err = w.EventTypes().Create(t)
-		}
-		if err == nil {
-			actor.Action, actor.ProgramID, actor.SubjectID, actor.Detail = webhook.ActionEventTypeCreate, "", t.Name, ""
-			err = w.Audit(actor)
+// Create creates the event types that the catalog lacks. Each is recorded in the audit log as a
+// change by actor. The error is a *webhook.Error if there are too many event types, or if one
+// that was checked has changed since.
+func (c CheckedTypes) Create(w store.Write, actor webhook.AuditEntry) error {
+	for _, t := range c.present {
+		if now, _ := c.catalog.Type(t.Name); now != t {
+			return webhook.NewError(webhook.CodeConflict, "Another request changed the event type "+t.Name+" at the same time. Try again.")
 		}
 	}
-	return err
+	for _, t := range c.Missing {
+		if err := w.EventTypes().Create(t); err != nil {
+			return err
+		}
+		actor.Action, actor.ProgramID, actor.SubjectID, actor.Detail = webhook.ActionEventTypeCreate, "", t.Name, ""
+		if err := w.Audit(actor); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -103,13 +103,13 @@ func TestProgramRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if missing, err := got.Types.Missing(catalog); err != nil || len(missing) > 0 || len(got.Types) != 1 {
-		t.Errorf("types %v, missing %v: %v", got.Types, missing, err)
+	if checked, err := got.Types.Check(t.Context(), catalog); err != nil || len(checked.Missing) > 0 || len(got.Types) != 1 {
+		t.Errorf("types %v, missing %v: %v", got.Types, checked.Missing, err)
 	}
 	got.Types["order_shipped"] = json.RawMessage("{}")
 	got.Types["content_updated"] = json.RawMessage(`{"type":"object"}`)
 	for _, want := range []string{"It cannot create order_shipped: ", "Its schema of content_updated may reject events of the program: "} {
-		if _, err := got.Types.Missing(catalog); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := got.Types.Check(t.Context(), catalog); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("other types: got %v, want %q", err, want)
 		}
 	}

@@ -128,7 +128,10 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 		return fmt.Errorf("failed to read the current state: %w; nothing was changed", err)
 	}
 	outputs := apply.Outputs(r.file)
-	plan := apply.Diff(r.file, state, outputs, options, time.Now())
+	plan := apply.Diff(ctx, r.file, state, outputs, options, time.Now())
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
 	secrets := plan.Resolve(os.LookupEnv)
 	if !r.dryRun {
 		if err := apply.Tidy(outputs); err != nil {

@@ -275,13 +275,14 @@ func (t AuditedStore) importProgram(ctx context.Context, from io.Reader, x *stor
 	if err != nil {
 		return y, err
 	}
-	if _, err := p.Types.Missing(catalog); err != nil {
+	types, err := p.Types.Check(ctx, catalog)
+	if err != nil {
 		return y, err
 	}
 	x.Path, x.Key, x.ProgramID = p.Path, p.Key, p.Header.ProgramID
 	x.Audit = t.entry(webhook.ActionProgramImport, "", "", "")
 	y, err = t.Store.Programs().Import(ctx, x, func(w store.Write, y store.Imported) error {
-		if err := p.Types.Create(w, catalog, t.entry("", "", "", "")); err != nil {
+		if err := types.Create(w, t.entry("", "", "", "")); err != nil {
 			return err
 		}
 		detail := webhook.Count(y.Subscriptions, "subscription") + ", " + webhook.Count(y.Events, "event") + ", " +

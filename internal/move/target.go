@@ -192,13 +192,17 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	began := time.Now()
 	x, p, err := t.receive(ctx, programID, body)
 	var y store.Imported
+	var types archive.CheckedTypes
 	if err == nil {
 		defer p.Remove()
+		maps.Copy(r.types, p.Types)
+		types, err = r.types.Check(ctx, t.Catalog)
+	}
+	if err == nil {
 		x.Audit = entry
 		x.Audit.Action = webhook.ActionProgramArrive
 		y, err = r.from.Complete(ctx, x, func(w store.Write, y store.Imported) error {
-			maps.Copy(r.types, p.Types)
-			if err := r.types.Create(w, t.Catalog, entry); err != nil {
+			if err := types.Create(w, entry); err != nil {
 				return err
 			}
 			entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramArrive, programID, programID
@@ -282,7 +286,7 @@ func (t *Target) receive(ctx context.Context, programID string, body io.Reader) 
 	if err != nil {
 		return nil, nil, err
 	}
-	_, err = p.Types.Missing(t.Catalog)
+	_, err = p.Types.Check(ctx, t.Catalog)
 	if err == nil && p.Header.ProgramID != programID {
 		err = webhook.NewError(webhook.CodeInvalid, "The body has the program "+p.Header.ProgramID+".")
 	}

@@ -47,12 +47,16 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		_ = render(body, newErrorRecord(problem)) // strings and numbers cannot fail
 		body.WriteByte('\n')
 	}
+	content := body.Bytes()
+	if ans.file != nil {
+		content = ans.file.content
+	}
 	if ans.status == 0 {
 		ans.status = http.StatusOK
 	}
 
 	// One allocation for the values of all headers that every response has.
-	values := &[...]string{req.id, "no-store", "application/json; charset=utf-8", "nosniff", strconv.Itoa(body.Len()), "", ""}
+	values := &[...]string{req.id, "no-store", "application/json; charset=utf-8", "nosniff", strconv.Itoa(len(content)), "", ""}
 	header := req.w.Header()
 	header["X-Request-Id"] = values[0:1:1]
 	header["Cache-Control"] = values[1:2:2]
@@ -87,12 +91,12 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		problemHeader(header, req, problem.Code)
 	}
 	req.leaveBody(header)
-	req.writeUntil(time.Now().Add(writeTimeout(body.Len())))
+	req.writeUntil(time.Now().Add(writeTimeout(len(content))))
 	req.w.WriteHeader(ans.status)
 	if req.http.Method == http.MethodHead || ans.status == http.StatusNotModified {
 		return ans.status, 0
 	}
-	n, _ := req.w.Write(body.Bytes()) // a client that has gone away does not get it
+	n, _ := req.w.Write(content) // a client that has gone away does not get it
 	return ans.status, n
 }
 
@@ -132,8 +136,7 @@ func problemHeader(header http.Header, req *request, code webhook.Code) {
 // render appends the response in its envelope (spec, section 2.5) to b.
 func (ans *answer) render(b *bytes.Buffer) error {
 	if ans.file != nil {
-		b.Write(ans.file.content)
-		return nil
+		return nil // written as it is
 	}
 	if ans.rendered != nil {
 		b.Write(ans.rendered)

@@ -118,8 +118,7 @@ type API struct {
 	registry          *prometheus.Registry // includes metrics
 	scraping          chan struct{}        // a semaphore: one scrape at a time
 
-	document  func() *file // the OpenAPI document
-	reference func() *file // the document as a web page
+	documents *documents
 
 	router  *httprouter.Router // only for Lookup, which neither redirects nor recovers
 	methods []string           // every method that a route has
@@ -144,6 +143,13 @@ func New(cfg Config) *API {
 func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
 	a.serve(refusal(webhook.NewError(webhook.CodeForbidden,
 		"This is plain HTTP, which others can read. Use https://, and revoke a token that was sent in this way.")), w, r, nil)
+}
+
+// Run keeps the documents that contain the catalog rendered, so that no client waits for them,
+// until ctx ends. An API serves without it too.
+func (a *API) Run(ctx context.Context) error {
+	a.documents.run(ctx)
+	return nil
 }
 
 func newAPI(cfg Config) *API {
@@ -171,7 +177,7 @@ func newAPI(cfg Config) *API {
 	if a.ready == nil {
 		a.ready = func() error { return nil }
 	}
-	a.document, a.reference = documents(a.catalog, a.baseURL)
+	a.documents = newDocuments(a.catalog, a.baseURL)
 	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
 		a.batchSize = DefaultBatchSize
 	}

@@ -125,7 +125,12 @@ func (req *request) tag(ans *answer, body *bytes.Buffer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tag := ans.entityTag(body.Bytes())
+	var tag string
+	if ans.file != nil {
+		tag = ans.file.tag
+	} else {
+		tag = ans.entityTag(body.Bytes())
+	}
 	unchanged, err := conditions.read(tag)
 	if unchanged {
 		ans.status = http.StatusNotModified

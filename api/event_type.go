@@ -35,14 +35,7 @@ func (h eventTypeHandlers) find(req *request) error {
 	return nil
 }
 
-func (h eventTypeHandlers) list(*request) (answer, error) {
-	types := h.api.catalog.Types()
-	records := make([]eventTypeRecord, len(types))
-	for i, t := range types {
-		records[i] = newEventTypeRecord(t)
-	}
-	return answer{data: records}, nil
-}
+func (h eventTypeHandlers) list(*request) (answer, error) { return h.api.documents.get().eventTypes.answer() }
 
 func (h eventTypeHandlers) read(req *request) (answer, error) {
 	return eventTypeAnswer(req.eventType), nil

@@ -21,30 +21,6 @@ import (
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// openapiDocument returns the complete contract as JSON: openapi.yaml in its order, and
-// the schemas of the catalog's event types. It panics if openapi.yaml is invalid, which
-// every test would detect.
-func openapiDocument(catalog *webhook.Catalog) []byte {
-	var root yaml.Node
-	if err := yaml.Unmarshal(openapiYAML, &root); err != nil {
-		panic(fmt.Errorf("openapi.yaml: %w", err))
-	}
-	var document, components, schemas members[json.RawMessage]
-	mustDecode(appendYAML(nil, &root), &document)
-	var paths members[json.RawMessage]
-	mustDecode(document.get("paths"), &paths)
-	for i := range paths {
-		paths[i].Value = addAction(paths[i].Value)
-	}
-	document.set("paths", appendObject(nil, paths))
-	mustDecode(document.get("components"), &components)
-	mustDecode(components.get("schemas"), &schemas)
-	schemas = addEventTypes(schemas, catalog)
-	components.set("schemas", appendObject(nil, schemas))
-	document.set("components", appendObject(nil, components))
-	return append(appendObject(nil, document), '\n')
-}
-
 // withPut is the suffix of the operationId of an action's PUT.
 const withPut = "WithPut"
 
@@ -97,30 +73,6 @@ func eventSchemaNames(types []*webhook.EventType) map[string]string {
 }
 
 const schemasAt = "#/components/schemas/"
-
-// addEventTypes adds the schemas of the event types, and makes DeliveredEvent one of
-// them.
-func addEventTypes(schemas members[json.RawMessage], catalog *webhook.Catalog) members[json.RawMessage] {
-	var variants []json.RawMessage
-	var mapping members[json.RawMessage]
-	types := catalog.Types()
-	names := eventSchemaNames(types)
-	for _, t := range types {
-		name := names[t.Name]
-		schemas = append(schemas, eventSchemas(name, t.Schema)...)
-		variants = append(variants, fmt.Appendf(nil, `{"$ref":%q}`, schemasAt+name))
-		mapping = append(mapping, member[json.RawMessage]{t.Name, appendText(nil, schemasAt+name)})
-	}
-	var event members[json.RawMessage]
-	mustDecode(schemas.get("DeliveredEvent"), &event)
-	event = members[json.RawMessage]{
-		{"description", event.get("description")},
-		{"oneOf", appendArray(nil, variants)},
-		{"discriminator", fmt.Appendf(nil, `{"propertyName":"name","mapping":%s}`, appendObject(nil, mapping))},
-	}
-	schemas.set("DeliveredEvent", appendObject(nil, event))
-	return schemas
-}
 
 var (
 	reference     = regexp.MustCompile(`"\$ref":"#([^"]*)"`) // in compact JSON
@@ -343,16 +295,6 @@ func appendArray(dst []byte, elements []json.RawMessage) []byte {
 	}
 	return append(dst, ']')
 }
-
-// file is content that is served without an envelope.
-type file struct {
-	contentType string
-	policy      string // Content-Security-Policy, or "" for none
-	content     []byte
-}
-
-// answer returns the file as the response to a GET.
-func (f *file) answer() (answer, error) { return answer{file: f, tagged: true}, nil }
 
 // header adds the content type and policy.
 func (f *file) header(h http.Header) {

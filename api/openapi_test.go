@@ -43,7 +43,7 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := openapiDocument(catalog)
+	text := newDocuments(catalog, "").get().contract.content
 	c := &contractChecker{seen: make(map[string]bool)}
 	if c.served, err = openapi3.NewLoader().LoadFromData(text); err != nil {
 		return nil, err
@@ -482,7 +482,7 @@ func TestDocumentVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(openapiDocument(catalog))
+	sum := sha256.Sum256(newDocuments(catalog, "").get().contract.content)
 	line := c.served.Info.Version + " " + hex.EncodeToString(sum[:])
 	text, err := os.ReadFile("testdata/openapi.versions")
 	if err != nil {
@@ -757,7 +757,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := openapiDocument(catalog)
+	text := newDocuments(catalog, "").get().contract.content
 	doc, err := openapi3.NewLoader().LoadFromData(text)
 	if err != nil {
 		t.Fatal(err)
@@ -790,7 +790,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 			t.Errorf("the document: %s: got %v", own, err)
 		}
 	}
-	page := string(renderReference(text, catalog, ""))
+	page := string(newDocuments(catalog, "").get().reference.content)
 	if !strings.Contains(page, `id="event-shift_planned"`) || strings.Contains(page, "<b>shift") {
 		t.Error("the page lacks the event type, or renders its description as HTML")
 	}

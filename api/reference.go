@@ -2,17 +2,14 @@ package api
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed" // for the page and its style
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/extension"
@@ -40,50 +37,6 @@ const (
 
 // exampleBaseURL stands for the address of the service where none is configured.
 const exampleBaseURL = "https://service.example"
-
-// documents returns functions that return the OpenAPI document and the reference page.
-// Each is rendered on first use, and again after a change of the catalog.
-func documents(catalog *webhook.Catalog, baseURL string) (document, reference func() *file) {
-	baseURL = cmp.Or(baseURL, exampleBaseURL)
-	document = perVersion(catalog, func() *file {
-		return &file{"application/json; charset=utf-8", "", openapiDocument(catalog)}
-	})
-	reference = perVersion(catalog, func() *file {
-		return &file{"text/html; charset=utf-8", referencePolicy, renderReference(document().content, catalog, baseURL)}
-	})
-	return document, reference
-}
-
-// perVersion returns a function that returns what render returned for the current
-// version of the catalog. Concurrent callers wait for one that renders.
-func perVersion(catalog *webhook.Catalog, render func() *file) func() *file {
-	var mu sync.Mutex
-	var rendered *file
-	var version uint64
-	return func() *file {
-		mu.Lock()
-		defer mu.Unlock()
-		// A change while it renders increases the version, so the next call renders again.
-		if current := catalog.Version(); rendered == nil || current != version {
-			rendered, version = render(), current
-		}
-		return rendered
-	}
-}
-
-// documentHandlers serve the OpenAPI document and the reference page.
-type documentHandlers struct{ api *API }
-
-// contract returns the OpenAPI document, without an envelope.
-func (h documentHandlers) contract(*request) (answer, error) { return h.api.document().answer() }
-
-// page returns the reference page.
-func (h documentHandlers) page(*request) (answer, error) { return h.api.reference().answer() }
-
-// style returns the style sheet of the page.
-func (h documentHandlers) style(*request) (answer, error) {
-	return (&file{"text/css; charset=utf-8", "", referenceCSS}).answer()
-}
 
 // contract is the part of the OpenAPI document that the page shows.
 type contract struct {
@@ -188,27 +141,19 @@ func (o *oneOrMore) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(o))
 }
 
-// renderReference returns the page. It panics on a document that it does not
-// understand, which every test would detect.
-func renderReference(document []byte, catalog *webhook.Catalog, baseURL string) []byte {
-	p := &referencePage{BaseURL: baseURL, catalog: catalog}
-	mustDecode(document, &p.contract)
-	t := template.Must(template.New("reference").Funcs(template.FuncMap{
-		"markdown": markdown, "label": label,
-	}).Parse(referenceHTML))
-	var b bytes.Buffer
-	if err := t.Execute(&b, p); err != nil {
-		panic(fmt.Errorf("the reference: %w", err))
-	}
-	return b.Bytes()
-}
-
-// referencePage is the data of the template.
+// referencePage is the data of the template: the page without the event types, or one of them.
 type referencePage struct {
 	contract
 	BaseURL string
-	catalog *webhook.Catalog
+	maxRows int // of tables of properties in all; 0 for no limit
+	rows    int
 }
+
+// eventTypesHere marks the place of the event types on the page.
+const eventTypesHere = "<!-- event types -->"
+
+// EventTypes returns the mark.
+func (p *referencePage) EventTypes() template.HTML { return eventTypesHere }
 
 // Operation is an operation with its method and path.
 type Operation struct {
@@ -488,40 +433,30 @@ func (p *referencePage) Schemas() members[*schema] {
 	return all
 }
 
-// Catalog returns the event types.
-func (p *referencePage) Catalog() []EventTypeEntry {
-	var all []EventTypeEntry
-	types := p.catalog.Types()
-	names := eventSchemaNames(types)
-	for _, t := range types {
-		s := p.Components.Schemas.get(names[t.Name])
-		e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
-		for _, row := range p.Properties(s) {
-			if !slices.Contains([]string{"id", "timestamp", "name", "version"}, row.Name) {
-				e.Fields = append(e.Fields, row)
-			}
+// entry returns an event type, whose schema has a name in the document.
+func (p *referencePage) entry(t *webhook.EventType, schema string) EventTypeEntry {
+	s := p.Components.Schemas.get(schema)
+	e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
+	for _, row := range p.Properties(s) {
+		if !slices.Contains([]string{"id", "timestamp", "name", "version"}, row.Name) {
+			e.Fields = append(e.Fields, row)
 		}
-		for _, c := range s.AllOf {
-			if c.If == nil || c.Then == nil {
-				continue
-			}
-			for _, m := range c.If.Properties {
-				for _, then := range c.Then.Properties {
-					e.Variants = append(e.Variants, Variant{
-						When: m.Name, Is: literal(m.Value.Const), Object: then.Name, Fields: p.Properties(then.Value),
-						Free: string(p.resolve(then.Value).AdditionalProperties) != "false",
-					})
-				}
-			}
-		}
-		if i := slices.IndexFunc(all, func(other EventTypeEntry) bool {
-			return e.Variants != nil && reflect.DeepEqual(other.Variants, e.Variants)
-		}); i >= 0 {
-			e.Variants, e.VariantsOf = nil, all[i].Name
-		}
-		all = append(all, e)
 	}
-	return all
+	for _, c := range s.AllOf {
+		if c.If == nil || c.Then == nil {
+			continue
+		}
+		for _, m := range c.If.Properties {
+			for _, then := range c.Then.Properties {
+				e.Variants = append(e.Variants, Variant{
+					When: m.Name, Is: literal(m.Value.Const), Object: then.Name, Fields: p.Properties(then.Value),
+					Free: string(p.resolve(then.Value).AdditionalProperties) != "false",
+				})
+			}
+		}
+	}
+	e.More = p.rows > p.maxRows
+	return e
 }
 
 // EventTypeEntry is an event type on the page.
@@ -530,6 +465,7 @@ type EventTypeEntry struct {
 	Fields                            []Property
 	Variants                          []Variant
 	VariantsOf                        string // the event type with the same variants, which shows them
+	More                              bool   // fields are left out
 }
 
 // Variant lists the fields of an object for one value of another field.
@@ -548,8 +484,12 @@ type Property struct {
 	Deprecated        bool // in the JSON Schema of an operator's event type
 }
 
-// maxDepth bounds the depth of rows, because a schema may contain itself.
-const maxDepth = 4
+// Bounds of what the page shows of a schema, which may contain itself.
+const (
+	maxDepth       = 4   // of rows
+	maxEventRows   = 500 // of an event type
+	maxShownValues = 100 // of an enum
+)
 
 // Properties returns the rows of a schema, including those of nested objects by their
 // paths. Objects that the page shows elsewhere are links.
@@ -557,10 +497,14 @@ func (p *referencePage) Properties(s *schema) []Property {
 	return p.properties(p.resolve(s), "", 1)
 }
 
-// properties returns the rows of s at a path and depth, which end at maxDepth.
+// properties returns the rows of s at a path and depth, which end at maxDepth, and when the page
+// has maxRows.
 func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 	var all []Property
 	for _, m := range s.Properties {
+		if p.rows++; p.maxRows > 0 && p.rows > p.maxRows {
+			break
+		}
 		row := p.property(s, m)
 		row.Name = at + row.Name
 		all = append(all, row)
@@ -634,11 +578,15 @@ func literal(v json.RawMessage) string {
 }
 
 func literals(values []json.RawMessage) string {
-	words := make([]string, len(values))
-	for i, v := range values {
-		words[i] = literal(v)
+	words := make([]string, min(len(values), maxShownValues))
+	for i := range words {
+		words[i] = literal(values[i])
 	}
-	return strings.Join(words, ", ")
+	text := strings.Join(words, ", ")
+	if more := len(values) - len(words); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // label renders the type of a schema, with links to named schemas.
@@ -725,11 +673,13 @@ func (p *referencePage) Chapters() []member[string] {
 // Anchor returns the id of the tag's section.
 func (t tag) Anchor() string { return strings.ReplaceAll(strings.ToLower(t.Name), " ", "-") }
 
+// commonMark is the language of descriptions in OpenAPI, with tables. It is safe for concurrent use.
+var commonMark = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
+
 // markdown renders a description. HTML in it is omitted.
 func markdown(text string) template.HTML {
-	m := goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 	var b bytes.Buffer
-	if err := m.Convert([]byte(text), &b); err != nil {
+	if err := commonMark.Convert([]byte(text), &b); err != nil {
 		panic(fmt.Errorf("description in the OpenAPI document: %w", err))
 	}
 	return template.HTML(b.String())

@@ -93,7 +93,7 @@ func TestReferenceEscapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(renderReference(openapiDocument(catalog), catalog, "https://<b>x"))
+	page := string(newDocuments(catalog, "https://<b>x").get().reference.content)
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
 	}
@@ -133,8 +133,8 @@ func TestReferenceCommands(t *testing.T) {
 		s.api.ServeHTTP(w, r)
 	}))
 	defer server.Close()
-	p := &referencePage{BaseURL: server.URL, catalog: s.catalog}
-	mustDecode(s.api.document().content, &p.contract)
+	p := &referencePage{BaseURL: server.URL}
+	mustDecode(s.api.documents.get().contract.content, &p.contract)
 	done := 0
 	type deletion struct {
 		operation, scope string

@@ -99,6 +99,7 @@ type schemaField struct {
 const (
 	maxSchemaDepth  = 6
 	maxSchemaFields = 500
+	maxShownValues  = 100 // of an enum
 )
 
 // schemaNode is the part of a JSON Schema that the pages show.
@@ -347,10 +348,14 @@ func plainJSON(raw json.RawMessage) string {
 	var all []any
 	if json.Unmarshal(raw, &all) == nil {
 		var words []string
-		for _, v := range all {
+		for _, v := range all[:min(len(all), maxShownValues)] {
 			words = append(words, fmt.Sprint(v))
 		}
-		return strings.Join(words, ", ")
+		text := strings.Join(words, ", ")
+		if more := len(all) - len(words); more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		return text
 	}
 	var one string
 	if json.Unmarshal(raw, &one) == nil {

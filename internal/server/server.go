@@ -44,8 +44,9 @@ type Server struct {
 	web          *web.Web
 	moves        *move.Source
 	arrivals     *move.Target
-	handler      http.Handler   // API and admin UI
-	plainHandler http.Handler   // plain HTTP
+	handler      http.Handler // API and admin UI
+	plainHandler http.Handler // plain HTTP
+	api          *api.API
 	owner        http.Handler   // API on the admin socket
 	certificates *certs.Manager // nil without TLS
 	public       net.Listener
@@ -179,7 +180,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
 		Metrics: registry,
 	})
-	s.owner = apiHandler.Owner()
+	s.api, s.owner = apiHandler, apiHandler.Owner()
 	s.route(apiHandler)
 	return nil
 }
@@ -302,6 +303,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g, running := errgroup.WithContext(ctx)
 	s.goServe(ctx, running, g)
 	g.Go(func() error { return s.store.Guard(running) })
+	g.Go(func() error { return s.api.Run(running) })
 	g.Go(func() error { return notify(running, s.baseURL, s.ready, s.cfg.shutdownTimeout(), logger) })
 	g.Go(func() error { return s.store.Retain(running, s.cfg.Retention) })
 	g.Go(func() error { return s.store.Housekeep(running) })

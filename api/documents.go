@@ -1,0 +1,273 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"service/webhook"
+)
+
+// documents are the responses that contain the whole catalog. They are rendered when the catalog
+// changes. What was rendered of an event type is kept until that changes, so that a change costs
+// little more than the copy of the rest.
+type documents struct {
+	catalog *webhook.Catalog
+	baseURL string
+	style   *file // of the reference page
+
+	current atomic.Pointer[rendering]
+
+	mu    sync.Mutex               // held while rendering
+	base  *documentBase            // nil before the first rendering
+	types map[string]*renderedType // by name
+}
+
+// rendering is the documents for one version of the catalog.
+type rendering struct {
+	version    uint64
+	contract   *file // the OpenAPI document
+	reference  *file // the document as a web page
+	eventTypes *file // the list of event types
+}
+
+// renderDelay is how long after the start and after a change the documents are rendered, if no
+// client asks for them before: once for many changes in a row.
+const renderDelay = time.Second
+
+func newDocuments(catalog *webhook.Catalog, baseURL string) *documents {
+	return &documents{
+		catalog: catalog, baseURL: cmp.Or(baseURL, exampleBaseURL), style: newFile("text/css; charset=utf-8", "", referenceCSS),
+		types: make(map[string]*renderedType),
+	}
+}
+
+// run renders the documents after the start, and after changes of the catalog, until ctx ends.
+func (d *documents) run(ctx context.Context) {
+	for {
+		select {
+		case <-time.After(renderDelay):
+		case <-ctx.Done():
+			return
+		}
+		changed := d.catalog.Changed()
+		d.get()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// get returns the documents for the current catalog. It renders those that run has not rendered
+// yet. Concurrent callers wait for one that renders.
+func (d *documents) get() *rendering {
+	if r := d.current.Load(); r != nil && r.version == d.catalog.Version() {
+		return r
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	version := d.catalog.Version() // a change while it renders increases it, so the next call renders again
+	if r := d.current.Load(); r != nil && r.version == version {
+		return r
+	}
+	if d.base == nil {
+		d.base = newDocumentBase(d.baseURL)
+	}
+	parts := d.parts()
+	r := &rendering{
+		version:    version,
+		contract:   newFile("application/json; charset=utf-8", "", d.base.contract(parts)),
+		reference:  newFile("text/html; charset=utf-8", referencePolicy, d.base.reference(parts)),
+		eventTypes: newFile("application/json; charset=utf-8", "", eventTypeList(parts)),
+	}
+	d.current.Store(r)
+	return r
+}
+
+// parts returns what was rendered of each event type, in the order of the catalog.
+func (d *documents) parts() []*renderedType {
+	types := d.catalog.Types()
+	names := eventSchemaNames(types)
+	parts := make([]*renderedType, 0, len(types))
+	known := make(map[string]*renderedType, len(types))
+	first := make(map[string]string) // the first event type with the same variants
+	for _, t := range types {
+		part := d.types[t.Name]
+		if part == nil || part.of != t || part.schema != names[t.Name] {
+			part = d.base.eventType(t, names[t.Name], "")
+		}
+		sameAs := first[part.variants]
+		if part.variants != "" && sameAs == "" {
+			first[part.variants] = t.Name
+		}
+		if part.sameAs != sameAs {
+			part = d.base.eventType(t, names[t.Name], sameAs)
+		}
+		parts = append(parts, part)
+		known[t.Name] = part
+	}
+	d.types = known
+	return parts
+}
+
+// renderedType is what the documents contain of an event type.
+type renderedType struct {
+	of       *webhook.EventType
+	schema   string                   // the name of its schema in the OpenAPI document
+	schemas  members[json.RawMessage] // that one, and those of its definitions
+	record   []byte                   // its record, as JSON
+	html     []byte                   // its part of the reference page
+	variants string                   // the digest of its variants, "" for none
+	sameAs   string                   // the event type that shows the same variants, "" if html does
+}
+
+// eventTypeList returns the response of the list of event types.
+func eventTypeList(parts []*renderedType) []byte {
+	records := make([]json.RawMessage, len(parts))
+	for i, part := range parts {
+		records[i] = part.record
+	}
+	return append(appendArray([]byte(`{"data":`), records), "}\n"...)
+}
+
+// documentBase is what does not depend on the catalog.
+type documentBase struct {
+	document, components, schemas members[json.RawMessage] // each without the next one
+	event                         json.RawMessage          // the description of DeliveredEvent
+
+	templates  *template.Template
+	head, tail []byte // of the page, around the event types
+}
+
+// newDocumentBase reads openapi.yaml. It panics if that is invalid, which every test would
+// detect.
+func newDocumentBase(baseURL string) *documentBase {
+	var root yaml.Node
+	if err := yaml.Unmarshal(openapiYAML, &root); err != nil {
+		panic(fmt.Errorf("openapi.yaml: %w", err))
+	}
+	b := new(documentBase)
+	mustDecode(appendYAML(nil, &root), &b.document)
+	var paths, event members[json.RawMessage]
+	mustDecode(b.document.get("paths"), &paths)
+	for i := range paths {
+		paths[i].Value = addAction(paths[i].Value)
+	}
+	b.document.set("paths", appendObject(nil, paths))
+	mustDecode(b.document.get("components"), &b.components)
+	mustDecode(b.components.get("schemas"), &b.schemas)
+	mustDecode(b.schemas.get("DeliveredEvent"), &event)
+	b.event = event.get("description")
+
+	b.templates = template.Must(template.New("reference").Funcs(template.FuncMap{
+		"markdown": markdown, "label": label,
+	}).Parse(referenceHTML))
+	page := &referencePage{BaseURL: baseURL}
+	mustDecode(b.contract(nil), &page.contract)
+	b.head, b.tail, _ = bytes.Cut(b.execute("reference", page), []byte(eventTypesHere))
+	return b
+}
+
+func (b *documentBase) execute(name string, data any) []byte {
+	var text bytes.Buffer
+	if err := b.templates.ExecuteTemplate(&text, name, data); err != nil {
+		panic(fmt.Errorf("the reference: %w", err))
+	}
+	return text.Bytes()
+}
+
+// eventType renders an event type. Its variants are left out if those of sameAs are equal.
+func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *renderedType {
+	part := &renderedType{of: t, schema: schema, schemas: eventSchemas(schema, t.Schema), sameAs: sameAs}
+	var record bytes.Buffer
+	if err := render(&record, newEventTypeRecord(t)); err != nil {
+		panic(fmt.Errorf("event type %s: %w", t.Name, err)) // its texts are valid JSON
+	}
+	part.record = record.Bytes()
+	page := &referencePage{maxRows: maxEventRows}
+	mustDecode(appendObject(nil, part.schemas), &page.Components.Schemas)
+	entry := page.entry(t, schema)
+	if entry.Variants != nil {
+		digest := sha256.Sum256(fmt.Appendf(nil, "%#v", entry.Variants))
+		part.variants = string(digest[:])
+	}
+	if sameAs != "" {
+		entry.Variants, entry.VariantsOf = nil, sameAs
+	}
+	part.html = b.execute("eventType", entry)
+	return part
+}
+
+// contract returns the OpenAPI document with the schemas of event types, and DeliveredEvent as one
+// of them.
+func (b *documentBase) contract(parts []*renderedType) []byte {
+	schemas := slices.Clone(b.schemas)
+	var variants []json.RawMessage
+	var mapping members[json.RawMessage]
+	for _, part := range parts {
+		schemas = append(schemas, part.schemas...)
+		variants = append(variants, fmt.Appendf(nil, `{"$ref":%q}`, schemasAt+part.schema))
+		mapping = append(mapping, member[json.RawMessage]{part.of.Name, appendText(nil, schemasAt+part.schema)})
+	}
+	schemas.set("DeliveredEvent", appendObject(nil, members[json.RawMessage]{
+		{"description", b.event},
+		{"oneOf", appendArray(nil, variants)},
+		{"discriminator", fmt.Appendf(nil, `{"propertyName":"name","mapping":%s}`, appendObject(nil, mapping))},
+	}))
+	components, document := slices.Clone(b.components), slices.Clone(b.document)
+	components.set("schemas", appendObject(nil, schemas))
+	document.set("components", appendObject(nil, components))
+	return append(appendObject(nil, document), '\n')
+}
+
+// reference returns the reference page.
+func (b *documentBase) reference(parts []*renderedType) []byte {
+	size := len(b.head) + len(b.tail)
+	for _, part := range parts {
+		size += len(part.html)
+	}
+	page := append(make([]byte, 0, size), b.head...)
+	for _, part := range parts {
+		page = append(page, part.html...)
+	}
+	return append(page, b.tail...)
+}
+
+// documentHandlers serve the documents.
+type documentHandlers struct{ api *API }
+
+// contract returns the OpenAPI document, without an envelope.
+func (h documentHandlers) contract(*request) (answer, error) { return h.api.documents.get().contract.answer() }
+
+// page returns the reference page.
+func (h documentHandlers) page(*request) (answer, error) { return h.api.documents.get().reference.answer() }
+
+// style returns the style sheet of the page.
+func (h documentHandlers) style(*request) (answer, error) { return h.api.documents.style.answer() }
+
+// file is a response that is rendered in advance. Its content must not be changed.
+type file struct {
+	contentType string
+	policy      string // Content-Security-Policy, or "" for none
+	content     []byte
+	tag         string // the entity tag
+}
+
+func newFile(contentType, policy string, content []byte) *file {
+	return &file{contentType, policy, content, new(answer).entityTag(content)}
+}
+
+// answer returns the file as the response to a GET.
+func (f *file) answer() (answer, error) { return answer{file: f, tagged: true}, nil }

@@ -181,13 +181,18 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	s.ReadHeaderTimeout = headerTimeout
 	s.IdleTimeout = idleTimeout
 	s.MaxHeaderBytes = maxHeaderBytes
+	frames := serveFrames(s)
 	g, running := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	serve := func(s *http.Server, l net.Listener) {
+		g.Go(func() error {
+			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	serve(s, l)
+	serve(frames.http, frames.conns)
 	g.Go(func() error {
 		<-running.Done()
 		if errors.Is(context.Cause(ctx), errLeaseLost) {
@@ -195,9 +200,16 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		if err := s.Shutdown(last); err != nil {
-			s.Close() // abort the requests that are still in flight
+		var ending errgroup.Group
+		for _, s := range []*http.Server{s, frames.http} {
+			ending.Go(func() error {
+				if err := s.Shutdown(last); err != nil {
+					s.Close() // abort the requests that are still in flight
+				}
+				return nil
+			})
 		}
+		ending.Wait()
 		gate.Lock()
 		return nil
 	})

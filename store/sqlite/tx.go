@@ -15,7 +15,7 @@ type Tx struct {
 	current  *Op   // the write that is running
 	wrote    bool  // the current write may have changed the database; only used without savepoints
 	changed  bool  // the transaction may have changed the database
-	ended    bool  // SQLite may have ended the transaction after a storage error
+	ended    error // storage error after which SQLite may have ended the transaction
 	failures int   // number of writes that failed with a storage error
 	cause    error // storage error of the last of these writes
 }
@@ -73,6 +73,9 @@ func (t *Tx) Affected(query string, args ...any) (int64, error) {
 
 // ExecResult is like Exec and returns the result.
 func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
+	if err := t.refuse(query); err != nil {
+		return nil, err
+	}
 	s, err := t.statement(query)
 	if err != nil {
 		return nil, err
@@ -92,6 +95,9 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 // startQuery returns the prepared statement of a query with result rows, and records
 // whether the query may write.
 func (t *Tx) startQuery(query string) (*sql.Stmt, error) {
+	if err := t.refuse(query); err != nil {
+		return nil, err
+	}
 	s, err := t.query(query)
 	if err != nil {
 		return nil, err
@@ -118,14 +124,24 @@ func (t *Tx) Scan(query string, args []any, dest ...any) error {
 	return err
 }
 
-// noteError records the error of a statement, if any. After a storage error, even in
-// a read, SQLite may have ended the transaction. Later statements would then each
-// commit immediately and could not be rolled back.
+// noteError records the error of a statement, if any.
 func (t *Tx) noteError(err error) {
 	if err != nil {
 		t.noteWrite(true) // the failed statement may have written
-		t.ended = t.ended || isStorage(err)
+		if t.ended == nil && isStorage(err) {
+			t.ended = err
+		}
 	}
+}
+
+// refuse returns an error if the query must not run. After a storage error, even in a
+// read, SQLite may have ended the transaction. Each later statement would then commit
+// immediately and could not be rolled back.
+func (t *Tx) refuse(query string) error {
+	if t.ended == nil || strings.HasPrefix(query, "ROLLBACK") {
+		return nil
+	}
+	return fmt.Errorf("after an error that may have ended the transaction: %w", t.ended)
 }
 
 // noteWrite records whether a statement may have changed the database.

@@ -206,6 +206,7 @@ func (w *Writer) commit(t *Tx, batch []*Op) {
 	panicked := true
 	defer func() {
 		if panicked {
+			_ = t.Exec("ROLLBACK") // fails if the panic came after COMMIT
 			w.rollback(errPanic)
 		}
 	}()
@@ -263,7 +264,7 @@ func runAll(fns []func()) {
 // one; with hook it calls the hook BeforeCommit. If it returns an error, nothing of the
 // batch is stored.
 func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
-	t.failures, t.cause, t.ended = 0, nil, false
+	t.failures, t.cause, t.ended = 0, nil, nil
 	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
 	if err != nil {
@@ -330,33 +331,34 @@ func (t *Tx) runInSavepoint(op *Op) error {
 		if err := t.Exec("ROLLBACK TO op"); err != nil {
 			return errors.Join(op.err, err)
 		}
+		t.ended = nil // the savepoint exists, and so does the transaction
 	}
 	return t.Exec("RELEASE op")
 }
 
 // runWithoutSavepoint runs a write that cannot be rolled back alone. It
-// returns ErrRolledBack if the write failed and may have changed the database, or if
-// one of its statements may have ended the transaction, even when the write itself
-// ignored that error.
+// returns ErrRolledBack if the write failed and may have changed the database.
 func (t *Tx) runWithoutSavepoint(op *Op) error {
 	t.wrote = false
-	ok := t.try(op)
-	if ok && t.ended {
-		op.err = fmt.Errorf("%w: a statement failed", ErrUnavailable)
-	}
-	if t.ended || !ok && t.wrote {
+	if !t.try(op) && t.wrote {
 		return ErrRolledBack
 	}
 	return nil
 }
 
-// try runs a write, sets op.err and reports whether the write succeeded.
+// try runs a write, sets op.err and reports whether the write succeeded. It fails if one
+// of its statements may have ended the transaction, even when the write ignored that
+// error.
 func (t *Tx) try(op *Op) bool {
 	t.current = op
 	if t.w.hooks.BeforeWrite != nil {
 		t.w.hooks.BeforeWrite(t)
 	}
-	op.err = t.w.corruption.record(t.recoverPanic(op.run))
+	err := t.recoverPanic(op.run)
+	if err == nil {
+		err = t.ended
+	}
+	op.err = t.w.corruption.record(err)
 	t.current = nil
 	if op.err == nil {
 		return true

@@ -280,3 +280,106 @@ func TestPanicAfterCommit(t *testing.T) {
 		t.Errorf("next write: got %v, want no error", err)
 	}
 }
+
+// After a panic between the first statement of a commit and COMMIT, no write of it succeeds, and
+// the next commit does.
+func TestPanicInCommit(t *testing.T) {
+	armed := false
+	var undone []error
+	db := open(t, Hooks{
+		Stamp: func(*Tx) error {
+			if armed {
+				armed = false
+				panic("stamp")
+			}
+			return nil
+		},
+		Rollback: func(err error) { undone = append(undone, err) },
+	})
+	w := db.Writer()
+	release := blockWriter(w)
+	leader, follower := w.Submit(insertItem("leader"), true), w.Submit(insertItem("follower"), true)
+	armed = true
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer func() {
+			if p := recover(); p != "stamp" {
+				t.Errorf("the leader: got panic %v, want stamp", p)
+			}
+		}()
+		err := w.Wait(leader)
+		t.Errorf("the leader: got %v, want a panic", err)
+	})
+	release()
+	if err := w.Wait(follower); !errors.Is(err, errPanic) || Unavailable(err) {
+		t.Errorf("the follower: got %v, want %v", err, errPanic)
+	}
+	wg.Wait()
+	if !slices.Equal(undone, []error{errPanic}) {
+		t.Errorf("rolled back with %v, want %v", undone, errPanic)
+	}
+	if err := w.Do(insertItem("next")); err != nil {
+		t.Errorf("next write: got %v, want no error", err)
+	}
+	if got := items(t, db); !slices.Equal(got, []string{"next"}) {
+		t.Errorf("got items %q, want next", got)
+	}
+}
+
+// A write that ignores a storage error fails, and nothing of it is stored, even if SQLite has
+// ended the transaction and would commit each later statement by itself.
+func TestIgnoredStorageError(t *testing.T) {
+	for _, fault := range []Fault{FaultStatement, FaultTransaction} {
+		for _, repeatable := range []bool{false, true} {
+			for _, alone := range []bool{false, true} {
+				t.Run(fmt.Sprintf("fault=%d/repeatable=%t/alone=%t", fault, repeatable, alone), func(t *testing.T) {
+					db, err := Open(t.Context(), Config{
+						Path: filepath.Join(t.TempDir(), "test.db"), Schema: testSchema, Readers: 2, Logger: slog.New(slog.DiscardHandler),
+						Fault: func(query string, _ bool) Fault {
+							if strings.HasPrefix(query, "INSERT INTO refs") {
+								return fault
+							}
+							return NoFault
+						},
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer db.Close(nil)
+					w := db.Writer()
+					release := blockWriter(w)
+					after, other := false, error(nil)
+					op := w.Submit(func(t *Tx) error {
+						t.AfterCommit(func() { after = true })
+						_ = insertItem("before")(t)
+						_ = t.Exec("INSERT INTO refs (item) VALUES ('before')")
+						_ = insertItem("after")(t)
+						var id string
+						_ = t.Scan("INSERT INTO items (id) VALUES ('returned') RETURNING id", nil, &id)
+						return nil
+					}, repeatable)
+					var wg sync.WaitGroup
+					if !alone {
+						good := w.Submit(insertItem("good"), repeatable)
+						wg.Go(func() { other = w.Wait(good) })
+					}
+					release()
+					if err := w.Wait(op); !errors.Is(err, ErrUnavailable) || after {
+						t.Errorf("got %v, AfterCommit ran: %t; want %v without AfterCommit", err, after, ErrUnavailable)
+					}
+					wg.Wait()
+					want := 0
+					if !alone && other == nil {
+						want = 1
+					}
+					if got := items(t, db); len(got) != want || want == 1 && got[0] != "good" {
+						t.Errorf("got items %q with error %v of the other write", got, other)
+					}
+					if fault == FaultStatement && other != nil {
+						t.Errorf("the other write: got %v, want no error", other)
+					}
+				})
+			}
+		}
+	}
+}

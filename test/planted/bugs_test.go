@@ -97,7 +97,7 @@ var bugs = []bug{
 			"UPDATE cursors SET seq = seq + 0 * ?1 WHERE subscription_id = ?2 AND ?3 IS NOT NULL AND EXISTS"},
 	}},
 	{"a write that fails leaves what it has written", []edit{
-		{"store/sqlite/writer.go", "if t.ended || !ok && t.wrote {", "if t.ended && t.current != nil {"},
+		{"store/sqlite/writer.go", "if !t.try(op) && t.wrote {", "if !t.try(op) && t.current != nil {"},
 	}},
 	{"a result that could not be stored is forgotten", []edit{
 		{"dispatcher/attempt.go", "case <-time.After(time.Until(retryAt)):\n\t\tcase <-ctx.Done():\n\t\t\treturn a, store.Recorded{}",

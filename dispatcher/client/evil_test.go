@@ -117,6 +117,10 @@ var evilReceivers = []evilReceiver{
 	// 1xx responses.
 	{name: "endless 103s", serve: endless("", "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"), code: webhook.ErrorProtocol},
 	{name: "endless 100s", serve: endless("", "HTTP/1.1 100 Continue\r\n\r\n"), code: webhook.ErrorProtocol},
+	{name: "as many 103s as are read, then 200", serve: respond(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInterim) +
+		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), status: 200},
+	{name: "one 103 too many, then 200", serve: respond(strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInterim+1) +
+		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), code: webhook.ErrorProtocol},
 	{name: "103 with endless headers", serve: endless("HTTP/1.1 103 Early Hints\r\n", "A: b\r\n"), code: webhook.ErrorProtocol},
 	{name: "102, then silent", serve: respond("HTTP/1.1 102 Processing\r\n\r\n"), code: webhook.ErrorProtocol, duration: testTimeout},
 	{name: "100, then close", serve: respondAndClose("HTTP/1.1 100 Continue\r\n\r\n"), code: webhook.ErrorProtocol},

@@ -94,6 +94,30 @@ var raceBugs = []testBug{
 	{bug{name: "a bulk run goes on after it was cancelled", edits: []edit{
 		{"store/bulk_run.go", "if status != webhook.BulkRunning {", "if status == \"\" {"},
 	}}, "TestBulkRunCancelled", "8 done", "store"},
+	{bug{name: "a bulk run counts what it skipped twice", edits: []edit{
+		{"store/bulk_run.go", "step.after, maps.Clone(b.run.Skipped)", "step.after, b.run.Skipped"},
+	}}, "TestBulkRunCountsOnce", "skipped map", "store"},
+	{bug{name: "an attempt that ends after the deletion leaves its delivery open", edits: []edit{
+		{"store/queue.go", "if deleted && step.Status == webhook.StatusRetryable {", "if deleted && step.Status == \"\" {"},
+	}}, "TestRecordAfterDeletion", "still open", "store"},
+	{bug{name: "the breaker opens without a new revision", edits: []edit{
+		{"store/health.go", `return t.Exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)`, "return nil"},
+	}}, "TestHealthChangesRevision", "want more than", "store"},
+	{bug{name: "the last attempt does not wake the erasure", edits: []edit{
+		{"store/queue.go", "if s.programStates.get(c.ProgramID) != nil {\n\t\twake(s.housekeeping.erasures)\n\t}", ""},
+	}}, "TestLastAttemptWakesErasure", "not erased after the last attempt", "store"},
+	{bug{name: "a panic in a commit leaves no error", edits: []edit{
+		{"store/sqlite/writer.go", "if !returned && op.err == nil {", "if !returned && op.err != nil {"},
+	}}, "TestPanicInCommit", "the follower: got", "store/sqlite"},
+	{bug{name: "a statement that ended the transaction goes unnoticed", edits: []edit{
+		{"store/sqlite/tx.go", "if t.ended == nil && isStorage(err) {\n\t\t\tt.ended = err\n\t\t}", ""},
+	}}, "TestIgnoredStorageError", "without AfterCommit", "store/sqlite"},
+	{bug{name: "statements after one that ended the transaction are stored", edits: []edit{
+		{"store/sqlite/tx.go", `if t.ended == nil || strings.HasPrefix(query, "ROLLBACK") {`, `if t.ended == nil || query != "" {`},
+	}}, "TestIgnoredStorageError", "got items", "store/sqlite"},
+	{bug{name: "1xx responses are read without a bound", edits: []edit{
+		{"dispatcher/client/attempt.go", "if x.interim++; x.interim > maxInterim {", "if x.interim++; x.interim < 0 {"},
+	}}, "TestEvilReceivers", "got status 200", "dispatcher/client"},
 	{bug{name: "an entry of the audit log is not hashed over the one before", edits: []edit{
 		{"store/audit.go", "\tcopy(e.Previous[:], previous)\n\te.Num++", "\te.Num++"},
 	}}, "TestAuditChain", "does not verify", "store"},

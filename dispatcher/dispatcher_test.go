@@ -38,6 +38,8 @@ type testbed struct {
 	done chan error
 	now  func() time.Time // the wall clock; nil for the bubble's
 
+	retention store.Retention // for how much of a jump of the wall clock counts
+
 	fault func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none
 	dial  time.Duration                               // how long connecting takes
 
@@ -125,7 +127,9 @@ func (w *testbed) start() {
 
 // openStore opens the store and creates the dispatcher, without running it.
 func (w *testbed) openStore() {
-	s, err := store.Open(context.Background(), store.Config{Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil, Fault: w.fault})
+	s, err := store.Open(context.Background(), store.Config{
+		Dir: w.dir, Now: w.now, SendAlerts: w.cfg.Alerts != nil, Fault: w.fault, Retention: w.retention,
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 		wasUnordered := slices.ContainsFunc(sub.previous, func(t settings) bool { return !t.ordered })
 		if sub.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
 			// The delivery of a deleted subscription may have expired, which cannot be read.
-			mayHaveExpired := sub.settings.deleted && o.attempts[0].arrivedWall.Add(-slack).Before(s.changes.removedBefore)
+			mayHaveExpired := sub.settings.deleted && o.attempts[0].arrivedCounted.Add(-slack).Before(s.changes.removedBefore)
 			return !sub.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
 		}) {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the previous one was completed", sub.index)

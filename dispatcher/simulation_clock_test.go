@@ -7,6 +7,13 @@ var simulatedJumps = [...]time.Duration{
 	time.Hour, -time.Hour, 26 * time.Hour, 3 * 24 * time.Hour, 10 * time.Minute, -10 * time.Minute, -26 * time.Hour, 5 * time.Hour,
 }
 
+// simulatedStep is the most that retention counts of one jump.
+const simulatedStep = 10 * time.Minute
+
+// counted returns the time that retention counts, at most: the store does not notice a jump that is
+// undone before a commit. The caller holds s.mu.
+func (s *simulation) counted() time.Time { return time.Now().Add(s.steps) }
+
 // wall returns the wall clock. It must not be used to measure waits, which follow
 // the monotonic clock.
 func (s *simulation) wall() time.Time {
@@ -19,9 +26,7 @@ func (s *simulation) jump(by time.Duration) {
 	defer s.mu.Unlock()
 	s.clockOffset.Add(int64(by))
 	s.jumpUnsaved, s.jumped = true, true
-	if by > 0 {
-		s.jumpedForwardAt = time.Now()
-	}
+	s.steps += min(max(by, 0), simulatedStep)
 }
 
 // committed notes that the store has made a commit since the last jump, which
@@ -36,7 +41,6 @@ func (s *simulation) committed() {
 // could not notice a jump before it: to the next start it is as if that time had
 // passed. The caller holds s.mu.
 func (s *simulation) forgetJump() {
-	s.jumpedForwardAt = time.Time{}
 	if !s.jumpUnsaved {
 		return
 	}

@@ -88,19 +88,19 @@ type modelDelivery struct {
 
 // modelAttempt is one request.
 type modelAttempt struct {
-	delivery     *modelDelivery
-	subscription *modelSubscription
-	arrivedAt    time.Time
-	arrivedWall  time.Time     // by the wall clock
-	endedAt      time.Time     // zero while in flight
-	status       int           // of the response, 0 for none
-	retryAfter   time.Duration // asked for by the response
-	generation   int
-	hangs        bool // it never gets a response
-	earlierURL   bool // the subscription may have had another URL when its result was recorded
-	interrupted  bool // the lease ended during it, so it may be repeated immediately
-	probe        bool // its subscription was failing
-	settled      bool // it has ended, and the dispatcher has been idle since
+	delivery       *modelDelivery
+	subscription   *modelSubscription
+	arrivedAt      time.Time
+	arrivedCounted time.Time     // as retention counts
+	endedAt        time.Time     // zero while in flight
+	status         int           // of the response, 0 for none
+	retryAfter     time.Duration // asked for by the response
+	generation     int
+	hangs          bool // it never gets a response
+	earlierURL     bool // the subscription may have had another URL when its result was recorded
+	interrupted    bool // the lease ended during it, so it may be repeated immediately
+	probe          bool // its subscription was failing
+	settled        bool // it has ended, and the dispatcher has been idle since
 }
 
 func (r *modelAttempt) final() bool { return r.status != 0 && r.status < 500 }

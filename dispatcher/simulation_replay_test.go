@@ -231,7 +231,7 @@ func (s *simulation) checkReplayed(sub *modelSubscription, r *modelReplay, d *we
 func (s *simulation) checkReplayDone(sub *modelSubscription, r *modelReplay) {
 	var since map[int]bool // events in deliveries formed by something else since
 	for _, event := range r.required {
-		if r.sent[event] || s.log[event].received.Before(s.changes.removedBefore) || sub.dropped&(1<<s.log[event].name) != 0 {
+		if r.sent[event] || s.log[event].counted.Before(s.changes.removedBefore) || sub.dropped&(1<<s.log[event].name) != 0 {
 			continue
 		}
 		if r.only != webhook.ReplayAll && since == nil {

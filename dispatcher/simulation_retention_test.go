@@ -30,12 +30,13 @@ type loggedEvent struct {
 	program  string
 	name     int       // index in simulatedNames
 	received time.Time // as stored; zero while unknown
+	counted  time.Time // when it was published, as retention counts; zero while unknown
 }
 
 // externalChanges is what the model knows of changes by retention, cancellations
 // and bulk runs.
 type externalChanges struct {
-	removedBefore          time.Time       // retention has removed only older records, by the wall clock
+	removedBefore          time.Time       // retention has removed only older records, by the time that it counts
 	deliveredRemovedBefore time.Time       // the same for successful deliveries
 	cancellable            map[string]bool // deliveries that may have been cancelled
 	ended                  map[string]bool // deliveries that were cancelled or have expired
@@ -61,20 +62,41 @@ func (c *externalChanges) end() {
 // first lags for that long, or the clock jumps.
 func (s *simulation) retain(sub *modelSubscription, n int) {
 	keep := simulatedRetention(n)
-	if n >= 4 {
-		s.mu.Lock()
-		sub.endpoints[sub.settings.endpoint].mode = modeHang
-		s.mu.Unlock()
-		for range 3 {
-			s.publish(sub.program, n)
+	if n < 4 {
+		s.settle() // so that the model knows all deliveries
+		if n == 3 {
+			s.jump(simulatedJumps[n])
 		}
-		s.settle()
-		s.sleep(keep.All)
+		pause := s.runRetention(keep)
+		if keep.Delivered > 0 && !sub.settings.deleted {
+			s.sleep(pause)
+			s.replay(sub, 4+n/2%2) // of all missed, or all failed events
+		}
+		return
 	}
-	s.settle() // so that the model knows all deliveries
-	if n%4 == 3 {
+	s.mu.Lock()
+	sub.endpoints[sub.settings.endpoint].mode = modeHang
+	s.mu.Unlock()
+	for range 3 {
+		s.publish(sub.program, n)
+	}
+	s.settle()
+	s.sleep(keep.All / 50)        // more than between two marks
+	s.sleep(s.runRetention(keep)) // which stores one
+	s.sleep(keep.All)
+	s.settle()
+	if n == 7 {
 		s.jump(simulatedJumps[n])
 	}
+	s.sleep(s.runRetention(keep))
+	s.settle()
+	if keep.Delivered > 0 && !sub.settings.deleted {
+		s.replay(sub, 4+n/2%2)
+	}
+}
+
+// runRetention starts one run of retention, and returns when it will have ended.
+func (s *simulation) runRetention(keep store.Retention) time.Duration {
 	delivered := keep.All
 	if keep.Delivered > 0 {
 		delivered = keep.Delivered
@@ -89,12 +111,11 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 	time.AfterFunc(pause-time.Millisecond, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		now := time.Now().Add(2 * time.Millisecond)
-		if s.generation != gen || !s.jumpedForwardAt.IsZero() && now.Sub(s.jumpedForwardAt) < 24*time.Hour {
+		if s.generation != gen {
 			return // retention removes nothing
 		}
 		later := func(edge *time.Time, keep time.Duration) {
-			if at := s.wall().Add(2*time.Millisecond - keep); at.After(*edge) {
+			if at := s.counted().Add(2*time.Millisecond - keep); at.After(*edge) {
 				*edge = at
 			}
 		}
@@ -111,11 +132,8 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 		s.changes.pending--
 		s.changes.dirty = true
 	}()
-	if keep.Delivered > 0 && !sub.settings.deleted {
-		s.learn() // the deliveries about to be removed
-		s.sleep(pause + 2*time.Millisecond)
-		s.replay(sub, 4+n/2%2) // of all missed, or all failed events
-	}
+	s.learn() // the deliveries about to be removed
+	return pause + 2*time.Millisecond
 }
 
 // learn reads which deliveries replays and bulk runs have formed, and which were
@@ -189,7 +207,7 @@ func (s *simulation) learnRemoved(sub *modelSubscription, stored map[string]webh
 		}
 	}
 	for _, want := range sub.expected {
-		if received := s.log[want.event].received; received.Before(s.changes.removedBefore) && (!received.IsZero() || want.uncertain) {
+		if at := s.log[want.event].counted; at.Before(s.changes.removedBefore) && (!at.IsZero() || want.uncertain) {
 			want.mayBeRemoved = true
 		}
 	}
@@ -199,16 +217,16 @@ func (s *simulation) learnRemoved(sub *modelSubscription, stored map[string]webh
 // holds s.mu.
 func (s *simulation) learnGone(sub *modelSubscription, m *modelDelivery) {
 	last, edge := m.last(), s.changes.removedBefore
-	early := !last.arrivedWall.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
+	early := !last.arrivedCounted.Before(edge) && last.status == http.StatusOK && !s.changes.ended[m.id]
 	switch {
 	case early:
 		edge = s.changes.deliveredRemovedBefore
-	case m.ended && !last.arrivedWall.Before(edge):
+	case m.ended && !last.arrivedCounted.Before(edge):
 		return
 	}
-	if m.unfinished() && !s.crashed || !last.arrivedWall.Before(edge) {
-		s.violate(promiseCounted, "subscription %d: retention removed a delivery sent at %s by the wall clock, want only older than %s",
-			sub.index, sinceStart(last.arrivedWall), sinceStart(edge))
+	if m.unfinished() && !s.crashed || !last.arrivedCounted.Before(edge) {
+		s.violate(promiseCounted, "subscription %d: retention removed a delivery sent at %s as it counts, want only older than %s",
+			sub.index, sinceStart(last.arrivedCounted), sinceStart(edge))
 	}
 	m.ended, m.removed = true, true
 	if !early {

@@ -105,7 +105,7 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 			s.violate(promiseBytes, "subscription %d", sub.index)
 		}
 	}
-	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedWall: s.wall(), generation: s.generation,
+	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedCounted: s.counted(), generation: s.generation,
 		earlierURL: at.n != sub.settings.endpoint}
 	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)

@@ -245,6 +245,7 @@ func (s *simulation) publish(program string, n int) {
 	var events []webhook.Event
 	var fresh []*expectedEvent
 	s.mu.Lock()
+	counted := s.counted()
 	for i := range 1 + n/2%4 {
 		which := (n + i) % len(simulatedNames)
 		id := webhook.NewID()
@@ -269,7 +270,8 @@ func (s *simulation) publish(program string, n int) {
 	if err == nil {
 		for _, e := range events {
 			s.published[s.events[e.ID]] = e.Seq
-			s.log[s.events[e.ID]].received = e.ReceivedAt
+			logged := &s.log[s.events[e.ID]]
+			logged.received, logged.counted = e.ReceivedAt, counted
 		}
 		s.committed()
 		return

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -86,10 +87,10 @@ type simulation struct {
 	crashed        bool
 	settled        bool // since the last step; owned by run
 
-	clockOffset     atomic.Int64 // of the wall clock, a time.Duration
-	jumped          bool         // the clock has jumped
-	jumpUnsaved     bool         // the clock has jumped, perhaps without a commit since
-	jumpedForwardAt time.Time    // when it was last set forward; the store forgets this at a restart
+	clockOffset atomic.Int64  // of the wall clock, a time.Duration
+	jumped      bool          // the clock has jumped
+	jumpUnsaved bool          // the clock has jumped, perhaps without a commit since
+	steps       time.Duration // the most that retention has counted of the jumps
 
 	changes     externalChanges
 	endBulkRuns func() // set by workBulkRuns
@@ -130,7 +131,7 @@ func play(t *testing.T, dir string, p *plan) (found *violation) {
 		}}
 		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
 			changes: newExternalChanges(), limits: make(map[string]programLimit)}
-		w.fault, w.now = s.faults.fault, s.wall
+		w.fault, w.now, w.retention = s.faults.fault, s.wall, store.Retention{All: 2 * simulatedStep}
 		if p.Lease {
 			w.dial = p.Dial
 		}

@@ -55,8 +55,9 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 		}
 	})
 	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
-		"created_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
-		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), orNull(incident))
+		"created_at, counted_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
+		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), t.counted(),
+		orNull(incident))
 	if err != nil {
 		return err
 	}

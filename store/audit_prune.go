@@ -27,14 +27,9 @@ const (
 // adds an entry, so they are rare compared with the retention.
 func pruneInterval(keep time.Duration) time.Duration { return min(keep/48, 24*time.Hour) }
 
-// audit removes entries of the audit log that were made before edge, oldest first. It first
-// records the last of them in the log, and keeps its hash, from which the chain continues.
-func (w *sweep) audit(edge time.Time) error {
-	// Other writes only add entries, and at never decreases from one num to the next.
-	last, err := Audit{w.s}.before(w.ctx, edge)
-	if err != nil {
-		return err
-	}
+// audit removes the entries of the audit log through last, oldest first. It first records that one in
+// the log, and keeps its hash, from which the chain continues.
+func (w *sweep) audit(last int64) error {
 	for recorded := false; ; {
 		var through, removed int64
 		err := w.write(func(t *tx) (err error) {

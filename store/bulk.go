@@ -76,16 +76,17 @@ const (
 	selectCancel    = "SELECT d.num, " + cancelOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 
 	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at,
-		seqs, redelivery_of, created_at, url_number)
-		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3, s.url_number
+		seqs, redelivery_of, created_at, counted_at, url_number)
+		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3, ?4, s.url_number
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d " +
 		"CROSS JOIN json_each(d.seqs) x WHERE d.num > ?"
 	linkBulkRun = "INSERT INTO bulk_run_deliveries (run, delivery) SELECT ?, num FROM deliveries WHERE num > ?"
 
-	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL, completed_at = ?2
-		WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL RETURNING num, id, subscription_id, ping IS NOT NULL`
+	cancelWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'cancelled', next_attempt_at = NULL,
+		completed_at = ?2, counted_at = ?3 WHERE num IN (SELECT value FROM json_each(?1)) AND next_attempt_at IS NOT NULL
+		RETURNING num, id, subscription_id, ping IS NOT NULL`
 
 	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
 
@@ -444,8 +445,8 @@ func (w BulkRunWrites) end(r *storedBulkRun, status webhook.BulkStatus, stopped 
 			total = r.Total
 		}
 	}
-	err := w.t.Exec("UPDATE bulk_runs SET status = ?, stopped = ?, total = ?, completed_at = ? WHERE id = ? AND status = 'running'",
-		string(status), stopped, total, w.s.clock.now().UnixMilli(), r.ID)
+	err := w.t.Exec("UPDATE bulk_runs SET status = ?, stopped = ?, total = ?, completed_at = ?, counted_at = ? "+
+		"WHERE id = ? AND status = 'running'", string(status), stopped, total, w.s.clock.now().UnixMilli(), w.t.counted(), r.ID)
 	if err == nil {
 		err = w.t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", r.num)
 	}
@@ -488,7 +489,7 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.Exec(insertRedeliveries, string(list), s.clock.wait(s.clock.now()), now); err != nil {
+	if err := t.Exec(insertRedeliveries, string(list), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)
@@ -507,7 +508,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	queues := make(map[string]struct{})
 	var pings []string
 	var cancelled []int64 // but for pings
-	err = t.Each(cancelWaiting, []any{jsonOf(nums), now}, func(scan func(...any) error) error {
+	err = t.Each(cancelWaiting, []any{jsonOf(nums), now, t.counted()}, func(scan func(...any) error) error {
 		var num int64
 		var id, subscription string
 		var ping bool

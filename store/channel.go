@@ -142,9 +142,9 @@ func (w ChannelWrites) Test(id string) error {
 		return err
 	}
 	w.t.alertQueued()
-	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at) "+
-		"VALUES (?, ?, ?, 'pending', 0, ?, ?)",
-		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli())
+	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at, "+
+		"counted_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
+		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli(), w.t.counted())
 }
 
 // alertQueued notifies the dispatcher, after the commit, of an alert to send.
@@ -152,12 +152,12 @@ func (t *tx) alertQueued() {
 	t.AfterCommit(func() { t.w.watchers.notify(func(c *Changes) { c.Alerts = true }) })
 }
 
-const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at)
-	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
+const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at, counted_at)
+	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4, ?5 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
 
 // queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
 func (t *tx) queueSends(alert int64, a *webhook.Alert, at int64) error {
-	n, err := t.Affected(insertSends, alert, string(a.Name), at, a.At.UnixMilli())
+	n, err := t.Affected(insertSends, alert, string(a.Name), at, a.At.UnixMilli(), t.counted())
 	if n > 0 {
 		t.alertQueued()
 	}

@@ -1,8 +1,8 @@
 package store
 
 import (
-	"database/sql"
 	"encoding/json"
+	"math"
 )
 
 // removalByNum removes the deliveries in a JSON array of nums.
@@ -15,9 +15,9 @@ const deliveredAtOnce = 2048
 const (
 	// The newest delivery stays, as in selectAged. A redelivery stays as long as the
 	// original delivery, whose page shows it.
-	selectDelivered = `SELECT d.num, d.created_at, d.completed_at, d.status = 'success',
+	selectDelivered = `SELECT d.num, d.created_at, d.counted_at, d.completed_at IS NOT NULL, d.status = 'success',
 			d.redelivery_of IS NOT NULL AND EXISTS (SELECT 1 FROM deliveries o WHERE o.id = d.redelivery_of)
-		FROM deliveries d WHERE d.num > ? AND d.num < (SELECT max(num) FROM deliveries) ORDER BY d.num LIMIT ?`
+		FROM deliveries d WHERE d.num > ? AND d.num <= ? AND d.num < (SELECT max(num) FROM deliveries) ORDER BY d.num LIMIT ?`
 	selectAccepted = `SELECT d.program_id, d.subscription_id, e.name, e.seq
 		FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value CROSS JOIN json_each(d.seqs) j
 		CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
@@ -47,29 +47,30 @@ const (
 		WHERE r.subscription_id = ?2 AND r.name = e.name AND r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq`
 )
 
-// removeEarly removes the successful deliveries that completed before w.delivered, if that is
-// later than w.edge. It records which events they carried, so that a replay does not treat
-// those as missed or failed.
+// removeEarly removes the successful deliveries that are old by w.delivered, if that is later than
+// w.old. It records which events they carried, so that a replay does not treat those as missed or
+// failed.
 //
 // It starts at the first delivery that the last sweep left for later. Failures after that are
 // read again.
 func (w *sweep) removeEarly() error {
-	if w.delivered <= w.edge {
+	if w.delivered.counted <= w.old.counted {
 		return nil
 	}
+	last := w.delivered.mark.delivery
 	for _, r := range w.s.imported.of("deliveries") { // older than those before them
-		if err := w.removeEarlyAfter(r.first-1, false); err != nil {
+		if err := w.removeEarlyIn(max(r.first-1, last), r.last, w.delivered.imported(&r), false); err != nil {
 			return err
 		}
 	}
-	return w.removeEarlyAfter(w.s.deliveredFrom.Load(), true)
+	return w.removeEarlyIn(w.s.deliveredFrom.Load(), last, math.MaxInt64, true)
 }
 
-// removeEarlyAfter does this for the deliveries after a num. mayMove says whether the next sweep
-// may begin where this one ends.
-func (w *sweep) removeEarlyAfter(after int64, mayMove bool) error {
+// removeEarlyIn does this for the deliveries after a num and up to last, up to the first that was
+// created at a time or later. mayMove says whether the next sweep may begin where this one ends.
+func (w *sweep) removeEarlyIn(after, last, before int64, mayMove bool) error {
 	for {
-		nums, to, settled, err := w.findDelivered(after)
+		nums, to, settled, err := w.findDelivered(after, last, before)
 		if err != nil || to == after {
 			return err
 		}
@@ -84,27 +85,27 @@ func (w *sweep) removeEarlyAfter(after int64, mayMove bool) error {
 	}
 }
 
-// findDelivered looks at the deliveries after a num. It returns those to remove, how far it
-// looked, and up to where no delivery has to be looked at again.
-func (w *sweep) findDelivered(after int64) (nums []int64, to, settled int64, err error) {
+// findDelivered looks at the deliveries after a num and up to last that were created before a time.
+// It returns those to remove, how far it looked, and up to where no delivery has to be looked at
+// again.
+func (w *sweep) findDelivered(after, last, before int64) (nums []int64, to, settled int64, err error) {
 	to, settled = after, after
-	young, open := false, false
-	err = w.s.db.Each(w.ctx, selectDelivered, []any{after, deliveredAtOnce}, func(scan func(...any) error) error {
-		var num, created int64
-		var completed sql.NullInt64
-		var success, kept bool
-		if err := scan(&num, &created, &completed, &success, &kept); err != nil {
+	young, open, old := false, false, w.delivered.seconds()
+	err = w.s.db.Each(w.ctx, selectDelivered, []any{after, last, deliveredAtOnce}, func(scan func(...any) error) error {
+		var num, created, counted int64
+		var completed, success, kept bool
+		if err := scan(&num, &created, &counted, &completed, &success, &kept); err != nil {
 			return err
 		}
-		if young = young || created >= w.delivered; young { // as are all that follow
+		if young = young || created >= before; young { // as are all that follow
 			return nil
 		}
 		to = num
 		switch {
-		case kept: // removed by w.edge instead
-		case success && completed.Int64 < w.delivered:
+		case kept: // removed by w.old instead
+		case success && counted <= old:
 			nums = append(nums, num)
-		case success || !completed.Valid:
+		case success || !completed:
 			open = true
 		}
 		if !open {

@@ -12,7 +12,7 @@ import (
 // sweepEarly sweeps with a retention of 30 days, and of one hour for successful deliveries.
 func sweepEarly(t *testing.T, s *Store) Swept {
 	t.Helper()
-	w, err := s.sweep(t.Context(), time.Now().Add(-30*24*time.Hour), time.Now().Add(-time.Hour))
+	w, err := s.sweep(t.Context(), olderThan(t, s, time.Now().Add(-30*24*time.Hour)), olderThan(t, s, time.Now().Add(-time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,8 +259,8 @@ func TestRetentionOfDeliveredResumes(t *testing.T) {
 			t.Errorf("the next sweep begins after %d, want %d, before the open delivery", s.deliveredFrom.Load(), nums[2])
 		}
 		must(t, s.writer.do(func(t *tx) error {
-			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ? WHERE status = 'retryable'",
-				time.Now().UnixMilli())
+			return t.Exec("UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, counted_at = ? "+
+				"WHERE status = 'retryable'", time.Now().UnixMilli(), t.counted())
 		}))
 		time.Sleep(2 * time.Hour)
 		if swept := sweepEarly(t, s); swept.Deliveries != 1 {

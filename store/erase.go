@@ -37,8 +37,8 @@ func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error)
 		return began, false, webhook.NoProgram(id)
 	}
 	began = s.clock.now().UTC().Truncate(time.Millisecond)
-	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ? WHERE program_id = ? AND status = 'running'",
-		began.UnixMilli(), id); err != nil {
+	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ?, counted_at = ? "+
+		"WHERE program_id = ? AND status = 'running'", began.UnixMilli(), t.counted(), id); err != nil {
 		return began, false, err
 	}
 	return began, true, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
@@ -132,8 +132,8 @@ func (e *erasure) repeat(query string, which any, then ...string) (removed int64
 const (
 	selectErasedSubscriptions = "SELECT id, deleted_at IS NULL OR active OR signing_secret <> x'' FROM subscriptions " +
 		"INDEXED BY subscriptions_of_program WHERE program_id = ? ORDER BY id"
-	closeErased = `UPDATE subscriptions SET deleted_at = coalesce(deleted_at, ?2), active = 0, authorization_header = NULL,
-		signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
+	closeErased = `UPDATE subscriptions SET deleted_at = coalesce(deleted_at, ?2), counted_at = coalesce(counted_at, ?3), active = 0,
+		authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
 	eraseOldSecrets = "DELETE FROM old_signing_secrets WHERE subscription_id IN (SELECT value FROM json_each(?1))"
 
 	eraseKeys    = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE token_id = ?1 LIMIT ?2)"
@@ -196,7 +196,7 @@ func (e *erasure) close() error {
 					e.s.watchers.subscriptionChanged(id)
 				}
 			})
-			return errors.Join(t.Exec(closeErased, jsonOf(some), now), t.Exec(eraseOldSecrets, jsonOf(some)))
+			return errors.Join(t.Exec(closeErased, jsonOf(some), now, t.counted()), t.Exec(eraseOldSecrets, jsonOf(some)))
 		})
 		if err != nil {
 			return err
@@ -305,7 +305,7 @@ const removeUnlessBlank = "DELETE FROM deliveries WHERE num IN (SELECT value FRO
 
 // events removes the log.
 func (e *erasure) events() (err error) {
-	e.swept.Events, err = e.repeat(eraseEvents, e.programID)
+	e.swept.Events, err = e.repeat(eraseEvents, e.programID, lowerMarks)
 	return err
 }
 

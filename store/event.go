@@ -110,19 +110,25 @@ func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, e
 // seqBefore returns the newest seq of a program's log that was received before a time, 0 if
 // there is none.
 func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
-	var low, high int64 // received before at; not received before at
+	return s.lastSeq(ctx, programID, func(_, received int64) bool { return received < at.UnixMilli() })
+}
+
+// lastSeq returns the newest seq of a program's log for whose rowid and time of acceptance a function
+// is true, as it is for all before it; 0 if there is none.
+func (s *core) lastSeq(ctx context.Context, programID string, is func(row, received int64) bool) (int64, error) {
+	var low, high int64 // true; not true
 	err := s.db.Scan(ctx,
 		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
 			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
 		// Retention leaves gaps, so look at the newest seq up to the middle.
 		middle := low + (high-low)/2
-		var seq, received int64
-		err = s.db.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &received)
+		var seq, row, received int64
+		err = s.db.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &row, &received)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			low, err = middle, nil
-		case received < at.UnixMilli():
+		case err == nil && is(row, received):
 			low = middle
 		default:
 			high = seq
@@ -131,7 +137,7 @@ func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (i
 	return low, err
 }
 
-const selectAtMost = "SELECT seq, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+const selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
 // scanEvent reads a row of eventColumns.
 func (ds *dictionaries) scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {

@@ -61,6 +61,7 @@ const (
 	checkDatabase   = "database"
 	checkKey        = "secret key"
 	checkClockSaved = "clock since last run"
+	checkCounted    = "age of records"
 	checkAdmins     = "admins"
 	checkAudit      = "audit log"
 	checkReplicated = "replica"
@@ -98,6 +99,9 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 		x.add(LevelFail, checkSchema, "See the log of the service.", "cannot read its version: %v", err)
 	} else {
 		x.schema(version)
+	}
+	if more, since, err := s.clockDifference(ctx); err == nil {
+		x.counted(more, since)
 	}
 	if any, err := s.Admins().Exist(ctx); err == nil {
 		x.admins(any)
@@ -222,8 +226,13 @@ func (x *examination) database(ctx context.Context, db *sql.DB, path string, fil
 		return value
 	}
 	x.key(file, setting(keyCheck))
-	if saved, err := strconv.ParseInt(string(setting("clock")), 10, 64); err == nil {
+	if saved, err := strconv.ParseInt(string(setting(savedClock)), 10, 64); err == nil {
 		x.clock(time.UnixMilli(saved), time.Now())
+		counted, err1 := number(scan, countedTime)
+		more, since, err2 := clockDifference(scan, time.UnixMilli(saved), time.Duration(counted)*time.Millisecond, cfg.Retention)
+		if err1 == nil && err2 == nil { // otherwise quickCheck reports it
+			x.counted(more, since)
+		}
 	}
 	if cfg.Replica != nil {
 		if y := parseVerification(setting(verifiedSetting), cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
@@ -506,6 +515,28 @@ func (x *examination) clock(saved, now time.Time) {
 		return
 	}
 	x.ok(checkClockSaved, "not behind the last run of the service")
+}
+
+// clockDiffers is by how much the wall clock may differ from the time that retention counts.
+const clockDiffers = time.Hour
+
+// counted compares the wall clock with the time that retention counts. more is how much more the
+// clock has advanced since a time, which is zero if retention has not run yet.
+func (x *examination) counted(more time.Duration, since time.Time) {
+	const advice = "Check the clock of this machine and its synchronization. After a downtime, a restore or a correction of the clock " +
+		"this is expected, and is over after one --retention."
+	switch {
+	case since.IsZero():
+		x.ok(checkCounted, "retention has not run yet")
+	case more > clockDiffers:
+		x.add(LevelWarn, checkCounted, advice, "since %s the clock has advanced %v more than the service has counted: records are kept that "+
+			"much longer", webhook.FormatTime(since), more.Round(time.Minute))
+	case more < -clockDiffers:
+		x.add(LevelWarn, checkCounted, advice, "since %s the clock has advanced %v less than the service has counted: records are removed "+
+			"earlier than their times suggest", webhook.FormatTime(since), -more.Round(time.Minute))
+	default:
+		x.ok(checkCounted, "measured as by the clock since %s", webhook.FormatTime(since))
+	}
 }
 
 func (x *examination) admins(any bool) {

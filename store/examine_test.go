@@ -99,6 +99,27 @@ func TestExamineDir(t *testing.T) {
 	}
 }
 
+// TestExamineCountedTime checks that a wall clock that differs from the time that retention counts
+// is reported, whether the service runs or not.
+func TestExamineCountedTime(t *testing.T) {
+	for detail, ahead := range map[string]time.Duration{
+		"more than the service has counted": 3 * time.Hour,
+		"less than the service has counted": -3 * time.Hour,
+	} {
+		dir := filepath.Join(t.TempDir(), "d")
+		s, err := Open(t.Context(), Config{Dir: dir})
+		must(t, err)
+		must(t, s.writer.do(func(t *tx) error {
+			return t.Exec("INSERT INTO retention_marks VALUES (0, ?, 0, 0, 0)", time.Now().Add(-ahead).UnixMilli())
+		}))
+		compare(t, s.Examine(t.Context(), time.Minute), map[string]Level{checkCounted: LevelWarn}, detail)
+		must(t, s.Close())
+		found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+		must(t, err)
+		compare(t, found, map[string]Level{checkCounted: LevelWarn}, detail)
+	}
+}
+
 // compare compares findings with the expected levels other than OK.
 func compare(t *testing.T, found []Finding, want map[string]Level, detail string) {
 	t.Helper()

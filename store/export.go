@@ -157,6 +157,9 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 	if err := createMaps(ctx, db, x.ProgramID, part); err != nil {
 		return err
 	}
+	if _, err := db.ExecContext(ctx, copyClock, countedTime, exportedAhead, savedClock); err != nil {
+		return err
+	}
 	var offset int64
 	err := ignoreNoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
 		waitOffset).Scan(&offset))
@@ -184,6 +187,17 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 	}
 	return execAll(ctx, db, drop...)
 }
+
+// exportedAhead is the setting of an export with wall clock minus counted time, in milliseconds: the
+// least that is known, so that a wall clock that was set forward makes no record look older.
+const exportedAhead = "ahead"
+
+// copyClock copies what the age of the records follows from. The commit before has saved the clock.
+const copyClock = `WITH saved(name, ms) AS (SELECT name, CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings)
+	INSERT INTO main.settings (name, value)
+	SELECT ?1, CAST(CAST((SELECT ms FROM saved WHERE name = ?1) AS TEXT) AS BLOB)
+	UNION ALL SELECT ?2, CAST(CAST(min(ahead) AS TEXT) AS BLOB) FROM (SELECT at - counted AS ahead FROM src.retention_marks
+		UNION ALL SELECT (SELECT ms FROM saved WHERE name = ?3) - (SELECT ms FROM saved WHERE name = ?1))`
 
 // execAll executes queries without parameters.
 func execAll(ctx context.Context, db *sql.DB, queries ...string) error {

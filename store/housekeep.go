@@ -187,10 +187,10 @@ const (
 	// subscription.
 	deletedAtOnce = 128
 
-	selectDeletedWaiting = `SELECT id FROM subscriptions s INDEXED BY subscriptions_deleted WHERE deleted_at IS NOT NULL AND EXISTS (
+	selectDeletedWaiting = `SELECT id FROM subscriptions s INDEXED BY subscriptions_deleted WHERE counted_at IS NOT NULL AND EXISTS (
 		SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE d.subscription_id = s.id AND d.next_attempt_at IS NOT NULL)`
-	endWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL, completed_at = ?2
-		WHERE num IN (SELECT num FROM deliveries INDEXED BY `
+	endWaiting = `UPDATE deliveries SET status = 'failed', failure_reason = 'subscription_deleted', next_attempt_at = NULL,
+		completed_at = ?2, counted_at = ?4 WHERE num IN (SELECT num FROM deliveries INDEXED BY `
 	endDeletedPings = endWaiting + "deliveries_due_pings WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL " +
 		"AND ping IS NOT NULL LIMIT ?3) RETURNING id, TRUE"
 	endDeletedRest = endWaiting + "deliveries_due WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL LIMIT ?3) " +
@@ -228,7 +228,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 		return 0, err
 	}
 	for _, query := range []string{endDeletedPings, endDeletedRest} {
-		err := t.Each(query, []any{subscriptionID, now, limit - ended}, func(scan func(...any) error) error {
+		err := t.Each(query, []any{subscriptionID, now, limit - ended, t.counted()}, func(scan func(...any) error) error {
 			var id string
 			var ping bool
 			err := scan((*deliveryID)(&id), &ping)

@@ -20,10 +20,10 @@ func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) tim
 	err := s.writer.do(func(tx *tx) error {
 		tx.w.last = 0
 		return tx.Exec(`WITH RECURSIVE i(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
-			INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at)
+			INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at, counted_at)
 			SELECT ?2 || printf('%08d', n), ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'),
-			iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5 FROM i`,
-			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli())
+			iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5, ?6 FROM i`,
+			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli(), tx.counted())
 	})
 	must(t, err)
 	return due
@@ -236,7 +236,7 @@ func TestHousekeepingPlans(t *testing.T) {
 		{removalByNum.parts[0], 1, "SEARCH delivery_events USING PRIMARY KEY (program_id=? AND seq=? AND delivery=?"},
 		{removalByNum.parts[1], 1, "SEARCH stored_responses USING PRIMARY KEY (program_id=? AND delivery=?"},
 		{removalByNum.parts[2], 1, "SEARCH attempts USING PRIMARY KEY (delivery=?"},
-		{selectDelivered, 2, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?"},
+		{selectDelivered, 3, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?"},
 		{selectAccepted, 1, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq=?"},
 		{hasName, 4, "events_by_name (program_id=? AND name=? AND seq>? AND seq<?"},
 		{selectRangeBefore, 3, "SEARCH delivered USING PRIMARY KEY (subscription_id=? AND name=? AND first_seq<?"},
@@ -245,8 +245,8 @@ func TestHousekeepingPlans(t *testing.T) {
 		{selectOldest, 2, "SEARCH stored_responses USING PRIMARY KEY (program_id=?)"},
 		{countOpenRedeliveries, 2, "deliveries_open_redeliveries (subscription_id=?"},
 		{selectDeletedWaiting, 0, "deliveries_due (subscription_id=?"},
-		{endDeletedPings, 3, "deliveries_due_pings (subscription_id=?"},
-		{endDeletedRest, 3, "deliveries_due (subscription_id=?"},
+		{endDeletedPings, 4, "deliveries_due_pings (subscription_id=?"},
+		{endDeletedRest, 4, "deliveries_due (subscription_id=?"},
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)
 	}

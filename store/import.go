@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,6 +136,8 @@ type importer struct {
 
 	deliveries        []numberedPart  // in their order
 	incidents, events int64           // added to the numbers of the export
+	younger           time.Duration   // counted time here minus that of the export, when the import began
+	ahead             time.Duration   // times of its records minus counted time here
 	subscriptions     map[int64]int64 // their numbers here
 	runs              map[int64]int64
 }
@@ -172,7 +175,9 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	if im.gate == nil {
 		im.gate = transit.New(im.programID)
 	}
-	im.gate.At(im.s.clock.now())
+	if err := im.readClock(); err != nil {
+		return err
+	}
 	return im.packed.read(func(query string, row func(scan func(...any) error) error) error {
 		rows, err := im.db.QueryContext(im.ctx, query)
 		if err != nil {
@@ -221,6 +226,35 @@ func (im *importer) verifyRows(table *programTable, r *importRows, rows *sql.Row
 		}
 	}
 	return rows.Err()
+}
+
+// maxClock bounds the clock of an export: it is in the 22nd century.
+const maxClock = 200 * 365 * day
+
+// readClock reads the clock of the export. Its records are as old here as they were there: the wall
+// clocks of two machines may differ.
+func (im *importer) readClock() error {
+	read := func(setting string) (time.Duration, error) {
+		ms, err := number(func(query string, args []any, dest ...any) error {
+			return im.db.QueryRowContext(im.ctx, query, args...).Scan(dest...)
+		}, setting)
+		return time.Duration(ms) * time.Millisecond, err
+	}
+	counted, err1 := read(countedTime)
+	ahead, err2 := read(exportedAhead)
+	err := errors.Join(err1, err2)
+	var faulty *strconv.NumError
+	if errors.As(err, &faulty) || max(counted.Abs(), ahead.Abs()) > maxClock {
+		return fmt.Errorf("%w: its clock is not that of a service", ErrUnusable)
+	}
+	if err != nil {
+		return err
+	}
+	im.younger = im.s.clock.counted() - counted
+	im.ahead = ahead - im.younger
+	const saved = 2 // seconds: the clock is saved once a second, and a counted_at is rounded up
+	im.gate.At(im.s.clock.now(), wholeSeconds(counted)+saved)
+	return nil
 }
 
 // begin adds the program itself, hidden.
@@ -686,7 +720,7 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 			return err
 		}
 		base = newest - reserved
-		added = importedRange{of.table, newest + 1, last + base, from.Int64, to.Int64}
+		added = importedRange{of.table, newest + 1, last + base, from.Int64, to.Int64, im.ahead.Milliseconds()}
 		if err := im.s.addImportedRange(t, added); err != nil {
 			return err
 		}
@@ -738,6 +772,9 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	}
 	if err := im.reveal(table, r, row); err != nil {
 		return err
+	}
+	if _, ok := r.column["counted_at"]; ok {
+		r.add(row, "counted_at", wholeSeconds(im.younger))
 	}
 	switch table.name {
 	case "tokens":

@@ -54,7 +54,7 @@ func everythingElse(t *testing.T, s *Store, but string) string {
 		case "programs":
 			column = "id"
 		case "settings":
-			column = "iif(name IN ('commits', 'clock'), ?1, '')"
+			column = "iif(name IN ('commits', 'clock', 'counted'), ?1, '')"
 		case "event_types", "admins", "alert_channels":
 			column = "''"
 		case "deliveries": // an erasure leaves one without a program, which holds the last num
@@ -117,6 +117,9 @@ func TestForgedExports(t *testing.T) {
 		"an incident that is unknown":  {[]string{"UPDATE failures SET incident = 77"}, "column incident"},
 		"a cursor beyond the log":      {[]string{"UPDATE cursors SET seq = 1000000"}, "column seq"},
 		"a time that is far ahead":     {[]string{"UPDATE deliveries SET created_at = 99999999999999"}, "column created_at"},
+		"an age that is far ahead":     {[]string{"UPDATE deliveries SET counted_at = 99999999999"}, "column counted_at"},
+		"a clock of another age":       {[]string{"UPDATE settings SET value = CAST('9000000000000' AS BLOB) WHERE name = 'ahead'"}, "its clock"},
+		"a clock that is no number":    {[]string{"UPDATE settings SET value = x'ff' WHERE name = 'counted'"}, "its clock"},
 		"numbers of a huge range":      {[]string{"UPDATE events SET seq = seq + (1 << 60)"}, "column seq"},
 		"an event with another's name": {[]string{"UPDATE events SET name = 'content_published'"}, "column json"},
 		"a header with a line break": {[]string{"UPDATE idempotency_keys SET location = " +

@@ -14,6 +14,7 @@ type importedRange struct {
 	table       string
 	first, last int64
 	from, to    int64 // the times of the first and of the last row, in Unix milliseconds
+	ahead       int64 // its times minus the time that retention counts, in milliseconds
 }
 
 // importedRanges are the ranges that imports have added, a copy of the table imported_ranges.
@@ -54,10 +55,10 @@ func (a *importedRanges) add(r importedRange) {
 
 // openImportedRanges reads the ranges.
 func (s *core) openImportedRanges(ctx context.Context) error {
-	const query = "SELECT of_table, first, last, from_at, to_at FROM imported_ranges ORDER BY of_table, first"
+	const query = "SELECT of_table, first, last, from_at, to_at, ahead FROM imported_ranges ORDER BY of_table, first"
 	return s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
 		var r importedRange
-		err := scan(&r.table, &r.first, &r.last, &r.from, &r.to)
+		err := scan(&r.table, &r.first, &r.last, &r.from, &r.to, &r.ahead)
 		s.imported.add(r)
 		return err
 	})
@@ -66,9 +67,9 @@ func (s *core) openImportedRanges(ctx context.Context) error {
 // addImportedRange records a range in the write that reserves its numbers, or extends one.
 func (s *core) addImportedRange(t *tx, r importedRange) error {
 	t.AfterCommit(func() { s.imported.add(r) })
-	return t.Exec("INSERT INTO imported_ranges (of_table, first, last, from_at, to_at) VALUES (?, ?, ?, ?, ?) "+
+	return t.Exec("INSERT INTO imported_ranges (of_table, first, last, from_at, to_at, ahead) VALUES (?, ?, ?, ?, ?, ?) "+
 		"ON CONFLICT DO UPDATE SET last = max(last, excluded.last), from_at = min(from_at, excluded.from_at), to_at = max(to_at, excluded.to_at)",
-		r.table, r.first, r.last, r.from, r.to)
+		r.table, r.first, r.last, r.from, r.to, r.ahead)
 }
 
 // rangeOf returns the imported range that a row is in, by its number and time, nil if there is

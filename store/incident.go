@@ -72,7 +72,7 @@ func (in *incident) noteFailed(clock *clock, now, accepted time.Time) {
 const (
 	selectIncidentTime = "SELECT coalesce(max(opened_at), 0) FROM (SELECT opened_at FROM incidents ORDER BY num DESC LIMIT 1)"
 	insertIncident     = "INSERT INTO incidents (id, program_id, subscription_id, opened_at, first_at, succeeded_at) VALUES (?, ?, ?, ?, ?, ?)"
-	closeIncident      = `UPDATE incidents SET closed_at = ?, closed_by = ?, failing_reason = ?, failed = ?, failed_from = ?,
+	closeIncident      = `UPDATE incidents SET closed_at = ?, counted_at = ?, closed_by = ?, failing_reason = ?, failed = ?, failed_from = ?,
 		last_at = ?, last_status = ?, last_error = ?, last_delivery = ?, probes = ?, probe_log = ? WHERE num = ?`
 )
 
@@ -113,8 +113,9 @@ func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.Inciden
 		return nil
 	}
 	t.incidentsChanged()
-	return t.Exec(closeIncident, t.w.clock.now().UnixMilli(), string(by), orNull(string(f.Reason)), in.failed, orNull(in.failedFrom),
-		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes, orNull(in.probeLog), in.num)
+	return t.Exec(closeIncident, t.w.clock.now().UnixMilli(), t.counted(), string(by), orNull(string(f.Reason)), in.failed,
+		orNull(in.failedFrom), orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes,
+		orNull(in.probeLog), in.num)
 }
 
 // endIncident closes the open incident of a subscription that was changed or deleted, if there

@@ -208,9 +208,7 @@ func TestIncidentEndsWithItsSubscription(t *testing.T) {
 		must(t, err)
 		w.want(webhook.IncidentChanged, webhook.IncidentDeleted)
 		time.Sleep(time.Second)
-		edge := time.Now().Add(-30 * time.Second)
-		_, err = w.s.sweep(t.Context(), edge, edge)
-		must(t, err)
+		sweepAt(t, w.s, time.Now().Add(-30*time.Second))
 		w.want(webhook.IncidentDeleted)
 	})
 }
@@ -253,11 +251,10 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 		time.Sleep(time.Minute)
 		edge := time.Now()
 		deliver(t, w.s, w.sub.ID, webhook.StatusSuccess) // the newest delivery is not removed
-		swept, err := w.s.sweep(t.Context(), edge, edge)
-		must(t, err)
+		swept := sweepAt(t, w.s, edge)
 		if i := w.want("")[0]; i.Failed != 2 || i.FailingReason != "" || !i.FailedFrom.Equal(accepted.UTC().Truncate(time.Millisecond)) ||
-			swept.swept.Expired < 2 {
-			t.Errorf("got %+v, after sweep %+v", i, swept.swept)
+			swept.Expired < 2 {
+			t.Errorf("got %+v, after sweep %+v", i, swept)
 		}
 		publish(t, w.s, "p", "content_updated")
 		w.record(form(t, w.s, queue(t, w.s, w.sub.ID), 1), 1, 500)
@@ -265,8 +262,7 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 		edge = time.Now()
 		publish(t, w.s, "p", "content_updated")
 		deliver(t, w.s, w.sub.ID, webhook.StatusSuccess)
-		_, err = w.s.sweep(t.Context(), edge, edge)
-		must(t, err)
+		sweepAt(t, w.s, edge)
 		if i := w.want("")[0]; i.Failed != 3 {
 			t.Errorf("got %+v", i)
 		}
@@ -474,7 +470,7 @@ func TestIncidentPlans(t *testing.T) {
 		{selectIncidents, 2, "deliveries_completed (subscription=?"},
 		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
 		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
-		{selectAgedIncidents, 2, "incidents_closed (closed_at<?)"},
+		{selectAgedIncidents, 2, "incidents_closed (counted_at<?)"},
 		{selectSuccessBefore, 1, "deliveries_completed (subscription=?"},
 	} {
 		checkPlan(t, s, c.query, c.args, c.want)

@@ -164,7 +164,7 @@ var inTheClear = []string{
 	"alert_sends.json", "alerts.json", "attempts.response_body", "deliveries.ping", "dictionaries.content", "events.json",
 	"idempotency_keys.request", "responses.body",
 	"sessions.hash", // of 256 random bits
-	"settings.value checked_at", "settings.value clock",
+	"settings.value checked_at", "settings.value clock", "settings.value counted",
 	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "shares.hash", "tokens.hash", // of 256 random bits
 	"passkeys.credential", "passkeys.public_key",
 	"audit.salt", "audit.digest", "audit.hash", "audit_anchor.hash",

@@ -75,8 +75,8 @@ func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
 		for i := range d.subs {
 			sub := &d.subs[i]
 			sub.URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", sub.ProgramID, i, i%2)
-			err := tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END WHERE id = ?3", sub.URL,
-				i == len(d.subs)-1, sub.ID)
+			err := tx.Exec("UPDATE subscriptions SET url = ?1, deleted_at = CASE WHEN ?2 THEN created_at END, counted_at = CASE WHEN ?2 THEN 1 END "+
+				"WHERE id = ?3", sub.URL, i == len(d.subs)-1, sub.ID)
 			if err != nil {
 				return err
 			}
@@ -138,8 +138,8 @@ func (d *allDeliveries) insert(i int) {
 	d.model = append(d.model, m)
 	err := d.s.writer.do(func(tx *tx) error {
 		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, "+
-			"claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at) "+
-			"VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+			"claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at, counted_at) "+
+			"VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 1)",
 			m.num, shortID(m.id), m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
 			blob(bytesOf(ping)), null(shortID(m.original)), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {

@@ -179,14 +179,14 @@ func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 						CAST(printf('{"id":"0198f6a2-7c1e-7d4b-9a41-%012x","timestamp":"2026-01-02T03:04:05.000Z",' ||
 			'"name":"content_updated","version":"1","content_id":%d}', i, i) AS BLOB) FROM n`, 3},
 				{numbers + `INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at,
-					response_status, error, seqs, created_at, completed_at)
+					response_status, error, seqs, created_at, completed_at, counted_at)
 					SELECT 10 + i, printf('0198f6a3-7c1e-7d4b-9a41-%012x', i), iif(i % 10 = 9, ?5, ?4), (SELECT num FROM subscriptions WHERE id = iif(i % 10 = 9, ?5, ?4)), 'p',
 						CASE WHEN i % 20000 = 1 THEN 'retryable' WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'failed' ELSE 'success' END,
 						CASE WHEN i % 20000 = 1 THEN NULL WHEN i % 20000 IN (2, 3) OR i % 100 IN (50, 51) THEN 'rejected' END,
 						1, iif(i % 20000 = 1, ?3 + 10 * i, NULL),
 						CASE WHEN i % 20000 = 1 THEN 503 WHEN i % 20000 = 2 THEN 404 WHEN i % 20000 = 3 THEN NULL
 			WHEN i % 20000 = 4 THEN 202 WHEN i % 100 IN (50, 51) THEN 500 ELSE 200 END,
-						iif(i % 20000 = 3, 'tls', NULL), '[' || i || ']', ?3 + 10 * i, iif(i % 20000 = 1, NULL, ?3 + 10 * i + i % 97) FROM n`, 5},
+						iif(i % 20000 = 3, 'tls', NULL), '[' || i || ']', ?3 + 10 * i, iif(i % 20000 = 1, NULL, ?3 + 10 * i + i % 97), 1 FROM n`, 5},
 				{numbers + "INSERT INTO delivery_events (program_id, seq, delivery) SELECT 'p', i, 10 + i FROM n", 2},
 			} {
 				if err := t.Exec(fill.query, args[:fill.args]...); err != nil {

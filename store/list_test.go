@@ -183,7 +183,8 @@ func (d *deliveries) arrive() {
 		d.model = append(d.model, m)
 	}
 	d.exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
-		"seqs, ping, created_at) VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), 'p', 'pending', 0, ?4, ?5, ?6, ?7)",
+		"seqs, ping, created_at, counted_at) VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), 'p', 'pending', 0, "+
+		"?4, ?5, ?6, ?7, 1)",
 		m.num, shortID(m.id), sub.ID, m.next, seqs, blob(bytesOf(ping)), m.created)
 	if seqs != nil {
 		if err := d.s.writer.do(func(t *tx) error { return t.linkEvents("p", m.num, seqs.(string)) }); err != nil {

@@ -190,7 +190,9 @@ var (
 		"Deliveries, including pings, with a scheduled next attempt; 10000 means that many or more.")
 	alertsDesc  = newDesc("service_alerts_total", "Alerts by name.", "name")
 	removedDesc = newDesc("service_retention_removed_total", "Records removed because they were older than the retention.", "record")
-	lostDesc    = newDesc("service_events_lost_total",
+	differsDesc = newDesc("service_retention_clock_difference_seconds",
+		"Advance of the wall clock minus the time that retention counted, over about one retention; 0 until retention has run.")
+	lostDesc = newDesc("service_events_lost_total",
 		"Events that retention removed before a subscription received them, counted once per subscription.")
 	databaseDesc = newDesc("service_database_bytes", "Size of the database, without its write-ahead log.")
 	usedDesc     = newDesc("service_database_used_bytes", "Bytes of the database in use, which is the size of a full copy.")
@@ -232,7 +234,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
-		upDesc, waitingDesc, alertsDesc, removedDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc,
+		upDesc, waitingDesc, alertsDesc, removedDesc, differsDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc,
 		diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
 	} {
 		ch <- d
@@ -267,6 +269,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(removedDesc, prometheus.CounterValue, float64(swept.Events), nil, "event")
 	send(removedDesc, prometheus.CounterValue, float64(swept.Deliveries), nil, "delivery")
 	send(lostDesc, prometheus.CounterValue, float64(swept.Lost), nil)
+	differs, _, err := s.clockDifference(ctx)
+	send(differsDesc, prometheus.GaugeValue, differs.Seconds(), err)
 
 	// Stat does not open the file, so SQLite's locks are safe.
 	path := filepath.Join(s.dir, databaseFile)

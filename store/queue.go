@@ -653,9 +653,9 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	}
 	c.firstURL = c.URLNumber
 	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
-		"seqs, replay_id, split_of, created_at, first_byte_us, url_number) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
-		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, "+roomForAttempt+", ?8)",
-		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, c.firstURL)
+		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us, url_number) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
+		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?9, "+roomForAttempt+", ?8)",
+		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, c.firstURL, t.counted())
 	if err != nil {
 		return err
 	}
@@ -963,7 +963,7 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 		return err
 	}
 	status, code := outcome(a)
-	var reason, completed any
+	var reason, completed, counted any
 	if step.FailureReason != webhook.FailureNone {
 		reason = string(step.FailureReason)
 	}
@@ -973,11 +973,11 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 		if err != nil {
 			return err
 		}
-		completed = at
+		completed, counted = at, t.counted()
 	}
-	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, response_status "+
-		"= ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
-		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, status, code, num)
+	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, counted_at = "+
+		"coalesce(?, counted_at), response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
+		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, counted, status, code, num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}
@@ -999,7 +999,7 @@ func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
 	default:
 		response = 1
 	}
-	n, err := t.Affected(succeedAtFirst, now, a.ResponseStatus, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), response,
+	n, err := t.Affected(succeedAtFirst, now, t.counted(), a.ResponseStatus, a.StartedAt.UnixMilli(), a.Duration.Milliseconds(), response,
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte), num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d does not exist", num)
@@ -1015,7 +1015,7 @@ func (t *tx) succeedAtFirst(num int64, a *webhook.Attempt) error {
 }
 
 const (
-	succeedAtFirst = `UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, response_status = ?,
+	succeedAtFirst = `UPDATE deliveries SET status = 'success', next_attempt_at = NULL, completed_at = ?, counted_at = ?, response_status = ?,
 		error = NULL, claimed_at = NULL,
 		started_after = ? - created_at, duration_ms = ?, response = ?, dns_us = ?, connect_us = ?, tls_us = ?, first_byte_us = ? WHERE num = ?`
 	insertResponse = "INSERT INTO responses (delivery, header, body) VALUES (?, ?, ?)"

@@ -182,8 +182,8 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string) (webhook.Repl
 	if _, err := w.Get(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
-	err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE id = ? AND subscription_id = ? AND status = 'running'",
-		s.clock.now().UnixMilli(), id, subscriptionID)
+	err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE id = ? AND subscription_id = ? "+
+		"AND status = 'running'", s.clock.now().UnixMilli(), t.counted(), id, subscriptionID)
 	if err != nil {
 		return webhook.Replay{}, err
 	}
@@ -341,15 +341,15 @@ func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool
 		&running); err != nil {
 		return false, err
 	}
-	status, completed := webhook.ReplayRunning, any(nil)
+	status, completed, counted := webhook.ReplayRunning, any(nil), any(nil)
 	if b.after == r.until {
-		status, completed = webhook.ReplayDone, t.w.clock.now().UnixMilli()
+		status, completed, counted = webhook.ReplayDone, t.w.clock.now().UnixMilli(), t.counted()
 		running--
 	}
-	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, completed_at "+
-		"= ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ? AND revision = ? "+
-		"AND active = 1)",
-		b.after, len(b.seqs), min(len(b.seqs), 1), string(status), completed, r.ID, r.after, q.SubscriptionID, q.Revision)
+	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, "+
+		"completed_at = ?, counted_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions "+
+		"WHERE id = ? AND revision = ? AND active = 1)",
+		b.after, len(b.seqs), min(len(b.seqs), 1), string(status), completed, counted, r.ID, r.after, q.SubscriptionID, q.Revision)
 	if err == nil && n == 0 {
 		err = ErrStale
 	}

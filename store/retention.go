@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"math"
 	"time"
 
 	"service/webhook"
@@ -60,7 +61,7 @@ func (a *Swept) add(b Swept) {
 }
 
 // Retain periodically removes records older than keep.All, in small steps, until ctx
-// ends:
+// ends. Their age is measured by the time that retention counts, see [clock]:
 //
 //   - A delivery is removed with its attempts when it completed that long ago. One that
 //     has been pending for so long first fails as expired.
@@ -76,7 +77,7 @@ func (a *Swept) add(b Swept) {
 //     the last one removed.
 //
 // Retention starts a while after startup, so that what waited during a downtime is sent
-// first, and is suspended for a day after the clock was set forward.
+// first.
 func (s *Store) Retain(ctx context.Context, keep Retention) error {
 	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
@@ -88,13 +89,13 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 			return nil
 		case <-timer.C:
 		}
-		now, doubted, err := s.retentionTime()
+		all, delivered, audit, err := s.look(keep)
 		w := &sweep{}
-		if err == nil && !doubted && s.sweeping.TryLock() { // otherwise a program is being imported
-			w, err = s.sweep(ctx, now.Add(-keep.All), now.Add(-keep.delivered()))
+		if err == nil && s.sweeping.TryLock() { // otherwise a program is being imported
+			w, err = s.sweep(ctx, all, delivered)
 			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= pruneInterval(keep.Audit) {
 				w.step = firstSweep
-				if err = w.audit(now.Add(-keep.Audit)); err == nil {
+				if err = w.audit(audit.mark.audit); err == nil {
 					pruned = began
 				}
 			}
@@ -114,18 +115,6 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 	}
 }
 
-// retentionTime returns the time from which to compute the age of records, and whether the
-// clock was set forward in the last day. It makes a commit, since an idle service notices a
-// clock jump only then.
-func (s *core) retentionTime() (now time.Time, doubted bool, err error) {
-	err = s.writer.do(func(*tx) error {
-		now, doubted = s.clock.now(), s.clock.jump() > 0
-		return nil
-	})
-	since := s.clock.doubted.Load()
-	return now, doubted || since != nil && time.Since(*since) < clockDoubt, err
-}
-
 // Swept returns what retention has removed since Open.
 func (s Figures) Swept() Swept {
 	s.sweptMu.Lock()
@@ -139,10 +128,9 @@ func (s *core) noteSwept(swept Swept) {
 	s.swept.add(swept)
 }
 
-// sweep once removes all records older than edge, and successful deliveries that completed
-// before delivered.
-func (s *core) sweep(ctx context.Context, edge, delivered time.Time) (*sweep, error) {
-	w := &sweep{s: s, ctx: ctx, edge: edge.UnixMilli(), delivered: delivered.UnixMilli()}
+// sweep once removes all old records, and successful deliveries that are old by delivered.
+func (s *core) sweep(ctx context.Context, old, delivered cutoff) (*sweep, error) {
+	w := &sweep{s: s, ctx: ctx, old: old, delivered: delivered}
 	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest, w.shrink} {
 		w.step = firstSweep
 		if err := part(); err != nil {
@@ -181,11 +169,11 @@ func (l sweepLock) Unlock() { <-l }
 
 // sweep is one run of retention.
 type sweep struct {
-	s    *core
-	ctx  context.Context
-	edge int64 // older records are removed
-	// delivered is the edge for successful deliveries, if it is later.
-	delivered int64
+	s   *core
+	ctx context.Context
+	old cutoff // what is removed
+	// delivered is the cutoff for successful deliveries, if it is later.
+	delivered cutoff
 	step      int  // records in the next step
 	pause     int  // after a step, in multiples of it; 0 for sweepRest, negative for none
 	long      bool // steps are longer than sweepTime, see frozenTime
@@ -237,9 +225,10 @@ func (w *sweep) write(fn func(*tx) error) error {
 
 const (
 	// The newest delivery stays, so that its num is not reused.
-	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num < (SELECT max(num) FROM deliveries) ORDER BY num LIMIT ?`
-	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4
-		WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL
+	selectAged = `SELECT num, created_at FROM deliveries WHERE num > ? AND num <= ? AND num < (SELECT max(num) FROM deliveries)
+		ORDER BY num LIMIT ?`
+	expireAged = `UPDATE deliveries SET status = 'failed', failure_reason = 'expired', next_attempt_at = NULL, completed_at = ?4,
+		counted_at = ?5 WHERE num > ?1 AND num <= ?2 AND created_at < ?3 AND next_attempt_at IS NOT NULL
 		RETURNING num`
 )
 
@@ -265,8 +254,8 @@ func newRemoval(which string) removal {
 	}
 }
 
-// removalByAge removes the deliveries in a range that completed before a time.
-var removalByAge = newRemoval("num > ?1 AND num <= ?2 AND completed_at < ?3")
+// removalByAge removes the deliveries in a range that had completed at a counted_at.
+var removalByAge = newRemoval("num > ?1 AND num <= ?2 AND completed_at IS NOT NULL AND counted_at <= ?3")
 
 // removeDeliveries removes deliveries, and returns their number.
 func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
@@ -280,26 +269,27 @@ func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
 
 // deliveries expires old pending deliveries, and removes old completed ones.
 func (w *sweep) deliveries() error {
-	err := w.deliveriesAfter(0)
+	err := w.deliveriesIn(0, w.old.mark.delivery, math.MaxInt64)
 	for _, r := range w.s.imported.of("deliveries") { // older than those before them
 		if err == nil {
-			err = w.deliveriesAfter(r.first - 1)
+			err = w.deliveriesIn(max(r.first-1, w.old.mark.delivery), r.last, w.old.imported(&r))
 		}
 	}
 	return err
 }
 
-// deliveriesAfter does this for the deliveries after a num, up to the first that is too new.
-func (w *sweep) deliveriesAfter(after int64) error {
+// deliveriesIn does this for the deliveries after a num and up to last, up to the first that was
+// created at a time or later.
+func (w *sweep) deliveriesIn(after, last, before int64) error {
 	for more := true; more; {
-		to, n, err := w.aged(after)
+		to, n, err := w.aged(after, last, before)
 		if err != nil || to == after {
 			return err
 		}
 		more = n == w.step
 		var swept Swept
 		err = w.write(func(t *tx) (err error) {
-			swept, err = w.removeAged(t, after, to)
+			swept, err = w.removeAged(t, after, to, before)
 			return err
 		})
 		if err != nil {
@@ -320,16 +310,16 @@ func (w *sweep) deliveriesAfter(after int64) error {
 	return nil
 }
 
-// aged returns the last of the next deliveries after a num that are older than the edge, and
-// their number, at most one step.
-func (w *sweep) aged(after int64) (to int64, n int, err error) {
+// aged returns the last of the next deliveries after a num and up to last that were created before
+// a time, and their number, at most one step.
+func (w *sweep) aged(after, last, before int64) (to int64, n int, err error) {
 	to = after
-	err = w.s.db.Each(w.ctx, selectAged, []any{after, w.step}, func(scan func(...any) error) error {
+	err = w.s.db.Each(w.ctx, selectAged, []any{after, last, w.step}, func(scan func(...any) error) error {
 		var num, created int64
 		if err := scan(&num, &created); err != nil {
 			return err
 		}
-		if created < w.edge { // as are all before it
+		if created < before { // as are all before it
 			to, n = num, n+1
 		}
 		return nil
@@ -337,18 +327,18 @@ func (w *sweep) aged(after int64) (to int64, n int, err error) {
 	return to, n, err
 }
 
-// removeAged expires the pending deliveries in a range, and removes those that completed before
-// the edge.
-func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
+// removeAged expires the pending deliveries in a range that were created before a time, and removes
+// those that completed before the cutoff.
+func (w *sweep) removeAged(t *tx, after, to, before int64) (swept Swept, err error) {
 	now, err := t.now()
 	if err != nil {
 		return swept, err
 	}
-	if err := w.announceExpired(t, after, to); err != nil {
+	if err := w.announceExpired(t, after, to, before); err != nil {
 		return swept, err
 	}
 	var expired []int64
-	err = t.Each(expireAged, []any{after, to, w.edge, now}, func(scan func(...any) error) error {
+	err = t.Each(expireAged, []any{after, to, before, now, t.counted()}, func(scan func(...any) error) error {
 		var num int64
 		err := scan(&num)
 		expired = append(expired, num)
@@ -359,7 +349,7 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 		err = t.noteAllUndelivered(expired)
 	}
 	if err == nil {
-		w.splits, err = t.loseSplits(after, to, w.edge)
+		w.splits, err = t.loseSplits(after, to, w.old.seconds())
 	}
 	if err != nil {
 		return swept, err
@@ -367,7 +357,7 @@ func (w *sweep) removeAged(t *tx, after, to int64) (swept Swept, err error) {
 	for _, l := range w.splits {
 		swept.Lost += l.events
 	}
-	swept.Deliveries, err = t.removeDeliveries(&removalByAge, after, to, w.edge)
+	swept.Deliveries, err = t.removeDeliveries(&removalByAge, after, to, w.old.seconds())
 	return swept, err
 }
 
@@ -386,10 +376,10 @@ type expiredOf struct {
 
 // announceExpired counts what expires in the incidents of its subscriptions. After the commit it
 // ends the wait for pings that expire, and wakes the queues: an ordered one sends the next.
-func (w *sweep) announceExpired(t *tx, after, to int64) error {
+func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 	var all []expiredOf
 	at := make(map[string]int)
-	err := t.Each(selectExpiring, []any{after, to, w.edge}, func(scan func(...any) error) error {
+	err := t.Each(selectExpiring, []any{after, to, before}, func(scan func(...any) error) error {
 		var id, subscription, program string
 		var ping, deleted bool
 		var accepted sql.NullInt64
@@ -461,7 +451,8 @@ func (w *sweep) events() error {
 
 // eventsOf removes the oldest events of one program, and alerts about losses.
 func (w *sweep) eventsOf(programID string) error {
-	until, err := w.s.seqBefore(w.ctx, programID, time.UnixMilli(w.edge))
+	imported := w.s.imported.of("events")
+	until, err := w.s.lastSeq(w.ctx, programID, func(row, received int64) bool { return w.old.hasEvent(imported, row, received) })
 	if err != nil {
 		return err
 	}
@@ -581,7 +572,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
 			var alerted bool
-			since := w.s.clock.now().Add(-lossAlertInterval).UnixMilli()
+			since := wholeSeconds(w.s.clock.counted() - lossAlertInterval)
 			if err := t.Scan(selectAlerted, []any{id, string(webhook.AlertLost), since}, &alerted); err != nil || alerted {
 				return err
 			}
@@ -600,7 +591,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 			if err != nil {
 				return err
 			}
-			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: time.UnixMilli(w.edge)}, in.num)
+			return w.s.alert(t, &webhook.Alert{Name: webhook.AlertLost, Subscription: sub, Lost: n, LostBefore: w.old.before}, in.num)
 		})
 		if err != nil {
 			return err
@@ -612,16 +603,17 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 const (
 	lossAlertInterval = 24 * time.Hour
 
-	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = ? AND created_at > ?)"
+	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = ? AND counted_at > ?)"
 )
 
 // stats removes statistics by the minute after two days, and those by the hour with all other
 // records.
 func (w *sweep) stats() error {
+	old := w.old.seconds()
 	for _, part := range []struct {
 		span time.Duration
 		edge int64
-	}{{StatMinute, max(w.edge, w.s.clock.now().Add(-minutesFor).UnixMilli())}, {StatHour, w.edge}} {
+	}{{StatMinute, max(old, wholeSeconds(w.s.clock.counted()-minutesFor))}, {StatHour, old}} {
 		for removed := int64(1); removed > 0; {
 			err := w.write(func(t *tx) (err error) {
 				removed, err = t.Affected(removeStats, part.span.Milliseconds(), part.edge, w.step)
@@ -637,29 +629,29 @@ func (w *sweep) stats() error {
 
 // rest removes all other kinds of records.
 func (w *sweep) rest() error {
-	now := w.s.clock.wait(w.s.clock.now())
+	now, old := w.s.clock.wait(w.s.clock.now()), w.old.seconds()
 	for _, part := range []struct {
 		find   string // selects the keys of the records to remove
 		edge   int64
 		remove []string
 	}{
 		{selectExpired, now, []string{"DELETE FROM idempotency_keys WHERE rowid IN (SELECT value FROM json_each(?))"}},
-		{selectAgedReplays, w.edge, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
-		{selectAgedBulkLinks, w.edge,
+		{selectAgedReplays, old, []string{"DELETE FROM replays WHERE id IN (SELECT value FROM json_each(?))"}},
+		{selectAgedBulkLinks, old,
 			[]string{"DELETE FROM bulk_run_deliveries WHERE (run, delivery) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
-		{selectAgedBulkRuns, w.edge, []string{
+		{selectAgedBulkRuns, old, []string{
 			"DELETE FROM bulk_run_subscriptions WHERE run IN (SELECT value FROM json_each(?))",
 			"DELETE FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))",
 		}},
-		{selectAgedAlerts, w.edge, []string{
+		{selectAgedAlerts, old, []string{
 			"DELETE FROM alert_sends WHERE alert IN (SELECT value FROM json_each(?))",
 			"DELETE FROM alerts WHERE num IN (SELECT value FROM json_each(?))",
 		}},
-		{selectAgedSends, w.edge, []string{"DELETE FROM alert_sends WHERE num IN (SELECT value FROM json_each(?))"}},
-		{selectAgedIncidents, w.edge, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
-		{selectUnnamedURLs, w.edge,
+		{selectAgedSends, old, []string{"DELETE FROM alert_sends WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectAgedIncidents, old, []string{"DELETE FROM incidents WHERE num IN (SELECT value FROM json_each(?))"}},
+		{selectUnnamedURLs, old,
 			[]string{"DELETE FROM old_urls WHERE (subscription_id, number) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"}},
-		{selectForgotten, w.edge, []string{
+		{selectForgotten, old, []string{
 			"DELETE FROM alert_sends WHERE alert IN (SELECT num FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?)))",
 			"DELETE FROM alerts WHERE subscription_id IN (SELECT value FROM json_each(?))",
 			"DELETE FROM incidents WHERE subscription_id IN (SELECT value FROM json_each(?))",
@@ -718,19 +710,19 @@ func (w *sweep) remove(keys []any, queries []string) error {
 }
 
 var (
-	selectAgedReplays  = "SELECT id FROM replays WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
-	selectAgedBulkRuns = "SELECT num FROM bulk_runs WHERE completed_at < ? ORDER BY completed_at LIMIT ?"
+	selectAgedReplays  = "SELECT id FROM replays WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
+	selectAgedBulkRuns = "SELECT num FROM bulk_runs WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
 	// One run may have many.
 	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num " +
-		"WHERE r.completed_at < ? LIMIT ?"
+		"WHERE r.counted_at <= ? LIMIT ?"
 	// Alerts that are yet to be sent are newer, unless sending was switched off.
-	selectAgedAlerts    = "SELECT num FROM (SELECT num, created_at FROM alerts ORDER BY num LIMIT ?2) WHERE created_at < ?1"
-	selectAgedSends     = "SELECT num FROM (SELECT num, created_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE created_at < ?1"
-	selectAgedIncidents = "SELECT num FROM incidents WHERE closed_at < ? ORDER BY closed_at LIMIT ?"
+	selectAgedAlerts    = "SELECT num FROM (SELECT num, counted_at FROM alerts ORDER BY num LIMIT ?2) WHERE counted_at <= ?1"
+	selectAgedSends     = "SELECT num FROM (SELECT num, counted_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE counted_at <= ?1"
+	selectAgedIncidents = "SELECT num FROM incidents WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
 	// Attempts were sent to the URL that was current when their delivery was created, or to a later one.
 	selectUnnamedURLs = "SELECT json_array(o.subscription_id, o.number) FROM old_urls o WHERE o.number < coalesce((SELECT d.url_number " +
 		createdOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.number + 1) LIMIT ?2"
 	// Deleted subscriptions without deliveries.
-	selectForgotten = "SELECT id FROM subscriptions s WHERE deleted_at < ? AND NOT EXISTS (SELECT 1 " + createdOf("s.id") +
-		") ORDER BY deleted_at LIMIT ?"
+	selectForgotten = "SELECT id FROM subscriptions s WHERE counted_at <= ? AND NOT EXISTS (SELECT 1 " +
+		createdOf("s.id") + ") ORDER BY counted_at LIMIT ?"
 )

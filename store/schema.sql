@@ -3,8 +3,9 @@
 --
 -- Times are Unix milliseconds in UTC. Those that a subscription waits for (next_attempt_at, quiet_at,
 -- learned_at, and expires_at of idempotency_keys and old_signing_secrets) are of a clock that does not
--- jump with the wall clock, see clock.go. Statuses and results are checked here as well as in package webhook, so that no bug can
--- store a state that does not exist.
+-- jump with the wall clock, see clock.go. counted_at is in whole seconds of the time that retention
+-- counts, rounded up, see docs/decisions/0062-counted-time.md. Statuses and results are checked here
+-- as well as in package webhook, so that no bug can store a state that does not exist.
 --
 -- A partial index has only the rows of its WHERE clause, mostly the exceptions, and costs the
 -- others nothing.
@@ -17,6 +18,16 @@ CREATE TABLE settings (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- What was the newest when retention looked, by the time that it counts: a row that is no newer is
+-- at least as old as the mark.
+CREATE TABLE retention_marks (
+    counted  INTEGER PRIMARY KEY,                               -- in milliseconds
+    at       INTEGER NOT NULL,                                  -- by the wall clock
+    delivery INTEGER NOT NULL,                                  -- the num of the newest delivery; 0 for none
+    event    INTEGER NOT NULL,                                  -- the rowid of the newest event; 0 for none
+    audit    INTEGER NOT NULL                                   -- the num of the newest entry of the audit log; 0 for none
+) STRICT;
 
 -- Programs -------------------------------------------------------------------------------------
 
@@ -62,6 +73,7 @@ CREATE TABLE imported_ranges (
     last     INTEGER NOT NULL CHECK (last >= first),
     from_at  INTEGER NOT NULL,                                  -- of the first row
     to_at    INTEGER NOT NULL,                                  -- of the last
+    ahead    INTEGER NOT NULL,                                  -- its times minus the time that retention counts, in milliseconds
     PRIMARY KEY (of_table, first)
 ) STRICT, WITHOUT ROWID;
 
@@ -191,14 +203,16 @@ CREATE TABLE subscriptions (
     revision             INTEGER NOT NULL,                      -- increases with each change
     created_at           INTEGER NOT NULL,
     updated_at           INTEGER NOT NULL,
-    deleted_at           INTEGER
+    deleted_at           INTEGER,
+    counted_at           INTEGER,                               -- when it was deleted
+    CHECK ((deleted_at IS NULL) = (counted_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- Lists and counts of a program's subscriptions, and what waits for them.
 CREATE INDEX subscriptions_by_program ON subscriptions (program_id, created_at, id) WHERE deleted_at IS NULL;
 
 -- Housekeeping, which fails the deliveries of deleted subscriptions, and retention.
-CREATE INDEX subscriptions_deleted ON subscriptions (deleted_at) WHERE deleted_at IS NOT NULL;
+CREATE INDEX subscriptions_deleted ON subscriptions (counted_at) WHERE counted_at IS NOT NULL;
 
 -- Lists of what needs attention.
 CREATE INDEX subscriptions_by_health ON subscriptions (status, id) WHERE status <> 'healthy' AND deleted_at IS NULL;
@@ -322,8 +336,9 @@ CREATE TABLE replays (
     deliveries      INTEGER NOT NULL,
     created_at      INTEGER NOT NULL,
     completed_at    INTEGER,
+    counted_at      INTEGER,                                    -- when it completed
     CHECK (first_seq <= after_seq AND after_seq <= until_seq),
-    CHECK ((status = 'running') = (completed_at IS NULL))
+    CHECK ((status = 'running') = (completed_at IS NULL) AND (completed_at IS NULL) = (counted_at IS NULL))
 ) STRICT, WITHOUT ROWID;
 
 -- The dispatcher, and the subscription page.
@@ -333,7 +348,7 @@ CREATE INDEX replays_running ON replays (subscription_id, created_at, id) WHERE 
 CREATE INDEX replays_by_subscription ON replays (subscription_id, completed_at);
 
 -- Retention.
-CREATE INDEX replays_by_completion ON replays (completed_at) WHERE completed_at IS NOT NULL;
+CREATE INDEX replays_by_completion ON replays (counted_at) WHERE counted_at IS NOT NULL;
 
 -- Deliveries -----------------------------------------------------------------------------------
 
@@ -365,6 +380,7 @@ CREATE TABLE deliveries (
     replay_id       TEXT,                                       -- the replay that formed it
     created_at      INTEGER NOT NULL,                           -- never decreases from one num to the next
     completed_at    INTEGER,
+    counted_at      INTEGER NOT NULL,                           -- when it completed; until then, when it was created
     subscription    INTEGER NOT NULL,                           -- the subscription's num
     started_after   INTEGER,                                    -- of the first attempt, in milliseconds after created_at
     url_number      INTEGER NOT NULL DEFAULT 1,                 -- of the subscription's URL when it was created
@@ -561,7 +577,8 @@ CREATE TABLE bulk_runs (
     address      TEXT    NOT NULL,
     created_at   INTEGER NOT NULL,
     completed_at INTEGER,
-    CHECK ((status = 'running') = (completed_at IS NULL))
+    counted_at   INTEGER,                                       -- when it completed
+    CHECK ((status = 'running') = (completed_at IS NULL) AND (completed_at IS NULL) = (counted_at IS NULL))
 ) STRICT;
 
 -- The goroutine that runs them.
@@ -614,6 +631,7 @@ CREATE TABLE incidents (
     succeeded_at    INTEGER,                                    -- the last success before it, if known
     closed_at       INTEGER,
     closed_by       TEXT    CHECK (closed_by IN ('recovered', 'quiet', 'changed', 'deleted')),
+    counted_at      INTEGER,                                    -- when it was closed
     -- Set when it is closed:
     failing_reason  TEXT    CHECK (failing_reason IN ('unreachable', 'rejecting')),
     failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
@@ -624,7 +642,7 @@ CREATE TABLE incidents (
     last_delivery   INTEGER,                                    -- its delivery's num
     probes          INTEGER NOT NULL DEFAULT 0,                 -- that failed
     probe_log       TEXT    CHECK (json_valid(probe_log)),      -- the last of all probes
-    CHECK ((closed_at IS NULL) = (closed_by IS NULL))
+    CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (counted_at IS NULL))
 ) STRICT;
 
 -- At most one is open per subscription.
@@ -640,7 +658,7 @@ CREATE INDEX incidents_by_program ON incidents (program_id, num);
 CREATE INDEX incidents_by_subscription ON incidents (subscription_id, num);
 
 -- Retention.
-CREATE INDEX incidents_closed ON incidents (closed_at) WHERE closed_at IS NOT NULL;
+CREATE INDEX incidents_closed ON incidents (counted_at) WHERE counted_at IS NOT NULL;
 
 -- Alerts ---------------------------------------------------------------------------------------
 
@@ -658,6 +676,7 @@ CREATE TABLE alerts (
     attempts_made   INTEGER NOT NULL CHECK (attempts_made BETWEEN 0 AND 5),
     next_attempt_at INTEGER,
     created_at      INTEGER NOT NULL,
+    counted_at      INTEGER NOT NULL,                           -- when it was created
     CHECK ((next_attempt_at IS NOT NULL) = (status IN ('pending', 'retryable')))
 ) STRICT;
 
@@ -693,6 +712,7 @@ CREATE TABLE alert_sends (
     error           TEXT,                                       -- the same
     attempted_at    INTEGER,                                    -- when that ended
     created_at      INTEGER NOT NULL,
+    counted_at      INTEGER NOT NULL,                           -- when it was created
     CHECK ((next_attempt_at IS NOT NULL) = (status IN ('pending', 'retryable'))),
     CHECK ((alert IS NULL) = (json IS NOT NULL))
 ) STRICT;
@@ -720,11 +740,12 @@ CREATE TABLE stats (
     retryable       INTEGER NOT NULL,
     answers         TEXT    NOT NULL CHECK (json_valid(answers)), -- counts by status or error
     durations       TEXT    NOT NULL CHECK (json_valid(durations)), -- counts by class of duration
+    counted_at      INTEGER NOT NULL,                           -- when the row was created
     PRIMARY KEY (program_id, subscription_id, span, at)
 ) STRICT, WITHOUT ROWID;
 
 -- Retention.
-CREATE INDEX stats_by_age ON stats (span, at);
+CREATE INDEX stats_by_age ON stats (span, counted_at);
 
 -- Admins ---------------------------------------------------------------------------------------
 

@@ -218,7 +218,7 @@ func (t *tx) learnSize(c *Claim, now time.Time) error {
 const (
 	// The splits of failed deliveries in a range that retention is about to remove.
 	selectAgedSplits = `SELECT p.delivery, p.subscription_id, t.program_id FROM splits p CROSS JOIN deliveries t ON t.num = p.delivery
-		WHERE p.delivery > ?1 AND p.delivery <= ?2 AND t.completed_at < ?3`
+		WHERE p.delivery > ?1 AND p.delivery <= ?2 AND t.completed_at IS NOT NULL AND t.counted_at <= ?3`
 	countSplitRest = "SELECT count(*)" + fromSplits + " AND p.delivery = ?"
 	deleteSplit    = "DELETE FROM splits WHERE delivery = ?"
 )
@@ -230,10 +230,10 @@ type splitLoss struct {
 	events                int64
 }
 
-// loseSplits ends the splits of failed deliveries in a range that completed before a time and are
-// about to be removed. The events that they have not sent are lost.
-func (t *tx) loseSplits(after, to, edge int64) (lost []splitLoss, err error) {
-	err = t.Each(selectAgedSplits, []any{after, to, edge}, func(scan func(...any) error) error {
+// loseSplits ends the splits of failed deliveries in a range that had completed at a counted_at and
+// are about to be removed. The events that they have not sent are lost.
+func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
+	err = t.Each(selectAgedSplits, []any{after, to, old}, func(scan func(...any) error) error {
 		var l splitLoss
 		err := scan(&l.num, &l.subscription, &l.program)
 		lost = append(lost, l)
@@ -268,8 +268,8 @@ const (
 		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
 		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
 		WHERE ` + hasUnsubscribed
-	failUnsubscribed = `UPDATE deliveries SET status = 'failed', failure_reason = 'unsubscribed', next_attempt_at = NULL, completed_at = ?2
-		WHERE num = ?1`
+	failUnsubscribed = `UPDATE deliveries SET status = 'failed', failure_reason = 'unsubscribed', next_attempt_at = NULL,
+		completed_at = ?2, counted_at = ?3 WHERE num = ?1`
 )
 
 // endUnsubscribed fails the deliveries of a subscription that are due until a time of the wait clock
@@ -312,7 +312,7 @@ func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) erro
 	}
 	t.deliveryChanged(num)
 	t.AfterCommit(t.w.metrics.ended[webhook.FailureUnsubscribed].Inc)
-	if err := t.Exec(failUnsubscribed, num, at); err != nil {
+	if err := t.Exec(failUnsubscribed, num, at, t.counted()); err != nil {
 		return err
 	}
 	if _, err := t.noteUndelivered(num, subscriptionID, 0); err != nil {

@@ -82,11 +82,11 @@ const (
 	selectStat  = "SELECT " + statColumns + " FROM stats WHERE program_id = ? AND subscription_id = ? AND span = ? AND at = ?"
 	selectStats = "SELECT " + statColumns + " FROM stats " +
 		"WHERE program_id = ? AND subscription_id = ? AND span = ? AND at >= ? AND at < ? ORDER BY at"
-	writeStat = `INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+	writeStat = `INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations, counted_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
 		ON CONFLICT DO UPDATE SET success = ?5, failed = ?6, retryable = ?7, answers = ?8, durations = ?9`
 	removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN " +
-		"(SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND at < ? ORDER BY at LIMIT ?)"
+		"(SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND counted_at <= ? ORDER BY counted_at LIMIT ?)"
 )
 
 func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error) {
@@ -132,7 +132,7 @@ func (t *tx) addStat(key statKey, span time.Duration, stat *webhook.Stat) error 
 		return err
 	}
 	return t.Exec(writeStat, key.programID, key.subscriptionID, span.Milliseconds(), at,
-		stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations))
+		stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations), t.counted())
 }
 
 // Stats returns the statistics of attempts between two times, in spans of StatMinute or StatHour, oldest

@@ -41,8 +41,8 @@ type Config struct {
 	// MinFreeDisk is the minimum number of free bytes on the disk for events to be
 	// accepted; AutoFreeDisk, or 0 for no minimum.
 	MinFreeDisk int64
-	// Retention is that of [Store.Retain], for the forecast of the database's size; zero
-	// for no forecast.
+	// Retention is that of [Store.Retain], for the forecast of the database's size, and for how
+	// much of a jump of the clock it counts; zero for no forecast, and a day at most.
 	Retention Retention
 	// SendAlerts makes alerts be sent; otherwise they are only stored and logged.
 	SendAlerts bool
@@ -153,7 +153,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	s := &Store{core: &core{
-		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
+		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now, cfg.Retention.maxStep()), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),

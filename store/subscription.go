@@ -346,9 +346,9 @@ func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, 
 	sub.DeletedAt = now
 	sub.Revision++
 	// Delete the secrets too, since nothing more is signed or sent.
-	err = t.Exec("UPDATE subscriptions SET deleted_at = ?, updated_at = ?, "+
-		"active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?",
-		now.UnixMilli(), now.UnixMilli(), id)
+	err = t.Exec("UPDATE subscriptions SET deleted_at = ?1, updated_at = ?1, counted_at = ?2, "+
+		"active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?3",
+		now.UnixMilli(), t.counted(), id)
 	if err != nil {
 		return sub, err
 	}
@@ -372,8 +372,8 @@ func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, 
 	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
 		return sub, err
 	}
-	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ? WHERE subscription_id = ? AND status = 'running'",
-		now.UnixMilli(), id)
+	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE subscription_id = ? "+
+		"AND status = 'running'", now.UnixMilli(), t.counted(), id)
 	if err != nil {
 		return sub, err
 	}

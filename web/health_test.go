@@ -200,6 +200,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 			attemptOne(t, s, sub.ID, status, policy)
 			time.Sleep(time.Minute)
 		}
+		stop := retain(t, s, 3*time.Hour)
 		wants("No open incidents.")
 		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
 		wants("No open incidents.")
@@ -213,9 +214,8 @@ func TestHealthShowsTheStore(t *testing.T) {
 		wants("500 Internal Server Error since", "disabled: new events are not delivered; those waiting were published before",
 			"5 events waiting")
 
-		// With a retention of three hours, deliveries that wait for their next attempt expire
-		// first. Then waiting events in the log are lost.
-		stop := retain(t, s, 3*time.Hour)
+		// Deliveries that wait for their next attempt expire first. Then waiting events in the log are
+		// lost.
 		time.Sleep(2 * time.Hour)
 		wants(">expired<", "Its events became older than the retention period before they could be delivered.")
 		time.Sleep(4 * time.Hour)

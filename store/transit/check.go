@@ -114,6 +114,14 @@ func expiry(g *Gate, v any) string {
 	return ""
 }
 
+// counted allows a counted_at before the export.
+func counted(g *Gate, v any) string {
+	if n, is := v.(int64); !is || n < -biggest || n > g.counted {
+		return "must be in whole seconds of the time that retention counts, and not after the export"
+	}
+	return ""
+}
+
 const day = int64(24 * time.Hour / time.Millisecond)
 
 // anyTime allows any time until the year 9999.

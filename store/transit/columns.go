@@ -69,7 +69,7 @@ var tables = map[string]table{
 		}),
 		"signing_secret": or(blob(24, 64), blob(0, 0)), "status": enum("healthy", "failing", "disabled"),
 		"disabled_reason": null(line(1024)), "created_by": identifier, "revision": number,
-		"created_at": moment, "updated_at": moment, "deleted_at": null(moment),
+		"created_at": moment, "updated_at": moment, "deleted_at": null(moment), "counted_at": null(counted),
 	}, row: func(g *Gate, r row) (string, string) {
 		if len(r.bytes("signing_secret")) == 0 && (r.null("deleted_at") || !r.null("authorization_header") || r.int("active") != 0) {
 			return "signing_secret", "must not be empty unless the subscription is deleted"
@@ -140,7 +140,7 @@ var tables = map[string]table{
 		"redelivery_of": null(shortID), "split_of": null(shortID), "replay_id": null(id), "created_at": moment, "completed_at": null(moment),
 		"subscription": subscriptionNum, "started_after": null(integer(-biggest, biggest)), "url_number": number,
 		"duration_ms": null(count), "response": null(integer(0, 2)), "dns_us": null(micros), "connect_us": null(micros),
-		"tls_us": null(micros), "first_byte_us": null(count),
+		"tls_us": null(micros), "first_byte_us": null(count), "counted_at": counted,
 	}, row: func(g *Gate, r row) (string, string) {
 		if g.nums[r.int("subscription")] != r.text("subscription_id") {
 			return "subscription", "must be the num of its subscription"
@@ -168,12 +168,12 @@ var tables = map[string]table{
 		"id": id, "subscription_id": subscription, "program_id": owner, "only_which": enum("missed", "failed", "all"),
 		"from_at": anyTime, "to_at": anyTime, "names": names(0, webhook.MaxSubscriptionEvents), "first_seq": reachedSeq, "after_seq": reachedSeq,
 		"until_seq": reachedSeq, "status": enum("running", "done", "cancelled"), "events": count, "deliveries": count,
-		"created_at": moment, "completed_at": null(moment),
+		"created_at": moment, "completed_at": null(moment), "counted_at": null(counted),
 	}},
 	"delivered": {columns: map[string]check{"subscription_id": subscription, "name": name, "first_seq": reachedSeq, "last_seq": reachedSeq}},
 	"stats": {columns: map[string]check{
 		"program_id": owner, "subscription_id": or(subscription, empty), "span": integer(60_000, 3_600_000), "at": moment,
-		"success": count, "failed": count, "retryable": count, "answers": counts,
+		"success": count, "failed": count, "retryable": count, "answers": counts, "counted_at": counted,
 		"durations": document(64<<10, func(_ *Gate, all webhook.Durations) bool { return len(all) <= 1000 }),
 	}},
 	"response_marks": {columns: map[string]check{"subscription_id": subscription, "completed_at": moment}},
@@ -185,7 +185,7 @@ var tables = map[string]table{
 		}](64<<10, nil),
 		"newest": reachedDelivery, "after_num": reachedDelivery, "status": enum("running", "done", "cancelled"), "stopped": line(1024),
 		"total": null(count), "done": count, "skipped": counts, "admin": line(256), "address": line(64),
-		"created_at": moment, "completed_at": null(moment),
+		"created_at": moment, "completed_at": null(moment), "counted_at": null(counted),
 	}, row: func(g *Gate, r row) (string, string) {
 		g.runs.add(r.int("num"))
 		return "", ""
@@ -195,9 +195,10 @@ var tables = map[string]table{
 	"bulk_run_subscriptions": {columns: map[string]check{"subscription_id": subscription, "run": run, "done": number}},
 	"incidents": {columns: map[string]check{
 		"num": number, "id": id, "program_id": owner, "subscription_id": subscription, "opened_at": moment, "first_at": moment,
-		"succeeded_at": null(moment), "closed_at": null(moment), "closed_by": null(line(32)), "failing_reason": null(failingReason),
-		"failed": count, "failed_from": null(moment), "last_at": null(moment), "last_status": null(status), "last_error": null(attemptError),
-		"last_delivery": null(delivery), "probes": count, "probe_log": null(probeLog),
+		"succeeded_at": null(moment), "closed_at": null(moment), "counted_at": null(counted), "closed_by": null(line(32)),
+		"failing_reason": null(failingReason), "failed": count, "failed_from": null(moment), "last_at": null(moment),
+		"last_status": null(status), "last_error": null(attemptError), "last_delivery": null(delivery), "probes": count,
+		"probe_log": null(probeLog),
 	}, row: func(g *Gate, r row) (string, string) {
 		g.incidents.add(r.int("num"))
 		return r.ascends("num", "opened_at")
@@ -210,7 +211,7 @@ var tables = map[string]table{
 		"program_id": owner, "subscription_id": subscription, "incident": null(incident),
 		"json":   func(_ *Gate, v any) string { return checkAlert(v) },
 		"status": enum("unsent", "pending", "retryable", "success", "failed"), "attempts_made": integer(0, webhook.MaxAttempts),
-		"next_attempt_at": null(moment), "created_at": moment,
+		"next_attempt_at": null(moment), "created_at": moment, "counted_at": counted,
 	}},
 	"losses": {columns: map[string]check{"subscription_id": subscription, "events": number, "first_at": moment, "last_at": moment}},
 	"failures": {columns: map[string]check{

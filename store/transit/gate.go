@@ -41,6 +41,7 @@ func (e *Error) Error() string {
 type Gate struct {
 	program string
 	now     int64 // in Unix milliseconds
+	counted int64 // the highest counted_at
 
 	subscriptions map[string]int64 // their nums
 	nums          map[int64]string // the subscriptions of these nums
@@ -59,8 +60,9 @@ func New(program string) *Gate {
 		tokens: make(map[string]bool), replays: make(map[string]bool)}
 }
 
-// At sets the time that the times of rows are compared with.
-func (g *Gate) At(now time.Time) { g.now = now.UnixMilli() }
+// At sets the time that the times of rows are compared with, and the highest counted_at, which is in
+// whole seconds of the time that retention counts.
+func (g *Gate) At(now time.Time, counted int64) { g.now, g.counted = now.UnixMilli(), counted }
 
 // Table checks the rows of one table, in the order of its key.
 type Table struct {

@@ -645,9 +645,9 @@ func (p *pagesFill) insertDeliveries() {
 				WHEN x % 100 = 52 THEN '["failed","rejected",1,410,null]'
 				WHEN x % 100 = 53 THEN '["failed","attempts_exhausted",5,null,"timeout"]'
 				ELSE '["success",null,1,200,null]' END AS so FROM d)
-			INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at)
+			INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at, counted_at)
 			SELECT ?6 + num, printf('delivery-%d', num), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
-				'[' || seq || ']', iif(x = 6, printf('delivery-%d', num - 7), NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97)
+				'[' || seq || ']', iif(x = 6, printf('delivery-%d', num - 7), NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97), 1
 			FROM o CROSS JOIN temp.subs s ON s.program = k AND s.number = o.number`,
 			append(args, p.many, time.Now().Add(24*time.Hour).UnixMilli())...)
 		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e "+
@@ -660,8 +660,8 @@ func (p *pagesFill) insertDeliveries() {
 // program gets, and the attempts of all deliveries.
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
-	p.exec(`INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, response_status, seqs, created_at, completed_at)
-		SELECT number - 15, printf('fan-%d', number), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), ?2, 'success', 1, 200, '[1]', ?1, ?1
+	p.exec(`INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, response_status, seqs, created_at, completed_at, counted_at)
+		SELECT number - 15, printf('fan-%d', number), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), ?2, 'success', 1, 200, '[1]', ?1, ?1, 1
 		FROM temp.subs s WHERE program = ?3 AND number >= 16`,
 		p.begin, pagesProgram(pagesPrograms), pagesPrograms)
 	p.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", p.many)
@@ -691,7 +691,8 @@ func (p *pagesFill) changeSubscriptions() {
 		"failures.subscription_id)")
 	p.exec("UPDATE subscriptions SET active = 0 WHERE id IN (SELECT id FROM temp.subs WHERE number = 5)")
 	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE active = 0)")
-	p.exec("UPDATE subscriptions SET deleted_at = ? WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND number = 6)", p.begin)
+	p.exec("UPDATE subscriptions SET deleted_at = ?, counted_at = 1 WHERE id IN (SELECT id FROM temp.subs WHERE program < 20 AND "+
+		"number = 6)", p.begin)
 	p.exec("DELETE FROM interests WHERE subscription_id IN (SELECT id FROM subscriptions WHERE deleted_at IS NOT NULL)")
 	p.exec("INSERT INTO losses (subscription_id, events, first_at, last_at) SELECT id, 17, ?1, ?1 FROM temp.subs WHERE number = 9", p.begin)
 }
@@ -713,8 +714,8 @@ func (p *pagesFill) insertStats() {
 			min(7*24*time.Hour, time.Duration(p.deliveries/200)*time.Hour)},
 	} {
 		p.exec(`WITH RECURSIVE n(at) AS (SELECT ?1 UNION ALL SELECT at + ?2 FROM n WHERE at + ?2 <= ?3), s AS (`+of.subjects+`)
-			INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations)
-			SELECT s.program, s.subscription, ?2, n.at, 40, 2, 3, '{"200":40,"410":2,"500":1,"503":1,"timeout":1}', '{"10":20,"11":12,"12":8,"15":4,"20":1}' FROM s CROSS JOIN n`,
+			INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, durations, counted_at)
+			SELECT s.program, s.subscription, ?2, n.at, 40, 2, 3, '{"200":40,"410":2,"500":1,"503":1,"timeout":1}', '{"10":20,"11":12,"12":8,"15":4,"20":1}', 1 FROM s CROSS JOIN n`,
 			now.Add(-of.long).Truncate(of.span).UnixMilli(), of.span.Milliseconds(), now.UnixMilli())
 	}
 }

@@ -151,11 +151,13 @@ var bugs = []bug{
 		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},
 	}},
 	{"retries are not moved when the clock jumps", []edit{
-		{"store/clock.go", "offset: b.offset + jump}", "offset: b.offset}"},
+		{"store/clock.go", "base.wall.Add(jump), base.offset+jump", "base.wall.Add(jump), base.offset"},
 	}},
-	{"retention uses a clock whose jump was not handled yet", []edit{
-		{"store/retention.go", "err = s.writer.do(func(*tx) error {\n\t\tnow, doubted = s.clock.now(), s.clock.jump() > 0\n\t\treturn nil\n\t})",
-			"now = s.clock.now()"},
+	{"retention counts all of a jump of the clock", []edit{
+		{"store/clock.go", "min(max(jump-base.behind, 0), c.maxStep)", "max(jump-base.behind, 0)"},
+	}},
+	{"retention measures the age of a delivery by the time of its creation", []edit{
+		{"store/queue.go", "completed, counted = at, t.counted()", "completed = at"},
 	}},
 	{"retention removes what an active subscription waits for, and counts nothing", []edit{
 		{"store/retention.go", "AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0",
@@ -170,7 +172,7 @@ var bugs = []bug{
 			"for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
 	}},
 	{"the shorter retention removes deliveries that failed", []edit{
-		{"store/delivered.go", "case success && completed.Int64 < w.delivered:", "case completed.Valid && completed.Int64 < w.delivered:"},
+		{"store/delivered.go", "case success && counted <= old:", "case completed && counted <= old:"},
 	}},
 	{"a replay skips an event where a delivery is full", []edit{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
@@ -182,8 +184,8 @@ var bugs = []bug{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},
 		{"store/bulk.go", "failure_reason = 'cancelled', next_attempt_at = NULL",
 			"failure_reason = 'cancelled', claimed_at = NULL, next_attempt_at = NULL"},
-		{"store/bulk.go", "AND next_attempt_at IS NOT NULL RETURNING num, id, subscription_id",
-			"AND completed_at IS NULL RETURNING num, id, subscription_id"},
+		{"store/bulk.go", "AND next_attempt_at IS NOT NULL\n\t\tRETURNING num, id, subscription_id",
+			"AND completed_at IS NULL\n\t\tRETURNING num, id, subscription_id"},
 	}},
 	{"the events of a failed batch are not sent again", []edit{
 		{"webhook/split.go", "return events > 1", "return events > 99"},

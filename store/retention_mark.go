@@ -1,0 +1,152 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math"
+	"time"
+)
+
+// marks is how many marks there are in the time that something is kept: it is removed late by at
+// most that part of it.
+const marks = 64
+
+// maxStep returns the most that retention counts of one jump of the wall clock. A machine may sleep
+// for most of a day, every day; a clock that is wrong costs no more than that.
+func (r Retention) maxStep() time.Duration {
+	step := max(day, r.All/10)
+	if r.All > 0 {
+		step = min(step, r.All/2)
+	}
+	return step
+}
+
+// mark is what was the newest when retention looked. Numbers rise in the order of creation, whatever
+// the wall clock does, so a record with a number that is no higher is at least as old.
+type mark struct {
+	counted  time.Duration // time that retention had counted
+	at       time.Time     // by the wall clock
+	delivery int64         // num
+	event    int64         // rowid
+	audit    int64         // num of an entry of the audit log
+}
+
+// cutoff separates the records that are old enough to be removed from the others.
+type cutoff struct {
+	counted time.Duration // what was created or completed by then is old
+	mark    mark          // the newest one by then; zero if there is none
+	before  time.Time     // for people: old is what was accepted before, by the wall clock
+}
+
+// seconds returns the highest counted_at of an old record.
+func (c *cutoff) seconds() int64 { return -wholeSeconds(-c.counted) }
+
+// imported returns the time before which the rows of an imported range are old, by their own times.
+func (c *cutoff) imported(r *importedRange) int64 { return c.counted.Milliseconds() + r.ahead }
+
+// hasEvent reports whether an event is old.
+func (c *cutoff) hasEvent(imported []importedRange, row, received int64) bool {
+	if row <= c.mark.event {
+		return true
+	}
+	r := rangeOf(imported, row, received)
+	return r != nil && received >= r.from && received < c.imported(r)
+}
+
+const (
+	selectMarkAt = "SELECT counted, at, delivery, event, audit FROM retention_marks WHERE counted <= ? ORDER BY counted DESC LIMIT 1"
+	insertMark   = "INSERT INTO retention_marks (counted, at, delivery, event, audit) VALUES (?, ?, " +
+		"(SELECT coalesce(max(num), 0) FROM deliveries), (SELECT coalesce(max(rowid), 0) FROM events), " +
+		"(SELECT coalesce(max(num), 0) FROM audit))"
+	dropMarks = "DELETE FROM retention_marks WHERE counted < ?"
+	// Of the marks before one, the first of each interval stays.
+	thinMarks = "DELETE FROM retention_marks WHERE counted < ?1 AND EXISTS (SELECT 1 FROM retention_marks m " +
+		"WHERE m.counted < retention_marks.counted AND m.counted / ?2 = retention_marks.counted / ?2)"
+	// lowerMarks is for a write that has removed the newest events of the log, whose rowids the next
+	// ones get.
+	lowerMarks = "UPDATE retention_marks SET event = (SELECT coalesce(max(rowid), 0) FROM events) " +
+		"WHERE event > (SELECT coalesce(max(rowid), 0) FROM events) AND ?1 = ?1"
+	// The newest one up to a time, else the oldest.
+	selectMarkSince = "SELECT counted, at FROM retention_marks WHERE counted <= max(?, (SELECT min(counted) FROM retention_marks)) " +
+		"ORDER BY counted DESC LIMIT 1"
+)
+
+// look stores a mark if one is due, and returns what is old: records in general, successful
+// deliveries, and entries of the audit log, which are not old if they are kept for ever. Since it
+// makes a commit, a jump of the wall clock is recorded even if the service is idle.
+func (s *core) look(keep Retention) (all, delivered, audit cutoff, err error) {
+	err = s.writer.do(func(t *tx) (err error) {
+		counted := s.clock.counted()
+		if err := t.mark(counted, keep.delivered()/marks); err != nil {
+			return err
+		}
+		for _, of := range []struct {
+			cutoff *cutoff
+			keep   time.Duration
+		}{{&all, keep.All}, {&delivered, keep.delivered()}, {&audit, keep.Audit}} {
+			if *of.cutoff, err = t.cutoff(counted, of.keep); err != nil {
+				return err
+			}
+		}
+		oldest := all
+		if keep.Audit > keep.All {
+			oldest = audit
+		}
+		thin := func(before *cutoff, keep time.Duration) error {
+			return t.Exec(thinMarks, before.mark.counted.Milliseconds(), max(keep.Milliseconds()/marks, 1))
+		}
+		return errors.Join(t.Exec(dropMarks, oldest.mark.counted.Milliseconds()), thin(&delivered, keep.All), thin(&all, keep.Audit))
+	})
+	return all, delivered, audit, err
+}
+
+// mark stores a mark if the last one is at least interval ago.
+func (t *tx) mark(counted, interval time.Duration) error {
+	last, err := t.markAt(math.MaxInt64)
+	if err != nil || !last.at.IsZero() && counted-last.counted < max(interval, time.Millisecond) {
+		return err
+	}
+	return t.Exec(insertMark, counted.Milliseconds(), t.w.clock.now().UnixMilli())
+}
+
+// markAt returns the newest mark up to a counted time in milliseconds; zero if there is none.
+func (t *tx) markAt(ms int64) (m mark, err error) {
+	var counted int64
+	var at sql.NullInt64
+	err = ignoreNoRows(t.Scan(selectMarkAt, []any{ms}, &counted, &at, &m.delivery, &m.event, &m.audit))
+	m.counted, m.at = time.Duration(counted)*time.Millisecond, fromMillis(at)
+	return m, err
+}
+
+// cutoff returns what is old if something is kept for a time.
+func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
+	c.counted = counted - keep
+	c.mark, err = t.markAt(c.counted.Milliseconds())
+	if c.before = c.mark.at; c.before.IsZero() {
+		c.before = t.w.clock.now().Add(-keep)
+	}
+	return c, err
+}
+
+// clockDifference returns how much more the wall clock has advanced than the time that retention
+// counts, since the mark that is one retention old, else the oldest, and when that was; zero if there
+// is no mark.
+func (s *core) clockDifference(ctx context.Context) (more time.Duration, since time.Time, err error) {
+	scan := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	return clockDifference(scan, s.clock.now(), s.clock.counted(), s.retention)
+}
+
+// clockDifference is that of a store that is not open, for the last times that it saved.
+func clockDifference(scan scanRow, wall time.Time, counted time.Duration, keep Retention) (more time.Duration, since time.Time, err error) {
+	var then, at int64
+	err = scan(selectMarkSince, []any{(counted - keep.All).Milliseconds()}, &then, &at)
+	if err != nil {
+		return 0, time.Time{}, ignoreNoRows(err)
+	}
+	since = time.UnixMilli(at).UTC()
+	return wall.Sub(since) - counted + time.Duration(then)*time.Millisecond, since, nil
+}
+
+// counted returns the counted_at of what is created or completed now.
+func (t *tx) counted() int64 { return wholeSeconds(t.w.clock.counted()) }

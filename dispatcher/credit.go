@@ -28,6 +28,7 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 			to = phaseCurrent
 		}
 		q.readSeq = q.Seen
+		q.splitting = q.splitting || j.credit.Splits && !f.Unsplit
 		q.pace.backlogged = q.readSeq < q.wantedSeq || q.splitting
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
@@ -61,9 +62,6 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	switch j.kind {
 	case store.CreditEvents:
 		q.forming--
-		if f.Unsplit && q.splitsOpened == j.splits && q.Queue == f.Queue { // none was opened since
-			q.splitting = false
-		}
 		if err != nil {
 			to = phaseStale
 		}

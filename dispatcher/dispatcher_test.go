@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -296,8 +297,17 @@ func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields
 // publish publishes one event and returns its id.
 func (w *testbed) publish(name string) string {
 	w.t.Helper()
+	return w.publishOfSize(name, 0)
+}
+
+// publishOfSize publishes an event with a field of some bytes.
+func (w *testbed) publishOfSize(name string, size int) string {
+	w.t.Helper()
 	id := webhook.NewID()
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	if size > 0 {
+		e.JSON = fmt.Appendf(nil, `{"id":%q,"name":%q,"text":%q}`, id, name, strings.Repeat("x", size))
+	}
 	if _, err := w.d.store.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
 		w.t.Fatal(err)
 	}

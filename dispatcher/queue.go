@@ -59,7 +59,6 @@ type subscriptionQueue struct {
 	credit        store.Credit
 	hasReplay     bool // a replay is running
 	splitting     bool // a split may have events to send
-	splitsOpened  int  // splits that this dispatcher has opened
 	splitTurn     bool // splits and the log take turns: the next delivery is from a split
 	replayForming bool // one of its deliveries is being stored
 
@@ -341,10 +340,7 @@ func (q *subscriptionQueue) notePublished(name string) {
 // about the receiver.
 func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
-	if r.Split {
-		q.splitting = true
-		q.splitsOpened++
-	}
+	q.splitting = q.splitting || r.Split
 	if c.URLNumber != q.URLNumber {
 		return
 	}

@@ -85,16 +85,21 @@ func (s *simulation) auditDelivery(sub *modelSubscription, d *webhook.Delivery, 
 }
 
 // auditSplits checks that each event of a failed delivery of several events was delivered another
-// way, or failed by itself.
+// way, or failed by itself, and that a split sends several events together only after a 429.
 func (s *simulation) auditSplits(sub *modelSubscription, stored map[string]webhook.Delivery) {
 	if !s.changes.removedBefore.IsZero() {
 		return // retention may have removed what followed
 	}
 	alone := make(map[string]bool) // events that were delivered, or have ended by themselves
-	for _, d := range stored {
+	for id, d := range stored {
 		for _, e := range d.Events {
-			alone[e.ID] = alone[e.ID] || d.Status == webhook.StatusSuccess || len(d.Events) == 1 || !webhook.Splits(
-				webhook.Step{Status: d.Status, FailureReason: d.FailureReason}, len(d.Events))
+			alone[e.ID] = alone[e.ID] || d.Status == webhook.StatusSuccess || len(d.Events) == 1 || s.changes.cancellable[id] ||
+				d.FailureReason == webhook.FailureExpired
+		}
+		if m := sub.byID[d.SplitOf]; m != nil && len(d.Events) > 1 && !slices.ContainsFunc(m.attempts, func(a *modelAttempt) bool {
+			return a.status == http.StatusTooManyRequests
+		}) {
+			s.violate(promiseBatch, "subscription %d: a split sent %d events together", sub.index, len(d.Events))
 		}
 	}
 	for id, d := range stored {

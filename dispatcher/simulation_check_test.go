@@ -118,6 +118,9 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 			continue // whether a replay or bulk run formed it cannot be read any more
 		}
 		s.checkEvents(sub, i, d)
+		if !d.uncertain && !sub.agreed(func(t *settings) bool { return t.maxEvents == 0 || len(d.events) <= t.maxEvents }) {
+			s.violate(promiseMax, "subscription %d got %d events in one delivery", sub.index, len(d.events))
+		}
 		wasUnordered := slices.ContainsFunc(sub.previous, func(t settings) bool { return !t.ordered })
 		if sub.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
 			// The delivery of a deleted subscription may have expired, which cannot be read.
@@ -125,6 +128,33 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 			return !sub.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
 		}) {
 			s.violate(promiseOrdered, "subscription %d: a delivery came before the previous one was completed", sub.index)
+		}
+		if sub.settings.ordered && !wasUnordered {
+			s.checkOvertaken(sub, i, d)
+		}
+	}
+}
+
+// checkOvertaken checks that the i-th delivery to an ordered subscription, if it has an event for the
+// first time, did not overtake those of a failed delivery that are sent again one by one.
+func (s *simulation) checkOvertaken(sub *modelSubscription, i int, d *modelDelivery) {
+	if s.uncertain || sub.dropped != 0 || s.changes.bulkCreated || len(sub.replays) > 0 || !s.changes.removedBefore.IsZero() {
+		return
+	}
+	sent := func(after int, event int) bool {
+		return slices.ContainsFunc(sub.received[after:i], func(o *modelDelivery) bool { return slices.Contains(o.events, event) })
+	}
+	if sent(0, d.events[0]) {
+		return
+	}
+	for n, o := range sub.received[:i] {
+		last := o.last()
+		failed := last.settled && !last.interrupted && last.status != http.StatusOK && (last.final() || len(o.attempts) == webhook.MaxAttempts)
+		if !failed || len(o.events) < 2 || o.uncertain || o.ended || sub.isRedelivery(o) || s.changes.cancellable[o.id] {
+			continue
+		}
+		if at := slices.IndexFunc(o.events, func(event int) bool { return !sent(n+1, event) }); at >= 0 {
+			s.violate(promiseOrdered, "subscription %d: event %d came before event %d was sent again", sub.index, d.events[0], o.events[at])
 		}
 	}
 }
@@ -171,14 +201,7 @@ func wasSplit(received []*modelDelivery, event int) bool {
 // settings, or with previous settings that the dispatcher may still use.
 func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	sub := at.owner
-	agreed := func(ok func(*settings) bool) bool {
-		for i := range sub.previous {
-			if ok(&sub.previous[i]) {
-				return true
-			}
-		}
-		return ok(&sub.settings)
-	}
+	agreed := sub.agreed
 	if !agreed(func(t *settings) bool { return !t.deleted }) {
 		s.violate(promiseDeleted, "subscription %d", sub.index)
 	} else if !agreed(func(t *settings) bool { return d.ping || t.active }) {
@@ -197,6 +220,17 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	if n := s.inFlight(nil, false); n > s.plan.Connections {
 		s.violate(promiseSlots, "%d are in flight in total", n)
 	}
+}
+
+// agreed reports whether the settings of a subscription, or previous ones that the dispatcher may
+// still use, are as ok demands.
+func (sub *modelSubscription) agreed(ok func(*settings) bool) bool {
+	for i := range sub.previous {
+		if ok(&sub.previous[i]) {
+			return true
+		}
+	}
+	return ok(&sub.settings)
 }
 
 // requested reports whether all events of a delivery have one of the names, which are bits.

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"net/http"
 	"slices"
 	"time"
 
@@ -125,7 +126,9 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	case r.probe:
 		rec.probes++
 		rec.probedAt = r.endedAt
-		rec.rejected = r.final() && s.plan.RejectingAfter > 0
+		if r.status != http.StatusRequestEntityTooLarge || len(r.delivery.events) == 1 { // else it says nothing about the events
+			rec.rejected = r.final() && s.plan.RejectingAfter > 0
+		}
 	}
 	r.probe = false
 }

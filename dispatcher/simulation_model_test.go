@@ -48,6 +48,7 @@ type settings struct {
 	names                    int // bits
 	slots                    int // 0 for the default
 	rate                     int // per second; 0 for no limit
+	maxEvents                int // 0 for the default
 	endpoint                 int
 }
 

@@ -25,6 +25,10 @@ type plan struct {
 	Subscriptions             []initialSubscription
 	MoreSubscriptions         int      // further subscriptions, with the settings of the initial ones in turn
 	Steps                     [][]step // in groups, which shrink well
+
+	// For the subscriptions in turn. They are drawn last, so that the numbers of plans keep their meaning.
+	Refusals  []mode // what a receiver refuses while its mode is modeOK; modeOK for nothing
+	MaxEvents []int
 }
 
 // initialSubscription exists from the start.
@@ -53,7 +57,7 @@ const (
 	doChangeURL           operation = "change the URL"
 	doChangeNames         operation = "change the events"
 	doOrdered             operation = "turn ordered on or off"
-	doSlots               operation = "set max_in_flight"
+	doSlots               operation = "set max_in_flight and max_events"
 	doPing                operation = "ping"
 	doRedeliver           operation = "redeliver"
 	doReplay              operation = "replay"
@@ -96,6 +100,12 @@ const (
 	modeWait    mode = "429, Retry-After: 60"
 	modeRefuse  mode = "404, but 200 to pings"
 	modePicky   mode = "404 to one event type"
+
+	// Only as refusals:
+	modeSize   mode = "413 to more than two events"
+	modeEvent  mode = "422 to every fifth event"
+	modeStuck  mode = "500 to every fifth event"
+	modeWindow mode = "401 in every other minute"
 )
 
 // simulatedNames are the event names, by bit.
@@ -123,6 +133,7 @@ func (p plan) String() string {
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, server: %s\n", i, f.Ordered, f.Mode)
 	}
+	fmt.Fprintf(&b, "refusals %q, max_events %d\n", p.Refusals, p.MaxEvents)
 	for _, s := range slices.Concat(p.Steps...) {
 		fmt.Fprintf(&b, "%s (subscription %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
 		if s.NoWait {
@@ -179,6 +190,9 @@ func plans() *rapid.Generator[plan] {
 				return initialSubscription{Ordered: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "ordered"), Mode: modes.Draw(t, "mode")}
 			}), 1, 4).Draw(t, "subscriptions"),
 			Steps: rapid.SliceOfN(rapid.SliceOfN(steps, 0, 8), 1, 4).Draw(t, "steps"),
+			Refusals: rapid.SliceOfN(rapid.SampledFrom([]mode{modeOK, modeOK, modeOK, modeSize, modeEvent, modePicky, modeStuck, modeWindow}),
+				4, 4).Draw(t, "refusals"),
+			MaxEvents: rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 4, 1}), 4, 4).Draw(t, "max_events"),
 		}
 	})
 }

@@ -132,19 +132,47 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 		s.d.store.Close()
 		s.killed <- struct{}{}
 	}
-	m := at.mode
-	if m == modeTurns {
-		at.turn++
-		m = []mode{modeOK, modeBusy}[at.turn%2]
-	}
-	switch {
-	case m == modeRefuse && d.ping, m == modePicky && !slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && s.log[e].name == 0 }):
-		m = modeOK
-	case m == modeRefuse, m == modePicky:
-		m = modeReject
-	}
+	m := s.verdict(at, d, len(body))
 	r.hangs = m == modeHang
 	return r, m
+}
+
+// maxAcceptedBody is the size of a body that modeSize accepts: a ping, or two events.
+const maxAcceptedBody = 300
+
+// verdict returns how an endpoint answers a delivery with a body of some bytes.
+func (s *simulation) verdict(at *endpoint, d *modelDelivery, bytes int) mode {
+	m := at.mode
+	if m == modeOK && !s.accepting {
+		m = s.plan.Refusals[at.owner.index%len(s.plan.Refusals)]
+	}
+	hasOne := func(of func(event int) bool) bool {
+		return slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && of(e) })
+	}
+	refused, as := false, modeReject
+	switch m {
+	case modeTurns:
+		at.turn++
+		refused, as = at.turn%2 == 1, modeBusy
+	case modeRefuse:
+		refused = !d.ping
+	case modePicky:
+		refused = hasOne(func(e int) bool { return s.log[e].name == 0 })
+	case modeSize:
+		refused, as = bytes > maxAcceptedBody, "413"
+	case modeEvent:
+		refused, as = hasOne(func(e int) bool { return e%5 == 0 }), "422"
+	case modeStuck:
+		refused, as = hasOne(func(e int) bool { return e%5 == 0 }), modeBusy
+	case modeWindow:
+		refused, as = time.Now().Minute()%2 == 1, "401"
+	default:
+		return m
+	}
+	if refused {
+		return as
+	}
+	return modeOK
 }
 
 // idLength is the length of an id in bytes.

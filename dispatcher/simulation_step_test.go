@@ -62,7 +62,8 @@ func (s *simulation) update(sub *modelSubscription, edit func(*settings), f *web
 func (s *simulation) create(ordered bool, m mode) {
 	sub := &modelSubscription{
 		index: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs],
-		settings: settings{active: true, ordered: ordered, names: 3}, changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
+		settings:  settings{active: true, ordered: ordered, names: 3, maxEvents: s.plan.MaxEvents[len(s.subs)%len(s.plan.MaxEvents)]},
+		changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
 		inDelivery: make(map[int]bool), accepted: make(map[int]bool), replayDeliveries: make(map[string]*modelReplay),
 		redeliveries: make(map[string]time.Time), lostArrivals: make(map[string]bool), byID: make(map[string]*modelDelivery),
 	}
@@ -84,7 +85,7 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.mu.Unlock()
 	names := namesOf(sub.settings.names)
 	stored, secret, err := storetest.CreateSubscription(context.Background(), s.d.store, sub.program, "u",
-		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered})
+		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered, MaxEvents: &sub.settings.maxEvents})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.id, sub.secret = stored.ID, secret; err != nil {
@@ -203,8 +204,9 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 		ordered := !sub.settings.ordered
 		s.update(sub, func(t *settings) { t.ordered = ordered }, &webhook.SubscriptionFields{Ordered: &ordered})
 	case doSlots:
-		slots := st.N % 4
-		s.update(sub, func(t *settings) { t.slots = slots }, &webhook.SubscriptionFields{MaxInFlight: &slots})
+		slots, events := st.N%4, st.N/4*3
+		s.update(sub, func(t *settings) { t.slots, t.maxEvents = slots, events },
+			&webhook.SubscriptionFields{MaxInFlight: &slots, MaxEvents: &events})
 	case doDelete:
 		s.change(sub, func(t *settings) { t.deleted = true }, func() error {
 			_, err := storetest.DeleteSubscription(ctx, s.d.store, sub.program, sub.id)

@@ -33,6 +33,7 @@ const (
 	promiseNames    = "a subscription receives only the event types in its list"
 	promiseOnce     = "an event is in one delivery, which succeeds once unless the service crashed"
 	promiseBatch    = "no event fails because of what it was sent with"
+	promiseMax      = "a delivery has at most as many events as the subscription allows"
 	promiseFive     = "a delivery is sent at most five times"
 	promiseCounted  = "an attempt is counted before it is sent"
 	promiseFinal    = "nothing is sent after a final response"
@@ -84,6 +85,7 @@ type simulation struct {
 	killed         chan struct{} // receives when a request has killed it
 	crashOnArrival bool          // the next request kills it
 	uncertain      bool          // attempts may have been counted that no server received
+	accepting      bool          // no receiver refuses anything any more
 	crashed        bool
 	settled        bool // since the last step; owned by run
 
@@ -284,7 +286,7 @@ func (s *simulation) endPlan() {
 		s.sleep(5 * time.Minute) // until it is renewed
 	}
 	s.mu.Lock()
-	s.crashOnArrival = false
+	s.crashOnArrival, s.accepting = false, true
 	for _, sub := range s.subs {
 		for _, at := range sub.endpoints {
 			at.mode = modeOK

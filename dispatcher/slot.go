@@ -17,7 +17,6 @@ type job struct {
 	// credit was made with the slot, while the queue was known to be current: when the worker
 	// spends it, the subscription may have changed, and the store refuses it. Not for inline delivery.
 	credit store.Credit
-	splits int // for CreditEvents: splitsOpened of the queue when it got the slot
 }
 
 // dispatch starts a worker for each free slot that a queue can use. Slots that
@@ -59,11 +58,14 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 			d.reschedule(q, q.phase, now)
 			continue
 		}
-		j := job{queue: q, id: q.SubscriptionID, kind: kind, class: class, splits: q.splitsOpened}
+		j := job{queue: q, id: q.SubscriptionID, kind: kind, class: class}
 		d.leaveRunQueue(q) // it enters at the end again
 		d.occupy(j)
 		j.credit = d.credit(q, kind)
 		j.credit.BeforeDue = kind == store.CreditDue && q.Failing && !due(q.nextDue, now)
+		if j.credit.Splits {
+			q.splitting = false // unless the store finds something to send, or another split is opened
+		}
 		to := q.phase
 		switch kind {
 		case store.CreditDue:

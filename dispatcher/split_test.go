@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"errors"
+	"flag"
 	"net/http"
 	"slices"
 	"strings"
@@ -108,8 +109,8 @@ func (w *testbed) all(sub webhook.Subscription) (all []webhook.Delivery) {
 	}
 }
 
-// backlog publishes n events while a subscription is paused by a hanging receiver's slot: they wait
-// in the log together. It returns their ids.
+// backlog publishes n events with the names in turn, and returns their ids. They wait in the log
+// together while the receiver of [testbed.held] occupies the slot.
 func (w *testbed) backlog(n int, names ...string) (ids []string) {
 	w.t.Helper()
 	for i := range n {
@@ -118,14 +119,12 @@ func (w *testbed) backlog(n int, names ...string) (ids []string) {
 	return ids
 }
 
-// held makes a subscription with one slot that the receiver occupies until release is called, so
-// that what is published in between waits.
+// held makes a subscription whose receiver answers nothing until release is called, so that what is
+// published once its slots are occupied waits.
 func (w *testbed) held(verdict func(p receivedRequest, bytes int64) int,
 	change func(*webhook.SubscriptionFields)) (j *judge, sub webhook.Subscription, release func()) {
 	gate := make(chan struct{})
-	j = w.judge(func(p receivedRequest, bytes int64) int {
-		return verdict(p, bytes)
-	})
+	j = w.judge(verdict)
 	respond := j.respond
 	j.respond = func(n int, rw http.ResponseWriter, r *http.Request) {
 		<-gate
@@ -292,22 +291,28 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 	})
 }
 
+// splitting refuses one of 100 events that wait in a batch, and returns after a split has sent some of
+// them at a rate per second for 20 s.
+func (w *testbed) splitting(rate float64) (j *judge, sub webhook.Subscription, poison []string) {
+	w.t.Helper()
+	j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
+	w.publish("content_updated")
+	synctest.Wait()
+	ids := w.backlog(100, "content_updated")
+	j.do(func() { poison = ids[50:51] })
+	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
+	release()
+	time.Sleep(20 * time.Second)
+	if j.count() < 10 || j.count() > 90 {
+		w.t.Fatalf("%d events were delivered, want some of 100", j.count())
+	}
+	return j, sub, poison
+}
+
 // A split continues after a crash, and sends no event twice that was recorded as delivered.
 func TestSplitSurvivesCrash(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		var poison []string
-		j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
-		w.publish("content_updated")
-		synctest.Wait()
-		ids := w.backlog(100, "content_updated")
-		j.do(func() { poison = ids[40:41] })
-		rate := 2.0
-		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
-		release()
-		time.Sleep(20 * time.Second)
-		if j.count() < 10 || j.count() > 90 {
-			t.Fatalf("%d events were delivered before the crash", j.count())
-		}
+		j, sub, poison := w.splitting(2)
 		w.crash()
 		time.Sleep(time.Hour)
 		if got := w.failedAlone(j, sub); !slices.Equal(got, poison) || j.count() != 100 {
@@ -319,22 +324,13 @@ func TestSplitSurvivesCrash(t *testing.T) {
 // Cancelling the failed delivery ends its split.
 func TestSplitIsCancelled(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		var poison []string
-		j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
-		w.publish("content_updated")
-		synctest.Wait()
-		ids := w.backlog(100, "content_updated")
-		j.do(func() { poison = ids[50:51] })
-		rate := 1.0
-		w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
-		release()
-		time.Sleep(20 * time.Second)
-		at := slices.IndexFunc(w.all(sub), func(d webhook.Delivery) bool { return d.Splitting })
+		j, sub, _ := w.splitting(1)
+		all := w.all(sub)
+		at := slices.IndexFunc(all, func(d webhook.Delivery) bool { return d.Splitting })
 		if at < 0 {
 			t.Fatal("no delivery is splitting")
 		}
-		d := w.all(sub)[at]
-		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, d.ID); err != nil {
+		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, all[at].ID); err != nil {
 			t.Fatal(err)
 		}
 		before := j.count()
@@ -342,16 +338,18 @@ func TestSplitIsCancelled(t *testing.T) {
 		if n := j.count() - before; n > 1 {
 			t.Errorf("%d events were sent after the split was cancelled", n)
 		}
-		if d := w.delivery(sub, d.ID); d.Splitting || d.Status != webhook.StatusFailed {
+		if d := w.delivery(sub, all[at].ID); d.Splitting || d.Status != webhook.StatusFailed {
 			t.Errorf("got %+v, want failed and not splitting", d)
 		}
 	})
 }
 
+var batchingPlans = flag.Int("batching.plans", 20, "how many plans TestBatchSizeDecidesNothing plays")
+
 // The set of failed events does not depend on the batch size, for receivers whose verdict depends
-// on the event, its type or the size of the body.
+// on the event or on the size of the body.
 func TestBatchSizeDecidesNothing(t *testing.T) {
-	seed.Each(t, 20, func(t *testing.T, s uint64) {
+	seed.Each(t, *batchingPlans, func(t *testing.T, s uint64) {
 		batched, single := failedOf(t, s, 100), failedOf(t, s, 1)
 		if !slices.Equal(batched, single) {
 			t.Errorf("with batches the events %v failed, without %v", batched, single)
@@ -372,11 +370,15 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 		for range r.IntN(6) {
 			bad[r.IntN(n)] = codes[r.IntN(len(codes))]
 		}
-		most := int64(400 + r.IntN(20000))
+		most := int64(1000 + r.IntN(20000))
+		large := make(map[int]bool) // number of an event that is too large by itself
+		for range r.IntN(4) {
+			large[r.IntN(n)] = true
+		}
 		ordered := r.IntN(3) == 0
 		number := make(map[string]int)
 		j, sub, release := w.held(func(p receivedRequest, bytes int64) int {
-			if bytes > most && len(p.ids) > 1 {
+			if bytes > most {
 				return http.StatusRequestEntityTooLarge
 			}
 			for _, id := range p.ids {
@@ -387,7 +389,11 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 			return http.StatusOK
 		}, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		for i := range n {
-			number[w.publish([]string{"content_updated", "content_deleted"}[r.IntN(2)])] = i
+			size := r.IntN(500)
+			if large[i] {
+				size = int(most)
+			}
+			number[w.publishOfSize([]string{"content_updated", "content_deleted"}[r.IntN(2)], size)] = i
 			if r.IntN(50) == 0 {
 				synctest.Wait()
 			}

@@ -50,13 +50,17 @@ func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
 // response, while it is kept, in the table responses.
 var selectAttempts = `SELECT a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error, a.response_header,
 	a.response_body, a.response_truncated, a.response_removed,
-		a.dns_us, a.connect_us, a.tls_us, a.first_byte_us, ` + urlOf("coalesce(a.url_number, d.url_number)") + `
+		a.dns_us, a.connect_us, a.tls_us, a.first_byte_us, ` + urlOf("coalesce(a.url_number, "+firstURL+")") + `
 		FROM attempts a CROSS JOIN deliveries d ON d.num = a.delivery WHERE a.delivery = ?1
 	UNION ALL SELECT 1, d.created_at + d.started_after, d.duration_ms, 'success', d.response_status, NULL, coalesce(r.header, ''),
 	coalesce(r.body, x''), d.response = 2,
-		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us, ` + urlOf("d.url_number") + `
+		d.response > 0 AND r.delivery IS NULL, d.dns_us, d.connect_us, d.tls_us, d.first_byte_us, ` + urlOf(firstURL) + `
 		FROM deliveries d LEFT JOIN responses r ON r.delivery = d.num WHERE d.num = ?1 AND d.duration_ms IS NOT NULL
 	ORDER BY 1`
+
+// firstURL is the number of the URL that was current when a delivery d was created.
+const firstURL = "coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = d.subscription_id " +
+	"AND o.last_delivery >= d.num), (SELECT z.url_number FROM subscriptions z WHERE z.id = d.subscription_id))"
 
 // urlOf returns an expression for the URL with a number of the subscription of a delivery d, ” if
 // it is no longer stored.
@@ -95,7 +99,7 @@ func storedHeader(a *webhook.Attempt) string {
 }
 
 // insertAttempt stores an attempt in a row of its own. It stores the number of its URL only if that
-// is not the one of the delivery.
+// is not the one that was current when the delivery was created.
 func (t *tx) insertAttempt(c *Claim, a *webhook.Attempt) error {
 	status, code := outcome(a)
 	var url any

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -156,14 +157,14 @@ func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 }
 
 // BenchmarkRecordRefused records that a delivery of several events was refused, which makes them
-// undelivered and opens a split.
+// undelivered and opens a split. The events are in deliveries to other subscriptions, too.
 func BenchmarkRecordRefused(b *testing.B) {
-	for _, size := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprintf("events=%d", size), func(b *testing.B) { benchmarkRecordRefused(b, size) })
+	for _, x := range []struct{ size, others int }{{1, 0}, {100, 0}, {1000, 0}, {100, 100}, {1000, 100}} {
+		b.Run(fmt.Sprintf("events=%d/others=%d", x.size, x.others), func(b *testing.B) { benchmarkRecordRefused(b, x.size, x.others) })
 	}
 }
 
-func benchmarkRecordRefused(b *testing.B, size int) {
+func benchmarkRecordRefused(b *testing.B, size, others int) {
 	s := open(b)
 	program(b, s, "p")
 	sub := subscribe(b, s, "p", "content_updated")
@@ -189,6 +190,18 @@ func benchmarkRecordRefused(b *testing.B, size int) {
 		if err != nil {
 			b.Fatal(err)
 		}
+		must(b, s.writer.do(func(t *tx) error { // the others' deliveries, without the rest of what belongs to them
+			for i := range int64(others) {
+				num := c.num + i + 1
+				err := errors.Join(t.linkEvents("p", num, f.seqs), t.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, "+
+					"program_id, status, attempts_made, seqs, created_at, completed_at) VALUES (?1, ?1, 'other', ?2 + 1000, 'p', 'success', 1, ?3, 0, 0)",
+					num, i, f.seqs))
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
 		a := webhook.Attempt{
 			Number: 1, StartedAt: time.Now(), Result: webhook.Classify(422, webhook.ErrorNone), ResponseStatus: 422,
 			ResponseHeader: responseHeader,

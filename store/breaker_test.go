@@ -1,6 +1,7 @@
 package store
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,6 +166,91 @@ func TestOfferToResend(t *testing.T) {
 		}
 		if p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed"); p.Done != 0 || p.Skipped[webhook.SkipRecovered] != 1 {
 			t.Errorf("a bulk run would redeliver %+v, want nothing", p)
+		}
+	})
+}
+
+// A 413 for several events says nothing about the receiver, but a probe that got it is one: the next
+// waits.
+func TestProbeTooLarge(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		record := func(c *Claim, status int) Recorded {
+			t.Helper()
+			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+			r, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 2})
+			must(t, err)
+			return r
+		}
+		publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
+		several := form(t, s, queue(t, s, sub.ID), 2)
+		record(several, 200)
+		for range 2 {
+			record(form(t, s, queue(t, s, sub.ID), 1), 401)
+		}
+		mustWrite(t, s, func(w Write) error {
+			_, err := w.Deliveries().Redeliver("p", sub.ID, several.ID)
+			return err
+		})
+		time.Sleep(webhook.MaxProbeWait)
+		c, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
+		must(t, err)
+		if !c.Probe || len(c.Events) != 2 {
+			t.Fatalf("got %+v, want a probe with two events", c)
+		}
+		r := record(c, 413)
+		q := queue(t, s, sub.ID)
+		if !r.Resized || !r.HealthChanged || !q.Failing || !q.Rejecting || !q.NextProbe.After(time.Now()) {
+			t.Errorf("got %+v and the queue %+v, want the next probe later", r, q)
+		}
+		if n := count(t, s, "SELECT rejected FROM failures"); n != 2 {
+			t.Errorf("%d rejections count, want 2", n)
+		}
+	})
+}
+
+// The alert about a recovery says from when to resend what failed and is left, which the delivery that
+// succeeded may have been.
+func TestAlertOffersToResend(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		record := func(c *Claim, status int) {
+			t.Helper()
+			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+			_, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 1})
+			must(t, err)
+			time.Sleep(time.Minute)
+		}
+		attempt := func(status int) *Claim {
+			t.Helper()
+			publish(t, s, "p", "content_updated")
+			c := form(t, s, queue(t, s, sub.ID), 1)
+			record(c, status)
+			return c
+		}
+		wantFrom := func(from time.Time) {
+			t.Helper()
+			var text []byte
+			must(t, s.db.Scan(t.Context(), "SELECT json FROM alerts WHERE name = 'subscription_recovered' ORDER BY num DESC LIMIT 1", nil, &text))
+			if want := `"resend_from":"` + webhook.FormatTime(from) + `"`; strings.Contains(string(text), "resend_from") != !from.IsZero() ||
+				!from.IsZero() && !strings.Contains(string(text), want) {
+				t.Errorf("got the alert %s, want it to resend from %s", text, from)
+			}
+		}
+		first := time.Now()
+		failed := attempt(401)
+		attempt(200)
+		wantFrom(first)
+		attempt(401)
+		_, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
+		must(t, err)
+		c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 10, webhook.MaxDeliveryBytes)
+		must(t, err)
+		record(c, 200)
+		wantFrom(time.Time{})
+		d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, failed.ID)
+		if err != nil || d.RecoveredAt.IsZero() {
+			t.Errorf("got %+v (%v), want it recovered", d, err)
 		}
 	})
 }

@@ -76,8 +76,8 @@ const (
 	selectCancel    = "SELECT d.num, " + cancelOutcome + ", d.subscription_id" + bulkRows + " ORDER BY i.key"
 
 	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at,
-		seqs, redelivery_of, created_at, counted_at, url_number)
-		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3, ?4, s.url_number
+		seqs, redelivery_of, created_at, counted_at)
+		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3, ?4
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d " +

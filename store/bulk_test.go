@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -467,7 +468,7 @@ func TestBulkRunCancelled(t *testing.T) {
 
 // A bulk run sends an event once: it skips a failed delivery whose events are in newer deliveries,
 // as after a split, and redelivers those. If the split was cancelled, it redelivers the delivery
-// itself.
+// itself. The list and the count of what is left to resend agree with it.
 func TestBulkRunSkipsSentAgain(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -478,6 +479,21 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 		p := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed")
 		if p.Done != want || !maps.Equal(p.Skipped, skips) {
 			t.Errorf("got %d redeliveries, skipped %v; want %d and %v", p.Done, p.Skipped, want, skips)
+		}
+		left, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, "filter[recovered]=false"))
+		must(t, err)
+		u, err := s.Subscriptions().View(t.Context(), sub.ID, 1)
+		must(t, err)
+		if len(left) != want || u.Left.Deliveries != want {
+			t.Errorf("%d deliveries are listed and %d counted as left, want %d", len(left), u.Left.Deliveries, want)
+		}
+	}
+	events := func(c *Claim, undelivered, left int) {
+		t.Helper()
+		d, err := s.Deliveries().View(t.Context(), c.ID)
+		must(t, err)
+		if d.Undelivered != undelivered || d.Left != left {
+			t.Errorf("got %d undelivered events of which %d are left, want %d and %d", d.Undelivered, d.Left, undelivered, left)
 		}
 	}
 	refuse := func() (parent *Claim) {
@@ -499,10 +515,12 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 			end(t, s, c, status)
 		}
 	}
-	refuse()
+	parent := refuse()
 	plan(0, map[webhook.BulkSkip]int{webhook.SkipSplitting: 1})
+	events(parent, 3, 3)
 	split(statuses)
 	plan(1, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 1})
+	events(parent, 1, 0)
 
 	_, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
 	must(t, err)
@@ -515,4 +533,52 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 	split(statuses[:1])
 	must(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, cancelled.ID) }))
 	plan(2, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 2})
+	events(cancelled, 2, 2)
+}
+
+// A subscription whose events have all been delivered, and whose splits have ended, costs its
+// deliveries nothing any more. A write that is undone changes nothing of that.
+func TestRecoveredCostsNothing(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated")
+	end(t, s, form(t, s, queue(t, s, sub.ID), 2), webhook.StatusFailed)
+	in := func(want bool) {
+		t.Helper()
+		must(t, s.writer.do(func(t *tx) error {
+			_, err := t.mayBeIn(&t.w.undelivered, selectWithUndelivered, sub.ID)
+			if err == nil {
+				_, err = t.mayBeIn(&t.w.splits, selectWithSplits, sub.ID)
+			}
+			return err
+		}))
+		_, undelivered := s.writer.undelivered[sub.ID]
+		_, splits := s.writer.splits[sub.ID]
+		if undelivered != want || splits != want {
+			t.Errorf("it has undelivered events: %t, splits: %t; want %t", undelivered, splits, want)
+		}
+	}
+	in(true)
+	next := func() *Claim {
+		f, err := s.Queues().formSplit(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Count: 1, Size: webhook.MaxDeliveryBytes}, nil)
+		must(t, err)
+		c, err := f.Wait()
+		must(t, err)
+		return c
+	}
+	end(t, s, next(), webhook.StatusSuccess)
+	in(true)
+	last := next()
+	if err := s.writer.do(func(t *tx) error {
+		if err := t.noteDelivered(last.num, sub.ID); err != nil {
+			return err
+		}
+		return sql.ErrNoRows
+	}); !errors.Is(err, sql.ErrNoRows) {
+		t.Fatalf("got %v, want the write to be undone", err)
+	}
+	in(true)
+	end(t, s, last, webhook.StatusSuccess)
+	in(false)
 }

@@ -272,8 +272,8 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
-		"ping, created_at, counted_at, url_number) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, ?7, url_number FROM subscriptions "+
-		"WHERE id = ?2", shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now, t.counted())
+		"ping, created_at, counted_at) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, ?7 FROM subscriptions WHERE id = ?2",
+		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now, t.counted())
 }
 
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
@@ -292,8 +292,8 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook
 	var num int64
 	var seqs sql.NullString
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
-		ping, redelivery_of, created_at, counted_at, url_number)
-		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, ?6, s.url_number
+		ping, redelivery_of, created_at, counted_at)
+		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, ?6
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
 		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), t.counted()}, &num, &seqs)
 	if err != nil {

@@ -49,6 +49,7 @@ func BenchmarkDeliveryIndexes(b *testing.B) {
 		{"deliveries_by_fault", "error"},
 		{"deliveries_retried", "retried"},
 		{"deliveries_by_original", "redelivery"},
+		{"deliveries_by_split", "split"},
 		{"deliveries_by_replay", "replay"},
 		{"deliveries_open_redeliveries", "redelivery"},
 	} {
@@ -137,7 +138,7 @@ func (w *indexWorkload) write(n int, kind string) time.Duration {
 		if kinds[i] = kind; kind == "" {
 			kinds[i] = "success"
 			if w.r.IntN(5) == 0 {
-				kinds[i] = []string{"failed", "retried", "error", "ping", "retried ping", "redelivery", "replay"}[w.r.IntN(7)]
+				kinds[i] = []string{"failed", "retried", "error", "ping", "retried ping", "redelivery", "replay", "split"}[w.r.IntN(8)]
 			}
 		}
 	}
@@ -164,11 +165,14 @@ func (w *indexWorkload) write(n int, kind string) time.Duration {
 
 // insert stores a delivery whose first attempt is in flight.
 func (w *indexWorkload) insert(t *tx, c *Claim, kind string) error {
-	replay := ""
-	if kind == "replay" {
-		replay = "0198f6a3-7c1e-7d4b-9a41-000000000001"
+	var by maker
+	switch kind {
+	case "replay":
+		by.replay = "0198f6a3-7c1e-7d4b-9a41-000000000001"
+	case "split":
+		by.split = shortID("0198f6a3-7c1e-7d4b-9a41-000000000002")
 	}
-	if err := t.insertFormed(c, fmt.Sprintf("[%d]", w.r.Int64N(1<<40)), maker{replay: replay}); err != nil {
+	if err := t.insertFormed(c, fmt.Sprintf("[%d]", w.r.Int64N(1<<40)), by); err != nil {
 		return err
 	}
 	switch kind {

@@ -23,6 +23,8 @@ type DeliveryView struct {
 	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
 	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
+	Undelivered  int           // its events that were not delivered, if it failed
+	Left         int           // those of them that no newer delivery failed to deliver, too
 }
 
 // Redelivery is one redelivery of a delivery, or one delivery of its split.
@@ -84,6 +86,9 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 				return err
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
+		}
+		if err := v.Scan(countLeftOf, []any{d.Num}, &d.Undelivered, &d.Left); err != nil {
+			return err
 		}
 		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num, maxRedeliveries); err != nil || len(d.Events) < 2 {
 			return err

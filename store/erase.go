@@ -148,8 +148,8 @@ const (
 	// The newest delivery stays, without content, so that its num is not reused.
 	blankNewest = `UPDATE deliveries SET id = ?2, program_id = '', subscription_id = '', subscription = 0, status = 'failed',
 		failure_reason = 'cancelled', attempts_made = 0, claimed_at = NULL, next_attempt_at = NULL, response_status = NULL, error = NULL,
-		seqs = NULL, ping = CAST('{}' AS BLOB), redelivery_of = NULL, split_of = NULL, replay_id = NULL, created_at = ?3, completed_at = ?3, started_after = NULL,
-		duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL, url_number = 1
+		seqs = NULL, ping = CAST('{}' AS BLOB), redelivery_of = NULL, split_of = NULL, replay_id = NULL, created_at = ?3, completed_at = ?3,
+		started_after = NULL, duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
 		WHERE num = (SELECT max(num) FROM deliveries) AND num IN (SELECT value FROM json_each(?1))`
 
 	// The hashes of the audit log contain ids and a salted digest of the rest, so the rest can be

@@ -13,8 +13,9 @@ import (
 // incident, 0 for none. It costs nothing while all attempts succeed.
 //
 // What several events were refused for waits for the deliveries of their own that follow: only the
-// breaker counts it, and a 413 counts for nothing but the size of later deliveries. An attempt that
-// was sent to an earlier URL counts for nothing: it says nothing about the current one.
+// breaker counts it, and a 413 counts for nothing but the size of later deliveries and, if it was a
+// probe, the wait before the next. An attempt that was sent to an earlier URL counts for nothing: it
+// says nothing about the current one.
 func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time,
 	r *Recorded) (openIncident int64, err error) {
 	id := c.SubscriptionID
@@ -27,7 +28,9 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	}
 	if r.Split && webhook.RefusesSize(a.ResponseStatus) {
 		r.Resized = true
-		return 0, t.learnSize(c, now)
+		if err := t.learnSize(c, now); err != nil || !c.Probe {
+			return 0, err
+		}
 	}
 	before, was, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
@@ -38,7 +41,7 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		return 0, err
 	}
 	next := policy.After
-	if c.Ping {
+	if c.Ping || r.Resized {
 		next = policy.AfterPing
 	}
 	status, after := next(sub.Status, before, a, c.Probe, now)
@@ -183,6 +186,10 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 		alert.Name = webhook.AlertDisabled
 	default:
 		alert.Name, alert.Failures = webhook.AlertRecovered, ch.before
+		var err error
+		if alert.ResendFrom, err = t.leftFrom(in.num, c.num); err != nil {
+			return err
+		}
 		if err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {
 			return err
 		}
@@ -204,12 +211,8 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 	return t.moveInterests(sub, &is)
 }
 
-// noteRejected records what was rejected: the event type that a probe avoids, and the time from
-// which to resend.
+// noteRejected records the event type that was rejected, which a probe avoids.
 func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
-	if from := c.AcceptedAt; !from.IsZero() && (f.RejectedFrom.IsZero() || from.Before(f.RejectedFrom)) {
-		f.RejectedFrom = from
-	}
 	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 "+
 		"WHERE d.num = ?", []any{c.num}, &f.RejectedName)
 	return ignoreNoRows(err)
@@ -227,7 +230,7 @@ func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhoo
 	return t.setFailures(id, f, in)
 }
 
-const failureColumns = "count, rejected, first_at, rejected_name, rejected_from, failing_reason, failing_since, next_probe_at, " +
+const failureColumns = "count, rejected, first_at, rejected_name, failing_reason, failing_since, next_probe_at, " +
 	"probes, pinged, " +
 	"last_at, last_status, last_error, last_delivery, incident, failed, failed_from, quiet_at, probe_log"
 
@@ -235,10 +238,10 @@ const failureColumns = "count, rejected, first_at, rejected_name, rejected_from,
 func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	var first int64
 	var name, reason, code, log sql.NullString
-	var from, since, next sql.NullInt64
+	var since, next sql.NullInt64
 	var lastAt, lastStatus, lastDelivery, num, failedFrom, quietAt sql.NullInt64
 	err = t.Scan("SELECT "+failureColumns+" FROM failures WHERE subscription_id = ?", []any{id},
-		&f.Count, &f.Rejected, &first, &name, &from, &reason, &since, &next, &f.Probes, &f.Pinged,
+		&f.Count, &f.Rejected, &first, &name, &reason, &since, &next, &f.Probes, &f.Pinged,
 		&lastAt, &lastStatus, &code, &lastDelivery, &num, &in.failed, &failedFrom, &quietAt, &log)
 	if err != nil {
 		return webhook.Failures{}, incident{}, ignoreNoRows(err)
@@ -248,8 +251,7 @@ func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 	if f.InARow() == 0 {
 		return webhook.Failures{}, in, nil // only the incident is stored
 	}
-	f.First, f.RejectedName, f.RejectedFrom, f.Reason = time.UnixMilli(first), name.String, fromMillis(from),
-		webhook.FailingReason(reason.String)
+	f.First, f.RejectedName, f.Reason = time.UnixMilli(first), name.String, webhook.FailingReason(reason.String)
 	f.Since, f.NextProbe = fromMillis(since), fromMillis(next)
 	return f, in, nil
 }
@@ -266,8 +268,8 @@ func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 		t.w.fails[id] = struct{}{}
 	}
 	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
-		"?, ?, ?, ?, ?, ?, ?)",
-		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), millis(f.RejectedFrom), orNull(string(f.Reason)),
+		"?, ?, ?, ?, ?, ?)",
+		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), orNull(string(f.Reason)),
 		millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged,
 		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), orNull(in.num), in.failed,
 		orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
@@ -291,4 +293,16 @@ func (t *tx) mayBeIn(set *map[string]struct{}, query, id string) (bool, error) {
 	}
 	_, ok := (*set)[id]
 	return ok, nil
+}
+
+// leaveIfNone removes a subscription from a set of ids if query finds nothing for it, so that its
+// deliveries cost nothing again.
+func (t *tx) leaveIfNone(set map[string]struct{}, query, id string) error {
+	var some bool
+	err := t.Scan(query, []any{id}, &some)
+	if err == nil && !some {
+		delete(set, id)
+		t.left = true
+	}
+	return err
 }

@@ -800,6 +800,8 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	case "bulk_runs":
 		im.addDelivery(r, row, "newest")
 		im.addDelivery(r, row, "after_num")
+	case "old_urls":
+		im.addDelivery(r, row, "last_delivery")
 	case "bulk_run_waits", "bulk_run_deliveries", "bulk_run_subscriptions":
 		run, _ := (*r.at(row, "run")).(int64)
 		*r.at(row, "run") = im.runs[run]

@@ -38,7 +38,7 @@ var (
 		":failure_reason IS NULL OR iif("+ofDeleted+", 'subscription_deleted', d.failure_reason) IN (SELECT value "+
 			"FROM json_each(:failure_reason))",
 		`:recovered IS NULL OR d.status = 'failed' AND CASE WHEN EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'true'
-			WHEN EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN '' ELSE 'false' END IN (SELECT value FROM json_each(:recovered))`,
+			WHEN `+isLeft+` THEN 'false' ELSE '' END IN (SELECT value FROM json_each(:recovered))`,
 		isIn("d.program_id"), isIn("d.subscription_id"), isVisible("d.program_id"), "d.program_id <> ''", // see blankNewest
 		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.split_of"), isIn("d.replay_id"),

@@ -479,6 +479,12 @@ type Claim struct {
 	firstURL int64 // the subscription's URLNumber when the delivery was created
 }
 
+// newClaim returns a claim on the first attempt of a new delivery.
+func (q *Queue) newClaim(events [][]byte, trace webhook.Trace) Claim {
+	return Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
+		URLNumber: q.URLNumber, Events: events, Trace: trace, Probe: q.Failing}
+}
+
 // Forming is a credit being spent: a delivery that is being stored.
 type Forming struct {
 	Queue   *Queue
@@ -521,11 +527,8 @@ func (f *Forming) Submit() {
 // newForming forms the next delivery of a queue, and moves the queue's cursor in memory. Only
 // store moves it in the database.
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
-	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: Claim{
-		ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision, Events: from.Bodies,
-		URLNumber: q.URLNumber, Trace: from.Trace, Probe: q.Failing,
-		AcceptedAt: time.UnixMilli(from.Oldest),
-	}}
+	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: q.newClaim(from.Bodies, from.Trace)}
+	f.made.AcceptedAt = time.UnixMilli(from.Oldest)
 	f.claim = &f.made
 	q.Cursor, q.Seen = from.To, from.To
 	return f
@@ -653,9 +656,9 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	}
 	c.firstURL = c.URLNumber
 	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
-		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us, url_number) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
-		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?9, "+roomForAttempt+", ?8)",
-		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, c.firstURL, t.counted())
+		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
+		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?8, "+roomForAttempt+")",
+		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, t.counted())
 	if err != nil {
 		return err
 	}
@@ -781,7 +784,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	var event []byte
 	var again bool // a redelivery or a delivery of a replay
 	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
-		&c.Number, &seqs, &event, &again, &c.Split, &c.firstURL)
+		&c.Number, &seqs, &event, &again, &c.Split)
 	if errors.Is(err, sql.ErrNoRows) {
 		c.num = 0
 		return nil
@@ -801,7 +804,10 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 		}
 	}
 	t.deliveryChanged(c.num)
-	return t.Scan(countInterruptions, []any{c.num}, &c.Interruptions)
+	if err := t.Scan(countInterruptions, []any{c.num}, &c.Interruptions); err != nil {
+		return err
+	}
+	return t.Scan(selectFirstURL, []any{c.num}, &c.firstURL)
 }
 
 // queueProbe queues a ping for a credit for a probe, if the subscription is failing and has none.
@@ -834,7 +840,7 @@ const (
 		WHERE num = (SELECT num FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at <= ?3 AND next_attempt_at IS NOT NULL
 		AND attempts_made < ?4 `
 	claimDueReturning = ` ORDER BY next_attempt_at, num LIMIT 1) RETURNING num, id, program_id, attempts_made, seqs, ping,
-		redelivery_of IS NOT NULL OR replay_id IS NOT NULL, split_of IS NOT NULL, url_number`
+		redelivery_of IS NOT NULL OR replay_id IS NOT NULL, split_of IS NOT NULL`
 	claimDueDelivery = claimDue +
 		"AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)" + claimDueReturning
 	claimDuePing = claimDue +
@@ -845,6 +851,7 @@ const (
 		"AND subscription_id = "
 	selectNextDelivery = nextDelivery + "?"
 	selectNextPing     = nextPing + "?"
+	selectFirstURL     = "SELECT " + firstURL + " FROM deliveries d WHERE d.num = ?"
 )
 
 // Recorded is the effect of a recorded attempt.
@@ -1030,7 +1037,7 @@ const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND
 // selectClaimOf ends with the number of the URL that the attempt in flight was sent to, which is the
 // subscription's when the attempt was counted, and with the subscription's now.
 const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
-	coalesce(json_array_length(d.seqs), 0), d.url_number,
+	coalesce(json_array_length(d.seqs), 0), ` + firstURL + `,
 	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number),
 	s.url_number
 	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?`

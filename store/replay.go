@@ -271,8 +271,8 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 		return nil, false, err
 	}
 	if len(b.seqs) > 0 {
-		c = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
-			URLNumber: q.URLNumber, Probe: q.Failing, Events: b.bodies, Trace: b.trace}
+		made := q.newClaim(b.bodies, b.trace)
+		c = &made
 	}
 	err = s.writer.do(func(t *tx) (err error) {
 		if s.programStates.get(q.ProgramID) != nil {

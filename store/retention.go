@@ -720,8 +720,8 @@ var (
 	selectAgedSends     = "SELECT num FROM (SELECT num, counted_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE counted_at <= ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
 	// Attempts were sent to the URL that was current when their delivery was created, or to a later one.
-	selectUnnamedURLs = "SELECT json_array(o.subscription_id, o.number) FROM old_urls o WHERE o.number < coalesce((SELECT d.url_number " +
-		createdOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.number + 1) LIMIT ?2"
+	selectUnnamedURLs = "SELECT json_array(o.subscription_id, o.number) FROM old_urls o WHERE o.last_delivery < coalesce((SELECT d.num " +
+		createdOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.last_delivery + 1) LIMIT ?2"
 	// Deleted subscriptions without deliveries.
 	selectForgotten = "SELECT id FROM subscriptions s WHERE counted_at <= ? AND NOT EXISTS (SELECT 1 " +
 		createdOf("s.id") + ") ORDER BY counted_at LIMIT ?"

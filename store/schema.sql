@@ -233,12 +233,13 @@ CREATE TABLE old_signing_secrets (
 ) STRICT, WITHOUT ROWID;
 
 -- The URLs that a subscription had before, for its attempts: the newest 100, and of those the ones
--- that a stored delivery can name.
+-- that a stored delivery can name. An older one may be there without its URL.
 CREATE TABLE old_urls (
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     number          INTEGER NOT NULL CHECK (number > 0),
     url             TEXT    NOT NULL,
     replaced_at     INTEGER NOT NULL,
+    last_delivery   INTEGER NOT NULL,                           -- the num of the newest delivery by then; later ones have another URL
     PRIMARY KEY (subscription_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -297,7 +298,6 @@ CREATE TABLE failures (
     rejected        INTEGER NOT NULL CHECK (rejected >= 0),     -- final responses other than 2xx since then
     first_at        INTEGER NOT NULL,
     rejected_name   TEXT,                                       -- the event type that was rejected last
-    rejected_from   INTEGER,                                    -- when the oldest event of a rejected delivery was accepted
     failing_reason  TEXT    CHECK (failing_reason IN ('unreachable', 'rejecting')),
     failing_since   INTEGER,
     next_probe_at   INTEGER,
@@ -354,7 +354,8 @@ CREATE INDEX replays_by_completion ON replays (counted_at) WHERE counted_at IS N
 
 -- A delivery is queued (attempts_made 0, next_attempt_at set), in flight (claimed_at set),
 -- waiting for its next attempt (retryable) or completed. The attempt of a delivery that succeeded
--- at the first, to the URL of url_number, is in the row itself; all others are in attempts.
+-- at the first, to the URL that was current when it was created, is in the row itself; all others are
+-- in attempts.
 --
 -- The newest delivery of an erased program stays as a row without content, so that its num is not
 -- reused: its ids are '' and its subscription is 0.
@@ -383,7 +384,6 @@ CREATE TABLE deliveries (
     counted_at      INTEGER NOT NULL,                           -- when it completed; until then, when it was created
     subscription    INTEGER NOT NULL,                           -- the subscription's num
     started_after   INTEGER,                                    -- of the first attempt, in milliseconds after created_at
-    url_number      INTEGER NOT NULL DEFAULT 1,                 -- of the subscription's URL when it was created
     duration_ms     INTEGER,                                    -- NULL: the attempts have rows of their own
     response        INTEGER,                                    -- 0: it was empty, 1: it was not, 2: and it was truncated
     dns_us          INTEGER,
@@ -432,8 +432,9 @@ CREATE INDEX deliveries_retried ON deliveries (num) WHERE attempts_made > 1;
 -- The redeliveries of a delivery.
 CREATE INDEX deliveries_by_original ON deliveries (redelivery_of, num) WHERE redelivery_of IS NOT NULL;
 
--- The deliveries of a split, and whether one of them is open.
-CREATE INDEX deliveries_by_split ON deliveries (split_of, completed_at) WHERE split_of IS NOT NULL;
+-- The deliveries of a split, and whether one of them is open. A delivery that completes changes
+-- nothing in it.
+CREATE INDEX deliveries_by_split ON deliveries (split_of) WHERE split_of IS NOT NULL;
 
 -- The deliveries of a replay, and their results.
 CREATE INDEX deliveries_by_replay ON deliveries (replay_id, num) WHERE replay_id IS NOT NULL;
@@ -514,7 +515,7 @@ CREATE TABLE attempts (
     tls_us             INTEGER CHECK (tls_us >= 0),
     first_byte_us      INTEGER CHECK (first_byte_us >= 0),
     response_removed   INTEGER NOT NULL DEFAULT 0,              -- 1: there was one, which is no longer stored
-    url_number         INTEGER,                                 -- of the URL that it was sent to; NULL: that of the delivery
+    url_number         INTEGER,                                 -- of the URL that it was sent to; NULL: the one current when the delivery was created
     PRIMARY KEY (delivery, number),
     CHECK (response_status IS NOT NULL OR error IS NOT NULL)
 ) STRICT, WITHOUT ROWID;

@@ -41,6 +41,7 @@ const (
 		"AND NOT EXISTS (SELECT 1" + fromSplits + " AND p.delivery = splits.delivery) AND "
 	removeSplits = "DELETE FROM splits WHERE after_seq = 9223372036854775807 AND NOT EXISTS (SELECT 1 FROM deliveries r " +
 		"WHERE r.split_of = (SELECT id FROM deliveries WHERE num = splits.delivery) AND r.completed_at IS NULL) AND "
+	hasSplits = "SELECT EXISTS (SELECT 1 FROM splits WHERE subscription_id = ?)"
 
 	selectSplitOf = "SELECT p.delivery FROM deliveries d CROSS JOIN deliveries o ON o.id = d.split_of " +
 		"CROSS JOIN splits p ON p.delivery = o.num WHERE d.num = ?"
@@ -58,7 +59,7 @@ var (
 )
 
 func newSplitEnd(which string) splitEnd {
-	return splitEnd{finishSplits + which, removeSplits + which + " RETURNING delivery"}
+	return splitEnd{finishSplits + which, removeSplits + which + " RETURNING delivery, subscription_id"}
 }
 
 // openSplit opens the split of a delivery of several events that failed. After a 429 the events are
@@ -77,12 +78,17 @@ func (t *tx) endSplits(which splitEnd, id any) error {
 	if err := t.Exec(which.finish, id); err != nil {
 		return err
 	}
-	return t.Each(which.remove, []any{id}, func(scan func(...any) error) error {
+	var subscription string // all are of one
+	err := t.Each(which.remove, []any{id}, func(scan func(...any) error) error {
 		var num int64
-		err := scan(&num)
+		err := scan(&num, &subscription)
 		t.deliveryChanged(num)
 		return err
 	})
+	if err != nil || subscription == "" {
+		return err
+	}
+	return t.leaveIfNone(t.w.splits, hasSplits, subscription)
 }
 
 // endSplitOf ends the split that formed a delivery, if that was its last. It costs nothing if the
@@ -148,9 +154,9 @@ func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*For
 	if err != nil || len(r.seqs) == 0 {
 		return nil, err
 	}
-	f := &Forming{Queue: q}
-	f.claim = &Claim{ID: webhook.NewID(), SubscriptionID: q.SubscriptionID, ProgramID: q.ProgramID, Number: 1, Revision: q.Revision,
-		URLNumber: q.URLNumber, Probe: q.Failing, Events: r.bodies, Trace: r.trace, AcceptedAt: time.UnixMilli(r.oldest), Split: true}
+	f := &Forming{Queue: q, made: q.newClaim(r.bodies, r.trace)}
+	f.made.AcceptedAt, f.made.Split = time.UnixMilli(r.oldest), true
+	f.claim = &f.made
 	f.err = s.writer.do(func(t *tx) error {
 		if s.programStates.get(q.ProgramID) != nil {
 			return ErrStale

@@ -217,6 +217,14 @@ func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
 // what repeated changes can store; retention removes those that no delivery can name.
 const maxOldURLs = 100
 
+const (
+	insertOldURL = `INSERT INTO old_urls (subscription_id, number, url, replaced_at, last_delivery)
+		SELECT id, url_number, url, ?2, (SELECT coalesce(max(num), 0) FROM deliveries) FROM subscriptions WHERE id = ?1 RETURNING number`
+	// The row before the oldest URL stays, so that earlier deliveries are not taken for that one's.
+	blankOldURL   = "UPDATE old_urls SET url = '' WHERE subscription_id = ? AND number = ?"
+	deleteOldURLs = "DELETE FROM old_urls WHERE subscription_id = ? AND number < ?"
+)
+
 // replaceURL stores the URL of a subscription that is about to get another one, for its attempts,
 // and increments its number.
 func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
@@ -224,13 +232,13 @@ func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
 		return nil
 	}
 	var number int64
-	err := t.Scan("INSERT INTO old_urls (subscription_id, number, url, replaced_at) SELECT id, url_number, url, ?2 FROM subscriptions "+
-		"WHERE id = ?1 RETURNING number", []any{sub.ID, sub.UpdatedAt.UnixMilli()}, &number)
-	if err != nil {
+	if err := t.Scan(insertOldURL, []any{sub.ID, sub.UpdatedAt.UnixMilli()}, &number); err != nil {
 		return err
 	}
-	if err := t.Exec("DELETE FROM old_urls WHERE subscription_id = ? AND number <= ?", sub.ID, number-maxOldURLs); err != nil {
-		return err
+	for _, query := range []string{blankOldURL, deleteOldURLs} {
+		if err := t.Exec(query, sub.ID, number-maxOldURLs); err != nil {
+			return err
+		}
 	}
 	return t.Exec("UPDATE subscriptions SET url_number = url_number + 1 WHERE id = ?", sub.ID)
 }

@@ -391,6 +391,7 @@ type SubscriptionView struct {
 	Replays    []webhook.Replay
 	Recent     []webhook.Delivery // newest first
 	SizeBound  webhook.SizeBound  // zero for none
+	Left       Left
 }
 
 // DeliveryEnd is an attempt of a delivery with the status of its response, but without the response.
@@ -447,6 +448,9 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			return err
 		}
 		u.SizeBound.LearnedAt = s.clock.shown(learned)
+		if u.Left, err = v.left(u.ProgramID, id); err != nil {
+			return err
+		}
 		if u.Success, err = v.deliveryEnd(selectLastSuccess, id); err != nil {
 			return err
 		}

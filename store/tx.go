@@ -50,6 +50,7 @@ type tx struct {
 
 	touched   []string // programs whose head this write has moved
 	published int      // how many of accepted are from earlier writes
+	left      bool     // a subscription has left a set of those with failures in this write
 
 	dropped []string // event types that this commit deletes
 	kept    int      // how many of dropped are from earlier writes
@@ -95,7 +96,7 @@ func (w *writer) leased() bool {
 // beforeWrite is the hook [sqlite.Hooks].BeforeWrite.
 func (w *writer) beforeWrite(t *sqlite.Tx) {
 	w.tx.Tx = t
-	w.tx.touched, w.tx.published, w.tx.kept = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped)
+	w.tx.touched, w.tx.published, w.tx.kept, w.tx.left = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped), false
 }
 
 // undoWrite is the hook [sqlite.Hooks].UndoWrite.
@@ -105,6 +106,9 @@ func (w *writer) undoWrite() {
 		delete(w.heads, p)
 	}
 	t.accepted, t.dropped = t.accepted[:t.published], t.dropped[:t.kept]
+	if t.left {
+		w.forgetFailures()
+	}
 }
 
 // beforeCommit is the hook [sqlite.Hooks].BeforeCommit: it spends the credits offered for the

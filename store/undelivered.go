@@ -1,20 +1,48 @@
 package store
 
+import (
+	"database/sql"
+	"time"
+)
+
 // An event is delivered to a subscription when any of its deliveries succeeded. The events of a
 // failed delivery that are not are its rows in undelivered; it is recovered when it has none
-// left. This is the only notion of what is left to resend.
+// left. This is the only notion of what is left to resend. An event that several deliveries failed
+// to deliver is left in the newest of them, so counts, lists and what resends them agree.
 
 const (
-	// For an event with one delivery, the usual case, each condition is an index lookup that finds
-	// nothing. The second is for deliveries that were removed before their events.
+	// An event may be in deliveries to many other subscriptions, so those are searched only if the
+	// subscription may have several deliveries of it, and it is not known to be undelivered. The last
+	// condition is for deliveries that were removed before their events.
 	insertUndelivered = `INSERT INTO undelivered (subscription, seq, delivery, incident)
 		SELECT d.subscription, j.value, d.num, ?2 FROM deliveries d CROSS JOIN json_each(d.seqs) j
-		WHERE d.num = ?1 AND NOT EXISTS (SELECT 1 FROM delivery_events x CROSS JOIN deliveries r ON r.num = x.delivery
-			WHERE x.program_id = d.program_id AND x.seq = j.value AND x.delivery <> d.num AND r.subscription = d.subscription
-			AND r.status = 'success')
+		WHERE d.num = ?1 AND (coalesce(d.redelivery_of, d.replay_id, d.split_of) IS NULL
+			AND NOT EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL)
+			AND NOT EXISTS (SELECT 1 FROM replays p WHERE p.subscription_id = d.subscription_id)
+			OR EXISTS (SELECT 1 FROM undelivered o WHERE o.subscription = d.subscription AND o.seq = j.value)
+			OR NOT EXISTS (SELECT 1 FROM delivery_events x CROSS JOIN deliveries r ON r.num = x.delivery
+				WHERE x.program_id = d.program_id AND x.seq = j.value AND x.delivery <> d.num AND r.subscription = d.subscription
+				AND r.status = 'success'))
 		AND (NOT EXISTS (SELECT 1 FROM delivered WHERE subscription_id = d.subscription_id) OR coalesce((SELECT r.last_seq FROM delivered r
 			WHERE r.subscription_id = d.subscription_id AND r.first_seq <= j.value AND r.name = (SELECT e.name FROM events e
 			WHERE e.program_id = d.program_id AND e.seq = j.value) ORDER BY r.first_seq DESC LIMIT 1), 0) < j.value)`
+
+	// isNewest is the condition of the rows u of undelivered that are left to resend: no newer delivery
+	// of the event has failed, too.
+	isNewest = "NOT EXISTS (SELECT 1 FROM undelivered o WHERE o.subscription = u.subscription AND o.seq = u.seq AND o.delivery > u.delivery)"
+
+	// isLeft is the condition of the failed deliveries d with events that are left to resend.
+	isLeft = "(EXISTS (SELECT 1 FROM undelivered u WHERE u.delivery = d.num AND " + isNewest + ") " +
+		"AND NOT EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num))"
+
+	selectLeft = `SELECT m.deliveries, m.events, m.failed, (SELECT e.received_at FROM events e WHERE e.program_id = ?2 AND e.seq = m.seq)
+		FROM (SELECT count(DISTINCT l.delivery) AS deliveries, count(*) AS events, count(l.incident) > 0 AS failed, min(l.seq) AS seq
+			FROM (SELECT u.delivery, u.seq, u.incident FROM undelivered u WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?1)
+				AND ` + isNewest + ` AND u.delivery NOT IN (SELECT p.delivery FROM splits p) ORDER BY u.seq LIMIT ?3) l) m`
+
+	countLeftOf = "SELECT count(*), count(*) FILTER (WHERE " + isNewest + ") FROM undelivered u WHERE u.delivery = ?"
+
+	hasUndelivered = "SELECT EXISTS (SELECT 1 FROM undelivered WHERE subscription = (SELECT num FROM subscriptions WHERE id = ?))"
 
 	deleteUndelivered = `DELETE FROM undelivered WHERE subscription = (SELECT subscription FROM deliveries WHERE num = ?1)
 		AND seq IN (SELECT value FROM json_each((SELECT seqs FROM deliveries WHERE num = ?1))) RETURNING delivery`
@@ -35,11 +63,11 @@ func (t *tx) noteUndelivered(num int64, subscriptionID string, incident int64) (
 	if err != nil {
 		return 0, err
 	}
-	if t.w.undelivered != nil {
-		t.w.undelivered[subscriptionID] = struct{}{}
-	}
 	if n == 0 {
 		return 0, t.noteRecovered(num)
+	}
+	if t.w.undelivered != nil {
+		t.w.undelivered[subscriptionID] = struct{}{}
 	}
 	return n, nil
 }
@@ -59,11 +87,15 @@ func (t *tx) noteDelivered(num int64, subscriptionID string) error {
 		return err
 	})
 	for delivery := range failed {
+		t.deliveryChanged(delivery)
 		if err == nil {
 			err = t.noteRecovered(delivery)
 		}
 	}
-	return err
+	if err != nil || len(failed) == 0 {
+		return err
+	}
+	return t.leaveIfNone(t.w.undelivered, hasUndelivered, subscriptionID)
 }
 
 // noteRecovered records that a failed delivery is recovered, if it is.
@@ -75,6 +107,18 @@ func (t *tx) noteRecovered(num int64) error {
 	t.deliveryChanged(num)
 	t.AfterCommit(t.w.metrics.recovered.Inc)
 	return t.endSplits(ofFailed, num)
+}
+
+const selectLeftFrom = `SELECT e.received_at FROM undelivered u CROSS JOIN deliveries d ON d.num = u.delivery
+	CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq WHERE u.incident = ?1 AND u.incident IS NOT NULL
+	AND u.seq NOT IN (SELECT value FROM json_each((SELECT seqs FROM deliveries WHERE num = ?2))) ORDER BY u.seq LIMIT 1`
+
+// leftFrom returns when the oldest event was accepted that failed in an incident and is left to
+// resend once a delivery has succeeded, zero if there is none.
+func (t *tx) leftFrom(incident, delivered int64) (time.Time, error) {
+	var from sql.NullInt64
+	err := ignoreNoRows(t.Scan(selectLeftFrom, []any{incident, delivered}, &from))
+	return fromMillis(from), err
 }
 
 const selectOwner = "SELECT subscription_id FROM deliveries WHERE num = ?"
@@ -95,4 +139,24 @@ func (t *tx) noteAllUndelivered(nums []int64) error {
 		}
 	}
 	return nil
+}
+
+// Left is what is left to resend to a subscription: the deliveries that the filter recovered=false
+// lists, and their events that were not delivered.
+type Left struct {
+	Deliveries, Events int
+	More               bool      // the counts are lower bounds
+	From               time.Time // when the oldest of the events was accepted; zero if there are none
+	Failed             bool      // some of them failed during an incident; otherwise they were cancelled, for example
+}
+
+// maxLeft bounds the events that Left counts.
+const maxLeft = 10_000
+
+// left returns what is left to resend to a subscription.
+func (v *view) left(programID, subscriptionID string) (l Left, err error) {
+	var from sql.NullInt64
+	err = v.Scan(selectLeft, []any{subscriptionID, programID, maxLeft}, &l.Deliveries, &l.Events, &l.Failed, &from)
+	l.From, l.More = fromMillis(from), l.Events == maxLeft
+	return l, err
 }

@@ -89,8 +89,11 @@ func TestOldURLsBounded(t *testing.T) {
 	if got := sentTo(t, s, "p", sub.ID, c.ID); got[0] != "" {
 		t.Errorf("after %d changes: got the URL %q, want none", maxOldURLs+1, got[0])
 	}
-	if n := count(t, s, "SELECT count(*) FROM old_urls"); n != maxOldURLs {
-		t.Errorf("%d URLs are stored, want %d", n, maxOldURLs)
+	setURL(t, s, "p", sub.ID, "https://partner.example/last")
+	for url, want := range map[string]int64{"url <> ''": maxOldURLs, "url = ''": 1} {
+		if n := count(t, s, "SELECT count(*) FROM old_urls WHERE "+url); n != want {
+			t.Errorf("%d rows with %s are stored, want %d", n, url, want)
+		}
 	}
 }
 

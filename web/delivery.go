@@ -15,6 +15,15 @@ type deliveryRow struct {
 	last *webhook.Attempt // the last attempt with a result, nil for none
 }
 
+// stateOf returns the state whose color, symbol and word a delivery has. One whose events are being
+// sent again counts as retrying, although it has failed.
+func stateOf(d *webhook.Delivery) string {
+	if d.Splitting {
+		return string(webhook.StatusRetryable)
+	}
+	return string(d.Status)
+}
+
 // deliveryNoteOf adds a word or two to the status of a delivery, and details for a title; "" when
 // the status says everything.
 func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
@@ -37,7 +46,7 @@ func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 }
 
 const (
-	splittingText = "Its events are sent again one by one, so that an event that the endpoint refuses takes no others with it."
+	splittingText = "Its events are being sent again one by one, so that an event that the endpoint refuses takes no others with it."
 	recoveredText = "All of its events have been delivered another way."
 )
 

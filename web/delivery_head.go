@@ -60,6 +60,8 @@ func (d *deliveryRecord) sentence() string {
 	switch {
 	case d.Status == webhook.StatusSuccess:
 		return "Delivered: " + why + " on attempt " + strconv.Itoa(d.AttemptsMade) + " of " + of
+	case d.Splitting:
+		return "Retrying: " + why + ", its events are sent one by one, " + d.delivered()
 	case d.Status.Final():
 		switch d.FailureReason {
 		case webhook.FailureCancelled:

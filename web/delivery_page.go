@@ -107,7 +107,7 @@ func (h *deliveryPages) show(r *request) (response, error) {
 		return response{}, err
 	}
 	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
-	if !d.Status.Final() {
+	if !d.Status.Final() || d.Splitting {
 		f.Live = &ui.Live{Stream: ui.At(r.Context(), deliveryPath(d.ID)+"/stream"), From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
 	return response{page: deliveryPage(f, d)}, nil
@@ -124,7 +124,8 @@ func withoutResponses(attempts []webhook.Attempt) {
 
 // state changes whenever the page changes.
 func (d *deliveryRecord) state() string {
-	return fmt.Sprintf("%s-%d-%d-%d", d.Status, d.AttemptsMade, len(d.attempts), len(d.Redeliveries))
+	return fmt.Sprintf("%s-%d-%d-%d-%d-%d", stateOf(&d.Delivery), d.AttemptsMade, len(d.attempts), len(d.Redeliveries), len(d.Splits),
+		d.Undelivered)
 }
 
 // stream sends the changes of a delivery to its page.
@@ -350,6 +351,33 @@ func (d *deliveryRecord) cannotRedeliver() string {
 	return ""
 }
 
+// delivered describes how many events of a failed delivery another one has delivered.
+func (d *deliveryRecord) delivered() string {
+	return ui.Number(int64(len(d.Events)-d.Undelivered)) + " of " + webhook.Count(len(d.Events), "event") + " delivered"
+}
+
+// failedAlone describes how many events of a delivery failed again, sent one by one.
+func failedAlone(n int) string {
+	if n == 1 {
+		return "1 event failed again in a delivery of its own"
+	}
+	return webhook.Count(n, "event") + " failed again in deliveries of their own"
+}
+
+// redelivered returns how many events the receiver already has, although the delivery failed.
+func (d *deliveryRecord) redelivered() int {
+	if d.Status != webhook.StatusFailed || d.Own || !d.Subscription.DeletedAt.IsZero() {
+		return 0
+	}
+	return len(d.Events) - d.Undelivered
+}
+
+// unfinished reports whether the delivery has failed, and resending it is what is left to do: its
+// events are neither delivered nor in newer deliveries.
+func (d *deliveryRecord) unfinished() bool {
+	return d.Status == webhook.StatusFailed && !d.Splitting && d.RecoveredAt.IsZero() && (d.Left > 0 || d.Undelivered == 0)
+}
+
 // cannotCancel explains why the delivery cannot be canceled, "" when it can.
 func (d *deliveryRecord) cannotCancel() string {
 	switch {
@@ -531,7 +559,8 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 		return response{}, unavailable(asProblem(err))
 	}
 	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "This is the new delivery. It is sent as soon as the limits on deliveries in flight allow."}}, nil
+		Text: webhook.Count(len(d.Events), "event") + " resent in 1 delivery: this one. It is sent as soon as the limits on deliveries in " +
+			"flight allow."}}, nil
 }
 
 func (h *deliveryPages) confirmCancel(r *request) (response, error) {
@@ -556,6 +585,9 @@ func (h *deliveryPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
 	}
-	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Delivery cancelled. It will not be sent again."}}, nil
+	text := "Delivery cancelled. It will not be sent again."
+	if d.Splitting {
+		text = "Cancelled. The events that had not been sent again will not be."
+	}
+	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: text}}, nil
 }

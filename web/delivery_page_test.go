@@ -232,7 +232,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.want(t, 303, "")
 	again := p.Header.Get("Location")
 	p = v.do("GET", again)
-	p.want(t, 200, "This is the new delivery")
+	p.want(t, 200, "resent in 1 delivery: this one.")
 	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 starts as soon as")
 	v.do("GET", path).want(t, 200, `href="`+again+`"`)
 	heldDelivery(t, v, l, again)
@@ -301,6 +301,52 @@ func TestPingPage(t *testing.T) {
 	p.has(t, "Delivered: 204 No Content on attempt 1 of 5", "POST / HTTP/1.1", `&#34;ping&#34;`)
 	p.hasNot(t, "/events/acme/")
 	p.inert(t)
+}
+
+// While the events of a failed delivery are sent one by one, it counts as retrying. Afterwards its page
+// says what became of them, and only those that failed by themselves are left to resend: the page of
+// the subscription counts as many deliveries as its list has.
+func TestSplitPage(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	l.publish("content_updated", `"a"`, `"b"`, `"c"`, `"d"`)
+	parent := l.form()
+	l.end(parent, webhook.Attempt{ResponseStatus: 422})
+	path := "/deliveries/" + parent.ID
+	sentence := func(delivered int) string {
+		return fmt.Sprintf("Retrying: 422 Unprocessable Entity, its events are sent one by one, %d of 4 events delivered", delivered)
+	}
+	p := v.do("GET", path)
+	p.has(t, sentence(0), "<span>retrying</span>", "being sent again one by one", `data-live`)
+	p.hasNot(t, `class="primary"`)
+	v.do("GET", "/deliveries").has(t, "<span>retrying</span>", "events sent one by one")
+	v.do("GET", subscriptionPath(l.sub.ID)).hasNot(t, "failed permanently")
+
+	for i, status := range []int{200, 422, 200, 422} {
+		q, err := w.store.Queues().Get(t.Context(), l.sub.ID)
+		must(t, err)
+		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Newest: q.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes,
+			Splits: true}).Wait()
+		must(t, err)
+		l.end(c, webhook.Attempt{ResponseStatus: status})
+		if i < 3 {
+			v.do("GET", path).has(t, sentence(i/2+1))
+		}
+	}
+	p = v.do("GET", path)
+	p.has(t, "Failed: 422 Unprocessable Entity, 1 of 5 attempts", "2 of 4 events delivered.",
+		"2 events failed again in deliveries of their own")
+	p.hasNot(t, `class="primary"`, "Resend it", "<span>retrying</span>")
+	p.inert(t)
+	v.do("GET", path+"/redeliver").has(t, "2 of 4 events delivered:")
+
+	v.do("GET", subscriptionPath(l.sub.ID)).has(t, "2 deliveries failed permanently", "Resend failed (2)")
+	list := v.do("GET", "/deliveries?filter[subscription_id]="+l.sub.ID+"&filter[recovered]=false")
+	if n := strings.Count(list.body, `id="d-`); n != 2 {
+		t.Errorf("%d deliveries are listed, want 2", n)
+	}
 }
 
 // The page says which attempts were sent to another URL than the subscription's, without its query.
@@ -561,13 +607,13 @@ func TestOneDeliveryStream(t *testing.T) {
 	c := l.form()
 	path := "/deliveries/" + c.ID
 	p := v.do("GET", path)
-	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0&#34;`)
+	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0-0-0&#34;`)
 
 	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+path+"/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Last-Event-ID", "pending-1-0-0")
+	r.Header.Set("Last-Event-ID", "pending-1-0-0-0-0")
 	resp, err := v.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -592,7 +638,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // of another delivery
 	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
 	id, data := next()
-	if id != "retryable-1-1-0" {
+	if id != "retryable-1-1-0-0-0" {
 		t.Errorf("the id is %q", id)
 	}
 	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`,
@@ -606,7 +652,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	}
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
-	for id != "success-2-2-0" { // the stream may have sent intermediate states too
+	for id != "success-2-2-0-0-0" { // the stream may have sent intermediate states too
 		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}

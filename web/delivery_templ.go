@@ -96,7 +96,7 @@ func deliveryLine(d *deliveryRow, c ui.Clock) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = ui.StateBadge(string(d.Status), "").Render(ctx, templ_7745c5c3_Buffer)
+		templ_7745c5c3_Err = ui.StateBadge(stateOf(&d.Delivery), "").Render(ctx, templ_7745c5c3_Buffer)
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -1428,7 +1428,7 @@ func eventDeliveryRow(f ui.Frame, d *eventDeliveryLine) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = ui.StateBadge(string(d.Status), "").Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.StateBadge(stateOf(&d.Delivery), "").Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -67,7 +67,7 @@ func sharedPage(f ui.Frame, d *deliveryRecord, until time.Time) templ.Component 
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = ui.StateBadge(string(d.Status), "").Render(ctx, templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.StateBadge(stateOf(&d.Delivery), "").Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

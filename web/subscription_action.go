@@ -345,7 +345,7 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 	}
 	text := "Replay started."
 	if form.Get("only") == string(webhook.ReplayFailed) {
-		text = "The failed deliveries are being resent by a replay, listed below."
+		text = "The events of the failed deliveries are being resent by a replay, listed below."
 	}
 	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess,
 		Text: text + " It continues in the background, even after a restart of the service."}}, nil

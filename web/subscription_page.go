@@ -148,26 +148,45 @@ func (p *subscriptionPage) waiting() string {
 	return atLeast(n, n >= store.MaxWaiting) + " events wait"
 }
 
-// failed returns the incident whose permanently failed deliveries can be resent: the open one, or
-// the last one until its deliveries are resent; nil for none.
-func (p *subscriptionPage) failed() *webhook.Incident {
-	i := p.incident
-	if i == nil || !p.DeletedAt.IsZero() || !canResend(i) || p.resending(i) != nil {
-		return nil
+// failed reports whether permanently failed deliveries are left to resend. Those that were cancelled
+// are no reason to offer it, but count.
+func (p *subscriptionPage) failed() bool { return p.Left.Failed && p.DeletedAt.IsZero() }
+
+// failedText describes the deliveries that are left to resend: 2 deliveries failed permanently.
+func (p *subscriptionPage) failedText() string {
+	text := countWord(p.Left.Deliveries, atLeast(p.Left.Deliveries, p.Left.More), "delivery")
+	if p.Left.Events != p.Left.Deliveries {
+		text += " of " + countWord(p.Left.Events, atLeast(p.Left.Events, p.Left.More), "event")
 	}
-	return i
+	return text + " failed permanently"
 }
 
-// resending returns the replay that resends the deliveries that failed in an incident,
-// nil for none.
-func (p *subscriptionPage) resending(i *webhook.Incident) *webhook.Replay {
+// failedList is the address of the deliveries that are left to resend.
+func (p *subscriptionPage) failedList() string {
+	return ui.Address("/deliveries", url.Values{"filter[subscription_id]": {p.ID}, "filter[recovered]": {"false"}})
+}
+
+// resending returns the replay that resends what failed in the newest incident, nil for none.
+func (p *subscriptionPage) resending() *webhook.Replay {
+	if p.incident == nil {
+		return nil
+	}
 	for n := range p.Replays {
 		r := &p.Replays[n]
-		if r.Only != webhook.ReplayMissed && r.Status != webhook.ReplayCancelled && !r.CreatedAt.Before(i.LastFailure) {
+		if r.Only != webhook.ReplayMissed && r.Status != webhook.ReplayCancelled && !r.CreatedAt.Before(p.incident.LastFailure) {
 			return r
 		}
 	}
 	return nil
+}
+
+// resentText describes what a replay has resent: 5 events resent in 1 delivery.
+func (p *subscriptionPage) resentText(r *webhook.Replay) string {
+	text := eventsOf(r.EventsSent) + " resent in " + deliveriesOf(int(r.Deliveries))
+	if r.Status == webhook.ReplayRunning {
+		text += " so far"
+	}
+	return text
 }
 
 // testTypes returns the event types to choose for a test, the subscribed ones first.

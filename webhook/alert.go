@@ -57,10 +57,11 @@ type Alert struct {
 	Subscription Subscription
 	Failures     Failures // at the time of the alert
 
-	DeliveryID string   // of Attempt, "" for none
-	Attempt    *Attempt // the last attempt, or nil
-	Failed     int64    // events of the incident that failed and were not delivered since, for AlertFailed
-	Lost       int64    // events lost so far, for AlertLost
+	DeliveryID string    // of Attempt, "" for none
+	Attempt    *Attempt  // the last attempt, or nil
+	ResendFrom time.Time // acceptance of the oldest event that is left to resend, for AlertRecovered; zero for none
+	Failed     int64     // events of the incident that failed and were not delivered since, for AlertFailed
+	Lost       int64     // events lost so far, for AlertLost
 	LostBefore time.Time
 }
 
@@ -123,9 +124,9 @@ func (a *Alert) JSON() ([]byte, error) {
 		since := FormatTime(a.Failures.Since)
 		j.FailingSince, j.FailingReason = &since, &a.Failures.Reason
 	}
-	if from := a.Failures.RejectedFrom; a.Name == AlertRecovered && !from.IsZero() {
-		at := FormatTime(from)
-		j.ResendFrom, j.Action = &at, `Deliveries were rejected before. Resend their events on the subscription's page, or with `+
+	if !a.ResendFrom.IsZero() {
+		at := FormatTime(a.ResendFrom)
+		j.ResendFrom, j.Action = &at, `Events failed for good before. Resend them on the subscription's page, or with `+
 			`POST /v2/webhooks/subscriptions/`+s.ID+`/replays and {"only": "failed", "from": "`+at+`"}.`
 	}
 	if t := a.Attempt; t != nil {

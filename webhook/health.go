@@ -49,8 +49,7 @@ type Failures struct {
 	Rejected int       // attempts with a final response other than 2xx, or a blocked address
 	First    time.Time // end of the first one
 
-	RejectedName string    // event type of the last rejection
-	RejectedFrom time.Time // acceptance of the oldest event in a rejected delivery; zero if unknown
+	RejectedName string // event type of the last rejection
 
 	// While the subscription is failing or disabled:
 	Reason    FailingReason

@@ -105,7 +105,7 @@ var (
 			{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
 			{Name: "error", Values: errorCodeNames()},             // of the last completed attempt
 			{Name: "failure_reason", Values: failureReasonNames()},
-			{Name: "recovered", Values: []string{"true", "false"}}, // of failed ones: whether all its events were delivered since
+			{Name: "recovered", Values: []string{"true", "false"}}, // failed, and all events delivered since, or left to resend
 			{Name: "event_id", Kind: FilterID},                     // of an event that it has
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "completed_at", Kind: FilterTime},

@@ -28,9 +28,6 @@ type SizeBound struct {
 	LearnedAt time.Time
 }
 
-// MinSizeBound is the smallest bound. A single event is sent whatever its size.
-const MinSizeBound = 1
-
 // At returns the maximum size of a delivery's events at a time: the bound, doubled for each day
 // since it was learned, but at most [MaxDeliveryBytes].
 func (b SizeBound) At(now time.Time) int {
@@ -46,5 +43,5 @@ func (b SizeBound) At(now time.Time) int {
 
 // Refused returns the bound after a receiver refused a delivery whose events have this many bytes.
 func (b SizeBound) Refused(bytes int, now time.Time) SizeBound {
-	return SizeBound{Bytes: max(min(bytes/2, b.At(now)), MinSizeBound), LearnedAt: now}
+	return SizeBound{Bytes: max(min(bytes/2, b.At(now)), 1), LearnedAt: now}
 }

@@ -88,7 +88,8 @@ var tables = map[string]table{
 		"subscription_id": subscription, "expires_at": expiry, "secret": blob(24, 64),
 	}},
 	"old_urls": {columns: map[string]check{
-		"subscription_id": subscription, "number": number, "url": url, "replaced_at": moment,
+		"subscription_id": subscription, "number": number, "url": or(url, text(0, nil)), "replaced_at": moment,
+		"last_delivery": reachedDelivery,
 	}},
 	"tokens": {columns: map[string]check{
 		"id": id, "hash": blob(32, 32), "hint": line(64), "program_id": owner, "user_id": identifier, "name": line(webhook.MaxTokenName),
@@ -138,7 +139,7 @@ var tables = map[string]table{
 		"response_status": null(status), "error": null(attemptError), "seqs": null(seqs),
 		"ping":          null(document[map[string]any](webhook.MaxEventBytes+1024, nil)),
 		"redelivery_of": null(shortID), "split_of": null(shortID), "replay_id": null(id), "created_at": moment, "completed_at": null(moment),
-		"subscription": subscriptionNum, "started_after": null(integer(-biggest, biggest)), "url_number": number,
+		"subscription": subscriptionNum, "started_after": null(integer(-biggest, biggest)),
 		"duration_ms": null(count), "response": null(integer(0, 2)), "dns_us": null(micros), "connect_us": null(micros),
 		"tls_us": null(micros), "first_byte_us": null(count), "counted_at": counted,
 	}, row: func(g *Gate, r row) (string, string) {
@@ -216,7 +217,7 @@ var tables = map[string]table{
 	"losses": {columns: map[string]check{"subscription_id": subscription, "events": number, "first_at": moment, "last_at": moment}},
 	"failures": {columns: map[string]check{
 		"subscription_id": subscription, "count": count, "rejected": count, "first_at": moment, "rejected_name": null(name),
-		"rejected_from": null(moment), "failing_reason": null(failingReason), "failing_since": null(moment), "next_probe_at": null(moment),
+		"failing_reason": null(failingReason), "failing_since": null(moment), "next_probe_at": null(moment),
 		"probes": count, "pinged": flag, "last_at": null(moment), "last_status": null(status), "last_error": null(attemptError),
 		"last_delivery": null(delivery), "incident": null(incident), "failed": count, "failed_from": null(moment), "quiet_at": null(moment),
 		"probe_log": null(probeLog),

@@ -135,7 +135,7 @@ func TestPoison(t *testing.T) {
 	if len(parents) != 1 {
 		t.Errorf("got %d failed deliveries of several events, want 1", len(parents))
 	}
-	for _, d := range sc.unrecovered() {
+	for _, d := range append(parents, sc.left()...) {
 		if d.FailureReason != webhook.FailureAttemptsExhausted || d.AttemptsMade != webhook.MaxAttempts {
 			t.Errorf("delivery of %d events: got %s after %d attempts, want %s after %d", len(d.Events), d.FailureReason, d.AttemptsMade,
 				webhook.FailureAttemptsExhausted, webhook.MaxAttempts)

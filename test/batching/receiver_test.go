@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"service/test/harness"
+	"service/webhook"
 )
 
 // request is a delivery as the receiver of a scenario gets it.
@@ -206,39 +207,46 @@ func (sc *scenario) deliveries(filters string) (all []harness.Delivery) {
 	}
 }
 
-func (sc *scenario) unrecovered() []harness.Delivery {
+// left returns the failed deliveries that are left to resend.
+func (sc *scenario) left() []harness.Delivery {
 	sc.Helper()
-	return sc.deliveries("filter[status]=failed&filter[recovered]=false")
+	return sc.deliveries("filter[recovered]=false")
 }
 
 // awaitEnd waits until so many events have been accepted and nothing is left to send.
 func (sc *scenario) awaitEnd(accepted int) {
 	sc.Helper()
 	harness.WaitForCount(sc, "events", accepted, sc.receiver.acceptedEvents)
+	failed := map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": true}
 	harness.WaitForCount(sc, "open deliveries", 0, func() int {
-		// A failed delivery whose events are being sent again is neither recovered nor unrecovered.
-		return len(sc.deliveries("filter[status]=pending,retryable")) + len(sc.deliveries("filter[status]=failed")) -
-			len(sc.deliveries("filter[status]=failed&filter[recovered]=true,false"))
+		return len(sc.deliveries("filter[status]=pending,retryable")) + post[bulkRun](sc, "/v2/bulk_runs", failed).Skipped[webhook.SkipSplitting]
 	})
 }
 
-// checkFailed checks that exactly the events with these numbers have failed, each alone. It
-// returns the failed deliveries of several events, each of which must contain one of them.
+// checkFailed checks that exactly the events with these numbers have failed, each alone: only these
+// deliveries are left to resend. It returns the failed deliveries of several events that have not
+// recovered, which are those with one of them.
 func (sc *scenario) checkFailed(want ...int) (parents []harness.Delivery) {
 	sc.Helper()
 	var got []int
-	for _, d := range sc.unrecovered() {
-		var numbers []int
-		for _, e := range d.Events {
-			numbers = append(numbers, eventNumber(e.ID))
+	for _, d := range sc.left() {
+		if len(d.Events) > 1 {
+			sc.Errorf("delivery %s of %d events is left to resend, though each was sent again", d.ID, len(d.Events))
 		}
-		if len(numbers) == 1 {
-			got = append(got, numbers[0])
+		got = append(got, eventNumber(d.Events[0].ID))
+	}
+	for _, d := range sc.deliveries("filter[status]=failed") {
+		if len(d.Events) == 1 {
 			continue
 		}
-		parents = append(parents, d)
-		if r := (request{numbers: numbers}); !r.hasOneOf(want) {
-			sc.Errorf("delivery %s of the events %v has not recovered, though all were accepted", d.ID, numbers)
+		var r request
+		for _, e := range d.Events {
+			r.numbers = append(r.numbers, eventNumber(e.ID))
+		}
+		if recovered := !r.hasOneOf(want); recovered != (d.RecoveredAt != nil) {
+			sc.Errorf("delivery %s of the events %v: recovered at %v, want recovered %t", d.ID, r.numbers, d.RecoveredAt, recovered)
+		} else if !recovered {
+			parents = append(parents, d)
 		}
 	}
 	slices.Sort(got)

@@ -87,6 +87,7 @@ type Delivery struct {
 	Status         webhook.Status
 	FailureReason  webhook.FailureReason `json:"failure_reason"`
 	AttemptsMade   int                   `json:"attempts_made"`
+	RecoveredAt    *time.Time            `json:"recovered_at"`
 	Events         []webhook.EventRef
 	Attempts       []Attempt // only in responses with a single delivery
 }

@@ -190,6 +190,15 @@ var bugs = []bug{
 	{"the events of a failed batch are not sent again", []edit{
 		{"webhook/split.go", "return events > 1", "return events > 99"},
 	}},
+	{"a split sends its events together", []edit{
+		{"store/split.go", "\t\tif !whole {\n\t\t\treturn sqlite.ErrStop\n\t\t}\n", ""},
+	}},
+	{"an open split of an ordered subscription does not block the log", []edit{
+		{"dispatcher/queue.go", "return q.splitTurn || q.Ordered || q.Failing", "return q.splitTurn || q.Failing"},
+	}},
+	{"max_events of a subscription is ignored", []edit{
+		{"dispatcher/credit.go", "webhook.BatchSize(d.cfg.BatchSize, q.MaxEvents)", "webhook.BatchSize(d.cfg.BatchSize, 0)"},
+	}},
 	{"a split passes over an event", []edit{
 		{"store/split.go", "after = r.seqs[len(r.seqs)-1]", "after = r.seqs[len(r.seqs)-1] + 1"},
 	}},

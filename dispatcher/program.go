@@ -157,27 +157,27 @@ func (d *Dispatcher) limitedPrograms() (all []limitedProgram) {
 }
 
 // readLimits reads the limits of programs that have changed. While the store cannot be read,
-// it keeps the ids for the next call. Only the loop of Run calls it.
+// it keeps the ids for the next call. A program whose limit is unreadable keeps the one before.
+// Only the loop of Run calls it.
 func (d *Dispatcher) readLimits(ctx context.Context, changed map[string]struct{}) {
 	for id := range changed {
 		d.staleLimits[id] = struct{}{}
 	}
 	for id := range d.staleLimits {
-		limit := 0
-		p, err := d.store.Programs().Get(ctx, id)
-		switch {
-		case isNotFound(err):
-		case err != nil:
+		limit, err := d.store.Programs().MaxInFlight(ctx, id)
+		if err != nil && (ctx.Err() != nil || store.Unavailable(err)) {
 			if ctx.Err() == nil {
 				d.mu.Lock()
 				d.storeFailed(err)
 				d.mu.Unlock()
 			}
 			return
-		case p.Limits.MaxInFlight != nil:
-			limit = *p.Limits.MaxInFlight
 		}
 		delete(d.staleLimits, id)
+		if err != nil {
+			d.logger.Error("failed to read the limit of a program", "program", id, "error", err)
+			continue
+		}
 		d.mu.Lock()
 		d.setLimit(id, limit)
 		d.mu.Unlock()
@@ -199,14 +199,13 @@ func (d *Dispatcher) setLimit(id string, limit int) {
 
 // readAllLimits reads the limits of all programs, before Run sends anything.
 func (d *Dispatcher) readAllLimits(ctx context.Context) error {
-	programs, err := d.store.Programs().List(ctx)
+	limits, unreadable, err := d.store.Programs().AllMaxInFlight(ctx)
 	if err != nil {
 		return err
 	}
-	for i := range programs {
-		if limit := programs[i].Limits.MaxInFlight; limit != nil {
-			d.limits[programs[i].ID] = *limit
-		}
+	if unreadable != nil {
+		d.logger.Error("failed to read the limits of programs", "error", unreadable)
 	}
+	d.limits = limits
 	return nil
 }

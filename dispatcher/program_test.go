@@ -2,7 +2,9 @@ package dispatcher
 
 import (
 	"context"
+	"database/sql"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -201,4 +203,51 @@ func TestCut(t *testing.T) {
 		}
 		other.mu.Unlock()
 	})
+}
+
+// A program whose limit cannot be read pauses no claims, neither at the start nor at run time.
+func TestUnreadableLimitPausesNothing(t *testing.T) {
+	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
+		good := w.subscriber(nil)
+		w.subscribe(good, nil)
+		w.createProgram("q")
+		w.d.store.Close()
+		w.stop()
+		if err := <-w.done; err != nil {
+			t.Error(err)
+		}
+		w.alter("PRAGMA writable_schema = ON", "UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'programs'")
+		w.alter("PRAGMA ignore_check_constraints = ON", "UPDATE programs SET max_in_flight = 'one' WHERE id = 'q'")
+		w.start()
+		check := func() {
+			t.Helper()
+			at, before := time.Now(), len(good.posts())
+			w.publish("content_updated")
+			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
+				t.Error("got no immediate delivery to the healthy subscription")
+			}
+		}
+		check()
+		w.d.readLimits(context.Background(), map[string]struct{}{"q": {}}) // the loop of Run is idle
+		check()
+		if len(w.d.staleLimits) > 0 {
+			t.Error("the limit is read again without a change")
+		}
+	})
+}
+
+// alter runs statements on the database of a closed store.
+func (w *testbed) alter(statements ...string) {
+	w.t.Helper()
+	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	for _, s := range statements {
+		if _, err := db.Exec(s); err != nil {
+			w.t.Fatalf("%s: %v", s, err)
+		}
+	}
 }

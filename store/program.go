@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
@@ -70,6 +71,30 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	}
 	s.programs.put(&found, generation)
 	return &found, nil
+}
+
+// MaxInFlight returns a program's own limit of deliveries in flight, 0 if there is none or no such
+// program.
+func (s Programs) MaxInFlight(ctx context.Context, id string) (limit int, err error) {
+	err = s.db.Scan(ctx, "SELECT coalesce(max_in_flight, 0) FROM programs WHERE id = ?", []any{id}, &limit)
+	return limit, ignoreNoRows(err)
+}
+
+// AllMaxInFlight returns MaxInFlight of all programs that have one. unreadable is why those of others
+// are missing, nil if none is.
+func (s Programs) AllMaxInFlight(ctx context.Context) (limits map[string]int, unreadable, err error) {
+	limits = make(map[string]int)
+	err = s.db.Each(ctx, "SELECT id, max_in_flight FROM programs WHERE max_in_flight IS NOT NULL", nil, func(scan func(...any) error) error {
+		var id string
+		var limit int
+		if err := scan(&id, &limit); err != nil {
+			unreadable = errors.Join(unreadable, fmt.Errorf("program %s: %w", id, err))
+			return nil
+		}
+		limits[id] = limit
+		return nil
+	})
+	return limits, unreadable, err
 }
 
 // Get returns a program as of this write.

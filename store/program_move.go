@@ -29,6 +29,7 @@ type OutgoingMove struct {
 	webhook.ProgramMove
 	ProgramID string
 	Token     string // of the target; secret
+	Unusable  error  // why there is no Token, nil if there is one
 }
 
 // Move returns the move because of which a program cannot be used here, nil if there is none. It
@@ -152,7 +153,7 @@ func (w MoveWrites) outgoing(programID, moveID, name string) (*programState, err
 }
 
 // OutgoingMoves returns the moves that this installation has not completed: the target may not
-// be active yet.
+// be active yet. One whose token cannot be decrypted is Unusable.
 func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err error) {
 	ids := s.programStates.list(func(state *programState) bool {
 		return state.name == stateMoving || state.name == stateMoved && state.out.activated.IsZero()
@@ -167,13 +168,11 @@ func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err er
 		if errors.Is(err, sql.ErrNoRows) || err == nil && token == nil {
 			continue // it has just ended
 		}
-		if err == nil {
-			token, err = s.keys.Decrypt(token, moveTokenPlace(id))
-		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, OutgoingMove{*m, id, string(token)})
+		token, err = s.keys.Decrypt(token, moveTokenPlace(id))
+		all = append(all, OutgoingMove{*m, id, string(token), err})
 	}
 	return all, nil
 }

@@ -267,6 +267,11 @@ func TestRenewMove(t *testing.T) {
 	if move := from.Programs().Move(p.id); move == nil || move.CA != "new" {
 		t.Errorf("the move is %+v", move)
 	}
+	mustWrite(t, from, func(w Write) error { return w.t.Exec("UPDATE program_moves SET token = x'00'") })
+	all, err = from.Programs().OutgoingMoves(t.Context())
+	if err != nil || len(all) != 1 || all[0].Token != "" || all[0].Unusable == nil {
+		t.Errorf("with a damaged token: the moves are %+v, %v", all, err)
+	}
 	mustWrite(t, from, func(w Write) error { return w.Moves().Activated(p.id, m.id) })
 	renew(m.id, false)
 	aborted("")

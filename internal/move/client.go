@@ -22,8 +22,9 @@ import (
 
 // remote is the other installation, as the source sees it.
 type remote struct {
-	to   store.MoveTarget // with the base URL
-	http *http.Client
+	to       store.MoveTarget // with the base URL
+	http     *http.Client
+	unusable error // the error of every request
 }
 
 // connect returns the installation at a target. It opens no connection.
@@ -107,6 +108,9 @@ func (r *remote) upload(ctx context.Context, path string, part *archive.ProgramS
 
 // call sends a request. If the other installation refuses it, the error is a *webhook.Error.
 func (r *remote) call(ctx context.Context, method, path string, body io.Reader, result any) error {
+	if r.unusable != nil {
+		return r.unusable
+	}
 	req, err := http.NewRequestWithContext(ctx, method, path, body)
 	if err != nil {
 		return err

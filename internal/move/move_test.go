@@ -15,6 +15,7 @@ import (
 	"service/store"
 	"service/store/replica"
 	"service/store/storetest"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -122,4 +123,31 @@ func newToken(t *testing.T, s *store.Store, n webhook.NewToken) string {
 		t.Fatal(err)
 	}
 	return secret
+}
+
+// A move whose certificates cannot be parsed does not end the others: the programs that were frozen
+// are active again.
+func TestUnusableMove(t *testing.T) {
+	s := openStore(t, false)
+	for id, to := range map[string]*store.MoveTarget{
+		"acme": {URL: "https://127.0.0.1:1", CA: "not a certificate", Token: "x"},
+		"beta": {URL: "http://127.0.0.1:1", Token: "x"},
+	} {
+		newToken(t, s, webhook.NewToken{ProgramID: id, UserID: "ada", Scopes: webhook.Scopes()})
+		err := s.Write(t.Context(), func(w store.Write) error { return w.Moves().Begin(id, webhook.NewID(), to) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := &move.Source{Store: s, Logger: slog.New(slog.DiscardHandler), Cut: func(string) {}}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx) }()
+	harness.WaitFor(t, "the programs to be active", func() bool {
+		return s.Programs().Move("acme") == nil && s.Programs().Move("beta") == nil
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }

@@ -124,9 +124,11 @@ func (s *Source) Run(ctx context.Context) error {
 	s.mu.Unlock()
 	for i := range left {
 		m := &left[i]
-		far, err := connect(&store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token})
-		if err != nil {
-			return err
+		to := store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token}
+		far, err := connect(&to)
+		if err = errors.Join(err, m.Unusable); err != nil {
+			// Aborting it needs no target, and Start can replace the token and the certificates.
+			far = &remote{to: to, unusable: err}
 		}
 		j := newJob(m.ProgramID, m.ID, far)
 		if _, _, err := s.begin(j, func(ctx context.Context) error { return s.resume(ctx, j, m.Status) }); err != nil {

@@ -71,6 +71,8 @@ func (s Replica) Run(ctx context.Context) error {
 func (s *core) beforeBatch(t *sqlite.Tx) {
 	if s.replication != nil {
 		s.replication.BeforeBatch(t)
+	} else {
+		s.walLimit.BeforeBatch(t)
 	}
 }
 

@@ -123,6 +123,8 @@ type core struct {
 	quotas       quotas
 	afterStep    func() // called after each step of a sweep in tests; nil for none
 
+	walLimit sqlite.WALLimit // used by the leader of the writer
+
 	stats   stats
 	uses    tokenUses
 	sweptMu sync.Mutex

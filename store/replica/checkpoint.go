@@ -22,26 +22,12 @@ const (
 	throttleTimeout = 2 * time.Second
 )
 
-const (
-	// measureWAL returns the length of the WAL. It changes nothing.
-	measureWAL = "PRAGMA wal_checkpoint(NOOP)"
-	// truncateWAL checkpoints the WAL and truncates its file. It waits for readers
-	// and cannot run in a transaction.
-	truncateWAL = "PRAGMA wal_checkpoint(TRUNCATE)"
-
-	// shortBusyTimeout limits how long the writer waits for readers of the WAL.
-	shortBusyTimeout = "PRAGMA busy_timeout = 500"
-	busyTimeout      = "PRAGMA busy_timeout = 10000"
-)
-
 // BeforeBatch keeps the WAL short. It must be the writer's hook of that name, see
 // [sqlite.Hooks]. Litestream can checkpoint only while nothing writes: if the WAL is too
 // long, BeforeBatch blocks the writer for a checkpoint.
 func (r *Replication) BeforeBatch(t *sqlite.Tx) {
 	if r.truncate.Load() {
-		var busy, frames, checkpointed int64
-		err := errors.Join(t.Exec(shortBusyTimeout), t.Scan(truncateWAL, nil, &busy, &frames, &checkpointed), t.Exec(busyTimeout))
-		r.truncate.Store(err != nil || busy != 0)
+		r.truncate.Store(!t.TruncateWAL())
 	}
 	now := time.Now()
 	if now.Sub(r.measured) < max(r.pause, throttleInterval) {
@@ -90,8 +76,8 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 
 // walFrames measures the length of the WAL on the writer's connection.
 func (r *Replication) walFrames(t *sqlite.Tx) int64 {
-	var busy, frames, checkpointed int64
-	if err := t.Scan(measureWAL, nil, &busy, &frames, &checkpointed); err != nil {
+	frames, err := t.WALFrames()
+	if err != nil {
 		return r.frames.Load()
 	}
 	r.frames.Store(frames)
@@ -102,7 +88,7 @@ func (r *Replication) walFrames(t *sqlite.Tx) int64 {
 // writer may be idle.
 func (r *Replication) idleWALFrames(ctx context.Context, s *session) (int64, error) {
 	var busy, frames, checkpointed int64
-	err := s.db.SQLDB().QueryRowContext(ctx, measureWAL).Scan(&busy, &frames, &checkpointed)
+	err := s.db.SQLDB().QueryRowContext(ctx, sqlite.MeasureWAL).Scan(&busy, &frames, &checkpointed)
 	if err == nil {
 		r.frames.Store(frames)
 	}
@@ -173,7 +159,7 @@ func (r *Replication) resetClosedWAL() error {
 		return err
 	}
 	var busy, frames, checkpointed int64
-	if err = db.QueryRow(truncateWAL).Scan(&busy, &frames, &checkpointed); err == nil && busy == 0 {
+	if err = db.QueryRow(sqlite.TruncateWAL).Scan(&busy, &frames, &checkpointed); err == nil && busy == 0 {
 		_, err = db.Exec(seqTable + ";" + seqStatement)
 	}
 	r.truncate.Store(err != nil || busy != 0)

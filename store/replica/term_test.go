@@ -65,7 +65,7 @@ func pages(t *testing.T, path string) []byte {
 	}
 	db, err := sqlite.OpenWritable(to)
 	if err == nil {
-		_, err = db.Exec(truncateWAL)
+		_, err = db.Exec(sqlite.TruncateWAL)
 	}
 	if err == nil {
 		err = db.Close()

@@ -55,6 +55,8 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 		// The store logs an outage of the disk itself, once and not for each request.
 		a.logFault(req, slog.LevelDebug, "storage is not writable", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot store anything at the moment. Try again later.")
+	case errors.Is(err, store.ErrBusy):
+		e = webhook.NewError(webhook.CodeUnavailable, "Too many requests of the program are waiting to read lists. Send fewer at a time.")
 	case store.Unavailable(err):
 		a.logError(req, "storage is not readable", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot read its data at the moment. Try again later.")

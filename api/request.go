@@ -14,6 +14,7 @@ import (
 
 	"github.com/julienschmidt/httprouter"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -139,6 +140,9 @@ func (a *API) process(req *request) (ans answer, err error) {
 			})
 		}
 	}
+	if req.token != nil {
+		req.ctx = req.reading()
+	}
 	defer func() { err = a.overtaken(req, err) }()
 	if req.route.find != nil {
 		if err := req.route.find(req); err != nil {
@@ -153,6 +157,15 @@ func (a *API) process(req *request) (ans answer, err error) {
 		return ans, err
 	}
 	return req.route.handle(req)
+}
+
+// reading returns the context for the reads of a request whose program is known: programs take
+// turns, and lists and records by id do not wait for each other.
+func (req *request) reading() context.Context {
+	if req.route.query.list != nil {
+		return store.ForLists(req.ctx, req.program())
+	}
+	return store.ForLookups(req.ctx, req.program())
 }
 
 // checkEvents rejects event names in filters that neither the catalog nor the program has.

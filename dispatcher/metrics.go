@@ -171,7 +171,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(pausedDesc, 0)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	ctx, cancel := context.WithTimeout(store.ForLists(context.Background(), ""), scrapeTimeout)
 	defer cancel()
 	for id, p := range programs {
 		for _, status := range []webhook.Health{webhook.HealthHealthy, webhook.HealthFailing, webhook.HealthDisabled} {

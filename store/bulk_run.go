@@ -28,7 +28,7 @@ var errBulkEnded = errors.New("store: the bulk run has ended")
 // the time. Each step is one transaction that includes the run's progress, so a run that an
 // earlier process started continues where that stopped.
 func (s BulkRuns) Run(ctx context.Context) error {
-	s.housekeep(ctx, s.housekeeping.bulk, s.workBulkRuns)
+	s.housekeep(inBackground(ctx), s.housekeeping.bulk, s.workBulkRuns)
 	return nil
 }
 

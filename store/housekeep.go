@@ -67,6 +67,7 @@ const (
 // the pending deliveries of deleted subscriptions, removes responses above a quota, closes quiet
 // incidents, erases programs, and logs the newest hash of the audit log every hour. The next process continues where this one stops.
 func (s *Store) Housekeep(ctx context.Context) error {
+	ctx = inBackground(ctx)
 	var all sync.WaitGroup
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.deletions, s.endAllDeleted) })
 	all.Go(func() { s.housekeep(ctx, s.housekeeping.responses, s.removeResponses) })

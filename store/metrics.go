@@ -255,7 +255,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	ctx, cancel := context.WithTimeout(inBackground(context.Background()), scrapeTime)
 	defer cancel()
 	var waiting, events int
 	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount, s.programStates.hidden()}, &waiting, &events)

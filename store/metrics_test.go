@@ -132,7 +132,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 func TestMetricsOfBusyStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, registry := openMeasured(t)
-		for range readers { // use all readers
+		for range s.db.Readers().Stats().MaxOpenConnections { // use all readers
 			conn, err := s.db.Readers().Conn(context.Background())
 			if err != nil {
 				t.Fatal(err)

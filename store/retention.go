@@ -79,6 +79,7 @@ func (a *Swept) add(b Swept) {
 // Retention starts a while after startup, so that what waited during a downtime is sent
 // first.
 func (s *Store) Retain(ctx context.Context, keep Retention) error {
+	ctx = inBackground(ctx)
 	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

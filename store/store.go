@@ -142,9 +142,6 @@ type core struct {
 	watchers watchers
 }
 
-// readers is the maximum number of concurrent reads.
-const readers = 6
-
 // databaseFile is the name of the database; SQLite adds -wal and -shm.
 const databaseFile = "service.db"
 

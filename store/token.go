@@ -190,7 +190,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	token, generation := s.tokens.get(hash)
 	if token == nil {
 		found, err := scanToken(func(dest ...any) error {
-			return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
+			return s.db.Scan(ForLookups(ctx, ""), "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
 		})
 		if errors.Is(err, sql.ErrNoRows) {
 			return refused()

@@ -77,7 +77,8 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 		if !portalAllows(has, need) {
 			return response{}, portalReadOnly()
 		}
-		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return portalAllows(has, h.roleOf(address)) }))
+		ctx := store.ForLists(r.Context(), r.program)
+		r.Request = r.WithContext(ui.WithAccess(ctx, func(address string) bool { return portalAllows(has, h.roleOf(address)) }))
 		return do(r)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"time"
 
+	"service/store"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -38,9 +39,11 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	p := readPreferences(r)
 	// An invalid query has no program; the handler reports the error.
 	values, _ := url.ParseQuery(r.URL.RawQuery)
+	ctx := store.ForLookups(r.Context(), "") // until the session is known
 	if inPortal(r) {
-		r = r.WithContext(ui.WithBase(r.Context(), portalBase))
+		ctx = ui.WithBase(ctx, portalBase)
 	}
+	r = r.WithContext(ctx)
 	req := &request{
 		Request: r, id: id, clock: ui.Clock{Now: time.Now(), Zone: p.zone},
 		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as received, if a program can have that name

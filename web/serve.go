@@ -16,6 +16,7 @@ import (
 	"github.com/a-h/templ"
 
 	"service/assets"
+	"service/store"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -232,6 +233,9 @@ func (p *deadlineWriter) Write(b []byte) (int, error) {
 	return p.to.Write(b)
 }
 
+// busyRetry is the Retry-After of a page that was rejected with [store.ErrBusy].
+const busyRetry = 5 * time.Second
+
 // writeTimeout bounds one write to a client.
 const writeTimeout = 30 * time.Second
 
@@ -252,6 +256,10 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 		}
 	}
 	a, err = do(r)
+	if errors.Is(err, store.ErrBusy) {
+		err = &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many pages are loading.",
+			again: r.Method == http.MethodGet, retryAfter: busyRetry}
+	}
 	if err = w.acknowledge(r, &a, err); err == nil && a.page != nil {
 		err = a.page.Render(r.Context(), body)
 	}

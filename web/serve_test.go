@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/a-h/templ"
 
+	"service/store"
 	"service/web/ui"
 )
 
@@ -42,6 +44,17 @@ func TestSecretIsNotCompressed(t *testing.T) {
 		if h := got.Header; h.Get("Content-Encoding") != want || h.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: Content-Encoding %q, Cache-Control %q", path, h.Get("Content-Encoding"), h.Get("Cache-Control"))
 		}
+	}
+}
+
+// TestBusyPage checks the page of a visitor whose program reads too many lists.
+func TestBusyPage(t *testing.T) {
+	w := testWeb(t, nil)
+	w.mux.Handle("/busy", w.serve(func(*request) (response, error) { return response{}, fmt.Errorf("list: %w", store.ErrBusy) }))
+	p := visit(t, w).do("GET", "/busy")
+	p.want(t, http.StatusServiceUnavailable, "Too many pages are loading")
+	if got := p.Header.Get("Retry-After"); got != "5" {
+		t.Errorf("got Retry-After %q, want 5", got)
 	}
 }
 

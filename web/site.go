@@ -90,14 +90,14 @@ func (h *site) eventNames() []string {
 
 // loaded handles the error of reading the rows of a list, which the page shows in place of the
 // rows. A mistake of the caller becomes the Error of v. Any other error is logged, unless the
-// client disconnected; failed is then the request id to show.
+// client disconnected; failed is then the request id to show. [store.ErrBusy] is returned.
 func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
 	switch {
 	case err == nil:
 		return "", 0, nil
 	case errors.As(err, &v.Error):
 		return "", http.StatusBadRequest, nil
-	case r.Context().Err() != nil:
+	case r.Context().Err() != nil, errors.Is(err, store.ErrBusy):
 		return "", 0, err
 	}
 	h.log(r, err)

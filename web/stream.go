@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/a-h/templ"
+
+	"service/store"
 )
 
 const (
@@ -149,7 +151,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	if err := s.idle(); err != nil {
 		return
 	}
-	if err := run(s); err != nil && ctx.Err() == nil && !errors.Is(err, errSignedOut) {
+	if err := run(s); err != nil && ctx.Err() == nil && !errors.Is(err, errSignedOut) && !errors.Is(err, store.ErrBusy) {
 		w.log(r, err)
 	}
 }

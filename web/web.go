@@ -300,7 +300,8 @@ func (w *Web) requireRole(need webhook.Role, do handler) handler {
 		if !has.Allows(need) {
 			return response{}, r.roleTooLow(has)
 		}
-		r.Request = r.WithContext(ui.WithAccess(r.Context(), func(address string) bool { return has.Allows(w.roleOf(address)) }))
+		ctx := store.ForLists(r.Context(), "")
+		r.Request = r.WithContext(ui.WithAccess(ctx, func(address string) bool { return has.Allows(w.roleOf(address)) }))
 		return do(r)
 	}
 }

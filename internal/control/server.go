@@ -40,7 +40,7 @@ func (s *Server) Handler() http.Handler {
 			s.API.ServeHTTP(w, r)
 			return
 		}
-		commands.ServeHTTP(w, r)
+		commands.ServeHTTP(w, r.WithContext(store.ForLists(r.Context(), "")))
 	})
 }
 

@@ -162,7 +162,7 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	hooks := sqlite.Hooks{BeforeBatch: func(tx *sqlite.Tx) { r.BeforeBatch(tx) }}
 	var err error
 	r.db, err = sqlite.Open(context.Background(), sqlite.Config{
-		Path: path, Schema: schema, Readers: 2, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
+		Path: path, Schema: schema, Readers: [...]int{2, 1, 1}, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,9 @@ func after(step string) *Schema {
 func openSchema(t *testing.T, path string, schema *Schema) (log string, err error) {
 	t.Helper()
 	var text bytes.Buffer
-	db, err := Open(t.Context(), Config{Path: path, Schema: schema, Readers: 1, Logger: slog.New(slog.NewTextHandler(&text, nil))})
+	db, err := Open(t.Context(), Config{
+		Path: path, Schema: schema, Readers: [...]int{1, 1, 1}, Logger: slog.New(slog.NewTextHandler(&text, nil)),
+	})
 	if err != nil {
 		return text.String(), err
 	}

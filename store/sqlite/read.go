@@ -14,7 +14,8 @@ var limitParameter = regexp.MustCompile(`\bLIMIT (\?\d*)`)
 // bound, because the plan may depend on that number. An expression, 0+?, avoids that.
 func keepPlan(query string) string { return limitParameter.ReplaceAllString(query, "LIMIT 0+${1}") }
 
-// stmt returns the cached prepared statement of a query for the readers.
+// stmt returns the cached prepared statement of a query for the readers. The caller has a
+// connection, see [DB.turn].
 func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := db.stmts.Load(query); ok {
 		return st.(*sql.Stmt), nil
@@ -34,6 +35,11 @@ func (db *DB) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 // prepared statement is cached until Close, so the number of different queries must
 // be small.
 func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) error {
+	end, err := db.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	st, err := db.stmt(ctx, query)
 	if err != nil {
 		return err
@@ -46,8 +52,14 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 
 // Each calls row for every row of a query until row returns an error, which it returns.
 // It caches the prepared statement as Scan does. row must call scan before it returns, if
-// at all.
+// at all. It must not read in another way, nor wait for a write: it would wait for a connection
+// while it has one.
 func (db *DB) Each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
+	end, err := db.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	st, err := db.stmt(ctx, query)
 	if err != nil {
 		return err

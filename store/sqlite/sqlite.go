@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"service/internal/durable"
@@ -30,9 +31,10 @@ import (
 
 // Config is the configuration of a [DB].
 type Config struct {
-	Path    string // database file; the caller locks its directory with [LockDir]
-	Schema  *Schema
-	Readers int // maximum number of concurrent reads, at least 1
+	Path   string // database file; the caller locks its directory with [LockDir]
+	Schema *Schema
+	// Readers are the maximum numbers of concurrent reads of each [Class], at least 1.
+	Readers [classes]int
 	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
 	// checkpoints the WAL (write-ahead log).
 	NoAutoCheckpoint bool
@@ -54,8 +56,9 @@ type DB struct {
 	fault      func(query string, write bool) Fault // Config.Fault
 	writer     *Writer
 	readers    *sql.DB
-	stmts      sync.Map // query → *sql.Stmt on readers
-	guard      *guard   // keeps other processes from deleting the WAL
+	turns      [classes]*turns // for the connections of readers
+	stmts      sync.Map        // query → *sql.Stmt on readers
+	guard      *guard          // keeps other processes from deleting the WAL
 }
 
 // Open checks a database, opens it and migrates its schema. It creates the file if
@@ -104,15 +107,25 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if db.readers, err = OpenReadOnly(cfg.Path); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
-	db.readers.SetMaxOpenConns(cfg.Readers)
-	db.readers.SetMaxIdleConns(cfg.Readers) // closing a connection discards its page cache
+	connections := 0
+	for class, n := range cfg.Readers {
+		share := n
+		if Class(class) != Service {
+			share = min(n, max(1, runtime.GOMAXPROCS(0)/2)) // reads use processors too: leave half to others
+		}
+		db.turns[class] = newTurns(n, share)
+		connections += n
+	}
+	db.readers.SetMaxOpenConns(connections + 1) // one more for the callers of Readers
+	db.readers.SetMaxIdleConns(connections)     // closing a connection discards its page cache
 	return db, nil
 }
 
 // Writer returns the database's only writer.
 func (db *DB) Writer() *Writer { return db.writer }
 
-// Readers returns the read-only connection pool, which the DB owns.
+// Readers returns the read-only connection pool, which the DB owns. Only rare reads may use it
+// directly, since they take no turns.
 func (db *DB) Readers() *sql.DB { return db.readers }
 
 // Close waits for writes in flight and closes the connections. There must be no

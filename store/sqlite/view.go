@@ -18,8 +18,14 @@ type View struct {
 }
 
 // View calls read with a View that is valid until read returns. read must be quick:
-// until it returns, the WAL cannot restart from its beginning and only grows.
+// until it returns, the WAL cannot restart from its beginning and only grows. It must not read
+// in another way, nor wait for a write, as in [DB.Each].
 func (db *DB) View(ctx context.Context, read func(v *View) error) error {
+	end, err := db.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	tx, err := db.readers.BeginTx(ctx, nil)
 	if err != nil {
 		return err

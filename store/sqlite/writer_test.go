@@ -28,7 +28,9 @@ func open(t *testing.T, hooks Hooks) *DB {
 
 func openPath(t *testing.T, path string, hooks Hooks) *DB {
 	t.Helper()
-	db, err := Open(t.Context(), Config{Path: path, Schema: testSchema, Readers: 2, Hooks: hooks, Logger: slog.New(slog.DiscardHandler)})
+	db, err := Open(t.Context(), Config{
+		Path: path, Schema: testSchema, Readers: [...]int{2, 1, 1}, Hooks: hooks, Logger: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,12 +41,19 @@ var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webh
 // start returns a service. change may alter its configuration.
 func start(t testing.TB, change ...func(*Config)) *service {
 	t.Helper()
+	return startStore(t, store.Config{}, change...)
+}
+
+// startStore is start with a configuration of the store, whose Dir and Catalog it sets.
+func startStore(t testing.TB, stored store.Config, change ...func(*Config)) *service {
+	t.Helper()
 	shared, err := loadCatalog()
 	if err != nil {
 		t.Fatal(err)
 	}
 	catalog := webhook.NewCatalog(shared.Types()...) // a test may change it
-	s, err := store.Open(context.Background(), store.Config{Dir: t.TempDir(), Catalog: catalog})
+	stored.Dir, stored.Catalog = t.TempDir(), catalog
+	s, err := store.Open(context.Background(), stored)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"net/http"
 	"strings"
-	"time"
 
 	"service/store"
 	"service/webhook"
@@ -41,9 +40,6 @@ type bulkRunCount struct {
 	Skipped  map[webhook.BulkSkip]int `json:"skipped"`
 	Complete bool                     `json:"complete"`
 }
-
-// bulkCountTime bounds the counting of a dry run.
-const bulkCountTime = 5 * time.Second
 
 // newBulkRunRecord returns the record of a run without its results, as in lists. The filter
 // omits the program, which is the token's.
@@ -100,7 +96,7 @@ func (h bulkRunHandlers) list(req *request) (answer, error) {
 }
 
 // create starts a bulk run, or with dry_run counts what it would do. The count is read
-// before the write, because it may take bulkCountTime.
+// before the write, because it may take seconds.
 func (h bulkRunHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
@@ -111,7 +107,7 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	if fields.DryRun {
-		plan, err := h.api.store.BulkRuns().Plan(req.ctx, fields.Action, &fields.Query, 0, bulkCountTime, nil)
+		plan, err := h.api.store.BulkRuns().DryRun(req.ctx, req.program(), fields.Action, &fields.Query)
 		if err != nil {
 			return answer{}, err
 		}

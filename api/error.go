@@ -44,6 +44,9 @@ const retryAfter = "5"
 // seconds. It is not known when one of them will end.
 const retryRedelivery = "30"
 
+// retryDryRun is the Retry-After of a 409 for too many dry runs, in seconds: none takes longer.
+const retryDryRun = "2"
+
 // problem returns the error to respond with. Internal errors are logged here, once, and
 // their details are not returned.
 func (a *API) problem(req *request, err error) *webhook.Error {
@@ -51,6 +54,9 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 	var p panicked
 	switch ended := req.ctx.Err(); {
 	case errors.As(err, &e):
+		if errors.Is(err, store.ErrDryRuns) {
+			req.retryAfter = retryDryRun
+		}
 	case errors.Is(err, store.ErrUnavailable):
 		// The store logs an outage of the disk itself, once and not for each request.
 		a.logFault(req, slog.LevelDebug, "storage is not writable", err)

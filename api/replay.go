@@ -39,6 +39,7 @@ type replayCount struct {
 	DryRun     bool  `json:"dry_run"`
 	Events     int64 `json:"events"`
 	Deliveries int64 `json:"deliveries"` // minimum
+	Complete   bool  `json:"complete"`
 }
 
 // newReplayRecord returns the record of a replay. Its end is inclusive in the API and
@@ -78,11 +79,11 @@ func (h replayHandlers) create(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	if fields.DryRun {
-		count := replayCount{DryRun: true}
-		count.Events, count.Deliveries, err = h.api.store.Replays().Count(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
+		n, err := h.api.store.Replays().Count(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
 		if err != nil {
 			return answer{}, err
 		}
+		count := replayCount{true, n.Events, n.Deliveries, n.Complete}
 		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
 	}
 	plan, err := h.api.store.Replays().Plan(req.ctx, req.program(), req.subscription.ID, &fields)

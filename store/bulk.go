@@ -194,6 +194,17 @@ func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.Lis
 	return p, err
 }
 
+// DryRun is Plan for at most dryRunTime, up to the newest delivery. The error is [ErrDryRuns] if the
+// program has maxDryRuns.
+func (s BulkRuns) DryRun(ctx context.Context, programID string, a webhook.BulkAction, q *webhook.ListQuery) (BulkPlan, error) {
+	end, err := s.dryRuns.begin(programID)
+	if err != nil {
+		return BulkPlan{}, err
+	}
+	defer end()
+	return s.Plan(asList(ctx), a, q, 0, dryRunTime, nil)
+}
+
 // createdAt returns when a delivery was created, the zero time if it was removed.
 func (s BulkRuns) createdAt(ctx context.Context, num int64) (time.Time, error) {
 	var at int64

@@ -29,6 +29,9 @@ func ForLists(ctx context.Context, programID string) context.Context {
 	return sqlite.WithReader(ctx, sqlite.List, programID)
 }
 
+// asList returns a context for reads of many rows in the same request.
+func asList(ctx context.Context) context.Context { return sqlite.WithClass(ctx, sqlite.List) }
+
 // inBackground returns a context for housekeeping, whose reads take turns with the lists of programs.
 func inBackground(ctx context.Context) context.Context {
 	return sqlite.WithReader(ctx, sqlite.List, housekeeper)

@@ -61,22 +61,42 @@ func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
 		r.CreatedAt.UnixMilli())
 }
 
-// Count returns how many events a replay would send now, and the minimum number of deliveries
-// that carry them. batchSize is the operator's.
+// ReplayCount is what a replay would send now.
+type ReplayCount struct {
+	Events     int64
+	Deliveries int64 // minimum number that carries the events
+	Complete   bool  // false if only the oldest events were counted in dryRunTime
+}
+
+// Count counts what a replay would send, for at most dryRunTime. batchSize is the operator's. The
+// error is [ErrDryRuns] if the program has maxDryRuns.
 func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields,
-	batchSize int) (events, deliveries int64, err error) {
+	batchSize int) (n ReplayCount, err error) {
+	end, err := s.dryRuns.begin(programID)
+	if err != nil {
+		return n, err
+	}
+	defer end()
+	ctx = asList(ctx)
+	began := time.Now()
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
-	for err == nil && r.after < r.until {
-		if err = ctx.Err(); err != nil {
-			break
+	if err != nil {
+		return n, err
+	}
+	query, args := countReplayed+r.condition(), r.args()
+	for r.after < r.until && time.Since(began) < dryRunTime {
+		// Each step is a read of its own, so that other programs have their turns in between.
+		end := min(r.after+replayStep, r.until)
+		var counted int64
+		if err := s.db.Scan(ctx, query, append(args, r.after, end), &counted); err != nil {
+			return n, err
 		}
-		var seqs []int64
-		if seqs, r.after, err = s.replayed(ctx, &r, replayStep); err == nil {
-			events += int64(len(seqs))
-		}
+		n.Events += counted
+		r.after = end
 	}
 	size := int64(webhook.BatchSize(batchSize, r.maxEvents))
-	return events, (events + size - 1) / size, err
+	n.Deliveries, n.Complete = (n.Events+size-1)/size, r.after >= r.until
+	return n, nil
 }
 
 // newReplay determines the range of the log that a replay covers. The subscription must be
@@ -220,15 +240,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 // to reach, and those of types that the subscription no longer requests.
 func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
-	query := selectReplayed
-	switch r.Only {
-	case webhook.ReplayMissed:
-		query += " AND NOT EXISTS (" + itsDeliveries + ") AND NOT " + wasDelivered
-	case webhook.ReplayFailed:
-		query += " AND EXISTS (" + itsFailures + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status IN ('pending', 'retryable')) " +
-			"AND NOT EXISTS (" + itsFailures + " AND u.delivery IN (SELECT p.delivery FROM splits p))"
-	}
-	err = s.db.Each(ctx, query+" ORDER BY e.seq LIMIT ?5", []any{r.ProgramID, r.SubscriptionID, r.after, end, count, r.names},
+	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?6", append(r.args(), r.after, end, count),
 		func(scan func(...any) error) error {
 			var seq int64
 			err := scan(&seq)
@@ -241,9 +253,26 @@ func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs [
 	return seqs, end, err
 }
 
+// condition returns the part of replayedEvents that depends on the kind of replay.
+func (r *replayCursor) condition() string {
+	switch r.Only {
+	case webhook.ReplayMissed:
+		return " AND NOT EXISTS (" + itsDeliveries + ") AND NOT " + wasDelivered
+	case webhook.ReplayFailed:
+		return " AND EXISTS (" + itsFailures + ") AND NOT EXISTS (" + itsDeliveries + " AND d.status IN ('pending', 'retryable')) " +
+			"AND NOT EXISTS (" + itsFailures + " AND u.delivery IN (SELECT p.delivery FROM splits p))"
+	}
+	return ""
+}
+
+// args returns the first three parameters of replayedEvents. The next two are the range of seqs.
+func (r *replayCursor) args() []any { return []any{r.ProgramID, r.SubscriptionID, r.names} }
+
 const (
-	selectReplayed = `SELECT e.seq FROM events e WHERE e.program_id = ?1 AND e.seq > ?3 AND e.seq <= ?4
-		AND e.name IN (SELECT value FROM json_each(?6))
+	selectReplayed = "SELECT e.seq" + replayedEvents
+	countReplayed  = "SELECT count(*)" + replayedEvents
+	replayedEvents = ` FROM events e WHERE e.program_id = ?1 AND e.seq > ?4 AND e.seq <= ?5
+		AND e.name IN (SELECT value FROM json_each(?3))
 		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = ?2)))
 		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
 			SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq

@@ -48,9 +48,9 @@ func TestReplayCountsDeliveries(t *testing.T) {
 	for limit, want := range map[int]int64{0: 3, 1: 10, 3: 4, 4: 3, 1000: 3} {
 		_, err := s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{MaxEvents: &limit})
 		must(t, err)
-		events, deliveries, err := s.Replays().Count(t.Context(), "p", sub.ID, f, 4)
-		if err != nil || events != 10 || deliveries != want {
-			t.Errorf("max_events %d: got %d events in %d deliveries (%v), want 10 in %d", limit, events, deliveries, err, want)
+		n, err := s.Replays().Count(t.Context(), "p", sub.ID, f, 4)
+		if want := (ReplayCount{10, want, true}); err != nil || n != want {
+			t.Errorf("max_events %d: got %+v, %v; want %+v", limit, n, err, want)
 		}
 	}
 }
@@ -119,9 +119,9 @@ func TestReplays(t *testing.T) {
 // checkReplay runs a replay, compares its events, and removes its deliveries.
 func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.ReplayFields, events []webhook.Event) {
 	t.Helper()
-	count, _, err := s.Replays().Count(t.Context(), "p", subscriptionID, f, 100)
-	if err != nil || count != int64(len(events)) {
-		t.Errorf("%s: a dry run counts %d (%v), want %d", f.Only, count, err, len(events))
+	count, err := s.Replays().Count(t.Context(), "p", subscriptionID, f, 100)
+	if err != nil || count.Events != int64(len(events)) || !count.Complete {
+		t.Errorf("%s: a dry run counts %+v (%v), want %d", f.Only, count, err, len(events))
 	}
 	r, err := s.Replays().Create(t.Context(), "p", subscriptionID, f)
 	must(t, err)

@@ -121,6 +121,7 @@ type core struct {
 	dictionaries dictionaries
 	housekeeping housekeeping
 	quotas       quotas
+	dryRuns      dryRuns
 	afterStep    func() // called after each step of a sweep in tests; nil for none
 
 	walLimit sqlite.WALLimit // used by the leader of the writer

@@ -17,8 +17,6 @@ import (
 const (
 	// pingWait is the maximum time that a page waits for the result of a ping.
 	pingWait = 15 * time.Second
-	// countWait is the maximum time to count what a replay would send.
-	countWait = 5 * time.Second
 	// onceLife is how long a one-time form is valid.
 	onceLife = 2 * time.Hour
 	maxOnce  = 1024
@@ -230,10 +228,8 @@ type replayForm struct {
 	faults       []ui.FieldError
 	counted      bool
 	fields       webhook.ReplayFields
-	events       int64
-	deliveries   int64  // lower bound
-	late         bool   // the count timed out
-	refused      string // why the replay is not possible, "" when it is
+	count        store.ReplayCount // if counted
+	refused      string            // why the replay is not possible, "" when it is
 	curl         string
 }
 
@@ -294,16 +290,11 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 	if p.faults != nil {
 		status = http.StatusUnprocessableEntity
 	} else if values.Has("from") && p.refused == "" {
-		ctx, cancel := context.WithTimeout(r.Context(), countWait)
-		defer cancel()
-		p.events, p.deliveries, err = h.store.Replays().Count(ctx, u.ProgramID, u.ID, &p.fields, max(h.cfg.BatchSize, 1))
-		p.counted = true
-		if err != nil && r.Context().Err() == nil && ctx.Err() != nil {
-			p.late, err = true, nil
-		}
+		p.count, err = h.store.Replays().Count(r.Context(), u.ProgramID, u.ID, &p.fields, max(h.cfg.BatchSize, 1))
 		if err != nil {
 			return response{}, asProblem(err)
 		}
+		p.counted = true
 	}
 	return response{page: replayPage(h.frame(r, "Replay"), p), status: status}, nil
 }

@@ -1,0 +1,67 @@
+package api
+
+import (
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"service/store"
+	"service/store/sqlite"
+	"service/test/harness"
+)
+
+// Of a program that makes too many requests, a third dry run and the lists beyond those that may
+// wait are rejected at once. Its other reads do not wait for them.
+func TestBusyProgram(t *testing.T) {
+	var slow atomic.Bool
+	release := make(chan struct{})
+	s := startStore(t, store.Config{Fault: func(query string, write bool) sqlite.Fault {
+		list, count := strings.Contains(query, "INDEXED BY replays_by_subscription"), strings.HasPrefix(query, "SELECT count(*) FROM events e")
+		if slow.Load() && !write && (list || count) {
+			<-release
+		}
+		return sqlite.NoFault
+	}})
+	s.publishOne()
+	subscription := subscriptionsPath + "/" + s.subscribe("content_updated")
+	slow.Store(true)
+	responses := make(chan response)
+	begin := func(n int, method, body string) {
+		for range n {
+			go func() { responses <- s.send(method, subscription+"/replays", body) }()
+		}
+	}
+	rejected := func(what string, status int, retryAfter string) {
+		t.Helper()
+		r := harness.Receive(t, what, responses)
+		if got := r.header.Get("Retry-After"); r.status != status || got != retryAfter {
+			t.Errorf("%s: got %d with Retry-After %q: %s; want %d with %q", what, r.status, got, r.body, status, retryAfter)
+		}
+	}
+	dryRun := `{"from":"` + time.Now().Add(-time.Hour).UTC().Format(time.RFC3339) + `","only":"all","dry_run":true}`
+	begin(3, "POST", dryRun)
+	rejected("a third dry run", http.StatusConflict, retryDryRun)
+	lists := min(4, max(1, runtime.GOMAXPROCS(0)/2)) + 64 - 2 // with the dry runs, all that may read and wait
+	begin(lists+1, "GET", "")
+	rejected("a list too many", http.StatusServiceUnavailable, retryAfter)
+	if r := s.send("GET", subscription, ""); r.status != http.StatusOK {
+		t.Errorf("a read by id: got %d: %s", r.status, r.body)
+	}
+	close(release)
+	counted := 0
+	for range 2 + lists {
+		r := harness.Receive(t, "a request that was admitted", responses)
+		if r.status != http.StatusOK {
+			t.Errorf("got %d: %s", r.status, r.body)
+		}
+		if strings.Contains(r.body, `"dry_run":true`) && strings.Contains(r.body, `"complete":true`) {
+			counted++
+		}
+	}
+	if counted != 2 {
+		t.Errorf("got %d complete counts, want 2", counted)
+	}
+}

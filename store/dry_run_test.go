@@ -1,0 +1,79 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// A dry run ends after dryRunTime with what it has counted.
+func TestDryRunTime(t *testing.T) {
+	dir := memoryDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		slow := false
+		s, err := Open(t.Context(), Config{Dir: dir, Fault: func(query string, _ bool) sqlite.Fault {
+			if slow && strings.HasPrefix(query, countReplayed) {
+				time.Sleep(dryRunTime)
+			}
+			return sqlite.NoFault
+		}})
+		must(t, err)
+		defer s.Close()
+		program(t, s, "p")
+		sub := subscribe(t, s, "p", "content_updated")
+		names := slices.Repeat([]string{"content_updated"}, replayStep)
+		publish(t, s, "p", names...)
+		publish(t, s, "p", "content_updated")
+		for claimed := 0; claimed <= replayStep; { // what the subscription's own cursor has yet to reach is not replayed
+			claimed += len(form(t, s, queue(t, s, sub.ID), replayStep).Events)
+		}
+		f := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
+		for _, want := range []ReplayCount{{replayStep + 1, 11, true}, {replayStep, 10, false}} {
+			n, err := s.Replays().Count(t.Context(), "p", sub.ID, f, 100)
+			if err != nil || n != want {
+				t.Errorf("slow: %t: got %+v, %v; want %+v", slow, n, err, want)
+			}
+			slow = true
+		}
+	})
+}
+
+// A program has at most two dry runs of replays and bulk runs in progress. Other programs have
+// theirs.
+func TestDryRunsOfProgram(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	count := func() error {
+		_, err := s.Replays().Count(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}, 1)
+		_, bulk := s.BulkRuns().DryRun(t.Context(), "p", webhook.BulkRedeliver, query(t, webhook.AllDeliveryList, ""))
+		if !errors.Is(err, bulk) {
+			t.Errorf("a replay: got %v; a bulk run: got %v", err, bulk)
+		}
+		return err
+	}
+	begin := func(program string) func() {
+		end, err := s.dryRuns.begin(program)
+		must(t, err)
+		return end
+	}
+	end := begin("p")
+	if err := count(); err != nil {
+		t.Errorf("the second: got %v", err)
+	}
+	defer begin("p")()
+	if err := count(); !errors.Is(err, ErrDryRuns) {
+		t.Errorf("the third: got %v, want %v", err, ErrDryRuns)
+	}
+	defer begin("q")()
+	end()
+	if err := count(); err != nil {
+		t.Errorf("after the end of one: got %v", err)
+	}
+}

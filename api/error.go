@@ -56,12 +56,14 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 	case errors.As(err, &e):
 		if errors.Is(err, store.ErrDryRuns) {
 			req.retryAfter = retryDryRun
+			a.store.Reject(req.ctx, req.program())
 		}
 	case errors.Is(err, store.ErrUnavailable):
 		// The store logs an outage of the disk itself, once and not for each request.
 		a.logFault(req, slog.LevelDebug, "storage is not writable", err)
 		e = webhook.NewError(webhook.CodeUnavailable, "The service cannot store anything at the moment. Try again later.")
 	case errors.Is(err, store.ErrBusy):
+		a.store.Reject(req.ctx, req.program())
 		e = webhook.NewError(webhook.CodeUnavailable, "Too many requests of the program are waiting to read lists. Send fewer at a time.")
 	case store.Unavailable(err):
 		a.logError(req, "storage is not readable", err)

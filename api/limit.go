@@ -152,6 +152,7 @@ func (a *API) count(req *request) error {
 	a.metrics.rateLimited.Inc()
 	if limiter == a.programLimiter {
 		a.metrics.limitProgram(key)
+		a.store.Reject(req.ctx, key)
 	}
 	req.retryAfter = seconds(req.quota.more)
 	return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf(

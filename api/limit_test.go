@@ -80,19 +80,21 @@ func TestRateLimitIsExact(t *testing.T) {
 func TestWindowSlides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, limited(1000))
-		time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute + 59*time.Second)))
+		first := time.Now().Truncate(time.Minute).Add(time.Minute + 59*time.Second)
+		until := func(after time.Duration) { time.Sleep(time.Until(first.Add(after))) } // many 429s are delayed
+		until(0)
 		wantCount(t, "a second before the minute ends", s.parallel(600, s.token), map[int]int{200: 600})
-		time.Sleep(2 * time.Second)
+		until(2 * time.Second)
 		wantCount(t, "a second after", s.parallel(600, s.token), map[int]int{200: 400, 429: 200})
-		time.Sleep(58*time.Second - time.Nanosecond)
+		until(rateWindow - time.Nanosecond)
 		wantCount(t, "when the first are just in the window", s.parallel(10, s.token), map[int]int{429: 10})
-		time.Sleep(time.Nanosecond)
+		until(rateWindow)
 		wantCount(t, "when the first have left it", s.parallel(1200, s.token), map[int]int{200: 600, 429: 600})
-		time.Sleep(2*time.Second - time.Nanosecond)
+		until(rateWindow + 2*time.Second - time.Nanosecond)
 		wantCount(t, "when the second are just in it", s.parallel(1, s.token), map[int]int{429: 1})
-		time.Sleep(time.Nanosecond)
+		until(rateWindow + 2*time.Second)
 		wantCount(t, "when the second have left it", s.parallel(1200, s.token), map[int]int{200: 400, 429: 800})
-		time.Sleep(time.Hour)
+		until(time.Hour)
 		wantCount(t, "an hour later", s.parallel(1200, s.token), map[int]int{200: 1000, 429: 200})
 	})
 }

@@ -122,6 +122,7 @@ type core struct {
 	housekeeping housekeeping
 	quotas       quotas
 	dryRuns      dryRuns
+	rejections   rejections
 	afterStep    func() // called after each step of a sweep in tests; nil for none
 
 	walLimit sqlite.WALLimit // used by the leader of the writer

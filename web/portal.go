@@ -70,6 +70,7 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 		}
 		r.program = r.portal.program.ID
 		if wait := h.pace.take(r.program, r.clock.Now); wait > 0 {
+			h.store.Reject(r.Context(), r.program)
 			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many requests", text: "Try again in a few seconds.",
 				retryAfter: wait}
 		}

@@ -256,12 +256,13 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 		}
 	}
 	a, err = do(r)
-	if errors.Is(err, store.ErrBusy) {
-		err = &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many pages are loading.",
-			again: r.Method == http.MethodGet, retryAfter: busyRetry}
-	}
 	if err = w.acknowledge(r, &a, err); err == nil && a.page != nil {
 		err = a.page.Render(r.Context(), body)
+	}
+	if errors.Is(err, store.ErrBusy) {
+		w.store.Reject(r.Context(), r.program)
+		err = &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds", text: "Too many pages are loading.",
+			again: r.Method == http.MethodGet, retryAfter: busyRetry}
 	}
 	return a, err
 }

@@ -249,10 +249,14 @@ func (b *documentBase) reference(parts []*renderedType) []byte {
 type documentHandlers struct{ api *API }
 
 // contract returns the OpenAPI document, without an envelope.
-func (h documentHandlers) contract(*request) (answer, error) { return h.api.documents.get().contract.answer() }
+func (h documentHandlers) contract(*request) (answer, error) {
+	return h.api.documents.get().contract.answer()
+}
 
 // page returns the reference page.
-func (h documentHandlers) page(*request) (answer, error) { return h.api.documents.get().reference.answer() }
+func (h documentHandlers) page(*request) (answer, error) {
+	return h.api.documents.get().reference.answer()
+}
 
 // style returns the style sheet of the page.
 func (h documentHandlers) style(*request) (answer, error) { return h.api.documents.style.answer() }

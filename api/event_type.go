@@ -35,7 +35,9 @@ func (h eventTypeHandlers) find(req *request) error {
 	return nil
 }
 
-func (h eventTypeHandlers) list(*request) (answer, error) { return h.api.documents.get().eventTypes.answer() }
+func (h eventTypeHandlers) list(*request) (answer, error) {
+	return h.api.documents.get().eventTypes.answer()
+}
 
 func (h eventTypeHandlers) read(req *request) (answer, error) {
 	return eventTypeAnswer(req.eventType), nil

@@ -590,23 +590,7 @@ func TestForwardEndless(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				old := &installation{service: start(t)}
 				old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
-				old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					serviceHeader(w.Header())
-					io.WriteString(w, `{"data":`)
-					flush := http.NewResponseController(w).Flush
-					for flush() == nil {
-						var next <-chan time.Time
-						if test.every > 0 {
-							next = time.After(test.every)
-						}
-						select {
-						case <-next:
-							io.WriteString(w, " ")
-						case <-r.Context().Done():
-							return
-						}
-					}
-				})})
+				old.forwardOverPipes(&http.Server{Handler: endless(test.every)})
 				client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: old.api}).dial}}
 				defer client.CloseIdleConnections()
 				begun := time.Now()
@@ -627,6 +611,28 @@ func TestForwardEndless(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// endless returns a handler whose responses do not end. every is the time between their bytes, 0 for
+// no more bytes.
+func endless(every time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		serviceHeader(w.Header())
+		io.WriteString(w, `{"data":`)
+		flush := http.NewResponseController(w).Flush
+		for flush() == nil {
+			var next <-chan time.Time
+			if every > 0 {
+				next = time.After(every)
+			}
+			select {
+			case <-next:
+				io.WriteString(w, " ")
+			case <-r.Context().Done():
+				return
+			}
+		}
 	}
 }
 

@@ -357,6 +357,16 @@ func TestBatchSizeDecidesNothing(t *testing.T) {
 	})
 }
 
+// refusal returns the status of a response to a request: that of the first event that is refused.
+func refusal(p *receivedRequest, bad map[int]int, number map[string]int) int {
+	for _, id := range p.ids {
+		if code, ok := bad[number[id]]; ok && p.names[0] != webhook.EventPing {
+			return code
+		}
+	}
+	return http.StatusOK
+}
+
 // failedOf plays a random plan, and returns the numbers of the events that failed.
 func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 	t.Helper()
@@ -381,12 +391,7 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 			if bytes > most {
 				return http.StatusRequestEntityTooLarge
 			}
-			for _, id := range p.ids {
-				if code, ok := bad[number[id]]; ok && p.names[0] != webhook.EventPing {
-					return code
-				}
-			}
-			return http.StatusOK
+			return refusal(&p, bad, number)
 		}, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 		for i := range n {
 			size := r.IntN(500)

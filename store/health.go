@@ -26,11 +26,8 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if r.earlierURL, err = t.toEarlierURL(c); err != nil || r.earlierURL {
 		return 0, err
 	}
-	if r.Split && webhook.RefusesSize(a.ResponseStatus) {
-		r.Resized = true
-		if err := t.learnSize(c, now); err != nil || !c.Probe {
-			return 0, err
-		}
+	if err := t.noteSize(c, a, r, now); err != nil || r.Resized && !c.Probe {
+		return 0, err
 	}
 	before, was, err := t.failures(id)
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
@@ -45,11 +42,8 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 		next = policy.AfterPing
 	}
 	status, after := next(sub.Status, before, a, c.Probe, now)
-	if after.Rejected > before.Rejected && !r.Split {
-		if err := t.noteRejected(c, &after); err != nil {
-			return 0, err
-		}
-		r.Rejected = after.RejectedName
+	if err := t.noteRejected(c, &before, &after, r); err != nil {
+		return 0, err
 	}
 	failed := !c.Ping && r.Status == webhook.StatusFailed && !r.Split
 	is, err := t.recordIncident(c, a, failed, &sub, status, &after, was, now)
@@ -211,10 +205,22 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 	return t.moveInterests(sub, &is)
 }
 
+// noteSize records in r that a receiver refused several events because of their size, and learns it.
+func (t *tx) noteSize(c *Claim, a *webhook.Attempt, r *Recorded, now time.Time) error {
+	if r.Resized = r.Split && webhook.RefusesSize(a.ResponseStatus); !r.Resized {
+		return nil
+	}
+	return t.learnSize(c, now)
+}
+
 // noteRejected records the event type that was rejected, which a probe avoids.
-func (t *tx) noteRejected(c *Claim, f *webhook.Failures) error {
+func (t *tx) noteRejected(c *Claim, before, after *webhook.Failures, r *Recorded) error {
+	if after.Rejected <= before.Rejected || r.Split {
+		return nil
+	}
 	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 "+
-		"WHERE d.num = ?", []any{c.num}, &f.RejectedName)
+		"WHERE d.num = ?", []any{c.num}, &after.RejectedName)
+	r.Rejected = after.RejectedName
 	return ignoreNoRows(err)
 }
 

@@ -35,17 +35,14 @@ func (c *schemaComparison) members(o, n schemaNode) bool {
 	others, _ := o.rest("additionalProperties")
 	known := sortedNodes(before, patternsBefore)
 	for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
+		if c.steps < 0 {
+			return false
+		}
 		if was, found := patternsBefore[pattern]; found {
 			ok = c.child(was, patterns[pattern]) && ok
-			continue
+		} else {
+			ok = c.newPattern(known, others, patterns[pattern]) && ok
 		}
-		for _, was := range known {
-			if c.steps < 0 {
-				return false
-			}
-			ok = c.child(was, patterns[pattern]) && ok
-		}
-		ok = c.child(others, patterns[pattern]) && ok
 	}
 	rest, closed := n.rest("additionalProperties")
 	if !closed {
@@ -67,6 +64,18 @@ func (c *schemaComparison) members(o, n schemaNode) bool {
 		}
 	}
 	return c.child(others, rest) && ok
+}
+
+// newPattern compares the schema of a new pattern with those of all members that it may apply to.
+func (c *schemaComparison) newPattern(known []schemaNode, others, n schemaNode) bool {
+	ok := c.child(others, n)
+	for _, was := range known {
+		if c.steps < 0 {
+			return false
+		}
+		ok = c.child(was, n) && ok
+	}
+	return ok
 }
 
 // sortedNodes returns the schemas of several keywords in a fixed order.

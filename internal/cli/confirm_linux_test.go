@@ -56,71 +56,81 @@ func TestIrreversibleCommands(t *testing.T) {
 func TestConfirmation(t *testing.T) {
 	t.Setenv("SERVICE_YES", "true") // confirms nothing
 	for command, c := range irreversible {
-		t.Run(command, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "data")
-			expect(t, exitDone, "token", "create", "--program", "acme", "--user", "me", "--scope", "events.read", "--data", dir)
-			list := func() string {
-				out, _ := expect(t, exitDone, "token", "list", "--json", "--data", dir)
-				return out
-			}
-			read := func() string {
-				b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				return string(b)
-			}
-			before := list()
-			key := read()
-			_, id, _ := strings.Cut(before, `"id": "`)
-			args := append(strings.Fields(command), "--data", dir)
-			if c.arg != "" {
-				args = append(args, strings.Replace(c.arg, "TOKEN", id[:36], 1))
-			}
-			run := func(ctx context.Context, in io.Reader) (int, string) {
-				var out, errs bytes.Buffer
-				status := Run(ctx, args, Streams{in, &out, &errs})
-				return status, errs.String()
-			}
-			unchanged := func() {
-				t.Helper()
-				if got := list(); got != before || read() != key {
-					t.Errorf("it was done: %s", got)
-				}
-			}
-			for _, in := range []io.Reader{nil, strings.NewReader(c.answer + "\n")} {
-				if status, errs := run(t.Context(), in); status != exitUsage || !strings.Contains(errs, "--yes: is required without a terminal: ") {
-					t.Errorf("got %d, %q", status, errs)
-				}
-				unchanged()
-			}
-			typed := func(ctx context.Context, line string) (int, string) {
-				t.Helper()
-				master, terminal := pty(t)
-				defer terminal.Close()
-				if _, err := master.WriteString(line + "\n"); err != nil {
-					t.Fatal(err)
-				}
-				return run(ctx, terminal)
-			}
-			status, errs := typed(t.Context(), "no")
-			if status != exitFailed || !strings.Contains(errs, "and cannot be undone. Type "+c.answer+" to confirm: ") ||
-				!strings.Contains(errs, "not confirmed: nothing was changed") {
-				t.Errorf("got %d, %q", status, errs)
-			}
-			unchanged()
-			interrupted, cancel := context.WithCancel(t.Context())
-			cancel()
-			if status, errs := typed(interrupted, ""); status != exitFailed || !strings.Contains(errs, "nothing was changed") {
-				t.Errorf("interrupted: got %d, %q", status, errs)
-			}
-			unchanged()
-			if status, errs := typed(t.Context(), c.answer); status != exitDone {
-				t.Errorf("got %d, %q", status, errs)
-			}
-			if list() == before && read() == key {
-				t.Error("it was not done")
-			}
-		})
+		t.Run(command, func(t *testing.T) { confirm(t, command, c.arg, c.answer) })
+	}
+}
+
+// confirm checks the confirmation of one command.
+func confirm(t *testing.T, command, arg, answer string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	expect(t, exitDone, "token", "create", "--program", "acme", "--user", "me", "--scope", "events.read", "--data", dir)
+	list := func() string {
+		out, _ := expect(t, exitDone, "token", "list", "--json", "--data", dir)
+		return out
+	}
+	read := func() string {
+		b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	before := list()
+	key := read()
+	_, id, _ := strings.Cut(before, `"id": "`)
+	args := append(strings.Fields(command), "--data", dir)
+	if arg != "" {
+		args = append(args, strings.Replace(arg, "TOKEN", id[:36], 1))
+	}
+	run := func(ctx context.Context, in io.Reader) (int, string) {
+		var out, errs bytes.Buffer
+		status := Run(ctx, args, Streams{in, &out, &errs})
+		return status, errs.String()
+	}
+	unchanged := func() {
+		t.Helper()
+		if got := list(); got != before || read() != key {
+			t.Errorf("it was done: %s", got)
+		}
+	}
+	for _, in := range []io.Reader{nil, strings.NewReader(answer + "\n")} {
+		if status, errs := run(t.Context(), in); status != exitUsage || !strings.Contains(errs, "--yes: is required without a terminal: ") {
+			t.Errorf("got %d, %q", status, errs)
+		}
+		unchanged()
+	}
+	confirmTyped(t, answer, run, unchanged)
+	if list() == before && read() == key {
+		t.Error("it was not done")
+	}
+}
+
+// confirmTyped checks the confirmation of a command at a terminal. At the end the command is done.
+func confirmTyped(t *testing.T, answer string, run func(context.Context, io.Reader) (int, string), unchanged func()) {
+	t.Helper()
+	typed := func(ctx context.Context, line string) (int, string) {
+		t.Helper()
+		master, terminal := pty(t)
+		defer terminal.Close()
+		if _, err := master.WriteString(line + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		return run(ctx, terminal)
+	}
+	status, errs := typed(t.Context(), "no")
+	if status != exitFailed || !strings.Contains(errs, "and cannot be undone. Type "+answer+" to confirm: ") ||
+		!strings.Contains(errs, "not confirmed: nothing was changed") {
+		t.Errorf("got %d, %q", status, errs)
+	}
+	unchanged()
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if status, errs := typed(interrupted, ""); status != exitFailed || !strings.Contains(errs, "nothing was changed") {
+		t.Errorf("interrupted: got %d, %q", status, errs)
+	}
+	unchanged()
+	if status, errs := typed(t.Context(), answer); status != exitDone {
+		t.Errorf("got %d, %q", status, errs)
 	}
 }

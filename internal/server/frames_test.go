@@ -209,58 +209,73 @@ func TestFramesOfOrdinaryClient(t *testing.T) {
 		transport.Protocols.SetUnencryptedHTTP2(true)
 		defer transport.CloseIdleConnections()
 		do := func(ctx context.Context, method, path string, body io.Reader) (int, string, error) {
-			r, err := http.NewRequestWithContext(ctx, method, "http://h"+path, body)
-			if err != nil {
-				return 0, "", err
-			}
-			resp, err := transport.RoundTrip(r)
-			if err != nil {
-				return 0, "", err
-			}
-			defer resp.Body.Close()
-			var text strings.Builder
-			small := make([]byte, 256) // so that the client updates its window often
-			n, err := io.CopyBuffer(struct{ io.Writer }{&text}, struct{ io.Reader }{resp.Body}, small)
-			return int(n), text.String(), err
+			return ordinaryRequest(ctx, transport, method, path, body)
 		}
 		for range 2 {
-			for i := range 1000 {
-				if _, _, err := do(t.Context(), "GET", "/", nil); err != nil {
-					t.Fatalf("request %d: %v", i, err)
-				}
-			}
-			var many sync.WaitGroup
-			for range 90 {
-				many.Go(func() {
-					if n, _, err := do(t.Context(), "GET", "/trickle", nil); err != nil || n != 1000 {
-						t.Errorf("trickle: got %d bytes, %v", n, err)
-					}
-				})
-			}
-			many.Wait()
-			if n, _, err := do(t.Context(), "GET", "/download", nil); err != nil || n != 4<<20 {
-				t.Errorf("download: got %d bytes, %v", n, err)
-			}
-			pieces := struct{ io.Reader }{io.LimitReader(threeBytes{}, 30_000)}
-			if _, text, err := do(t.Context(), "POST", "/upload", pieces); err != nil || text != "30000" {
-				t.Errorf("upload in pieces: got %s, %v", text, err)
-			}
-			if _, text, err := do(t.Context(), "POST", "/upload", bytes.NewReader(make([]byte, 8<<20))); err != nil || text != fmt.Sprint(8<<20) {
-				t.Errorf("upload: got %s, %v", text, err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			for range 90 {
-				many.Go(func() {
-					if _, _, err := do(ctx, "GET", "/wait", nil); !errors.Is(err, context.Canceled) {
-						t.Errorf("wait: got %v", err)
-					}
-				})
-			}
-			synctest.Wait()
-			cancel()
-			many.Wait()
+			ordinaryRound(t, do)
 		}
 	})
+}
+
+// ordinaryRound makes requests of all kinds.
+func ordinaryRound(t *testing.T, do func(ctx context.Context, method, path string, body io.Reader) (int, string, error)) {
+	t.Helper()
+	for i := range 1000 {
+		if _, _, err := do(t.Context(), "GET", "/", nil); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+	}
+	atOnce(func() {
+		if n, _, err := do(t.Context(), "GET", "/trickle", nil); err != nil || n != 1000 {
+			t.Errorf("trickle: got %d bytes, %v", n, err)
+		}
+	}).Wait()
+	if n, _, err := do(t.Context(), "GET", "/download", nil); err != nil || n != 4<<20 {
+		t.Errorf("download: got %d bytes, %v", n, err)
+	}
+	pieces := struct{ io.Reader }{io.LimitReader(threeBytes{}, 30_000)}
+	if _, text, err := do(t.Context(), "POST", "/upload", pieces); err != nil || text != "30000" {
+		t.Errorf("upload in pieces: got %s, %v", text, err)
+	}
+	if _, text, err := do(t.Context(), "POST", "/upload", bytes.NewReader(make([]byte, 8<<20))); err != nil || text != fmt.Sprint(8<<20) {
+		t.Errorf("upload: got %s, %v", text, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	many := atOnce(func() {
+		if _, _, err := do(ctx, "GET", "/wait", nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("wait: got %v", err)
+		}
+	})
+	synctest.Wait()
+	cancel()
+	many.Wait()
+}
+
+// ordinaryRequest makes a request with net/http's client, and returns the size and the text of the
+// response.
+func ordinaryRequest(ctx context.Context, transport *http.Transport, method, path string, body io.Reader) (int, string, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://h"+path, body)
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	var text strings.Builder
+	small := make([]byte, 256) // so that the client updates its window often
+	n, err := io.CopyBuffer(struct{ io.Writer }{&text}, struct{ io.Reader }{resp.Body}, small)
+	return int(n), text.String(), err
+}
+
+// atOnce starts a function 90 times.
+func atOnce(do func()) *sync.WaitGroup {
+	many := new(sync.WaitGroup)
+	for range 90 {
+		many.Go(do)
+	}
+	return many
 }
 
 // threeBytes is read three bytes at a time.

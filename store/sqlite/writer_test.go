@@ -335,53 +335,60 @@ func TestIgnoredStorageError(t *testing.T) {
 		for _, repeatable := range []bool{false, true} {
 			for _, alone := range []bool{false, true} {
 				t.Run(fmt.Sprintf("fault=%d/repeatable=%t/alone=%t", fault, repeatable, alone), func(t *testing.T) {
-					db, err := Open(t.Context(), Config{
-						Path: filepath.Join(t.TempDir(), "test.db"), Schema: testSchema, Readers: 2, Logger: slog.New(slog.DiscardHandler),
-						Fault: func(query string, _ bool) Fault {
-							if strings.HasPrefix(query, "INSERT INTO refs") {
-								return fault
-							}
-							return NoFault
-						},
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer db.Close(nil)
-					w := db.Writer()
-					release := blockWriter(w)
-					after, other := false, error(nil)
-					op := w.Submit(func(t *Tx) error {
-						t.AfterCommit(func() { after = true })
-						_ = insertItem("before")(t)
-						_ = t.Exec("INSERT INTO refs (item) VALUES ('before')")
-						_ = insertItem("after")(t)
-						var id string
-						_ = t.Scan("INSERT INTO items (id) VALUES ('returned') RETURNING id", nil, &id)
-						return nil
-					}, repeatable)
-					var wg sync.WaitGroup
-					if !alone {
-						good := w.Submit(insertItem("good"), repeatable)
-						wg.Go(func() { other = w.Wait(good) })
-					}
-					release()
-					if err := w.Wait(op); !errors.Is(err, ErrUnavailable) || after {
-						t.Errorf("got %v, AfterCommit ran: %t; want %v without AfterCommit", err, after, ErrUnavailable)
-					}
-					wg.Wait()
-					want := 0
-					if !alone && other == nil {
-						want = 1
-					}
-					if got := items(t, db); len(got) != want || want == 1 && got[0] != "good" {
-						t.Errorf("got items %q with error %v of the other write", got, other)
-					}
-					if fault == FaultStatement && other != nil {
-						t.Errorf("the other write: got %v, want no error", other)
-					}
+					ignoreStorageError(t, fault, repeatable, alone)
 				})
 			}
 		}
+	}
+}
+
+// ignoreStorageError ignores a fault of a statement in a write, with another write in the same commit
+// unless it is alone.
+func ignoreStorageError(t *testing.T, fault Fault, repeatable, alone bool) {
+	t.Helper()
+	db, err := Open(t.Context(), Config{
+		Path: filepath.Join(t.TempDir(), "test.db"), Schema: testSchema, Readers: [...]int{2, 1, 1}, Logger: slog.New(slog.DiscardHandler),
+		Fault: func(query string, _ bool) Fault {
+			if strings.HasPrefix(query, "INSERT INTO refs") {
+				return fault
+			}
+			return NoFault
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(nil)
+	w := db.Writer()
+	release := blockWriter(w)
+	after, other := false, error(nil)
+	op := w.Submit(func(t *Tx) error {
+		t.AfterCommit(func() { after = true })
+		_ = insertItem("before")(t)
+		_ = t.Exec("INSERT INTO refs (item) VALUES ('before')")
+		_ = insertItem("after")(t)
+		var id string
+		_ = t.Scan("INSERT INTO items (id) VALUES ('returned') RETURNING id", nil, &id)
+		return nil
+	}, repeatable)
+	var wg sync.WaitGroup
+	if !alone {
+		good := w.Submit(insertItem("good"), repeatable)
+		wg.Go(func() { other = w.Wait(good) })
+	}
+	release()
+	if err := w.Wait(op); !errors.Is(err, ErrUnavailable) || after {
+		t.Errorf("got %v, AfterCommit ran: %t; want %v without AfterCommit", err, after, ErrUnavailable)
+	}
+	wg.Wait()
+	want := 0
+	if !alone && other == nil {
+		want = 1
+	}
+	if got := items(t, db); len(got) != want || want == 1 && got[0] != "good" {
+		t.Errorf("got items %q with error %v of the other write", got, other)
+	}
+	if fault == FaultStatement && other != nil {
+		t.Errorf("the other write: got %v, want no error", other)
 	}
 }

@@ -120,6 +120,7 @@ func TestClockSetForward(t *testing.T) {
 					publish(t, a.Store, "p", "content_updated")
 					time.Sleep(time.Minute)
 				}
+				time.Sleep(3 * time.Hour) // until marks cover them
 				restart(a, func() { a.set(40 * day) })
 				publish(t, a.Store, "p", "content_updated")
 				time.Sleep(3 * time.Hour)

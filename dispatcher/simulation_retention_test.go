@@ -3,6 +3,7 @@ package dispatcher
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 
 	"service/store"
@@ -29,6 +30,7 @@ func simulatedRetention(n int) store.Retention {
 type loggedEvent struct {
 	program  string
 	name     int       // index in simulatedNames
+	at       time.Time // when it was published
 	received time.Time // as stored; zero while unknown
 	counted  time.Time // when it was published, as retention counts; zero while unknown
 }
@@ -81,6 +83,7 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 		s.publish(sub.program, n)
 	}
 	s.settle()
+	old, gen, quiet := time.Now(), s.generation, s.quiet()
 	s.sleep(keep.All / 50)        // more than between two marks
 	s.sleep(s.runRetention(keep)) // which stores one
 	s.sleep(keep.All)
@@ -90,9 +93,18 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 	}
 	s.sleep(s.runRetention(keep))
 	s.settle()
+	if quiet && s.quiet() && s.generation == gen {
+		s.faults.without(func() { s.checkGone(old) })
+	}
 	if keep.Delivered > 0 && !sub.settings.deleted {
 		s.replay(sub, 4+n/2%2)
 	}
+}
+
+// quiet reports whether the store works and no fault is to come.
+func (s *simulation) quiet() bool {
+	_, may := s.faults.active()
+	return !may && s.faults.recovered() && s.lease.isValid()
 }
 
 // runRetention starts one run of retention, and returns when it will have ended.
@@ -134,6 +146,51 @@ func (s *simulation) runRetention(keep store.Retention) time.Duration {
 	}()
 	s.learn() // the deliveries about to be removed
 	return pause + 2*time.Millisecond
+}
+
+// checkGone checks, after a run of retention, that of the oldest events, those that no delivery
+// carries and that were published until a time are gone.
+func (s *simulation) checkGone(old time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, program := range simulatedPrograms[:s.plan.Programs] {
+		carried, known := s.carriedEvents(program)
+		if !known {
+			continue
+		}
+		query, _ := webhook.EventList.Parse(url.Values{"sort": {"received_at"}, "page[size]": {"100"}})
+		events, _, err := s.d.store.Events().Page(context.Background(), program, &query)
+		if err != nil {
+			s.violate(promiseOperates, "%v", err)
+			return
+		}
+		for _, e := range events[:max(len(events)-1, 0)] { // the newest one stays
+			if at := s.log[s.events[e.ID]].at; !at.After(old) && !carried[e.ID] {
+				s.violate(promiseGone, "event %d of %s is stored, and was published at %s", s.events[e.ID], program, sinceStart(at))
+			}
+		}
+	}
+}
+
+// carriedEvents returns the ids of the events of a program that deliveries carry. They are not known
+// if a subscription is deleted, whose deliveries cannot be read. The caller holds s.mu.
+func (s *simulation) carriedEvents(program string) (carried map[string]bool, known bool) {
+	carried = make(map[string]bool)
+	for _, sub := range s.subs {
+		if sub.program != program {
+			continue
+		}
+		stored, err := s.deliveries(sub)
+		if err != nil {
+			return nil, false
+		}
+		for _, d := range stored {
+			for _, e := range d.Events {
+				carried[e.ID] = true
+			}
+		}
+	}
+	return carried, true
 }
 
 // learn reads which deliveries replays and bulk runs have formed, and which were

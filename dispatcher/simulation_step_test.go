@@ -254,7 +254,7 @@ func (s *simulation) publish(program string, n int) {
 		place := len(s.published)
 		s.events[id] = place
 		s.published = append(s.published, 0)
-		s.log = append(s.log, loggedEvent{program: program, name: which})
+		s.log = append(s.log, loggedEvent{program: program, name: which, at: time.Now()})
 		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(),
 			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
 		for _, sub := range s.subs {

@@ -58,6 +58,7 @@ const (
 	promiseRejected = "a rejecting subscription gets one delivery for each successful ping"
 	promiseLease    = "nothing is sent without the lease"
 	promiseLost     = "retention removes only old events and counts those that were lost"
+	promiseGone     = "retention removes what is old"
 	promiseBulk     = "a bulk run does what it planned, once, and changes nothing newer"
 	promiseIncident = "a failing subscription has an open incident, and incidents count each permanent failure"
 	promiseReplay   = "a replay sends each matching event of its range once"

@@ -270,6 +270,8 @@ func (s *simulation) longest() time.Duration {
 		all += time.Duration(float64(wait) * (1 + s.plan.Jitter))
 	}
 	requests := 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, sub := range s.subs {
 		requests = max(requests, len(sub.expected)+len(sub.received))
 	}

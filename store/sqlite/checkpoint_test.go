@@ -31,7 +31,7 @@ func TestWALLimit(t *testing.T) {
 		end()
 	})
 	body, longest := make([]byte, 64<<10), int64(0)
-	for range 20_000 { // a slow machine may need more than one try, with a pause in between
+	for range 2_000 {
 		err := db.Writer().Do(func(tx *Tx) error { return tx.Exec("INSERT OR REPLACE INTO items (id, body) VALUES ('a', ?)", body) })
 		if err != nil {
 			t.Fatal(err)
@@ -43,9 +43,11 @@ func TestWALLimit(t *testing.T) {
 		if info.Size() < longest {
 			return // it was truncated
 		}
-		longest = info.Size()
+		if longest = info.Size(); longest/4096 > 4*limit.frames {
+			t.Fatalf("the WAL has %d frames, and was not truncated above %d", longest/4096, limit.frames)
+		}
 	}
-	t.Errorf("the WAL has %d frames, and was not truncated above %d", longest/4096, limit.frames)
+	// The reads did not overlap, so SQLite restarted the WAL by itself.
 }
 
 // beginRead begins a read, which uses the WAL until the result is called.

@@ -29,12 +29,13 @@ type verified struct {
 func openVerified(t *testing.T) *verified {
 	dir := t.TempDir()
 	v := &verified{cfg: stillConfig(t, dir)}
-	v.replicated = openReplicated(t, dir, v.cfg)
-	v.VerifyContent(time.Hour, Verification{}, func(y Verification) {
-		status := v.Status()
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.results, v.statuses = append(v.results, y), append(v.statuses, status)
+	v.replicated = openReplicatedWith(t, dir, v.cfg, func(r *Replication) {
+		r.VerifyContent(time.Hour, Verification{}, func(y Verification) {
+			status := r.Status()
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.results, v.statuses = append(v.results, y), append(v.statuses, status)
+		})
 	})
 	v.await("up to date", upToDate)
 	return v

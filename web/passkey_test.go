@@ -32,6 +32,7 @@ type authenticator struct {
 	user   string // the user handle
 	count  uint32
 	origin string // that the browser saw
+	framed bool   // the browser saw the page in a frame of another site
 	rp     string
 	flags  byte
 }
@@ -39,6 +40,7 @@ type authenticator struct {
 const (
 	userPresent  = 0x01
 	userVerified = 0x04
+	synced       = 0x18 // may be copied to other devices, and was
 	withKey      = 0x40
 )
 
@@ -90,7 +92,7 @@ func (a *authenticator) options(text string) (challenge string) {
 }
 
 func (a *authenticator) client(kind, challenge string) []byte {
-	b, err := json.Marshal(map[string]any{"type": kind, "challenge": challenge, "origin": a.origin, "crossOrigin": false})
+	b, err := json.Marshal(map[string]any{"type": kind, "challenge": challenge, "origin": a.origin, "crossOrigin": a.framed})
 	must(a.t, err)
 	return b
 }
@@ -117,12 +119,19 @@ func (a *authenticator) create(challenge string) string {
 
 // sign returns the response to a challenge of signing in.
 func (a *authenticator) sign(challenge string) string {
-	data, client := a.data(false), a.client("webauthn.get", challenge)
+	data := a.data(false)
+	return a.signAs(challenge, "webauthn.get", data, data)
+}
+
+// signAs is sign for another type of ceremony, or with authenticator data other than what was
+// signed.
+func (a *authenticator) signAs(challenge, kind string, data, sent []byte) string {
+	client := a.client(kind, challenge)
 	hash := sha256.Sum256(client)
 	signed := sha256.Sum256(append(bytes.Clone(data), hash[:]...))
 	signature, err := ecdsa.SignASN1(rand.Reader, a.key, signed[:])
 	must(a.t, err)
-	return a.credential(map[string][]byte{"clientDataJSON": client, "authenticatorData": data, "signature": signature,
+	return a.credential(map[string][]byte{"clientDataJSON": client, "authenticatorData": sent, "signature": signature,
 		"userHandle": []byte(a.user)})
 }
 
@@ -265,11 +274,19 @@ func TestPasskeyRefused(t *testing.T) {
 		"over HTTP": func() string {
 			return with(func(b *authenticator) { b.origin = "http://" + passkeyHost }).sign(v.challenge(a))
 		},
-		"wrong domain":      func() string { return with(func(b *authenticator) { b.rp = "evil.example" }).sign(v.challenge(a)) },
-		"unverified user":   func() string { return with(func(b *authenticator) { b.flags = userPresent }).sign(v.challenge(a)) },
-		"absent user":       func() string { return with(func(b *authenticator) { b.flags = userVerified }).sign(v.challenge(a)) },
-		"another user":      func() string { return with(func(b *authenticator) { b.user = webhook.NewID() }).sign(v.challenge(a)) },
-		"no user":           func() string { return with(func(b *authenticator) { b.user = "" }).sign(v.challenge(a)) },
+		"wrong domain":     func() string { return with(func(b *authenticator) { b.rp = "evil.example" }).sign(v.challenge(a)) },
+		"unverified user":  func() string { return with(func(b *authenticator) { b.flags = userPresent }).sign(v.challenge(a)) },
+		"absent user":      func() string { return with(func(b *authenticator) { b.flags = userVerified }).sign(v.challenge(a)) },
+		"another user":     func() string { return with(func(b *authenticator) { b.user = webhook.NewID() }).sign(v.challenge(a)) },
+		"no user":          func() string { return with(func(b *authenticator) { b.user = "" }).sign(v.challenge(a)) },
+		"in a frame":       func() string { return with(func(b *authenticator) { b.framed = true }).sign(v.challenge(a)) },
+		"synced by now":    func() string { return with(func(b *authenticator) { b.flags |= synced }).sign(v.challenge(a)) },
+		"another ceremony": func() string { return a.signAs(v.challenge(a), "webauthn.create", a.data(false), a.data(false)) },
+		"verified afterwards": func() string {
+			signed := bytes.Clone(a.data(false))
+			signed[32] = userPresent
+			return a.signAs(v.challenge(a), "webauthn.get", signed, a.data(false))
+		},
 		"another browser":   func() string { return a.sign(other.challenge(a)) },
 		"own challenge":     func() string { return a.sign(base64.RawURLEncoding.EncodeToString(make([]byte, challengeSize))) },
 		"short challenge":   func() string { return a.sign("") },
@@ -293,6 +310,40 @@ func TestPasskeyRefused(t *testing.T) {
 	again := passkeyVisit(t, w, passkeyHost)
 	p := again.post("/sign-in/passkey", url.Values{"credential": {signed}}.Encode(), "Cookie", "__Host-passkey="+mark)
 	p.want(t, 401, "is not valid")
+
+	// A challenge works once, even for another signature and another passkey.
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	second := newAuthenticator(t, passkeyOrigin)
+	v.register(second, "Phone")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	challenge := v.challenge(a)
+	mark = v.cookie("passkey")
+	v.send("/sign-in/passkey", "credential", a.sign(challenge)).want(t, 303, "")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	for _, key := range []*authenticator{a, second} {
+		p := again.post("/sign-in/passkey", url.Values{"credential": {key.sign(challenge)}}.Encode(), "Cookie", "__Host-passkey="+mark)
+		p.want(t, 401, "is not valid")
+	}
+	v.send("/sign-in/passkey", "credential", second.sign(v.challenge(second))).want(t, 303, "")
+}
+
+// A passkey works at the domain that it was created at, even if its owner's key signs for another
+// domain of the service.
+func TestPasskeyOfAnotherDomain(t *testing.T) {
+	const secondHost = "second.example"
+	w := testWeb(t, func(c *Config) { c.Secure, c.Domains = true, []string{passkeyHost, secondHost} })
+	withPassword(t, w, testAdmin)
+	v := passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	a := newAuthenticator(t, passkeyOrigin)
+	v.register(a, "Laptop")
+	second := passkeyVisit(t, w, secondHost)
+	moved := *a
+	moved.origin, moved.rp = "https://"+secondHost, secondHost
+	second.send("/sign-in/passkey", "credential", moved.sign(second.challenge(a))).want(t, 401, "not registered here")
+	second.send("/sign-in/passkey", "credential", a.sign(second.challenge(a))).want(t, 401, "not registered here")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 }
 
 // A passkey that was copied shows by its sign count.
@@ -307,7 +358,16 @@ func TestPasskeyCopied(t *testing.T) {
 	a.count = 8
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 	v.do("POST", "/sign-out").want(t, 303, "")
-	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 401, "may have been copied")
+	for _, back := range []uint32{8, 7, 1, 0} {
+		a.count = back
+		v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 401, "may have been copied")
+		if v.cookie("session") != "" {
+			t.Errorf("count %d: there is a session", back)
+		}
+	}
+	// The refused counts are not remembered: the original goes on.
+	a.count = 9
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.refuse") {
 		t.Errorf("the audit:\n%s", log)
 	}
@@ -323,7 +383,17 @@ func TestNewPasskeyRefused(t *testing.T) {
 	evil := newAuthenticator(t, "https://evil.example")
 	weak := newAuthenticator(t, passkeyOrigin)
 	weak.flags = userPresent
+	absent := newAuthenticator(t, passkeyOrigin)
+	absent.flags = userVerified
+	framed := newAuthenticator(t, passkeyOrigin)
+	framed.framed = true
+	domain := newAuthenticator(t, passkeyOrigin)
+	domain.rp = "evil.example"
 	for name, p := range map[string]page{
+		"absent user":        v.send("/account/passkeys", "name", "x", "credential", absent.create(v.newPasskey(absent))),
+		"in a frame":         v.send("/account/passkeys", "name", "x", "credential", framed.create(v.newPasskey(framed))),
+		"wrong domain":       v.send("/account/passkeys", "name", "x", "credential", domain.create(v.newPasskey(domain))),
+		"an assertion":       v.send("/account/passkeys", "name", "x", "credential", a.sign(v.newPasskey(a))),
 		"of another session": v.send("/account/passkeys", "name", "x", "credential", a.create(other.newPasskey(a))),
 		"of a sign-in":       v.send("/account/passkeys", "name", "x", "credential", a.create(v.challenge(a))),
 		"wrong origin":       v.send("/account/passkeys", "name", "x", "credential", evil.create(v.newPasskey(evil))),
@@ -373,6 +443,56 @@ func TestPasskeyOfAnother(t *testing.T) {
 	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, bo.Email+" from 127.0.0.1: passkey.remove") {
 		t.Errorf("the audit:\n%s", log)
 	}
+}
+
+// The passkey of one admin cannot become, or stand for, that of another.
+func TestPasskeyForAnother(t *testing.T) {
+	w, admin := passkeyWeb(t)
+	bo := withPassword(t, w, "bo@example.com")
+	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	other.enter(bo.Email, testPassword).want(t, 303, "")
+	a, b := newAuthenticator(t, passkeyOrigin), newAuthenticator(t, passkeyOrigin)
+	v.register(a, "Laptop")
+	other.register(b, "Key")
+
+	// Bo's key under the ID of the other's passkey, added to Bo's account.
+	taken := *b
+	taken.id = a.id
+	other.send("/account/passkeys", "name", "x", "credential", taken.create(other.newPasskey(&taken))).want(t, 409, "registered already")
+	// What Bo's authenticator answers to the options of the other's page, sent by either.
+	fresh := newAuthenticator(t, passkeyOrigin)
+	options := v.newPasskey(fresh)
+	other.send("/account/passkeys", "name", "x", "credential", fresh.create(options)).want(t, 422, "The passkey was not added")
+	v.do("POST", "/sign-out").want(t, 303, "")
+	other.do("POST", "/sign-out").want(t, 303, "")
+
+	// Bo claims to be the other: by the user handle, by the ID of the passkey, or by both.
+	handle, both := *b, taken
+	handle.user, both.user = a.user, a.user
+	for name, forged := range map[string]*authenticator{"user": &handle, "ID": &taken, "user and ID": &both} {
+		p := other.send("/sign-in/passkey", "credential", forged.sign(other.challenge(b)))
+		if p.StatusCode != 401 || other.cookie("session") != "" {
+			t.Errorf("another's %s: got %d:\n%s", name, p.StatusCode, p.body)
+		}
+	}
+	// In any browser, a passkey signs in its own admin.
+	v.send("/sign-in/passkey", "credential", b.sign(v.challenge(b))).want(t, 303, "")
+	v.do("GET", "/account").want(t, 200, "Signed in as "+bo.Email)
+	other.send("/sign-in/passkey", "credential", a.sign(other.challenge(a))).want(t, 303, "")
+	other.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
+	for _, who := range []webhook.Admin{admin, bo} {
+		if all, err := w.store.Admins().Passkeys(t.Context(), who.ID); err != nil || len(all) != 1 {
+			t.Errorf("%s has %d passkeys, %v", who.Email, len(all), err)
+		}
+	}
+	// With its admin, the passkey ends.
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, err := sw.Admins().Remove(bo.Email)
+		return err
+	}))
+	v.do("GET", "/account").want(t, 401, "")
+	v.send("/sign-in/passkey", "credential", b.sign(v.challenge(b))).want(t, 401, "not registered here")
 }
 
 // Where browsers have no passkeys, the pages say why.

@@ -302,26 +302,26 @@ func TestPasskeyRefused(t *testing.T) {
 		}
 		p.hasNot(t, testAdmin)
 	}
-	// None of that keeps the right one out. What was signed works once.
-	signed := a.sign(v.challenge(a))
-	mark := v.cookie("passkey")
-	v.send("/sign-in/passkey", "credential", signed).want(t, 303, "")
-	v.do("POST", "/sign-out").want(t, 303, "")
-	again := passkeyVisit(t, w, passkeyHost)
-	p := again.post("/sign-in/passkey", url.Values{"credential": {signed}}.Encode(), "Cookie", "__Host-passkey="+mark)
-	p.want(t, 401, "is not valid")
+	// None of that keeps the right one out.
+	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
+}
 
-	// A challenge works once, even for another signature and another passkey.
+// What was signed works once, and so does its challenge, even for another signature and another
+// passkey.
+func TestPasskeyReplayed(t *testing.T) {
+	w, _ := passkeyWeb(t)
+	v, again := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
 	v.enter(testAdmin, testPassword).want(t, 303, "")
-	second := newAuthenticator(t, passkeyOrigin)
+	a, second := newAuthenticator(t, passkeyOrigin), newAuthenticator(t, passkeyOrigin)
+	v.register(a, "Laptop")
 	v.register(second, "Phone")
 	v.do("POST", "/sign-out").want(t, 303, "")
 	challenge := v.challenge(a)
-	mark = v.cookie("passkey")
-	v.send("/sign-in/passkey", "credential", a.sign(challenge)).want(t, 303, "")
+	signed, mark := a.sign(challenge), v.cookie("passkey")
+	v.send("/sign-in/passkey", "credential", signed).want(t, 303, "")
 	v.do("POST", "/sign-out").want(t, 303, "")
-	for _, key := range []*authenticator{a, second} {
-		p := again.post("/sign-in/passkey", url.Values{"credential": {key.sign(challenge)}}.Encode(), "Cookie", "__Host-passkey="+mark)
+	for _, credential := range []string{signed, a.sign(challenge), second.sign(challenge)} {
+		p := again.post("/sign-in/passkey", url.Values{"credential": {credential}}.Encode(), "Cookie", "__Host-passkey="+mark)
 		p.want(t, 401, "is not valid")
 	}
 	v.send("/sign-in/passkey", "credential", second.sign(v.challenge(second))).want(t, 303, "")

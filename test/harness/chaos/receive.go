@@ -161,12 +161,13 @@ func (c *Chaos) drained(p *Program, subscription string, events []webhook.EventR
 		return false, err
 	}
 	within := make(map[string]bool)
-	for _, d := range deliveries {
+	for i := range deliveries {
+		d := &deliveries[i]
 		if !d.Status.Final() {
 			return false, nil
 		}
 		for _, e := range d.Events {
-			within[e.ID] = true
+			within[e.ID] = within[e.ID] || !sentAgain(d)
 		}
 	}
 	return !slices.ContainsFunc(events, func(e webhook.EventRef) bool {

@@ -102,7 +102,7 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 
 // writeStats adds up to n keys of the statistics in memory to the stored rows.
 func (s *core) writeStats(t *tx, n int) error {
-	for key, stat := range s.stats.some(n) {
+	for key, stat := range s.stats.some(n, t.Number()) {
 		for _, span := range [...]time.Duration{StatMinute, StatHour} {
 			if err := t.addStat(key, span, stat); err != nil {
 				return err

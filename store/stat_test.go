@@ -89,3 +89,24 @@ func BenchmarkCountStats(b *testing.B) {
 		s.count(c, a, now)
 	}
 }
+
+// An export and the chore may write the statistics in one transaction: they count once.
+func TestStatsWrittenOnce(t *testing.T) {
+	dir := memoryDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.Context(), Config{Dir: dir})
+		must(t, err)
+		program(t, s, "p")
+		sub := subscribe(t, s, "p", "content_updated")
+		publish(t, s, "p", "content_updated")
+		send(t, s, queue(t, s, sub.ID), 200)
+		time.Sleep(statRest) // the chore is due
+		must(t, s.writeCounts())
+		for _, span := range []time.Duration{StatMinute, StatHour} {
+			if got, _ := totalStats(t, s, "p", sub.ID, span); got.Total() != 1 {
+				t.Errorf("per %s: got %d attempts, want 1", span, got.Total())
+			}
+		}
+		must(t, s.Close())
+	})
+}

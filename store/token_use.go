@@ -41,7 +41,7 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 }
 
 func (s *core) writeTokenUses(t *tx, n int) error {
-	for id, at := range s.uses.some(n) {
+	for id, at := range s.uses.some(n, t.Number()) {
 		if err := t.Exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ type writeBehind[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]V
 	writing map[K]V // being written; read-only
+	number  uint64  // of the transaction that writes them
 
 	next atomic.Int64 // when to write more, in Unix nanoseconds
 }
@@ -22,10 +23,15 @@ type writeBehind[K comparable, V any] struct {
 // due reports whether the next commit should write values.
 func (b *writeBehind[K, V]) due() bool { return time.Now().UnixNano() >= b.next.Load() }
 
-// some returns up to n values to write, the same ones until written is called.
-func (b *writeBehind[K, V]) some(n int) map[K]V {
+// some returns up to n values to write in a transaction: the same ones in each transaction until
+// written is called, and none if this transaction has written them.
+func (b *writeBehind[K, V]) some(n int, transaction uint64) map[K]V {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.writing != nil && b.number == transaction {
+		return nil
+	}
+	b.number = transaction
 	if b.writing == nil {
 		b.writing = make(map[K]V)
 		for key, value := range b.pending {

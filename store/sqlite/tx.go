@@ -12,6 +12,7 @@ import (
 // that received it returns.
 type Tx struct {
 	w        *Writer
+	number   uint64 // of the transaction
 	current  *Op   // the write that is running
 	wrote    bool  // the current write may have changed the database; only used without savepoints
 	changed  bool  // the transaction may have changed the database
@@ -19,6 +20,10 @@ type Tx struct {
 	failures int   // number of writes that failed with a storage error
 	cause    error // storage error of the last of these writes
 }
+
+// Number returns the number of the transaction, from 1 since the database was opened. A batch that
+// is repeated has another one.
+func (t *Tx) Number() uint64 { return t.number }
 
 // AfterCommit registers fn to run after the current write is on disk and before its
 // caller continues. If the write fails, fn does not run. The leader calls fn: it must be

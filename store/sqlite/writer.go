@@ -265,6 +265,7 @@ func runAll(fns []func()) {
 // batch is stored.
 func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 	t.failures, t.cause, t.ended = 0, nil, nil
+	t.number++
 	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
 	if err != nil {

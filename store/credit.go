@@ -114,12 +114,17 @@ type Credits struct {
 	taken   int                    // slots
 	quick   int                    // of them, taken for SlotQuick and SlotBusy
 	turns   [SlotClasses]list.List // of *ProgramSlots that wait, next first
-	next    SlotClass              // the class whose turn is next
+	next    SlotClass              // the class whose turn it is
+	row     int                    // slots that it got in this turn
 	waiting int                    // programs in turns
 	spent   int                    // offered credits that were spent but are not in c yet
 	paused  bool
 	closed  bool
 }
+
+// quickTurns is how many slots SlotQuick gets in its turn. It returns them soon: with few slots, a
+// turn for each slot would make it wait for a slow attempt before each of its own.
+const quickTurns = 64
 
 // NewCredits returns the credits for a number of slots, at least 1. They are paused.
 func NewCredits(slots int) *Credits {
@@ -150,25 +155,31 @@ func (c *Credits) Wait(p *ProgramSlots, class SlotClass, waits bool) {
 
 // Take takes a slot for the next program in turn that waits and may have one, while the credits
 // are paused, and returns the program and the class in which it waits. It returns nil if there is
-// none. The classes take turns too.
+// none. The classes take turns too, and SlotQuick gets quickTurns slots in its turn.
 func (c *Credits) Take() (*ProgramSlots, SlotClass) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range SlotClasses {
 		class := c.next
-		c.next = (class + 1) % SlotClasses
 		// The programs that are passed over are fewer than the slots that are taken: each has as
 		// many in flight as are free, or, for the last 32nd, at least one.
 		for e := c.turns[class].Front(); e != nil && c.open(class); e = e.Next() {
 			if p := e.Value.(*ProgramSlots); c.admits(p, class) {
 				c.turns[class].MoveToBack(e)
 				c.count(p, class, 1)
+				if c.row++; class != SlotQuick || c.row == quickTurns {
+					c.nextClass()
+				}
 				return p, class
 			}
 		}
+		c.nextClass()
 	}
 	return nil, 0
 }
+
+// nextClass gives the turn to the next class. The caller must hold c.mu.
+func (c *Credits) nextClass() { c.next, c.row = (c.next+1)%SlotClasses, 0 }
 
 // open reports whether a program without slots could have one in a class. The caller must hold
 // c.mu.

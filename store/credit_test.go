@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -500,7 +501,7 @@ func TestBusyQueuesHaveSlots(t *testing.T) {
 	}
 }
 
-// The classes take turns, and programs within a class.
+// The classes take turns, a long one for quick receivers, and programs within a class.
 func TestSlotTurns(t *testing.T) {
 	c := NewCredits(64)
 	a, b := &ProgramSlots{ID: "a"}, &ProgramSlots{ID: "b"}
@@ -510,11 +511,13 @@ func TestSlotTurns(t *testing.T) {
 		}
 	}
 	var got string
-	for range 9 {
+	for range 2 * (quickTurns + 2) {
 		p, class := c.Take()
 		got += p.ID + []string{"q ", "b ", "s "}[class]
+		c.Return(p, class)
 	}
-	if want := "aq ab as bq bb bs aq ab as "; got != want {
+	quick := strings.Repeat("aq bq ", quickTurns/2)
+	if want := quick + "ab as " + quick + "bb bs "; got != want {
 		t.Errorf("got turns %q, want %q", got, want)
 	}
 }

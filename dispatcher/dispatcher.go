@@ -120,6 +120,7 @@ type Dispatcher struct {
 	credits  *store.Credits               // counts slots in use, excluding pings, and contains the offered credits
 	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
+	entered func(from, to phase) // tests learn of each change of a phase; nil for none
 	running atomic.Bool
 	wakeup  chan struct{} // makes the loop of Run look at the queues again
 	alerts  chan struct{} // an alert is ready to send

@@ -41,8 +41,9 @@ type testbed struct {
 
 	retention store.Retention // for how much of a jump of the wall clock counts
 
-	fault func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none
-	dial  time.Duration                               // how long connecting takes
+	entered func(from, to phase)                        // learns of each change of a queue's phase; nil for none
+	fault   func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none
+	dial    time.Duration                               // how long connecting takes
 
 	mu          sync.Mutex
 	subscribers map[netip.Addr]*subscriber
@@ -140,6 +141,7 @@ func (w *testbed) openStore() {
 		w.t.Fatal(err)
 	}
 	w.d = New(cfg)
+	w.d.entered = w.entered
 	c := w.d.cfg.client()
 	c.Connect = w.connect
 	w.d.client = client.New(c)

@@ -25,7 +25,7 @@ import (
 // success.
 type subscriptionQueue struct {
 	*store.Queue
-	phase phase // set only by Dispatcher.reschedule
+	phase phase // set only by Dispatcher.enter
 
 	// Slots in use, and the run queue that the queue is in.
 	inFlight      int // excluding pings

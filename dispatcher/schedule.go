@@ -11,14 +11,14 @@ import (
 // queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
-		q.phase = phaseCurrent
+		d.enter(q, phaseCurrent)
 		q.forming--
 		if to == phaseOffered {
 			to = phaseCurrent
 		}
 	}
 	from := q.phase
-	q.phase = q.transition(to, now)
+	d.enter(q, q.transition(to, now))
 	if q.phase == phaseReloadPending && from != phaseReloadPending {
 		d.reloads = append(d.reloads, q)
 		d.wake()
@@ -28,7 +28,7 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	} else {
 		d.leaveRunQueue(q)
 		if d.offer(q, now) {
-			q.phase = phaseOffered
+			d.enter(q, phaseOffered)
 			q.forming++
 		}
 	}
@@ -54,6 +54,14 @@ func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
 	if d.timers[0] == q {
 		d.wake() // the loop waits for a later time
 	}
+}
+
+// enter sets q's phase. The caller holds d.mu.
+func (d *Dispatcher) enter(q *subscriptionQueue, to phase) {
+	if d.entered != nil {
+		d.entered(q.phase, to)
+	}
+	q.phase = to
 }
 
 // expire reschedules the queues whose timers have expired. The caller holds d.mu,

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -52,6 +54,7 @@ func (s *simulation) auditAll(end bool) {
 			s.auditSplits(sub, stored)
 		}
 		s.auditIncidents(sub, stored)
+		s.auditCounts(sub, stored, end)
 		if end {
 			s.auditLosses(sub)
 			s.auditReplays(sub)
@@ -132,6 +135,48 @@ func (s *simulation) auditEvents(sub *modelSubscription, formed map[int]int, end
 	}
 	if len(formed) > 0 && !sub.unknownReplay {
 		s.violate(promiseOwed, "subscription %d: got unwanted events %v", sub.index, slices.Sorted(maps.Keys(formed)))
+	}
+}
+
+// auditCounts compares what the service counts of a subscription with its deliveries. The caller
+// holds s.mu.
+func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webhook.Delivery, end bool) {
+	view, err := s.d.store.Subscriptions().View(context.Background(), sub.id, 1)
+	if err != nil {
+		s.violate(promiseOperates, "%v", err)
+		return
+	}
+	waiting, attempts, succeeded := 0, 0, 0
+	for _, d := range stored {
+		if !d.NextAttemptAt.IsZero() {
+			waiting++
+		}
+		if d.Events[0].Name == webhook.EventPing {
+			continue // no attempt of a ping is counted
+		}
+		attempts += d.AttemptsMade
+		if d.Status == webhook.StatusSuccess {
+			succeeded++
+		}
+	}
+	if n := view.WaitingDeliveries; n != min(waiting, store.CountLimit) {
+		s.violate(promiseCounts, "subscription %d: %d deliveries are said to wait, %d do", sub.index, n, waiting)
+	}
+	if n := view.WaitingEvents; end && n > 0 {
+		s.violate(promiseCounts, "subscription %d: %d events are said to wait in the end", sub.index, n)
+	}
+	if s.crashed || !end || !s.changes.removedBefore.IsZero() {
+		return // counts in memory were lost, or are of deliveries that are gone
+	}
+	stats, err := s.d.store.Figures().Stats(context.Background(), sub.program, sub.id, store.StatHour,
+		time.UnixMilli(0), s.wall().AddDate(9, 0, 0))
+	var counted webhook.Stat
+	for i := range stats {
+		counted.Add(&stats[i])
+	}
+	if n := counted.Success + counted.Failed + counted.Retryable; err != nil || int(n) != attempts || int(counted.Success) != succeeded {
+		s.violate(promiseCounts, "subscription %d: %d attempts are counted, %d with success, want %d and %d: %v",
+			sub.index, n, counted.Success, attempts, succeeded, err)
 	}
 }
 

@@ -18,6 +18,7 @@ func (s *simulation) check() {
 			continue
 		}
 		open, slotFree, throttled := s.inFlight(sub, false), s.slotFree(sub), sub.throttled || t.rate > 0
+		s.checkShare(sub, now)
 		waits := s.checkLate(sub, now, t.active && open == 0 && slotFree && !sub.failing && !throttled)
 		if !t.active || throttled || !slotFree || open > 0 && (s.plan.hasBreaker() || sub.successesNeeded > 0) {
 			continue
@@ -73,7 +74,7 @@ func (s *simulation) checkLate(sub *modelSubscription, now time.Time, free bool)
 			continue
 		}
 		waits = waits || !d.ping
-		if due := d.due(s.plan, s.startedAt, s.leaseRenewedAt); (d.ping || free) && now.After(due.Add(slack)) {
+		if due := d.due(s.plan, s.startedAt, s.leaseRenewedAt); (d.ping && !s.crowded() || free) && now.After(due.Add(slack)) {
 			s.violate(promiseLate, "subscription %d: a delivery was due at %s, and now it is %s", sub.index, sinceStart(due), sinceStart(now))
 		}
 	}

@@ -118,3 +118,10 @@ func (s *simulation) injected(err error) bool {
 	failed, _ := s.faults.active()
 	return failed && store.Unavailable(err)
 }
+
+// last returns the time of the last fault.
+func (f *faults) last() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lastAt
+}

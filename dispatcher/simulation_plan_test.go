@@ -173,7 +173,7 @@ func plans() *rapid.Generator[plan] {
 		return s
 	})
 	return rapid.Custom(func(t *rapid.T) plan {
-		return plan{
+		p := plan{
 			Slots:             rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "slots"),
 			Connections:       rapid.SampledFrom([]int{64, 64, 9, 3}).Draw(t, "connections"),
 			Batch:             rapid.SampledFrom([]int{1, 1, 3, 100}).Draw(t, "batch"),
@@ -194,6 +194,12 @@ func plans() *rapid.Generator[plan] {
 				4, 4).Draw(t, "refusals"),
 			MaxEvents: rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 4, 1}), 4, 4).Draw(t, "max_events"),
 		}
+		without := rapid.SliceOfN(rapid.SampledFrom([]bool{false, false, true}), 0, len(faultKinds))
+		p.arrange(extras().Draw(t, "extras"), without.Draw(t, "without"))
+		if rapid.SampledFrom(crowds[:]).Draw(t, "crowd") {
+			p.addCrowd()
+		}
+		return p
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -24,25 +25,28 @@ import (
 type planRunner struct {
 	dir      string
 	template string
+	seen     tally
 }
 
 func newPlanRunner(t *testing.T) *planRunner {
 	t.Helper()
 	st := &planRunner{dir: memoryDir(t)}
 	st.template = filepath.Join(st.dir, "template")
-	s, err := store.Open(context.Background(), store.Config{Dir: st.template})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, program := range simulatedPrograms {
-		if _, _, err := storetest.CreateToken(context.Background(), s,
-			webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+	synctest.Test(t, func(t *testing.T) { // so that nothing in it is of the future
+		s, err := store.Open(context.Background(), store.Config{Dir: st.template})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+		for _, program := range simulatedPrograms {
+			if _, _, err := storetest.CreateToken(context.Background(), s,
+				webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 	return st
 }
 
@@ -58,7 +62,7 @@ func (st *planRunner) play(t *testing.T, name string, p *plan) *violation {
 			t.Fatal(err)
 		}
 	}
-	return play(t, dir, p)
+	return play(t, dir, p, &st.seen)
 }
 
 // copyFile lets the kernel copy.

@@ -138,7 +138,7 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 }
 
 // maxAcceptedBody is the size of a body that modeSize accepts: a ping, or two events.
-const maxAcceptedBody = 300
+const maxAcceptedBody = 430
 
 // verdict returns how an endpoint answers a delivery with a body of some bytes.
 func (s *simulation) verdict(at *endpoint, d *modelDelivery, bytes int) mode {

@@ -97,6 +97,9 @@ func (s *simulation) create(ordered bool, m mode) {
 
 func (s *simulation) playStep(st *step) {
 	sub := s.subs[st.Subscription%len(s.subs)]
+	if s.playExtra(sub, st) {
+		return
+	}
 	switch st.Do {
 	case doPublish:
 		s.publish(sub.program, st.N)
@@ -243,12 +246,15 @@ func (s *simulation) allowRefusal(err error) {
 }
 
 // publish publishes one to five events of a program; n also determines their names.
-func (s *simulation) publish(program string, n int) {
+func (s *simulation) publish(program string, n int) { s.publishSome(program, n, 1+n/2%4) }
+
+// publishSome publishes events of a program in one request; n also determines their names.
+func (s *simulation) publishSome(program string, n, count int) {
 	var events []webhook.Event
 	var fresh []*expectedEvent
 	s.mu.Lock()
 	counted := s.counted()
-	for i := range 1 + n/2%4 {
+	for i := range count {
 		which := (n + i) % len(simulatedNames)
 		id := webhook.NewID()
 		place := len(s.published)
@@ -256,7 +262,7 @@ func (s *simulation) publish(program string, n int) {
 		s.published = append(s.published, 0)
 		s.log = append(s.log, loggedEvent{program: program, name: which, at: time.Now()})
 		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(),
-			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, simulatedNames[which])})
+			JSON: simulatedJSON(id, simulatedNames[which])})
 		for _, sub := range s.subs {
 			if sub.program == program && !sub.settings.deleted && sub.settings.active && sub.settings.names&(1<<which) != 0 {
 				d := &expectedEvent{event: place, at: time.Now()}
@@ -290,6 +296,11 @@ func (s *simulation) publish(program string, n int) {
 	}
 }
 
+// simulatedJSON returns an event as the API stores it.
+func simulatedJSON(id, name string) []byte {
+	return fmt.Appendf(nil, `{"id":%q,"timestamp":"2000-01-01T00:00:00Z","name":%q,"version":%q}`, id, name, webhook.EventVersion)
+}
+
 func (s *simulation) pings(sub *modelSubscription) (n int) {
 	for _, d := range sub.received {
 		if d.ping {
@@ -316,6 +327,7 @@ func (s *simulation) ping(sub *modelSubscription, noWait bool) {
 	defer s.mu.Unlock()
 	_, may := s.faults.active()
 	if !may && s.faults.recovered() && s.dial == 0 && !s.down && s.generation == gen && s.inFlight(sub, true) < maxPingsPerQueue &&
+		!s.crowded() &&
 		s.pings(sub) == before {
 		s.violate(promisePing, "subscription %d got no ping", sub.index)
 	}

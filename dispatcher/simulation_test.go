@@ -64,6 +64,7 @@ const (
 	promiseReplay   = "a replay sends each matching event of its range once"
 	promiseSigned   = "a request is signed with the subscription's secret"
 	promiseRate     = "a subscription receives at most max_per_second requests"
+	promiseCounts   = "the service counts what it has"
 	promiseLimit    = "a program uses at most its own slots"
 )
 
@@ -75,6 +76,7 @@ type violation struct{ promise, detail string }
 type simulation struct {
 	*testbed
 	plan   *plan
+	seen   *tally
 	faults faults
 	lease  simulatedLease
 
@@ -120,7 +122,7 @@ const attemptTimeout = 10 * time.Second
 
 // play plays a plan on a data directory with an empty database that has the
 // simulated programs. It returns the violation it found, nil for none.
-func play(t *testing.T, dir string, p *plan) (found *violation) {
+func play(t *testing.T, dir string, p *plan, seen *tally) (found *violation) {
 	defer func() {
 		if r := recover(); r != nil && found == nil { // the bubble deadlocked
 			found = &violation{promiseIdle, fmt.Sprint(r, "\n", bubbleStacks())}
@@ -132,8 +134,9 @@ func play(t *testing.T, dir string, p *plan) (found *violation) {
 			RetryPolicy: p.policy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: p.FailingAfter, RejectingAfter: p.RejectingAfter,
 				DisableAfter: p.DisableAfter}, Grace: time.Millisecond,
 		}}
-		s := &simulation{testbed: w, plan: p, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
+		s := &simulation{testbed: w, plan: p, seen: seen, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
 			changes: newExternalChanges(), limits: make(map[string]programLimit)}
+		w.entered = seen.enter
 		w.fault, w.now, w.retention = s.faults.fault, s.wall, store.Retention{All: 2 * simulatedStep}
 		if p.Lease {
 			w.dial = p.Dial
@@ -189,6 +192,7 @@ func (s *simulation) playSteps() {
 			if s.isDown() {
 				s.restart()
 			}
+			s.seen.count(st.Do)
 			s.playStep(&st)
 			s.settled = false
 			if !st.NoWait {
@@ -338,6 +342,7 @@ func TestSimulation(t *testing.T) {
 			})
 		}
 	})
+	r.runner.seen.report(t)
 	if r.found == nil {
 		if n := int(r.played.Load()); n != len(r.seeds) {
 			t.Errorf("got %d plans played, want %d", n, len(r.seeds))

@@ -13,12 +13,12 @@ import (
 type Tx struct {
 	w        *Writer
 	number   uint64 // of the transaction
-	current  *Op   // the write that is running
-	wrote    bool  // the current write may have changed the database; only used without savepoints
-	changed  bool  // the transaction may have changed the database
-	ended    error // storage error after which SQLite may have ended the transaction
-	failures int   // number of writes that failed with a storage error
-	cause    error // storage error of the last of these writes
+	current  *Op    // the write that is running
+	wrote    bool   // the current write may have changed the database; only used without savepoints
+	changed  bool   // the transaction may have changed the database
+	ended    error  // storage error after which SQLite may have ended the transaction
+	failures int    // number of writes that failed with a storage error
+	cause    error  // storage error of the last of these writes
 }
 
 // Number returns the number of the transaction, from 1 since the database was opened. A batch that

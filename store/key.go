@@ -7,6 +7,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"service/store/keyring"
 	"service/webhook"
@@ -110,6 +112,7 @@ type KeyRotation struct {
 	CertificateFiles     int  // certificates, their keys, ACME accounts
 	AlertChannels        int  // URLs and signing secrets of alert channels
 	OldKeyKept           bool // the file is not writable; all its lines but the first can be removed
+	WALKept              bool // a read used the WAL, so that it still contains what the old key encrypted
 }
 
 // Secrets returns the number of re-encrypted secrets.
@@ -118,7 +121,8 @@ func (r *KeyRotation) Secrets() int {
 }
 
 // RotateKey replaces the key that encrypts the secrets, while the service runs, see
-// [keyring.Keyring.Rotate]. The next call, or the next start, continues an interrupted
+// [keyring.Keyring.Rotate]. Of what the old key encrypted, nothing remains in the database and,
+// unless WALKept is set, in its WAL. The next call, or the next start, continues an interrupted
 // rotation. The error wraps [ErrKey] if the file is the cause.
 func (s *Store) RotateKey(ctx context.Context) (r KeyRotation, err error) {
 	kept, err := s.keys.Rotate(ctx, func(ctx context.Context) error {
@@ -126,6 +130,9 @@ func (s *Store) RotateKey(ctx context.Context) (r KeyRotation, err error) {
 		return s.reencrypt(ctx, &r)
 	})
 	r.File, r.OldKeyKept = s.keys.File().Path, kept
+	if err == nil {
+		r.WALKept = !s.truncateWAL()
+	}
 	return r, err
 }
 
@@ -144,6 +151,9 @@ func (s *core) finishRotation() {
 		s.logger.Warn("key rotation finished, but the old keys remain in the file; remove all lines but the first", "file", r.File,
 			"reencrypted", r.Secrets(), "error", err)
 		return
+	}
+	if s.replication == nil {
+		s.truncateWAL()
 	}
 	s.logger.Info("key rotation finished", "file", r.File, "reencrypted", r.Secrets())
 }
@@ -213,6 +223,19 @@ func encryptedColumns() []encryptedColumn {
 			"UPDATE settings SET value = ?3 WHERE name = ?1 AND ?2 = 0",
 		},
 	}
+}
+
+// encryptedTables returns the tables of encryptedColumns, whose old values are overwritten in the
+// file. Nearly every commit writes to settings, whose encrypted values have a constant length, so
+// that a new one takes the place of the old one.
+func encryptedTables() []string {
+	var all []string
+	for _, c := range encryptedColumns() {
+		if table := strings.Fields(c.update)[1]; table != "settings" && !slices.Contains(all, table) {
+			all = append(all, table)
+		}
+	}
+	return all
 }
 
 // reencrypt re-encrypts with the current key everything that an older key encrypted, and counts

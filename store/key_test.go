@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"service/internal/durable"
 	"service/store/keyring"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -234,6 +236,131 @@ func TestRotateKey(t *testing.T) {
 	}
 	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "does not contain the key") {
 		t.Errorf("with the old key: got %v, want a refusal", err)
+	}
+}
+
+// After a rotation, neither the database nor its WAL contains anything that the old key encrypted:
+// neither what was re-encrypted, nor what was replaced or removed before, however long it was.
+func TestRotateKeyOverwrites(t *testing.T) {
+	for _, withReplica := range []bool{false, true} {
+		t.Run(fmt.Sprint("replica=", withReplica), func(t *testing.T) {
+			dir := memoryDir(t)
+			var s *Store
+			if withReplica {
+				r := openReplicated(t, dir, fileReplica(t, dir, t.TempDir()))
+				r.await("the replica to be complete", upToDate)
+				s = r.Store
+			} else {
+				s = opened(t, Config{Dir: dir})
+				defer func() { s.Close() }()
+			}
+			testRotateKeyOverwrites(t, s, dir)
+		})
+	}
+}
+
+func testRotateKeyOverwrites(t *testing.T, s *Store, dir string) {
+	written := make(map[string]bool)
+	note := func() { noteEncrypted(t, s, written) }
+	f := fillEncrypted(t, s, reencryptBatch+3)
+	storeFile := func(i int) {
+		must(t, s.Certificates().Store(t.Context(), fmt.Sprint("certificates/long/", i), bytes.Repeat([]byte{byte(i)}, 20_000)))
+	}
+	for i := range 20 {
+		storeFile(i)
+	}
+	channel := createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
+	note()
+	for i := range 100 {
+		sub := subscribe(t, s, f.program, "content_updated")
+		header := new(strings.Repeat("long ", 800))
+		_, err := s.Subscriptions().Update(t.Context(), f.program, sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
+		must(t, err)
+		if i%3 == 0 {
+			_, _, err = s.Subscriptions().RotateSecret(t.Context(), f.program, sub.ID)
+			must(t, err)
+		}
+		note()
+		if i%8 != 0 {
+			_, err = s.Subscriptions().Delete(t.Context(), f.program, sub.ID)
+			must(t, err)
+		}
+	}
+	for i := range 10 {
+		storeFile(i)
+		must(t, s.Certificates().Delete(t.Context(), fmt.Sprint("certificates/long/", 10+i)))
+	}
+	mustWrite(t, s, func(w Write) error { return w.Channels().Delete(channel.ID) })
+	mustWrite(t, s, func(w Write) error {
+		var key webhook.IdempotencyKey
+		for key = range f.answers {
+			break
+		}
+		f.answers = nil
+		key.Key = "another"
+		return errors.Join(w.t.Exec("UPDATE idempotency_keys SET expires_at = 0"), // it removes those
+			w.StoreResponse(&key, &StoredResponse{Status: 201, Body: bytes.Repeat([]byte("answer"), 2000)}))
+	})
+	note()
+	r, err := s.RotateKey(t.Context())
+	if err != nil || r.WALKept {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	// In another process: closing the files in this one would drop SQLite's locks.
+	files, err := exec.Command("cat", filepath.Join(dir, "service.db"), filepath.Join(dir, "service.db-wal")).Output()
+	must(t, err)
+	if left := countIn(files, written); left > 0 || len(written) < 400 {
+		t.Errorf("%d of %d values that the old key encrypted remain", left, len(written))
+	}
+	f.check(t, s)
+	clear(written)
+	if note(); countIn(files, written) != len(written) {
+		t.Errorf("%d of %d values of the new key are found", countIn(files, written), len(written))
+	}
+}
+
+// noteEncrypted adds all encrypted values of the database to values.
+func noteEncrypted(t *testing.T, s *Store, values map[string]bool) {
+	t.Helper()
+	for column, all := range blobs(t, s) {
+		if slices.Contains(inTheClear, column) || column == "settings.value commits" {
+			continue
+		}
+		for _, v := range all {
+			values[v] = true
+		}
+	}
+}
+
+// countIn returns how many values are in a file, at least in part: long ones are in several pieces.
+func countIn(file []byte, values map[string]bool) (n int) {
+	for v := range values {
+		for at := 0; at+16 <= len(v); at += 500 {
+			if bytes.Contains(file, []byte(v[at:at+16])) {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// A read that uses the WAL keeps it, and the rotation says so.
+func TestRotateKeyDuringRead(t *testing.T) {
+	s := open(t)
+	fillEncrypted(t, s, 1)
+	var r KeyRotation
+	err := s.db.View(t.Context(), func(v *sqlite.View) (err error) {
+		if err = v.Scan("SELECT count(*) FROM subscriptions", nil, new(int)); err == nil {
+			r, err = s.RotateKey(t.Context())
+		}
+		return err
+	})
+	if err != nil || !r.WALKept || r.Secrets() == 0 {
+		t.Errorf("during a read: got %+v, %v", r, err)
+	}
+	if r, err := s.RotateKey(t.Context()); err != nil || r.WALKept {
+		t.Errorf("after it: got %+v, %v", r, err)
 	}
 }
 

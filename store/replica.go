@@ -69,11 +69,27 @@ func (s Replica) Run(ctx context.Context) error {
 
 // beforeBatch is the hook [sqlite.Hooks].BeforeBatch.
 func (s *core) beforeBatch(t *sqlite.Tx) {
+	truncate := s.truncate.Load()
 	if s.replication != nil {
 		s.replication.BeforeBatch(t)
+		s.truncate.Store(truncate && !s.replication.TruncateWAL(t))
 	} else {
 		s.walLimit.BeforeBatch(t)
+		s.truncate.Store(truncate && !t.TruncateWAL())
 	}
+}
+
+// truncateWAL removes from the WAL what was overwritten in the database, and reports whether it
+// could: not while a long read uses the WAL.
+func (s *core) truncateWAL() bool {
+	for range 2 {
+		s.truncate.Store(true)
+		err := s.writer.do(func(*tx) error { return nil })
+		if !s.truncate.Swap(false) && err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // rejectLongWAL returns an error for publishers while the WAL is too long.

@@ -126,6 +126,7 @@ type core struct {
 	afterStep    func() // called after each step of a sweep in tests; nil for none
 
 	walLimit sqlite.WALLimit // used by the leader of the writer
+	truncate atomic.Bool     // the next commit truncates the WAL first, and resets this if it could
 
 	stats   stats
 	uses    tokenUses
@@ -245,7 +246,7 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
 		Path: path, Schema: schema, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
-		Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
+		Overwrite: encryptedTables(), Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {
 		return err

@@ -57,5 +57,9 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 	if err == nil && r.OldKeyKept {
 		_, err = fmt.Fprintln(w, "The service cannot write this file. Remove every line but the first: the old key is no longer needed.")
 	}
+	if err == nil && r.WALKept {
+		_, err = fmt.Fprintln(w, "A read, such as that of a backup, kept the write-ahead log (service.db-wal) from being emptied, "+
+			"so it may still contain data that the old key encrypted. Run this again later.")
+	}
 	return err
 }

@@ -37,6 +37,21 @@ func (r *Replication) BeforeBatch(t *sqlite.Tx) {
 	r.throttle(t, now)
 }
 
+// TruncateWAL truncates the WAL on the writer's goroutine, between two commits, once Litestream has
+// copied it. It waits up to [throttleTimeout] for the reads that use the WAL, and reports whether
+// it succeeded.
+func (r *Replication) TruncateWAL(t *sqlite.Tx) bool {
+	db := r.running.Load()
+	if db == nil {
+		return r.autoCheckpoint.Load() && t.TruncateWAL() // else the replica may continue with the WAL
+	}
+	before := r.walFrames(t)
+	ctx, cancel := context.WithTimeout(context.Background(), throttleTimeout)
+	defer cancel()
+	err := db.Checkpoint(ctx, litestream.CheckpointModeTruncate)
+	return err == nil && r.walFrames(t) < before // Litestream does not say whether a read was in the way
+}
+
 // throttle syncs on the writer's goroutine if the WAL is too long. Shortly before that
 // length it requests a sync in the background, so that less is left to do.
 func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {

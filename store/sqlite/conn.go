@@ -53,6 +53,13 @@ var (
 	}
 )
 
+// Whether deleted content is overwritten with zeros, also in pages that become free. A transaction
+// would not write all of those otherwise. Both drivers are compiled with OFF.
+const (
+	overwriteOn  = "PRAGMA secure_delete = ON"
+	overwriteOff = "PRAGMA secure_delete = OFF"
+)
+
 // incrementalVacuum makes PRAGMA incremental_vacuum able to release free pages. It
 // takes effect in a new database and in the copy that VACUUM INTO makes.
 const incrementalVacuum = "PRAGMA auto_vacuum = INCREMENTAL"

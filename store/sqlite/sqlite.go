@@ -38,6 +38,9 @@ type Config struct {
 	// NoAutoCheckpoint turns SQLite's automatic checkpoints off: the caller
 	// checkpoints the WAL (write-ahead log).
 	NoAutoCheckpoint bool
+	// Overwrite are the tables whose replaced and deleted content is overwritten with zeros in the
+	// database file. That of other tables may remain in it until the space is used again.
+	Overwrite []string
 	// Check examines the database before SQLite writes to it, and must accept a new
 	// one without tables. Open returns its error. May be nil.
 	Check  func(ctx context.Context, db *sql.DB) error

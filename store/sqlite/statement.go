@@ -14,6 +14,8 @@ import (
 type statement struct {
 	conn *sql.Conn
 	st   driver.StmtExecContext
+	// overwrite is set for a write to a table of Config.Overwrite.
+	overwrite bool
 
 	// State of the current run, kept here to avoid allocations.
 	args   []driver.NamedValue

@@ -11,14 +11,15 @@ import (
 // Tx is a transaction on the writer's connection. It is valid until the function
 // that received it returns.
 type Tx struct {
-	w        *Writer
-	number   uint64 // of the transaction
-	current  *Op    // the write that is running
-	wrote    bool   // the current write may have changed the database; only used without savepoints
-	changed  bool   // the transaction may have changed the database
-	ended    error  // storage error after which SQLite may have ended the transaction
-	failures int    // number of writes that failed with a storage error
-	cause    error  // storage error of the last of these writes
+	w          *Writer
+	number     uint64 // of the transaction
+	current    *Op    // the write that is running
+	wrote      bool   // the current write may have changed the database; only used without savepoints
+	changed    bool   // the transaction may have changed the database
+	ended      error  // storage error after which SQLite may have ended the transaction
+	overwrites bool   // deleted content is overwritten until the transaction ends
+	failures   int    // number of writes that failed with a storage error
+	cause      error  // storage error of the last of these writes
 }
 
 // Number returns the number of the transaction, from 1 since the database was opened. A batch that
@@ -56,8 +57,23 @@ func (t *Tx) statement(query string) (*statement, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare %q: %w", query, err)
 	}
+	s.overwrite = t.w.overwrite != nil && t.w.overwrite.MatchString(query)
 	t.w.statements[query] = s
 	return s, nil
+}
+
+// setOverwrite turns the overwriting of deleted content on or off.
+func (t *Tx) setOverwrite(on bool) error {
+	pragma := overwriteOff
+	if on {
+		pragma = overwriteOn
+	}
+	s, err := t.statement(pragma)
+	if err == nil {
+		_, err = s.exec(nil)
+	}
+	t.overwrites = on || err != nil
+	return err
 }
 
 // Exec runs a statement. The query must be a constant: its prepared statement is
@@ -88,6 +104,12 @@ func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
 	if err := t.inject(query); err != nil {
 		t.noteError(err)
 		return nil, err
+	}
+	if s.overwrite && !t.overwrites {
+		if err := t.setOverwrite(true); err != nil {
+			t.noteError(err)
+			return nil, err
+		}
 	}
 	r, err := s.exec(args)
 	if t.noteError(err); err == nil {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,8 +59,10 @@ type Writer struct {
 	conn   *sql.Conn
 	hooks  Hooks
 	logger *slog.Logger
-	fault  func(query string, write bool) Fault // Config.Fault
-	failed atomic.Bool                          // see Failed
+	// overwrite matches writes to the tables of Config.Overwrite; nil for none.
+	overwrite *regexp.Regexp
+	fault     func(query string, write bool) Fault // Config.Fault
+	failed    atomic.Bool                          // see Failed
 
 	corruption *corruption  // shared with the DB
 	commits    atomic.Int64 // number of committed transactions
@@ -107,6 +111,9 @@ func openWriter(cfg *Config, c *corruption) (*Writer, error) {
 	w := &Writer{
 		db: db, conn: conn, hooks: cfg.Hooks, corruption: c, logger: cfg.Logger, fault: cfg.Fault,
 		queries: make(map[string]*sql.Stmt), statements: make(map[string]*statement),
+	}
+	if len(cfg.Overwrite) > 0 {
+		w.overwrite = regexp.MustCompile(`^(INSERT (OR \w+ )?INTO|UPDATE|DELETE FROM) (` + strings.Join(cfg.Overwrite, "|") + `)\b`)
 	}
 	w.idle = sync.NewCond(&w.mu)
 	return w, nil
@@ -307,6 +314,9 @@ func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 			op.after = nil
 		}
 		t.w.beforeCommit.after = nil
+	}
+	if t.overwrites {
+		_ = t.setOverwrite(false) // the next transaction that turns it on tries again
 	}
 	if errors.Is(err, ErrRolledBack) {
 		t.w.rollback(err)

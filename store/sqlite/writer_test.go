@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -390,5 +391,53 @@ func ignoreStorageError(t *testing.T, fault Fault, repeatable, alone bool) {
 	}
 	if fault == FaultStatement && other != nil {
 		t.Errorf("the other write: got %v, want no error", other)
+	}
+}
+
+// What a table of Config.Overwrite no longer contains is not in the file either.
+func TestOverwrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "test.db")
+	db, err := Open(t.Context(), Config{Path: path, Schema: testSchema, Overwrite: []string{"items"}, Readers: [...]int{2, 1, 1},
+		Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pragma := func() (mode int) {
+		if err := db.writer.conn.QueryRowContext(t.Context(), "PRAGMA secure_delete").Scan(&mode); err != nil {
+			t.Error(err)
+		}
+		return mode
+	}
+	exec := func(want int, query string, args ...any) error {
+		return db.Writer().Do(func(tx *Tx) error {
+			err := tx.Exec(query, args...)
+			if mode := pragma(); mode != want {
+				t.Errorf("during %s: secure_delete is %d, want %d", query, mode, want)
+			}
+			return err
+		})
+	}
+	text := strings.Repeat("a text of several pages. ", 1000)
+	wrong := errors.New("no")
+	err = errors.Join(
+		exec(1, "INSERT INTO items (id, body) VALUES (?, ?)", "a", []byte(text)),
+		exec(1, "INSERT OR REPLACE INTO items (id, body) VALUES (?, ?)", "b", []byte(text)),
+		exec(1, "UPDATE items SET body = NULL WHERE id = 'a'"),
+		exec(1, "DELETE FROM items WHERE id = 'b'"),
+		exec(0, "INSERT INTO refs (item) SELECT id FROM items"),
+	)
+	if err != nil || pragma() != 0 {
+		t.Errorf("got %v, secure_delete %d", err, pragma())
+	}
+	err = db.Writer().Do(func(tx *Tx) error { return errors.Join(tx.Exec("DELETE FROM items WHERE id = 'c'"), wrong) })
+	if !errors.Is(err, wrong) || pragma() != 0 {
+		t.Errorf("after a rollback: %v, secure_delete %d", err, pragma())
+	}
+	if err := db.Close(nil); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(file), "several pages") {
+		t.Errorf("the text is still in the file, %v", err)
 	}
 }

@@ -19,7 +19,7 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 
 // alertAfter is alert for one that is sent after a delay, until which it may be changed or withdrawn.
 func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident int64) error {
-	if s.programStates.get(a.Subscription.ProgramID) != nil {
+	if t.use(a.Subscription.ProgramID, "") != nil {
 		return nil
 	}
 	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
@@ -81,18 +81,18 @@ type AlertClaim struct {
 	send int64 // num in alert_sends, 0 for --alert-url
 }
 
-// Alerts of hidden programs are not sent. The last parameter of each query is the result of hidden.
+// Alerts of programs that cannot be used are not sent.
 var (
 	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
 		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		AND ` + notHidden("program_id", "?3") + ` ORDER BY next_attempt_at, num LIMIT 1)
+		AND program_id` + canBeUsed + ` ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING id, program_id, subscription_id, attempts_made, json`
 	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
 		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		AND ` + notHidden(programOfSend, "?3") + ` ORDER BY next_attempt_at, num LIMIT 1)
+		AND ` + programOfSend + canBeUsed + ` ORDER BY next_attempt_at, num LIMIT 1)
 		RETURNING num, alert, channel_id, attempts_made, json`
-	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL AND " + notHidden("program_id", "?1")
-	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL AND " + notHidden(programOfSend, "?1")
+	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL AND program_id" + canBeUsed
+	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL AND " + programOfSend + canBeUsed
 )
 
 const (
@@ -108,13 +108,12 @@ const (
 // --alert-url count only if that is configured.
 func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sql.NullInt64, error) {
 	var alert, send sql.NullInt64
-	hidden := []any{s.programStates.hidden()}
 	if s.sendAlerts {
-		if err := scan(selectNextAlert, hidden, &alert); err != nil {
+		if err := scan(selectNextAlert, nil, &alert); err != nil {
 			return alert, err
 		}
 	}
-	err := scan(selectNextSend, hidden, &send)
+	err := scan(selectNextSend, nil, &send)
 	if !alert.Valid || send.Valid && send.Int64 < alert.Int64 {
 		return send, err
 	}
@@ -139,7 +138,7 @@ func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, ti
 			if err := t.Exec(endAlerts, due); err != nil {
 				return err
 			}
-			err := t.Scan(claimAlert, []any{due, until, s.programStates.hidden()}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+			err := t.Scan(claimAlert, []any{due, until}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}
@@ -165,7 +164,7 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
 	}
 	var alert sql.NullInt64
 	var channel string
-	err := t.Scan(claimSend, []any{due, until, s.programStates.hidden()}, &c.send, &alert, &channel, &c.Number, &c.JSON)
+	err := t.Scan(claimSend, []any{due, until}, &c.send, &alert, &channel, &c.Number, &c.JSON)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {

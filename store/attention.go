@@ -40,13 +40,13 @@ var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscripti
 	l.events, l.first_at, l.last_at
 	FROM (SELECT subscription_id, events, first_at, last_at FROM losses INDEXED BY losses_by_time
 	ORDER BY last_at DESC, subscription_id DESC LIMIT ?1) l
-	CROSS JOIN subscriptions s ON s.id = l.subscription_id WHERE ` + notHidden("s.program_id", "?3") + `
+	CROSS JOIN subscriptions s ON s.id = l.subscription_id WHERE s.program_id` + canBeUsed + `
 	ORDER BY l.last_at DESC, l.subscription_id DESC LIMIT ?2`
 
 // Losses returns what subscriptions of all programs lost to retention, newest first, at most
 // limit, with the totals. Deleted subscriptions are included while any of their data is kept.
 func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
-	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit, s.programStates.hidden()}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
 		var first, last int64
 		err := scan(&totals.Subscriptions, &totals.Events, &l.SubscriptionID, &l.ProgramID, &l.URL, &l.Deleted, &l.Events, &first, &last)
@@ -80,11 +80,11 @@ type Alert struct {
 
 var selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at,
 	created_at
-	FROM alerts a WHERE ` + notHidden("a.program_id", "?2") + " ORDER BY num DESC LIMIT ?1"
+	FROM alerts a WHERE a.program_id` + canBeUsed + " ORDER BY num DESC LIMIT ?1"
 
 // Last returns the newest alerts of all programs, newest first, at most limit.
 func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error) {
-	err = s.db.Each(ctx, selectLastAlerts, []any{limit, s.programStates.hidden()}, func(scan func(...any) error) error {
+	err = s.db.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
 		var a Alert
 		var text []byte
 		var next sql.NullInt64

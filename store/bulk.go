@@ -295,7 +295,7 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	s, t := w.s, w.t
 	var begun bool
 	var running int
-	if err := s.programStates.usable(n.ProgramID); err != nil {
+	if err := t.use(n.ProgramID, ""); err != nil {
 		return webhook.BulkRun{}, err
 	}
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM bulk_runs WHERE id = ?)", []any{n.ID}, &begun); err != nil {
@@ -435,7 +435,7 @@ func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webh
 	if err != nil {
 		return webhook.BulkRun{}, notFound(err, "bulk run")
 	}
-	if err := w.s.programStates.usable(r.ProgramID); err != nil {
+	if err := w.t.use(r.ProgramID, ""); err != nil {
 		return webhook.BulkRun{}, err
 	}
 	if r.Status != webhook.BulkRunning {

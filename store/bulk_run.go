@@ -108,21 +108,20 @@ func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
 	err = s.db.Each(ctx, selectRunningBulkRuns, nil, func(scan func(...any) error) error {
 		r, err := scanBulkRun(scan)
-		if s.programStates.get(r.ProgramID) == nil {
-			runs = append(runs, r)
-		}
+		runs = append(runs, r)
 		return err
 	})
 	return runs, err
 }
 
 const (
-	selectRunningBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE status = 'running' ORDER BY created_at, id"
-	selectBulkWaits       = "SELECT subscription_id, after_num FROM bulk_run_waits WHERE run = ?"
-	moveBulkRun           = "UPDATE bulk_runs SET after_num = ?, done = ?, skipped = ? WHERE id = ? AND status = 'running'"
-	insertBulkWait        = "INSERT INTO bulk_run_waits (run, subscription_id, after_num) VALUES (?, ?, ?)"
-	moveBulkWait          = "UPDATE bulk_run_waits SET after_num = ? WHERE run = ? AND subscription_id = ?"
-	countBulkRun          = `INSERT INTO bulk_run_subscriptions (subscription_id, run, done)
+	selectRunningBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE status = 'running' AND program_id" + canBeUsed +
+		" ORDER BY created_at, id"
+	selectBulkWaits = "SELECT subscription_id, after_num FROM bulk_run_waits WHERE run = ?"
+	moveBulkRun     = "UPDATE bulk_runs SET after_num = ?, done = ?, skipped = ? WHERE id = ? AND status = 'running'"
+	insertBulkWait  = "INSERT INTO bulk_run_waits (run, subscription_id, after_num) VALUES (?, ?, ?)"
+	moveBulkWait    = "UPDATE bulk_run_waits SET after_num = ? WHERE run = ? AND subscription_id = ?"
+	countBulkRun    = `INSERT INTO bulk_run_subscriptions (subscription_id, run, done)
 		SELECT d.subscription_id, ?1, count(*) FROM json_each(?2) i CROSS JOIN deliveries d ON d.num = i.value WHERE TRUE GROUP BY 1
 		ON CONFLICT DO UPDATE SET done = done + excluded.done`
 	deleteBulkWait = "DELETE FROM bulk_run_waits WHERE run = ? AND subscription_id = ?"

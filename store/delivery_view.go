@@ -59,7 +59,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			return v.Scan(selectDeliveryView, []any{shortID(id)}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err == nil {
-			err = s.programStates.find(d.ProgramID, "delivery")
+			err = s.use(d.ProgramID, "delivery")
 		}
 		if err != nil {
 			return notFound(err, "delivery")

@@ -16,16 +16,12 @@ import (
 // no such program.
 func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error) {
 	s, t := w.s, w.t
-	if state := s.programStates.get(id); state != nil && state.name == stateErasing {
+	switch state := t.state(id); state.phase {
+	case phaseErasing:
 		return state.at, false, nil
-	}
-	// A program that has moved, or has arrived and is not active, can be erased.
-	state := s.programStates.get(id)
-	switch {
-	case state != nil && state.name == stateMoved && !state.out.activated.IsZero() && !state.out.receiving:
-	case state != nil && state.name == stateArriving:
+	case phaseLeaving, phaseGone, phaseArriving:
 	default:
-		if err := s.programStates.usable(id); err != nil {
+		if err := t.use(id, ""); err != nil {
 			return began, false, err
 		}
 	}
@@ -41,7 +37,7 @@ func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error)
 		"WHERE program_id = ? AND status = 'running'", began.UnixMilli(), t.counted(), id); err != nil {
 		return began, false, err
 	}
-	return began, true, s.setProgramState(t, id, &programState{name: stateErasing, at: began})
+	return began, true, s.setProgramState(t, id, programState{phase: phaseErasing, at: began})
 }
 
 // Erasure returns what to say about the erasure of a program that began at a time.
@@ -62,9 +58,9 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	s.erasing.Lock()
 	defer s.erasing.Unlock()
 	var errs []error
-	for _, id := range s.programStates.erasing() {
+	for _, id := range s.programStates.in(phaseErasing, phaseLeaving) {
 		e := &erasure{sweep: &sweep{s: s, ctx: ctx}, programID: id, dispatching: dispatching}
-		if state := s.programStates.get(id); state != nil && state.name == stateMoved {
+		if state := s.programStates.of(id); state.phase == phaseLeaving {
 			e.moved = state.out.id
 		}
 		began := time.Now()
@@ -482,7 +478,7 @@ func (e *erasure) finish() error {
 		if err := t.Exec("DELETE FROM program_moves WHERE program_id = ?", e.programID); err != nil {
 			return err
 		}
-		return e.s.setProgramState(t, e.programID, nil)
+		return e.s.setProgramState(t, e.programID, programState{})
 	})
 }
 
@@ -491,14 +487,13 @@ func (e *erasure) empty() error {
 	return e.write(func(t *tx) error {
 		delete(t.w.heads, e.programID)
 		e.s.tail.forget(e.programID)
-		state := e.s.programStates.get(e.programID)
-		if state == nil || state.name != stateMoved || state.out.id != e.moved {
+		state := t.state(e.programID)
+		if state.phase != phaseLeaving || state.out.id != e.moved {
 			return nil
 		}
-		out := *state.out
-		out.emptied = true
+		state.phase = phaseGone
 		return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = ? WHERE program_id = ? AND direction = 'out'",
-			e.s.clock.now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, &programState{name: stateMoved, at: state.at, out: &out}))
+			e.s.clock.now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, state))
 	})
 }
 

@@ -257,7 +257,7 @@ func TestEraseInBackground(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.Housekeep(ctx) }()
 		erase(t, s, "gone")
-		for n := 0; s.programStates.get("gone") != nil; n++ {
+		for n := 0; s.programStates.of("gone").phase != phaseActive; n++ {
 			if n == 60_000 {
 				t.Fatal("it does not end")
 			}
@@ -285,7 +285,7 @@ func TestEraseWakes(t *testing.T) {
 		visible := make(chan bool)
 		go func() {
 			<-s.housekeeping.erasures
-			visible <- s.programStates.get(id) != nil
+			visible <- s.programStates.of(id).phase != phaseActive
 		}()
 		erase(t, s, id)
 		if !<-visible {

@@ -23,7 +23,7 @@ const eventColumns = "seq, id, name, received_at, json"
 // its write was rolled back.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
 	s, t := w.s, w.t
-	if err := s.programStates.usable(programID); err != nil {
+	if err := t.use(programID, ""); err != nil {
 		return 0, err
 	}
 	if err := s.room(t); err != nil {
@@ -98,7 +98,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 // Get returns one event of a program.
 func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
 	id = strings.ToLower(id) // events are stored in lower case, and some publishers write capitals
-	if err := s.programStates.find(programID, "event"); err != nil {
+	if err := s.use(programID, "event"); err != nil {
 		return webhook.Event{}, err
 	}
 	e, err := s.dictionaries.scanEvent(programID, func(dest ...any) error {

@@ -56,7 +56,6 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	}
 	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
 	f.binds = bindsOfEvents(q)
-	f.binds["hidden"] = s.programStates.hidden()
 	switch {
 	case q.Filters["id"] != nil:
 		f.streams = []stream{{access: allEventsByID}}
@@ -83,7 +82,7 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 
 // The rows of the logs of all programs, in the order in which events were stored.
 var (
-	rowMatches    = allOf(isWithin("received_at", "e.received_at"), isVisible("e.program_id"), eventMatches)
+	rowMatches    = allOf(isWithin("received_at", "e.received_at"), "e.program_id"+canBeUsed, eventMatches)
 	allEvents     = along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
 	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
 		CROSS JOIN events e INDEXED BY events_by_id

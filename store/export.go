@@ -109,7 +109,7 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 	if !exists {
 		return webhook.NoProgram(id)
 	}
-	return s.programStates.usable(id)
+	return s.use(id, "")
 }
 
 // fill copies the program, or a part of it, from a database with everything. It reads that as of

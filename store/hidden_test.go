@@ -14,15 +14,15 @@ import (
 // in lists, counts and by id, except in the list of programs. Afterwards, nothing was removed: the
 // test fails if it had nothing to hide.
 func TestHiddenPrograms(t *testing.T) {
-	for _, state := range []string{stateErasing, stateImporting} {
-		t.Run(state, func(t *testing.T) {
-			hideProgram(t, state)
+	for _, hidden := range []phase{phaseErasing, phaseImporting} {
+		t.Run(phases[hidden].stored, func(t *testing.T) {
+			hideProgram(t, hidden)
 		})
 	}
 }
 
 // hideProgram compares what is seen of a program before, in and after a state that hides it.
-func hideProgram(t *testing.T, state string) {
+func hideProgram(t *testing.T, hidden phase) {
 	t.Helper()
 	s := opened(t, Config{Dir: t.TempDir(), SendAlerts: true})
 	kept, gone := fillProgram(t, s, "kept-program"), fillProgram(t, s, "gone-program")
@@ -40,10 +40,10 @@ func hideProgram(t *testing.T, state string) {
 	}
 	totals, err := s.Figures().Totals(t.Context())
 	must(t, err)
-	setState := func(state *programState) {
+	setState := func(state programState) {
 		must(t, s.writer.do(func(t *tx) error { return s.setProgramState(t, gone.id, state) }))
 	}
-	setState(&programState{name: state, at: time.Now()})
+	setState(programState{phase: hidden, at: time.Now()})
 	for name, n := range seen(t, s, gone) {
 		if n != 0 {
 			t.Errorf("%s shows the program, %d times", name, n)
@@ -63,13 +63,13 @@ func hideProgram(t *testing.T, state string) {
 	programs, n, err := s.Programs().View(t.Context(), "", query(t, webhook.AllProgramList, ""))
 	must(t, err)
 	if i := slices.IndexFunc(programs, func(p webhook.Program) bool { return p.ID == gone.id }); n != 2 || i < 0 ||
-		programs[i].Status() != state {
-		t.Errorf("admins see %d programs, %+v; want both, one %s", n, programs, state)
+		programs[i].Status() != phases[hidden].stored {
+		t.Errorf("admins see %d programs, %+v; want both, one %s", n, programs, phases[hidden].stored)
 	}
-	if p, err := s.Programs().Lookup(t.Context(), gone.id); err != nil || p.Status() != state {
+	if p, err := s.Programs().Lookup(t.Context(), gone.id); err != nil || p.Status() != phases[hidden].stored {
 		t.Errorf("an admin looks at %+v, %v", p, err)
 	}
-	setState(nil)
+	setState(programState{})
 	for name, n := range seen(t, s, gone) {
 		if n != visible[name] {
 			t.Errorf("%s has %d of the program afterwards, want %d", name, n, visible[name])

@@ -83,7 +83,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 		return y, err
 	}
 	defer s.sweeping.Unlock()
-	if state := s.programStates.get(im.programID); state != nil && state.name == stateErasing {
+	if s.programStates.of(im.programID).phase == phaseErasing {
 		if err := s.eraseAll(ctx, true); err != nil { // what an earlier import left
 			return y, err
 		}
@@ -102,7 +102,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 
 // abandonImport makes what an import has added be erased.
 func (s *core) abandonImport(programID string) error {
-	state := &programState{name: stateErasing, at: s.clock.now()}
+	state := programState{phase: phaseErasing, at: s.clock.now()}
 	s.programStates.set(programID, state) // also if it cannot be stored: the next process does the same
 	wake(s.housekeeping.erasures)
 	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
@@ -264,22 +264,23 @@ func (im *importer) begin() error {
 	if err != nil {
 		return err
 	}
-	return im.s.writer.do(func(t *tx) error {
-		if err := im.s.programStates.usable(im.programID); err != nil {
-			return err
-		}
-		var exists bool
-		if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{im.programID}, &exists); err != nil {
-			return err
-		}
-		if exists {
-			return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists here already. Delete it first, or keep it.")
-		}
-		if err := t.Exec(rows.insert, rows.all[0]...); err != nil {
-			return err
-		}
-		return im.s.setProgramState(t, im.programID, &programState{name: stateImporting, at: im.s.clock.now()})
-	})
+	return im.s.writer.do(func(t *tx) error { return im.create(t, rows, "here") })
+}
+
+// create adds the row of a new program, hidden. where is how the caller refers to this installation.
+func (im *importer) create(t *tx, rows *importRows, where string) error {
+	if err := t.use(im.programID, ""); err != nil {
+		return err
+	}
+	var exists bool
+	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{im.programID}, &exists); err != nil {
+		return err
+	}
+	if exists {
+		return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists "+where+" already. Delete it first, or keep it.")
+	}
+	return errors.Join(t.Exec(rows.insert, rows.all[0]...),
+		im.s.setProgramState(t, im.programID, programState{phase: phaseImporting, at: im.s.clock.now()}))
 }
 
 // references are the columns of the export with ids that must not be those of another program here.
@@ -353,7 +354,7 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 				return err
 			}
 		}
-		return im.s.setProgramState(w.t, im.programID, nil)
+		return im.s.setProgramState(w.t, im.programID, programState{})
 	})
 }
 

@@ -142,7 +142,7 @@ func TestForgedExports(t *testing.T) {
 			if !errors.Is(err, ErrUnusable) && !errors.As(err, &refused) {
 				t.Errorf("got %v, want one that says that the file cannot be used", err)
 			}
-			if s.programStates.get(p.id) != nil || everythingElse(t, s, p.id) != before {
+			if s.programStates.of(p.id).phase != phaseActive || everythingElse(t, s, p.id) != before {
 				t.Error("something was written")
 			}
 		})

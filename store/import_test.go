@@ -201,7 +201,7 @@ func TestImport(t *testing.T) {
 			target(s)
 			hidden := 0
 			s.afterStep = func() {
-				if s.programStates.get(p.id) == nil {
+				if s.programStates.of(p.id).phase == phaseActive {
 					return
 				}
 				hidden++

@@ -48,10 +48,10 @@ var (
 	// Most severe first, as far as known without counting waiting events.
 	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f
 		ON f.subscription_id = n.subscription_id
-		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND ` + notHidden("n.program_id", "?3") + `
+		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + canBeUsed + `
 		ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
 	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL " +
-		"AND (program_id = ?1 OR ?1 = '') AND " + notHidden("program_id", "?2")
+		"AND (program_id = ?1 OR ?1 = '') AND program_id" + canBeUsed
 )
 
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
@@ -85,7 +85,7 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 
 // CountOpen returns the number of open incidents of a program, "" for all.
 func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err error) {
-	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID, s.programStates.hidden()}, &n)
+	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID}, &n)
 }
 
 // Open returns the open incidents of a program, "" for all, at most limit, the most severe
@@ -94,7 +94,7 @@ func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err 
 func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.Each(selectOpenIncidents, []any{programID, limit, s.programStates.hidden()}, func(scan func(...any) error) error {
+		err := v.Each(selectOpenIncidents, []any{programID, limit}, func(scan func(...any) error) error {
 			var num int64
 			err := scan(&num)
 			nums = append(nums, num)
@@ -144,11 +144,11 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 			i, num, log, err = scanIncident(scan)
 			return err
 		})
+		if err == nil {
+			err = s.use(i.ProgramID, "incident")
+		}
 		if err != nil {
 			return err
-		}
-		if s.programStates.get(i.ProgramID) != nil {
-			return webhook.NotFound("incident")
 		}
 		return v.timeline(&i, num, log)
 	})
@@ -358,7 +358,6 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 		return nil, err
 	}
 	list, b := webhook.AllIncidentList, bindsOf(q)
-	b["hidden"] = s.programStates.hidden()
 	programs := q.Filters["program_id"]
 	if programID != "" {
 		list, programs = webhook.IncidentList, []string{programID}
@@ -385,7 +384,7 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 }
 
 var (
-	incidentMatches = allOf(isVisible("n.program_id"), isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"),
+	incidentMatches = allOf("n.program_id"+canBeUsed, isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"),
 		isWithin("closed_at", "n.closed_at"), isWithin("opened_at", "n.opened_at"),
 		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
 		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f "+

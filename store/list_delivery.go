@@ -39,7 +39,7 @@ var (
 			"FROM json_each(:failure_reason))",
 		`:recovered IS NULL OR d.status = 'failed' AND CASE WHEN EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'true'
 			WHEN `+isLeft+` THEN 'false' ELSE '' END IN (SELECT value FROM json_each(:recovered))`,
-		isIn("d.program_id"), isIn("d.subscription_id"), isVisible("d.program_id"), "d.program_id <> ''", // see blankNewest
+		isIn("d.program_id"), isIn("d.subscription_id"), "d.program_id"+canBeUsed, "d.program_id <> ''", // see blankNewest
 		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.split_of"), isIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
@@ -292,7 +292,6 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 		f.budget = s.lists.costlyScan
 	}
 	f.binds = bindsOf(q)
-	f.binds["hidden"] = s.programStates.hidden()
 	for _, name := range []string{"id", "redelivery_of", "split_of"} {
 		f.binds[name] = jsonOf(shortIDs(q.Filters[name]))
 	}

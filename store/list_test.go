@@ -785,7 +785,7 @@ func TestListPlans(t *testing.T) {
 func knownParameters() map[string]bool {
 	known := make(map[string]bool)
 	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest " +
-		"size offset attempts_made hidden") {
+		"size offset attempts_made unlisted") {
 		known[name] = true
 	}
 	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.AuditList, webhook.SubscriptionList} {

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	selectPortalLink = "SELECT id, program_id, role, created_at, expires_at FROM portal_links WHERE hash = ?"
+	selectPortalLink = "SELECT id, program_id, role, created_at, expires_at FROM portal_links WHERE hash = ? AND program_id" + canBeUsed
 
 	portalSessionColumns = "id, link_id, program_id, role, address, agent, created_at, expires_at"
 	selectPortalSession  = "SELECT " + portalSessionColumns + " FROM portal_sessions WHERE hash = ?"
+	openPortalSession    = selectPortalSession + " AND program_id" + canBeUsed
 	selectPortalSessions = "SELECT " + portalSessionColumns + " FROM portal_sessions INDEXED BY portal_sessions_by_program " +
 		"WHERE program_id = ? AND expires_at > ? ORDER BY created_at DESC"
 	countPortalLinks = "SELECT count(*) FROM portal_links INDEXED BY portal_links_by_program WHERE program_id = ? AND expires_at > ?"
@@ -53,7 +54,7 @@ func (w PortalWrites) CreateLink(n webhook.NewPortalLink) (l webhook.PortalLink,
 	if n.ExpiresAt.IsZero() {
 		n.ExpiresAt = now.Add(webhook.DefaultPortalLinkLife)
 	}
-	if err := w.s.programStates.usable(n.ProgramID); err != nil {
+	if err := w.t.use(n.ProgramID, ""); err != nil {
 		return l, "", err
 	}
 	if _, err := ProgramWrites(w).Get(n.ProgramID); err != nil {
@@ -81,12 +82,7 @@ func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, false, nil
 	}
-	return l, err == nil && s.opens(&l), err
-}
-
-// opens reports whether a link can be used now.
-func (s *core) opens(l *webhook.PortalLink) bool {
-	return s.clock.now().Before(l.ExpiresAt) && s.programStates.usable(l.ProgramID) == nil
+	return l, err == nil && s.clock.now().Before(l.ExpiresAt), err
 }
 
 // BeginSession uses a link, which ends with that, and returns a session with its secret, of
@@ -99,7 +95,7 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 	if err != nil {
 		return p, "", notFound(err, "link")
 	}
-	if !w.s.opens(&l) {
+	if !w.s.clock.now().Before(l.ExpiresAt) {
 		return p, "", webhook.NotFound("link")
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
@@ -133,27 +129,21 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 // used.
 func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSession, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return s.db.Scan(ctx, selectPortalSession, []any{hash[:]}, dest...) })
+	p, err := scanPortalSession(func(dest ...any) error { return s.db.Scan(ctx, openPortalSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}
-	return p, err == nil && s.clock.now().Before(p.ExpiresAt) && s.programStates.usable(p.ProgramID) == nil, err
+	return p, err == nil && s.clock.now().Before(p.ExpiresAt), err
 }
 
 // Session is [Portal.Session] as of this write.
 func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
+	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(openPortalSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}
-	if err != nil || !w.s.clock.now().Before(p.ExpiresAt) {
-		return p, false, err
-	}
-	// An earlier write of the same commit can have closed the program: programStates follows later.
-	var closed bool
-	err = w.t.Scan("SELECT EXISTS (SELECT 1 FROM program_states WHERE program_id = ?)", []any{p.ProgramID}, &closed)
-	return p, err == nil && !closed && w.s.programStates.usable(p.ProgramID) == nil, err
+	return p, err == nil && w.s.clock.now().Before(p.ExpiresAt), err
 }
 
 // Sessions returns the open sessions in the portal of a program, newest first, and the number of

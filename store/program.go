@@ -20,7 +20,7 @@ const (
 
 // ensureProgram creates a program unless it exists.
 func (t *tx) ensureProgram(id string, now time.Time) error {
-	if err := t.w.programStates.usable(id); err != nil {
+	if err := t.use(id, ""); err != nil {
 		return err
 	}
 	return t.Exec("INSERT INTO programs (id, created_at, updated_at) VALUES (?1, ?2, ?2) ON CONFLICT DO NOTHING", id, now.UnixMilli())
@@ -47,7 +47,7 @@ func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
 func (s Programs) List(ctx context.Context) (all []webhook.Program, err error) {
 	err = s.db.Each(ctx, "SELECT "+programColumns+" FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		p, err := scanProgram(scan)
-		if s.programStates.describe(&p) {
+		if s.programStates.describe(&p); p.ImportingSince.IsZero() {
 			all = append(all, p)
 		}
 		return err
@@ -62,15 +62,15 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	if p != nil {
 		return p, nil
 	}
-	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
+	p, err := s.Lookup(ctx, id)
+	if err == nil && !p.ImportingSince.IsZero() {
+		err = webhook.NoProgram(id)
+	}
 	if err != nil {
-		return nil, noProgram(err, id)
+		return nil, err
 	}
-	if !s.programStates.describe(&found) {
-		return nil, webhook.NoProgram(id)
-	}
-	s.programs.put(&found, generation)
-	return &found, nil
+	s.programs.put(p, generation)
+	return p, nil
 }
 
 // MaxInFlight returns a program's own limit of deliveries in flight, 0 if there is none or no such
@@ -106,7 +106,7 @@ func (w ProgramWrites) Get(id string) (webhook.Program, error) {
 // Put sets fields of a program, and creates it if it is new. before is nil in that case.
 // A change takes effect with the commit.
 func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
-	if err := w.s.programStates.usable(id); err != nil {
+	if err := w.t.use(id, ""); err != nil {
 		return p, nil, err
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
@@ -153,7 +153,7 @@ func orDefault(limit *int) any {
 
 // Page returns a page of the programs, and how many match the filters.
 func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
-	return s.page(ctx, q, binds{"hidden": s.programStates.importing()})
+	return s.page(ctx, q, binds{"unlisted": jsonOf(s.programStates.in(phaseImporting))})
 }
 
 // page reads a page of programs. b has values besides those of q.
@@ -177,7 +177,8 @@ func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b binds) (prog
 // listedPrograms selects programs by [webhook.ProgramList] and [webhook.AllProgramList]. LIKE
 // ignores the case of ASCII letters.
 var (
-	listedPrograms = " FROM programs WHERE " + allOf(isVisible("id"), isIn("id"), isIn("name"),
+	listedPrograms = " FROM programs WHERE " + allOf(isIn("id"), isIn("name"),
+		":unlisted IS NULL OR id NOT IN (SELECT value FROM json_each(:unlisted))",
 		isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"),
 		`:program_name IS NULL OR EXISTS (SELECT 1 FROM json_each(:program_name) t WHERE programs.name LIKE t.value ESCAPE '\'
 			OR programs.id LIKE t.value ESCAPE '\')`,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -12,9 +13,6 @@ import (
 // storedMove is a move of a program to another installation.
 type storedMove struct {
 	id, url, ca string
-	activated   time.Time // when the target began to send; zero before
-	emptied     bool      // the records of the program are erased here
-	receiving   bool      // a Reception adds records now, only in memory
 }
 
 // MoveTarget is the installation that a program moves to.
@@ -35,18 +33,19 @@ type OutgoingMove struct {
 // Move returns the move because of which a program cannot be used here, nil if there is none. It
 // only reads memory.
 func (s Programs) Move(programID string) *webhook.ProgramMove {
-	return s.programStates.get(programID).move()
+	return s.programStates.of(programID).move()
 }
 
 func moveTokenPlace(programID string) string { return "move token of " + programID }
 
 // CheckMovable returns the error of [MoveWrites.Begin], before anything is copied.
 func (s Programs) CheckMovable(ctx context.Context, programID string) error {
-	return s.checkMovable(programID, func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
+	return checkMovable(programID, s.use, func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
 }
 
-func (s *core) checkMovable(programID string, scan func(query string, args []any, dest ...any) error) error {
-	if err := s.programStates.usable(programID); err != nil {
+func checkMovable(programID string, use func(programID, record string) error,
+	scan func(query string, args []any, dest ...any) error) error {
+	if err := use(programID, ""); err != nil {
 		return err
 	}
 	var exists, running bool
@@ -69,7 +68,7 @@ func (s *core) checkMovable(programID string, scan func(query string, args []any
 // bulk run in progress.
 func (w MoveWrites) Begin(programID, moveID string, to *MoveTarget) error {
 	s, t := w.s, w.t
-	if err := s.checkMovable(programID, t.Scan); err != nil {
+	if err := checkMovable(programID, t.use, t.Scan); err != nil {
 		return err
 	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
@@ -79,33 +78,32 @@ func (w MoveWrites) Begin(programID, moveID string, to *MoveTarget) error {
 	if err != nil {
 		return err
 	}
-	state := &programState{name: stateMoving, at: now, out: &storedMove{id: moveID, url: to.URL, ca: to.CA}}
+	state := programState{phase: phaseMoving, at: now, out: storedMove{id: moveID, url: to.URL, ca: to.CA}}
 	return errors.Join(s.setProgramState(t, programID, state), t.notifyQueues(programID))
 }
 
 // Abort ends a move that the source has not completed: the program is active again.
 func (w MoveWrites) Abort(programID, moveID string) error {
-	if _, err := w.outgoing(programID, moveID, stateMoving); err != nil {
+	if _, err := w.outgoing(programID, moveID, phaseMoving); err != nil {
 		return err
 	}
 	w.t.alertQueued()
 	// The row remains for AbortedMove.
 	return errors.Join(w.t.Exec("UPDATE program_moves SET token = NULL WHERE program_id = ? AND direction = 'out'", programID),
-		w.s.setProgramState(w.t, programID, nil), w.t.notifyQueues(programID))
+		w.s.setProgramState(w.t, programID, programState{}), w.t.notifyQueues(programID))
 }
 
 // Renew replaces the token and the certificates of the target of a move. It returns false if
 // the move has ended or not begun. The URL does not change.
 func (w MoveWrites) Renew(programID, moveID string, to *MoveTarget) (renewed bool, err error) {
-	s, state := w.s, w.s.programStates.get(programID)
-	if state == nil || state.out == nil || state.out.id != moveID || state.name != stateMoving && state.name != stateMoved ||
-		!state.out.activated.IsZero() {
+	s := w.s
+	state, err := w.outgoing(programID, moveID, phaseMoving, phaseMoved)
+	if err != nil {
 		return false, nil
 	}
-	next, out := *state, *state.out
-	out.ca, next.out = to.CA, &out
+	state.out.ca = to.CA
 	return true, errors.Join(w.t.Exec("UPDATE program_moves SET ca = ?, token = ? WHERE program_id = ? AND direction = 'out'", to.CA,
-		s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), programID), s.setProgramState(w.t, programID, &next))
+		s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), programID), s.setProgramState(w.t, programID, state))
 }
 
 // AbortedMove returns the id of the last move that [MoveWrites.Abort] ended, "" if the program has
@@ -119,35 +117,34 @@ func (s Programs) AbortedMove(ctx context.Context, programID string) (id string,
 // Complete records that the target has the program. It is never active here again, except
 // after a move back.
 func (w MoveWrites) Complete(programID, moveID string) error {
-	state, err := w.outgoing(programID, moveID, stateMoving)
+	state, err := w.outgoing(programID, moveID, phaseMoving)
 	if err != nil {
 		return err
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	return w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: now, out: state.out})
+	return w.s.setProgramState(w.t, programID, programState{phase: phaseMoved, at: now, out: state.out})
 }
 
 // Activated records that the target sends the program's deliveries. Requests are forwarded
 // to it from now on, and [Store.Housekeep] erases the records of the program, except for its
 // tokens.
 func (w MoveWrites) Activated(programID, moveID string) error {
-	state, err := w.outgoing(programID, moveID, stateMoved)
-	if err != nil || !state.out.activated.IsZero() {
+	state, err := w.outgoing(programID, moveID, phaseMoved, phaseLeaving, phaseGone, phaseReceiving)
+	if err != nil || state.phase != phaseMoved {
 		return err
 	}
 	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	out := *state.out
-	out.activated = now
+	state.phase = phaseLeaving
 	const update = "UPDATE program_moves SET activated_at = ?, token = NULL WHERE program_id = ? AND direction = 'out'"
-	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID),
-		w.s.setProgramState(w.t, programID, &programState{name: stateMoved, at: state.at, out: &out}))
+	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID), w.s.setProgramState(w.t, programID, state))
 }
 
-// outgoing returns the state of a program that is in a move, or a *webhook.Error.
-func (w MoveWrites) outgoing(programID, moveID, name string) (*programState, error) {
-	state := w.s.programStates.get(programID)
-	if state == nil || state.name != name || state.out.id != moveID {
-		return nil, webhook.NewError(webhook.CodeConflict, "The move "+moveID+" of the program "+programID+" is not under way.")
+// outgoing returns the state of a program that is in a move, in one of some phases, or a
+// *webhook.Error.
+func (w MoveWrites) outgoing(programID, moveID string, some ...phase) (programState, error) {
+	state := w.t.state(programID)
+	if !slices.Contains(some, state.phase) || state.out.id != moveID {
+		return state, webhook.NewError(webhook.CodeConflict, "The move "+moveID+" of the program "+programID+" is not under way.")
 	}
 	return state, nil
 }
@@ -155,10 +152,7 @@ func (w MoveWrites) outgoing(programID, moveID, name string) (*programState, err
 // OutgoingMoves returns the moves that this installation has not completed: the target may not
 // be active yet. One whose token cannot be decrypted is Unusable.
 func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err error) {
-	ids := s.programStates.list(func(state *programState) bool {
-		return state.name == stateMoving || state.name == stateMoved && state.out.activated.IsZero()
-	})
-	for _, id := range ids {
+	for _, id := range s.programStates.in(phaseMoving, phaseMoved) {
 		m := s.Move(id)
 		if m == nil {
 			continue

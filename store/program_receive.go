@@ -98,31 +98,18 @@ func (r *Reception) begin() error {
 		return err
 	}
 	return s.writer.do(func(t *tx) error {
-		state := s.programStates.get(im.programID)
-		switch {
-		case state != nil && state.name == stateMoved && !state.out.activated.IsZero():
-			if !state.out.emptied {
-				return webhook.NewError(webhook.CodeUnavailable,
-					"The records of the program "+im.programID+" that the last move left here are still being erased. Try again later.")
-			}
-			out := *state.out
-			out.emptied, out.receiving = false, true
-			r.back = true
+		state := t.state(im.programID)
+		switch state.phase {
+		case phaseLeaving:
+			return webhook.NewError(webhook.CodeUnavailable,
+				"The records of the program "+im.programID+" that the last move left here are still being erased. Try again later.")
+		case phaseGone:
+			r.back, state.phase = true, phaseReceiving
 			return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = NULL WHERE program_id = ? AND direction = 'out'", im.programID),
 				t.Exec(rows.insert, rows.all[0]...),
-				s.setProgramState(t, im.programID, &programState{name: stateMoved, at: state.at, out: &out}))
-		case state != nil:
-			return s.programStates.usable(im.programID)
+				s.setProgramState(t, im.programID, state))
 		}
-		var exists bool
-		if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{im.programID}, &exists); err != nil {
-			return err
-		}
-		if exists {
-			return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists there already. Delete it first, or keep it.")
-		}
-		return errors.Join(t.Exec(rows.insert, rows.all[0]...),
-			s.setProgramState(t, im.programID, &programState{name: stateImporting, at: s.clock.now()}))
+		return im.create(t, rows, "there")
 	})
 }
 
@@ -190,12 +177,7 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 func (r *Reception) arrive(w Write) error {
 	s, t, id := w.s, w.t, r.im.programID
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	state := &programState{name: stateArriving, at: now, in: r.moveID}
-	if before := s.programStates.get(id); r.back {
-		out := *before.out
-		out.receiving = false
-		state.out = &out
-	}
+	state := programState{phase: phaseArriving, at: now, in: r.moveID, out: t.state(id).out}
 	return errors.Join(
 		t.Exec("INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, began_at) VALUES (?, 'in', ?, '', '', ?)",
 			id, r.moveID, now.UnixMilli()),
@@ -206,27 +188,23 @@ func (r *Reception) arrive(w Write) error {
 func (r *Reception) Close() error {
 	defer r.s.sweeping.Unlock()
 	id := r.im.programID
-	state := r.s.programStates.get(id)
-	switch {
-	case r.done, state == nil:
-		return nil
-	case r.back:
-		out := *state.out
-		out.receiving = false
-		r.s.programStates.set(id, &programState{name: state.name, at: state.at, out: &out})
+	state := r.s.programStates.of(id)
+	switch state.phase {
+	case phaseReceiving:
+		state.phase = phaseLeaving // as stored
+		r.s.programStates.set(id, state)
 		wake(r.s.housekeeping.erasures)
-		return nil
-	case state.name == stateImporting:
+	case phaseImporting:
 		return r.s.abandonImport(id)
 	}
-	return nil // another state, which begin refused
+	return nil // it has arrived, or begin refused it
 }
 
 // Activate makes a program that has arrived active. Repeated, it changes nothing and returns
 // false. The error is a *webhook.Error if it has not arrived with this move.
 func (w MoveWrites) Activate(programID, moveID string) (activated bool, err error) {
 	s, t := w.s, w.t
-	if state := s.programStates.get(programID); state == nil || state.name != stateArriving || state.in != moveID {
+	if state := t.state(programID); state.phase != phaseArriving || state.in != moveID {
 		var before bool
 		const query = "SELECT EXISTS (SELECT 1 FROM program_moves WHERE program_id = ? AND direction = 'in' AND id = ? " +
 			"AND activated_at NOT NULL)"
@@ -243,20 +221,20 @@ func (w MoveWrites) Activate(programID, moveID string) (activated bool, err erro
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
 		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),
-		s.setProgramState(t, programID, nil), t.notifyQueues(programID))
+		s.setProgramState(t, programID, programState{}), t.notifyQueues(programID))
 }
 
 // Abandon removes what has arrived with a move that is not active, in the background. It
 // returns false if there is nothing.
 func (w MoveWrites) Abandon(programID, moveID string) (abandoned bool, err error) {
 	s, t := w.s, w.t
-	state := s.programStates.get(programID)
-	if state == nil || state.name != stateArriving || state.in != moveID {
+	state := t.state(programID)
+	if state.phase != phaseArriving || state.in != moveID {
 		return false, nil
 	}
-	next := &programState{name: stateErasing, at: s.clock.now()}
-	if state.out != nil {
-		next = &programState{name: stateMoved, at: state.at, out: state.out}
+	next := programState{phase: phaseErasing, at: s.clock.now()}
+	if state.out.id != "" {
+		next = programState{phase: phaseLeaving, at: state.at, out: state.out}
 	}
 	return true, errors.Join(t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'in'", programID),
 		s.setProgramState(t, programID, next))

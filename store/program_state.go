@@ -2,144 +2,189 @@ package store
 
 import (
 	"context"
-	"database/sql"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"service/webhook"
 )
 
-// programState is why a program cannot be used.
-type programState struct {
-	name string
-	at   time.Time
-	// out is the last move to another installation, nil for none. A program that has moved
-	// before has it also while it arrives again.
-	out *storedMove
-	in  string // id of the move, only in stateArriving
-}
+// phase says what a program is used for now.
+//
+//	from              | when                                               | to
+//	------------------|----------------------------------------------------|----------
+//	active (or none)  | an import, or the first part of a move, adds it    | importing
+//	importing         | it is complete                                     | active
+//	importing         | all parts of its move are here                     | arriving
+//	importing         | it failed, or its process ended                    | erasing
+//	active            | a move to another installation begins              | moving
+//	moving            | the move is aborted                                | active
+//	moving            | the target has all of it                           | moved
+//	moved             | the target sends its deliveries                    | leaving
+//	leaving           | the records here are erased, except for the tokens | gone
+//	gone              | the first part of a move back is here              | receiving
+//	receiving         | all parts of the move back are here                | arriving
+//	receiving         | it failed, or its process ended                    | leaving
+//	arriving          | the source activates it                            | active
+//	arriving          | the source aborts the move                         | erasing, or leaving after a move away
+//	active, leaving,  | it is deleted                                      | erasing
+//	gone, arriving    |                                                    |
+//	erasing           | nothing is left of it                              | active (none)
+type phase uint8
 
-// The states of programs, as stored.
 const (
-	stateErasing   = "erasing"
-	stateImporting = "importing"
-	stateMoving    = webhook.ProgramMoving
-	stateMoved     = webhook.ProgramMoved
-	stateArriving  = webhook.ProgramArriving
+	phaseActive phase = iota // also programs that do not exist
+	phaseErasing
+	phaseImporting
+	phaseMoving
+	phaseMoved
+	phaseLeaving
+	phaseGone
+	phaseReceiving
+	phaseArriving
 )
 
-// move returns the move that the program is part of, nil if it is in another state.
-func (p *programState) move() *webhook.ProgramMove {
-	if p == nil || p.name == stateErasing || p.name == stateImporting {
+// phaseRules are what a phase allows.
+type phaseRules struct {
+	stored string  // the column state
+	next   []phase // those that can follow
+	closed string  // why the program cannot be used, with URL for that of out; its records are not found
+	retry  bool    // requests are to be repeated soon, those for records too
+}
+
+var phases = [...]phaseRules{
+	phaseActive: {next: []phase{phaseImporting, phaseMoving, phaseErasing}},
+	phaseErasing: {stored: "erasing", next: []phase{phaseActive},
+		closed: "is being erased. Its id can be used again when that has finished."},
+	phaseImporting: {stored: "importing", next: []phase{phaseActive, phaseArriving, phaseErasing},
+		closed: "is being imported. It can be used when that has finished."},
+	phaseMoving:    {stored: webhook.ProgramMoving, next: []phase{phaseActive, phaseMoved}, retry: true},
+	phaseMoved:     {stored: webhook.ProgramMoved, next: []phase{phaseLeaving}, retry: true},
+	phaseLeaving:   {stored: webhook.ProgramMoved, next: []phase{phaseGone, phaseErasing}, closed: hasMoved},
+	phaseGone:      {stored: webhook.ProgramMoved, next: []phase{phaseReceiving, phaseErasing}, closed: hasMoved},
+	phaseReceiving: {stored: webhook.ProgramMoved, next: []phase{phaseLeaving, phaseArriving}, closed: hasMoved},
+	phaseArriving:  {stored: webhook.ProgramArriving, next: []phase{phaseActive, phaseErasing, phaseLeaving}, retry: true},
+}
+
+const hasMoved = "has moved to URL. Send the request there."
+
+// programState is the phase of a program and what belongs to it.
+type programState struct {
+	phase phase
+	at    time.Time
+	// out is the last move to another installation. A program that has moved before has it also
+	// while it arrives again.
+	out storedMove
+	in  string // id of the move, only in phaseArriving
+}
+
+// use returns the *webhook.Error of a request that needs a record of a program, or the program
+// itself if record is empty; nil if it can be used.
+func (p programState) use(programID, record string) error {
+	rule := &phases[p.phase]
+	switch {
+	case rule.retry:
+		return p.move().Unavailable(programID)
+	case rule.closed == "":
+		return nil
+	case record != "":
+		return webhook.NotFound(record)
+	}
+	return webhook.NewError(webhook.CodeConflict, "The program "+programID+" "+strings.Replace(rule.closed, "URL", p.out.url, 1))
+}
+
+// use is the rule whether a program, or a record of it, can be used: see [programState.use].
+func (s *core) use(programID, record string) error {
+	return s.programStates.of(programID).use(programID, record)
+}
+
+// use is [core.use] as of this write.
+func (t *tx) use(programID, record string) error { return t.state(programID).use(programID, record) }
+
+// canBeUsed is the rule in SQL, for lists. It follows a column with a program.
+const canBeUsed = " NOT IN (SELECT program_id FROM program_states)"
+
+// state returns the state of a program as of this write. Earlier writes of its commit count.
+func (t *tx) state(programID string) programState {
+	for _, set := range slices.Backward(t.states) {
+		if set.programID == programID {
+			return set.programState
+		}
+	}
+	return t.w.programStates.of(programID)
+}
+
+// stateSet is the state that a write has given a program.
+type stateSet struct {
+	programID string
+	programState
+}
+
+// move returns the move that the program is part of, nil for none.
+func (p programState) move() *webhook.ProgramMove {
+	if p.phase < phaseMoving {
 		return nil
 	}
-	m := &webhook.ProgramMove{ID: p.in, Status: p.name, BeganAt: p.at}
-	if p.out != nil {
-		m.URL, m.CA = p.out.url, p.out.ca
-		m.Forwards = p.name != stateMoving && !p.out.activated.IsZero()
-	}
-	if p.name != stateArriving {
-		m.ID = p.out.id
+	m := &webhook.ProgramMove{ID: p.out.id, Status: phases[p.phase].stored, BeganAt: p.at, URL: p.out.url, CA: p.out.ca,
+		Forwards: p.out.id != "" && p.phase >= phaseLeaving}
+	if p.phase == phaseArriving {
+		m.ID = p.in
 	}
 	return m
 }
 
-// programStates are the programs that cannot be used, a copy of the table program_states. There
-// are few, and usually none. The leader of the writer replaces the map after a commit.
+// programStates are the states of the programs that are not active, a copy of the table
+// program_states. There are few, and usually none. The leader of the writer replaces the map
+// after a commit.
 type programStates struct {
 	current atomic.Pointer[map[string]programState]
 }
 
-// get returns the state of a program, nil if it can be used.
-func (p *programStates) get(programID string) *programState {
-	all := p.current.Load()
-	if all == nil {
-		return nil
+// of returns the state of a program.
+func (p *programStates) of(programID string) programState {
+	if all := p.current.Load(); all != nil {
+		return (*all)[programID]
 	}
-	if state, ok := (*all)[programID]; ok {
-		return &state
-	}
-	return nil
+	return programState{}
 }
 
-// describe sets the state of a program in its record. It returns false if the program must not be
-// visible.
-func (p *programStates) describe(program *webhook.Program) bool {
-	state := p.get(program.ID)
-	switch {
-	case state == nil:
-	case state.name == stateErasing:
+// describe sets the state of a program in its record.
+func (p *programStates) describe(program *webhook.Program) {
+	state := p.of(program.ID)
+	switch state.phase {
+	case phaseErasing:
 		program.ErasingSince = state.at
-	case state.name == stateImporting:
+	case phaseImporting:
 		program.ImportingSince = state.at
 	}
 	program.Move = state.move()
-	return state == nil || state.name != stateImporting
 }
 
-// importing returns the ids of the programs that are being imported as a JSON array to bind, nil
-// if there are none.
-func (p *programStates) importing() any {
-	all := p.current.Load()
-	if all == nil {
-		return nil
-	}
-	var ids []string
-	for id, state := range *all {
-		if state.name == stateImporting {
-			ids = append(ids, id)
-		}
-	}
-	return jsonOf(ids)
-}
-
-// hidden returns the ids of all these programs as a JSON array to bind, nil if there are none.
-func (p *programStates) hidden() any {
-	all := p.current.Load()
-	if all == nil || len(*all) == 0 {
-		return nil
-	}
-	ids := make([]string, 0, len(*all))
-	for id := range *all {
-		ids = append(ids, id)
-	}
-	return jsonOf(ids)
-}
-
-// erasing returns the ids of the programs with records to erase.
-func (p *programStates) erasing() (ids []string) {
-	return p.list(func(state *programState) bool {
-		return state.name == stateErasing ||
-			state.name == stateMoved && !state.out.activated.IsZero() && !state.out.emptied && !state.out.receiving
-	})
-}
-
-// list returns the ids of the programs in a state that matches, sorted.
-func (p *programStates) list(match func(*programState) bool) (ids []string) {
-	all := p.current.Load()
-	if all == nil {
-		return nil
-	}
-	for id, state := range *all {
-		if match(&state) {
-			ids = append(ids, id)
+// in returns the ids of the programs in some phases, sorted.
+func (p *programStates) in(some ...phase) (ids []string) {
+	if all := p.current.Load(); all != nil {
+		for id, state := range *all {
+			if slices.Contains(some, state.phase) {
+				ids = append(ids, id)
+			}
 		}
 	}
 	slices.Sort(ids)
 	return ids
 }
 
-// set replaces the state of a program, nil for none.
-func (p *programStates) set(programID string, state *programState) {
+// set replaces the state of a program.
+func (p *programStates) set(programID string, state programState) {
 	for {
 		before, all := p.current.Load(), make(map[string]programState)
 		if before != nil {
 			maps.Copy(all, *before)
 		}
-		if delete(all, programID); state != nil {
-			all[programID] = *state
+		if delete(all, programID); state.phase != phaseActive {
+			all[programID] = state
 		}
 		if p.current.CompareAndSwap(before, &all) {
 			return // an import that fails sets states outside the writer
@@ -147,88 +192,50 @@ func (p *programStates) set(programID string, state *programState) {
 	}
 }
 
-// isVisible is the condition that a record of the program in a column is not hidden. :hidden
-// binds the result of hidden.
-func isVisible(column string) string { return notHidden(column, ":hidden") }
-
-// notHidden is isVisible with another parameter.
-func notHidden(column, hidden string) string {
-	return "(" + hidden + " IS NULL OR " + column + " NOT IN (SELECT value FROM json_each(" + hidden + ")))"
-}
-
 // openProgramStates reads the states.
 func (s *core) openProgramStates(ctx context.Context) error {
-	const query = `SELECT p.program_id, p.state, p.at, coalesce(i.id, ''), o.id IS NOT NULL, coalesce(o.id, ''), coalesce(o.url, ''),
-		coalesce(o.ca, ''), o.activated_at, o.emptied_at FROM program_states p
-		LEFT JOIN program_moves i ON i.program_id = p.program_id AND i.direction = 'in'
-		LEFT JOIN program_moves o ON o.program_id = p.program_id AND o.direction = 'out'`
+	const query = `SELECT p.program_id, p.state, p.at, coalesce(i.id, ''), coalesce(o.id, ''), coalesce(o.url, ''), coalesce(o.ca, ''),
+		o.activated_at IS NOT NULL, o.emptied_at IS NOT NULL FROM program_states p
+		LEFT JOIN program_moves i ON i.program_id = p.program_id AND i.direction = 'in' AND p.state = 'arriving'
+		LEFT JOIN program_moves o ON o.program_id = p.program_id AND o.direction = 'out' AND p.state IN ('moving', 'moved', 'arriving')`
 	return s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
-		var id string
+		var id, stored string
 		var state programState
 		var at int64
-		var hasOut bool
-		var out storedMove
-		var activated, emptied sql.NullInt64
-		err := scan(&id, &state.name, &at, &state.in, &hasOut, &out.id, &out.url, &out.ca, &activated, &emptied)
+		var activated, emptied bool
+		err := scan(&id, &stored, &at, &state.in, &state.out.id, &state.out.url, &state.out.ca, &activated, &emptied)
 		state.at = time.UnixMilli(at).UTC()
-		switch state.name {
-		case stateImporting:
-			state.name = stateErasing // its process has ended
-		case stateMoving, stateMoved, stateArriving:
-			if hasOut {
-				out.activated, out.emptied = fromMillis(activated), emptied.Valid
-				state.out = &out
-			}
+		state.phase = phase(slices.IndexFunc(phases[:], func(rule phaseRules) bool { return rule.stored == stored }))
+		switch {
+		case state.phase == phaseImporting:
+			state.phase = phaseErasing // its process has ended
+		case state.phase == phaseMoved && emptied:
+			state.phase = phaseGone
+		case state.phase == phaseMoved && activated:
+			state.phase = phaseLeaving
 		}
-		if state.name != stateArriving {
-			state.in = ""
-		}
-		s.programStates.set(id, &state)
+		s.programStates.set(id, state)
 		return err
 	})
 }
 
-// setProgramState stores the state of a program, nil for none, and wakes the housekeeping that a
-// state gives work or takes it from.
-func (s *core) setProgramState(t *tx, programID string, state *programState) error {
+// setProgramState stores the state of a program, and wakes the housekeeping that a state gives
+// work or takes it from. The phase must be one that can follow.
+func (s *core) setProgramState(t *tx, programID string, state programState) error {
+	before := t.state(programID).phase
+	if state.phase != before && !slices.Contains(phases[before].next, state.phase) {
+		return fmt.Errorf("store: the program %s cannot go from phase %d to %d", programID, before, state.phase)
+	}
+	t.states = append(t.states, stateSet{programID, state})
 	t.AfterCommit(func() {
 		s.programStates.set(programID, state)
 		s.tokens.clear()
 		s.housekeeping.wakeAll() // after set: what is woken reads the states
 	})
 	newWrite(s, t).programChanged(programID)
-	if state == nil {
+	if state.phase == phaseActive {
 		return t.Exec("DELETE FROM program_states WHERE program_id = ?", programID)
 	}
 	return t.Exec("INSERT INTO program_states (program_id, state, at) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET state = ?2, at = ?3",
-		programID, state.name, state.at.UnixMilli())
-}
-
-// find returns a *webhook.Error if a record of a program cannot be found now: [webhook.CodeNotFound]
-// if the program is hidden, [webhook.CodeUnavailable] if it is being moved.
-func (p *programStates) find(programID, record string) error {
-	switch state := p.get(programID); {
-	case state == nil:
-		return nil
-	case state.name == stateMoving, state.name == stateArriving, state.name == stateMoved && state.out.activated.IsZero():
-		return state.move().Unavailable(programID)
-	}
-	return webhook.NotFound(record)
-}
-
-// usable returns a *webhook.Error if a program cannot be used now.
-func (p *programStates) usable(programID string) error {
-	switch state := p.get(programID); {
-	case state == nil:
-		return nil
-	case state.name == stateErasing:
-		return webhook.NewError(webhook.CodeConflict,
-			"The program "+programID+" is being erased. Its id can be used again when that has finished.")
-	case state.name == stateMoved:
-		return webhook.NewError(webhook.CodeConflict, "The program "+programID+" has moved to "+state.out.url+". Send the request there.")
-	case state.name == stateMoving, state.name == stateArriving:
-		return state.move().Unavailable(programID)
-	default:
-		return webhook.NewError(webhook.CodeConflict, "The program "+programID+" is being imported. It can be used when that has finished.")
-	}
+		programID, phases[state.phase].stored, state.at.UnixMilli())
 }

@@ -17,14 +17,10 @@ func (s Programs) View(ctx context.Context, id string, q *webhook.ListQuery) (pr
 }
 
 // Hidden reports whether a program is being erased or imported, so that nothing of it is visible.
-func (s Programs) Hidden(id string) bool { return s.programStates.get(id) != nil }
+func (s Programs) Hidden(id string) bool { return s.use(id, "") != nil }
 
 // Lookup is like Get for admins: it also returns a program that is being imported.
 func (s Programs) Lookup(ctx context.Context, id string) (*webhook.Program, error) {
-	p, err := s.Get(ctx, id)
-	if state := s.programStates.get(id); err == nil || state == nil || state.name != stateImporting {
-		return p, err
-	}
 	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
 	if err != nil {
 		return nil, noProgram(err, id)

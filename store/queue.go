@@ -100,11 +100,8 @@ const selectDueTimes = `WITH RECURSIVE o(id) AS (
 // returned with Unusable set; the others are unaffected.
 func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
-	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables, nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.program_id"+canBeUsed, nil, func(scan func(...any) error) error {
 		q, err := s.scanQueue(scan)
-		if q != nil && s.programStates.get(q.ProgramID) != nil {
-			return nil // its secrets may be gone
-		}
 		if errors.Is(err, keyring.ErrDecrypt) {
 			q, err = &Queue{SubscriptionID: q.SubscriptionID, Unusable: err}, nil
 		}
@@ -147,11 +144,8 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 // it was deleted.
 func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
 	q, err := s.scanQueue(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ?", []any{subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+canBeUsed, []any{subscriptionID}, dest...)
 	})
-	if q != nil && s.programStates.get(q.ProgramID) != nil {
-		return nil, webhook.NotFound("subscription")
-	}
 	if err != nil {
 		return nil, notFound(err, "subscription")
 	}
@@ -536,7 +530,7 @@ func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 
 // store writes the delivery, or nothing and returns ErrStale.
 func (f *Forming) store(t *tx) error {
-	if t.w.programStates.get(f.made.ProgramID) != nil {
+	if t.use(f.made.ProgramID, "") != nil {
 		return ErrStale
 	}
 	// If the cursor is not where the caller saw it, this would skip the events of a
@@ -724,7 +718,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 	stale := false
 	err := s.writer.doRepeatable(func(t *tx) (err error) {
 		c.num, c.AcceptedAt = 0, time.Time{}
-		if s.programStates.get(cr.Queue.ProgramID) != nil {
+		if t.use(cr.Queue.ProgramID, "") != nil {
 			return nil
 		}
 		if err := t.checkRevision(cr.Queue, &c); err != nil {
@@ -925,7 +919,7 @@ func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	if c.Ping && a.Number == 1 {
 		s.watchers.recorded(c.ID, a)
 	}
-	if s.programStates.get(c.ProgramID) != nil {
+	if s.use(c.ProgramID, "") != nil {
 		wake(s.housekeeping.erasures)
 	}
 	s.housekeeping.recorded(c, a)

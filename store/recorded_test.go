@@ -88,13 +88,13 @@ func TestLastAttemptWakesErasure(t *testing.T) {
 		housekeep(t, s)
 		erase(t, s, "gone")
 		time.Sleep(time.Minute)
-		if s.programStates.get("gone") == nil {
+		if s.programStates.of("gone").phase == phaseActive {
 			t.Fatal("erased with an attempt in flight")
 		}
 		end(t, s, c, webhook.StatusSuccess)
 		time.Sleep(time.Second) // rests between the steps
 		synctest.Wait()
-		if s.programStates.get("gone") != nil {
+		if s.programStates.of("gone").phase != phaseActive {
 			t.Error("not erased after the last attempt")
 		}
 	})

@@ -304,7 +304,7 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 		c = &made
 	}
 	err = s.writer.do(func(t *tx) (err error) {
-		if s.programStates.get(q.ProgramID) != nil {
+		if t.use(q.ProgramID, "") != nil {
 			return ErrStale
 		}
 		if more, err = t.advanceReplay(&r, &b, q); err != nil || c == nil {

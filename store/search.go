@@ -28,10 +28,13 @@ const (
 
 // Each reads a range of ids from an index; the upper bound is exclusive, except that of deliveries.
 const (
-	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id <= ? AND length(id) = 22 ORDER BY id LIMIT ?"
-	findTokens        = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
-	findEvents        = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? LIMIT ?"
+	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? AND program_id" + canBeUsed + " ORDER BY id LIMIT ?"
+	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id <= ? AND length(id) = 22 AND program_id" +
+		canBeUsed + " ORDER BY id LIMIT ?"
+	findTokens = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? AND coalesce(program_id, '')" +
+		canBeUsed + " ORDER BY id LIMIT ?"
+	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? AND p.id" +
+		canBeUsed + " LIMIT ?"
 )
 
 // Prefix returns the records of all programs whose id begins with prefix, at most limit of each
@@ -61,9 +64,6 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 				if err := scan((*deliveryID)(&f.ID), &f.ProgramID); err != nil {
 					return err
 				}
-				if s.programStates.get(f.ProgramID) != nil {
-					return nil
-				}
 				if all, n = append(all, f), n+1; n == limit {
 					return sqlite.ErrStop
 				}
@@ -80,7 +80,7 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
 
-var selectVisibleProgramIDs = "SELECT id FROM programs WHERE " + notHidden("id", "?2") + " ORDER BY id LIMIT ?1"
+const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + canBeUsed + " ORDER BY id LIMIT ?"
 
 // IDs returns the ids of at most limit programs in ascending order.
 func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
@@ -88,7 +88,7 @@ func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 		return nil, errors.New("store: limit must be at least 1")
 	}
 	var ids []string
-	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit, s.programStates.hidden()}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, func(scan func(...any) error) error {
 		var id string
 		if err := scan(&id); err != nil {
 			return err

@@ -12,8 +12,10 @@ import (
 const (
 	// The query of a URL is not searched: it may contain a secret that could be guessed.
 	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
-		WHERE deleted_at IS NULL AND (description LIKE ?1 ESCAPE '\' OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
-	findProgramsByText = `SELECT id FROM programs WHERE id LIKE ?1 ESCAPE '\' OR name LIKE ?1 ESCAPE '\' ORDER BY id LIMIT ?2`
+		WHERE deleted_at IS NULL AND program_id` + canBeUsed + ` AND (description LIKE ?1 ESCAPE '\'
+		OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
+	findProgramsByText = `SELECT id FROM programs WHERE id` + canBeUsed + ` AND (id LIKE ?1 ESCAPE '\'
+		OR name LIKE ?1 ESCAPE '\') ORDER BY id LIMIT ?2`
 )
 
 // containing returns a LIKE pattern for values that contain text.
@@ -31,9 +33,6 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 	err = s.view(ctx, func(v *view) error {
 		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
 			sub, err := scanSubscription(scan)
-			if s.programStates.get(sub.ProgramID) != nil {
-				return err
-			}
 			subs = append(subs, sub)
 			return err
 		})
@@ -43,9 +42,7 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 		return v.Each(findProgramsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
-			if s.programStates.get(id) == nil {
-				programs = append(programs, id)
-			}
+			programs = append(programs, id)
 			return err
 		})
 	})
@@ -96,7 +93,7 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 					return err
 				}
 				e.ProgramID = program
-				if s.programStates.get(program) != nil {
+				if s.use(program, "event") != nil {
 					e.JSON = []byte("{}") // hidden
 				}
 				return x.take(row, &e)

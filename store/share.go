@@ -13,7 +13,7 @@ import (
 const (
 	shareColumns = "id, program_id, delivery_id, created_at, expires_at"
 
-	selectShare  = "SELECT " + shareColumns + " FROM shares WHERE hash = ?"
+	selectShare  = "SELECT " + shareColumns + " FROM shares WHERE hash = ? AND program_id" + canBeUsed
 	selectShares = "SELECT " + shareColumns + " FROM shares INDEXED BY shares_by_delivery WHERE delivery_id = ? AND expires_at > ? " +
 		"ORDER BY created_at DESC"
 	selectOwnDelivery = "SELECT s.deleted_at IS NOT NULL FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id " +
@@ -29,7 +29,7 @@ const (
 // At [webhook.MaxShares] it ends the oldest link of the program. The error is a *webhook.Error if
 // the program has no such delivery or cannot be used, or if the subscription is deleted.
 func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, code string, err error) {
-	if err := w.s.programStates.usable(programID); err != nil {
+	if err := w.t.use(programID, ""); err != nil {
 		return sh, "", err
 	}
 	var deleted bool
@@ -74,7 +74,7 @@ func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh
 	if errors.Is(err, sql.ErrNoRows) {
 		return d, sh, false, nil
 	}
-	if err != nil || !s.clock.now().Before(sh.ExpiresAt) || s.programStates.usable(sh.ProgramID) != nil {
+	if err != nil || !s.clock.now().Before(sh.ExpiresAt) {
 		return d, sh, false, err
 	}
 	d, err = s.View(ctx, sh.DeliveryID)

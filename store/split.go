@@ -158,7 +158,7 @@ func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*For
 	f.made.AcceptedAt, f.made.Split = time.UnixMilli(r.oldest), true
 	f.claim = &f.made
 	f.err = s.writer.do(func(t *tx) error {
-		if s.programStates.get(q.ProgramID) != nil {
+		if t.use(q.ProgramID, "") != nil {
 			return ErrStale
 		}
 		after := r.after // an event that except left out is sent later

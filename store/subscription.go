@@ -31,7 +31,7 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 func (w SubscriptionWrites) Create(programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.s, w.t
-	if err := s.programStates.usable(programID); err != nil {
+	if err := t.use(programID, ""); err != nil {
 		return webhook.Subscription{}, nil, err
 	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
@@ -114,7 +114,7 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 
 // Get returns one subscription of a program.
 func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
-	if err := s.programStates.find(programID, "subscription"); err != nil {
+	if err := s.use(programID, "subscription"); err != nil {
 		return webhook.Subscription{}, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {
@@ -396,7 +396,7 @@ func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, 
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
-	if err := t.w.programStates.find(programID, "subscription"); err != nil {
+	if err := t.use(programID, "subscription"); err != nil {
 		return webhook.Subscription{}, err
 	}
 	sub, err := scanSubscription(func(dest ...any) error {

@@ -188,7 +188,7 @@ const (
 	subscriptionsUp, subscriptionsDown = " AND s.id > ?2 ORDER BY s.id LIMIT ?1", " AND s.id < ?2 ORDER BY s.id DESC LIMIT ?1"
 
 	subscriptionMatches = `((?4 = '' OR s.program_id = ?4)
-		AND (?15 IS NULL OR s.program_id NOT IN (SELECT value FROM json_each(?15)))
+		AND s.program_id` + canBeUsed + `
 		AND (?5 IS NULL OR iif(` + subscriptionDegraded + `, 'degraded', s.status) IN (SELECT value FROM json_each(?5)))
 		AND (?6 IS NULL OR s.active IN (SELECT value FROM json_each(?6)))
 		AND (?7 IS NULL OR (s.deleted_at IS NOT NULL) IN (SELECT value FROM json_each(?7)))
@@ -198,7 +198,7 @@ const (
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 
 	// ?13 is the beginning of the last hour, ?14 an array of the subscriptions with failed attempts
-	// in statistics that are not written yet, ?15 an array of the programs that are hidden.
+	// in statistics that are not written yet.
 	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL
 		AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
 			SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id
@@ -219,10 +219,10 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	w := &subscriptionWalk{
 		limits: s.lists, size: q.Size, descending: q.Sort[0].Descending,
 		args: []any{programID, jsonOf(f["status"]), jsonOf(truths(f["active"])), jsonOf(deleted), jsonOf(truths(f["losses"])),
-			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"]), lastHour.UnixMilli(), "[]", s.programStates.hidden()},
+			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"]), lastHour.UnixMilli(), "[]"},
 	}
 	if f["status"] != nil {
-		w.args[len(w.args)-2] = jsonOf(s.stats.failedSince(lastHour))
+		w.args[len(w.args)-1] = jsonOf(s.stats.failedSince(lastHour))
 	}
 	if w.descending {
 		w.at = "~" // greater than all ids
@@ -440,8 +440,11 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		}); err != nil {
 			return err
 		}
-		if err != nil || s.programStates.get(u.ProgramID) != nil {
-			return notFound(sql.ErrNoRows, "subscription")
+		if err == nil {
+			err = s.use(u.ProgramID, "subscription")
+		}
+		if err != nil {
+			return notFound(err, "subscription")
 		}
 		var learned sql.NullInt64
 		if err := ignoreNoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned)); err != nil {

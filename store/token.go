@@ -50,11 +50,10 @@ func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
 // List returns all tokens, newest first.
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	err := s.db.Each(ctx, "SELECT "+tokenColumns+" FROM tokens ORDER BY created_at DESC, id DESC", nil, func(scan func(...any) error) error {
+	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + canBeUsed + " ORDER BY created_at DESC, id DESC"
+	err := s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
-		if s.programStates.get(t.ProgramID) == nil {
-			all = append(all, t)
-		}
+		all = append(all, t)
 		return err
 	})
 	s.uses.complete(all)
@@ -70,7 +69,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 		program = programID
 	}
 	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To), nil, s.programStates.hidden()}
+		millis(created.From), millis(created.To)}
 	order := " ORDER BY created_at, id"
 	if q.Sort[0].Descending {
 		order = " ORDER BY created_at DESC, id DESC"
@@ -110,7 +109,7 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
 	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To), at, s.programStates.hidden()}
+		millis(created.From), millis(created.To), at}
 	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
 		t, err := scanToken(scan)
 		tokens = append(tokens, t)
@@ -132,15 +131,15 @@ var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NO
 		IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
 	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)
-	AND ` + notHidden("coalesce(program_id, '')", "?10")
+	AND coalesce(program_id, '')` + canBeUsed
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	t, err := scanToken(func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
-	if err == nil && s.programStates.get(t.ProgramID) != nil {
-		err = sql.ErrNoRows
+	if err == nil {
+		err = s.use(t.ProgramID, "token")
 	}
 	one := []webhook.Token{t}
 	s.uses.complete(one)
@@ -163,10 +162,8 @@ func (w TokenWrites) Revoke(id string) (webhook.Token, error) {
 	if err != nil {
 		return token, err
 	}
-	if token.ProgramID != "" {
-		if err := w.s.programStates.usable(token.ProgramID); err != nil {
-			return token, err
-		}
+	if err := w.t.use(token.ProgramID, ""); err != nil {
+		return token, err
 	}
 	err = w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
 	if err != nil {
@@ -205,7 +202,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	if !token.Valid(now) {
 		return refused()
 	}
-	if state := s.programStates.get(token.ProgramID); state != nil && state.move() == nil {
+	if s.use(token.ProgramID, "") != nil && Programs(s).Move(token.ProgramID) == nil {
 		return refused()
 	}
 	s.uses.note(token.ID, now)

@@ -55,6 +55,9 @@ type tx struct {
 	dropped []string // event types that this commit deletes
 	kept    int      // how many of dropped are from earlier writes
 
+	states []stateSet // of programs, oldest first
+	set    int        // how many of states are from earlier writes
+
 	accepted []webhook.Event // events published in this commit so far
 	many     bool            // more events were published than accepted contains
 	spending bool            // credits are being spent, or spending them failed
@@ -97,6 +100,7 @@ func (w *writer) leased() bool {
 func (w *writer) beforeWrite(t *sqlite.Tx) {
 	w.tx.Tx = t
 	w.tx.touched, w.tx.published, w.tx.kept, w.tx.left = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped), false
+	w.tx.set = len(w.tx.states)
 }
 
 // undoWrite is the hook [sqlite.Hooks].UndoWrite.
@@ -105,7 +109,7 @@ func (w *writer) undoWrite() {
 	for _, p := range t.touched {
 		delete(w.heads, p)
 	}
-	t.accepted, t.dropped = t.accepted[:t.published], t.dropped[:t.kept]
+	t.accepted, t.dropped, t.states = t.accepted[:t.published], t.dropped[:t.kept], t.states[:t.set]
 	if t.left {
 		w.forgetFailures()
 	}
@@ -157,7 +161,7 @@ func (w *writer) forgetFailures() { w.fails, w.undelivered, w.splits = nil, nil,
 func (t *tx) end(err error) {
 	t.settle(err)
 	clear(t.accepted)
-	t.accepted, t.many, t.spending, t.dropped = t.accepted[:0], false, false, t.dropped[:0]
+	t.accepted, t.many, t.spending, t.dropped, t.states = t.accepted[:0], false, false, t.dropped[:0], nil
 }
 
 // head is the end of a program's log, zero for an empty log.

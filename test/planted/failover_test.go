@@ -72,10 +72,10 @@ var raceBugs = []testBug{
 		{"store/erase.go", "e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit", "e.events, e.ofSubscriptions, e.ofProgram, e.audit"},
 	}}, "TestErase", "bulk runs of the program are left", "store"},
 	{bug{name: "a program that is being erased still sends what is due", edits: []edit{
-		{"store/queue.go", "if s.programStates.get(cr.Queue.ProgramID) != nil {\n\t\t\treturn nil", "if false {\n\t\t\treturn nil"},
+		{"store/queue.go", "if t.use(cr.Queue.ProgramID, \"\") != nil {\n\t\t\treturn nil", "if false {\n\t\t\treturn nil"},
 	}}, "TestEraseAtOnce", "a delivery was claimed", "store"},
 	{bug{name: "an incident of a program that is being erased is shown", edits: []edit{
-		{"store/incident_view.go", "if s.programStates.get(i.ProgramID) != nil {", "if false {"},
+		{"store/incident_view.go", "err = s.use(i.ProgramID, \"incident\")", ""},
 	}}, "TestHiddenPrograms", "shows the program", "store"},
 	{bug{name: "an event type may require a new property", edits: []edit{
 		{"webhook/schema_change.go", "if !was[name] {", "if !was[name] && len(was) > 1 {"},
@@ -104,7 +104,7 @@ var raceBugs = []testBug{
 		{"store/health.go", `return t.Exec("UPDATE subscriptions SET revision = revision + 1 WHERE id = ?", id)`, "return nil"},
 	}}, "TestHealthChangesRevision", "want more than", "store"},
 	{bug{name: "the last attempt does not wake the erasure", edits: []edit{
-		{"store/queue.go", "if s.programStates.get(c.ProgramID) != nil {\n\t\twake(s.housekeeping.erasures)\n\t}", ""},
+		{"store/queue.go", "if s.use(c.ProgramID, \"\") != nil {\n\t\twake(s.housekeeping.erasures)\n\t}", ""},
 	}}, "TestLastAttemptWakesErasure", "not erased after the last attempt", "store"},
 	{bug{name: "a panic in a commit leaves no error", edits: []edit{
 		{"store/sqlite/writer.go", "if !returned && op.err == nil {", "if !returned && op.err != nil {"},

@@ -139,7 +139,7 @@ var raceBugs = []testBug{
 	}}, "TestAttemptUsesLatestURL", "after the change: got claim", "dispatcher"},
 	{bug{name: "slow receivers may have the slots of quick ones", edits: []edit{
 		{"store/credit.go", "return free > 0 && (class == SlotQuick ||", "return free > 0 && (true ||"},
-	}}, "TestSlowReceiversLeaveSlots", "seven eighths", "dispatcher"},
+	}}, "TestSlowReceiversLeaveSlots", "want the last within", "dispatcher"},
 	{bug{name: "a program may have the slots that others wait for", edits: []edit{
 		{"store/credit.go", "return others == 0 || p.taken < free", "_ = others\n\treturn true"},
 	}}, "TestProgramsShareSlots", "want a quarter", "dispatcher"},

@@ -135,14 +135,19 @@ func TestPlantedBugs(t *testing.T) {
 	})
 }
 
-// passWithNone fails the test if a test that finds bugs also fails without one.
-func (dir binaries) passWithNone(t *testing.T) {
+// testsByPackage returns the tests that find bugs.
+func testsByPackage() map[string][]string {
 	tests := map[string][]string{"dispatcher": {"TestSimulation"}}
 	for _, b := range slices.Concat(failoverBugs, raceBugs) {
 		pkg := cmp.Or(b.pkg, "store/replica")
 		tests[pkg] = append(tests[pkg], b.test)
 	}
-	for pkg, names := range tests {
+	return tests
+}
+
+// passWithNone fails the test if a test that finds bugs also fails without one.
+func (dir binaries) passWithNone(t *testing.T) {
+	for pkg, names := range testsByPackage() {
 		var flags []string
 		if pkg == "dispatcher" {
 			flags = append(flags, "-simulation.plans=200")
@@ -169,8 +174,11 @@ func build(t *testing.T) binaries {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(bounded(t), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir, "./dispatcher",
-		"./store", "./store/replica", "./webhook", "./internal/move")
+	args := []string{"test", "-c", "-vet=off", "-overlay", overlay, "-ldflags=-s -w", "-o", dir}
+	for pkg := range testsByPackage() {
+		args = append(args, "./"+pkg)
+	}
+	build := exec.CommandContext(bounded(t), "go", args...)
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("the bugs do not build: %v\n%s", err, out)

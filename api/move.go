@@ -15,7 +15,7 @@ import (
 // MoveTarget receives programs that other installations move here, see package move.
 type MoveTarget interface {
 	State(ctx context.Context, programID string) (webhook.MoveState, error)
-	First(ctx context.Context, programID, moveID string, body io.Reader) error
+	First(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) error
 	Changes(ctx context.Context, programID, moveID string, body io.Reader) error
 	Rest(ctx context.Context, programID, moveID string, body io.Reader, actor webhook.AuditEntry) (store.Imported, error)
 	Activate(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
@@ -58,7 +58,12 @@ func (req *request) upload() (io.Reader, error) {
 	return stream{req}, nil
 }
 
-func (h moveHandlers) first(req *request) (answer, error) { return h.receive(req, h.api.moves.First) }
+func (h moveHandlers) first(req *request) (answer, error) {
+	return h.receive(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
+		return h.api.moves.First(ctx, programID, moveID, body, req.actor())
+	})
+}
+
 func (h moveHandlers) changes(req *request) (answer, error) {
 	return h.receive(req, h.api.moves.Changes)
 }

@@ -281,6 +281,7 @@ func TestForgedParts(t *testing.T) {
 		"a subscription of another program": "UPDATE subscriptions SET program_id = 'other-program'",
 	} {
 		t.Run(name, func(t *testing.T) {
+			aborts := count(t, m.to, "SELECT count(*) FROM audit WHERE action = 'program.move_abort'")
 			x, r := m.first(t)
 			part, err := x.Changes(t.Context())
 			must(t, err)
@@ -289,6 +290,9 @@ func TestForgedParts(t *testing.T) {
 			}
 			must(t, errors.Join(part.Remove(), x.Close(), r.Close()))
 			must(t, m.to.eraseAll(t.Context(), true))
+			if n := count(t, m.to, "SELECT count(*) FROM audit WHERE action = 'program.move_abort'"); n != aborts+1 {
+				t.Errorf("%d entries about aborted moves in the audit log, want %d", n, aborts+1)
+			}
 			if everythingElse(t, m.to, p.id) != before {
 				t.Error("another program has changed")
 			}

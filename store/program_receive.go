@@ -41,7 +41,6 @@ type Reception struct {
 	im     *importer
 	moveID string
 	back   bool // the program has moved away from here before
-	done   bool // it arrived
 }
 
 // Receive adds the first part of a program. It waits for a retention run. The error is a
@@ -161,7 +160,7 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 	if err := im.name(); err != nil {
 		return Imported{}, err
 	}
-	err := r.s.write(ctx, func(w Write) error {
+	return im.done, r.s.write(ctx, func(w Write) error {
 		for _, do := range also {
 			if err := do(w, im.done); err != nil {
 				return err
@@ -169,8 +168,6 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 		}
 		return r.arrive(w)
 	})
-	r.done = err == nil
-	return im.done, err
 }
 
 // arrive makes the program complete but inactive.
@@ -184,20 +181,33 @@ func (r *Reception) arrive(w Write) error {
 		s.setProgramState(t, id, state))
 }
 
-// Close ends the reception. Unless the program has arrived, what was added is erased.
-func (r *Reception) Close() error {
+// AbortedArrival is the audit entry about a move to this installation that ended before the program
+// was active. by has the actor.
+func AbortedArrival(by webhook.AuditEntry, programID, moveID string) webhook.AuditEntry {
+	by.Action, by.ProgramID, by.SubjectID = webhook.ActionProgramMoveAbort, programID, programID
+	by.Detail = "move " + moveID + " to this installation"
+	return by
+}
+
+// Close ends the reception. Unless the program has arrived, what was added is erased, and the audit
+// log says so.
+func (r *Reception) Close() (err error) {
 	defer r.s.sweeping.Unlock()
 	id := r.im.programID
 	state := r.s.programStates.of(id)
-	switch state.phase {
-	case phaseReceiving:
-		state.phase = phaseLeaving // as stored
-		r.s.programStates.set(id, state)
-		wake(r.s.housekeeping.erasures)
-	case phaseImporting:
-		return r.s.abandonImport(id)
+	if state.phase != phaseReceiving && state.phase != phaseImporting {
+		return nil // it has arrived, or begin refused it
 	}
-	return nil // it has arrived, or begin refused it
+	said := r.s.writer.do(func(t *tx) error {
+		return newWrite(r.s.core, t).Audit(AbortedArrival(r.im.audit, id, r.moveID))
+	})
+	if state.phase == phaseImporting {
+		return errors.Join(said, r.s.abandonImport(id))
+	}
+	state.phase = phaseLeaving // as stored
+	r.s.programStates.set(id, state)
+	wake(r.s.housekeeping.erasures)
+	return said
 }
 
 // Activate makes a program that has arrived active. Repeated, it changes nothing and returns

@@ -79,8 +79,8 @@ func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState
 }
 
 // First receives the part of a program that never changes. It ends an earlier move of the program
-// that has not arrived.
-func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader) error {
+// that has not arrived. entry is the actor for the audit log.
+func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) error {
 	r := &reception{moveID: moveID, busy: make(chan struct{}, 1), types: make(archive.EventTypes)}
 	r.ended, r.end = context.WithCancel(context.Background())
 	ctx, release := r.use(ctx)
@@ -100,6 +100,7 @@ func (t *Target) First(ctx context.Context, programID, moveID string, body io.Re
 	if err == nil {
 		defer p.Remove()
 		maps.Copy(r.types, p.Types)
+		x.Audit = entry
 		r.from, err = t.Store.Programs().Receive(ctx, moveID, x)
 	}
 	if err == nil {
@@ -263,20 +264,17 @@ func (t *Target) Abort(ctx context.Context, programID, moveID string, entry webh
 	t.mu.Lock()
 	r := t.receptions[programID]
 	t.mu.Unlock()
-	began := r != nil && r.moveID == moveID
-	if began {
+	if r != nil && r.moveID == moveID {
 		t.forget(programID, r)
 		t.end(r)
 	}
 	return t.Store.Write(ctx, func(w store.Write) error {
 		abandoned, err := w.Moves().Abandon(programID, moveID)
-		if err != nil || !abandoned && !began {
+		if err != nil || !abandoned {
 			return err
 		}
 		t.Logger.Info("removing a program whose move was aborted", "program", programID, "move", moveID)
-		entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMoveAbort, programID, programID
-		entry.Detail = "move " + moveID + " to this installation"
-		return w.Audit(entry)
+		return w.Audit(store.AbortedArrival(entry, programID, moveID))
 	})
 }
 

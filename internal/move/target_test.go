@@ -42,7 +42,7 @@ func TestAbortDuringRest(t *testing.T) {
 			return &b
 		}
 		x, first, err := from.Programs().ExportMove(t.Context(), "acme", 0)
-		if err := target.First(t.Context(), "acme", id, pack(first, err)); err != nil {
+		if err := target.First(t.Context(), "acme", id, pack(first, err), webhook.AuditEntry{Admin: webhook.Terminal}); err != nil {
 			t.Fatal(err)
 		}
 		defer x.Close()

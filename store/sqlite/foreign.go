@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -54,8 +56,8 @@ func OpenForeign(ctx context.Context, path string, schema *Schema, unfit error) 
 	if err != nil {
 		return nil, refuse("it is damaged: %w", err)
 	}
-	for key, text := range want {
-		if have[key] != text {
+	for _, key := range slices.Backward(slices.Sorted(maps.Keys(want))) { // tables before their indexes
+		if have[key] != want[key] {
 			return nil, refuse("its %s is not the one of schema %d", key, version)
 		}
 	}

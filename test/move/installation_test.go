@@ -231,6 +231,8 @@ type between struct {
 	before, after atomic.Pointer[func(step string)]
 	// refuses reports whether to respond 503 instead; may be nil.
 	refuses atomic.Pointer[func(step string) bool]
+	// changes may change the request; may be nil.
+	changes atomic.Pointer[func(step string, r *http.Request)]
 }
 
 func newBetween(t *testing.T, target string, secure bool) *between {
@@ -249,6 +251,9 @@ func newBetween(t *testing.T, target string, secure bool) *between {
 		if f := b.refuses.Load(); f != nil && (*f)(step) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
+		}
+		if f := b.changes.Load(); f != nil {
+			(*f)(step, r)
 		}
 		recorded := httptest.NewRecorder()
 		proxy.ServeHTTP(recorded, r)

@@ -1,5 +1,5 @@
-// Package move tests moves of programs between two installations with replicas, and the moves that
-// the target refuses.
+// Package move tests moves of programs between two installations with replicas, and the moves and
+// files that the target refuses.
 package move
 
 import (

@@ -259,13 +259,14 @@ func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		// For TLS 1.2, only suites with forward secrecy, authenticated encryption and 256-bit
-		// keys. crypto/tls chooses those of TLS 1.3. See docs/decisions/0034-cipher-suites.md.
+		// keys. Those of TLS 1.3 cannot be configured, see preferAES256.
 		CipherSuites: []uint16{
 			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
 			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 		},
-		NextProtos:     append([]string{"h2", "http/1.1"}, protocols...),
-		GetCertificate: certificate,
+		NextProtos:         append([]string{"h2", "http/1.1"}, protocols...),
+		GetCertificate:     certificate,
+		GetConfigForClient: preferAES256,
 		// A stolen ticket key would decrypt a week of resumed connections. A full handshake
 		// only takes 0.1 ms.
 		SessionTicketsDisabled: true,

@@ -427,8 +427,8 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 	return cert, err
 }
 
-// TLSConfig returns the TLS configuration of the server.
-func (c *Manager) TLSConfig() *tls.Config {
+// tlsConfig returns the TLS configuration of the server.
+func (c *Manager) tlsConfig() *tls.Config {
 	if c.acme == nil {
 		return tlsConfig(c.getCertificate)
 	}

@@ -162,7 +162,7 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 // and renewed in time. It returns the number of certificates.
 func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
 	t.Helper()
-	get := source.TLSConfig().GetCertificate
+	get := source.tlsConfig().GetCertificate
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.certificate)
 	var last *tls.Certificate
@@ -266,7 +266,7 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		server.Serve(tls.NewListener(l, source.TLSConfig()))
+		server.Serve(source.Listen(l))
 	}()
 	t.Cleanup(func() { server.Close(); <-done })
 

@@ -6,7 +6,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -215,7 +214,7 @@ func (s *Server) openCertificates(ctx context.Context) error {
 	if s.certificates, err = certs.New(ctx, cc); err != nil {
 		return err
 	}
-	s.public = tls.NewListener(s.public, s.certificates.TLSConfig())
+	s.public = s.certificates.Listen(s.public)
 	_, port, _ := net.SplitHostPort(s.public.Addr().String())
 	if len(cfg.Domains) > 0 {
 		s.localURL = "https://" + joinHostPort(cfg.Domains[0], port)

@@ -24,12 +24,32 @@ type SMTP = mail.Config
 // SMTPPort is the default port of the mail server.
 const SMTPPort = mail.SubmissionPort
 
-// sendAlerts sends alerts one after the other until ctx ends, and retries them on the
-// same schedule as deliveries. An attempt in progress ends with sendCtx at the latest. A
-// failed alert is logged and never causes another alert.
+// maxAlerts is how many alerts may be on their way to a channel. While its last attempt has timed
+// out, it is one.
+const maxAlerts = 4
+
+// alertQueue is what is known of a channel, or of --alert-url.
+type alertQueue struct {
+	inFlight int
+	timedOut bool   // the last attempt
+	program  string // of the last alert that was claimed
+}
+
+func (q *alertQueue) full() bool { return q.inFlight >= maxAlerts || q.timedOut && q.inFlight > 0 }
+
+// endedAlert is the end of an attempt to send an alert.
+type endedAlert struct {
+	queue    *alertQueue
+	timedOut bool
+}
+
+// sendAlerts sends alerts until ctx ends, those to each channel by themselves, and retries them on
+// the same schedule as deliveries. An attempt in progress ends with sendCtx at the latest. A failed
+// alert is logged and never causes another alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	queues, ended := make(map[string]*alertQueue), make(chan endedAlert)
 	var o outage
 	for {
 		select {
@@ -37,28 +57,16 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 			return
 		case <-timer.C:
 		case <-d.alerts:
+		case e := <-ended:
+			e.queue.inFlight--
+			e.queue.timedOut = e.timedOut
 		}
-		// An alert stays claimed for longer than any attempt: an attempt not recorded
-		// by then was interrupted.
-		c, next, err := d.store.Alerts().Claim(ctx, d.cfg.AttemptTimeout+time.Minute)
+		next, err := d.startAlerts(ctx, sendCtx, queues, ended)
 		if err == nil {
 			o.end(d.logger, "storage recovered: sending alerts again")
-		}
-		switch {
-		case err != nil:
+		} else {
 			o.failed(d.logger, "failed to read or record alerts: pausing them until storage recovers", err)
 			next = time.Now().Add(storeRetryWait)
-		case c != nil:
-			a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
-			d.metrics.byAlert[a.Result].Inc()
-			step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
-			if err := d.store.Alerts().Record(c, &a, step); err != nil {
-				d.logger.Error("failed to record an alert attempt, will resend the alert", "alert", c.ID, "error", err)
-			} else if a.Result != webhook.ResultSuccess {
-				d.logger.LogAttrs(ctx, slog.LevelWarn, "alert attempt failed", append(attemptAttrs(&a),
-					slog.String("alert", c.ID), slog.Int("number", c.Number), slog.String("status", string(step.Status)))...)
-			}
-			next = time.Now() // there may be more
 		}
 		if next.IsZero() {
 			timer.Stop()
@@ -66,6 +74,62 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 			timer.Reset(time.Until(next))
 		}
 	}
+}
+
+// startAlerts starts the attempts that are due to channels that are not full. It returns when it
+// must be called again, zero for when one ends.
+func (d *Dispatcher) startAlerts(ctx, sendCtx context.Context, queues map[string]*alertQueue, ended chan<- endedAlert) (time.Time, error) {
+	due, err := d.store.Alerts().Queues(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var next time.Time
+	for channel, at := range due {
+		q := queues[channel]
+		if q == nil {
+			q = new(alertQueue)
+			queues[channel] = q
+		}
+		for !q.full() && !at.After(time.Now()) {
+			// An alert stays claimed for longer than any attempt: an attempt not recorded by then
+			// was interrupted.
+			c, err := d.store.Alerts().Claim(channel, q.program, d.cfg.AttemptTimeout+time.Minute)
+			if err != nil {
+				return time.Time{}, err
+			}
+			at = time.Now() // ask again for the time of the next one
+			if c == nil {
+				break
+			}
+			q.program = c.ProgramID
+			q.inFlight++
+			d.workers.Go(func() {
+				e := endedAlert{q, d.tryAlert(ctx, sendCtx, c)}
+				select {
+				case ended <- e:
+				case <-ctx.Done():
+				}
+			})
+		}
+		if !q.full() {
+			next = earliest(next, at)
+		}
+	}
+	return next, nil
+}
+
+// tryAlert makes one attempt to send an alert and records it. It reports whether that timed out.
+func (d *Dispatcher) tryAlert(ctx, sendCtx context.Context, c *store.AlertClaim) (timedOut bool) {
+	a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
+	d.metrics.byAlert[a.Result].Inc()
+	step := d.cfg.RetryPolicy.After(&a, time.Now(), rand.Float64())
+	if err := d.store.Alerts().Record(c, &a, step); err != nil {
+		d.logger.Error("failed to record an alert attempt, will resend the alert", "alert", c.ID, "error", err)
+	} else if a.Result != webhook.ResultSuccess {
+		d.logger.LogAttrs(ctx, slog.LevelWarn, "alert attempt failed", append(attemptAttrs(&a),
+			slog.String("alert", c.ID), slog.Int("number", c.Number), slog.String("status", string(step.Status)))...)
+	}
+	return a.Error == webhook.ErrorTimeout
 }
 
 // sendAlert makes one attempt to send an alert: to a webhook as a signed delivery

@@ -213,3 +213,70 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 		}
 	})
 }
+
+// Each channel has its own queue: one that hangs delays nobody but itself, and gets one alert at a
+// time. A failure and its end reach a channel in their order.
+func TestAlertChannelThatHangs(t *testing.T) {
+	const subscriptions = 12
+	cfg := Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
+		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()}}
+	runInBubble(t, cfg, func(w *testbed) {
+		hanging := w.subscriber(hang)
+		quick := &alertReceiver{t: t}
+		quick.requests++ // it refuses none
+		r := w.subscriber(nil)
+		r.handler = quick.serve
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(w.d.store.Write(context.Background(), func(sw store.Write) error {
+			_, err := sw.Channels().Create(webhook.AlertChannel{Kind: webhook.ChannelWebhook, Name: "quick", URL: r.url,
+				Alerts: webhook.AlertNames(), Active: true})
+			return err
+		}))
+		var refused atomic.Bool
+		refused.Store(true)
+		for range subscriptions {
+			w.subscribe(w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+				if refused.Load() {
+					rw.WriteHeader(http.StatusInternalServerError)
+				}
+			}), nil)
+		}
+		for range 3 {
+			time.Sleep(time.Minute)
+			w.publish("content_updated")
+		}
+		time.Sleep(time.Second)
+		if got := quick.names(); len(got) != subscriptions {
+			t.Errorf("after a second the quick channel has %d alerts, want %d", len(got), subscriptions)
+		}
+		time.Sleep(75 * time.Second)
+		requests := hanging.all()
+		for i := maxAlerts + 1; i < len(requests); i++ {
+			if requests[i].at.Sub(requests[i-1].at) < 10*time.Second {
+				t.Errorf("the channel that hangs got request %d at %s, after one at %s", i, requests[i].at, requests[i-1].at)
+			}
+		}
+		if len(requests) < 2*maxAlerts {
+			t.Errorf("the channel that hangs got %d requests, want at least %d", len(requests), 2*maxAlerts)
+		}
+		refused.Store(false)
+		time.Sleep(3 * time.Hour)
+		begun := make(map[string]bool)
+		quick.mu.Lock()
+		defer quick.mu.Unlock()
+		for _, a := range quick.alerts {
+			if failing := a.Name == string(webhook.AlertFailing); failing == begun[a.Subscription.ID] {
+				t.Errorf("got %s of a subscription out of order", a.Name)
+			}
+			begun[a.Subscription.ID] = true
+		}
+		if len(quick.alerts) != 2*subscriptions {
+			t.Errorf("got %d alerts, want the failure and its end of %d subscriptions", len(quick.alerts), subscriptions)
+		}
+	})
+}

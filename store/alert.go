@@ -65,7 +65,7 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, a, t.w.clock.wait(a.At.Add(delay)))
+	return t.queueSends(num, t.w.clock.wait(a.At.Add(delay)))
 }
 
 // AlertClaim is an alert whose next attempt has been counted durably, and must now be made and
@@ -81,100 +81,86 @@ type AlertClaim struct {
 	send int64 // num in alert_sends, 0 for --alert-url
 }
 
-// Alerts of programs that cannot be used are not sent.
-var (
-	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
-		WHERE num = (SELECT num FROM alerts WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		AND program_id` + canBeUsed + ` ORDER BY next_attempt_at, num LIMIT 1)
-		RETURNING id, program_id, subscription_id, attempts_made, json`
-	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
-		WHERE num = (SELECT num FROM alert_sends WHERE next_attempt_at <= ?1 AND next_attempt_at IS NOT NULL AND attempts_made < 5
-		AND ` + programOfSend + canBeUsed + ` ORDER BY next_attempt_at, num LIMIT 1)
-		RETURNING num, alert, channel_id, attempts_made, json`
-	selectNextAlert = "SELECT min(next_attempt_at) FROM alerts WHERE next_attempt_at IS NOT NULL AND program_id" + canBeUsed
-	selectNextSend  = "SELECT min(next_attempt_at) FROM alert_sends WHERE next_attempt_at IS NOT NULL AND " + programOfSend + canBeUsed
-)
-
+// Alerts of programs that cannot be used are not sent. An alert of a subscription waits for the one
+// before, unless that is not due yet for the first time. ?1 is now, in wait clock time.
 const (
-	programOfSend = "coalesce((SELECT a.program_id FROM alerts a WHERE a.num = alert_sends.alert), '')"
+	dueAlerts = "a.next_attempt_at IS NOT NULL AND a.program_id" + canBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alerts e
+		WHERE e.subscription_id = a.subscription_id AND e.num < a.num AND ` + waitedFor + ")"
+	dueSends = "a.next_attempt_at IS NOT NULL AND a.program_id" + canBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alert_sends e
+		WHERE e.channel_id = a.channel_id AND e.subscription_id = a.subscription_id AND e.num < a.num AND e.subscription_id <> ''
+		AND ` + waitedFor + ")"
+	waitedFor = "e.next_attempt_at IS NOT NULL AND (e.attempts_made > 0 OR e.next_attempt_at <= ?1)"
+
+	selectAlertQueues = "SELECT '', min(a.next_attempt_at) FROM alerts a WHERE ?2 AND " + dueAlerts + ` HAVING count(*) > 0
+		UNION ALL SELECT a.channel_id, min(a.next_attempt_at) FROM alert_sends a WHERE ` + dueSends + " GROUP BY a.channel_id"
+
+	// Programs take turns: the next is the one after ?3.
+	inTurn = " AND a.next_attempt_at <= ?1 AND a.attempts_made < 5 " +
+		"ORDER BY a.program_id <= ?3, a.program_id, a.next_attempt_at, a.num LIMIT 1)"
+	claimAlert = `UPDATE alerts SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
+		WHERE num = (SELECT a.num FROM alerts a WHERE ` + dueAlerts + inTurn + " RETURNING id, program_id, subscription_id, attempts_made, json"
+	claimSend = `UPDATE alert_sends SET status = 'retryable', attempts_made = attempts_made + 1, next_attempt_at = ?2
+		WHERE num = (SELECT a.num FROM alert_sends a WHERE a.channel_id = ?4 AND ` + dueSends + inTurn +
+		" RETURNING num, alert, attempts_made, json, program_id, subscription_id"
+
 	// The last attempt was interrupted by the end of the process.
-	endAlerts = "UPDATE alerts SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
+	endInterrupted = " SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
 		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
-	endSends = "UPDATE alert_sends SET status = 'failed', next_attempt_at = NULL WHERE next_attempt_at <= ? " +
-		"AND next_attempt_at IS NOT NULL AND attempts_made = 5"
+	endAlerts = "UPDATE alerts" + endInterrupted
+	endSends  = "UPDATE alert_sends" + endInterrupted
 )
 
-// next returns when the next alert is due, in wait clock time, NULL for none. Alerts to
-// --alert-url count only if that is configured.
-func (s Alerts) next(scan func(query string, args []any, dest ...any) error) (sql.NullInt64, error) {
-	var alert, send sql.NullInt64
-	if s.sendAlerts {
-		if err := scan(selectNextAlert, nil, &alert); err != nil {
-			return alert, err
-		}
-	}
-	err := scan(selectNextSend, nil, &send)
-	if !alert.Valid || send.Valid && send.Int64 < alert.Int64 {
-		return send, err
-	}
-	return alert, err
-}
-
-// Claim counts the next attempt of the alert that has been due the longest, and returns its
-// claim, nil if none is due, and when the next one is due, monotonic, zero for none. An attempt
-// that is not recorded within lease counts as interrupted, and the alert is due again. If none
-// is due, Claim writes nothing.
-func (s Alerts) Claim(ctx context.Context, lease time.Duration) (*AlertClaim, time.Time, error) {
-	next, err := s.next(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
-	if err != nil || !next.Valid || next.Int64 > s.clock.wait(s.clock.now()) {
-		return nil, s.clock.process(next), err
-	}
-	var c AlertClaim
-	err = s.writer.do(func(t *tx) (err error) {
-		c = AlertClaim{}
-		now := s.clock.now()
-		due, until := s.clock.wait(now), s.clock.wait(now.Add(lease))
-		if s.sendAlerts {
-			if err := t.Exec(endAlerts, due); err != nil {
-				return err
-			}
-			err := t.Scan(claimAlert, []any{due, until}, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
-				return err
-			}
-		}
-		if c.ID == "" {
-			if err := s.claimSend(t, &c, due, until); err != nil {
-				return err
-			}
-		}
-		next, err = s.next(t.Scan)
+// Queues returns when the next alert to each channel is due, monotonic; --alert-url, if that is
+// configured, is the channel "". Channels without alerts to send are missing.
+func (s Alerts) Queues(ctx context.Context) (map[string]time.Time, error) {
+	queues := make(map[string]time.Time)
+	err := s.db.Each(ctx, selectAlertQueues, []any{s.clock.wait(s.clock.now()), s.sendAlerts}, func(scan func(...any) error) error {
+		var channel string
+		var at sql.NullInt64
+		err := scan(&channel, &at)
+		queues[channel] = s.clock.process(at)
 		return err
 	})
-	if err != nil || c.ID == "" {
-		return nil, s.clock.process(next), err
-	}
-	return &c, s.clock.process(next), nil
+	return queues, err
 }
 
-// claimSend claims the alert for a channel that has been due the longest, if there is one.
-func (s Alerts) claimSend(t *tx, c *AlertClaim, due, until int64) error {
-	if err := t.Exec(endSends, due); err != nil {
+// Claim counts the next attempt of an alert to a channel that is due, of the program after another
+// one in turn, and returns its claim, nil if none is due. An attempt that is not recorded within
+// lease counts as interrupted, and the alert is due again.
+func (s Alerts) Claim(channel, after string, lease time.Duration) (claim *AlertClaim, err error) {
+	err = s.writer.do(func(t *tx) error {
+		claim = nil
+		now := s.clock.now()
+		args := []any{s.clock.wait(now), s.clock.wait(now.Add(lease)), after}
+		if err := errors.Join(t.Exec(endAlerts, args[0]), t.Exec(endSends, args[0])); err != nil {
+			return err
+		}
+		var c AlertClaim
+		var err error
+		if channel == "" {
+			err = t.Scan(claimAlert, args, &c.ID, &c.ProgramID, &c.SubscriptionID, &c.Number, &c.JSON)
+		} else {
+			err = s.claimSend(t, &c, channel, args)
+		}
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		claim = &c
 		return err
-	}
+	})
+	return claim, err
+}
+
+// claimSend claims an alert to a channel.
+func (s Alerts) claimSend(t *tx, c *AlertClaim, channel string, args []any) error {
 	var alert sql.NullInt64
-	var channel string
-	err := t.Scan(claimSend, []any{due, until}, &c.send, &alert, &channel, &c.Number, &c.JSON)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	} else if err != nil {
+	err := t.Scan(claimSend, append(args, channel), &c.send, &alert, &c.Number, &c.JSON, &c.ProgramID, &c.SubscriptionID)
+	if err != nil {
 		return err
 	}
 	c.ID = webhook.NewID() // a test alert has no stored id
 	if alert.Valid {
-		err := t.Scan("SELECT id, program_id, subscription_id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.ProgramID,
-			&c.SubscriptionID, &c.JSON)
-		if err != nil {
+		if err := t.Scan("SELECT id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.JSON); err != nil {
 			return err
 		}
 	}

@@ -142,8 +142,8 @@ func (w ChannelWrites) Test(id string) error {
 		return err
 	}
 	w.t.alertQueued()
-	return w.t.Exec("INSERT INTO alert_sends (channel_id, name, json, status, attempts_made, next_attempt_at, created_at, "+
-		"counted_at) VALUES (?, ?, ?, 'pending', 0, ?, ?, ?)",
+	return w.t.Exec("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
+		"next_attempt_at, created_at, counted_at) VALUES (?, '', '', ?, ?, 'pending', 0, ?, ?, ?)",
 		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli(), w.t.counted())
 }
 
@@ -152,12 +152,14 @@ func (t *tx) alertQueued() {
 	t.AfterCommit(func() { t.w.watchers.notify(func(c *Changes) { c.Alerts = true }) })
 }
 
-const insertSends = `INSERT INTO alert_sends (channel_id, alert, name, status, attempts_made, next_attempt_at, created_at, counted_at)
-	SELECT id, ?1, ?2, 'pending', 0, ?3, ?4, ?5 FROM alert_channels WHERE active = 1 AND ?2 IN (SELECT value FROM json_each(alerts))`
+const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscription_id, alert, name, status, attempts_made,
+		next_attempt_at, created_at, counted_at)
+	SELECT c.id, a.program_id, a.subscription_id, a.num, a.name, 'pending', 0, ?2, ?3, ?4 FROM alerts a CROSS JOIN alert_channels c
+	WHERE a.num = ?1 AND c.active = 1 AND a.name IN (SELECT value FROM json_each(c.alerts))`
 
 // queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
-func (t *tx) queueSends(alert int64, a *webhook.Alert, at int64) error {
-	n, err := t.Affected(insertSends, alert, string(a.Name), at, a.At.UnixMilli(), t.counted())
+func (t *tx) queueSends(alert, at int64) error {
+	n, err := t.Affected(insertSends, alert, at, t.w.clock.now().UnixMilli(), t.counted())
 	if n > 0 {
 		t.alertQueued()
 	}

@@ -669,8 +669,7 @@ func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
 	if err != nil {
 		return err
 	}
-	name, _ := (*r.at(values, "name")).(string)
-	return t.queueSends(num, &webhook.Alert{Name: webhook.AlertName(name), At: now}, t.w.clock.wait(now))
+	return t.queueSends(num, t.w.clock.wait(now))
 }
 
 // numbered is a table whose rows are in the order of a number, along which a time never

@@ -194,31 +194,20 @@ func TestMoveAlerts(t *testing.T) {
 	m := &moveParts{id: webhook.NewID(), from: from, to: to, program: p.id}
 	x, r := m.first(t)
 	m.freeze(t)
-	claims := func(s *Store) (all []*AlertClaim) {
-		t.Helper()
-		for {
-			c, _, err := s.Alerts().Claim(t.Context(), time.Minute)
-			must(t, err)
-			if c == nil {
-				return all
-			}
-			all = append(all, c)
-		}
-	}
-	if got := claims(from); len(got) > 0 {
+	if got := claimAlerts(t, from); len(got) > 0 {
 		t.Errorf("the source sends %d alerts", len(got))
 	}
 	m.finish(t, x, r)
-	if got := claims(to); len(got) > 0 {
+	if got := claimAlerts(t, to); len(got) > 0 {
 		t.Errorf("the target sends %d alerts before it is active", len(got))
 	}
 	m.activate(t)
-	got := claims(to)
+	got := claimAlerts(t, to)
 	if len(got) != 2 || got[0].Channel != nil || got[1].Channel == nil || got[0].ID != got[1].ID || got[0].ProgramID != p.id ||
 		!bytes.Contains(got[1].JSON, []byte(p.subscriptions[0].ID)) {
 		t.Errorf("the target sends %+v", got)
 	}
-	if got := claims(from); len(got) > 0 {
+	if got := claimAlerts(t, from); len(got) > 0 {
 		t.Errorf("the source sends %d alerts", len(got))
 	}
 }

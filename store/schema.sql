@@ -681,8 +681,8 @@ CREATE TABLE alerts (
     CHECK ((next_attempt_at IS NOT NULL) = (status IN ('pending', 'retryable')))
 ) STRICT;
 
--- The goroutine that sends them.
-CREATE INDEX alerts_due ON alerts (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+-- The queue of --alert-url.
+CREATE INDEX alerts_due ON alerts (subscription_id, num) WHERE next_attempt_at IS NOT NULL;
 
 -- The timelines of a subscription's incidents, and erasure.
 CREATE INDEX alerts_by_subscription ON alerts (subscription_id, num);
@@ -703,6 +703,8 @@ CREATE TABLE alert_channels (
 CREATE TABLE alert_sends (
     num             INTEGER PRIMARY KEY,                        -- in order of creation
     channel_id      TEXT    NOT NULL,
+    program_id      TEXT    NOT NULL,                           -- of the alert; '': a test
+    subscription_id TEXT    NOT NULL,                           -- the same
     alert           INTEGER,                                    -- its num; NULL: a test
     name            TEXT    NOT NULL,                           -- of the alert
     json            BLOB,                                       -- of a test
@@ -718,8 +720,8 @@ CREATE TABLE alert_sends (
     CHECK ((alert IS NULL) = (json IS NOT NULL))
 ) STRICT;
 
--- The goroutine that sends them.
-CREATE INDEX alert_sends_due ON alert_sends (next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+-- The queues of channels.
+CREATE INDEX alert_sends_due ON alert_sends (channel_id, subscription_id, num) WHERE next_attempt_at IS NOT NULL;
 
 -- The page of a channel.
 CREATE INDEX alert_sends_by_channel ON alert_sends (channel_id, num);

@@ -78,13 +78,15 @@ func dsn(path, mode string) string {
 
 // OpenWritable opens a database that no process has open, with the settings of
 // a [Writer]. It creates the file if it does not exist. The caller closes it.
-func OpenWritable(path string) (*sql.DB, error) { return openPool(path, modeCreate, writerPragmas) }
+func OpenWritable(path string) (*sql.DB, error) {
+	return openPool(path, modeCreate, writerPragmas, nil)
+}
 
 // OpenPrivate opens a database that no other process uses, and migrates it to the newest schema.
 // It creates the file if it does not exist. Nothing is fsynced, and a statement that fails may
 // leave the file damaged: it is for copies. The pool has one connection. The caller closes it.
 func OpenPrivate(ctx context.Context, path string, schema *Schema) (_ *sql.DB, err error) {
-	db, err := openPool(path, modeCreate, privatePragmas)
+	db, err := openPool(path, modeCreate, privatePragmas, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -115,13 +117,15 @@ func OpenPrivate(ctx context.Context, path string, schema *Schema) (_ *sql.DB, e
 }
 
 // OpenReadOnly opens a database for reading. The caller closes it.
-func OpenReadOnly(path string) (*sql.DB, error) { return openPool(path, modeReadOnly, readerPragmas) }
+func OpenReadOnly(path string) (*sql.DB, error) {
+	return openPool(path, modeReadOnly, readerPragmas, nil)
+}
 
 // Copy writes a consistent snapshot of a database to a file that is empty or does
 // not exist. The database may be open and written to while Copy runs; its WAL then
 // grows until Copy returns. The copy is not fsynced.
 func Copy(ctx context.Context, from, to string) error {
-	db, err := openPool(from, modeReadOnly, copyPragmas)
+	db, err := openPool(from, modeReadOnly, copyPragmas, nil)
 	if err != nil {
 		return err
 	}
@@ -134,7 +138,7 @@ func Copy(ctx context.Context, from, to string) error {
 // not fsynced. Compact first checkpoints and truncates the WAL of the original. No
 // other process can open the database while Compact runs.
 func Compact(ctx context.Context, from, to string) error {
-	db, err := openPool(from, modeWritable, exclusivePragmas)
+	db, err := openPool(from, modeWritable, exclusivePragmas, nil)
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,7 @@ func Compact(ctx context.Context, from, to string) error {
 
 // Version returns the version of the SQLite library in use.
 func Version() (string, error) {
-	db, err := openPool(":memory:", modeCreate, nil)
+	db, err := openPool(":memory:", modeCreate, nil, nil)
 	if err != nil {
 		return "", err
 	}

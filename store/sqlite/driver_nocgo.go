@@ -14,9 +14,13 @@ import (
 // because two in one process would drop each other's file locks.
 const DriverName = "ncruces"
 
-// openPool opens a connection pool that runs the pragmas on each new connection.
-func openPool(path, mode string, pragmas []string) (*sql.DB, error) {
+// openPool opens a connection pool that runs the pragmas and sets the limits, by SQLite's numbers, on
+// each new connection.
+func openPool(path, mode string, pragmas []string, limits map[int]int) (*sql.DB, error) {
 	return driver.Open(dsn(path, mode), func(c *sqlite3.Conn) error {
+		for id, value := range limits {
+			c.Limit(sqlite3.LimitCategory(id), value)
+		}
 		for _, p := range pragmas {
 			if err := c.Exec(p); err != nil {
 				return err

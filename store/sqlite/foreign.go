@@ -20,6 +20,23 @@ var foreignPragmas = []string{
 	"PRAGMA cache_size = -4000",
 }
 
+// foreignLimits bound what a statement over a database that somebody else has made may need, by the
+// numbers of https://sqlite.org/c3ref/c_limit_attached.html.
+var foreignLimits = map[int]int{
+	0:  64 << 20, // bytes of a value or a row; the longest that the service writes are a few MiB
+	1:  64 << 10, // bytes of a statement, those in the schema included
+	2:  100,      // columns
+	3:  100,      // depth of an expression
+	4:  8,        // terms of a compound SELECT
+	5:  50_000,   // instructions of a program
+	6:  16,       // arguments of a function
+	7:  0,        // attached databases
+	8:  1000,     // bytes of a LIKE pattern
+	9:  100,      // parameters
+	10: 1,        // depth of triggers
+	11: 0,        // worker threads
+}
+
 // OpenForeign opens a database that somebody else has made, for reading. No process may have it
 // open. It has exactly the tables, indexes and triggers of a new database of the schema, so that no
 // view stands in for a table, and it is not damaged: the error says otherwise, and wraps unfit. The
@@ -29,7 +46,7 @@ func OpenForeign(ctx context.Context, path string, schema *Schema, unfit error) 
 	if err != nil {
 		return nil, err
 	}
-	db, err := openPool(path, modeImmutable, foreignPragmas)
+	db, err := openPool(path, modeImmutable, foreignPragmas, foreignLimits)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func OpenOffline(path string) (_ *Offline, err error) {
 		}
 		path, mode = name, modeReadOnly
 	}
-	o.DB, err = openPool(path, mode, readerPragmas)
+	o.DB, err = openPool(path, mode, readerPragmas, nil)
 	return o, err
 }
 

@@ -21,7 +21,7 @@ import (
 // the checkpoint, for which SQLite needs an exclusive lock; where the guard does nothing
 // (guard_other.go), SQLite checkpoints.
 func WriteToWAL(ctx context.Context, path string, write func(*sql.Conn) error) (err error) {
-	db, err := openPool(path, modeCreate, noCheckpointPragmas)
+	db, err := openPool(path, modeCreate, noCheckpointPragmas, nil)
 	if err != nil {
 		return err
 	}

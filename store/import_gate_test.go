@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -35,12 +36,20 @@ func TestColumnsAreChecked(t *testing.T) {
 // edit executes queries in a copy of an export, which its constraints do not stop.
 func edit(t *testing.T, x *ProgramImport, queries ...string) *ProgramImport {
 	t.Helper()
+	c, err := tryEdit(t, x, queries...)
+	must(t, err)
+	return c
+}
+
+// tryEdit is edit for queries that SQLite may refuse.
+func tryEdit(t *testing.T, x *ProgramImport, queries ...string) (*ProgramImport, error) {
+	t.Helper()
 	c := copyOf(t, x)
 	db, err := sqlite.OpenPrivate(t.Context(), c.Path, schema)
 	must(t, err)
-	must(t, execAll(t.Context(), db, append([]string{"PRAGMA ignore_check_constraints = ON"}, queries...)...))
+	err = execAll(t.Context(), db, append([]string{"PRAGMA ignore_check_constraints = ON"}, queries...)...)
 	must(t, db.Close())
-	return c
+	return c, err
 }
 
 // everythingElse describes what a database has of other programs.
@@ -60,19 +69,9 @@ func everythingElse(t *testing.T, s *Store, but string) string {
 		case "deliveries": // an erasure leaves one without a program, which holds the last num
 			column = "iif(program_id = '', ?1, program_id)"
 		}
-		rows, err := s.db.Readers().QueryContext(t.Context(), "SELECT * FROM "+table+" WHERE "+column+" IS NOT ?1 ORDER BY 1", but)
-		must(t, err)
-		columns, err := rows.Columns()
-		must(t, err)
-		for rows.Next() {
-			values, dest := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
-			for i := range values {
-				dest[i] = &values[i]
-			}
-			must(t, rows.Scan(dest...))
+		eachValues(t, s, "SELECT * FROM "+table+" WHERE "+column+" IS NOT ?1 ORDER BY 1", []any{but}, func(values []sql.RawBytes) {
 			fmt.Fprintf(&all, "%s %q\n", table, values)
-		}
-		must(t, errors.Join(rows.Err(), rows.Close()))
+		})
 	}
 	return all.String()
 }
@@ -175,34 +174,17 @@ func TestMutatedExports(t *testing.T) {
 	s := open(t)
 	other := fillProgram(t, s, "other-program")
 	before := everythingElse(t, s, p.id)
-	values := []string{"NULL", "0", "-1", "1", "7", "1 << 62", "0.5", "''", "'x'", "'other-program'", "'" + other.subscriptions[0].ID + "'",
-		"'" + firstKey(other.tokens) + "'", "'" + firstDelivery(t, s, other.id) + "'", "'a' || char(13, 10) || 'b: c'", "'[1,{}]'", "'{}'",
-		"x''", "x'00ff'", "zeroblob(100000)", "'platform'", "'https://127.0.0.1/'", "char(0)"}
-	random := rand.New(rand.NewPCG(seed.Fresh(t), 0))
 	accepted, refused := 0, 0
-	all := tables(t, s)
-	for i := range programTables {
-		table := programTables[i].name
-		for _, column := range all[table] {
-			few := values
-			if testing.Short() {
-				few = []string{values[random.IntN(len(values))]}
-			}
-			for _, value := range few {
-				query := fmt.Sprintf("UPDATE %s SET %s = %s", table, column, value)
-				if hasRowID(table) {
-					query += " WHERE rowid = (SELECT max(rowid) FROM " + table + ")"
-				}
-				c, err := tryEdit(t, x, query)
-				if err != nil {
-					continue // SQLite refuses the value
-				}
-				if importMutated(t, s, c, p.id, before, query) {
-					accepted++
-				} else {
-					refused++
-				}
-			}
+	for _, query := range mutations(t, s, other, 300, math.MaxInt) {
+		c, err := tryEdit(t, x, query)
+		if err != nil {
+			continue // SQLite refuses the value
+		}
+		_, err = s.Programs().Import(t.Context(), c)
+		if checkMutated(t, s, p.id, before, query, err); err == nil {
+			accepted++
+		} else {
+			refused++
 		}
 	}
 	t.Logf("%d mutated exports refused, %d accepted", refused, accepted)
@@ -211,43 +193,154 @@ func TestMutatedExports(t *testing.T) {
 	}
 }
 
-// importMutated imports a mutated export and erases it again. before describes everything else. It
-// returns whether the export was accepted.
-func importMutated(t *testing.T, s *Store, x *ProgramImport, id, before, query string) bool {
+// mutations returns queries that each change one value of an export, at most short of them in a
+// short run and long in another, drawn from all columns and many values.
+func mutations(t *testing.T, s *Store, other *filledProgram, short, long int) (queries []string) {
 	t.Helper()
-	_, err := s.Programs().Import(t.Context(), x)
+	values := []string{"NULL", "0", "-1", "1", "7", "1 << 62", "0.5", "''", "'x'", "'other-program'", "'" + other.subscriptions[0].ID + "'",
+		"'" + firstKey(other.tokens) + "'", "'" + firstDelivery(t, s, other.id) + "'", "'a' || char(13, 10) || 'b: c'", "'[1,{}]'", "'{}'",
+		"x''", "x'00ff'", "zeroblob(100000)", "'platform'", "'https://127.0.0.1/'", "char(0)"}
+	all := tables(t, s)
+	for i := range programTables {
+		table := programTables[i].name
+		which := ""
+		if hasRowID(table) {
+			which = " WHERE rowid = (SELECT max(rowid) FROM " + table + ")"
+		}
+		for _, column := range all[table] {
+			for _, value := range values {
+				queries = append(queries, "UPDATE "+table+" SET "+column+" = "+value+which)
+			}
+		}
+	}
+	random := rand.New(rand.NewPCG(seed.Fresh(t), 0))
+	random.Shuffle(len(queries), func(i, j int) { queries[i], queries[j] = queries[j], queries[i] })
+	if testing.Short() {
+		return queries[:short]
+	}
+	return queries[:min(long, len(queries))]
+}
+
+// checkMutated checks what a mutated program has left, and erases it. before describes everything
+// else, and err is why it was refused.
+func checkMutated(t *testing.T, s *Store, id, before, query string, err error) {
+	t.Helper()
 	if err == nil {
 		readEverything(t, s, id)
+		checkForms(t, s, id, query)
 		erase(t, s, id)
 	}
 	must(t, s.eraseAll(t.Context(), false))
-	if after := everythingElse(t, s, id); after != before {
-		known := strings.Split(before, "\n")
-		for line := range strings.SplitSeq(after, "\n") {
-			if !slices.Contains(known, line) {
-				t.Logf("new: %s", line)
+	after := everythingElse(t, s, id)
+	if after == before {
+		return
+	}
+	known := strings.Split(before, "\n")
+	for line := range strings.SplitSeq(after, "\n") {
+		if !slices.Contains(known, line) {
+			t.Logf("new: %s", line)
+		}
+	}
+	t.Fatalf("%s changed another program; it returned %v", query, err)
+}
+
+// checkForms checks that the API of an installation that allows every address could have made the
+// tokens, subscriptions and limits of a program.
+func checkForms(t *testing.T, s *Store, id, query string) {
+	t.Helper()
+	everywhere, err := webhook.ParseDestinations([]string{"0.0.0.0/0", "::/0"})
+	must(t, err)
+	p, err := s.Programs().Lookup(t.Context(), id)
+	must(t, err)
+	faults := webhook.CheckPortalOrigins("portal_origins", p.PortalOrigins)
+	must(t, s.db.Each(t.Context(), "SELECT "+subscriptionColumns+" FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", []any{id},
+		func(scan func(...any) error) error {
+			sub, err := scanSubscription(scan)
+			rules := webhook.SubscriptionRules{AllowHTTP: true, Destinations: everywhere, Catalog: webhook.NewCatalog(), Kept: sub.Events}
+			faults = append(faults, rules.Check(&webhook.SubscriptionFields{URL: &sub.URL, Events: &sub.Events, Description: &sub.Description,
+				MaxInFlight: &sub.MaxInFlight, MaxPerSecond: &sub.MaxPerSecond, MaxEvents: &sub.MaxEvents}, true)...)
+			return err
+		}))
+	tokens, err := s.Tokens().List(t.Context())
+	must(t, err)
+	for i := range tokens {
+		for _, scope := range tokens[i].Scopes {
+			if tokens[i].ProgramID == id && !slices.Contains(webhook.Scopes(), scope) {
+				t.Errorf("%s gave a token the scope %q", query, scope)
 			}
 		}
-		t.Fatalf("%s changed another program; the import returned %v", query, err)
 	}
-	return err == nil
+	if len(faults) > 0 {
+		t.Errorf("%s was accepted, which the API does not: %+v", query, faults)
+	}
+}
+
+// Whatever one value of a part of a move is replaced by, no byte of another program changes, and
+// what is accepted can be used.
+func TestMutatedParts(t *testing.T) {
+	m, p := newMove(t)
+	other := fillProgram(t, m.to, "other-program")
+	before := everythingElse(t, m.to, p.id)
+	x, first, err := m.from.Programs().ExportMove(t.Context(), p.id, 0)
+	must(t, err)
+	publish(t, m.from, p.id, "content_updated")
+	attempt(t, m.from, &p.subscriptions[0], 200, 10)
+	changes, err := x.Changes(t.Context())
+	must(t, err)
+	publish(t, m.from, p.id, "content_updated")
+	m.freeze(t)
+	rest, err := x.Rest(t.Context())
+	must(t, err)
+	var parts [3]*ProgramImport
+	for i, part := range []*ProgramExport{first, changes, rest} {
+		parts[i] = copyOf(t, &ProgramImport{Path: part.Path, Key: part.Key})
+		must(t, part.Remove())
+	}
+	must(t, x.Close())
+
+	// arrive moves the program with these parts.
+	arrive := func(parts [3]*ProgramImport) error {
+		r, err := m.to.Programs().Receive(t.Context(), m.id, copyOf(t, parts[0]))
+		if err != nil {
+			return err
+		}
+		if err = r.Add(t.Context(), copyOf(t, parts[1])); err == nil {
+			_, err = r.Complete(t.Context(), copyOf(t, parts[2]))
+		}
+		if err = errors.Join(err, r.Close()); err != nil {
+			return err
+		}
+		return m.to.Write(t.Context(), func(w Write) error {
+			_, err := w.Moves().Activate(p.id, m.id)
+			return err
+		})
+	}
+	err = arrive(parts)
+	must(t, err)
+	checkMutated(t, m.to, p.id, before, "nothing", err)
+	accepted, refused := 0, 0
+	for next, query := range mutations(t, m.to, other, 100, 800) {
+		mutated, i := parts, next%len(parts)
+		if mutated[i], err = tryEdit(t, parts[i], query); err != nil {
+			continue // SQLite refuses the value
+		}
+		err = arrive(mutated)
+		if checkMutated(t, m.to, p.id, before, fmt.Sprintf("%s in part %d", query, i), err); err == nil {
+			accepted++
+		} else {
+			refused++
+		}
+	}
+	t.Logf("%d moves with a mutated part refused, %d accepted", refused, accepted)
+	if refused < 5 || accepted < 5 {
+		t.Errorf("%d were refused and %d accepted, want many of each", refused, accepted)
+	}
 }
 
 // hasRowID reports whether a table has numbered rows.
 func hasRowID(table string) bool {
 	return slices.Contains([]string{"events", "deliveries", "incidents", "alerts", "bulk_runs", "idempotency_keys", "responses", "splits",
 		"recovered"}, table)
-}
-
-// tryEdit is edit for a query that SQLite may refuse.
-func tryEdit(t *testing.T, x *ProgramImport, query string) (*ProgramImport, error) {
-	t.Helper()
-	c := copyOf(t, x)
-	db, err := sqlite.OpenPrivate(t.Context(), c.Path, schema)
-	must(t, err)
-	err = execAll(t.Context(), db, "PRAGMA ignore_check_constraints = ON", query)
-	must(t, db.Close())
-	return c, err
 }
 
 // readEverything reads what lists and the dispatcher read of a program.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -209,24 +210,33 @@ func occurrences(t *testing.T, s *Store, texts []string) map[string]int {
 	t.Helper()
 	found := make(map[string]int)
 	for table, columns := range tables(t, s) {
-		rows, err := s.db.Readers().QueryContext(t.Context(), "SELECT "+strings.Join(columns, ", ")+" FROM "+table)
-		must(t, err)
-		for rows.Next() {
-			values, dest := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
-			for i := range values {
-				dest[i] = &values[i]
-			}
-			must(t, rows.Scan(dest...))
+		eachValues(t, s, "SELECT "+strings.Join(columns, ", ")+" FROM "+table, nil, func(values []sql.RawBytes) {
 			for i, v := range values {
 				if slices.ContainsFunc(texts, func(text string) bool { return bytes.Contains(v, []byte(text)) }) {
 					found[table+"."+columns[i]]++
 				}
 			}
-		}
-		must(t, rows.Err())
-		must(t, rows.Close())
+		})
 	}
 	return found
+}
+
+// eachValues calls do with the values of each row of a query, which are valid until it returns.
+func eachValues(t *testing.T, s *Store, query string, args []any, do func(values []sql.RawBytes)) {
+	t.Helper()
+	rows, err := s.db.Readers().QueryContext(t.Context(), query, args...)
+	must(t, err)
+	columns, err := rows.Columns()
+	must(t, err)
+	for rows.Next() {
+		values, dest := make([]sql.RawBytes, len(columns)), make([]any, len(columns))
+		for i := range values {
+			dest[i] = &values[i]
+		}
+		must(t, rows.Scan(dest...))
+		do(values)
+	}
+	must(t, errors.Join(rows.Err(), rows.Close()))
 }
 
 // tables returns the columns of every table.

@@ -2,10 +2,15 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"path/filepath"
+	"strings"
 	"time"
+	"unicode"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -103,6 +108,47 @@ func (s Audit) Newest(ctx context.Context) (e webhook.AuditEntry, ok bool, err e
 		return err
 	})
 	return e, ok, err
+}
+
+// continuedSetting is the setting of a database that was restored since it was last open: what it
+// was restored from.
+const continuedSetting = "audit_continued"
+
+// ContinueAudit makes the next [Open] record that the log of the restored database continues from
+// the entry that it ends with, see [webhook.AuditGap]. from describes what is restored. No process
+// may have the database open.
+func (r *Restoration) ContinueAudit(ctx context.Context, from string) error {
+	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), databaseFile))
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
+		continuedSetting, []byte(from))
+	return errors.Join(err, db.Close())
+}
+
+// continueAudit records, once after a restore, from which entry the log continues.
+func (s *core) continueAudit() error {
+	return s.writer.do(func(t *tx) error {
+		var gap webhook.AuditGap
+		var from, hash []byte
+		err := t.Scan("SELECT value FROM settings WHERE name = '"+continuedSetting+"'", nil, &from)
+		if err != nil {
+			return ignoreNoRows(err)
+		}
+		if err := ignoreNoRows(t.Scan(selectLastAudit, nil, &gap.Num, new(int64), &hash)); err != nil {
+			return err
+		}
+		copy(gap.Hash[:], hash)
+		gap.From = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return -1
+			}
+			return r
+		}, string(from))
+		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+continuedSetting+"'"),
+			newWrite(s, t).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()}))
+	})
 }
 
 // logAudit logs the newest hash of the audit log, for a later [webhook.AuditVerifier].Expect,

@@ -430,3 +430,50 @@ func auditRotations(w Write, n int) error {
 	}
 	return nil
 }
+
+// A restore adds one entry, which names the entry that the log continues from. Entries that there
+// were after it are gone, and the log verifies.
+func TestAuditContinuesAfterRestore(t *testing.T) {
+	dir := t.TempDir()
+	cfg := fileReplica(t, dir, t.TempDir())
+	r := openReplicated(t, dir, cfg)
+	recordKey(t, r.Store)
+	must(t, r.close())
+	s := openDir(t, dir) // without the replica
+	newest, _, err := s.Audit().Newest(t.Context())
+	must(t, err)
+	recordKey(t, s)
+	late, _, err := s.Audit().Newest(t.Context())
+	must(t, err)
+	if len(verifyAudit(t, s).Gaps) != 0 {
+		t.Error("without a restore there is a gap")
+	}
+	must(t, s.Close())
+
+	s, y := restored(t, cfg, dir, time.Time{})
+	again := s.Dir()
+	for range 2 { // a restart adds nothing
+		gaps := verifyAudit(t, s).Gaps
+		if len(gaps) != 1 || gaps[0].Num != newest.Num || gaps[0].Hash != newest.Hash || gaps[0].From != y.From || gaps[0].At.IsZero() {
+			t.Errorf("got %+v, want entry %d of %s", gaps, newest.Num, y.From)
+		}
+		if _, err := s.verifyAudit(t.Context(), newest.Hash); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.verifyAudit(t.Context(), late.Hash); err == nil {
+			t.Error("an entry that was not restored is found")
+		}
+		must(t, s.Close())
+		s = openDir(t, again)
+	}
+	// An entry that claims another place is a fault.
+	changeAudit(t, s, "DELETE FROM audit WHERE num = (SELECT max(num) FROM audit)")
+	mustWrite(t, s, func(w Write) error {
+		gap := webhook.AuditGap{Num: late.Num, Hash: late.Hash, From: y.From}
+		return w.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()})
+	})
+	var fault *webhook.AuditFault
+	if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{}); !errors.As(err, &fault) {
+		t.Errorf("a forged gap: got %v", err)
+	}
+}

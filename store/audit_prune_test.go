@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,14 +50,14 @@ func TestAuditRetention(t *testing.T) {
 	if must(t, err); entries[0].Previous != got.Anchor {
 		t.Errorf("the first entry follows %s, want %s", entries[0].Previous, got.Anchor)
 	}
-	if again := remove(now.Add(-24*time.Hour), 0); again != got {
+	if again := remove(now.Add(-24*time.Hour), 0); !reflect.DeepEqual(again, got) {
 		t.Errorf("a run that removes nothing: got %+v", again)
 	}
 	if got = remove(now.Add(24*time.Hour), young); got.First != old+young+1 || got.Entries != 2 {
 		t.Errorf("got %+v", got)
 	}
 	// What is left are entries about removals, of which no number makes another.
-	if again := remove(now.Add(48*time.Hour), 0); again != got {
+	if again := remove(now.Add(48*time.Hour), 0); !reflect.DeepEqual(again, got) {
 		t.Errorf("an idle log: got %+v", again)
 	}
 	recordKey(t, s)

@@ -565,14 +565,24 @@ func (x *examination) audit(each func(query string, row func(scan func(...any) e
 	var fault *webhook.AuditFault
 	switch {
 	case errors.As(errors.Join(err, faulty), &fault):
-		x.add(LevelFail, checkAudit, "Someone changed the database outside of the service. Compare with a backup or an export of the audit log.",
-			"%v", fault)
+		x.add(LevelFail, checkAudit, adviceAudit, "%v", fault)
 	case err != nil: // quickCheck reports a damaged database
+	case s.Entries == 0 && x.auditMissing(each):
+		x.add(LevelFail, checkAudit, adviceAudit, "empty, although there are admins or tokens")
 	case s.Entries == 0:
 		x.ok(checkAudit, "empty")
 	default:
 		x.ok(checkAudit, "the newest %s match; service audit verify checks all", webhook.Count(int(s.Entries), "entry"))
 	}
+}
+
+const adviceAudit = "Someone changed the database outside of the service. Compare with a backup or an export of the audit log."
+
+// auditMissing reports whether there are records whose creation the audit log must have.
+func (x *examination) auditMissing(each func(query string, row func(scan func(...any) error) error) error) (missing bool) {
+	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)",
+		func(scan func(...any) error) error { return scan(&missing) })
+	return err == nil && missing
 }
 
 // auditBounds checks that an entry of the audit log names what was removed before the first one.

@@ -170,8 +170,8 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if err := schema.Check("the restored database", have); err != nil {
 			return err
 		}
-		_, err := conn.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
-			restoredSetting, text)
+		const set = "INSERT INTO settings (name, value) VALUES (?1, ?2), (?3, ?4) ON CONFLICT DO UPDATE SET value = excluded.value"
+		_, err := conn.ExecContext(ctx, set, restoredSetting, text, continuedSetting, []byte(mark.From))
 		return err
 	})
 	if err != nil {

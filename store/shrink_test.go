@@ -57,6 +57,9 @@ func digest(t testing.TB, db *sql.DB) string {
 		if query != "PRAGMA integrity_check" {
 			query = "SELECT * FROM " + query
 		}
+		if query == "SELECT * FROM audit" {
+			query += " WHERE action <> 'audit.continue'" // which a restored database has in addition
+		}
 		rows, err := db.Query(query)
 		must(t, err)
 		columns, err := rows.Columns()

@@ -203,6 +203,9 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
+	if err := s.continueAudit(); err != nil && !Unavailable(err) { // else the next start does it
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
 	if err := s.openEventTypes(ctx); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

@@ -36,7 +36,8 @@ const (
 	ActionTokenRevoke              Action = "token.revoke"
 	ActionTokenExport              Action = "token.export"
 	ActionAuditExport              Action = "audit.export"
-	ActionAuditPrune               Action = "audit.prune" // by retention, see [AuditPrune]
+	ActionAuditPrune               Action = "audit.prune"    // by retention, see [AuditPrune]
+	ActionAuditContinue            Action = "audit.continue" // after a restore, see [AuditGap]
 	ActionProgramDelete            Action = "program.delete"
 	ActionPortalLinkCreate         Action = "portal_link.create"
 	ActionPortalSessionBegin       Action = "portal_session.begin"
@@ -80,7 +81,8 @@ var actions = [...]Action{
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,
 	ActionProgramMove, ActionProgramMoved, ActionProgramMoveAbort, ActionProgramArrive, ActionProgramActivate,
-	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionAuditPrune, ActionKeyRotate, ActionBackupCreate,
+	ActionTokenCreate, ActionTokenRevoke, ActionTokenExport, ActionAuditExport, ActionAuditPrune, ActionAuditContinue, ActionKeyRotate,
+	ActionBackupCreate,
 	ActionAdminCreate, ActionAdminPassword, ActionAdminRole, ActionAdminRemove, ActionAdminLink, ActionAdminInvite,
 	ActionAdminRevokeInvitation,
 	ActionPasskeyCreate, ActionPasskeyRemove, ActionPasskeyRefuse, ActionSessionBegin, ActionSessionEnd, ActionSessionRefuse,

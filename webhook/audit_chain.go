@@ -114,6 +114,7 @@ type AuditSummary struct {
 	LastAt      time.Time
 	Pruned      AuditPrune // what the newest entry about retention says; zero for none
 	PrunedAt    time.Time  // when that entry was recorded
+	Gaps        []AuditGap // where the log continues after a restore or a takeover
 }
 
 // Add checks the next entry. The error is an *[AuditFault].
@@ -135,6 +136,9 @@ func (v *AuditVerifier) Add(e *AuditEntry) error {
 		entry := *e
 		v.pruned, s.PrunedAt = &entry, e.At
 		s.Pruned, _ = e.Pruned()
+	case e.Action == ActionAuditContinue:
+		gap, _ := e.Gap()
+		s.Gaps = append(s.Gaps, gap)
 	case e.Action == ActionProgramDelete:
 		delete(v.erased, e.ProgramID)
 	case e.Erased():
@@ -174,6 +178,9 @@ func (v *AuditVerifier) check(e *AuditEntry) string {
 		return "admin, address or detail was changed, or their salt or digest"
 	case e.ChainHash() != e.Hash:
 		return "its hash is not that of its content and the entry before"
+	}
+	if _, ok := e.Gap(); e.Action == ActionAuditContinue && !ok {
+		return "it says that the log continues after a restore, and does not name the entry before it"
 	}
 	return ""
 }

@@ -207,7 +207,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, std Streams) error {
 		}
 		return v.Add(&e)
 	}
-	if err := c.each(ctx, std, add); err != nil {
+	if err := c.each(ctx, std, &v, add); err != nil {
 		return err
 	}
 	s, err := v.End()
@@ -217,15 +217,19 @@ func (c *auditVerifyCmd) Run(ctx context.Context, std Streams) error {
 	return printVerified(std.Out, &s, c.Expect != "")
 }
 
-// each calls add with every entry.
-func (c *auditVerifyCmd) each(ctx context.Context, std Streams, add func(*webhook.AuditRecord) error) error {
+// each calls add, which adds to v, with every entry. It fails if there are none and must be some.
+func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.AuditVerifier, add func(*webhook.AuditRecord) error) error {
 	switch c.File {
 	case "":
 		t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
 		if err != nil {
 			return err
 		}
-		return errors.Join(t.EachAudit(ctx, false, add), t.Close())
+		err = t.EachAudit(ctx, false, add)
+		if s, _ := v.End(); err == nil && s.Entries == 0 {
+			err = emptyAudit(ctx, t)
+		}
+		return errors.Join(err, t.Close())
 	case "-":
 		return readAudit(std.In, add)
 	}
@@ -237,6 +241,18 @@ func (c *auditVerifyCmd) each(ctx context.Context, std Streams, add func(*webhoo
 	return readAudit(f, add)
 }
 
+// emptyAudit returns an error if the audit log may not be empty: an admin or a token is created with
+// an entry, and retention never removes the newest one.
+func emptyAudit(ctx context.Context, t dataAccess) error {
+	admins, err := t.Admins(ctx)
+	tokens, err2 := t.Tokens(ctx)
+	if err := errors.Join(err, err2); err != nil || len(admins)+len(tokens) == 0 {
+		return err
+	}
+	return fmt.Errorf("the audit log is empty, although there are %s and %s: its entries were removed outside of the service",
+		webhook.Count(len(admins), "admin"), webhook.Count(len(tokens), "token"))
+}
+
 // readAudit calls add with the entries of an exported file.
 func readAudit(r io.Reader, add func(*webhook.AuditRecord) error) error {
 	lines := jsontext.NewDecoder(r)
@@ -245,6 +261,8 @@ func readAudit(r io.Reader, add func(*webhook.AuditRecord) error) error {
 		// Strictly, with each name once and in its own case: other programs may read another of
 		// two values than the one that was verified.
 		switch err := strictjson.UnmarshalDecode(lines, &record, strictjson.RejectUnknownMembers(true)); {
+		case errors.Is(err, io.EOF) && n == 1:
+			return errors.New("the file has no entries; an export has at least the one about itself")
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
@@ -266,6 +284,10 @@ func printVerified(w io.Writer, s *webhook.AuditSummary, expected bool) error {
 		webhook.FormatTime(s.FirstAt), webhook.FormatTime(s.LastAt))
 	if s.First > 1 {
 		fmt.Fprintf(w, "Earlier entries were removed by retention. Hash of the last one: %s\n", s.Anchor)
+	}
+	for _, g := range s.Gaps {
+		fmt.Fprintf(w, "Entry %d continues the log after a restore at %s from %s. Entries after %d that existed before the "+
+			"restore are not in it. Hash of entry %[4]d: %s\n", g.Num+1, webhook.FormatTime(g.At), terminal.Escape(g.From), g.Num, g.Hash)
 	}
 	if s.Erased > 0 {
 		fmt.Fprintf(w, "The details of %s were erased with their program.\n", webhook.Count(int(s.Erased), "entry"))

@@ -102,6 +102,9 @@ func (c *restoreCmd) fill(
 	if _, err := server.LoadCatalog(r.Dir()); err != nil {
 		return "", nil, nil, err
 	}
+	if err := r.ContinueAudit(ctx, "the backup of "+webhook.FormatTime(a.CreatedAt)); err != nil {
+		return "", nil, nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return "", nil, nil, err
 	}

@@ -25,6 +25,7 @@ var actionLabels = map[webhook.Action]string{
 	webhook.ActionSubscriptionTest:   "Send test event",
 	webhook.ActionAuditExport:        "Export audit log",
 	webhook.ActionAuditPrune:         "Prune audit log",
+	webhook.ActionAuditContinue:      "Continue audit log after restore",
 	webhook.ActionPortalLinkCreate:   "Create portal link",
 	webhook.ActionPortalSessionBegin: "Open portal",
 	webhook.ActionPortalSessionEnd:   "End portal access",

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"service/store"
+	"service/store/storetest"
+	"service/test/harness"
+	"service/webhook"
+)
+
+// An empty audit log is a fault if there is something that it must record, and so is an empty file.
+func TestVerifyEmptyAudit(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	open := func(fill func(*store.Store) error) {
+		t.Helper()
+		st, err := store.Open(t.Context(), store.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(fill(st), st.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(func(*store.Store) error { return nil })
+	if out, _ := expect(t, exitDone, "audit", "verify", "--data", dir); out != "The audit log is empty.\n" {
+		t.Errorf("new data: got %q", out)
+	}
+	open(func(st *store.Store) error { // without the entry that the commands add
+		_, _, err := storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+		return err
+	})
+	if _, errs := expect(t, exitFailed, "audit", "verify", "--data", dir); !strings.Contains(errs, "although there are 0 admins and 1 token") {
+		t.Errorf("with a token: got %q", errs)
+	}
+	file := filepath.Join(t.TempDir(), "audit.ndjson")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := expect(t, exitFailed, "audit", "verify", file); !strings.Contains(errs, "has no entries") {
+		t.Errorf("an empty file: got %q", errs)
+	}
+}
+
+// The log continues after a backup was restored, and says so.
+func TestVerifyAuditAfterRestore(t *testing.T) {
+	dir, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup.tar")
+	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}
+	expect(t, exitDone, create...)
+	expect(t, exitDone, "backup", "create", backup, "--data", dir, "--without-keys")
+	expect(t, exitDone, create...)
+	if out, _ := expect(t, exitDone, "audit", "verify", "--data", dir); strings.Contains(out, "restore") {
+		t.Errorf("before a restore: got %q", out)
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, harness.Read(t, filepath.Join(dir, "secret.key")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, exitDone, "restore", "--from", backup, "--data", dir, "--force", "--secret-key-file", key)
+	for range 2 {
+		out, _ := expect(t, exitDone, "audit", "verify", "--data", dir, "--secret-key-file", key)
+		if strings.Count(out, "continues the log after a restore") != 1 || !strings.Contains(out, "from the backup of ") {
+			t.Errorf("after the restore: got %q", out)
+		}
+	}
+}

@@ -136,26 +136,29 @@ func (d *Dispatcher) tryAlert(ctx, sendCtx context.Context, c *store.AlertClaim)
 // with one event, to Slack and by email as text.
 func (d *Dispatcher) sendAlert(ctx context.Context, c *store.AlertClaim) webhook.Attempt {
 	request := client.Request{DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID, Number: c.Number}
-	event := func() []byte { return webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{c.JSON}) }
 	to := c.Channel
-	switch {
-	case to == nil: // the --alert-url
-		request.To, request.Secrets, request.Body = client.NewTarget(d.cfg.Alerts.URL), []webhook.SigningSecret{d.cfg.Alerts.Secret}, event()
-		return d.client.Send(ctx, &request)
-	case to.Kind == webhook.ChannelWebhook:
-		request.To, request.Secrets, request.Body = client.NewTarget(to.URL), []webhook.SigningSecret{to.Secret}, event()
-		return d.client.Send(ctx, &request)
+	if to == nil {
+		to = &webhook.AlertChannel{Kind: webhook.ChannelWebhook, URL: d.cfg.Alerts.URL, Secret: d.cfg.Alerts.Secret}
 	}
-	text, err := webhook.ParseAlertText(c.JSON, d.cfg.BaseURL)
+	var text webhook.AlertText
+	var event []byte
+	var err error
+	if to.Kind == webhook.ChannelWebhook {
+		event, err = webhook.LinkAlert(c.JSON, d.cfg.BaseURL)
+		request.Secrets = []webhook.SigningSecret{to.Secret}
+		request.Body = webhook.AppendBody(nil, c.ID, c.SubscriptionID, c.ProgramID, [][]byte{event})
+	} else {
+		text, err = webhook.ParseAlertText(c.JSON, d.cfg.BaseURL)
+	}
 	if err == nil && to.Kind == webhook.ChannelSlack {
-		request.To = client.NewTarget(to.URL)
 		request.Body, err = text.SlackBody()
 	}
 	if err != nil {
 		d.logger.Error("failed to render an alert", "alert", c.ID, "error", err)
 		return webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorProtocol}
 	}
-	if to.Kind == webhook.ChannelSlack {
+	if to.Kind != webhook.ChannelEmail {
+		request.To = client.NewTarget(to.URL)
 		return d.client.Send(ctx, &request)
 	}
 	a := d.cfg.SMTP.Send(ctx, d.cfg.AttemptTimeout, &mail.Message{ID: c.ID, To: to.To, Subject: text.Subject, Body: text.Body()})

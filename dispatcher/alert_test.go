@@ -24,6 +24,7 @@ type alert struct {
 	Action       string
 	Subscription struct{ ID, URL, Status string }
 	FailingSince string `json:"failing_since"`
+	HTMLURL      string `json:"html_url"`
 	Failures     int
 	LastAttempt  struct {
 		ResponseStatus int `json:"response_status"`
@@ -82,7 +83,7 @@ func TestAlerts(t *testing.T) {
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 3, DisableAfter: time.Hour},
 		// The address of the first receiver: the operator's server is created
 		// first.
-		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret},
+		Alerts: &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: secret}, BaseURL: "https://service.example",
 	}
 	runInBubble(t, cfg, func(w *testbed) {
 		operator := &alertReceiver{t: t, secret: secret}
@@ -105,8 +106,9 @@ func TestAlerts(t *testing.T) {
 		}
 		first := operator.alerts[0]
 		if first.Subscription.ID != sub.ID || first.Subscription.URL != r.url || first.Subscription.Status != "failing" || first.Failures != 3 ||
-			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" {
-			t.Errorf("got alert %+v, want the subscription, 3 failures and the 502", first)
+			first.LastAttempt.ResponseStatus != http.StatusBadGateway || first.FailingSince == "" || first.Action == "" ||
+			first.HTMLURL != "https://service.example/subscriptions/"+sub.ID {
+			t.Errorf("got alert %+v, want the subscription with its page, 3 failures and the 502", first)
 		}
 		failing.Store(false)
 		time.Sleep(10 * time.Minute)

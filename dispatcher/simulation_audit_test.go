@@ -165,8 +165,8 @@ func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webho
 	if n := view.WaitingEvents; end && n > 0 {
 		s.violate(promiseCounts, "subscription %d: %d events are said to wait in the end", sub.index, n)
 	}
-	if s.crashed || !end || !s.changes.removedBefore.IsZero() {
-		return // counts in memory were lost, or are of deliveries that are gone
+	if s.crashed || !end || !s.changes.removedBefore.IsZero() || !s.faults.last().IsZero() {
+		return // counts in memory were lost, are of deliveries that are gone, or an attempt has no result
 	}
 	stats, err := s.d.store.Figures().Stats(context.Background(), sub.program, sub.id, store.StatHour,
 		time.UnixMilli(0), s.wall().AddDate(9, 0, 0))

@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -98,10 +99,22 @@ func (s *simulation) checkExpected(sub *modelSubscription, now time.Time) {
 	}
 	for _, want := range sub.expected {
 		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(within)) {
-			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s",
-				sub.index, want.event, sinceStart(want.at), sinceStart(now))
+			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s; its queue: %s",
+				sub.index, want.event, sinceStart(want.at), sinceStart(now), s.queueOf(sub))
 		}
 	}
+}
+
+// queueOf describes the queue of a subscription.
+func (s *simulation) queueOf(sub *modelSubscription) string {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	q := s.d.queues[sub.id]
+	if q == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s, read %d of %d, %d in flight, failing %t, ramp %d, suspended until %s, claims paused until %s", phaseNames[q.phase],
+		q.readSeq, q.wantedSeq, q.inFlight, q.Failing, q.ramp, sinceStart(q.suspendedUntil), sinceStart(s.d.pausedUntil))
 }
 
 // checkNewDeliveries checks the deliveries of a subscription that were received

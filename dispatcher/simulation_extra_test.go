@@ -349,8 +349,8 @@ func (s *simulation) checkShare(sub *modelSubscription, now time.Time) {
 	}
 	for _, want := range sub.expected {
 		if !want.arrived && !want.uncertain && !want.mayBeRemoved && now.After(want.at.Add(within)) && now.After(since.Add(within)) {
-			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s, with %d connections", sub.index,
-				want.event, sinceStart(want.at), sinceStart(now), s.plan.Connections)
+			s.violate(promiseServed, "subscription %d: event %d, accepted at %s, was not sent by %s, with %d connections; its queue: %s",
+				sub.index, want.event, sinceStart(want.at), sinceStart(now), s.plan.Connections, s.queueOf(sub))
 		}
 	}
 }

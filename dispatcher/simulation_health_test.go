@@ -39,7 +39,7 @@ func (s *simulation) observeHealth(recovered bool) {
 			(sub.recovery.failingSince.IsZero() || sub.recovery.successes > 0) {
 			sub.recovery = recovery{failingSince: time.Now()}
 		}
-		if sub.failing && recovered && q.current() && sub.last.status == 200 && sub.last.endedAt.Before(time.Now()) &&
+		if sub.failing && recovered && q.current() && sub.last.status == 200 && sub.last.probe && sub.last.endedAt.Before(time.Now()) &&
 			sub.last.generation == s.generation && sub.last.settled {
 			s.violate(promiseCloses, "subscription %d", sub.index)
 		}
@@ -119,6 +119,7 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 		if r.status == 200 {
 			rec.pingedAt = r.endedAt
 		}
+	case r.status == 200 && !r.probe && rec.successes == 0: // it was sent before the breaker opened
 	case r.status == 200:
 		rec.successes++
 	case r.interrupted:

@@ -103,6 +103,10 @@ func (w *testbed) refuseEarlier(status, events int, reloaded bool) {
 			w.t.Errorf("got recovered %t", recovered)
 		}
 	}
+	alerts, err := w.d.store.Alerts().Last(context.Background(), 10)
+	if tell := final && events == 1; err != nil || tell != (len(alerts) == 1) || tell && alerts[0].Name != webhook.AlertFailed {
+		w.t.Errorf("got alerts %+v (%v), want one about failed events: %t", alerts, err, tell)
+	}
 }
 
 // wantUntouched checks that a subscription is as if none of its attempts had failed.

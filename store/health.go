@@ -71,7 +71,10 @@ const (
 	failedAlertDelay    = time.Minute
 
 	countUndeliveredOf = "SELECT count(DISTINCT seq) FROM undelivered WHERE incident = ? AND incident IS NOT NULL"
-	selectFailedAlert  = `SELECT num, id, created_at FROM alerts WHERE subscription_id = ? AND name = 'events_failed' AND created_at > ?
+	countOutside       = `SELECT count(DISTINCT u.seq) FROM undelivered u CROSS JOIN deliveries d ON d.num = u.delivery
+		WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?) AND u.incident IS NULL AND ` + isNewest + `
+		AND d.failure_reason IN ('rejected', 'attempts_exhausted') AND u.delivery NOT IN (SELECT p.delivery FROM splits p)`
+	selectFailedAlert = `SELECT num, id, created_at FROM alerts WHERE subscription_id = ? AND name = 'events_failed' AND created_at > ?
 		ORDER BY num DESC LIMIT 1`
 	updateAlert    = "UPDATE alerts SET json = ? WHERE num = ? AND attempts_made = 0"
 	withdrawSends  = "DELETE FROM alert_sends WHERE alert IN (SELECT num FROM alerts WHERE " + withdrawable + ")"
@@ -80,14 +83,19 @@ const (
 )
 
 // alertFailed alerts the operator that an event failed for good although the subscription is not
-// failing, once an hour for a subscription.
+// failing, once an hour for a subscription. incident is 0 if it failed at an earlier URL.
 func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
 	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
 	if err != nil || sub.Status == webhook.HealthFailing {
 		return err
 	}
 	alert := webhook.Alert{Name: webhook.AlertFailed, Subscription: sub, DeliveryID: c.ID, Attempt: a}
-	if err := t.Scan(countUndeliveredOf, []any{incident}, &alert.Failed); err != nil {
+	if incident != 0 {
+		err = t.Scan(countUndeliveredOf, []any{incident}, &alert.Failed)
+	} else {
+		err = t.Scan(countOutside, []any{c.SubscriptionID}, &alert.Failed)
+	}
+	if err != nil {
 		return err
 	}
 	if alert.Failures, _, err = t.failures(sub.ID); err != nil {
@@ -184,7 +192,7 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 		if alert.ResendFrom, err = t.leftFrom(in.num, c.num); err != nil {
 			return err
 		}
-		if err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {
+		if err := t.closeIncident(&in, &ch.before, webhook.IncidentHealthy); err != nil {
 			return err
 		}
 		in = incident{}

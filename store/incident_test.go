@@ -121,7 +121,7 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		time.Sleep(webhook.MaxProbeWait)
 		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
 		w.record(c, 1, 200)
-		i = w.want(webhook.IncidentRecovered)[0]
+		i = w.want(webhook.IncidentHealthy)[0]
 		if i.FailingReason != webhook.FailingRejecting || i.Failed != 3 || i.Probes != 1 || i.WaitingEvents != 0 ||
 			!i.ClosedAt.Equal(time.Now()) || i.DeliveryID != ping.ID || !i.LastSuccess.Equal(succeeded) {
 			t.Errorf("closed: got %+v", i)

@@ -222,10 +222,10 @@ const (
 		AND r.created_at < coalesce((SELECT n.opened_at FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = ?1
 		AND n.num > ?3 ORDER BY n.num LIMIT 1), 1 << 62)
 		ORDER BY x.run LIMIT 100`
-	selectRunResults = `SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery
+	selectRunResults = `SELECT d.status, count(*), sum(json_array_length(d.seqs)) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery
 		WHERE x.run = ? AND d.subscription_id = ? GROUP BY 1`
-	selectReplayResults = "SELECT d.status, count(*) FROM deliveries d INDEXED BY deliveries_by_replay WHERE d.replay_id = ? " +
-		"AND d.replay_id IS NOT NULL GROUP BY 1"
+	selectReplayResults = "SELECT d.status, count(*), sum(json_array_length(d.seqs)) FROM deliveries d INDEXED BY deliveries_by_replay " +
+		"WHERE d.replay_id = ? AND d.replay_id IS NOT NULL GROUP BY 1"
 	// The audit log names who started a replay by its detail.
 	selectReplayAdmin = `SELECT a.admin FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = ?1 AND a.action = 'subscription.replay'
 		AND a.detail LIKE '%; replay ' || ?2 ORDER BY a.num DESC LIMIT 1`
@@ -258,7 +258,8 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 		func(scan func(...any) error) error {
 			r, err := scanReplay(scan)
 			add(r.CreatedAt, webhook.IncidentResend{
-				ReplayID: r.ID, Deliveries: r.Deliveries, Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
+				ReplayID: r.ID, Events: r.EventsSent, Deliveries: r.Deliveries,
+				Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
 			}, r.Deliveries, selectReplayResults, r.ID)
 			return err
 		})
@@ -280,7 +281,9 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 		}
 		r := i.Timeline[first+n].Resent
 		if from.query != "" {
-			r.Results, err = v.results(from.query, from.args)
+			var events int64
+			r.Results, events, err = v.results(from.query, from.args)
+			r.Events = max(r.Events, events)
 		}
 		if r.ReplayID != "" && err == nil {
 			err = ignoreNoRows(v.Scan(selectReplayAdmin, []any{i.SubscriptionID, r.ReplayID}, &r.Admin))
@@ -289,16 +292,18 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 	return err
 }
 
-// results counts deliveries by status.
-func (v *view) results(query string, args []any) (map[webhook.Status]int64, error) {
-	counts := make(map[webhook.Status]int64)
-	return counts, v.Each(query, args, func(scan func(...any) error) error {
+// results counts deliveries by status, and their events.
+func (v *view) results(query string, args []any) (counts map[webhook.Status]int64, events int64, err error) {
+	counts = make(map[webhook.Status]int64)
+	err = v.Each(query, args, func(scan func(...any) error) error {
 		var status webhook.Status
-		var n int64
-		err := scan(&status, &n)
+		var n, of int64
+		err := scan(&status, &n, &of)
 		counts[status] = n
+		events += of
 		return err
 	})
+	return counts, events, err
 }
 
 // timelineProbes adds the last probes to the timeline of an incident.

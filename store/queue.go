@@ -885,7 +885,8 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		if err := t.finishAttempt(c, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
 			return err
 		}
-		if err := t.recordEvents(c, a, in, &r); err != nil || in == 0 || r.Status == webhook.StatusSuccess || r.Split {
+		err = t.recordEvents(c, a, in, &r)
+		if err != nil || in == 0 && !r.earlierURL || r.Status == webhook.StatusSuccess || r.Split {
 			return err
 		}
 		return s.alertFailed(t, c, a, in)

@@ -631,7 +631,7 @@ CREATE TABLE incidents (
     first_at        INTEGER NOT NULL,                           -- the first failure
     succeeded_at    INTEGER,                                    -- the last success before it, if known
     closed_at       INTEGER,
-    closed_by       TEXT    CHECK (closed_by IN ('recovered', 'quiet', 'changed', 'deleted')),
+    closed_by       TEXT    CHECK (closed_by IN ('healthy', 'quiet', 'changed', 'deleted')),
     counted_at      INTEGER,                                    -- when it was closed
     -- Set when it is closed:
     failing_reason  TEXT    CHECK (failing_reason IN ('unreachable', 'rejecting')),

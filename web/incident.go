@@ -205,7 +205,7 @@ func countWord(n int, written, noun string) string {
 // closedByText describes how an incident was closed.
 func closedByText(by webhook.IncidentEnd) string {
 	switch by {
-	case webhook.IncidentRecovered:
+	case webhook.IncidentHealthy:
 		return "a delivery succeeded"
 	case webhook.IncidentIsQuiet:
 		return "no delivery failed permanently for an hour"
@@ -405,10 +405,18 @@ func earlierProbes(n int) string {
 	return ui.Number(int64(n)) + " earlier probes failed"
 }
 
-// resentText describes what was resent, by whom, and the results: 5 deliveries by
+// resentEvents describes what was resent.
+func resentEvents(r *webhook.IncidentResend) string {
+	if r.Events == 0 {
+		return "Resent"
+	}
+	return webhook.Count(int(r.Events), "event") + " resent"
+}
+
+// resentText describes in what it was resent, by whom, and the results: in 5 deliveries by
 // ada@example.com: 4 succeeded, 1 failed.
 func resentText(r *webhook.IncidentResend) string {
-	text := deliveriesOf(int(r.Deliveries)) + " by " + cmp.Or(ui.Visible(r.Admin), "API")
+	text := "in " + deliveriesOf(int(r.Deliveries)) + " by " + cmp.Or(ui.Visible(r.Admin), "API")
 	switch {
 	case r.Running:
 		text += " so far"

@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strconv"
 	"time"
@@ -148,6 +150,31 @@ func (a *Alert) JSON() ([]byte, error) {
 		j.LostEvents, j.LostBefore = &a.Lost, &before
 	}
 	return json.Marshal(j)
+}
+
+// page returns the page of the admin UI to open, "" for a test alert and without the URL of the
+// admin UI.
+func (j *alertJSON) page(baseURL string) string {
+	if baseURL == "" || j.Subscription.ID == "" {
+		return ""
+	}
+	return baseURL + "/subscriptions/" + j.Subscription.ID
+}
+
+// LinkAlert returns the JSON of an alert with html_url, the page of the admin UI to open. baseURL is
+// the URL of the admin UI, "" for no link. An alert is stored without it, since it may move to
+// another installation.
+func LinkAlert(raw []byte, baseURL string) ([]byte, error) {
+	var j alertJSON
+	if err := json.Unmarshal(raw, &j); err != nil {
+		return nil, err
+	}
+	page := j.page(baseURL)
+	if page == "" {
+		return raw, nil
+	}
+	link, err := json.Marshal(page)
+	return fmt.Appendf(nil, `%s,"html_url":%s}`, bytes.TrimSuffix(raw, []byte("}")), link), err
 }
 
 // Summary describes the alert in a few words, for a log and a list.

@@ -182,9 +182,9 @@ func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
 	}
 	line()
 	line(j.Action)
-	if baseURL != "" {
+	if page := j.page(baseURL); page != "" {
 		line()
-		line(baseURL, "/subscriptions/", s.ID)
+		line(page)
 	}
 	return t, nil
 }

@@ -63,12 +63,15 @@ type Failures struct {
 func (f *Failures) InARow() int { return f.Count + f.Rejected }
 
 // After returns the health of a subscription after an attempt that ended now and
-// was not a ping. A success closes the breaker and resets the counts. An attempt
-// that the service itself interrupted changes nothing. probe means that the attempt
-// was made while the subscription was failing.
+// was not a ping. A success resets the counts, and closes the breaker if it is that of a
+// probe: one that was sent before the breaker opened says nothing about what came after. An
+// attempt that the service itself interrupted changes nothing. probe means that the attempt was
+// made while the subscription was failing.
 func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now time.Time) (Health, Failures) {
 	switch {
 	case h == HealthDisabled || a.Error == ErrorInterrupted:
+		return h, f
+	case a.Result == ResultSuccess && h == HealthFailing && !probe:
 		return h, f
 	case a.Result == ResultSuccess:
 		return HealthHealthy, Failures{}

@@ -87,7 +87,8 @@ func TestHealth(t *testing.T) {
 			with(rejecting, func(f *Failures) { f.Rejected, f.Probes, f.NextProbe = 6, 4, now.Add(16*MinProbeWait) })},
 		{"probe wait at its maximum", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Probes = 99 }), retryable, probe,
 			HealthFailing, with(unreachable, func(f *Failures) { f.Count, f.Probes, f.NextProbe = 11, 100, now.Add(MaxProbeWait) })},
-		{"one success closes the breaker", policy, HealthFailing, unreachable, success, notProbe, HealthHealthy, none},
+		{"the success of a probe closes the breaker", policy, HealthFailing, unreachable, success, probe, HealthHealthy, none},
+		{"a success of before the breaker opened", policy, HealthFailing, unreachable, success, notProbe, HealthFailing, unreachable},
 		{"failing for too long", policy, HealthFailing, with(unreachable, func(f *Failures) { f.Since = ago(time.Hour) }), retryable, probe,
 			HealthDisabled, with(unreachable, func(f *Failures) {
 				f.Since, f.Count, f.Probes, f.NextProbe = ago(time.Hour), 11, 1, now.Add(2*MinProbeWait)

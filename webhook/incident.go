@@ -10,15 +10,15 @@ const IncidentQuiet = time.Hour
 type IncidentEnd string
 
 const (
-	IncidentRecovered IncidentEnd = "recovered" // the circuit breaker closed: a delivery succeeded
-	IncidentIsQuiet   IncidentEnd = "quiet"     // no delivery failed permanently for IncidentQuiet
-	IncidentChanged   IncidentEnd = "changed"   // the subscription got another URL or was activated
-	IncidentDeleted   IncidentEnd = "deleted"   // the subscription was deleted
+	IncidentHealthy IncidentEnd = "healthy" // the circuit breaker closed: a delivery succeeded
+	IncidentIsQuiet IncidentEnd = "quiet"   // no delivery failed permanently for IncidentQuiet
+	IncidentChanged IncidentEnd = "changed" // the subscription got another URL or was activated
+	IncidentDeleted IncidentEnd = "deleted" // the subscription was deleted
 )
 
 // IncidentEnds returns every IncidentEnd.
 func IncidentEnds() []IncidentEnd {
-	return []IncidentEnd{IncidentRecovered, IncidentIsQuiet, IncidentChanged, IncidentDeleted}
+	return []IncidentEnd{IncidentHealthy, IncidentIsQuiet, IncidentChanged, IncidentDeleted}
 }
 
 // The values of the status filter.
@@ -141,6 +141,7 @@ type IncidentResend struct {
 	Admin      string // who started it, "" for an API token
 	Running    bool   // it has not ended
 	Cancelled  bool
+	Events     int64            // in those, 0 if there are too many to count
 	Deliveries int64            // created so far
 	Results    map[Status]int64 // of those, by status; nil if there are too many to count
 }

@@ -128,7 +128,7 @@ var bugs = []bug{
 		{"webhook/health.go", "\t\treturn HealthHealthy, Failures{}\n", "\t\tf.Count, f.Rejected = 1, 0\n\t\treturn h, f\n"},
 	}},
 	{"an incident stays open when its subscription has recovered", []edit{
-		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentRecovered); err != nil {\n\t\t\treturn " +
+		{"store/health.go", "\t\tif err := t.closeIncident(&in, &ch.before, webhook.IncidentHealthy); err != nil {\n\t\t\treturn " +
 			"err\n\t\t}\n\t\tin = incident{}\n", ""},
 	}},
 	{"an incident counts only the first delivery that failed permanently", []edit{

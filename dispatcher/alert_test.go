@@ -257,28 +257,41 @@ func TestAlertChannelThatHangs(t *testing.T) {
 			t.Errorf("after a second the quick channel has %d alerts, want %d", len(got), subscriptions)
 		}
 		time.Sleep(75 * time.Second)
-		requests := hanging.all()
-		for i := maxAlerts + 1; i < len(requests); i++ {
-			if requests[i].at.Sub(requests[i-1].at) < 10*time.Second {
-				t.Errorf("the channel that hangs got request %d at %s, after one at %s", i, requests[i].at, requests[i-1].at)
-			}
-		}
-		if len(requests) < 2*maxAlerts {
-			t.Errorf("the channel that hangs got %d requests, want at least %d", len(requests), 2*maxAlerts)
-		}
+		hanging.wantOneByOne(t)
 		refused.Store(false)
 		time.Sleep(3 * time.Hour)
-		begun := make(map[string]bool)
-		quick.mu.Lock()
-		defer quick.mu.Unlock()
-		for _, a := range quick.alerts {
-			if failing := a.Name == string(webhook.AlertFailing); failing == begun[a.Subscription.ID] {
-				t.Errorf("got %s of a subscription out of order", a.Name)
-			}
-			begun[a.Subscription.ID] = true
-		}
-		if len(quick.alerts) != 2*subscriptions {
-			t.Errorf("got %d alerts, want the failure and its end of %d subscriptions", len(quick.alerts), subscriptions)
-		}
+		quick.wantOrder(subscriptions)
 	})
+}
+
+// wantOneByOne checks that a server whose requests hang for 10 s got them one at a time, after the
+// first ones.
+func (r *subscriber) wantOneByOne(t *testing.T) {
+	t.Helper()
+	requests := r.all()
+	for i := maxAlerts + 1; i < len(requests); i++ {
+		if requests[i].at.Sub(requests[i-1].at) < 10*time.Second {
+			t.Errorf("got request %d at %s, after one at %s", i, requests[i].at, requests[i-1].at)
+		}
+	}
+	if len(requests) < 2*maxAlerts {
+		t.Errorf("got %d requests, want at least %d", len(requests), 2*maxAlerts)
+	}
+}
+
+// wantOrder checks that the operator got the failure of each subscription, and then its end.
+func (o *alertReceiver) wantOrder(subscriptions int) {
+	o.t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	begun := make(map[string]bool)
+	for _, a := range o.alerts {
+		if failing := a.Name == string(webhook.AlertFailing); failing == begun[a.Subscription.ID] {
+			o.t.Errorf("got %s of a subscription out of order", a.Name)
+		}
+		begun[a.Subscription.ID] = true
+	}
+	if len(o.alerts) != 2*subscriptions {
+		o.t.Errorf("got %d alerts, want the failure and its end of %d subscriptions", len(o.alerts), subscriptions)
+	}
 }

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +15,7 @@ func claimAlerts(t *testing.T, s *Store) (all []*AlertClaim) {
 	t.Helper()
 	queues, err := s.Alerts().Queues(t.Context())
 	must(t, err)
-	for channel := range queues {
+	for _, channel := range slices.Sorted(maps.Keys(queues)) { // --alert-url first
 		for after := ""; ; {
 			c, err := s.Alerts().Claim(channel, after, time.Hour)
 			must(t, err)

@@ -2,8 +2,11 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
+	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -40,7 +43,8 @@ type Reception struct {
 	s      Programs
 	im     *importer
 	moveID string
-	back   bool // the program has moved away from here before
+	back   bool              // the program has moved away from here before
+	added  [sha256.Size]byte // digest of the last part of Add
 }
 
 // Receive adds the first part of a program. It waits for a retention run. The error is a
@@ -112,8 +116,34 @@ func (r *Reception) begin() error {
 	})
 }
 
-// Add adds a part between the first and the rest, while the program is used.
-func (r *Reception) Add(ctx context.Context, x *ProgramImport) (err error) {
+// Add adds a part between the first and the rest, while the program is used. A part that comes twice
+// in a row, because its sender got no response, is added once.
+func (r *Reception) Add(ctx context.Context, x *ProgramImport) error {
+	digest, err := digestOf(x.Path)
+	if err != nil || digest == r.added {
+		return err
+	}
+	if err := r.add(ctx, x); err != nil {
+		return err
+	}
+	r.added = digest
+	return nil
+}
+
+func digestOf(path string) (digest [sha256.Size]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return digest, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return digest, err
+	}
+	return [sha256.Size]byte(h.Sum(nil)), nil
+}
+
+func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 	db, err := r.s.openExport(ctx, x)
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ const (
 	frameData       = 0
 	frameHeaders    = 1
 	frameGoAway     = 7
+	frameUnknown    = 0xff // that every client ignores
 	flagPadded      = 0x8
 	maxPadding      = 256 // bytes, with its length
 
@@ -124,7 +125,11 @@ type frameConn struct {
 	closed  chan struct{}
 	close   func() error
 
-	in, out frameScanner // each used by one goroutine at a time
+	in frameScanner // used by one goroutine at a time
+
+	writing sync.Mutex // guards the fields below
+	out     frameScanner
+	broken  bool // a write failed, so out does not know how much the client got
 
 	mu         sync.Mutex
 	left       int       // frames that the client may still send
@@ -166,6 +171,8 @@ func (c *frameConn) Read(p []byte) (int, error) {
 
 // Write writes to the client. An answer pays for frames.
 func (c *frameConn) Write(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	earned := 0
 	c.out.scan(p, func(h frameHeader) {
 		switch h.kind {
@@ -180,7 +187,9 @@ func (c *frameConn) Write(p []byte) (int, error) {
 		c.left += earned // without a bound: the client's frames may follow much later
 		c.mu.Unlock()
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	c.broken = c.broken || err != nil
+	return n, err
 }
 
 // Close closes the connection.
@@ -209,10 +218,15 @@ func (c *frameConn) sayGoAway() {
 	if !exhausted {
 		return
 	}
-	frame := []byte{0, 0, 8, frameGoAway, 0, 0, 0, 0, 0}
+	c.SetWriteDeadline(time.Now().Add(time.Second)) // it may not read
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.broken {
+		return
+	}
+	frame := append(c.out.rest(), 0, 0, 8, frameGoAway, 0, 0, 0, 0, 0)
 	frame = binary.BigEndian.AppendUint32(frame, lastStream)
 	frame = binary.BigEndian.AppendUint32(frame, enhanceYourCalm)
-	c.SetWriteDeadline(time.Now().Add(time.Second)) // it may not read
 	c.Conn.Write(frame)
 }
 
@@ -228,6 +242,20 @@ type frameScanner struct {
 	skip   int // bytes before the next header
 	header [frameHeaderSize]byte
 	have   int // bytes of header
+}
+
+// rest returns bytes that end the frame in which the stream is: the server may have been stopped
+// between two writes of one.
+func (s *frameScanner) rest() []byte {
+	if s.have == 0 {
+		return make([]byte, s.skip)
+	}
+	h := s.header
+	clear(h[s.have:])
+	if s.have <= 3 {
+		h[3] = frameUnknown
+	}
+	return append(h[s.have:], make([]byte, binary.BigEndian.Uint32(h[:])>>8)...)
 }
 
 // scan calls found for each header that ends in p, the next bytes of the stream.

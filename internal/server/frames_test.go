@@ -170,6 +170,36 @@ func TestFrameFloods(t *testing.T) {
 	}
 }
 
+// A client is told why the connection ends wherever the server was in a frame.
+func TestGoAwayWithinFrame(t *testing.T) {
+	ping := []byte{0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+	for cut := range len(ping) + 1 {
+		synctest.Test(t, func(t *testing.T) {
+			client, server := net.Pipe()
+			c := newFrameConn(server, nil)
+			c.exhausted = true
+			go func() {
+				c.Write(ping[:cut])
+				c.Close()
+			}()
+			f := http2.NewFramer(client, client)
+			for {
+				frame, err := f.ReadFrame()
+				if err != nil {
+					t.Fatalf("after %d bytes of a frame: got no GOAWAY, %v", cut, err)
+				}
+				if frame, ok := frame.(*http2.GoAwayFrame); ok {
+					if frame.ErrCode != http2.ErrCodeEnhanceYourCalm {
+						t.Errorf("after %d bytes of a frame: got %v", cut, frame.ErrCode)
+					}
+					break
+				}
+			}
+			client.Close()
+		})
+	}
+}
+
 func post(f *frameClient) error {
 	return f.begin("POST", "/upload", http2.HeadersFrameParam{EndHeaders: true})
 }

@@ -521,7 +521,9 @@ func (f *failOver) check(struck time.Time, orderly, replicated bool) {
 		f.checkTakeover(struck)
 	}
 	there := f.checkLost(struck, orderly || replicated)
-	f.checkEventType() // publishes an event that no subscription wants
+	if len(there) > 0 { // else the event type may be lost too: it was created just before them
+		f.checkEventType() // publishes an event that no subscription wants
+	}
 	if !orderly {
 		f.primary.Signal(syscall.SIGCONT) // a paused primary continues unaware of the pause
 		f.primary.Wait(t)

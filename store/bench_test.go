@@ -194,7 +194,8 @@ func benchmarkRecordRefused(b *testing.B, size, others int) {
 			for i := range int64(others) {
 				num := c.num + i + 1
 				err := errors.Join(t.linkEvents("p", num, f.seqs), t.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, "+
-					"program_id, status, attempts_made, seqs, created_at, completed_at) VALUES (?1, ?1, 'other', ?2 + 1000, 'p', 'success', 1, ?3, 0, 0)",
+					"program_id, status, attempts_made, seqs, created_at, completed_at, counted_at) "+
+					"VALUES (?1, ?1, 'other', ?2 + 1000, 'p', 'success', 1, ?3, 0, 0, 0)",
 					num, i, f.seqs))
 				if err != nil {
 					return err

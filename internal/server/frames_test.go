@@ -170,7 +170,7 @@ func TestFrameFloods(t *testing.T) {
 	}
 }
 
-// A client is told why the connection ends wherever the server was in a frame.
+// A client learns why the connection ends, wherever in a frame the server was.
 func TestGoAwayWithinFrame(t *testing.T) {
 	ping := []byte{0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
 	for cut := range len(ping) + 1 {

@@ -222,12 +222,12 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 // acquire takes an expired lease, and reports whether that succeeded.
 func (v *takeoverWatch) acquire(ctx context.Context, state replica.LeaseState) bool {
 	logger := v.b.cfg.Logger
-	err := v.b.lease.TakeOver(ctx, state)
+	err := v.watch.TakeOver(ctx, state)
 	switch {
 	case err == nil && state.Generation > 0:
 		logger.Warn("primary's lease has expired; taking over", "primary", state.Owner, "generation", state.Generation)
 	case err != nil && !errors.Is(err, replica.ErrLeaseHeld):
-		logger.Error("failed to acquire the lease", "error", err)
+		logger.Error("failed to acquire the lease; watching it for another period, in which the primary can renew it", "error", err)
 	}
 	return err == nil
 }

@@ -555,6 +555,49 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// A bucket that refuses writes keeps the primary from renewing its lease. A standby whose
+// takeover fails for the same reason must give the primary a whole period to renew it.
+func TestTakeOverRefused(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	primary, standby := newLease(t, b, t.TempDir(), time.Hour), newLease(t, b, t.TempDir(), time.Hour)
+	if err := primary.Acquire(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	w := standby.NewWatch()
+	if _, ended, err := w.Poll(t.Context()); err != nil || ended {
+		t.Fatalf("first poll: ended %t, %v", ended, err)
+	}
+	later := func() (LeaseState, bool) { // polls a whole period later
+		t.Helper()
+		w.since -= time.Hour
+		state, ended, err := w.Poll(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state, ended
+	}
+	refuses := func(r *http.Request) bool { return r.Method == http.MethodPut }
+	b.refuses.Store(&refuses)
+	state, ended := later()
+	if !ended {
+		t.Fatal("lease not renewed for a period: got not ended")
+	}
+	if err := w.TakeOver(t.Context(), state); err == nil || standby.Valid() {
+		t.Fatalf("takeover with refused writes: got %v, want an error", err)
+	}
+	b.refuses.Store(nil)
+	if _, ended, err := w.Poll(t.Context()); err != nil || ended {
+		t.Errorf("first poll after the refusal: got ended %t, %v, want a new period", ended, err)
+	}
+	if state, ended = later(); !ended {
+		t.Fatal("lease not renewed for another period: got not ended")
+	}
+	if err := w.TakeOver(t.Context(), state); err != nil || !standby.Valid() {
+		t.Errorf("takeover after another period: got %v, want no error", err)
+	}
+}
+
 // Release works even if the response to the last renewal was lost.
 func TestReleaseAfterLostRenewal(t *testing.T) {
 	b := newBucket(t)

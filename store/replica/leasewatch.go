@@ -64,6 +64,17 @@ func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bo
 	return state.Generation > 0 && (state.Released || asked-w.since >= period)
 }
 
+// TakeOver is [Lease.TakeOver] for a lease that has ended according to Poll. If it fails, the
+// watch begins again: the holder may have been unable to renew the lease for the same
+// reason, such as a bucket that refuses writes, and then gets a whole period to renew it.
+func (w *LeaseWatch) TakeOver(ctx context.Context, ended LeaseState) error {
+	err := w.lease.TakeOver(ctx, ended)
+	if err != nil {
+		w.etag = ""
+	}
+	return err
+}
+
 // Await watches a lease, which was found in the given state, until it has ended, and
 // returns its last state. As soon as the lease is renewed, Await returns an error that
 // wraps [ErrLeaseHeld] and names the holder.

@@ -248,8 +248,9 @@ func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) erro
 	return nil
 }
 
-// enforceSnapshotRetention deletes snapshots older than retention, except the newest, the
-// compacted files before them, and terms that are no longer needed. It uses the times of
+// enforceSnapshotRetention deletes snapshots older than retention, the compacted files before
+// them, and terms that are no longer needed. It keeps the newest snapshot that is older, because
+// the first states within the retention are restored from it. It uses the times of
 // the bucket, because this machine's clock may be wrong.
 func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session, retention time.Duration) error {
 	snapshots, err := ownFiles(ctx, s, litestream.SnapshotLevel)
@@ -263,10 +264,13 @@ func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session, 
 	now := newestTime(append(slices.Clone(changes), snapshots...))
 	oldest := now.Add(-retention)
 	var old []*ltx.FileInfo
-	for _, f := range snapshots[:len(snapshots)-1] {
+	for _, f := range snapshots {
 		if f.CreatedAt.Before(oldest) {
 			old = append(old, f)
 		}
+	}
+	if len(old) > 0 {
+		old = old[:len(old)-1]
 	}
 	if len(old) > 0 {
 		// A restore in progress may have begun with the last of them, so files after it stay.
@@ -302,7 +306,7 @@ func (r *Replication) removeBefore(ctx context.Context, s *session, tx ltx.TXID)
 }
 
 // removeTerms deletes earlier terms that have no files newer than oldest, unless another
-// term needs them.
+// term needs them or they were current at that time.
 func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.Time) error {
 	t := s.own
 	if !t.complete.Load() {
@@ -316,6 +320,7 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 		return errTermEnded // the later term may need them
 	}
 	needed := map[int64]bool{}
+	begun := t.term.Began // by the next later term
 	for _, number := range slices.Backward(numbers) {
 		if number >= t.term.Number {
 			continue
@@ -326,7 +331,8 @@ func (r *Replication) removeTerms(ctx context.Context, s *session, oldest time.T
 		} else if err != nil {
 			return err
 		}
-		keep := needed[number]
+		keep := needed[number] || !begun.Before(oldest)
+		begun = found.Began
 		if !keep {
 			if keep, err = changedSince(ctx, t.at, number, oldest); err != nil {
 				return err

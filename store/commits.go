@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -111,6 +112,26 @@ func checkCommits(ctx context.Context, path string, db *sql.DB) error {
 		"nothing was changed: put the log back, or restore the data directory from its replica or a backup; "+
 		"to continue without the missing commits, remove %s-commits",
 		ErrMissing, path, have, want, path, path)
+}
+
+// checkOrphaned checks a data directory without a database. The error wraps [ErrMissing] if there
+// are a write-ahead log and a commit count: they belong to a database that was removed, and the
+// log may have its newest commits. A log alone is left by a restore that was interrupted.
+func checkOrphaned(dir string) error {
+	path := filepath.Join(dir, databaseFile)
+	commits, err := readCommits(filepath.Join(dir, commitsFile))
+	if err != nil || commits == 0 {
+		return err
+	}
+	info, err := os.Stat(path + "-wal")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s does not exist, but its write-ahead log %s-wal does, which may have the newest of %d commits; "+
+		"nothing was changed: put the database back, or restore the data directory with service restore, which keeps the log; "+
+		"to begin without it, move %s-wal elsewhere", ErrMissing, path, path, commits, path)
 }
 
 // openCommits starts counting after the last commit of the database.

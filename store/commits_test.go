@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,36 @@ func TestMissingCommits(t *testing.T) {
 	dir = killed(t, 5)
 	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile+"-wal")), os.Remove(filepath.Join(dir, commitsFile))))
 	must(t, open())
+}
+
+// A database that was removed while its WAL and commit count stayed is not replaced by an empty
+// one, which would destroy the commits in the WAL.
+func TestOrphanedWAL(t *testing.T) {
+	dir := killed(t, 5)
+	path := filepath.Join(dir, databaseFile)
+	must(t, os.Rename(path, path+".moved"))
+	before := contents(t, dir)
+	s, err := Open(t.Context(), Config{Dir: dir})
+	if err == nil {
+		s.Close()
+	}
+	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), path+"-wal") {
+		t.Errorf("got %v, want %v and the name of the WAL", err, ErrMissing)
+	}
+	if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+		t.Errorf("the refused Open changed files: %s", diff)
+	}
+	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	must(t, err)
+	if !slices.ContainsFunc(found, func(f Finding) bool {
+		return f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, path+"-wal")
+	}) {
+		t.Errorf("Examine does not report the WAL without a database: %+v", found)
+	}
+	must(t, os.Rename(path+".moved", path))
+	s, err = Open(t.Context(), Config{Dir: dir})
+	must(t, err)
+	must(t, s.Close())
 }
 
 // The files after a kill, a power loss or a shutdown never count as a loss.

@@ -174,6 +174,10 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	x.library()
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
+		if err := checkOrphaned(cfg.Dir); err != nil {
+			x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
+			return nil
+		}
 		advice := "service serve creates it on its first start."
 		if cfg.Replica != nil {
 			advice = "service serve restores it from the replica, or creates it if the replica is empty."

@@ -188,6 +188,9 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err := checkOrphaned(cfg.Dir); err != nil {
+		return err
+	}
 	if err := replica.RemoveDatabase(path); err != nil {
 		return err
 	}

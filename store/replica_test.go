@@ -222,6 +222,9 @@ func TestRestoreMissing(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Remove(filepath.Join(dir, commitsFile)); err != nil { // otherwise the WAL may have the newest commits
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path+"-wal", []byte("a log of another database"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +241,7 @@ func TestRestoreMissing(t *testing.T) {
 		t.Errorf("after another restore: got %d events, want 2", n)
 	}
 
-	if err := os.Remove(path); err != nil {
+	if err := errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, commitsFile))); err != nil {
 		t.Fatal(err)
 	}
 	unreachable := readReplica(t,

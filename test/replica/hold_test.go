@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -46,7 +47,7 @@ func TestRestoreHold(t *testing.T) {
 	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
 	arrival("event")
 	in.MustStop(run)
-	if err := os.Remove(filepath.Join(data, "service.db")); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(data, "service.db")), os.Remove(filepath.Join(data, "service.db-commits"))); err != nil {
 		t.Fatal(err)
 	}
 	run = in.MustStart()

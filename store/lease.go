@@ -13,6 +13,19 @@ import (
 // leaseSetting is the setting with the lease generation under which the data was last written.
 const leaseSetting = "lease"
 
+// WrittenGeneration returns the lease generation under which the data was last written, even if
+// the data was restored; 0 for none.
+func (s Replica) WrittenGeneration(ctx context.Context) (generation int64, err error) {
+	var text []byte
+	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+leaseSetting+"'", nil, &text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(text), 10, 64)
+}
+
 // Generation returns the lease generation under which the data was last written, 0 for
 // none, for [replica.Lease.Acquire]. Data that was just restored is the newest and returns
 // [math.MaxInt64].

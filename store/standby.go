@@ -63,6 +63,9 @@ func (s *Standby) State() replica.FollowerState { return s.follower.State() }
 // [ErrUnusable] or [ErrKey] if the keys are not the primary's.
 func (s *Standby) Follow(ctx context.Context) error { return s.follower.Follow(ctx) }
 
+// HasNewestTerm is [replica.Follower.HasNewestTerm].
+func (s *Standby) HasNewestTerm(ctx context.Context) (bool, error) { return s.follower.HasNewestTerm(ctx) }
+
 // Promote brings the copy up to date with the replica, makes it the database of the data
 // directory, and unlocks the directory. Follow must have returned, and no other process may
 // still write to the replica. The second result is the directory with what was replaced, see

@@ -117,6 +117,11 @@ func (s *Server) takeLease(ctx context.Context) error {
 			return err
 		}
 	}
+	written, err := s.store.Replica().WrittenGeneration(ctx)
+	if err != nil {
+		return err
+	}
+	s.lease.Raise(written)
 	return s.store.Replica().Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Context: s.lease.Held})
 }
 

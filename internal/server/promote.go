@@ -116,6 +116,9 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 	}
 	state, expired, err := v.readLease(ctx)
 	switch {
+	case errors.Is(err, replica.ErrLeaseDamaged) && p.force:
+		v.waiting = append(v.waiting, p)
+		return v.seize(ctx, state, p)
 	case err != nil && p.force:
 		p.refuse(webhook.CodeUnavailable, "Failed to read the lease, which a promotion needs: %v", err)
 		return false
@@ -127,10 +130,14 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 	p.initial = state
 	v.waiting = append(v.waiting, p)
 	switch {
-	case expired || state.Generation == 0:
+	case expired:
 		return v.acquire(ctx, state)
 	case p.force:
 		return v.seize(ctx, state, p)
+	case state.Generation == 0:
+		p.report("There is no lease in the bucket. Waiting up to %s to see whether another service holds it.",
+			v.watch.Remaining(state).Round(time.Second))
+		return false
 	}
 	p.report("%s holds the lease (generation %d). Waiting up to %s to see whether it renews the lease.",
 		state.Owner, state.Generation, v.watch.Remaining(state).Round(time.Second))
@@ -141,8 +148,12 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 // succeeded.
 func (v *takeoverWatch) seize(ctx context.Context, state replica.LeaseState, p *promotion) bool {
 	added := v.b.follower.State().Added
-	p.report("%s holds the lease (generation %d) and may be alive: it can accept and send until it notices, for up to %s.",
-		state.Owner, state.Generation, v.watch.Period(state))
+	if state.Generation == 0 {
+		p.report("The lease in the bucket is missing or damaged; its holder may be alive.")
+	} else {
+		p.report("%s holds the lease (generation %d) and may be alive: it can accept and send until it notices, for up to %s.",
+			state.Owner, state.Generation, v.watch.Period(state))
+	}
 	if added.IsZero() {
 		p.report("This standby has no data yet and copies the replica first.")
 	} else {
@@ -194,7 +205,7 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if err == nil && (expired || state.Generation == 0 && len(v.waiting) > 0) {
+	if err == nil && expired && (state.Generation > 0 || len(v.waiting) > 0 || v.mayReplace(ctx)) {
 		return v.acquire(ctx, state)
 	}
 	waiting := v.waiting
@@ -219,12 +230,27 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 	return false
 }
 
+// mayReplace reports whether the standby may take over a lease that was deleted: it has seen the
+// lease, and its copy has the newest term. Otherwise the primary may run without a lease.
+func (v *takeoverWatch) mayReplace(ctx context.Context) bool {
+	if !v.watch.Seen() {
+		return false
+	}
+	newest, err := v.b.follower.HasNewestTerm(ctx)
+	if err != nil {
+		v.b.cfg.Logger.Debug("failed to compare the copy with the replica", "error", err)
+	}
+	return newest && err == nil
+}
+
 // acquire takes an expired lease, and reports whether that succeeded.
 func (v *takeoverWatch) acquire(ctx context.Context, state replica.LeaseState) bool {
 	logger := v.b.cfg.Logger
 	err := v.watch.TakeOver(ctx, state)
 	switch {
-	case err == nil && state.Generation > 0:
+	case err == nil && state.Generation == 0:
+		logger.Warn("the lease has been missing from the bucket for a whole period; taking over")
+	case err == nil:
 		logger.Warn("primary's lease has expired; taking over", "primary", state.Owner, "generation", state.Generation)
 	case err != nil && !errors.Is(err, replica.ErrLeaseHeld):
 		logger.Error("failed to acquire the lease; watching it for another period, in which the primary can renew it", "error", err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -23,7 +24,8 @@ import (
 )
 
 const (
-	leaseName = "lock.json" // name of the lease object, next to the replica's files
+	leaseName     = "lock.json" // name of the lease object, next to the replica's files
+	maxLeaseBytes = 64 << 10
 	// maxLeaseTimeout is the maximum timeout of a request for the lease.
 	maxLeaseTimeout = 5 * time.Second
 	// defaultPeriod is used in place of a TTL by a process without one, until it has seen a lease.
@@ -75,6 +77,7 @@ type Lease struct {
 
 	held   *leaseObject // as last written by this process; nil before Acquire
 	writes int64        // number of writes by this process
+	raised atomic.Int64 // the generation, at least that of held; see Raise
 	expiry atomic.Int64 // nanoseconds of uptime, minus the reserve; 0 while not held
 	tenure atomic.Pointer[tenure]
 	mu     sync.Mutex // held to change expiry and tenure
@@ -183,11 +186,15 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	at, known := awsmiddleware.GetServerTime(out.ResultMetadata)
 	l.bucket.clock.note(at, known, l.cfg.Logger)
 	found := &leaseObject{etag: aws.ToString(out.ETag)}
-	if err := json.NewDecoder(out.Body).Decode(found); err != nil {
+	text, err := io.ReadAll(io.LimitReader(out.Body, maxLeaseBytes))
+	if err != nil {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
-	if found.PeriodMS < 1 { // without it, no one can know when the lease ends
-		return nil, fmt.Errorf("read the lease: %s in the bucket has no period_ms", l.bucket.key)
+	if err = json.Unmarshal(text, found); err == nil && (found.PeriodMS < 1 || found.Generation < 1) {
+		err = errors.New("it has no period_ms or no generation") // without them, no one can know when the lease ends
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the lease: %w", &damagedLease{l.bucket.key, found.etag, err})
 	}
 	return found, nil
 }
@@ -199,6 +206,7 @@ var errLeaseChanged = errors.New("the lease has changed")
 // if there is no object and old is "".
 func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObject, error) {
 	l.writes++
+	o.Generation = max(o.Generation, l.raised.Load())
 	o.Owner, o.Expires, o.PeriodMS, o.Writes = l.owner, time.Now().Add(l.cfg.TTL), l.cfg.TTL.Milliseconds(), l.writes
 	if o.Released {
 		o.Expires = time.Now()
@@ -229,6 +237,10 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 		case 409, 412: // another process wrote it at the same time or before
 			return nil, errLeaseChanged
 		}
+	}
+	var failed interface{ ErrorCode() string }
+	if old != "" && errors.As(err, &failed) && failed.ErrorCode() == "NoSuchKey" { // it was deleted
+		return nil, errLeaseChanged
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write the lease: %w", err)

@@ -87,17 +87,22 @@ func TestLease(t *testing.T) {
 	}
 }
 
+// onLog returns a logger that calls f for each line with the given text.
+func onLog(text string, f func()) *slog.Logger {
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		if bytes.Contains(p, []byte(text)) {
+			f()
+		}
+		return len(p), nil
+	}), nil))
+}
+
 // acquireWhileHeld acquires a lease. Its holder, if not nil, renews it once it is watched: an
 // earlier renewal would hide that the lease is acquired immediately.
 func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error {
 	t.Helper()
 	var watched atomic.Bool
-	l.cfg.Logger = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-		if bytes.Contains(p, []byte("waiting to see whether it renews the lease")) {
-			watched.Store(true)
-		}
-		return len(p), nil
-	}), nil))
+	l.cfg.Logger = onLog("waiting to see whether it renews the lease", func() { watched.Store(true) })
 	acquired := make(chan error, 1)
 	go func() { acquired <- l.Acquire(t.Context(), known) }()
 	tick := time.NewTicker(20 * time.Millisecond)

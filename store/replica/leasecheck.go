@@ -18,7 +18,10 @@ func (l *Lease) CheckAcquire(ctx context.Context, known int64) error {
 	switch {
 	case found.Generation > known && !ours:
 		return found.heldError(ErrLeaseStale)
-	case !found.held():
+	case found.Generation == 0:
+		_, err := l.checkMissing(ctx, known)
+		return err
+	case found.Released:
 		return nil
 	case !ours:
 		return found.heldError(ErrLeaseHeld)

@@ -36,7 +36,11 @@ func (l *Lease) Acquire(ctx context.Context, known int64) error {
 	case found.Generation > known && !ours:
 		return fmt.Errorf("%w: %s, with generation %d of the lease, but the data here was last written with generation %d",
 			ErrLeaseStale, found.Owner, found.Generation, known)
-	case found.Generation == 0, found.Released, ours && last.sameDir(now) && last.ended():
+	case found.Generation == 0:
+		if found, err = l.awaitMissing(ctx, known); err != nil {
+			return err
+		}
+	case found.Released, ours && last.sameDir(now) && last.ended():
 	default:
 		w := &LeaseWatch{lease: l, margin: l.margin}
 		if found, err = w.Await(ctx, found); err != nil {
@@ -62,7 +66,10 @@ func (l *Lease) TakeOver(ctx context.Context, ended LeaseState) error {
 func (l *Lease) Seize(ctx context.Context) (err error) {
 	for range 5 { // the holder may renew the lease in between
 		var found LeaseState
-		if found, err = l.State(ctx); err != nil {
+		var damaged *damagedLease
+		if found, err = l.State(ctx); errors.As(err, &damaged) {
+			found.etag = damaged.etag // the generation is unknown; see Raise
+		} else if err != nil {
 			return err
 		}
 		if err = l.take(ctx, found.Generation+1, found.etag); !errors.Is(err, ErrLeaseHeld) {
@@ -91,6 +98,7 @@ func (l *Lease) take(ctx context.Context, generation int64, old string) error {
 		return err
 	}
 	l.held = taken
+	l.raised.Store(taken.Generation)
 	l.extend(asked)
 	return nil
 }
@@ -107,8 +115,18 @@ func (l *Lease) renew(ctx context.Context, found *leaseObject, asked time.Durati
 	return nil
 }
 
-// Generation returns the generation of the lease, which must be held.
-func (l *Lease) Generation() int64 { return l.held.Generation }
+// Generation returns the generation of the lease, which must be held. It is safe for
+// concurrent use.
+func (l *Lease) Generation() int64 { return l.raised.Load() }
+
+// Raise makes the generation of the lease, which must be held, higher than that of the data.
+// It is lower if the previous object was deleted or damaged. The object has the new
+// generation from its next renewal on. Raise is safe for concurrent use with KeepAlive.
+func (l *Lease) Raise(known int64) {
+	if known >= l.raised.Load() {
+		l.raised.Store(known + 1)
+	}
+}
 
 // KeepAlive renews the lease several times in each TTL until ctx ends. While the bucket
 // is unreachable it retries; [Lease.Valid] reports whether the service may work. If
@@ -152,17 +170,22 @@ func (l *Lease) renewOrLose(ctx context.Context) error {
 	return err
 }
 
-// recheck handles a failed precondition. If this process wrote the current object, because
+// recheck handles a failed precondition. If the object of a held lease was deleted, recheck
+// recreates it. If this process wrote the current object, because
 // the response to a write was lost, recheck renews the lease. Otherwise the lease becomes
 // invalid and the error wraps [ErrLeaseHeld].
 func (l *Lease) recheck(ctx context.Context, asked time.Duration) error {
 	found, err := l.read(ctx)
+	var damaged *damagedLease
 	switch {
+	case errors.As(err, &damaged) && l.held != nil:
+		return l.recreate(ctx, damaged.etag)
 	case err != nil:
 		return err
-	case found == nil:
-		l.lose()
-		return fmt.Errorf("%w: it was deleted from the bucket", ErrLeaseHeld)
+	case found == nil && l.held != nil:
+		return l.recreate(ctx, "")
+	case found == nil: // it was deleted while it was taken
+		return errLeaseChanged
 	case !l.ours(found):
 		l.lose()
 		return LeaseState{Owner: found.Owner, Generation: found.Generation}.heldError(ErrLeaseHeld)

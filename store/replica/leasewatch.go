@@ -19,7 +19,9 @@ const watchMargin = 2 * time.Second
 type LeaseWatch struct {
 	lease  *Lease
 	margin time.Duration // how much longer than the TTL it watches
-	etag   string        // last seen ETag
+	polled bool          // Poll has succeeded since the watch began
+	etag   string        // last seen ETag; "" if there is no object
+	period time.Duration // last seen TTL of a holder; 0 for none
 	since  time.Duration // uptime when etag was first seen
 	asked  time.Duration // uptime before the last successful poll
 }
@@ -27,8 +29,9 @@ type LeaseWatch struct {
 // NewWatch returns a watch of l, which this process must not hold.
 func (l *Lease) NewWatch() *LeaseWatch { return &LeaseWatch{lease: l} }
 
-// Poll reads the lease and reports whether it has ended: it was released or not renewed.
-// A lease that was never held has not ended. One goroutine must call Poll every
+// Poll reads the lease and reports whether it has ended: it was released or not renewed. A
+// lease whose object is missing has ended after a period and a margin, in which a live holder
+// would have recreated it; the caller must check that it has the newest data. One goroutine must call Poll every
 // [LeaseWatch.Interval].
 func (w *LeaseWatch) Poll(ctx context.Context) (state LeaseState, ended bool, err error) {
 	asked := uptime()
@@ -40,8 +43,15 @@ func (w *LeaseWatch) Poll(ctx context.Context) (state LeaseState, ended bool, er
 
 // Period returns how long a lease must be seen unchanged to count as ended.
 func (w *LeaseWatch) Period(state LeaseState) time.Duration {
-	return cmp.Or(max(w.lease.cfg.TTL, state.period), defaultPeriod) + w.margin
+	period := cmp.Or(max(w.lease.cfg.TTL, state.period, w.period), defaultPeriod) + w.margin
+	if state.Generation == 0 {
+		period += watchMargin
+	}
+	return period
 }
+
+// Seen reports whether the watch has seen a lease, which may have been deleted since.
+func (w *LeaseWatch) Seen() bool { return w.period > 0 }
 
 // Remaining returns how much of the period remains after the last poll.
 func (w *LeaseWatch) Remaining(state LeaseState) time.Duration {
@@ -56,12 +66,13 @@ func (w *LeaseWatch) Interval(state LeaseState) time.Duration {
 // observe evaluates a state. asked and answered are the uptimes of the request and the
 // response.
 func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bool {
+	w.period = max(w.period, state.period)
 	period := w.Period(state)
-	if state.etag != w.etag || answered-w.asked > period/3 {
+	if !w.polled || state.etag != w.etag || answered-w.asked > period/3 {
 		w.etag, w.since = state.etag, answered
 	}
-	w.asked = asked
-	return state.Generation > 0 && (state.Released || asked-w.since >= period)
+	w.asked, w.polled = asked, true
+	return state.Released || asked-w.since >= period
 }
 
 // TakeOver is [Lease.TakeOver] for a lease that has ended according to Poll. If it fails, the
@@ -70,7 +81,7 @@ func (w *LeaseWatch) observe(state LeaseState, asked, answered time.Duration) bo
 func (w *LeaseWatch) TakeOver(ctx context.Context, ended LeaseState) error {
 	err := w.lease.TakeOver(ctx, ended)
 	if err != nil {
-		w.etag = ""
+		w.polled = false
 	}
 	return err
 }
@@ -80,8 +91,13 @@ func (w *LeaseWatch) TakeOver(ctx context.Context, ended LeaseState) error {
 // wraps [ErrLeaseHeld] and names the holder.
 func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, error) {
 	logger := w.lease.cfg.Logger
-	logger.Warn("another service holds the lease; waiting to see whether it renews the lease",
-		"owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
+	if found.Generation == 0 {
+		logger.Warn("the lease is missing from the bucket; waiting to see whether another service holds it", "key", w.lease.bucket.key,
+			"period", w.Period(found))
+	} else {
+		logger.Warn("another service holds the lease; waiting to see whether it renews the lease",
+			"owner", found.Owner, "generation", found.Generation, "period", w.Period(found))
+	}
 	tick := time.NewTicker(w.Interval(found))
 	defer tick.Stop()
 	failing := false
@@ -100,9 +116,9 @@ func (w *LeaseWatch) Await(ctx context.Context, found LeaseState) (LeaseState, e
 		}
 		switch {
 		case err != nil:
-		case ended, state.Generation == 0: // ended or deleted
+		case ended:
 			return state, nil
-		case state.etag != found.etag:
+		case state.Generation > 0 && state.etag != found.etag:
 			return state, state.heldError(ErrLeaseHeld)
 		}
 		select {

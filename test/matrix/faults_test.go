@@ -98,6 +98,23 @@ func faults() []*fault {
 			c.hold(lease())
 			c.checkSteady()
 		}},
+		{name: "lease deleted", strike: func(c *cell) {
+			c.removeLease()
+			c.hold(2 * lease())
+			c.checkSteady()
+		}},
+		{name: "lease overwritten", strike: func(c *cell) {
+			if err := os.WriteFile(c.leases.file, []byte("not a lease"), 0o600); err != nil {
+				c.t.Fatal(err)
+			}
+			c.hold(2 * lease())
+			c.checkSteady()
+		}},
+		{name: "kill -9 and lease deleted", deposes: true, strike: func(c *cell) {
+			c.one.in.Kill(c.one.process)
+			c.removeLease()
+			c.awaitTakeover(c.struck)
+		}},
 		{name: "kill -9", deposes: true, strike: func(c *cell) {
 			c.one.in.Kill(c.one.process)
 			c.awaitTakeover(c.struck)
@@ -131,6 +148,14 @@ func clockFaults() (all []*fault) {
 		}
 	}
 	return all
+}
+
+// removeLease deletes the lease object from the bucket.
+func (c *cell) removeLease() {
+	c.t.Helper()
+	if err := os.Remove(c.leases.file); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // outageOfBoth makes the bucket unreachable for both machines for longer than a lease.

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,19 +13,24 @@ import (
 )
 
 // KnownLease is [Replica.Generation] for a data directory that no process has open, and
-// changes nothing in it. For a directory without a database it returns [math.MaxInt64], since
+// changes nothing in it. For a directory without a database it returns [NewestData], since
 // that is filled from the replica. The error wraps [ErrLocked] if a process has the directory
 // open.
 func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
 	path := filepath.Join(dir, databaseFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return math.MaxInt64, nil
+		return NewestData, nil
 	}
 	lock, err := sqlite.LockDirReadOnly(dir)
 	if err != nil {
 		return 0, err
 	}
 	defer lock.Close()
+	return knownLease(ctx, path)
+}
+
+// knownLease is KnownLease for the database at path in a locked directory.
+func knownLease(ctx context.Context, path string) (generation int64, err error) {
 	db, err := sqlite.OpenReadOnly(path)
 	if err != nil {
 		return 0, err
@@ -40,7 +44,7 @@ func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
 	case err != nil:
 		return 0, err
 	case restored:
-		return math.MaxInt64, nil
+		return NewestData, nil
 	case !text.Valid:
 		return 0, nil
 	}

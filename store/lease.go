@@ -26,15 +26,19 @@ func (s Replica) WrittenGeneration(ctx context.Context) (generation int64, err e
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
+// NewestData is the generation of data that is known to be the newest, such as what was just
+// restored.
+const NewestData = math.MaxInt64
+
 // Generation returns the lease generation under which the data was last written, 0 for
 // none, for [replica.Lease.Acquire]. Data that was just restored is the newest and returns
-// [math.MaxInt64].
+// [NewestData].
 func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
 		err := t.Scan("SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
 		if err == nil {
-			generation = math.MaxInt64
+			generation = NewestData
 			return nil
 		}
 		if !errors.Is(err, sql.ErrNoRows) {

@@ -124,7 +124,7 @@ func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, pat
 	found, err := replica.Restore(ctx, from, path, at)
 	y.State, y.Damaged = found.State, found.Damaged
 	if err == nil {
-		err = markRestored(ctx, path, found.Origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true)
+		err = markRestored(ctx, path, found.Origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false)
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -146,16 +146,16 @@ type restoredMark struct {
 
 const restoredSetting = "restored"
 
-// markRestored checks the schema of a restored database, with check also every page, and stores
-// mark in it. No process may have the database open. Afterwards its WAL and Litestream's
+// markRestored checks the schema and every page of a restored database, and stores mark in it. For
+// a takeover it neither checks the pages nor stores the mark. No process may have the database open. Afterwards its WAL and Litestream's
 // directory next to it belong to it, see [replica.Origin.Continue].
-func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, check bool) error {
+func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, takeover bool) error {
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return err
 	}
 	err = sqlite.WriteToWAL(ctx, path, func(conn *sql.Conn) error {
-		if check {
+		if !takeover {
 			var found string
 			if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
 				return fmt.Errorf("%w: the restored database: %w", ErrDamaged, err)
@@ -170,8 +170,11 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if err := schema.Check("the restored database", have); err != nil {
 			return err
 		}
-		const set = "INSERT INTO settings (name, value) VALUES (?1, ?2), (?3, ?4) ON CONFLICT DO UPDATE SET value = excluded.value"
-		_, err := conn.ExecContext(ctx, set, restoredSetting, text, continuedSetting, []byte(mark.From))
+		const set = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"
+		_, err := conn.ExecContext(ctx, set, continuedSetting, []byte(mark.From))
+		if err == nil && !takeover {
+			_, err = conn.ExecContext(ctx, set, restoredSetting, text)
+		}
 		return err
 	})
 	if err != nil {
@@ -199,11 +202,6 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	}
 	if cfg.Replica == nil {
 		return nil
-	}
-	if cfg.BeforeRestore != nil {
-		if err := cfg.BeforeRestore(ctx); err != nil {
-			return err
-		}
 	}
 	if cfg.Logger != nil {
 		cfg.Logger.Info("no local database; looking for a copy in the replica", "replica", cfg.Replica.Target())

@@ -74,15 +74,20 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 			return nil, fmt.Errorf("%w: %s exists in %s", ErrNotEmpty, name, dir)
 		}
 	}
-	if r.folder, err = os.MkdirTemp(dir, restoring+durable.TempSuffix+"*"); err != nil {
-		return nil, err
+	return r, r.begin()
+}
+
+// begin creates the directory to fill.
+func (r *Restoration) begin() (err error) {
+	if r.folder, err = os.MkdirTemp(r.dir, restoring+durable.TempSuffix+"*"); err != nil {
+		return err
 	}
 	for _, name := range []string{newFiles, oldFiles} {
 		if err := os.Mkdir(filepath.Join(r.folder, name), 0o700); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // Dir returns the directory for the new files: the database, service.db, and other files to
@@ -116,7 +121,8 @@ func (r *Restoration) Commit() (aside string, err error) {
 	return exchange(r.dir)
 }
 
-// Close releases the data directory, and removes what was not committed.
+// Close releases the data directory, and removes what was not committed. Further calls do
+// nothing.
 func (r *Restoration) Close() error {
 	var errs []error
 	if r.folder != "" {
@@ -129,6 +135,7 @@ func (r *Restoration) Close() error {
 		}
 		errs = append(errs, r.lock.Close())
 	}
+	r.folder, r.lock = "", nil
 	return errors.Join(errs...)
 }
 

@@ -166,9 +166,6 @@ func TestMalformedKeysAreRefused(t *testing.T) {
 		if _, err := Inspect(t.Context(), path, []byte(test.keys)); !errors.Is(err, test.want) {
 			t.Errorf("Inspect with %q: got %v, want %v", test.keys, err, test.want)
 		}
-		if err := checkKeys(t.Context(), path, []byte(test.keys)); !errors.Is(err, test.want) {
-			t.Errorf("checkKeys with %q: got %v, want %v", test.keys, err, test.want)
-		}
 	}
 }
 

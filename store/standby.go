@@ -3,119 +3,333 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
 
+	"service/internal/durable"
 	"service/store/replica"
 	"service/store/sqlite"
 )
 
-// standbyFolder is the directory in the data directory that contains the copy.
-const standbyFolder = "standby"
+const (
+	// standbyFolder is the directory in the data directory that contains the copy.
+	standbyFolder = "standby"
+	// containedFile is in a directory with replaced files whose database is contained in the
+	// replica. It has the position of that database.
+	containedFile = "contained.json"
+	// leftFile is in a directory with replaced files whose database has changes that the
+	// replica lacks.
+	leftFile = "left.json"
+)
 
-// Standby is a locked data directory with a copy of a replica that is kept up to date until it
-// becomes the database.
+// ErrRestored means that a database was restored, and that no primary has written to it since.
+// It is never set aside.
+var ErrRestored = errors.New("the data was restored, and no primary has used it yet")
+
+// Standby is a locked data directory that another node serves instead, or may serve. Without a
+// database of its own it has a copy of a replica, which is kept up to date until it becomes the
+// database.
 type Standby struct {
 	dir      string
 	cfg      *replica.Config
+	keyFile  string // "" for secret.key in dir
 	path     string // of the copy
 	follower *replica.Follower
 	r        *Restoration
+	logger   *slog.Logger
 }
 
-// OpenStandby locks a data directory for a copy of the replica. keys are the primary's secret
-// keys, see [ReadKeys], which the replica does not contain. The error wraps [ErrNotEmpty] if
-// there is a database and force is false; with force, that database is set aside when the
-// standby is promoted. The caller must call Close.
-func OpenStandby(dir string, cfg *replica.Config, keys []byte, force bool, logger *slog.Logger) (*Standby, error) {
-	if _, err := os.Lstat(filepath.Join(dir, databaseFile)); err == nil && !force {
-		return nil, fmt.Errorf("%w: %s exists in %s", ErrNotEmpty, databaseFile, dir)
-	}
+// OpenStandby locks a data directory for a copy of the replica. keyFile has the secret keys, ""
+// for secret.key in dir; it may be missing until the standby is promoted. An existing database
+// stays as it is until SetAside. The caller must call Close.
+func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.Logger) (*Standby, error) {
 	r, err := Restore(dir, true)
 	if err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(dir, standbyFolder)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	s := &Standby{
+		dir: dir, cfg: cfg, keyFile: keyFile, path: filepath.Join(dir, standbyFolder, databaseFile), r: r, logger: logger,
+	}
+	s.follower = replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: s.path, Logger: logger})
+	err = os.MkdirAll(filepath.Join(dir, standbyFolder), 0o700)
+	if err == nil {
+		err = s.adoptContained(context.Background())
+	}
+	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	path := filepath.Join(folder, databaseFile)
-	follower := replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: path, Logger: logger,
-		Check: func(ctx context.Context, path string) (retry bool, err error) {
-			err = checkKeys(ctx, path, keys)
-			return !errors.Is(err, ErrUnusable) && !errors.Is(err, ErrKey), err
-		}})
-	return &Standby{dir: dir, cfg: cfg, path: path, follower: follower, r: r}, nil
+	return s, nil
 }
 
 // Close unlocks the data directory. The copy stays for the next standby.
 func (s *Standby) Close() error { return s.r.Close() }
 
+// HasDatabase reports whether the directory has a database of its own.
+func (s *Standby) HasDatabase() bool {
+	_, err := os.Lstat(filepath.Join(s.dir, databaseFile))
+	return err == nil
+}
+
+// HasCopy reports whether there is a complete copy of the replica.
+func (s *Standby) HasCopy() bool {
+	return s.follower.Read(func(string) error { return nil }) == nil
+}
+
+// Generation is [KnownLease] for the directory's own database.
+func (s *Standby) Generation(ctx context.Context) (int64, error) {
+	return knownLease(ctx, filepath.Join(s.dir, databaseFile))
+}
+
 // State returns the state of the copy.
 func (s *Standby) State() replica.FollowerState { return s.follower.State() }
 
 // Follow keeps the copy up to date until ctx ends. It retries while the replica is empty or not
-// reachable, and makes a new copy if the current one cannot be continued. The error wraps
-// [ErrUnusable] or [ErrKey] if the keys are not the primary's.
+// reachable, and makes a new copy if the current one cannot be continued. It always returns nil.
 func (s *Standby) Follow(ctx context.Context) error { return s.follower.Follow(ctx) }
 
 // HasNewestTerm is [replica.Follower.HasNewestTerm].
-func (s *Standby) HasNewestTerm(ctx context.Context) (bool, error) { return s.follower.HasNewestTerm(ctx) }
-
-// Promote brings the copy up to date with the replica, makes it the database of the data
-// directory, and unlocks the directory. Follow must have returned, and no other process may
-// still write to the replica. The second result is the directory with what was replaced, see
-// [Restoration.Commit].
-func (s *Standby) Promote(ctx context.Context) (y Restored, aside string, err error) {
-	y.From = s.cfg.Target()
-	origin, state, err := s.follower.CatchUp(ctx)
-	if err != nil {
-		return y, "", err
-	}
-	y.State = state
-	path := filepath.Join(s.r.Dir(), databaseFile)
-	if err := os.Rename(s.path, path); err != nil {
-		return y, "", err
-	}
-	if err := markRestored(ctx, path, origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false); err != nil {
-		return y, "", err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return y, "", err
-	}
-	y.Bytes = info.Size()
-	if aside, err = s.r.Commit(); err != nil {
-		return y, aside, err
-	}
-	return y, aside, errors.Join(os.RemoveAll(filepath.Join(s.dir, standbyFolder)), s.r.Close())
+func (s *Standby) HasNewestTerm(ctx context.Context) (bool, error) {
+	return s.follower.HasNewestTerm(ctx)
 }
 
-// checkKeys checks that keys, the content of a key file, decrypt the secrets of the database at
-// path. The error wraps [ErrUnusable] if they do not, or are malformed.
-func checkKeys(ctx context.Context, path string, keys []byte) (err error) {
-	ring, err := parseKeyring(keys)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnusable, err)
+// CheckServable returns nil if this binary could serve the directory's own database or, without
+// one, the copy: it has the schema of this binary, and the key file decrypts its secrets. The
+// error wraps [ErrKey] if the key file is missing or wrong, and [replica.ErrNoCopy] if there is
+// no complete copy.
+func (s *Standby) CheckServable(ctx context.Context) error {
+	keys, keyErr := ReadKeys(s.dir, s.keyFile)
+	if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) {
+		return keyErr
 	}
-	db, err := sqlite.OpenReadOnly(path)
-	if err != nil {
+	if path := filepath.Join(s.dir, databaseFile); s.HasDatabase() {
+		db, err := sqlite.OpenReadOnly(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(checkServable(ctx, path, db, keys, keyErr), db.Close())
+	}
+	return s.follower.Read(func(path string) error {
+		db, err := sqlite.OpenOffline(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(checkServable(ctx, path, db.DB, keys, keyErr), db.Close())
+	})
+}
+
+// checkServable is CheckServable for the database at path. keyErr is the reason why there are no
+// keys, or nil.
+func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, keyErr error) error {
+	var version int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := schema.Check(path, version); err != nil {
+		return err
+	}
 	var check []byte
-	err = db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
+	err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil // nothing has been encrypted yet
 	} else if err != nil {
 		return err
 	}
+	if keyErr != nil {
+		return keyErr
+	}
+	ring, err := parseKeyring(keys)
+	if err != nil {
+		return err
+	}
 	if !ring.Fits(check) {
-		return fmt.Errorf("%w: its secrets are encrypted with a different key: copy secret.key from the primary", ErrUnusable)
+		return fmt.Errorf("%w: the secret key does not decrypt the secrets of the database", ErrKey)
 	}
 	return nil
+}
+
+// SetAside moves the directory's own database out of the way, because another node holds the
+// lease or has newer data; displaced says that the other has acquired the lease since this
+// database was written. A database that the replica contains becomes the copy. Any other is
+// kept, and the second result describes it.
+//
+// Nothing changes if the error wraps [ErrRestored], [replica.ErrForeign] or
+// [replica.ErrUndecided]; patient makes the last one impossible.
+func (s *Standby) SetAside(ctx context.Context, displaced, patient bool) (*Replaced, error) {
+	path := filepath.Join(s.dir, databaseFile)
+	position, changes, err := replica.Compare(ctx, s.cfg, path, displaced)
+	if errors.Is(err, replica.ErrUndecided) && !patient {
+		changes, err = replica.UnknownChanges, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	known, err := s.Generation(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case known == NewestData:
+		return nil, ErrRestored
+	case known == 0 && changes == replica.UnknownChanges:
+		return nil, fmt.Errorf("%w: %s was never written under a lease", replica.ErrForeign, path)
+	}
+	name, mark := leftFile, any(Replaced{Changes: changes, At: time.Now().UTC()})
+	if changes == 0 {
+		name, mark = containedFile, position
+	}
+	text, err := json.Marshal(mark)
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.WriteFile(filepath.Join(s.r.folder, oldFiles, name), append(text, '\n'), 0o600); err != nil {
+		return nil, err
+	}
+	aside, err := s.r.Commit()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.r.begin(); err != nil {
+		return nil, err
+	}
+	if changes == 0 {
+		return nil, s.adoptContained(ctx)
+	}
+	return &Replaced{Dir: aside, Changes: changes}, nil
+}
+
+// adoptContained makes a replaced database that the replica contains the copy. It continues
+// after a crash.
+func (s *Standby) adoptContained(ctx context.Context) error {
+	marks, err := filepath.Glob(filepath.Join(globQuote(s.dir), replaced+"*", containedFile))
+	if err != nil {
+		return err
+	}
+	for _, mark := range marks {
+		text, err := os.ReadFile(mark)
+		if err != nil {
+			return err
+		}
+		var p replica.Position
+		if err := json.Unmarshal(text, &p); err != nil {
+			return fmt.Errorf("%s: %w", mark, err)
+		}
+		aside := filepath.Dir(mark)
+		if err := s.adopt(ctx, filepath.Join(aside, databaseFile), p); err != nil {
+			return fmt.Errorf("make the replaced database in %s the copy: %w", aside, err)
+		}
+		if err := os.RemoveAll(aside); err != nil {
+			return err
+		}
+		s.logger.Info("the replica contains all data of this node; following from there", "transaction", p.TXID.String())
+	}
+	return nil
+}
+
+// adopt makes the database at old, which has exactly the position p, the copy.
+func (s *Standby) adopt(ctx context.Context, old string, p replica.Position) error {
+	if _, err := os.Stat(old); err == nil {
+		if err := sqlite.Checkpoint(ctx, old); err != nil {
+			return err
+		}
+		folder := filepath.Dir(s.path)
+		if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o700)); err != nil {
+			return err
+		}
+		if err := durable.Rename(old, s.path); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) || s.HasCopy() {
+		return nil
+	}
+	return p.Adopt(s.path)
+}
+
+// globQuote quotes a path for [filepath.Glob].
+func globQuote(path string) string {
+	var quoted []byte
+	for _, c := range []byte(path) {
+		switch c {
+		case '*', '?', '[', '\\':
+			quoted = append(quoted, '\\')
+		}
+		quoted = append(quoted, c)
+	}
+	return string(quoted)
+}
+
+// Replaced is a directory with the data of an earlier primary that the replica lacks, at least in
+// part.
+type Replaced struct {
+	Dir     string    `json:"-"`
+	Changes int64     `json:"changes"` // transactions that only this directory has, or [replica.UnknownChanges]
+	At      time.Time `json:"at"`      // when it was set aside
+}
+
+// String says what is in the directory, and what to do.
+func (l *Replaced) String() string {
+	n := fmt.Sprintf("%d changes exist", l.Changes)
+	switch l.Changes {
+	case 1:
+		n = "1 change exists"
+	case replica.UnknownChanges:
+		n = "changes may exist"
+	}
+	return fmt.Sprintf("%s only in %s: publish them with service salvage --from %[2]s, then remove it", n, l.Dir)
+}
+
+// ListReplaced returns the directories below a data directory that have data of an earlier primary,
+// see [Standby.SetAside], oldest first.
+func ListReplaced(dir string) ([]Replaced, error) {
+	marks, err := filepath.Glob(filepath.Join(globQuote(dir), replaced+"*", leftFile))
+	if err != nil {
+		return nil, err
+	}
+	var all []Replaced
+	for _, mark := range marks {
+		l := Replaced{Dir: filepath.Dir(mark), Changes: replica.UnknownChanges}
+		text, err := os.ReadFile(mark)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		_ = json.Unmarshal(text, &l) // the directory matters, whatever the file says
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// Promote brings the copy up to date with the replica, makes it the database of the data
+// directory, and unlocks the directory. Follow must have returned, and no other process may
+// still write to the replica. The error wraps [replica.ErrEmpty] if there is neither a copy nor
+// anything in the replica; nothing changes then. The directory must have no database.
+func (s *Standby) Promote(ctx context.Context) (y Restored, err error) {
+	y.From = s.cfg.Target()
+	origin, state, err := s.follower.CatchUp(ctx)
+	if err != nil {
+		return y, err
+	}
+	y.State = state
+	path := filepath.Join(s.r.Dir(), databaseFile)
+	if err := os.Rename(s.path, path); err != nil {
+		return y, err
+	}
+	if err := markRestored(ctx, path, origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true); err != nil {
+		return y, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return y, err
+	}
+	y.Bytes = info.Size()
+	if _, err := s.r.Commit(); err != nil {
+		return y, err
+	}
+	return y, errors.Join(os.RemoveAll(filepath.Join(s.dir, standbyFolder)), s.r.Close())
 }

@@ -69,14 +69,14 @@ func TestStandby(t *testing.T) {
 	must(t, err)
 	open := func() *Standby {
 		t.Helper()
-		s, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t))
+		s, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
 		must(t, err)
 		return s
 	}
 	publish(10)
 	primary.await("up to date", upToDate)
 	standby := open()
-	if _, err := OpenStandby(warm, fileReplica(t, warm, target), keys, false, testLogger(t)); !errors.Is(err, ErrLocked) {
+	if _, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t)); !errors.Is(err, ErrLocked) {
 		t.Errorf("second standby on the data directory: got %v, want %v", err, ErrLocked)
 	}
 	stop := follow(t, standby)
@@ -98,10 +98,10 @@ func TestStandby(t *testing.T) {
 	publish(10)
 	must(t, primary.close())
 	stop()
-	must(t, os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600))
-	y, aside, err := standby.Promote(t.Context())
-	if err != nil || aside != "" || y.State.Before(began) {
-		t.Fatalf("promote: %+v, %q, %v", y, aside, err)
+	checkNeedsKey(t, standby, keys)
+	y, err := standby.Promote(t.Context())
+	if err != nil || y.State.Before(began) {
+		t.Fatalf("promote: %+v, %v", y, err)
 	}
 	s := openReplicated(t, warm, fileReplica(t, warm, target))
 	if n := events(t, s.Store); n != 41 {
@@ -110,8 +110,8 @@ func TestStandby(t *testing.T) {
 	if l := queue(t, s.Store, sub.ID); l.Wanted == 0 {
 		t.Error("the subscription has no waiting events")
 	}
-	if known, err := s.Replica().Generation(t.Context()); err != nil || known < 1<<60 {
-		t.Errorf("generation after promotion: got %d, %v, want math.MaxInt64", known, err)
+	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 0 {
+		t.Errorf("generation after promotion: got %d, %v, want 0", known, err)
 	}
 	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
 		t.Error(err)
@@ -124,25 +124,126 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-func TestStandbyRefuses(t *testing.T) {
-	dir, warm := t.TempDir(), t.TempDir()
+// checkNeedsKey checks that a standby can only serve with the key of the primary, and that it
+// reads the file again. It leaves the key in the directory.
+func checkNeedsKey(t *testing.T, s *Standby, keys []byte) {
+	t.Helper()
+	for _, test := range []struct {
+		keys []byte
+		want error
+	}{{nil, ErrKey}, {[]byte(strings.Repeat("5f", 32) + "\n"), ErrKey}, {keys, nil}} {
+		if test.keys != nil {
+			must(t, os.WriteFile(filepath.Join(s.dir, keyring.FileName), test.keys, 0o600))
+		}
+		if err := s.CheckServable(t.Context()); !errors.Is(err, test.want) {
+			t.Errorf("with the key %q: got %v, want %v", test.keys, err, test.want)
+		}
+	}
+}
+
+// A database that another node has replaced becomes the copy if the replica contains it, and is
+// kept otherwise.
+func TestSetAside(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		changes int // that only the old primary has
+	}{{"contained", 0}, {"with changes of its own", 3}} {
+		t.Run(test.name, func(t *testing.T) {
+			dir, warm := t.TempDir(), t.TempDir()
+			target := filepath.Join(t.TempDir(), "replica")
+			primary := openReplicated(t, dir, fileReplica(t, dir, target))
+			program(t, primary.Store, "p")
+			must(t, primary.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
+			publish := func(s *Store) {
+				t.Helper()
+				_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
+				must(t, err)
+			}
+			publish(primary.Store)
+			primary.await("up to date", upToDate)
+			must(t, primary.close())
+			keys, err := ReadKeys(dir, "")
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600))
+			successor, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
+			must(t, err)
+			_, err = successor.Promote(t.Context())
+			must(t, err)
+			if test.changes > 0 { // accepted, and not uploaded
+				old, err := Open(t.Context(), Config{Dir: dir, Logger: testLogger(t)})
+				must(t, err)
+				for range test.changes {
+					publish(old)
+				}
+				must(t, old.Close())
+			}
+			undecided, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+			must(t, err)
+			if _, err := undecided.SetAside(t.Context(), true, true); !errors.Is(err, replica.ErrUndecided) {
+				t.Errorf("before the successor has begun its term: got %v, want %v", err, replica.ErrUndecided)
+			}
+			must(t, undecided.Close())
+			next := openReplicated(t, warm, fileReplica(t, warm, target))
+			publish(next.Store)
+			next.await("up to date", upToDate)
+
+			s, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+			must(t, err)
+			defer s.Close()
+			old, err := s.SetAside(t.Context(), true, true)
+			must(t, err)
+			all, err := ListReplaced(dir)
+			must(t, err)
+			if contained := test.changes == 0; contained != (old == nil) || contained != (len(all) == 0) || contained != s.HasCopy() {
+				t.Fatalf("got %v and %v, copy %v, want the copy: %v", old, all, s.HasCopy(), contained)
+			}
+			if s.HasDatabase() {
+				t.Error("the database is still there")
+			}
+			if old != nil {
+				o, err := OpenOldData(t.Context(), old.Dir)
+				must(t, err)
+				must(t, o.Close())
+			}
+			stop := follow(t, s)
+			awaitStandby(t, s, "following", func(y replica.FollowerState) bool { return y.Following && !y.Current.IsZero() })
+			stop()
+			must(t, next.close())
+		})
+	}
+}
+
+// Data that was restored, or that belongs to no replica, is never set aside.
+func TestSetAsideRefuses(t *testing.T) {
+	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
 	program(t, primary.Store, "p")
+	must(t, primary.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
 	primary.await("up to date", upToDate)
-	if err := primary.close(); err != nil {
-		t.Fatal(err)
+	must(t, primary.close())
+	refuse := func(dir, target string, want error) {
+		t.Helper()
+		s, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+		must(t, err)
+		defer s.Close()
+		if _, err := s.SetAside(t.Context(), false, false); !errors.Is(err, want) || !s.HasDatabase() {
+			t.Errorf("got %v, want %v", err, want)
+		}
 	}
-	if _, err := OpenStandby(dir, fileReplica(t, dir, target), nil, false, testLogger(t)); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("existing database: got %v, want %v", err, ErrNotEmpty)
-	}
-	other := []byte(strings.Repeat("5f", 32) + "\n")
-	s, err := OpenStandby(warm, fileReplica(t, warm, target), other, false, testLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if err := s.Follow(t.Context()); !errors.Is(err, ErrUnusable) {
-		t.Errorf("wrong key: got %v, want %v", err, ErrUnusable)
-	}
+	other := filepath.Join(t.TempDir(), "other")
+	elsewhere := t.TempDir()
+	second := openReplicated(t, elsewhere, fileReplica(t, elsewhere, other))
+	second.await("up to date", upToDate)
+	must(t, second.close())
+	refuse(dir, other, replica.ErrForeign)
+	restored := t.TempDir()
+	r, err := Restore(restored, false)
+	must(t, err)
+	_, err = r.FromReplica(t.Context(), fileReplica(t, restored, target), time.Time{})
+	must(t, err)
+	_, err = r.Commit()
+	must(t, err)
+	must(t, r.Close())
+	refuse(restored, target, ErrRestored)
 }

@@ -62,9 +62,6 @@ type Config struct {
 	// Replica is where [Replica.Run] keeps a copy of the database, nil for nowhere. A
 	// missing database is restored from it.
 	Replica *replica.Config
-	// BeforeRestore, unless nil, is called before a missing database is restored from the
-	// replica. If it fails, Open fails.
-	BeforeRestore func(context.Context) error
 	// AcknowledgeTimeout is how long [Replica.Acknowledge] waits for the replica, which
 	// must be set then; 0 to acknowledge what is on the local disk.
 	AcknowledgeTimeout time.Duration

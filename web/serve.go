@@ -81,10 +81,8 @@ const requestIDHeader = "X-Request-Id"
 const policy = "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// ServeHTTP serves the admin pages and their assets.
-func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	h := rw.Header()
-	h.Set(requestIDHeader, webhook.NewID())
+// setSecurityHeaders sets the headers of every page.
+func setSecurityHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -92,6 +90,12 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("X-Robots-Tag", "noindex, nofollow")
 	h.Set("Cache-Control", "no-store") // only assets override it
+}
+
+// ServeHTTP serves the admin pages and their assets.
+func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	rw.Header().Set(requestIDHeader, webhook.NewID())
+	setSecurityHeaders(rw.Header())
 	seen := &responseRecorder{ResponseWriter: rw}
 	began := time.Now()
 	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also logs an aborted response

@@ -24,26 +24,22 @@ func prepare(s *server.Config, shown []server.Setting) {
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 }
 
-// startError returns err, or nil after a signal. A signal during startup is a normal
-// shutdown, and makes the current step fail.
-func startError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// announceAndRun prints the URLs of the service and runs it until ctx ends.
-func announceAndRun(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
+// announcePrimary prints the URLs of a service that is about to serve.
+func announcePrimary(ctx context.Context, svc *server.Server, s *server.Config, std Streams) error {
 	tuneGC()
 	link, err := svc.SetupLink(ctx)
 	var refused *webhook.Error
 	if err != nil && !errors.As(err, &refused) {
-		svc.Close()
-		return startError(ctx, err)
+		return err
 	}
 	announce(std.Out, svc, s, link)
-	return svc.Run(ctx)
+	return nil
+}
+
+// announceStandby prints where a node listens that is not the primary.
+func announceStandby(w io.Writer, b *server.Standby, s *server.Config) {
+	fmt.Fprintf(w, "Standby   %s, following %s\n", b.URL(), terminal.Escape(s.Replica.Target()))
+	fmt.Fprintf(w, "          takes over when the lease of the primary ends, or on: %s promote --data %s\n", s.Program, shellQuote(s.Dir))
 }
 
 // announce prints the URLs of the service and the first steps. link creates the first

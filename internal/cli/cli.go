@@ -47,8 +47,7 @@ func printJSON(w io.Writer, v any) error {
 // variables: SERVICE_ and the flag's name in upper case. See setVariables.
 type commands struct {
 	Serve       serveCmd       `cmd:"" group:"run" help:"Run the service, with the API, the admin UI and webhook delivery."`
-	Standby     standbyCmd     `cmd:"" group:"run" help:"Run a warm standby, which takes over when the primary server fails."`
-	Promote     promoteCmd     `cmd:"" group:"run" help:"Make the standby take over. Waits until the primary's lease has expired; --force does not wait."`
+	Promote     promoteCmd     `cmd:"" group:"run" help:"Make this standby the primary. Waits until the lease of the primary has ended; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`

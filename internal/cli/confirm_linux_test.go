@@ -25,7 +25,7 @@ func TestIrreversibleCommands(t *testing.T) {
 			"config example", "doctor", "healthcheck", "listen", "token list", "program list", "admin list", "completion", "man", "version",
 			"bench"},
 		"adds something": {"publish", "salvage", "token create", "admin create", "admin setup-link", "portal-link", "program import"},
-		"loses something only with a flag that says so": {"backup create", "program export", "restore", "standby", "promote", "apply",
+		"loses something only with a flag that says so": {"backup create", "program export", "restore", "promote", "apply",
 			"admin reset-password"},
 		"can be undone": {"program move", "admin remove", "admin logout-all", "release", "compact"},
 	}

@@ -80,8 +80,8 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 	checks := []func(d *diagnosis){
 		func(d *diagnosis) { d.resolver(ctx) },
 		func(d *diagnosis) {
-			served := d.data(ctx, c, s, reading, running, err)
-			if s != nil {
+			served, standby := d.data(ctx, c, s, reading, running, err)
+			if s != nil && !standby {
 				d.listener(ctx, s, served)
 			}
 		},
@@ -288,39 +288,38 @@ func (d *diagnosis) resolver(ctx context.Context) {
 }
 
 // data checks the data directory, through the running server if there is one. It reports
-// whether a server that is not a standby is running. running and err are the results of
+// whether a server is running, and whether that is a standby. running and err are the results of
 // [control.Dial].
 func (d *diagnosis) data(
 	ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration, running *control.Client, err error,
-) (served bool) {
+) (served, standby bool) {
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, examineWait)
 		defer cancel()
 		found, err := running.Examine(bounded)
 		if bounded.Err() != nil {
 			d.hangs(c.Data)
-			return true
+			return true, false
 		} else if err != nil {
 			d.add(store.LevelFail, "server", "Check its log; restart it if it hangs.",
 				"a server is running on %s, but did not answer: %v", c.Data, err)
-			return true
+			return true, false
 		}
-		// A standby does not listen until it takes over.
-		served = !slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck })
-		if served {
+		standby = slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck })
+		if !standby {
 			d.ok("server", "running on %s", c.Data)
 		}
 		*d = append(*d, found...)
-		return served
+		return true, standby
 	}
 	// The socket's queue is full (EAGAIN) if other commands wait for a server that hangs.
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.EAGAIN) {
 		d.hangs(c.Data)
-		return true
+		return true, false
 	}
 	if !errors.Is(err, control.ErrNoServer) {
 		d.add(store.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
-		return true
+		return true, false
 	}
 	catalog, err := server.LoadCatalog(c.Data)
 	if err != nil {
@@ -334,14 +333,14 @@ func (d *diagnosis) data(
 	if err != nil {
 		d.add(store.LevelFail, "server", "Wait for it or stop it. A server has no socket while it starts and shuts down.",
 			"%v, but does not answer", err)
-		return true
+		return true, false
 	}
 	d.add(store.LevelWarn, "server", "Start it: service serve.", "no server is running on %s", c.Data)
 	*d = append(*d, found...)
 	if s != nil && s.TLS {
 		d.localCA(c.Data, time.Now())
 	}
-	return false
+	return false, false
 }
 
 func (d *diagnosis) hangs(dir string) {

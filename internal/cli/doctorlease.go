@@ -52,16 +52,16 @@ func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, er
 	switch {
 	case errors.Is(err, store.ErrLocked): // another check reports the process with the lock
 	case errors.Is(err, replica.ErrLeaseStale):
-		d.add(store.LevelFail, leaseCheck,
-			"Follow the new primary with service standby --force. service salvage publishes events that only this data directory has.",
+		d.add(store.LevelWarn, leaseCheck,
+			"Start it: it follows the new primary. Data that only this directory has is kept, for service salvage.",
 			"%v; the data in %s is out of date", err, s.Dir)
 	case errors.Is(err, replica.ErrLeaseHeld) && s.Lease == 0:
 		d.add(store.LevelFail, leaseCheck,
-			"Follow that service with service standby, or configure a separate replica. If it is permanently gone, start this one with --lease.",
+			"Start this one with --lease, to follow that service or to take over from it, or configure a separate replica.",
 			"%v; service serve refuses to write to its replica %s", err, s.Replica.Target())
 	case errors.Is(err, replica.ErrLeaseHeld):
 		d.add(store.LevelWarn, leaseCheck,
-			"service serve waits for one lease duration. It takes over if the other service is gone and fails if it runs; use service standby then.",
+			"service serve waits for one lease duration. It takes over if the other service is gone, and follows it otherwise.",
 			"%v", err)
 	case err != nil && s.Lease != 0:
 		d.add(store.LevelFail, leaseCheck,

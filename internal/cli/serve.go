@@ -32,9 +32,8 @@ func (c *serveCmd) Run(ctx context.Context, std Streams, conf *configuration, li
 	if c.Demo {
 		return demo(ctx, s, c.AllowDestination, std, demoPace)
 	}
-	svc, err := server.Open(ctx, s)
-	if err != nil {
-		return startError(ctx, c.keyFlag.explain(err))
-	}
-	return announceAndRun(ctx, svc, s, std)
+	return c.keyFlag.explain(server.Run(ctx, s, server.Roles{
+		Primary: func(ctx context.Context, svc *server.Server) error { return announcePrimary(ctx, svc, s, std) },
+		Standby: func(b *server.Standby) { announceStandby(std.Out, b, s) },
+	}))
 }

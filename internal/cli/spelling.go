@@ -35,7 +35,7 @@ func spelled(text, name string) string {
 }
 
 // commandWords are the first words of all commands, for a regular expression.
-const commandWords = "serve|standby|promote|publish|listen|token|program|portal-link|apply|audit|admin|backup|restore|release|" +
+const commandWords = "serve|promote|publish|listen|token|program|portal-link|apply|audit|admin|backup|restore|release|" +
 	"salvage|compact|" +
 	"key|config|doctor|healthcheck|bench|completion|man|version"
 

@@ -243,6 +243,7 @@ type Standby struct {
 	// the time of the newest change that the standby has.
 	Promote func(ctx context.Context, force bool, progress func(string)) (time.Time, error)
 	Examine func() []store.Finding
+	Refusal func() string // describes the standby, to commands that need the primary
 	Logger  *slog.Logger
 }
 
@@ -254,7 +255,7 @@ func (s *Standby) Handler() http.Handler {
 	m.HandleFunc("GET /examination", respond(func(*http.Request) (any, error) { return s.Examine(), nil }))
 	m.HandleFunc("/", respond(func(*http.Request) (any, error) {
 		return nil, webhook.NewError(webhook.CodeConflict,
-			"This is a standby and has no data of its own yet. Run the command on the primary, or promote the standby first.")
+			s.Refusal()+" Run the command on the primary, or promote this standby first.")
 	}))
 	return m
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"service/store"
 	"service/store/replica"
@@ -48,7 +45,7 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 		return fmt.Errorf("%w, on the replica %s; if it is permanently gone, start this one with --lease to take over the lease; "+
 			"otherwise configure a separate replica", err, target)
 	case errors.Is(err, replica.ErrLeaseHeld):
-		return fmt.Errorf("%w, on the replica %s; stop that service, follow it with service standby, "+
+		return fmt.Errorf("%w, on the replica %s; stop that service, follow it by starting this one with --lease, "+
 			"or configure a separate replica", err, target)
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -58,64 +55,10 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 	return nil
 }
 
-// acquireLease acquires the configured lease. known is the generation of the lease under
-// which the local data was last written.
-func (s *Server) acquireLease(ctx context.Context, known int64) error {
-	l, err := s.cfg.newLease(ctx)
-	if err != nil {
-		return err
-	}
-	err = whileStarting(ctx, s.cfg.Logger, func() error { return l.Acquire(ctx, known) })
-	switch {
-	case errors.Is(err, replica.ErrLeaseHeld):
-		return fmt.Errorf("%w; only one service may run: stop it, or follow it with service standby", err)
-	case errors.Is(err, replica.ErrLeaseStale):
-		return fmt.Errorf("%w: the data in %s is out of date; follow the replica with service standby --force, "+
-			"or fetch it with service restore --force", err, s.cfg.Dir)
-	case err == nil:
-		s.lease = l
-	}
-	return err
-}
-
-// leaseForRestore returns the function that the store calls before it restores a missing
-// database. That acquires the configured lease unless lease is not nil, because a primary
-// must not run while its state is restored elsewhere. The lease is renewed until restored is
-// called, which returns an error if the lease was lost.
-func (s *Server) leaseForRestore(lease *replica.Lease) (before func(context.Context) error, restored func() error) {
-	if lease != nil || s.cfg.Lease == 0 {
-		return nil, func() error { return nil }
-	}
-	var renewal errgroup.Group
-	stop := func() {}
-	before = func(ctx context.Context) error {
-		if err := s.acquireLease(ctx, math.MaxInt64); err != nil {
-			return err
-		}
-		ctx, stop = context.WithCancel(ctx)
-		renewal.Go(func() error { return s.lease.KeepAlive(ctx) })
-		return nil
-	}
-	return before, func() error {
-		stop()
-		return renewal.Wait()
-	}
-}
-
-// takeLease acquires the configured lease, if any and if it is not acquired yet, and fences
-// the store with it.
+// takeLease fences the store with the acquired lease, if there is one.
 func (s *Server) takeLease(ctx context.Context) error {
-	if s.cfg.Lease == 0 {
-		return nil
-	}
 	if s.lease == nil {
-		known, err := s.store.Replica().Generation(ctx)
-		if err != nil {
-			return err
-		}
-		if err := s.acquireLease(ctx, known); err != nil {
-			return err
-		}
+		return nil
 	}
 	written, err := s.store.Replica().WrittenGeneration(ctx)
 	if err != nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"service/store"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -60,26 +62,130 @@ func (p *promotion) refuse(code webhook.Code, format string, args ...any) {
 	p.done <- promotionResult{err: webhook.NewError(code, fmt.Sprintf(format, args...))}
 }
 
+// claim acquires the lease for the node's own database: at once if no other service holds it, or
+// else once the holder has not renewed it for a whole period. The result is not nil if it has
+// succeeded. If another service has newer data or renews the lease, the database is set aside, so
+// that the node can follow.
+func (b *Standby) claim(ctx context.Context) ([]*promotion, error) {
+	requests := []*promotion{}
+	b.setWaiting("It has data, and checks whether another node holds the lease")
+	for since := time.Now(); ; {
+		known, err := b.data.Generation(ctx)
+		if err == nil {
+			err = b.data.CheckServable(ctx) // a node that cannot serve must not hold the lease
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = b.acquireOwn(ctx, known, &requests)
+		if err == nil || ctx.Err() != nil {
+			return requests, nil
+		}
+		held := errors.Is(err, replica.ErrLeaseHeld) || errors.Is(err, replica.ErrLeaseStale)
+		if held {
+			err = b.setAside(ctx, known, err, time.Since(since) < b.patience())
+		}
+		if held && err == nil {
+			err = errors.New("another node holds the lease, and this node follows it now; promote it again")
+		} else if held && !errors.Is(err, store.ErrRestored) && !errors.Is(err, replica.ErrUndecided) {
+			return nil, err
+		}
+		for _, p := range requests {
+			p.refuse(webhook.CodeConflict, "%s.", sentence(err.Error()))
+		}
+		requests = requests[:0]
+		if !b.data.HasDatabase() {
+			return nil, nil
+		}
+		b.wait(sentence(err.Error()))
+		select {
+		case <-ctx.Done():
+			return requests, nil
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// patience returns how long a node waits for the first term of the node that took its lease.
+func (b *Standby) patience() time.Duration { return 2*b.cfg.Lease + 10*time.Second }
+
+// sentence returns text with a capital letter at the beginning.
+func sentence(text string) string {
+	if text == "" {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// acquireOwn acquires the lease for the node's own data. A promotion with force takes it from any
+// holder; others wait in requests.
+func (b *Standby) acquireOwn(ctx context.Context, known int64, requests *[]*promotion) error {
+	acquiring, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		if state, err := b.lease.State(acquiring); err == nil {
+			b.seen(state)
+		}
+		done <- b.lease.Acquire(acquiring, known)
+	}()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case p := <-b.promotions:
+			*requests = append(*requests, p)
+			if !p.force {
+				p.report("Waiting to see whether another node renews the lease.")
+				continue
+			}
+			stop()
+			if err := <-done; err == nil {
+				return nil
+			}
+			b.cfg.Logger.Warn("taking the lease for the data of this node, on command", "data", b.cfg.Dir)
+			return b.lease.Seize(ctx)
+		}
+	}
+}
+
+// setAside moves the node's own database out of the way. why is the reason why the node could not
+// acquire the lease.
+func (b *Standby) setAside(ctx context.Context, known int64, why error, patient bool) error {
+	old, err := b.data.SetAside(ctx, errors.Is(why, replica.ErrLeaseStale), patient)
+	switch {
+	case errors.Is(err, store.ErrRestored):
+		return fmt.Errorf("%w. %w: to serve this data, run service promote --force", err, why)
+	case errors.Is(err, replica.ErrForeign):
+		return fmt.Errorf("%w. %w: to follow that node, use another data directory", err, why)
+	case errors.Is(err, replica.ErrUndecided):
+		return fmt.Errorf("%w. %w", err, why)
+	case err != nil:
+		return fmt.Errorf("set aside the data of an earlier tenure: %w", err)
+	}
+	b.cfg.Logger.Warn("another node has taken over; following it", "reason", why, "generation_here", known)
+	if old != nil {
+		b.cfg.Logger.Error("data of this node is not in the replica: "+old.String(), "changes", old.Changes, "directory", old.Dir)
+	}
+	return nil
+}
+
 // takeoverWatch waits until a standby should take over: after the primary's lease has
 // expired, or on a command.
 type takeoverWatch struct {
 	b           *Standby
-	watch       *replica.LeaseWatch // nil without a lease
-	failedSince time.Time           // when reads of the lease began to fail; zero while they succeed
-	waiting     []*promotion        // until the lease expires
+	watch       *replica.LeaseWatch
+	failedSince time.Time    // when reads of the lease began to fail; zero while they succeed
+	told        bool         // the node has said that it may begin with an empty database
+	waiting     []*promotion // until the lease expires
 }
 
-// awaitTakeover returns when it is time to take over. By then it has acquired the lease, if
-// one is configured. It returns the promotions that requested the takeover.
-func (b *Standby) awaitTakeover(ctx context.Context) []*promotion {
-	v := &takeoverWatch{b: b}
-	var poll <-chan time.Time
-	if b.lease != nil {
-		v.watch = b.lease.NewWatch()
-		tick := time.NewTicker(v.watch.Interval(replica.LeaseState{}))
-		defer tick.Stop()
-		poll = tick.C
-	}
+// awaitTakeover returns when this node has acquired the lease, with the promotions that requested
+// it, or when ctx ends.
+func (b *Standby) awaitTakeover(ctx context.Context) ([]*promotion, error) {
+	v := &takeoverWatch{b: b, watch: b.lease.NewWatch()}
+	tick := time.NewTicker(v.watch.Interval(replica.LeaseState{}))
+	defer tick.Stop()
 	for {
 		takeover := false
 		select {
@@ -87,32 +193,23 @@ func (b *Standby) awaitTakeover(ctx context.Context) []*promotion {
 			for _, p := range v.waiting {
 				p.refuse(webhook.CodeUnavailable, "The standby is shutting down.")
 			}
-			return nil
+			return nil, nil
 		case p := <-b.promotions:
 			takeover = v.promote(ctx, p)
-		case <-poll:
+		case <-tick.C:
 			takeover = v.poll(ctx)
 		}
 		if takeover {
-			return v.waiting
+			return v.waiting, nil
 		}
 	}
 }
 
 // promote reports whether the standby takes over at once. Otherwise p waits or is refused.
 func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
-	if v.watch == nil {
-		err := replica.CheckUnleased(ctx, v.b.cfg.Replica)
-		switch {
-		case errors.Is(err, replica.ErrLeaseHeld):
-			p.refuse(webhook.CodeConflict, "%v: restart the standby with --lease and promote it then.", err)
-			return false
-		case err != nil:
-			p.refuse(webhook.CodeUnavailable, "Failed to read the replica %s, which a promotion needs: %v", v.b.cfg.Replica.Target(), err)
-			return false
-		}
-		v.waiting = append(v.waiting, p)
-		return true
+	if why := v.cannot(ctx); why != "" {
+		p.refuse(webhook.CodeConflict, "%s.", why)
+		return false
 	}
 	state, expired, err := v.readLease(ctx)
 	switch {
@@ -144,10 +241,19 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 	return false
 }
 
+// cannot returns why this node cannot take over, "" if it can. Without any copy it can: the
+// takeover copies the replica first, or begins with an empty database.
+func (v *takeoverWatch) cannot(ctx context.Context) string {
+	if !v.b.data.HasCopy() {
+		return ""
+	}
+	return v.b.cannotTakeOver(ctx)
+}
+
 // seize takes the lease from a service that may be alive, and reports whether that
 // succeeded.
 func (v *takeoverWatch) seize(ctx context.Context, state replica.LeaseState, p *promotion) bool {
-	added := v.b.follower.State().Added
+	added := v.b.data.State().Added
 	if state.Generation == 0 {
 		p.report("The lease in the bucket is missing or damaged; its holder may be alive.")
 	} else {
@@ -186,6 +292,9 @@ func (v *takeoverWatch) drop(p *promotion) {
 func (v *takeoverWatch) readLease(ctx context.Context) (state replica.LeaseState, expired bool, err error) {
 	state, expired, err = v.watch.Poll(ctx)
 	logger := v.b.cfg.Logger
+	if err == nil {
+		v.b.seen(state)
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && v.failedSince.IsZero():
@@ -205,8 +314,17 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	if err == nil && expired && (state.Generation > 0 || len(v.waiting) > 0 || v.mayReplace(ctx)) {
+	if err == nil && expired && (state.Generation > 0 || len(v.waiting) > 0 || v.mayReplace(ctx) || v.mayBegin(ctx)) {
 		return v.acquire(ctx, state)
+	}
+	switch {
+	case err != nil:
+	case state.Generation > 0:
+		v.b.wait("")
+	case !v.told && v.mayBegin(ctx):
+		v.told = true
+		v.b.wait(fmt.Sprintf("The replica is empty, and this node has no data. Unless a node with data claims the replica within %s, "+
+			"this node begins with an empty database", v.watch.Remaining(state).Round(time.Second)))
 	}
 	waiting := v.waiting
 	v.waiting = nil
@@ -236,16 +354,30 @@ func (v *takeoverWatch) mayReplace(ctx context.Context) bool {
 	if !v.watch.Seen() {
 		return false
 	}
-	newest, err := v.b.follower.HasNewestTerm(ctx)
+	newest, err := v.b.data.HasNewestTerm(ctx)
 	if err != nil {
 		v.b.cfg.Logger.Debug("failed to compare the copy with the replica", "error", err)
 	}
 	return newest && err == nil
 }
 
+// mayBegin reports whether a node without data may begin with an empty database, once no other
+// node has claimed the empty replica for a whole period.
+func (v *takeoverWatch) mayBegin(ctx context.Context) bool {
+	if v.b.data.HasCopy() {
+		return false
+	}
+	empty, err := replica.Empty(ctx, v.b.cfg.Replica)
+	return err == nil && empty
+}
+
 // acquire takes an expired lease, and reports whether that succeeded.
 func (v *takeoverWatch) acquire(ctx context.Context, state replica.LeaseState) bool {
 	logger := v.b.cfg.Logger
+	if why := v.cannot(ctx); why != "" {
+		v.b.wait(why)
+		return false
+	}
 	err := v.watch.TakeOver(ctx, state)
 	switch {
 	case err == nil && state.Generation == 0:

@@ -54,18 +54,19 @@ type Server struct {
 	localURL     string // of the listener, without a trailing slash
 	baseURL      string // the same as clients see it
 	catalog      *webhook.Catalog
-	caFile       string // the certificate that clients must trust; empty without TLS
+	caFile       string        // the certificate that clients must trust; empty without TLS
+	lost         chan struct{} // closed when another service has taken the lease
 }
 
-// Open opens the data directory and the listeners, and acquires the lease if one is
-// configured. The caller must call Run or Close.
+// Open opens the data directory and the listeners, without a lease. The caller must call Run or
+// Close.
 //
 // Errors about the secret key wrap [store.ErrKey].
 func Open(ctx context.Context, cfg *Config) (*Server, error) { return open(ctx, cfg, nil) }
 
 // open is Open with an acquired lease, which may be nil.
 func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, err error) {
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, lost: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -85,11 +86,9 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := cfg.checkUnleased(ctx); err != nil {
 		return nil, err
 	}
-	beforeRestore, restored := s.leaseForRestore(lease)
-	defer func() { err = errors.Join(err, restored()) }()
 	s.store, err = store.Open(ctx, store.Config{
 		Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger,
-		BeforeRestore: beforeRestore, Retention: cfg.Retention, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "",
+		Retention: cfg.Retention, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "",
 		Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica,
 		TokenPrefix: cfg.TokenPrefix, Metrics: registry, Catalog: catalog,
 	})
@@ -106,17 +105,10 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := s.store.Holds().Begin(ctx, cfg.RestoreHold); err != nil {
 		return nil, err
 	}
-	if s.public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
-		return nil, explainListen("listen", err)
+	if s.public, s.plain, err = cfg.listen(ctx); err != nil {
+		return nil, err
 	}
-	s.public = newLimitedListener(s.public, MaxClientConnections, maxNetworkConnections, cfg.TrustedProxies, cfg.Logger)
 	s.localURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
-	if cfg.HTTPListen != "" {
-		if s.plain, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPListen); err != nil {
-			return nil, explainListen("http-listen", err)
-		}
-		s.plain = newLimitedListener(s.plain, MaxClientConnections, maxNetworkConnections, nil, cfg.Logger)
-	}
 	if cfg.TLS {
 		if err := s.openCertificates(ctx); err != nil {
 			return nil, err
@@ -133,6 +125,21 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		return nil, err
 	}
 	return s, nil
+}
+
+// listen opens the listener for clients and, if one is configured, that for plain HTTP.
+func (cfg *Config) listen(ctx context.Context) (public, plain net.Listener, err error) {
+	if public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
+		return nil, nil, explainListen("listen", err)
+	}
+	if cfg.HTTPListen != "" {
+		if plain, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPListen); err != nil {
+			public.Close()
+			return nil, nil, explainListen("http-listen", err)
+		}
+		plain = newLimitedListener(plain, MaxClientConnections, maxNetworkConnections, nil, cfg.Logger)
+	}
+	return newLimitedListener(public, MaxClientConnections, maxNetworkConnections, cfg.TrustedProxies, cfg.Logger), plain, nil
 }
 
 // wire creates the dispatcher and the handlers behind the listeners.
@@ -204,13 +211,7 @@ func (s *Server) openCertificates(ctx context.Context) error {
 			cc.HTTPAddr = s.plain.Addr()
 		}
 	}
-	for _, host := range cc.Hosts {
-		if !ca.Allows(host) {
-			cfg.Logger.Warn("local CA cannot certify this name, leaving it out of the certificate; "+
-				"to create a new CA, remove ca.pem and ca.key and give the new ca.pem to the clients", "name", host)
-		}
-	}
-	cc.Hosts = slices.DeleteFunc(cc.Hosts, func(host string) bool { return !ca.Allows(host) })
+	cc.Hosts = cfg.certifiable(ca, cc.Hosts)
 	if s.certificates, err = certs.New(ctx, cc); err != nil {
 		return err
 	}
@@ -223,6 +224,18 @@ func (s *Server) openCertificates(ctx context.Context) error {
 	s.caFile = filepath.Join(cfg.Dir, certs.CAFile)
 	s.localURL = strings.Replace(s.localURL, "http:", "https:", 1)
 	return nil
+}
+
+// certifiable returns the hosts that the local CA can certify, and logs the others.
+func (cfg *Config) certifiable(ca *certs.CA, hosts []string) []string {
+	return slices.DeleteFunc(hosts, func(host string) bool {
+		allowed := ca.Allows(host)
+		if !allowed {
+			cfg.Logger.Warn("local CA cannot certify this name, leaving it out of the certificate; "+
+				"to create a new CA, remove ca.pem and ca.key and give the new ca.pem to the clients", "name", host)
+		}
+		return !allowed
+	})
 }
 
 // certificateList returns the current certificates for the admin UI; none without TLS.
@@ -291,8 +304,8 @@ func (s *Server) ready(ctx context.Context) error {
 // Run serves until ctx ends. Then it stops accepting requests, waits up to one grace
 // period for requests in flight and another for attempts in flight, syncs the replica and
 // closes the store. The first error of a component stops the others and is returned.
-// If another service takes the lease, Run stops at once, without grace periods, and sends
-// nothing more to the replica.
+// If another service takes the lease, Run stops at once, without grace periods, sends nothing
+// more to the replica, and returns an error that wraps errLeaseLost.
 func (s *Server) Run(ctx context.Context) error {
 	logger := s.cfg.Logger
 	logger.Info("serving", "url", s.localURL, "data", s.cfg.Dir, "version", s.cfg.Version)
@@ -312,7 +325,7 @@ func (s *Server) Run(ctx context.Context) error {
 		debug.FreeOSMemory() // return the memory that startup needed
 		<-running.Done()
 		if errors.Is(context.Cause(ctx), errLeaseLost) {
-			logger.Error("another service holds the lease; exiting immediately")
+			logger.Error("another service holds the lease; stopping immediately")
 			return nil
 		}
 		logger.Info("shutting down; draining in-flight requests and attempts", "grace", s.cfg.Grace)
@@ -330,7 +343,9 @@ func (s *Server) Run(ctx context.Context) error {
 		renewal.Go(func() error {
 			err := s.lease.KeepAlive(renewing)
 			if err != nil {
+				close(s.lost)
 				leaseLost(errLeaseLost)
+				err = fmt.Errorf("%w: %w", errLeaseLost, err)
 			}
 			return err
 		})

@@ -6,152 +6,272 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
+	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 
+	"service/api"
+	"service/internal/certs"
 	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
 	"service/store/replica"
+	"service/web"
 	"service/webhook"
 )
 
-// Standby follows the replica of a primary. It takes over on a command, or after the
-// primary's lease has expired.
+// Standby is a node that does not hold the lease. It listens on the addresses of the service,
+// follows the replica, and acquires the lease on a command or after the lease of the primary has
+// ended.
 type Standby struct {
-	cfg        *Config
-	follower   *store.Standby
-	lease      *replica.Lease // nil if it only takes over on a command
-	promotions chan *promotion
+	cfg          *Config
+	data         *store.Standby
+	lease        *replica.Lease
+	promotions   chan *promotion
+	public       net.Listener
+	plain        net.Listener   // nil for none
+	certificates *certs.Manager // nil without TLS
+	handler      http.Handler
+	url          string // of the listener, without a trailing slash
+
+	mu      sync.Mutex
+	primary string // the last seen owner of the lease
+	waiting string // what the node waits for while it does not follow, "" for nothing
 }
 
-// OpenStandby prepares the data directory of a standby. Without force, a directory with a
-// database is an error that wraps [store.ErrNotEmpty]. The caller must call Run.
-func OpenStandby(ctx context.Context, cfg *Config, force bool) (*Standby, error) {
+// openStandby locks the data directory and opens the listeners. The caller must call run.
+func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if _, err := LoadCatalog(cfg.Dir); err != nil {
 		return nil, err
 	}
-	keys, err := store.ReadKeys(cfg.Dir, cfg.SecretKeyFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: a standby needs the primary's secret.key, which is not in the replica: copy it into %s", err, cfg.Dir)
-	} else if err != nil {
-		return nil, err
-	}
 	b := &Standby{cfg: cfg, promotions: make(chan *promotion)}
-	if b.follower, err = store.OpenStandby(cfg.Dir, cfg.Replica, keys, force, cfg.Logger); err != nil {
+	defer func() {
+		if err != nil {
+			b.close()
+		}
+	}()
+	if b.data, err = store.OpenStandby(cfg.Dir, cfg.Replica, cfg.SecretKeyFile, cfg.Logger); err != nil {
 		return nil, err
 	}
 	if b.lease, err = cfg.newLease(ctx); err != nil {
-		return nil, errors.Join(err, b.follower.Close())
+		return nil, err
+	}
+	if b.public, b.plain, err = cfg.listen(ctx); err != nil {
+		return nil, err
+	}
+	b.url = "http://" + reachableAt(b.public.Addr(), cfg.host())
+	if cfg.TLS {
+		ca, err := certs.OpenCA(cfg.Dir, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		hosts := append(certs.ServerNames(cfg.host()), cfg.Domains...)
+		b.certificates, err = certs.New(ctx, certs.Config{
+			Hosts: cfg.certifiable(ca, hosts), CA: ca, TLSAddr: b.public.Addr(), Logger: cfg.Logger,
+		})
+		if err != nil {
+			return nil, err
+		}
+		b.public = b.certificates.Listen(b.public)
+		b.url = strings.Replace(b.url, "http:", "https:", 1)
+	}
+	registry, err := newRegistry(cfg.Version)
+	if err != nil {
+		return nil, err
+	}
+	b.handler = api.NewStandby(api.StandbyConfig{
+		Status: b.status, Page: web.NewStandby(cfg.Version, b.page), IsAsset: web.IsAsset, Registry: registry,
+		MayReadMetrics: func(context.Context, string) bool { return false },
+	})
+	if !cfg.TLS || len(cfg.TrustedProxies) > 0 {
+		b.handler = &proxyHandler{trusted: cfg.TrustedProxies, handler: b.handler, insecure: b.handler}
 	}
 	return b, nil
 }
 
-// Run follows the replica until it is time to take over. It returns the promoted server, on
-// which the caller must call Run, or nil if ctx ends first.
-func (b *Standby) Run(ctx context.Context) (*Server, error) {
-	report, err := b.follow(ctx)
-	if err != nil || report == nil {
-		return nil, errors.Join(err, b.follower.Close())
+// URL returns the base URL of the listener, without a trailing slash.
+func (b *Standby) URL() string { return b.url }
+
+// close releases the resources of a standby that does not run.
+func (b *Standby) close() {
+	if b.certificates != nil {
+		b.certificates.Close()
 	}
-	// Promoting a large copy takes time. Feed the systemd watchdog until it is done.
-	notifying, stopNotifying := context.WithCancel(ctx)
-	notified := make(chan error, 1)
-	go func() { notified <- notifyReady(notifying, "Taking over", b.cfg.Logger) }()
-	s, err := b.takeOver(ctx, report)
-	stopNotifying()
-	if err := errors.Join(err, <-notified); err != nil {
-		return nil, err
+	for _, l := range []net.Listener{b.public, b.plain} {
+		if l != nil {
+			l.Close()
+		}
 	}
-	return s, nil
+	if b.data != nil {
+		b.data.Close()
+	}
 }
 
-// follow follows the replica until it is time to take over. By then it has the lease, if
-// one is configured. The caller must call report with the result of the takeover. report is
-// nil if ctx ends first.
-func (b *Standby) follow(ctx context.Context) (report func(promotionResult), err error) {
+// run stands by until it is time to take over. It returns the opened server, or nil if ctx ends
+// first.
+func (b *Standby) run(ctx context.Context) (*Server, error) {
 	admin, err := control.Listen(ctx, b.cfg.Dir)
 	if err != nil {
+		b.close()
 		return nil, err
 	}
-	var requests []*promotion
-	g, waiting := errgroup.WithContext(ctx)
-	waiting, stopWaiting := context.WithCancel(waiting)
-	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
-	commands := &control.Standby{Promote: b.requestPromotion, Examine: b.examine, Logger: b.cfg.Logger}
-	server := &http.Server{Handler: commands.Handler()}
-	served := make(chan error, 1)
-	go func() { served <- Serve(serving, server, admin, 10*time.Second) }()
-	g.Go(func() error { return b.follower.Follow(waiting) })
-	g.Go(func() error {
-		defer stopWaiting()
-		requests = b.awaitTakeover(waiting)
-		return nil
-	})
-	g.Go(func() error { return notifyReady(waiting, "Following "+b.cfg.Replica.Target(), b.cfg.Logger) })
-	err = g.Wait()
-	if err != nil || ctx.Err() != nil {
-		stopServing()
-		return nil, errors.Join(err, <-served)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, running := errgroup.WithContext(serving)
+	b.goServe(running, g, admin)
+	await, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(running, cancel)() // a listener failed
+	requests, err := b.await(await)
+	if err != nil || await.Err() != nil {
+		stop()
+		err = errors.Join(err, g.Wait(), b.data.Close())
+		if b.lease.Valid() {
+			err = errors.Join(err, b.lease.Release(context.WithoutCancel(ctx)))
+		}
+		return nil, err
 	}
-	// A promotion that is requested during the takeover gets the same result.
-	var result promotionResult // set before decided is closed
-	decided, closed := make(chan struct{}), make(chan struct{})
-	go func() {
+	return b.takeOver(ctx, requests, func() error {
+		stop()
+		return g.Wait()
+	})
+}
+
+// goServe starts the listeners in g. They stop with running.
+func (b *Standby) goServe(running context.Context, g *errgroup.Group, admin net.Listener) {
+	logger := b.cfg.Logger
+	errorLog := slog.NewLogLogger(serverLog{logger.Handler()}, slog.LevelWarn)
+	for _, l := range []net.Listener{b.public, b.plain} {
+		if l != nil {
+			s := newHTTPServer(b.handler, b.cfg.RequestTimeout)
+			s.ErrorLog = errorLog
+			g.Go(func() error { return Serve(running, s, l, 0) })
+		}
+	}
+	if b.certificates != nil {
+		g.Go(func() error { return b.certificates.Run(running) })
+	}
+	commands := &control.Standby{
+		Promote: b.requestPromotion, Examine: b.examine, Logger: logger,
+		Refusal: func() string { s := b.status(); return s.Detail() },
+	}
+	g.Go(func() error {
+		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, admin, 10*time.Second)
+	})
+	g.Go(func() error { return notifyReady(running, "Standby, following "+b.cfg.Replica.Target(), logger) })
+}
+
+// await returns when this node has acquired the lease, with the promotions that requested it, or
+// when ctx ends.
+func (b *Standby) await(ctx context.Context) (requests []*promotion, err error) {
+	if b.data.HasDatabase() {
+		claimed, err := b.claim(ctx)
+		if claimed != nil || err != nil || ctx.Err() != nil {
+			return claimed, err
+		}
+	}
+	b.wait("")
+	g, following := errgroup.WithContext(ctx)
+	following, stop := context.WithCancel(following)
+	defer stop()
+	g.Go(func() error { return b.data.Follow(following) })
+	g.Go(func() error {
+		defer stop()
+		requests, err = b.awaitTakeover(following)
+		return err
+	})
+	return requests, g.Wait()
+}
+
+// wait records and logs what the node waits for.
+func (b *Standby) wait(what string) {
+	if b.setWaiting(what) && what != "" {
+		b.cfg.Logger.Warn("standing by", "reason", what)
+	}
+}
+
+// setWaiting records what the node waits for, and reports whether that is new.
+func (b *Standby) setWaiting(what string) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed, b.waiting = b.waiting != what, what
+	return changed
+}
+
+// takeOver makes the copy the database, unless the node has a database already, closes the
+// listeners with stop, and opens the server. It renews the lease meantime, and reports the
+// result to all promotions.
+func (b *Standby) takeOver(ctx context.Context, requests []*promotion, stop func() error) (s *Server, err error) {
+	renewing, stopRenewing := context.WithCancel(ctx)
+	renewed := make(chan error, 1)
+	go func() { renewed <- b.lease.KeepAlive(renewing) }()
+	defer func() {
+		stopRenewing()
+		lost := <-renewed
+		if lost != nil && s != nil {
+			s.Close()
+			s = nil
+		}
+		switch {
+		case lost != nil:
+			err = errors.Join(fmt.Errorf("%w: %w", errLeaseLost, lost), err)
+		case err != nil:
+			err = errors.Join(err, b.lease.Release(context.WithoutCancel(ctx)))
+		}
+		if s == nil && ctx.Err() != nil {
+			err = nil // a signal during a start is a normal shutdown
+		}
+	}()
+	late, ended := make(chan struct{}), make(chan struct{})
+	defer close(ended)
+	var promoted promotionResult
+	go func() { // a promotion that is requested during the takeover gets the same result
 		for {
 			select {
-			case late := <-b.promotions:
-				<-decided
-				late.done <- result
-			case <-closed:
+			case p := <-b.promotions:
+				<-late
+				p.done <- promoted
+			case <-ended:
 				return
 			}
 		}
 	}()
-	return func(r promotionResult) {
-		result = r
-		close(decided)
-		for _, p := range requests {
-			p.done <- r
-		}
-		stopServing()
-		err := <-served
-		close(closed)
-		if err != nil {
-			b.cfg.Logger.Warn("failed to serve the admin socket of the standby", "error", err)
-		}
-	}, nil
+	promoted.state, promoted.err = b.promote(ctx)
+	close(late)
+	for _, p := range requests {
+		p.done <- promoted
+	}
+	if err := errors.Join(promoted.err, stop(), b.data.Close()); err != nil {
+		return nil, err
+	}
+	return b.openPromoted(ctx)
 }
 
-// takeOver makes the copy the database, reports the result, and opens the server. It renews
-// the lease meantime.
-func (b *Standby) takeOver(ctx context.Context, report func(promotionResult)) (s *Server, err error) {
+// promote makes the copy the database, and returns the time of its newest change. It does nothing
+// if the node has a database, or if the replica is empty.
+func (b *Standby) promote(ctx context.Context) (time.Time, error) {
 	logger := b.cfg.Logger
-	if b.lease != nil {
-		renewing, stopRenewing := context.WithCancel(ctx)
-		renewed := make(chan error, 1)
-		go func() { renewed <- b.lease.KeepAlive(renewing) }()
-		defer func() {
-			stopRenewing()
-			if lost := <-renewed; lost != nil && err == nil {
-				s.Close()
-				s, err = nil, lost
-			}
-		}()
+	if b.data.HasDatabase() {
+		return time.Now(), nil
 	}
 	began := time.Now()
-	y, aside, err := b.follower.Promote(ctx)
-	report(promotionResult{y.State, err})
-	if err != nil {
-		return nil, errors.Join(err, b.follower.Close())
+	y, err := b.data.Promote(ctx)
+	if errors.Is(err, replica.ErrEmpty) && !b.data.HasCopy() {
+		logger.Warn("the replica is empty; beginning with an empty database", "replica", b.cfg.Replica.Target())
+		return time.Now(), nil
+	} else if err != nil {
+		return y.State, err
 	}
 	// Only the old primary's disk has the changes that it accepted after this state.
 	logger.Warn("standby is now the primary", "state", webhook.FormatTime(y.State), "seconds_ago", int(time.Since(y.State).Seconds()),
-		"bytes", y.Bytes, "took", time.Since(began).Round(time.Millisecond), "replaced", aside)
-	return b.openPromoted(ctx)
+		"bytes", y.Bytes, "took", time.Since(began).Round(time.Millisecond))
+	return y.State, nil
 }
 
 // lockWait limits how long a takeover waits for a command that has locked the data
@@ -176,14 +296,77 @@ func (b *Standby) openPromoted(ctx context.Context) (*Server, error) {
 	}
 }
 
+// seen records the owner of the lease.
+func (b *Standby) seen(state replica.LeaseState) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.primary = state.Host(); state.Released {
+		b.primary = ""
+	}
+}
+
+// status returns the status of the node for /readyz and commands.
+func (b *Standby) status() api.StandbyStatus {
+	y := b.data.State()
+	b.mu.Lock()
+	s := api.StandbyStatus{Primary: b.primary, Reason: b.waiting}
+	b.mu.Unlock()
+	if !y.Current.IsZero() {
+		lag := math.Round(time.Since(y.Current).Seconds()*1000) / 1000
+		s.LagSeconds = &lag
+	}
+	if s.Reason == "" {
+		s.Reason = b.cannotTakeOver(context.Background())
+	}
+	s.CanTakeOver = s.Reason == ""
+	all, err := store.ListReplaced(b.cfg.Dir)
+	if err != nil {
+		s.OldData = []string{err.Error()}
+	}
+	for _, old := range all {
+		s.OldData = append(s.OldData, old.String())
+	}
+	return s
+}
+
+// cannotTakeOver returns why the node cannot serve, "" if it can.
+func (b *Standby) cannotTakeOver(ctx context.Context) string {
+	err := b.data.CheckServable(ctx)
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, store.ErrKey) && errors.Is(err, fs.ErrNotExist):
+		b.mu.Lock()
+		from := b.primary
+		b.mu.Unlock()
+		if from == "" {
+			from = "the primary"
+		}
+		return "It cannot take over: copy secret.key from " + from
+	case errors.Is(err, replica.ErrNoCopy):
+		return "It cannot take over: it has no complete copy yet"
+	}
+	return "It cannot take over: " + err.Error()
+}
+
+// page returns the status for the page.
+func (b *Standby) page() web.StandbyPage {
+	s := b.status()
+	y := web.StandbyPage{Primary: s.Primary, CanTakeOver: s.CanTakeOver, Reason: s.Reason, OldData: s.OldData}
+	if s.LagSeconds != nil {
+		y.Lag = fmt.Sprintf("%.1f s", *s.LagSeconds)
+	}
+	return y
+}
+
 // StandbyCheck is the name of the check that only a standby reports.
 const StandbyCheck = "standby"
 
-// examine returns a finding about the standby's copy of the database.
+// examine returns findings about the standby's copy of the database.
 func (b *Standby) examine() []store.Finding {
-	from := b.cfg.Replica.Target()
+	from, s := b.cfg.Replica.Target(), b.status()
 	f := store.Finding{Check: StandbyCheck, Level: store.LevelOK}
-	switch y := b.follower.State(); {
+	switch y := b.data.State(); {
 	case y.Err != "":
 		f.Level, f.Advice = store.LevelFail, "Check the replica. A takeover now would start with the data that the "+
 			"standby has; if objects are damaged, it does not take over."
@@ -194,7 +377,15 @@ func (b *Standby) examine() []store.Finding {
 	default:
 		f.Detail = fmt.Sprintf("running, following the replica %s; newest change copied at %s", from, webhook.FormatTime(y.Added))
 	}
-	return []store.Finding{f}
+	all := []store.Finding{f}
+	if !s.CanTakeOver {
+		all = append(all, store.Finding{Check: "takeover", Level: store.LevelFail, Detail: s.Reason,
+			Advice: "Until this is resolved, this node does not take over from the primary."})
+	}
+	for _, old := range s.OldData {
+		all = append(all, store.Finding{Check: "old data", Level: store.LevelWarn, Detail: old})
+	}
+	return all
 }
 
 // notifyReady notifies systemd that the process has started, and feeds its watchdog until

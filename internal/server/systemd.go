@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -31,7 +32,11 @@ func notify(
 	}
 	send(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
 	// If the unit's TimeoutStopSec= is longer, systemd uses that.
-	defer send(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
+	defer func() {
+		if !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process goes on as a standby
+			send(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
+		}
+	}()
 	if interval <= 0 {
 		<-ctx.Done()
 		return nil

@@ -23,8 +23,7 @@ func TestFollowerDamaged(t *testing.T) {
 	r.await("up to date", upToDate)
 	s := r.current()
 	path := filepath.Join(t.TempDir(), "copy.db")
-	accept := func(context.Context, string) (bool, error) { return true, nil }
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: accept})
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t)})
 	f.damagedCheck = 100 * time.Millisecond
 	follow := func(what string, ok func(FollowerState) bool, while func()) {
 		t.Helper()

@@ -104,6 +104,7 @@ type walState struct {
 	at       ltx.TXID // position of the file; 0 for none
 	baseline bool     // the file is a baseline
 	proven   bool     // the WAL contains every change after the position
+	end      int64    // offset in the WAL after the last frame of the file, if proven
 	salts    [2]uint32
 }
 
@@ -136,6 +137,9 @@ func readWALState(path string) (s walState, err error) {
 		return s, ignoreEnd(err)
 	}
 	s.proven, err = continues(dec, wal, s.salts)
+	if h := dec.Header(); s.salts == [2]uint32{h.WALSalt1, h.WALSalt2} { // else the WAL was restarted
+		s.end = h.WALOffset + h.WALSize
+	}
 	return s, err
 }
 

@@ -29,20 +29,20 @@ const (
 type FollowerConfig struct {
 	Replica *Config
 	Path    string // of the copy; an existing copy is continued
-	// Check checks a new copy. After an error, the copy is deleted. If retry is true it
-	// is made again, otherwise Follow returns the error.
-	Check  func(ctx context.Context, path string) (retry bool, err error)
-	Logger *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Follower keeps a copy of a replica's database up to date in a file. Follow and CatchUp
-// must not run at the same time, and no process may have the copy open.
+// must not run at the same time, and only Read may open the copy.
 type Follower struct {
 	cfg FollowerConfig
 
+	copying sync.RWMutex // held while the copy is written
+
 	// Owned by the goroutine that copies and follows.
-	stale       bool   // the copy cannot be continued and must be replaced
-	unreachable string // the last logged reason why the newest state cannot be reached
+	stale       bool      // the copy cannot be continued and must be replaced
+	unreachable string    // the last logged reason why the newest state cannot be reached
+	listed      time.Time // before the last listing of changes
 
 	damagedCheck time.Duration // damagedCheckInterval
 
@@ -54,6 +54,7 @@ type Follower struct {
 type FollowerState struct {
 	Following bool      // the copy exists and receives new changes
 	Added     time.Time // time of the newest change in the copy
+	Current   time.Time // when the copy was last known to have every change; zero for never
 	Err       string    // why new changes are not added; for admins
 }
 
@@ -84,6 +85,22 @@ func (f *Follower) recordFollowing(added time.Time) {
 	}
 }
 
+// recordListed records that the changes of the replica were listed, asked for at the given
+// time. If none was newer than the copy, the copy is current.
+func (f *Follower) recordListed(asked time.Time, none bool) {
+	f.listed = asked
+	if none {
+		f.recordCurrent()
+	}
+}
+
+// recordCurrent records that the copy has everything of the last listing.
+func (f *Follower) recordCurrent() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state.Current = f.listed
+}
+
 // recordFailure records why the replica cannot be followed, and logs the first failure.
 func (f *Follower) recordFailure(reason string) {
 	f.mu.Lock()
@@ -95,12 +112,31 @@ func (f *Follower) recordFailure(reason string) {
 	}
 }
 
-// rejectedError is an error of Check that ends Follow.
-type rejectedError struct{ error }
+// ErrNoCopy means that there is no complete copy of the replica.
+var ErrNoCopy = errors.New("there is no complete copy of the replica yet")
+
+// Read calls read with the path of the copy, which does not change until read returns. It
+// returns the error of read, or [ErrNoCopy]. read must not write to the copy.
+func (f *Follower) Read(read func(path string) error) error {
+	f.copying.RLock()
+	defer f.copying.RUnlock()
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
+	if err != nil || at == 0 {
+		return ErrNoCopy
+	}
+	// An interrupted write leaves parts of a change.
+	if last, err := readRecord(f.cfg.Path); err != nil || last.Applied > at {
+		return ErrNoCopy
+	}
+	if _, err := os.Stat(f.cfg.Path); err != nil {
+		return ErrNoCopy
+	}
+	return read(f.cfg.Path)
+}
 
 // Follow keeps the copy up to date until ctx ends. It retries while the replica is empty
-// or unreachable, and makes a new copy if the current one cannot be continued. Its only
-// error is that of FollowerConfig.Check.
+// or unreachable, and makes a new copy if the current one cannot be continued. It always
+// returns nil.
 func (f *Follower) Follow(ctx context.Context) error {
 	wait := minRetry
 	for {
@@ -111,10 +147,6 @@ func (f *Follower) Follow(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return nil
-		}
-		var rejected rejectedError
-		if errors.As(err, &rejected) {
-			return rejected.error
 		}
 		if errors.Is(err, errTermChanged) {
 			continue
@@ -154,7 +186,9 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	}
 	found, err := Restore(ctx, f.cfg.Replica, path, time.Time{})
 	if err == nil && path != f.cfg.Path {
+		f.copying.Lock()
 		err = errors.Join(f.remove(), os.Rename(path, f.cfg.Path))
+		f.copying.Unlock()
 	} else if errors.Is(err, syscall.ENOSPC) && path != f.cfg.Path {
 		// There is no space for two copies.
 		err = errors.Join(err, RemoveDatabase(path), f.remove())
@@ -166,13 +200,6 @@ func (f *Follower) copyOnce(ctx context.Context) error {
 	for _, d := range found.Damaged {
 		f.cfg.Logger.Warn("found a damaged object in the replica; copied its changes from other objects",
 			"replica", f.cfg.Replica.Target(), "error", d)
-	}
-	if retry, err := f.cfg.Check(ctx, f.cfg.Path); err != nil {
-		err = errors.Join(err, f.remove())
-		if !retry {
-			err = rejectedError{err}
-		}
-		return err
 	}
 	f.mu.Lock()
 	f.state.Added = found.State
@@ -364,7 +391,15 @@ func (f *Follower) replica(client litestream.ReplicaClient) (*litestream.Replica
 			"replica", f.cfg.Replica.Target(), "error", err)
 		f.recordFailure(err.Error())
 	})
-	return litestream.NewReplicaWithClient(db, newMergingClient(checked, f.noteApplying)), checked
+	applying := func(first, last ltx.TXID) error {
+		f.copying.Lock()
+		if err := f.noteApplying(first, last); err != nil {
+			f.copying.Unlock()
+			return err
+		}
+		return nil
+	}
+	return litestream.NewReplicaWithClient(db, newMergingClient(checked, applying, f.copying.Unlock, f.recordListed)), checked
 }
 
 // checkContinuity checks periodically that the copy can be continued, until it cannot or
@@ -544,7 +579,10 @@ func (l *followerLog) Handle(_ context.Context, r slog.Record) error {
 		return nil
 	}
 	switch r.Message {
-	case "entering follow mode", "follow: applied updates":
+	case "follow: applied updates":
+		l.f.recordCurrent()
+		l.f.recordFollowing(r.Time)
+	case "entering follow mode":
 		l.f.recordFollowing(r.Time)
 	}
 	return nil

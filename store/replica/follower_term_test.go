@@ -19,8 +19,7 @@ func TestFollowerCutOff(t *testing.T) {
 	first := openReplicated(t, one, cfg)
 	first.random(20)
 	first.settle()
-	accept := func(context.Context, string) (bool, error) { return false, nil }
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: accept})
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t)})
 	followUntil := func(what string, ok func() bool) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())

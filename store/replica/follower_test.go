@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"testing"
 	"time"
@@ -24,16 +23,7 @@ func TestFollower(t *testing.T) {
 	r.insert(1)
 	r.await("up to date", upToDate)
 	path := filepath.Join(t.TempDir(), "copy.db")
-	accept := errors.New("not yet")
-	checks := 0
-	check := func(context.Context, string) (bool, error) {
-		checks++
-		if checks == 1 {
-			return true, accept
-		}
-		return true, nil
-	}
-	f := NewFollower(FollowerConfig{Replica: b.config(t, dir), Path: path, Logger: testLogger(t), Check: check})
+	f := NewFollower(FollowerConfig{Replica: b.config(t, dir), Path: path, Logger: testLogger(t)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
@@ -41,7 +31,6 @@ func TestFollower(t *testing.T) {
 		t.Helper()
 		harness.WaitFor(t, what, func() bool { return ok(f.State()) })
 	}
-	await("rejecting", func(s FollowerState) bool { return s.Err == accept.Error() })
 	await("following", func(s FollowerState) bool { return s.Following })
 	b.down.Store(true)
 	await("failing", func(s FollowerState) bool { return s.Err != "" })
@@ -65,20 +54,6 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// Follow returns the error of Check.
-func TestFollowerRejects(t *testing.T) {
-	dir := t.TempDir()
-	cfg := fileConfig(t, dir, t.TempDir())
-	r := openReplicated(t, dir, cfg)
-	r.await("up to date", upToDate)
-	bad := errors.New("bad")
-	reject := func(context.Context, string) (bool, error) { return false, bad }
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: reject})
-	if err := f.Follow(t.Context()); !errors.Is(err, bad) {
-		t.Errorf("got %v, want %v", err, bad)
-	}
-}
-
 // TestCatchUpToSnapshot ends a primary between a snapshot and the upload of the changes
 // before it. The copy gets the content of the snapshot.
 func TestCatchUpToSnapshot(t *testing.T) {
@@ -90,8 +65,7 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	r.await("up to date", upToDate)
 	s := r.current()
 	path := filepath.Join(t.TempDir(), "copy.db")
-	check := func(context.Context, string) (bool, error) { return true, nil }
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t), Check: check})
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()

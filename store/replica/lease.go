@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,12 @@ type LeaseState struct {
 
 	period time.Duration // the owner's TTL, 0 without a lease object
 	etag   string
+}
+
+// Host returns the host of the owner, "" without one.
+func (s LeaseState) Host() string {
+	host, _, _ := strings.Cut(s.Owner, " ")
+	return host
 }
 
 // held reports whether a service holds the lease, or died without releasing it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/superfly/ltx"
 )
@@ -20,13 +21,31 @@ const mergeSize = 8 << 20
 type mergingClient struct {
 	*checkedClient
 	// onOpen is called with the first and last transaction of an object before its
-	// content is returned.
-	onOpen func(first, last ltx.TXID) error
+	// content is returned, and onClose after that content was closed.
+	onOpen  func(first, last ltx.TXID) error
+	onClose func()
+	// onList is called after the objects of level 0 were listed, with the time before the
+	// listing and whether there is none.
+	onList func(asked time.Time, none bool)
 	merged map[ltx.TXID][]*ltx.FileInfo // merged objects of the last listing, by last transaction
 }
 
-func newMergingClient(client *checkedClient, onOpen func(first, last ltx.TXID) error) *mergingClient {
-	return &mergingClient{checkedClient: client, onOpen: onOpen}
+func newMergingClient(
+	client *checkedClient, onOpen func(first, last ltx.TXID) error, onClose func(),
+	onList func(asked time.Time, none bool),
+) *mergingClient {
+	return &mergingClient{checkedClient: client, onOpen: onOpen, onClose: onClose, onList: onList}
+}
+
+// openedObject calls onClose after it was closed.
+type openedObject struct {
+	io.ReadCloser
+	onClose func()
+}
+
+func (o openedObject) Close() error {
+	defer o.onClose()
+	return o.ReadCloser.Close()
 }
 
 // LTXFiles implements [litestream.ReplicaClient]. Its timeout is stallTimeout, because the
@@ -34,6 +53,7 @@ func newMergingClient(client *checkedClient, onOpen func(first, last ltx.TXID) e
 func (c *mergingClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, useMetadata bool) (ltx.FileIterator, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, stallTimeout, fmt.Errorf("the replica did not list its objects within %s", stallTimeout))
 	defer cancel()
+	asked := time.Now()
 	files, err := c.checkedClient.LTXFiles(ctx, level, seek, useMetadata)
 	if err != nil && ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -45,6 +65,7 @@ func (c *mergingClient) LTXFiles(ctx context.Context, level int, seek ltx.TXID, 
 	if err != nil {
 		return nil, err
 	}
+	c.onList(asked, len(all) == 0)
 	return ltx.NewFileInfoSliceIterator(c.merge(all)), nil
 }
 
@@ -83,7 +104,7 @@ func (c *mergingClient) OpenLTXFile(
 	if err := c.onOpen(minTXID, maxTXID); err != nil {
 		return nil, errors.Join(err, content.Close())
 	}
-	return content, nil
+	return openedObject{content, c.onClose}, nil
 }
 
 // openMerged returns the content of an object with the changes of all files. It reads

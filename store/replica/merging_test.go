@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
@@ -34,8 +35,7 @@ func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TX
 // newFollowed returns a stopped follower whose copy is up to date.
 func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
 	t.Helper()
-	check := func(context.Context, string) (bool, error) { return true, nil }
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t), Check: check})
+	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -73,7 +73,7 @@ func TestFollowerMerges(t *testing.T) {
 	lists := func() (lists []string) {
 		t.Helper()
 		_, checked := f.replica(source.client)
-		files, err := newMergingClient(checked, f.noteApplying).LTXFiles(t.Context(), 0, at+1, false)
+		files, err := newMergingClient(checked, f.noteApplying, func() {}, func(time.Time, bool) {}).LTXFiles(t.Context(), 0, at+1, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestFollowerMerges(t *testing.T) {
 			return errors.Join(err, cut)
 		}
 		return err
-	})
+	}, func() {}, func(time.Time, bool) {})
 	o := litestream.NewRestoreOptions()
 	o.OutputPath, o.Follow, o.FollowInterval = f.cfg.Path, true, followInterval
 	if err := litestream.NewReplicaWithClient(litestream.NewDB(f.cfg.Path), client).Restore(ctx, o); err != nil {
@@ -136,7 +136,7 @@ func TestMergedDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, checked := f.replica(source.client)
-	client := newMergingClient(checked, func(_, _ ltx.TXID) error { return nil })
+	client := newMergingClient(checked, func(_, _ ltx.TXID) error { return nil }, func() {}, func(time.Time, bool) {})
 	open := func() (*ltx.FileInfo, io.ReadCloser, error) {
 		t.Helper()
 		files, err := client.LTXFiles(t.Context(), 0, at+1, false)

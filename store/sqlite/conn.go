@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"slices"
 )
@@ -119,6 +120,25 @@ func OpenPrivate(ctx context.Context, path string, schema *Schema) (_ *sql.DB, e
 // OpenReadOnly opens a database for reading. The caller closes it.
 func OpenReadOnly(path string) (*sql.DB, error) {
 	return openPool(path, modeReadOnly, readerPragmas, nil)
+}
+
+// Checkpoint writes the whole WAL of a database that no process has open to its file, and
+// removes the WAL. It changes nothing else.
+func Checkpoint(ctx context.Context, path string) (err error) {
+	db, err := openPool(path, modeWritable, writerPragmas, nil)
+	if err != nil {
+		return err
+	}
+	db.SetMaxOpenConns(1)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var busy, frames, done int
+	if err := db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &done); err != nil {
+		return err
+	}
+	if busy != 0 {
+		return fmt.Errorf("the WAL of %s is in use", path)
+	}
+	return nil
 }
 
 // Copy writes a consistent snapshot of a database to a file that is empty or does

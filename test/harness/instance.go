@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -33,7 +34,8 @@ type Instance struct {
 // Process is one process of an instance.
 type Process struct {
 	Number  int           // number among the instance's processes, from 0
-	URL     chan string   // receives the base URL, once
+	URL     chan string   // receives the base URL whenever the process is about to serve; has the newest
+	Standby chan string   // the same for the times when it becomes a standby
 	Exited  chan struct{} // closed after the process has been waited for
 	Log     bytes.Buffer  // its stderr; read it only after Exited
 	Status  int           // exit status, -1 after a signal; read it only after Exited
@@ -96,7 +98,7 @@ func (in *Instance) Start() *Process {
 	return in.Launch(cmd)
 }
 
-// Args returns the arguments of serve or standby on the instance's data.
+// Args returns the arguments of a command with the flags of serve on the instance's data.
 func (in *Instance) Args(command string) []string {
 	return append([]string{command, "--data", in.Data, "--listen", "127.0.0.1:0", "--tls", "off",
 		"--allow-http", "--allow-destination", "127.0.0.0/8", "--rate-limit", "0"}, in.Flags...)
@@ -105,7 +107,7 @@ func (in *Instance) Args(command string) []string {
 // Launch starts a command that runs the service on the instance's data.
 func (in *Instance) Launch(cmd *exec.Cmd) *Process {
 	in.TB.Helper()
-	p := &Process{URL: make(chan string, 1), Exited: make(chan struct{}), Started: time.Now()}
+	p := &Process{URL: make(chan string, 1), Standby: make(chan string, 1), Exited: make(chan struct{}), Started: time.Now()}
 	cmd.Stderr = &p.Log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -122,8 +124,11 @@ func (in *Instance) Launch(cmd *exec.Cmd) *Process {
 	go func() {
 		defer close(p.Exited)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			if f := strings.Fields(lines.Text()); len(f) == 2 && f[0] == "API" {
-				p.URL <- f[1]
+			switch f := strings.Fields(lines.Text()); {
+			case len(f) == 2 && f[0] == "API":
+				replaceValue(p.URL, f[1])
+			case len(f) > 1 && f[0] == "Standby":
+				replaceValue(p.Standby, strings.TrimSuffix(f[1], ","))
 			}
 		}
 		cmd.Wait()
@@ -131,6 +136,39 @@ func (in *Instance) Launch(cmd *exec.Cmd) *Process {
 		p.Status = cmd.ProcessState.ExitCode()
 	}()
 	return p
+}
+
+// replaceValue makes value the only one in c, which has room for one and no other sender.
+func replaceValue(c chan string, value string) {
+	select {
+	case <-c:
+	default:
+	}
+	c <- value
+}
+
+// AwaitStandby waits until the process is a standby that could take over.
+func (in *Instance) AwaitStandby(p *Process) {
+	in.TB.Helper()
+	var base string
+	select {
+	case base = <-p.Standby:
+	case <-p.Exited:
+		in.TB.Fatalf("the node ended with status %d:\n%s", p.Status, &p.Log)
+	case <-time.After(Timeout()):
+		in.TB.Fatal("the node did not become a standby")
+	}
+	var text string
+	WaitFor(in.TB, "a standby that could take over", func() bool {
+		resp, err := in.Client.Get(base + "/readyz")
+		if err != nil {
+			return false
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		text = string(body)
+		return err == nil && resp.StatusCode == http.StatusServiceUnavailable && strings.Contains(text, `"can_take_over":true`)
+	})
 }
 
 // AwaitReady waits until the process accepts events. It returns false if the

@@ -95,7 +95,8 @@ func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell
 	}
 	c.one.in.Subscribe(c.token, harness.Subscription{URL: c.receiver.url, Events: harness.Events("content_updated")})
 	c.copyKey(c.one, c.two)
-	c.start(c.two, "standby", c.leaseFlags()...)
+	c.start(c.two, "serve", c.leaseFlags()...)
+	c.announce(c.two)
 	for _, m := range []*machine{c.one, c.two} {
 		for range publishers {
 			c.working.Go(func() { c.load.publish(c.ctx, m, c.token) })
@@ -160,17 +161,19 @@ func (c *cell) start(m *machine, command string, flags ...string) {
 	cmd.Dir, cmd.Env = m.dir, harness.Environment()
 	m.process = m.in.Launch(cmd)
 	c.receiver.know(m.process.PID(), m.name)
-	if command == "standby" {
-		p := m.process
-		c.working.Go(func() {
-			select {
-			case base := <-p.URL:
-				m.in.SetURL(base)
-			case <-p.Exited:
-			case <-c.ctx.Done():
-			}
-		})
-	}
+}
+
+// announce gives publishers the URL of a machine once it serves.
+func (c *cell) announce(m *machine) {
+	p := m.process
+	c.working.Go(func() {
+		select {
+		case base := <-p.URL:
+			m.in.SetURL(base)
+		case <-p.Exited:
+		case <-c.ctx.Done():
+		}
+	})
 }
 
 // copyKey copies the secret key of one machine to another.
@@ -294,16 +297,13 @@ func (c *cell) logReplica() {
 	c.t.Logf("position of the standby's copy: %q; objects of the replica (%v):\n%s", c.position(), err, strings.Join(lines, "\n"))
 }
 
-// awaitDeposed waits until the old primary, which runs again, has noticed that it lost
-// its lease, and exits.
+// awaitDeposed waits until the old primary, which runs again, has noticed that it lost its lease,
+// and follows. Then it stops it, so that the new primary is the only one of the two machines.
 func (c *cell) awaitDeposed() {
 	c.t.Helper()
 	c.recovered = time.Now()
-	c.one.process.Wait(c.t)
-	c.one.in.SetURL("")
-	if c.one.process.Status == harness.ExitOK {
-		c.t.Errorf("old primary: got exit status 0:\n%s", &c.one.process.Log)
-	}
+	c.one.in.AwaitStandby(c.one.process)
+	c.one.in.MustStop(c.one.process)
 }
 
 // signal sends a signal to the primary.
@@ -343,6 +343,14 @@ func (c *cell) mustRefuse(m *machine, flags ...string) {
 	if log := m.process.Log.String(); m.process.Status != harness.ExitFailed || !strings.Contains(log, "another service holds the lease") {
 		c.t.Errorf("%s: got exit status %d, want an error about the lease:\n%s", m.name, m.process.Status, log)
 	}
+}
+
+// mustFollow starts a node while the primary runs. It must follow.
+func (c *cell) mustFollow(m *machine, flags ...string) {
+	c.t.Helper()
+	c.start(m, "serve", flags...)
+	m.in.AwaitStandby(m.process)
+	m.in.MustStop(m.process)
 }
 
 // result is a row of the table.

@@ -85,7 +85,7 @@ func faults() []*fault {
 			c.checkSteady()
 		}},
 		{name: "cloned data directory", strike: func(c *cell) {
-			c.mustRefuse(c.clone("clone"), c.leaseFlags()...)
+			c.mustFollow(c.clone("clone"), c.leaseFlags()...)
 			c.hold(lease())
 			c.checkSteady()
 		}},

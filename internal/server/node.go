@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+)
+
+// teardownLimit limits how long a node that has lost the lease may take to close everything.
+const teardownLimit = 10 * time.Second
+
+// errTeardown means that a node that lost the lease could not close everything in time.
+var errTeardown = errors.New("the lease is lost, and the service did not stop within 10 s; exiting immediately")
+
+// Roles are called when a node takes a role.
+type Roles struct {
+	// Primary is called before the server serves. Its error ends the node.
+	Primary func(ctx context.Context, s *Server) error
+	Standby func(b *Standby)
+}
+
+// Run runs a node until ctx ends. Without a lease it is the primary from the start. With one it
+// is a standby until it has acquired the lease, and again after it has lost it.
+//
+// Errors about the secret key wrap [store.ErrKey].
+func Run(ctx context.Context, cfg *Config, roles Roles) error {
+	if cfg.Lease == 0 {
+		s, err := Open(ctx, cfg)
+		if err != nil {
+			return startError(ctx, err)
+		}
+		return serve(ctx, s, roles)
+	}
+	for {
+		s, err := standBy(ctx, cfg, roles)
+		if err == nil {
+			if s == nil {
+				return nil
+			}
+			err = serveLeased(ctx, s, roles)
+		} else if !errors.Is(err, errLeaseLost) {
+			return startError(ctx, err)
+		}
+		if !errors.Is(err, errLeaseLost) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		cfg.Logger.Warn("this node is not the primary any more; starting as a standby", "error", err)
+	}
+}
+
+// startError returns err, or nil after a signal. A signal during startup is a normal
+// shutdown, and makes the current step fail.
+func startError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// serve runs a server until ctx ends.
+func serve(ctx context.Context, s *Server, roles Roles) error {
+	if err := roles.Primary(ctx, s); err != nil {
+		s.Close()
+		return startError(ctx, err)
+	}
+	return s.Run(ctx)
+}
+
+// serveLeased is serve for a server with a lease. It returns an error that wraps errLeaseLost
+// once everything is closed after the loss of the lease, or errTeardown if that takes too long.
+func serveLeased(ctx context.Context, s *Server, roles Roles) error {
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, s, roles) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.lost:
+	}
+	limit := time.NewTimer(teardownLimit)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-limit.C:
+		return errTeardown
+	}
+}
+
+// standBy follows the primary until this node acquires the lease. It returns the opened server,
+// or nil if ctx ends first.
+func standBy(ctx context.Context, cfg *Config, roles Roles) (*Server, error) {
+	b, err := openStandby(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	cfg.keepPort(b.public, b.plain)
+	roles.Standby(b)
+	return b.run(ctx)
+}
+
+// keepPort makes a node that listens on any free port keep its port in every role.
+func (cfg *Config) keepPort(public, plain net.Listener) {
+	for _, l := range []struct {
+		address  *string
+		listener net.Listener
+	}{{&cfg.Listen, public}, {&cfg.HTTPListen, plain}} {
+		if host, port, _ := net.SplitHostPort(*l.address); port == "0" && l.listener != nil {
+			_, port, _ = net.SplitHostPort(l.listener.Addr().String())
+			*l.address = net.JoinHostPort(host, port)
+		}
+	}
+}

@@ -114,17 +114,16 @@ func (s Audit) Newest(ctx context.Context) (e webhook.AuditEntry, ok bool, err e
 // was restored from.
 const continuedSetting = "audit_continued"
 
-// ContinueAudit makes the next [Open] record that the log of the restored database continues from
-// the entry that it ends with, see [webhook.AuditGap]. from describes what is restored. No process
-// may have the database open.
-func (r *Restoration) ContinueAudit(ctx context.Context, from string) error {
+// MarkBackup marks the database of a restored backup like [Restoration.FromReplica]: deliveries are
+// paused until they are released, and the next [Open] records that the audit log continues from
+// the entry that it ends with, see [webhook.AuditGap]. from describes the backup, and state is its
+// time. No process may have the database open.
+func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Time) error {
 	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), databaseFile))
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = ?2",
-		continuedSetting, []byte(from))
-	return errors.Join(err, db.Close())
+	return errors.Join(setMarks(ctx, newMark(from, state), true, true, db.ExecContext), db.Close())
 }
 
 // continueAudit records, once after a restore, from which entry the log continues.

@@ -38,7 +38,7 @@ func knownLease(ctx context.Context, path string) (generation int64, err error) 
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var restored bool
 	var text sql.NullString
-	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM settings WHERE name = '`+restoredSetting+`'),
+	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM settings WHERE name = '`+newestSetting+`'),
 		(SELECT CAST(value AS TEXT) FROM settings WHERE name = '`+leaseSetting+`')`).Scan(&restored, &text)
 	switch {
 	case err != nil:

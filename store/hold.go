@@ -12,12 +12,11 @@ import (
 	"service/webhook"
 )
 
-// Hold is the period after a restore in which nothing but pings is delivered, so that an
-// operator can check the data first.
+// Hold is the pause after service restore in which nothing but pings is delivered, until an
+// operator has checked the data and releases it.
 type Hold struct {
-	Until time.Time // when it ends by itself
-	From  string    // the replica that was restored
-	State time.Time // when the newest restored change was copied
+	From  string    // the replica or backup that was restored
+	State time.Time // the time of the restored state
 	Repeats
 }
 
@@ -57,10 +56,9 @@ func newHold() *hold {
 	return h
 }
 
-// Begin pauses the deliveries of a restored database for d, 0 for no hold. It is called
-// once after Open, before anything is delivered. The next start begins the hold again unless it
-// has ended.
-func (s Holds) Begin(ctx context.Context, d time.Duration) error {
+// Begin pauses the deliveries of a database that service restore restored, unless the hold was
+// released. It is called once after Open, before anything is delivered.
+func (s Holds) Begin(ctx context.Context) error {
 	var text []byte
 	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -77,18 +75,11 @@ func (s Holds) Begin(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	logged := []any{"from", mark.From, "state", webhook.FormatTime(mark.State), "deliveries", repeats.Deliveries, "events", repeats.Events}
-	if d <= 0 {
-		s.logger.Warn("database was restored; delivering everything not yet delivered in the restored state, possibly again", logged...)
-		if err := s.write(ctx, Write.release); !Unavailable(err) {
-			return err
-		}
-		return nil // the next start logs it again
-	}
 	s.hold.mu.Lock()
-	s.hold.info = Hold{Until: time.Now().Add(d).UTC(), From: mark.From, State: mark.State, Repeats: repeats}
+	s.hold.info = Hold{From: mark.From, State: mark.State, Repeats: repeats}
 	s.hold.released = make(chan struct{})
 	s.hold.mu.Unlock()
-	s.logger.Warn("database was restored; deliveries are paused", append(logged, "until", webhook.FormatTime(s.hold.info.Until))...)
+	s.logger.Warn("database was restored; deliveries are paused until service release", logged...)
 	return nil
 }
 
@@ -134,7 +125,7 @@ func (w Write) Release() error {
 	return w.release()
 }
 
-// release ends the hold, also for the next start. It succeeds if there is none.
+// release ends the hold, also for the next start.
 func (w write) release() error {
 	w.t.AfterCommit(w.s.hold.end)
 	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
@@ -149,29 +140,4 @@ func (h *hold) end() {
 	default:
 		close(h.released)
 	}
-}
-
-// End ends the hold when its time is up. It returns when there is no hold, or when ctx
-// ends.
-func (s Holds) End(ctx context.Context) error {
-	h, held := s.Current()
-	if !held {
-		return nil
-	}
-	timer := time.NewTimer(time.Until(h.Until))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-s.Released():
-		return nil
-	case <-timer.C:
-	}
-	err := s.write(ctx, Write.release)
-	if err != nil {
-		s.logger.Error("failed to record the end of the restore hold", "error", err)
-		s.hold.end()
-	}
-	s.logger.Info("restore hold ended; resuming deliveries")
-	return nil
 }

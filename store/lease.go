@@ -36,7 +36,7 @@ const NewestData = math.MaxInt64
 func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
-		err := t.Scan("SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
+		err := t.Scan("SELECT value FROM settings WHERE name = '"+newestSetting+"'", nil, &text)
 		if err == nil {
 			generation = NewestData
 			return nil
@@ -69,6 +69,9 @@ func (s Replica) Fence(generation int64, l Lease) error { return s.fence(generat
 
 func (s *core) fence(generation int64, l Lease) error {
 	err := s.writer.do(func(t *tx) error {
+		if err := t.Exec("DELETE FROM settings WHERE name = '" + newestSetting + "'"); err != nil {
+			return err
+		}
 		return t.Exec("INSERT INTO settings (name, value) VALUES ('"+leaseSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1",
 			[]byte(strconv.FormatInt(generation, 10)))
 	})

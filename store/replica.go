@@ -114,17 +114,17 @@ type Restored struct {
 // unless at is zero the newest before at. It checks the database, and marks it so that
 // deliveries can be held. The error wraps [replica.ErrEmpty] if the replica has no such state.
 func (r *Restoration) FromReplica(ctx context.Context, from *replica.Config, at time.Time) (Restored, error) {
-	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile))
+	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile), true)
 }
 
-// restoreReplica writes a state of a replica to a file at path, checks it and marks it. After
-// an error there is no file.
-func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string) (y Restored, err error) {
+// restoreReplica writes a state of a replica to a file at path, checks it and marks it; with hold,
+// deliveries are paused until the operator releases them. After an error there is no file.
+func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string, hold bool) (y Restored, err error) {
 	y.From = from.Target()
 	found, err := replica.Restore(ctx, from, path, at)
 	y.State, y.Damaged = found.State, found.Damaged
 	if err == nil {
-		err = markRestored(ctx, path, found.Origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, false)
+		err = markRestored(ctx, path, found.Origin, newMark(y.From, y.State), markOptions{hold: hold})
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -137,25 +137,62 @@ func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, pat
 	return y, nil
 }
 
-// restoredMark is stored in a restored database until its deliveries are released.
+// restoredMark is stored in a database that service restore restored, until its deliveries are
+// released.
 type restoredMark struct {
 	At    time.Time `json:"at"`
 	State time.Time `json:"state"`
 	From  string    `json:"from"`
 }
 
-const restoredSetting = "restored"
+func newMark(from string, state time.Time) restoredMark {
+	return restoredMark{At: time.Now().UTC(), State: state, From: from}
+}
 
-// markRestored checks the schema and every page of a restored database, and stores mark in it. For
-// a takeover it neither checks the pages nor stores the mark. No process may have the database open. Afterwards its WAL and Litestream's
-// directory next to it belong to it, see [replica.Origin.Continue].
-func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, takeover bool) error {
+const (
+	restoredSetting = "restored"
+	// newestSetting marks data that was restored as the newest, whatever lease it was written
+	// under. The first write under a new lease removes it, see fence.
+	newestSetting = "restored_newest"
+
+	setSetting = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"
+)
+
+// markOptions are options of markRestored.
+type markOptions struct {
+	takeover bool // neither check every page nor mark the data as the newest: the lease says so
+	hold     bool // pause deliveries; otherwise a pause that the data has stays as it is
+}
+
+// setMarks stores the marks of a restored database.
+func setMarks(ctx context.Context, mark restoredMark, newest, hold bool,
+	exec func(ctx context.Context, query string, args ...any) (sql.Result, error),
+) error {
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return err
 	}
-	err = sqlite.WriteToWAL(ctx, path, func(conn *sql.Conn) error {
-		if !takeover {
+	values := map[string][]byte{continuedSetting: []byte(mark.From)}
+	if newest {
+		values[newestSetting] = text
+	}
+	if hold {
+		values[restoredSetting] = text
+	}
+	for name, value := range values {
+		if _, err := exec(ctx, setSetting, name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// markRestored checks the schema of a restored database, and stores mark in it. No process may
+// have the database open. Afterwards its WAL and Litestream's directory next to it belong to it,
+// see [replica.Origin.Continue].
+func markRestored(ctx context.Context, path string, origin replica.Origin, mark restoredMark, o markOptions) error {
+	err := sqlite.WriteToWAL(ctx, path, func(conn *sql.Conn) error {
+		if !o.takeover {
 			var found string
 			if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found); err != nil {
 				return fmt.Errorf("%w: the restored database: %w", ErrDamaged, err)
@@ -170,12 +207,7 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if err := schema.Check("the restored database", have); err != nil {
 			return err
 		}
-		const set = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"
-		_, err := conn.ExecContext(ctx, set, continuedSetting, []byte(mark.From))
-		if err == nil && !takeover {
-			_, err = conn.ExecContext(ctx, set, restoredSetting, text)
-		}
-		return err
+		return setMarks(ctx, mark, !o.takeover, o.hold, conn.ExecContext)
 	})
 	if err != nil {
 		return err
@@ -207,7 +239,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 		cfg.Logger.Info("no local database; looking for a copy in the replica", "replica", cfg.Replica.Target())
 	}
 	fresh := path + durable.TempSuffix + "restored"
-	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh)
+	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh, false)
 	switch {
 	case errors.Is(err, replica.ErrEmpty):
 		return nil

@@ -320,7 +320,7 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, err error) {
 	if err := os.Rename(s.path, path); err != nil {
 		return y, err
 	}
-	if err := markRestored(ctx, path, origin, restoredMark{At: time.Now().UTC(), State: y.State, From: y.From}, true); err != nil {
+	if err := markRestored(ctx, path, origin, newMark(y.From, y.State), markOptions{takeover: true}); err != nil {
 		return y, err
 	}
 	info, err := os.Stat(path)

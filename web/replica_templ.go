@@ -616,28 +616,15 @@ func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var28 string
-				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(" (" + ui.Visible(h.From) + "). " + repeatsText(&h.Repeats) + " may have been sent already, because what was sent after that time is unknown. Deliveries resume automatically ")
+				templ_7745c5c3_Var28, templ_7745c5c3_Err = templ.JoinStringErrs(" (" + ui.Visible(h.From) + "). " + repeatsText(&h.Repeats) + " may have been sent already, because what was sent after that time is unknown.")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 121, Col: 181}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 121, Col: 148}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var28))
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = f.Clock.Until(h.Until).Render(ctx, templ_7745c5c3_Buffer)
-				if templ_7745c5c3_Err != nil {
-					return templ_7745c5c3_Err
-				}
-				var templ_7745c5c3_Var29 string
-				templ_7745c5c3_Var29, templ_7745c5c3_Err = templ.JoinStringErrs(".")
-				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/replica.templ`, Line: 123, Col: 9}
-				}
-				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var29))
-				if templ_7745c5c3_Err != nil {
-					return templ_7745c5c3_Err
-				}
-				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p><p>The pause is there to check the restored data, and that no other instance still sends. If that is done, an owner can resume deliveries now. Either way, partners may receive some deliveries twice.</p>")
+				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 39, "</p><p>Check the restored data, and that no other instance still sends. Then resume deliveries here or with service release. Either way, partners may receive some deliveries twice.</p>")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

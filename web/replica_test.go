@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,11 +50,21 @@ func TestHeldDeliveries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r, err := store.Restore(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = r.FromReplica(t.Context(), replicaOf(t, dir, target), time.Time{}); err == nil {
+		_, err = r.Commit()
+	}
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
 	if s, err = store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, target)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if err := s.Holds().Begin(t.Context(), time.Hour); err != nil {
+	if err := s.Holds().Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 

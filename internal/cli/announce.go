@@ -50,9 +50,9 @@ func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 		data = " --data " + shellQuote(s.Dir)
 	}
 	if h, held := svc.Store().Holds().Current(); held {
-		fmt.Fprintf(w, "PAUSED    restored from %s as of %s: deliveries start at %s\n",
-			terminal.Escape(h.From), webhook.FormatTime(h.State), webhook.FormatTime(h.Until))
-		fmt.Fprintf(w, "          (%s; to start now: %s release%s)\n", describeRepeats(&h.Repeats), s.Program, data)
+		fmt.Fprintf(w, "PAUSED    restored from %s as of %s: deliveries are paused\n",
+			terminal.Escape(h.From), webhook.FormatTime(h.State))
+		fmt.Fprintf(w, "          (%s; to resume: %s release%s)\n", describeRepeats(&h.Repeats), s.Program, data)
 	}
 	if link == "" {
 		fmt.Fprintf(w, "Admin UI  %s/\n", svc.URL())

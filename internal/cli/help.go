@@ -58,7 +58,7 @@ var flagGroups = []struct {
 	{"Sign-in of admins", []string{"oidc-"}},
 	{"Portal", []string{"portal-"}},
 	{"Limits and shutdown", []string{"rate-limit", "platform-rate-limit", "token-prefix", "request-timeout", "max-subscriptions", "grace"}},
-	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "restore-hold", "lease"}},
+	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "lease"}},
 	{"Log", []string{"log-"}},
 }
 

@@ -61,9 +61,13 @@ func (c *restoreCmd) fromFile(ctx context.Context, std Streams) (err error) {
 	}
 	fmt.Fprintf(std.Out, "Restored %s as of %s: %s.\n", terminal.Escape(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
 	fmt.Fprintln(std.Out, "Webhooks sent since then may be sent again. Deliveries in the backup keep their ids.")
+	fmt.Fprintln(std.Out, spelled(pausedNote, ownName()))
 	printAside(std, aside)
 	return nil
 }
+
+// pausedNote says that a restored service sends nothing at first.
+const pausedNote = "Deliveries are paused: start the service, check the data, and resume them with service release."
 
 // printAside says where the previous data is, if there was any.
 func printAside(std Streams, aside string) {
@@ -102,7 +106,7 @@ func (c *restoreCmd) fill(
 	if _, err := server.LoadCatalog(r.Dir()); err != nil {
 		return "", nil, nil, err
 	}
-	if err := r.ContinueAudit(ctx, "the backup of "+webhook.FormatTime(a.CreatedAt)); err != nil {
+	if err := r.MarkBackup(ctx, "the backup of "+webhook.FormatTime(a.CreatedAt), a.CreatedAt); err != nil {
 		return "", nil, nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -188,8 +192,8 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 		fmt.Fprintf(std.Err, "Warning: %s. Its changes were restored from other objects.\n", terminal.Escape(d))
 	}
 	fmt.Fprintf(std.Out, "Restored %s as of %s, from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
-	fmt.Fprintln(std.Out, spelled("Webhooks sent since then will be sent again. To check first, "+
-		"start with service serve --restore-hold 1h, which pauses deliveries.", ownName()))
+	fmt.Fprintln(std.Out, "Webhooks sent since then will be sent again.")
+	fmt.Fprintln(std.Out, spelled(pausedNote, ownName()))
 	printAside(std, aside)
 	if _, err := os.Stat(filepath.Join(c.Data, archive.SecretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
 		fmt.Fprintf(std.Out, "A replica does not include the key: "+

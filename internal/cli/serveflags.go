@@ -72,7 +72,6 @@ type serveFlags struct {
 	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When a write gets its 2xx: local, once it is on this host's disk; replica, once it is in the replica too."`
 	AckTimeout         string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: maximum wait for the replica before a write fails with 503."`
 	VerifyReplica      string   `default:"24h" placeholder:"D" help:"Interval at which the replica is compared with the database. 0 is never."`
-	RestoreHold        string   `default:"0" placeholder:"D" help:"How long to pause deliveries after a restore, to check what would be sent again. service release ends the pause."`
 	Lease              string   `default:"0" placeholder:"D" help:"Lease duration for automatic failover, such as 30s. Start every node with the same flags: the one that holds the lease in the replica's bucket serves, the others follow and take over when it ends. 0 is no lease."`
 	LogFormat          string   `default:"text" placeholder:"text|json" help:"Format of the log on stderr."`
 	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo the default is warn, and info has no effect."`
@@ -110,7 +109,6 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 		Logger:        f.logger(logTo, c.LogFormat, c.LogLevel),
 		Replica:       f.replica("litestream", c.Litestream),
 		VerifyReplica: f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour),
-		RestoreHold:   f.duration("restore-hold", c.RestoreHold, 0, 30*24*time.Hour),
 	}
 	s.Portal = f.portal(c)
 	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {

@@ -29,8 +29,6 @@ type Config struct {
 	// Lease is the duration of the lease in the bucket of the replica, at least [MinLease];
 	// 0 is no lease.
 	Lease time.Duration
-	// RestoreHold is how long deliveries are paused after a restore.
-	RestoreHold time.Duration
 	// MinFreeDisk is the free disk space in bytes below which events are rejected. 0 is no
 	// limit, [store.AutoFreeDisk] a share of the disk.
 	MinFreeDisk int64

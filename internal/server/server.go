@@ -102,7 +102,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := s.takeLease(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.store.Holds().Begin(ctx, cfg.RestoreHold); err != nil {
+	if err := s.store.Holds().Begin(ctx); err != nil {
 		return nil, err
 	}
 	if s.public, s.plain, err = cfg.listen(ctx); err != nil {
@@ -320,7 +320,6 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.store.Retain(running, s.cfg.Retention) })
 	g.Go(func() error { return s.store.Housekeep(running) })
 	g.Go(func() error { return s.store.BulkRuns().Run(running) })
-	g.Go(func() error { return s.store.Holds().End(running) })
 	g.Go(func() error {
 		debug.FreeOSMemory() // return the memory that startup needed
 		<-running.Done()

@@ -71,7 +71,8 @@ func (l *Lease) recreate(ctx context.Context, old string) error {
 	}
 	l.held = taken
 	l.extend(asked)
-	l.cfg.Logger.Warn("recreated the lease, which was deleted from the bucket or overwritten", "key", l.bucket.key, "generation", taken.Generation)
+	l.cfg.Logger.Warn("recreated the lease, which was deleted from the bucket or overwritten",
+		"key", l.bucket.key, "generation", taken.Generation)
 	return nil
 }
 

@@ -140,7 +140,8 @@ func TestSeizeDamagedLease(t *testing.T) {
 	b.put(t, leaseName, "{}")
 	l := newLease(t, b, t.TempDir(), time.Hour)
 	for _, err := range []error{l.Acquire(t.Context(), 1), l.CheckAcquire(t.Context(), 1)} {
-		if !errors.Is(err, ErrLeaseDamaged) || !strings.Contains(err.Error(), "copy/lock.json") || !strings.Contains(err.Error(), "promote --force") {
+		if !errors.Is(err, ErrLeaseDamaged) ||
+			!strings.Contains(err.Error(), "copy/lock.json") || !strings.Contains(err.Error(), "promote --force") {
 			t.Errorf("got %v, want %v, the key and what to do", err, ErrLeaseDamaged)
 		}
 	}

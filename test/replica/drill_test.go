@@ -67,8 +67,7 @@ func newDrill(t *testing.T) *drill {
 		t.Fatal(err)
 	}
 	d.config = writeReplica(t, d.data, "500ms", d.bucket()...)
-	d.in = harness.NewInstance(t, harness.Build(t), d.data, "--litestream", d.config, "--secret-key-file", key, "--log-level", "warn",
-		"--restore-hold", "1h")
+	d.in = harness.NewInstance(t, harness.Build(t), d.data, "--litestream", d.config, "--secret-key-file", key, "--log-level", "warn")
 	d.token = d.in.Token("acme", "--secret-key-file", key)
 	return d
 }

@@ -1,11 +1,8 @@
 package replica
 
 import (
-	"errors"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +35,9 @@ func TestRestoreHold(t *testing.T) {
 		}
 	}
 	data, replica := t.TempDir(), t.TempDir()
-	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", writeReplica(t, data, "50ms", "path: "+replica),
-		"--restore-hold", "1h", "--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--grace", "200ms")
+	config := writeReplica(t, data, "50ms", "path: "+replica)
+	in := harness.NewInstance(t, harness.Build(t), data, "--litestream", config,
+		"--retry-schedule", "1h,1h,1h,1h", "--attempt-timeout", "5m", "--grace", "200ms")
 	token := in.Token("acme")
 	run := in.MustStart()
 	subscription := in.Subscribe(token, harness.Subscription{URL: receiver, Events: harness.Events("content_updated")})
@@ -47,8 +45,9 @@ func TestRestoreHold(t *testing.T) {
 	in.Publish(token, map[string]any{"name": "content_updated", "version": "1", "content_id": 7})
 	arrival("event")
 	in.MustStop(run)
-	if err := errors.Join(os.Remove(filepath.Join(data, "service.db")), os.Remove(filepath.Join(data, "service.db-commits"))); err != nil {
-		t.Fatal(err)
+	out, err := in.Command("restore", "--data", data, "--litestream", config, "--force")
+	if err != nil || !strings.Contains(out, "service release") {
+		t.Fatalf("restore: %v, want how to resume deliveries\n%s", err, out)
 	}
 	run = in.MustStart()
 	if status, err := in.Call(t.Context(), token, "POST", in.URL()+"/v2/webhooks/subscriptions/"+subscription+"/ping", nil, nil); err != nil ||

@@ -10,6 +10,8 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+
+	"service/store/sqlite"
 )
 
 // syncWAL copies new changes from the WAL to local files every monitor-interval, and
@@ -33,13 +35,15 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		case <-tick.C:
 		}
 		began := time.Now()
-		synced, err := r.syncUnlessCopied(ctx, s, requested)
+		synced := before
+		pos, err := s.db.Pos()
+		if err == nil && (requested || r.copyUseful(pos.TXID, frames)) {
+			if synced, err = r.syncUnlessCopied(ctx, s, requested); err == nil {
+				pos, err = s.db.Pos()
+			}
+		}
 		if ctx.Err() != nil {
 			return nil
-		}
-		var pos ltx.Pos
-		if err == nil {
-			pos, err = s.db.Pos()
 		}
 		if err != nil {
 			return fmt.Errorf("copy the WAL: %w", err)
@@ -79,6 +83,14 @@ func (r *Replication) sentTX() ltx.TXID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.sent
+}
+
+// copyUseful reports whether the WAL should be copied to another local file. While files up to
+// copied wait for an upload, another file would only wait behind them, and a slow bucket would
+// fall behind by one file every monitor-interval: each upload copies what was committed before
+// it. A WAL that is long enough for a checkpoint is copied, since the checkpoint needs it.
+func (r *Replication) copyUseful(copied ltx.TXID, frames int64) bool {
+	return copied <= r.sentTX() || frames >= sqlite.AutoCheckpointFrames
 }
 
 // syncUnlessCopied syncs, unless the writer or an upload did so within the last

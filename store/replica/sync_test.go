@@ -11,6 +11,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/superfly/ltx"
+
+	"service/test/harness"
 )
 
 // TestEmptiedReplica empties the replica during replication, as when a bucket is created
@@ -196,4 +200,52 @@ func TestBacklog(t *testing.T) {
 	if n := restoredRows(t, cfg); n != 2 {
 		t.Errorf("got %d rows, want 2", n)
 	}
+}
+
+// While a slow bucket takes an upload, commits are not copied to more files: the next upload
+// copies them into one.
+func TestSlowUploads(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t)
+	dir := t.TempDir()
+	r := openReplicated(t, dir, b.config(t, dir))
+	r.insert(10)
+	r.settle()
+	release := make(chan struct{})
+	started := make(chan struct{}, 100)
+	slow := func(q *http.Request) {
+		if q.Method == http.MethodPut && strings.Contains(q.URL.Path, "/0000/") {
+			started <- struct{}{}
+			<-release
+		}
+	}
+	b.delay.Store(&slow)
+	r.insert(10)
+	harness.Receive(t, "an upload", started)
+	s := r.current()
+	for range 20 {
+		before := r.frames.Load()
+		r.insert(10)
+		harness.WaitFor(t, "the next look at the WAL", func() bool { return r.frames.Load() > before })
+	}
+	files, err := os.ReadDir(s.db.LTXLevelDir(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := 0
+	for _, f := range files {
+		if _, tx, err := ltx.ParseFilename(f.Name()); err == nil && tx > r.sentTX() {
+			waiting++
+		}
+	}
+	if waiting > 2 {
+		t.Errorf("got %d files that wait for an upload after 20 looks at the WAL, want at most 2", waiting)
+	}
+	b.delay.Store(nil)
+	close(release)
+	r.settle()
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "after a slow upload", b.config(t, dir), dir)
 }

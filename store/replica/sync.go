@@ -35,13 +35,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		case <-tick.C:
 		}
 		began := time.Now()
-		synced := before
-		pos, err := s.db.Pos()
-		if err == nil && (requested || r.copyUseful(pos.TXID, frames)) {
-			if synced, err = r.syncUnlessCopied(ctx, s, requested); err == nil {
-				pos, err = s.db.Pos()
-			}
-		}
+		pos, synced, err := r.syncIfUseful(ctx, s, requested, before, frames)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -85,12 +79,22 @@ func (r *Replication) sentTX() ltx.TXID {
 	return r.sent
 }
 
-// copyUseful reports whether the WAL should be copied to another local file. While files up to
-// copied wait for an upload, another file would only wait behind them, and a slow bucket would
-// fall behind by one file every monitor-interval: each upload copies what was committed before
-// it. A WAL that is long enough for a checkpoint is copied, since the checkpoint needs it.
-func (r *Replication) copyUseful(copied ltx.TXID, frames int64) bool {
-	return copied <= r.sentTX() || frames >= sqlite.AutoCheckpointFrames
+// syncIfUseful syncs unless files wait for an upload. Another file would only wait behind them, and
+// a slow bucket would fall behind by one file every monitor-interval; the next upload copies what
+// was committed before it. It syncs in any case if requested, and if the WAL, of the given number
+// of frames, is long enough for a checkpoint, which needs the copy. It returns the position of
+// the newest file, and when the last sync began: before if it did not sync.
+func (r *Replication) syncIfUseful(
+	ctx context.Context, s *session, requested bool, before time.Time, frames int64,
+) (pos ltx.Pos, synced time.Time, err error) {
+	pos, err = s.db.Pos()
+	if err != nil || !requested && pos.TXID > r.sentTX() && frames < sqlite.AutoCheckpointFrames {
+		return pos, before, err
+	}
+	if synced, err = r.syncUnlessCopied(ctx, s, requested); err == nil {
+		pos, err = s.db.Pos()
+	}
+	return pos, synced, err
 }
 
 // syncUnlessCopied syncs, unless the writer or an upload did so within the last

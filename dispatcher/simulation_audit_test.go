@@ -28,7 +28,7 @@ func (s *simulation) auditAll(end bool) {
 		if sub.settings.deleted {
 			continue
 		}
-		stored, err := s.deliveries(sub)
+		stored, err := s.deliveries(sub.program, sub.id)
 		if err != nil {
 			s.violate(promiseOperates, "%v", err)
 			return
@@ -221,7 +221,8 @@ func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *we
 	}
 }
 
-func (s *simulation) deliveries(sub *modelSubscription) (map[string]webhook.Delivery, error) {
+// deliveries returns the stored deliveries of a subscription by id.
+func (w *testbed) deliveries(programID, subscriptionID string) (map[string]webhook.Delivery, error) {
 	all := make(map[string]webhook.Delivery)
 	values := url.Values{"page[size]": {"100"}}
 	for {
@@ -229,7 +230,7 @@ func (s *simulation) deliveries(sub *modelSubscription) (map[string]webhook.Deli
 		if invalid != nil {
 			return nil, invalid
 		}
-		page, next, err := s.d.store.Deliveries().Page(context.Background(), sub.program, sub.id, &query)
+		page, next, err := w.d.store.Deliveries().Page(context.Background(), programID, subscriptionID, &query)
 		if err != nil {
 			return nil, err
 		}

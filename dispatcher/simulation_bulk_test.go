@@ -113,7 +113,7 @@ func (s *simulation) matching(sub *modelSubscription, n int) (picks map[string]w
 				continue
 			}
 			var all map[string]webhook.Delivery
-			if all, err = s.deliveries(other); err != nil {
+			if all, err = s.deliveries(other.program, other.id); err != nil {
 				return
 			}
 			maps.Copy(picks, all)

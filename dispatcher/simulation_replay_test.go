@@ -67,7 +67,7 @@ func (s *simulation) replay(sub *modelSubscription, n int) {
 func (s *simulation) expectReplay(sub *modelSubscription, f *webhook.ReplayFields) (*modelReplay, error) {
 	r := &modelReplay{only: f.Only, removedBefore: s.changes.removedBefore, allowed: make(map[int]bool),
 		deliveriesBefore: make(map[string]bool), sent: make(map[int]bool), deliveries: make(map[string]bool), sentAtCancel: -1}
-	stored, err := s.deliveries(sub)
+	stored, err := s.deliveries(sub.program, sub.id)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (s *simulation) checkReplayDone(sub *modelSubscription, r *modelReplay) {
 // created. The caller holds s.mu.
 func (s *simulation) formedSince(sub *modelSubscription, r *modelReplay) map[int]bool {
 	since := make(map[int]bool)
-	stored, err := s.deliveries(sub)
+	stored, err := s.deliveries(sub.program, sub.id)
 	if err != nil {
 		s.violate(promiseOperates, "%v", err)
 	}

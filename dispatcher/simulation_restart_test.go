@@ -59,7 +59,7 @@ func (s *simulation) noteCrashLosses() {
 		if sub.id == "" {
 			continue // the service was killed before it returned the id
 		}
-		stored, err := s.deliveries(sub)
+		stored, err := s.deliveries(sub.program, sub.id)
 		if err != nil && !sub.settings.deleted {
 			s.violate(promiseOperates, "%v", err)
 		}

@@ -180,7 +180,7 @@ func (s *simulation) carriedEvents(program string) (carried map[string]bool, kno
 		if sub.program != program {
 			continue
 		}
-		stored, err := s.deliveries(sub)
+		stored, err := s.deliveries(sub.program, sub.id)
 		if err != nil {
 			return nil, false
 		}
@@ -211,7 +211,7 @@ func (s *simulation) learn() {
 			if sub.settings.deleted || sub.id == "" {
 				continue
 			}
-			all, err := s.deliveries(sub)
+			all, err := s.deliveries(sub.program, sub.id)
 			if err != nil {
 				s.violate(promiseOperates, "%v", err)
 				return

@@ -28,14 +28,18 @@ type remote struct {
 }
 
 // connect returns the installation at a target. It opens no connection.
-func connect(to *store.MoveTarget) (*remote, error) {
+func (s *Source) connect(to *store.MoveTarget) (*remote, error) {
 	far := &remote{to: *to}
 	var err error
 	if far.to.URL, err = parseURL(to.URL); err != nil {
 		return nil, err
 	}
+	dial := s.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
+	}
 	t := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		DialContext:         dial,
 		TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if to.CA != "" {

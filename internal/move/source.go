@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -41,6 +42,8 @@ type Source struct {
 	Version string                 // of the binary
 	Cut     func(programID string) // cuts the attempts of a program that are in flight
 	Logger  *slog.Logger
+	// Dial connects to targets; nil for TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run
@@ -125,7 +128,7 @@ func (s *Source) Run(ctx context.Context) error {
 	for i := range left {
 		m := &left[i]
 		to := store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token}
-		far, err := connect(&to)
+		far, err := s.connect(&to)
 		if err = errors.Join(err, m.Unusable); err != nil {
 			// Aborting it needs no target, and Start can replace the token and the certificates.
 			far = &remote{to: to, unusable: err}
@@ -151,7 +154,7 @@ func newJob(programID, id string, far *remote) *Job {
 // of to if the target accepts them. The error is a *webhook.Error if the program moves elsewhere.
 func (s *Source) Start(ctx context.Context, programID string, to *store.MoveTarget,
 	entry webhook.AuditEntry) (j *Job, attached bool, err error) {
-	far, err := connect(to)
+	far, err := s.connect(to)
 	if err != nil {
 		return nil, false, err
 	}

@@ -43,6 +43,14 @@ var raceBugs = []testBug{
 		{"internal/move/source.go", "err := s.await(ctx, j)\n\t\tif err == nil {\n\t\t\terr = s.tryActivate",
 			"err := ctx.Err()\n\t\tif err == nil {\n\t\t\terr = s.tryActivate"},
 	}}, "TestMoveWaitsForReplica", "activates the target before its replica has the move", "internal/move"},
+	{bug{name: "the target of a move is active before the source has recorded the move", edits: []edit{
+		{"internal/move/source.go", "if err := s.complete(ctx, j, entry); err != nil {",
+			"_ = s.tryActivate(ctx, j)\n\tif err := s.complete(ctx, j, entry); err != nil {"},
+	}}, "TestMoves", "one installation sends", "dispatcher"},
+	{bug{name: "a target that cannot be reached counts as active", edits: []edit{
+		{"internal/move/source.go", "= s.tryActivate(ctx, j)\n\t\t}\n\t\tif err == nil {",
+			"= s.tryActivate(ctx, j)\n\t\t}\n\t\tif err == nil || pause > minRetry {"},
+	}}, "TestMoves", "active at one installation", "dispatcher"},
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?",
 			"UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},

@@ -13,7 +13,7 @@ var failoverBugs = []testBug{
 		{"store/replica/holder.go", "h.Device == other.Device && h.Inode == other.Inode", "other.Inode != 0"},
 	}}, "TestLeaseTakenOver", "copied_directory", ""},
 	{bug{name: "a lease ends when it expires by the standby's clock", edits: []edit{
-		{"store/replica/leasewatch.go", "asked-w.since >= period)", "asked-w.since >= period || time.Now().After(state.Expires))"},
+		{"store/replica/leasewatch.go", "asked-w.since >= period\n", "asked-w.since >= period || time.Now().After(state.Expires)\n"},
 	}}, "TestLeaseClocks", "clock -24h0m0s: acquired after", ""},
 	{bug{name: "a lease is renewed whatever is in the bucket", edits: []edit{
 		{"store/replica/leasekeep.go", "renewed, err := l.put(ctx, leaseObject{Generation: found.Generation}, found.etag)",

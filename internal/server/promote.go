@@ -77,7 +77,9 @@ func (b *Standby) claim(ctx context.Context) ([]*promotion, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = b.acquireOwn(ctx, known, &requests)
+		if err = b.prove(ctx); err == nil {
+			err = b.acquireOwn(ctx, known, &requests)
+		}
 		if err == nil || ctx.Err() != nil {
 			return requests, nil
 		}
@@ -244,7 +246,7 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 // cannot returns why this node cannot take over, "" if it can. Without any copy it can: the
 // takeover copies the replica first, or begins with an empty database.
 func (v *takeoverWatch) cannot(ctx context.Context) string {
-	if !v.b.data.HasCopy() {
+	if proof := v.b.bucketProof(); proof == nil && !v.b.data.HasCopy() {
 		return ""
 	}
 	return v.b.cannotTakeOver(ctx)

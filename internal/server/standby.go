@@ -33,6 +33,7 @@ type Standby struct {
 	cfg          *Config
 	data         *store.Standby
 	lease        *replica.Lease
+	node         *replica.Node // used by one goroutine at a time
 	promotions   chan *promotion
 	public       net.Listener
 	plain        net.Listener   // nil for none
@@ -42,6 +43,7 @@ type Standby struct {
 
 	mu      sync.Mutex
 	primary string // the last seen owner of the lease
+	proof   error  // why the bucket cannot be read and written, nil if it can
 	waiting string // what the node waits for while it does not follow, "" for nothing
 }
 
@@ -50,7 +52,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if _, err := LoadCatalog(cfg.Dir); err != nil {
 		return nil, err
 	}
-	b := &Standby{cfg: cfg, promotions: make(chan *promotion)}
+	b := &Standby{cfg: cfg, promotions: make(chan *promotion), proof: errUnproven}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -60,6 +62,9 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 		return nil, err
 	}
 	if b.lease, err = cfg.newLease(ctx); err != nil {
+		return nil, err
+	}
+	if b.node, err = b.lease.NewNode(); err != nil {
 		return nil, err
 	}
 	if b.public, b.plain, err = cfg.listen(ctx); err != nil {
@@ -181,12 +186,72 @@ func (b *Standby) await(ctx context.Context) (requests []*promotion, err error) 
 	following, stop := context.WithCancel(following)
 	defer stop()
 	g.Go(func() error { return b.data.Follow(following) })
+	g.Go(func() error { return b.keepProving(following) })
 	g.Go(func() error {
 		defer stop()
 		requests, err = b.awaitTakeover(following)
 		return err
 	})
 	return requests, g.Wait()
+}
+
+// Intervals of the proof that this node could take over: after a success and after a failure.
+const (
+	proofInterval = time.Minute
+	proofRetry    = 5 * time.Second
+)
+
+// errUnproven is the proof of a node before its first check of the bucket.
+var errUnproven = errors.New("it has not checked the bucket yet")
+
+// keepProving renews the proof until ctx ends. It always returns nil.
+func (b *Standby) keepProving(ctx context.Context) error {
+	for {
+		pause := proofInterval
+		if b.prove(ctx) != nil {
+			pause = proofRetry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// prove checks that this node can read and write the bucket, and that the bucket respects
+// conditions: without that, it does not acquire the lease. It leaves the node's sign of life, and
+// logs changes.
+func (b *Standby) prove(ctx context.Context) error {
+	s := b.status()
+	reason := s.Reason
+	if errors.Is(b.bucketProof(), errUnproven) {
+		reason = ""
+	}
+	err := b.node.Write(ctx, replica.NodeState{
+		LagSeconds: s.LagSeconds, CanTakeOver: reason == "", Reason: reason, OldData: s.OldData,
+	})
+	if ctx.Err() != nil {
+		return err
+	}
+	b.mu.Lock()
+	before := b.proof
+	b.proof = err
+	b.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before == errUnproven): //nolint:errorlint // the variable itself
+		b.cfg.Logger.Error("this node cannot take over: the bucket cannot be used, will retry", "error", err)
+	case err == nil && before != nil && before != errUnproven: //nolint:errorlint // the variable itself
+		b.cfg.Logger.Info("the bucket can be used again")
+	}
+	return err
+}
+
+// bucketProof returns why the bucket cannot be read and written, nil if it can.
+func (b *Standby) bucketProof() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.proof
 }
 
 // wait records and logs what the node waits for.
@@ -332,6 +397,9 @@ func (b *Standby) status() api.StandbyStatus {
 // cannotTakeOver returns why the node cannot serve, "" if it can.
 func (b *Standby) cannotTakeOver(ctx context.Context) string {
 	err := b.data.CheckServable(ctx)
+	if proof := b.bucketProof(); proof != nil {
+		err = proof
+	}
 	switch {
 	case err == nil:
 		return ""

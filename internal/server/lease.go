@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strconv"
 	"time"
 
 	"service/store"
@@ -74,4 +77,64 @@ func (s *Server) releaseLease() error {
 		return nil
 	}
 	return s.lease.Release(context.Background())
+}
+
+// leased calls handle with a writer that turns a success into 503 if the lease ends before the
+// response is written. What was committed under the lease may not be in the replica, and what is
+// read after it may be out of date.
+func (s *Server) leased(w http.ResponseWriter, handle func(http.ResponseWriter)) {
+	if s.lease == nil {
+		handle(w)
+		return
+	}
+	handle(&leasedWriter{ResponseWriter: w, valid: s.lease.Valid})
+}
+
+// leasedWriter is the writer of [Server.leased].
+type leasedWriter struct {
+	http.ResponseWriter
+	valid   func() bool
+	wrote   bool // the header was written
+	begun   bool // a success, whose body follows
+	refused bool // 503 was written instead
+}
+
+// Unwrap returns the underlying writer for [http.ResponseController].
+func (w *leasedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+const leaseEndedBody = `{"error":{"code":503,"title":"Service Unavailable",` +
+	`"detail":"The lease of this service has ended. Whether the request was carried out is unknown: try again later."}}` + "\n"
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *leasedWriter) WriteHeader(status int) {
+	w.wrote = w.wrote || status >= 200
+	if status < 200 || status > 299 || w.valid() {
+		w.begun = w.begun || status >= 200 && status <= 299
+		w.ResponseWriter.WriteHeader(status)
+		return
+	}
+	w.refused = true
+	h := w.Header()
+	for _, name := range []string{"Content-Encoding", "Etag", "Location"} {
+		h.Del(name)
+	}
+	h.Set("Content-Type", "application/json; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(len(leaseEndedBody)))
+	h.Set("Retry-After", "5")
+	w.ResponseWriter.WriteHeader(http.StatusServiceUnavailable)
+	io.WriteString(w.ResponseWriter, leaseEndedBody) // a client that has gone away does not get it
+}
+
+// Write implements [http.ResponseWriter]. It aborts a success whose lease has ended since its header.
+func (w *leasedWriter) Write(b []byte) (int, error) {
+	if !w.wrote {
+		w.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case w.refused:
+		return len(b), nil
+	case w.begun && !w.valid():
+		panic(http.ErrAbortHandler)
+	}
+	return w.ResponseWriter.Write(b)
 }

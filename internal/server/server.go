@@ -251,9 +251,12 @@ func (s *Server) certificateList() []web.Certificate {
 func (s *Server) route(apiHandler *api.API) {
 	cfg := s.cfg
 	s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isAPIPath(r.URL.Path) || r.Method == http.MethodConnect { // CONNECT names a host and no path
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v2/"):
+			s.leased(w, func(w http.ResponseWriter) { apiHandler.ServeHTTP(w, r) })
+		case isAPIPath(r.URL.Path) || r.Method == http.MethodConnect: // CONNECT names a host and no path
 			apiHandler.ServeHTTP(w, r)
-		} else {
+		default:
 			s.web.ServeHTTP(w, r)
 		}
 	})

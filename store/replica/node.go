@@ -21,7 +21,8 @@ import (
 
 // ErrUnconditional means that a bucket ignores the conditions of writes, so that two nodes could
 // acquire one lease.
-var ErrUnconditional = errors.New("the bucket ignores conditional writes (If-Match, If-None-Match), which a lease needs: use another bucket")
+var ErrUnconditional = errors.New("the bucket ignores conditional writes (If-Match, If-None-Match), which a lease needs: " +
+	"use another bucket")
 
 const (
 	nodesFolder = "nodes" // folder of the objects of nodes, next to the lease

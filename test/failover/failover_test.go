@@ -267,7 +267,7 @@ func (f *failOver) checkOutage() {
 			http.StatusServiceUnavailable, "has lost its lease"},
 		{"GET", "/readyz", "", "", http.StatusServiceUnavailable, "lease"},
 		{"GET", "/healthz", "", "", http.StatusOK, ""},
-		{"GET", "/v2/events", "", "", http.StatusOK, ""},
+		{"GET", "/v2/events", "", "", http.StatusServiceUnavailable, "lease"},
 	} {
 		req, err := http.NewRequest(test.method, f.one.URL()+test.path, strings.NewReader(test.body))
 		if err != nil {

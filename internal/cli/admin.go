@@ -137,7 +137,7 @@ type credentialFlags struct {
 }
 
 // open reads the email address and the password, and opens the data like [openData].
-func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d dataAccess, email string, hash webhook.PasswordHash,
+func (c *credentialFlags) open(ctx context.Context, std Streams) (d dataAccess, email string, hash webhook.PasswordHash,
 	err error) {
 	if email, err = c.emailFlag.read(); err != nil {
 		return nil, "", "", err
@@ -145,7 +145,7 @@ func (c *credentialFlags) open(ctx context.Context, std Streams, create bool) (d
 	if hash, err = c.passwordFlag.read(ctx, std); err != nil {
 		return nil, "", "", err
 	}
-	d, err = openData(ctx, c.dataFlag, c.keyFlag, std, create)
+	d, err = openData(ctx, c.dataFlag, c.keyFlag, std)
 	return d, email, hash, err
 }
 
@@ -162,7 +162,7 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	d, email, hash, err := c.open(ctx, std, true)
+	d, email, hash, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ type adminResetPasswordCmd struct {
 }
 
 func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
-	d, email, hash, err := c.open(ctx, std, false)
+	d, email, hash, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ type adminListCmd struct {
 }
 
 func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

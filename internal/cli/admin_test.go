@@ -23,6 +23,7 @@ func TestCommandsAreAudited(t *testing.T) {
 	})
 	t.Run("no server", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
+		createData(t, dir, "")
 		secret, id := changeByCommands(t, dir)
 		st, err := store.Open(t.Context(), store.Config{Dir: dir})
 		if err != nil {

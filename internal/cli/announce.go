@@ -46,7 +46,7 @@ func announceStandby(w io.Writer, b *server.Standby, s *server.Config) {
 // admin; it is empty if there is one.
 func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 	data := ""
-	if s.Dir != "./data" {
+	if s.Dir != placesOf(ownName()).data {
 		data = " --data " + shellQuote(s.Dir)
 	}
 	if h, held := svc.Store().Holds().Current(); held {

@@ -74,7 +74,7 @@ func (c *auditListCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (c *auditExportCmd) Run(ctx context.Context, std Streams) error {
 			return fmt.Errorf("%s exists already; name a new file", c.File)
 		}
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, std Streams) error {
 func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.AuditVerifier, add func(*webhook.AuditRecord) error) error {
 	switch c.File {
 	case "":
-		t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+		t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 		if err != nil {
 			return err
 		}

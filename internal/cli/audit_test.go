@@ -50,6 +50,7 @@ func TestVerifyEmptyAudit(t *testing.T) {
 func TestVerifyAuditAfterRestore(t *testing.T) {
 	dir, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup.tar")
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}
+	createData(t, dir, "")
 	expect(t, exitDone, create...)
 	expect(t, exitDone, "backup", "create", backup, "--data", dir, "--without-keys")
 	expect(t, exitDone, create...)

@@ -96,7 +96,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

@@ -87,6 +87,7 @@ func Run(ctx context.Context, args []string, std Streams) int {
 		args = append(slices.Clone(args[1:]), "--help")
 	}
 	conf := new(configuration)
+	placesOf(ownName()).loadEnvironment()
 	parser, err := newParser(ctx, &c, std, conf, &helped)
 	if err != nil {
 		return fail(std, err)
@@ -121,6 +122,8 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 			"scopes": webhook.JoinScopes(webhook.Scopes(), ", "),
 			"cases":  strings.Join(bench.Workloads(), ", "),
 			"name":   name,
+			"data":   placesOf(name).data,
+			"config": placesOf(name).configName(),
 		},
 		kong.Writers(std.Out, std.Err),
 		kong.Exit(func(int) { *helped = true }), // kong exits only after --help

@@ -106,10 +106,11 @@ func (c *configExampleCmd) Run(std Streams, ctx *kong.Context) error {
 // exampleConfig returns a configuration file with every setting, commented out.
 func exampleConfig(app *kong.Node) string {
 	var b strings.Builder
-	b.WriteString(`# Configuration file. Use it with service serve --config FILE, or SERVICE_CONFIG=FILE.
+	b.WriteString("# All settings. The service reads the file that --config or SERVICE_CONFIG names, otherwise\n# config.yml in " +
+		placesOf(ownName()).configName() + `, if it exists.
 # Precedence: command line, environment variable, this file, default.
 # Lists: [a, b]. Durations: 250ms, 10s, 30m, 12h, 30d.
-# Check this file: service config validate --config FILE
+# Check a file: service config validate --config FILE
 # Show each setting and its source: service config show --config FILE
 `)
 	flags := fileFlags(app)

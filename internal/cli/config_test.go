@@ -11,12 +11,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"service/store"
 )
 
 var updateGenerated = flag.Bool("update-generated", false, "rewrite the files generated from the command line")
 
 // exampleFile is the output of service config example.
-const exampleFile = "../../packaging/config.yml"
+const exampleFile = "../../packaging/config.example.yml"
 
 // call runs a command and returns its exit status and output.
 func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
@@ -34,6 +36,18 @@ func expect(t *testing.T, want int, args ...string) (stdout, stderr string) {
 		t.Fatalf("%v: exit status %d, want %d: %s", args, status, want, stderr)
 	}
 	return stdout, stderr
+}
+
+// createData creates an installation without a server.
+func createData(t *testing.T, dir, keyFile string) {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Config{Dir: dir, SecretKeyFile: keyFile})
+	if err == nil {
+		err = st.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestExampleConfig checks that the example is up to date and valid, as it is and with every

@@ -26,6 +26,7 @@ const maxConfigFile = 1 << 20
 // It belongs to one call of Run and is not safe for concurrent use.
 type configuration struct {
 	path    string // of the file; empty for none
+	found   bool   // no flag or variable named the file
 	entries map[string]entry
 	errs    configErrors      // in the file itself
 	origins map[string]string // by flag: the variable or the line of the file that set it; no entry for the command line and defaults
@@ -187,13 +188,7 @@ const (
 // command line, or nil to use its variable or default.
 func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
 	if !c.loaded {
-		path := ""
-		for _, f := range ctx.Flags() {
-			if f.Name == "config" {
-				path, _ = ctx.FlagValue(f).(string)
-			}
-		}
-		c.load(ctx.Model.Node, path)
+		c.load(ctx.Model.Node, c.choose(ctx))
 		for _, f := range ctx.Flags() {
 			if c.rank(ctx, f) != fromDefault {
 				c.given[f.Name] = true
@@ -226,6 +221,25 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 		return e.value, nil
 	}
 	return nil, nil
+}
+
+// choose returns the path of the file for a command, "" for none. The demo uses no file that it
+// was not given.
+func (c *configuration) choose(ctx *kong.Context) (path string) {
+	demo := false
+	for _, f := range ctx.Flags() {
+		switch f.Name {
+		case "config":
+			named, _ := ctx.FlagValue(f).(string)
+			path, c.found = placesOf(ownName()).find(named, configFile)
+		case "demo":
+			demo, _ = ctx.FlagValue(f).(bool)
+		}
+	}
+	if demo && c.found {
+		return ""
+	}
+	return path
 }
 
 // rank returns the source of the value of a flag.
@@ -273,6 +287,9 @@ func (c *configuration) explain(err error) error {
 		return err
 	}
 	all := slices.Concat(c.errs, invalid)
+	if i := len(c.errs) - 1; c.found && i >= 0 {
+		all[i].text += "; --config off ignores " + c.path
+	}
 	for i := range all {
 		if from := c.origins[all[i].flag]; from != "" {
 			all[i] = configError{text: from + ": " + all[i].text}

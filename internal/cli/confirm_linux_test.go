@@ -64,6 +64,7 @@ func TestConfirmation(t *testing.T) {
 func confirm(t *testing.T, command, arg, answer string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
+	createData(t, dir, "")
 	expect(t, exitDone, "token", "create", "--program", "acme", "--user", "me", "--scope", "events.read", "--data", dir)
 	list := func() string {
 		out, _ := expect(t, exitDone, "token", "list", "--json", "--data", dir)

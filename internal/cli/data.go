@@ -23,8 +23,8 @@ import (
 
 // dataFlag has the flags of every command that needs the data directory.
 type dataFlag struct {
-	Config string `placeholder:"FILE" help:"YAML file with the settings of service serve. Flags and environment variables override it. service config example prints one."`
-	Data   string `default:"./data" placeholder:"DIR" help:"Data directory: database, certificates and keys."`
+	Config string `placeholder:"FILE" help:"YAML file with the settings of service serve, or off. Default: config.yml in ${config}, if it exists. Flags and environment variables override it. service config example prints one."`
+	Data   string `default:"${data}" placeholder:"DIR" help:"Data directory: database, certificates and keys."`
 }
 
 // checkOwner returns an error if root is about to create files in another user's data
@@ -78,14 +78,14 @@ type dataAccess interface {
 }
 
 // openData connects to the server that runs on the data directory. If none runs, it opens
-// the store. It creates a missing data directory only if create is set.
-func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams, create bool) (dataAccess, error) {
-	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std, create)
+// the store. It never creates a database: only serve and restore do.
+func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams) (dataAccess, error) {
+	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std)
 }
 
 // openDataWith is openData with a configuration for the store, if no server runs. It sets
 // its directory, logger and catalog.
-func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams, create bool) (dataAccess, error) {
+func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams) (dataAccess, error) {
 	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
 		return running, nil
@@ -94,12 +94,7 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) {
-		if !create {
-			return nil, fmt.Errorf("there is no data in %s; set the data directory with --data", d.Data)
-		}
-		if err := d.checkOwner(); err != nil {
-			return nil, err
-		}
+		return nil, fmt.Errorf("there is no data in %s: start the server, which creates it, or name the data directory with --data", d.Data)
 	}
 	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
 	// Most commands need no event types, so a file that is wrong does not matter to them.

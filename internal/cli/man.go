@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -61,13 +62,17 @@ func manPage(app *kong.Node, name string) string {
 		}
 	}
 	p(".SH CONFIGURATION\n%s", roff("A flag takes precedence over its environment variable, "+
-		"then the file set by --config or SERVICE_CONFIG, then the default. "+
+		"then the file set by --config or SERVICE_CONFIG, otherwise config.yml in "+placesOf(name).configName()+", then the default. "+
 		"The file is YAML; its keys are the flags of "+name+" serve. "+
 		"A secret can also be read from a file with one line: set the flag with the suffix -file or the variable with the suffix _FILE."))
 	p(".SH FILES")
+	at := placesOf(name)
 	for _, f := range [][2]string{
-		{"./data", "The data directory, unless set by --data: service.db, secret.key and other files of the service."},
-		{"/etc/service-webhooks/config.yml", "The configuration of the packaged service. Its data directory is /var/lib/service-webhooks."},
+		{at.data, "The data directory, unless set by --data: service.db, secret.key and other files of the service."},
+		{filepath.Join(at.config, configFile), "The configuration, unless set by --config."},
+		{filepath.Join(at.config, replicaFile), "The configuration of the replica, unless set by --litestream."},
+		{filepath.Join(placesOf(packagedName).config, environmentFile),
+			"Environment variables of the packaged service, one NAME=value per line."},
 	} {
 		p(".TP\n.I %s\n%s", roff(f[0]), roff(f[1]))
 	}
@@ -82,7 +87,7 @@ func manPage(app *kong.Node, name string) string {
 	p(".SH EXAMPLES")
 	for _, e := range [][2]string{
 		{"Try it on temporary data:", " serve --demo"},
-		{"Run it:", " serve --config /etc/service/config.yml"},
+		{"Run it:", " serve"},
 		{"Create a token:", " token create --program acme --user me --scope events.write"},
 		{"Find problems:", " doctor"},
 	} {

@@ -29,7 +29,7 @@ type programListCmd struct {
 }
 
 func (c *programListCmd) Run(ctx context.Context, std Streams) error {
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

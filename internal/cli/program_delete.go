@@ -19,7 +19,7 @@ func (c *programDeleteCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.confirm(ctx, std, "erases everything in program "+c.ID, c.ID); err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	if err := file.check(); err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *programImportCmd) Run(ctx context.Context, std Streams) (err error) {
 	if err != nil {
 		return c.explain(ctx, err)
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std, true)
+	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

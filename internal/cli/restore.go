@@ -24,7 +24,7 @@ type restoreCmd struct {
 	keyFlag
 	passphraseFlag
 	From        string `placeholder:"FILE|URL" help:"Backup file or replica URL (file://, s3://) to restore from. Default: the replica in --litestream."`
-	Litestream  string `placeholder:"FILE" help:"Replica configuration in Litestream's format. Default: litestream.yml in the working directory."`
+	Litestream  string `placeholder:"FILE" help:"Replica configuration in Litestream's format. Default: litestream.yml in ${config}."`
 	At          string `placeholder:"TIME" help:"Point in time to restore from a replica, such as 2026-03-14T08:24:48Z. Default: the newest state."`
 	WithoutKeys bool   `help:"Ignore the keys in the backup and ask for no passphrase. Needs secret.key in the data directory, or --secret-key-file."`
 	Force       bool   `help:"Replace existing data. It is moved to a subdirectory of the data directory."`
@@ -227,7 +227,7 @@ func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 		f.add("litestream", "%v", err)
 	} else if from == nil {
 		f.add("from", "is required: a backup file or the URL of a replica. "+
-			"Or set --litestream, or put %s into the working directory", replicaFile)
+			"Or set --litestream, or put %s into %s", replicaFile, placesOf(ownName()).configName())
 	}
 	return from, at, f.err()
 }

@@ -19,7 +19,7 @@ func (c *serveCmd) Run(ctx context.Context, std Streams, conf *configuration, li
 		return f.err()
 	}
 	if c.Demo {
-		c.keyFlag = keyFlag{} // temporary data gets a temporary key
+		c.keyFlag, c.Litestream = keyFlag{}, noFile // temporary data gets a temporary key and no replica
 	}
 	if c.Demo && c.LogLevel == "info" {
 		c.LogLevel = "warn" // the demo prints what happens itself

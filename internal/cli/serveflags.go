@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"errors"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -68,7 +66,7 @@ type serveFlags struct {
 	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
 	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
 	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
-	Litestream         string   `placeholder:"FILE" help:"Replica configuration in Litestream's format, or off. Default: litestream.yml in the working directory, if it exists."`
+	Litestream         string   `placeholder:"FILE" help:"Replica configuration in Litestream's format, or off. Default: litestream.yml in ${config}, if it exists."`
 	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When a write gets its 2xx: local, once it is on this host's disk; replica, once it is in the replica too."`
 	AckTimeout         string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: maximum wait for the replica before a write fails with 503."`
 	VerifyReplica      string   `default:"24h" placeholder:"D" help:"Interval at which the replica is compared with the database. 0 is never."`
@@ -284,12 +282,6 @@ func (f *configErrors) acknowledge(c *serveFlags, cfg *replica.Config) time.Dura
 	return timeout
 }
 
-// replicaFile is the default file of the replica's configuration.
-const replicaFile = "litestream.yml"
-
-// noReplica is the value of --litestream for no replica.
-const noReplica = "off"
-
 // replica reads the configuration of the replica; nil is none.
 func (f *configErrors) replica(flag, name string) *replica.Config {
 	cfg, err := readReplica(name)
@@ -299,20 +291,14 @@ func (f *configErrors) replica(flag, name string) *replica.Config {
 	return cfg
 }
 
-// readReplica reads the configuration of the replica from a file. It returns nil if name is
-// off, if name is empty and the default file does not exist, or if the file has no database.
-func readReplica(name string) (*replica.Config, error) {
-	named := name != ""
-	switch {
-	case name == noReplica:
-		return nil, nil
-	case !named:
-		name = replicaFile
-	}
-	cfg, err := replica.ReadConfig(name, os.LookupEnv)
-	if errors.Is(err, fs.ErrNotExist) && !named {
+// readReplica reads the configuration of the replica from the file that --litestream names, or
+// that [places.find] finds. It returns nil if there is none or the file has no database.
+func readReplica(flag string) (*replica.Config, error) {
+	path, _ := placesOf(ownName()).find(flag, replicaFile)
+	if path == "" {
 		return nil, nil
 	}
+	cfg, err := replica.ReadConfig(path, os.LookupEnv)
 	if cfg != nil {
 		clearCABundle()
 	}

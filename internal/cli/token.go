@@ -47,8 +47,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {
 		f.add("token-prefix", "%s", wrong)
 	}
-	// Validate before opening the data: an invalid flag is a usage error and must not
-	// create a data directory.
+	// Validate before opening the data: an invalid flag is a usage error.
 	if invalid := request.Check(now); invalid != nil {
 		for _, v := range invalid.Validations {
 			f.add(v.Parameter, "%s", v.Detail)
@@ -57,7 +56,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openDataWith(ctx, c.dataFlag, store.Config{SecretKeyFile: c.SecretKeyFile, TokenPrefix: c.TokenPrefix}, std, true)
+	t, err := openDataWith(ctx, c.dataFlag, store.Config{SecretKeyFile: c.SecretKeyFile, TokenPrefix: c.TokenPrefix}, std)
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ type tokenListCmd struct {
 }
 
 func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}
@@ -135,7 +134,7 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.confirm(ctx, std, "revokes token "+c.ID, "yes"); err != nil {
 		return err
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std, false)
+	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ func TestTokenCommands(t *testing.T) {
 	})
 	t.Run("no server", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
+		createData(t, dir, "")
 		testTokens(t, dir)
 		if _, err := expect(t, exitFailed, "admin", "setup-link", "--data", dir); !strings.Contains(err, "no server is running") {
 			t.Errorf("setup-link printed %q", err)
@@ -128,7 +129,8 @@ func TestTokenUsage(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "--yes", "x"}} {
+	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "--yes", "x"},
+		{"token", "create", "--program", "a", "--user", "u", "--scope", "events.read"}} {
 		var errs bytes.Buffer
 		got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs})
 		if got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -29,6 +30,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"service/internal/certs"
+	"service/store"
 	"service/test/harness"
 )
 
@@ -39,6 +41,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 //
 //	serve ARGS…              starts service serve, waits until it serves, and sets
 //	                         stdout, $URL, $ADDRESS, $CA and $LINK from its output
+//	create DIR               creates an installation without a server
 //	signal NAME STATUS       sends the server a signal and checks its exit status
 //	hang                     starts a request to the server that does not end, and
 //	                         sends the server SIGTERM
@@ -71,6 +74,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"serve":   cmdServe,
+			"create":  cmdCreate,
 			"signal":  cmdSignal,
 			"listen":  cmdListen,
 			"arrives": cmdArrives,
@@ -117,6 +121,12 @@ func command(ts *testscript.TestScript, name string, args ...string) *exec.Cmd {
 		}
 	}
 	return cmd
+}
+
+func cmdCreate(ts *testscript.TestScript, _ bool, args []string) {
+	st, err := store.Open(context.Background(), store.Config{Dir: ts.MkAbs(args[0]), Logger: slog.New(slog.DiscardHandler)})
+	ts.Check(err)
+	ts.Check(st.Close())
 }
 
 func cmdServe(ts *testscript.TestScript, neg bool, args []string) {

@@ -264,6 +264,7 @@ func TestProgramMoved(t *testing.T) {
 
 	// Without a running server.
 	offline := harness.NewInstance(t, binary, t.TempDir(), "--log-level", "warn")
+	offline.Create()
 	if out, err := p.importInto(offline, p.file, p.passphrase); err != nil {
 		t.Fatalf("import without a server: %v\n%s", err, out)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -337,8 +338,29 @@ func (in *Instance) PlatformToken(flags ...string) string {
 	return in.createToken(append([]string{"--user", "ops", "--scope", "platform"}, flags...)...)
 }
 
+// Create starts the service and stops it, unless there is an installation: its first start creates
+// one, without the replica and the lease of in.Flags.
+func (in *Instance) Create() {
+	in.TB.Helper()
+	if _, err := os.Stat(filepath.Join(in.Data, "service.db")); err == nil {
+		return
+	}
+	var flags []string
+	if i := slices.Index(in.Flags, "--secret-key-file"); i >= 0 {
+		flags = in.Flags[i : i+2]
+	}
+	first := NewInstance(in.TB, in.Binary, in.Data, flags...)
+	p := first.Start()
+	if !first.AwaitServing(p) {
+		in.TB.Fatalf("the first start: exit status %d\n%s", p.Status, &p.Log)
+	}
+	first.MustStop(p)
+}
+
+// createToken creates a token, with an installation if there is none.
 func (in *Instance) createToken(flags ...string) string {
 	in.TB.Helper()
+	in.Create()
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, in.Binary, append([]string{"token", "create", "--data", in.Data}, flags...)...)

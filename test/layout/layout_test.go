@@ -133,7 +133,7 @@ var privileges = []privilege{
 	{"os", "LookupEnv", []string{"service/internal/cli"}, "only internal/cli reads the environment"},
 	{"os", "Environ", []string{"service/internal/cli"}, "only internal/cli reads the environment"},
 	{"os", "ExpandEnv", nil, "only internal/cli reads the environment"},
-	{"os", "Setenv", nil, "only internal/cli changes the environment"},
+	{"os", "Setenv", []string{"service/internal/cli"}, "only internal/cli changes the environment"},
 	{"os", "Unsetenv", []string{"service/internal/cli"}, "only internal/cli changes the environment"},
 	{"os", "Exit", []string{"service"}, "only main ends the process"},
 	{"github.com/coreos/go-systemd/", "", []string{"service/internal/server"}, "only internal/server talks to systemd"},

@@ -28,6 +28,7 @@ func newAlertRun(t *testing.T, flags ...string) *alertRun {
 	t.Helper()
 	r := &alertRun{T: t, password: "correct horse battery"}
 	r.in = harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), flags...)
+	r.in.Create()
 	cmd := exec.Command(r.in.Binary, "admin", "create", "--email", "ana@example.com",
 		"--password-file", r.passwordFile(r.password), "--data", r.in.Data)
 	cmd.Env = harness.Environment()

@@ -101,6 +101,7 @@ func TestProvider(t *testing.T) {
 				flags = append(flags, "--oidc-client-secret-file", file("secret", harness.ProviderSecret))
 			}
 			in := harness.NewInstance(t, harness.Build(t), filepath.Join(dir, "data"), flags...)
+			in.Create()
 			if out, err := in.Command("admin", "create", "--data", in.Data, "--email", "owner@example.com", "--password-file",
 				file("password", ownerPassword)); err != nil {
 				t.Fatalf("%v\n%s", err, out)

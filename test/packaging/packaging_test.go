@@ -221,7 +221,8 @@ func TestPackageScripts(t *testing.T) {
 		script := harness.Read(t, harness.Path("packaging/deb/postinst"))
 		script = bytes.ReplaceAll(script, []byte("/run/systemd/system"), []byte(dir))
 		stub := "#!/bin/sh\necho \"$*\" >>" + filepath.Join(dir, "calls") + "\n[ \"$1\" != \"" + test.fails + "\" ]\n"
-		for name, text := range map[string]string{"postinst": string(script), "systemctl": stub, "systemd-sysusers": "#!/bin/sh\n"} {
+		for name, text := range map[string]string{"postinst": string(script), "systemctl": stub, "systemd-sysusers": "#!/bin/sh\n",
+			"install": "#!/bin/sh\n"} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -103,7 +103,8 @@ func (s *simulation) rotate(sub *modelSubscription) {
 	var refused *webhook.Error
 	switch {
 	case err == nil:
-		sub.secret, sub.previousSecret, sub.rotatedAt = secret, sub.secret, time.Now()
+		sub.previousSecrets = append(sub.previousSecrets, sub.secret)
+		sub.secret, sub.rotatedAt = secret, time.Now()
 	case !errors.As(err, &refused):
 		sub.secret = nil // perhaps it was stored
 	}
@@ -119,7 +120,7 @@ func (s *simulation) checkSignature(sub *modelSubscription, header http.Header, 
 		s.violate(promiseSigned, "subscription %d: got header %v", sub.index, header)
 	}
 	signatures := " " + header.Get("webhook-signature") + " "
-	for _, secret := range []webhook.SigningSecret{sub.secret, sub.previousSecret} {
+	for _, secret := range append(sub.previousSecrets, sub.secret) {
 		if secret != nil && strings.Contains(signatures, " "+secret.Sign(id, time.Unix(seconds, 0), body)+" ") {
 			return
 		}

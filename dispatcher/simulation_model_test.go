@@ -26,15 +26,15 @@ type modelSubscription struct {
 	redeliveries     map[string]time.Time    // time of the request by delivery id
 	expected         []*expectedEvent
 	recovery         recovery
-	failing          bool                  // when the dispatcher was last idle
-	last             *modelAttempt         // the last to end, excluding pings
-	arrivedAt        time.Time             // of the last request, excluding pings
-	quickAt, slowAt  time.Time             // when the last request that took less than a second ended, and the last that took longer
-	throttled        bool                  // the server asked for fewer requests since the last restart
-	pausedUntil      time.Time             // end of the pause that the server asked for
-	successesNeeded  int                   // after a rejection: successes until it may use all its slots
-	secret           webhook.SigningSecret // nil while unknown
-	previousSecret   webhook.SigningSecret // until the dispatcher is idle after a rotation
+	failing          bool                    // when the dispatcher was last idle
+	last             *modelAttempt           // the last to end, excluding pings
+	arrivedAt        time.Time               // of the last request, excluding pings
+	quickAt, slowAt  time.Time               // when the last request that took less than a second ended, and the last that took longer
+	throttled        bool                    // the server asked for fewer requests since the last restart
+	pausedUntil      time.Time               // end of the pause that the server asked for
+	successesNeeded  int                     // after a rejection: successes until it may use all its slots
+	secret           webhook.SigningSecret   // nil while unknown
+	previousSecrets  []webhook.SigningSecret // until the dispatcher is idle after a rotation
 	rotatedAt        time.Time
 	lostArrivals     map[string]bool // deliveries whose first arrival a crash prevented
 	byID             map[string]*modelDelivery

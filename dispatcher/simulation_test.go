@@ -257,7 +257,7 @@ func (s *simulation) settle() {
 			sub.previous = sub.previous[:0]
 		}
 		if time.Since(sub.rotatedAt) > s.dial {
-			sub.previousSecret = nil
+			sub.previousSecrets = nil
 		}
 	}
 	s.settleLimits()

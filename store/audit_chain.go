@@ -123,7 +123,7 @@ func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Ti
 	if err != nil {
 		return err
 	}
-	return errors.Join(setMarks(ctx, newMark(from, state), true, true, db.ExecContext), db.Close())
+	return errors.Join(setMarks(ctx, newMark(from, state), true, r.pause(), db.ExecContext), db.Close())
 }
 
 // continueAudit records, once after a restore, from which entry the log continues.

@@ -65,6 +65,22 @@ func TestHoldAfterRestore(t *testing.T) {
 	if s, held = begun(t, Config{Dir: dir, Replica: fileReplica(t, dir, paused)}); !held {
 		t.Error("an empty directory was restored from paused data: deliveries are not paused")
 	}
+	must(t, s.Close())
+	// A restore that sends at once ends it.
+	other := empty()
+	restore, err = Restore(other, true)
+	must(t, err)
+	restore.SendAtOnce = true
+	_, err = restore.FromReplica(t.Context(), fileReplica(t, other, paused), time.Time{})
+	must(t, err)
+	_, err = restore.Commit()
+	must(t, err)
+	must(t, restore.Close())
+	if s, held = begun(t, Config{Dir: other}); held {
+		t.Error("restored to send at once: deliveries are paused")
+	}
+	must(t, s.Close())
+	s, _ = begun(t, Config{Dir: dir})
 	must(t, s.write(t.Context(), Write.Release))
 	must(t, s.Close())
 	if _, held = begun(t, Config{Dir: dir}); held {

@@ -114,17 +114,17 @@ type Restored struct {
 // unless at is zero the newest before at. It checks the database, and marks it so that
 // deliveries can be held. The error wraps [replica.ErrEmpty] if the replica has no such state.
 func (r *Restoration) FromReplica(ctx context.Context, from *replica.Config, at time.Time) (Restored, error) {
-	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile), true)
+	return restoreReplica(ctx, from, at, filepath.Join(r.Dir(), databaseFile), r.pause())
 }
 
-// restoreReplica writes a state of a replica to a file at path, checks it and marks it; with hold,
-// deliveries are paused until the operator releases them. After an error there is no file.
-func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string, hold bool) (y Restored, err error) {
+// restoreReplica writes a state of a replica to a file at path, checks it and marks it. After an
+// error there is no file.
+func restoreReplica(ctx context.Context, from *replica.Config, at time.Time, path string, pause pauseMark) (y Restored, err error) {
 	y.From = from.Target()
 	found, err := replica.Restore(ctx, from, path, at)
 	y.State, y.Damaged = found.State, found.Damaged
 	if err == nil {
-		err = markRestored(ctx, path, found.Origin, newMark(y.From, y.State), markOptions{hold: hold})
+		err = markRestored(ctx, path, found.Origin, newMark(y.From, y.State), markOptions{pause: pause})
 	}
 	var info fs.FileInfo
 	if err == nil {
@@ -161,11 +161,28 @@ const (
 // markOptions are options of markRestored.
 type markOptions struct {
 	takeover bool // neither check every page nor mark the data as the newest: the lease says so
-	hold     bool // pause deliveries; otherwise a pause that the data has stays as it is
+	pause    pauseMark
+}
+
+// pauseMark says what becomes of the pause of deliveries.
+type pauseMark int
+
+const (
+	pauseStays  pauseMark = iota // that of the data, if it has one
+	pauseBegins                  // until the operator releases it
+	pauseEnds
+)
+
+// pause returns what a restore does.
+func (r *Restoration) pause() pauseMark {
+	if r.SendAtOnce {
+		return pauseEnds
+	}
+	return pauseBegins
 }
 
 // setMarks stores the marks of a restored database.
-func setMarks(ctx context.Context, mark restoredMark, newest, hold bool,
+func setMarks(ctx context.Context, mark restoredMark, newest bool, pause pauseMark,
 	exec func(ctx context.Context, query string, args ...any) (sql.Result, error),
 ) error {
 	text, err := json.Marshal(mark)
@@ -176,8 +193,13 @@ func setMarks(ctx context.Context, mark restoredMark, newest, hold bool,
 	if newest {
 		values[newestSetting] = text
 	}
-	if hold {
+	switch pause {
+	case pauseBegins:
 		values[restoredSetting] = text
+	case pauseEnds:
+		if _, err := exec(ctx, "DELETE FROM settings WHERE name = '"+restoredSetting+"'"); err != nil {
+			return err
+		}
 	}
 	for name, value := range values {
 		if _, err := exec(ctx, setSetting, name, value); err != nil {
@@ -207,7 +229,7 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 		if err := schema.Check("the restored database", have); err != nil {
 			return err
 		}
-		return setMarks(ctx, mark, !o.takeover, o.hold, conn.ExecContext)
+		return setMarks(ctx, mark, !o.takeover, o.pause, conn.ExecContext)
 	})
 	if err != nil {
 		return err
@@ -239,7 +261,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 		cfg.Logger.Info("no local database; looking for a copy in the replica", "replica", cfg.Replica.Target())
 	}
 	fresh := path + durable.TempSuffix + "restored"
-	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh, false)
+	y, err := restoreReplica(ctx, cfg.Replica, time.Time{}, fresh, pauseStays)
 	switch {
 	case errors.Is(err, replica.ErrEmpty):
 		return nil

@@ -38,6 +38,10 @@ var ErrNotEmpty = errors.New("the data directory is not empty")
 
 // Restoration fills a data directory while it holds its lock. Nothing changes until Commit.
 type Restoration struct {
+	// SendAtOnce makes the restored service deliver without a release, even if the restored data
+	// was paused. Set it before FromReplica or MarkBackup.
+	SendAtOnce bool
+
 	dir    string
 	made   bool // Restore created the data directory
 	lock   *sqlite.DirLock

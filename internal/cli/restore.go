@@ -27,10 +27,14 @@ type restoreCmd struct {
 	Litestream  string `placeholder:"FILE" help:"Replica configuration in Litestream's format. Default: litestream.yml in ${config}."`
 	At          string `placeholder:"TIME" help:"Point in time to restore from a replica, such as 2026-03-14T08:24:48Z. Default: the newest state."`
 	WithoutKeys bool   `help:"Ignore the keys in the backup and ask for no passphrase. Needs secret.key in the data directory, or --secret-key-file."`
+	RestoreHold string `placeholder:"0" help:"0: send at once. Default: deliveries are paused until service release."`
 	Force       bool   `help:"Replace existing data. It is moved to a subdirectory of the data directory."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std Streams) error {
+	if c.RestoreHold != "" && c.RestoreHold != "0" && c.RestoreHold != "0s" {
+		return usagef("--restore-hold: must be 0, which sends at once; without it, deliveries are paused until service release")
+	}
 	if c.From == "" || strings.Contains(c.From, "://") {
 		return c.fromReplica(ctx, std)
 	}
@@ -61,13 +65,19 @@ func (c *restoreCmd) fromFile(ctx context.Context, std Streams) (err error) {
 	}
 	fmt.Fprintf(std.Out, "Restored %s as of %s: %s.\n", terminal.Escape(c.Data), webhook.FormatTime(a.CreatedAt), counts(contents))
 	fmt.Fprintln(std.Out, "Webhooks sent since then may be sent again. Deliveries in the backup keep their ids.")
-	fmt.Fprintln(std.Out, spelled(pausedNote, ownName()))
+	c.printPause(std)
 	printAside(std, aside)
 	return nil
 }
 
-// pausedNote says that a restored service sends nothing at first.
-const pausedNote = "Deliveries are paused: start the service, check the data, and resume them with service release."
+// printPause says whether the restored service sends anything at first.
+func (c *restoreCmd) printPause(std Streams) {
+	note := "Deliveries are paused: start the service, check the data, and resume them with service release."
+	if c.RestoreHold != "" {
+		note = "Deliveries begin as soon as the service starts."
+	}
+	fmt.Fprintln(std.Out, spelled(note, ownName()))
+}
 
 // printAside says where the previous data is, if there was any.
 func printAside(std Streams, aside string) {
@@ -193,7 +203,7 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 	}
 	fmt.Fprintf(std.Out, "Restored %s as of %s, from %s.\n", terminal.Escape(c.Data), webhook.FormatTime(y.State), terminal.Escape(y.From))
 	fmt.Fprintln(std.Out, "Webhooks sent since then will be sent again.")
-	fmt.Fprintln(std.Out, spelled(pausedNote, ownName()))
+	c.printPause(std)
 	printAside(std, aside)
 	if _, err := os.Stat(filepath.Join(c.Data, archive.SecretKeyFile)); errors.Is(err, fs.ErrNotExist) && c.SecretKeyFile == "" {
 		fmt.Fprintf(std.Out, "A replica does not include the key: "+
@@ -243,6 +253,8 @@ func (c *restoreCmd) open(force bool) (*store.Restoration, error) {
 		return nil, fmt.Errorf("%w; --force replaces it", err)
 	case errors.Is(err, store.ErrLocked):
 		return nil, fmt.Errorf("%w; stop it first", err)
+	case err == nil:
+		r.SendAtOnce = c.RestoreHold != ""
 	}
 	return r, err
 }

@@ -102,7 +102,7 @@ func (h *signInPages) requireSignIn(r *request) (response, error) {
 // it needs no session, so the command omits the data directory.
 func (h *site) setupLinkCommand() string { return h.cfg.Program + " admin setup-link" }
 
-const dataFlagHint = "Add --data DIR if the data directory is not ./data. A link works once, within 30 minutes."
+const dataFlagHint = "Add --data DIR if the service was started with it. A link works once, within 30 minutes."
 
 // signInForm is the state of the sign-in page.
 type signInForm struct {

@@ -76,10 +76,12 @@ func (s *simulation) checkRecovery(sub *modelSubscription, r *modelAttempt) {
 	if n := s.inFlight(sub, false); rec.successes < 5 && n > 1<<rec.successes {
 		s.violate(promiseRamp, "subscription %d has %d in flight after %d successes", sub.index, n, rec.successes)
 	}
-	if rec.successes > 0 || r.delivery.uncertain {
+	if rec.successes > 0 {
 		return
 	}
-	r.probe = true
+	if r.probe = true; r.delivery.uncertain {
+		return // its success counts
+	}
 	pinged := !rec.pingedAt.Before(rec.probedAt) && !rec.pingedAt.IsZero()
 	wait := webhook.MaxProbeWait
 	if rec.probes < 6 {
@@ -124,7 +126,7 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 		rec.successes++
 	case r.interrupted:
 		*rec = recovery{} // the result is unknown
-	case r.probe:
+	case r.probe && !r.delivery.uncertain:
 		rec.probes++
 		rec.probedAt = r.endedAt
 		if r.status != http.StatusRequestEntityTooLarge || len(r.delivery.events) == 1 { // else it says nothing about the events

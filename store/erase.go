@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -508,14 +509,11 @@ const selectErasedRest = `SELECT CASE
 func (s *stats) forget(programID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.pending {
-		if key.programID == programID {
-			delete(s.pending, key)
-		}
-	}
-	for key := range s.writing {
-		if key.programID == programID {
-			delete(s.writing, key)
+	for _, values := range append(slices.Clip(s.writing), s.pending) {
+		for key := range values {
+			if key.programID == programID {
+				delete(values, key)
+			}
 		}
 	}
 }

@@ -102,10 +102,12 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 
 // writeStats adds up to n keys of the statistics in memory to the stored rows.
 func (s *core) writeStats(t *tx, n int) error {
-	for key, stat := range s.stats.some(n, t.Number()) {
-		for _, span := range [...]time.Duration{StatMinute, StatHour} {
-			if err := t.addStat(key, span, stat); err != nil {
-				return err
+	for _, values := range s.stats.some(n, t.Number()) {
+		for key, stat := range values {
+			for _, span := range [...]time.Duration{StatMinute, StatHour} {
+				if err := t.addStat(key, span, stat); err != nil {
+					return err
+				}
 			}
 		}
 	}

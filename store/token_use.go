@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -32,7 +33,7 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 	defer u.mu.Unlock()
 	for i := range tokens {
 		t := &tokens[i]
-		for _, at := range []map[string]int64{u.writing, u.pending} {
+		for _, at := range append(slices.Clip(u.writing), u.pending) {
 			if ms, ok := at[t.ID]; ok {
 				t.UsedAt = time.UnixMilli(ms).UTC()
 			}
@@ -41,9 +42,11 @@ func (u *tokenUses) complete(tokens []webhook.Token) {
 }
 
 func (s *core) writeTokenUses(t *tx, n int) error {
-	for id, at := range s.uses.some(n, t.Number()) {
-		if err := t.Exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
-			return err
+	for _, values := range s.uses.some(n, t.Number()) {
+		for id, at := range values {
+			if err := t.Exec("UPDATE tokens SET used_at = ? WHERE id = ?", at, id); err != nil {
+				return err
+			}
 		}
 	}
 	t.AfterCommit(func() { s.uses.written(usesRest) })

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,8 @@ const writeBehindPause = 12 * time.Millisecond
 type writeBehind[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]V
-	writing map[K]V // being written; read-only
-	number  uint64  // of the transaction that writes them
+	writing []map[K]V // being written; read-only
+	number  uint64    // of the transaction that writes them
 
 	next atomic.Int64 // when to write more, in Unix nanoseconds
 }
@@ -24,23 +25,28 @@ type writeBehind[K comparable, V any] struct {
 func (b *writeBehind[K, V]) due() bool { return time.Now().UnixNano() >= b.next.Load() }
 
 // some returns up to n values to write in a transaction: the same ones in each transaction until
-// written is called, and none if this transaction has written them.
-func (b *writeBehind[K, V]) some(n int, transaction uint64) map[K]V {
+// written is called, except those that this transaction has written. A key may be in several maps.
+func (b *writeBehind[K, V]) some(n int, transaction uint64) []map[K]V {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.writing != nil && b.number == transaction {
-		return nil
+	before, taken := b.writing, 0
+	for _, values := range before {
+		taken += len(values)
 	}
-	b.number = transaction
-	if b.writing == nil {
-		b.writing = make(map[K]V)
+	if more := min(n-taken, len(b.pending)); more > 0 {
+		values := make(map[K]V, more)
 		for key, value := range b.pending {
-			if len(b.writing) == n {
+			if len(values) == more {
 				break
 			}
-			b.writing[key] = value
+			values[key] = value
 			delete(b.pending, key)
 		}
+		b.writing = append(b.writing, values)
+	}
+	again := b.number == transaction
+	if b.number = transaction; again {
+		return b.writing[len(before):]
 	}
 	return b.writing
 }
@@ -61,7 +67,7 @@ func (b *writeBehind[K, V]) written(rest time.Duration) {
 func (b *writeBehind[K, V]) each(f func(K, V)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, values := range [...]map[K]V{b.writing, b.pending} {
+	for _, values := range append(slices.Clip(b.writing), b.pending) {
 		for key, value := range values {
 			f(key, value)
 		}

@@ -1,0 +1,46 @@
+package store
+
+import "testing"
+
+// A flush writes everything, also in the transaction in which the chore has written a few.
+func TestWriteBehindFlush(t *testing.T) {
+	b := writeBehind[int, int]{pending: make(map[int]int)}
+	for key := range 10 {
+		b.pending[key] = 1
+	}
+	stored := make(map[int]int)
+	write := func(n int, transaction uint64) {
+		for _, values := range b.some(n, transaction) {
+			for key, value := range values {
+				stored[key] += value
+			}
+		}
+	}
+	write(3, 1)
+	b.pending[0]++ // an attempt between the two
+	write(100, 1)
+	write(100, 1)
+	for key := range 10 {
+		want := 1
+		if key == 0 {
+			want = 2
+		}
+		if stored[key] != want {
+			t.Errorf("value %d: got %d, want %d", key, stored[key], want)
+		}
+	}
+
+	// The transaction fails: the next one writes the same, and what came since.
+	clear(stored)
+	b.pending[20] = 1
+	write(100, 2)
+	b.written(0)
+	write(100, 3)
+	sum := 0
+	for _, value := range stored {
+		sum += value
+	}
+	if sum != 12 || stored[20] != 1 {
+		t.Errorf("after a failed transaction: got %v", stored)
+	}
+}

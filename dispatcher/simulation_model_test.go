@@ -31,6 +31,7 @@ type modelSubscription struct {
 	arrivedAt        time.Time               // of the last request, excluding pings
 	quickAt, slowAt  time.Time               // when the last request that took less than a second ended, and the last that took longer
 	throttled        bool                    // the server asked for fewer requests since the last restart
+	pausedAt         time.Time               // when it asked for the pause
 	pausedUntil      time.Time               // end of the pause that the server asked for
 	successesNeeded  int                     // after a rejection: successes until it may use all its slots
 	secret           webhook.SigningSecret   // nil while unknown

@@ -245,7 +245,7 @@ func (s *simulation) settle() {
 		r.settled = !r.endedAt.IsZero() && s.faults.recovered()
 		if sub := r.subscription; r.settled && sub.throttled && r.retryAfter > 0 && !r.delivery.ping && !r.interrupted &&
 			r.arrivedAt.After(sub.changedAt) {
-			sub.pausedUntil = r.endedAt.Add(r.retryAfter)
+			sub.pausedAt, sub.pausedUntil = r.endedAt, r.endedAt.Add(r.retryAfter)
 		}
 	}
 	s.unsettled = slices.DeleteFunc(s.unsettled, func(r *modelAttempt) bool { return r.settled })

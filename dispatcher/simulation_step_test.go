@@ -339,12 +339,16 @@ func (s *simulation) redeliver(sub *modelSubscription, n int) {
 		s.mu.Unlock()
 		return
 	}
-	id := sub.received[n%len(sub.received)].id
+	original := sub.received[n%len(sub.received)]
 	s.mu.Unlock()
-	d, err := storetest.Redeliver(context.Background(), s.d.store, sub.program, sub.id, id)
+	d, err := storetest.Redeliver(context.Background(), s.d.store, sub.program, sub.id, original.id)
 	if s.allowRefusal(err); err == nil {
+		at := time.Now()
+		if original.ping && s.crowded() {
+			at = at.Add(1000 * time.Hour) // pings wait for each other
+		}
 		s.mu.Lock()
-		sub.redeliveries[d.ID] = time.Now()
+		sub.redeliveries[d.ID] = at
 		s.mu.Unlock()
 	}
 }

@@ -237,6 +237,9 @@ func (s *simulation) learnDelivery(sub *modelSubscription, d *webhook.Delivery) 
 		s.changes.ended[d.ID] = true
 		if m := sub.byID[d.ID]; m != nil {
 			s.checkStatus(sub, m, d)
+			if !m.ended && sub.settings.ordered {
+				sub.changedAt = time.Now() // only now may the next delivery be sent
+			}
 			m.ended = true
 		}
 	}

@@ -19,6 +19,7 @@ type replicaRecord struct {
 	State         string  `json:"state"`
 	LagSeconds    float64 `json:"lag_seconds"`
 	LastSuccessAt string  `json:"last_success_at,omitempty"`
+	Cause         string  `json:"cause,omitempty"` // why it fails, in one word
 }
 
 // statusHandlers serve /healthz, /readyz and /metrics.
@@ -47,7 +48,7 @@ func (h statusHandlers) readyz(req *request) (answer, error) {
 	}
 	ready := healthRecord{Status: "ready"}
 	if r := h.api.store.Replica().Status(); r.State != store.ReplicaOff {
-		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000}
+		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000, Cause: string(r.Cause)}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccessAt = webhook.FormatTime(r.LastSuccess)
 		}

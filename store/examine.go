@@ -622,9 +622,12 @@ func (x *examination) replica(y ReplicaStatus) {
 	switch {
 	case y.State == ReplicaOff:
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "not configured")
-	case y.State == ReplicaFailing:
+	case y.State == ReplicaFailing && y.Cause == "":
 		x.add(LevelFail, checkReplicated, "Resolve the error; the service retries automatically.", "%s is %v behind: %s", y.Target,
 			y.Lag.Round(time.Second), y.Err)
+	case y.State == ReplicaFailing:
+		x.add(LevelFail, checkReplicated, y.Cause.Remedy()+" The service retries automatically.", "%s is %v behind (%s): %s", y.Target,
+			y.Lag.Round(time.Second), y.Cause, y.Err)
 	case y.State == ReplicaOpening || y.Lag > replicaBehind:
 		x.add(LevelWarn, checkReplicated, "Check the bandwidth to the replica; it catches up automatically.", "%s is %v behind", y.Target,
 			y.Lag.Round(time.Second))
@@ -652,11 +655,12 @@ func (x *examination) bucket(ctx context.Context, c *Config) {
 	case errors.Is(err, replica.ErrEmpty):
 		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s is reachable but empty", cfg.Target())
 	case err != nil:
-		advice := "Resolve the error; service serve starts without the replica and retries."
+		advice := "Until then service serve starts without the replica and retries."
 		if _, err := os.Stat(filepath.Join(c.Dir, databaseFile)); errors.Is(err, fs.ErrNotExist) {
-			advice = "Resolve the error; without a database, service serve does not start until it can read the replica."
+			advice = "Without a database, service serve does not start until it can read the replica."
 		}
-		x.add(LevelFail, checkReplicated, advice, "%s is not reachable: %v", cfg.Target(), err)
+		cause := replica.CauseOf(err)
+		x.add(LevelFail, checkReplicated, cause.Remedy()+" "+advice, "%s cannot be read (%s): %v", cfg.Target(), cause, err)
 	default:
 		x.ok(checkReplicated, "%s is reachable; its newest state is of %s", cfg.Target(), webhook.FormatTime(newest))
 	}

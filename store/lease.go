@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"service/store/replica"
+	"service/webhook"
 )
 
 // leaseSetting is the setting with the lease generation under which the data was last written.
@@ -60,6 +61,7 @@ func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 type Lease struct {
 	Valid   func() bool            // reports whether the lease is valid now
 	Context func() context.Context // returns a context that ends when the lease does
+	Failure func() error           // returns why the last renewal failed, nil if it did not; may be nil
 }
 
 // Fence makes the store depend on a lease of the given generation: while the lease is not
@@ -83,6 +85,18 @@ func (s *core) fence(generation int64, l Lease) error {
 		s.replication.Fence(l.Valid)
 	}
 	return nil
+}
+
+// errExpired returns the error of a service whose lease has ended, with the cause in one word.
+func (l *Lease) errExpired() error {
+	why := ""
+	if l.Failure != nil {
+		if cause := replica.CauseOf(l.Failure()); cause != "" {
+			why = " (" + string(cause) + ")"
+		}
+	}
+	return webhook.NewError(webhook.CodeUnavailable, "The lease of this service has ended because it could not be renewed in the bucket of "+
+		"the replica"+why+". Another host may have taken over, so nothing is accepted or sent until this host has the lease again.")
 }
 
 // LeaseExpired reports whether a write failed because the lease is not valid.

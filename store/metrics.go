@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/replica"
 	"service/webhook"
 )
 
@@ -206,6 +207,8 @@ var (
 	diskSizeDesc  = newDesc("service_disk_size_bytes", "Size of the disk of the data directory.")
 	diskLeastDesc = newDesc("service_disk_least_bytes",
 		"Minimum free bytes on the disk for events to be accepted; 0 for no minimum.")
+	termDesc    = newDesc("service_replica_term", "Number of the term to which the replica is written, 0 before it has one.")
+	causeDesc   = newDesc("service_replica_failure", "1 for the cause of the replica's current failure, 0 for the others.", "cause")
 	replicaDesc = newDesc("service_replica_state", "1 for the current state of the replica, 0 for the others.", "state")
 	lagDesc     = newDesc("service_replica_lag_seconds",
 		"Age of the oldest change that is not in the replica; 0 if there is none, and without a replica.")
@@ -235,7 +238,8 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		upDesc, waitingDesc, alertsDesc, removedDesc, differsDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc,
-		diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, lagDesc, syncedDesc, verifiedDesc, damagedDesc, verifyDesc,
+		diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, termDesc, causeDesc, lagDesc, syncedDesc, verifiedDesc,
+		damagedDesc, verifyDesc,
 	} {
 		ch <- d
 	}
@@ -299,6 +303,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	status := s.Replica().Status()
 	for _, state := range []ReplicaState{ReplicaOff, ReplicaOpening, ReplicaRunning, ReplicaFailing} {
 		send(replicaDesc, prometheus.GaugeValue, boolValue(status.State == state), nil, string(state))
+	}
+	send(termDesc, prometheus.GaugeValue, float64(status.Term), nil)
+	for _, cause := range replica.Causes() {
+		send(causeDesc, prometheus.GaugeValue, boolValue(status.Cause == cause), nil, string(cause))
 	}
 	send(lagDesc, prometheus.GaugeValue, status.Lag.Seconds(), nil)
 	send(syncedDesc, prometheus.GaugeValue, unixSeconds(status.LastSuccess), nil)

@@ -18,44 +18,25 @@ import (
 )
 
 // ReplicaState is the state of the replica.
-type ReplicaState string
+type ReplicaState = replica.State
 
 // The states of the replica.
 const (
 	ReplicaOff     ReplicaState = "off" // no replica is configured
-	ReplicaOpening              = ReplicaState(replica.StateOpening)
-	ReplicaRunning              = ReplicaState(replica.StateRunning)
-	ReplicaFailing              = ReplicaState(replica.StateFailing)
+	ReplicaOpening              = replica.StateOpening
+	ReplicaRunning              = replica.StateRunning
+	ReplicaFailing              = replica.StateFailing
 )
 
-// ReplicaStatus is the status of the replica, see [replica.Status].
-type ReplicaStatus struct {
-	State       ReplicaState
-	Target      string        // location of the replica without secrets; "" if there is none
-	Lag         time.Duration // upper bound for the age of the oldest change that is not in the replica
-	LastSuccess time.Time     // when the replica was last known to have all changes; zero for never
-	Err         string        // why replication fails; for admins
-	// Term, TermPath and TermComplete are those of [replica.Status].
-	Term         int64
-	TermPath     string
-	TermComplete bool
-	// AcknowledgeTimeout is how long a write may wait to be in the replica before it is
-	// acknowledged; 0 if writes are acknowledged once they are on the local disk.
-	AcknowledgeTimeout time.Duration
-	// VerifyInterval is the time between two comparisons of the replica's content with
-	// the database, 0 for none. Verified is the result of the last one.
-	VerifyInterval time.Duration
-	Verified       ReplicaVerification
-}
+// ReplicaStatus is the status of the replica.
+type ReplicaStatus = replica.Status
 
 // Status returns the status of the replica. It does no I/O.
 func (s Replica) Status() ReplicaStatus {
 	if s.replication == nil {
 		return ReplicaStatus{State: ReplicaOff}
 	}
-	y := s.replication.Status()
-	return ReplicaStatus{ReplicaState(y.State), y.Target, y.Lag, y.LastSuccess, y.Err, y.Term, y.TermPath, y.TermComplete,
-		y.AcknowledgeTimeout, y.VerifyInterval, y.Verified}
+	return s.replication.Status()
 }
 
 // Run keeps the replica up to date until ctx ends, and retries after failures. It always

@@ -332,10 +332,8 @@ func (s *Store) Dir() string { return s.dir }
 // *webhook.Error if the cause is not the store itself: the disk is nearly full, the WAL is too
 // long, or the lease has ended. After an outage, it writes to see whether that is over.
 func (s *Store) Check(ctx context.Context) error {
-	if !s.writer.leased() {
-		return webhook.NewError(webhook.CodeUnavailable,
-			"The lease of this service has ended because it could not be renewed in the bucket of the replica. "+
-				"Another host may have taken over, so nothing is accepted or sent until this host has the lease again.")
+	if l := s.writer.lease.Load(); l != nil && !l.Valid() {
+		return l.errExpired()
 	}
 	var one int
 	if err := s.db.Scan(ctx, "SELECT 1", nil, &one); err != nil {

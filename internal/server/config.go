@@ -110,6 +110,7 @@ type Config struct {
 	Settings         []Setting
 
 	certificateCheck time.Duration // interval between checks of certificates; 0 for the default
+	takeovers        int64         // times that this process took over from another primary; atomic
 }
 
 // Setting is a configured setting for the admin UI. Secrets are masked.

@@ -68,7 +68,9 @@ func (s *Server) takeLease(ctx context.Context) error {
 		return err
 	}
 	s.lease.Raise(written)
-	return s.store.Replica().Fence(s.lease.Generation(), store.Lease{Valid: s.lease.Valid, Context: s.lease.Held})
+	return s.store.Replica().Fence(s.lease.Generation(), store.Lease{
+		Valid: s.lease.Valid, Context: s.lease.Held, Failure: s.lease.Failure,
+	})
 }
 
 // releaseLease releases the lease, if there is one, so that a standby can take over at once.

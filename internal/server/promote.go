@@ -249,7 +249,7 @@ func (v *takeoverWatch) cannot(ctx context.Context) string {
 	if proof := v.b.bucketProof(); proof == nil && !v.b.data.HasCopy() {
 		return ""
 	}
-	return v.b.cannotTakeOver(ctx)
+	return v.b.cannotTakeOver(ctx, true)
 }
 
 // seize takes the lease from a service that may be alive, and reports whether that

@@ -39,6 +39,7 @@ type Server struct {
 	cfg          *Config
 	store        *store.Store
 	lease        *replica.Lease // nil for none
+	standbys     *standbyWatch  // nil without a lease
 	dispatcher   *dispatcher.Dispatcher
 	web          *web.Web
 	moves        *move.Source
@@ -97,8 +98,9 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	}
 	if lease != nil {
 		// Not earlier: on an error, Close would release the lease, but the caller retries.
-		s.lease = lease
+		s.lease, s.standbys = lease, newStandbyWatch(cfg.Replica, cfg.Logger)
 	}
+	registry.MustRegister(nodeCollector{cfg, s.figures})
 	if err := s.takeLease(ctx); err != nil {
 		return nil, err
 	}
@@ -342,6 +344,7 @@ func (s *Server) Run(ctx context.Context) error {
 	renewing, stopRenewing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRenewing()
 	if s.lease != nil {
+		g.Go(func() error { return s.standbys.run(running) })
 		renewal.Go(func() error {
 			err := s.lease.KeepAlive(renewing)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -90,6 +91,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if err != nil {
 		return nil, err
 	}
+	registry.MustRegister(nodeCollector{cfg, b.figures})
 	b.handler = api.NewStandby(api.StandbyConfig{
 		Status: b.status, Page: web.NewStandby(cfg.Version, b.page), IsAsset: web.IsAsset, Registry: registry,
 		MayReadMetrics: func(context.Context, string) bool { return false },
@@ -224,7 +226,7 @@ func (b *Standby) keepProving(ctx context.Context) error {
 // logs changes.
 func (b *Standby) prove(ctx context.Context) error {
 	s := b.status()
-	reason := s.Reason
+	reason := b.adminReason(s)
 	if errors.Is(b.bucketProof(), errUnproven) {
 		reason = ""
 	}
@@ -238,10 +240,11 @@ func (b *Standby) prove(ctx context.Context) error {
 	before := b.proof
 	b.proof = err
 	b.mu.Unlock()
+	unproven, cause := errors.Is(before, errUnproven), replica.CauseOf(err)
 	switch {
-	case err != nil && (before == nil || before == errUnproven): //nolint:errorlint // the variable itself
-		b.cfg.Logger.Error("this node cannot take over: the bucket cannot be used, will retry", "error", err)
-	case err == nil && before != nil && before != errUnproven: //nolint:errorlint // the variable itself
+	case err != nil && (unproven || cause != replica.CauseOf(before)):
+		b.cfg.Logger.Error("this node cannot take over: the bucket cannot be used, will retry", "cause", cause, "error", err)
+	case err == nil && before != nil && !unproven:
 		b.cfg.Logger.Info("the bucket can be used again")
 	}
 	return err
@@ -333,6 +336,7 @@ func (b *Standby) promote(ctx context.Context) (time.Time, error) {
 	} else if err != nil {
 		return y.State, err
 	}
+	atomic.AddInt64(&b.cfg.takeovers, 1)
 	// Only the old primary's disk has the changes that it accepted after this state.
 	logger.Warn("standby is now the primary", "state", webhook.FormatTime(y.State), "seconds_ago", int(time.Since(y.State).Seconds()),
 		"bytes", y.Bytes, "took", time.Since(began).Round(time.Millisecond))
@@ -381,7 +385,7 @@ func (b *Standby) status() api.StandbyStatus {
 		s.LagSeconds = &lag
 	}
 	if s.Reason == "" {
-		s.Reason = b.cannotTakeOver(context.Background())
+		s.Reason = b.cannotTakeOver(context.Background(), false)
 	}
 	s.CanTakeOver = s.Reason == ""
 	all, err := store.ListReplaced(b.cfg.Dir)
@@ -394,13 +398,26 @@ func (b *Standby) status() api.StandbyStatus {
 	return s
 }
 
-// cannotTakeOver returns why the node cannot serve, "" if it can.
-func (b *Standby) cannotTakeOver(ctx context.Context) string {
-	err := b.data.CheckServable(ctx)
-	if proof := b.bucketProof(); proof != nil {
-		err = proof
+// adminReason returns the reason of a status, with the error of the bucket.
+func (b *Standby) adminReason(s api.StandbyStatus) string {
+	b.mu.Lock()
+	waiting := b.waiting
+	b.mu.Unlock()
+	if s.CanTakeOver || waiting != "" {
+		return s.Reason
 	}
+	return b.cannotTakeOver(context.Background(), true)
+}
+
+// cannotTakeOver returns why the node cannot serve, "" if it can. Only admins see an error of the
+// bucket; it is one word for everybody else.
+func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
+	err, proof := b.data.CheckServable(ctx), b.bucketProof()
 	switch {
+	case proof != nil && (admin || errors.Is(proof, errUnproven) || errors.Is(proof, replica.ErrUnconditional)):
+		return "It cannot take over: " + proof.Error()
+	case proof != nil:
+		return "It cannot take over: it cannot use the bucket (" + string(replica.CauseOf(proof)) + ")"
 	case err == nil:
 		return ""
 	case errors.Is(err, store.ErrKey) && errors.Is(err, fs.ErrNotExist):
@@ -446,9 +463,10 @@ func (b *Standby) examine() []store.Finding {
 		f.Detail = fmt.Sprintf("running, following the replica %s; newest change copied at %s", from, webhook.FormatTime(y.Added))
 	}
 	all := []store.Finding{f}
-	if !s.CanTakeOver {
-		all = append(all, store.Finding{Check: "takeover", Level: store.LevelFail, Detail: s.Reason,
-			Advice: "Until this is resolved, this node does not take over from the primary."})
+	if reason := b.adminReason(s); reason != "" {
+		all = append(all, store.Finding{Check: "takeover", Level: store.LevelFail, Detail: reason,
+			Advice: strings.TrimSpace(replica.CauseOf(b.bucketProof()).Remedy() +
+				" Until this is resolved, this node does not take over from the primary.")})
 	}
 	for _, old := range s.OldData {
 		all = append(all, store.Finding{Check: "old data", Level: store.LevelWarn, Detail: old})

@@ -76,10 +76,11 @@ type Lease struct {
 	timeout  time.Duration // of a request to the bucket: several fit into a TTL
 	interval time.Duration // between renewals
 
-	held   *leaseObject // as last written by this process; nil before Acquire
-	writes int64        // number of writes by this process
-	raised atomic.Int64 // the generation, at least that of held; see Raise
-	expiry atomic.Int64 // nanoseconds of uptime, minus the reserve; 0 while not held
+	held   *leaseObject          // as last written by this process; nil before Acquire
+	writes int64                 // number of writes by this process
+	raised atomic.Int64          // the generation, at least that of held; see Raise
+	expiry atomic.Int64          // nanoseconds of uptime, minus the reserve; 0 while not held
+	failed atomic.Pointer[error] // of the last renewal; see Failure
 	tenure atomic.Pointer[tenure]
 	mu     sync.Mutex // held to change expiry and tenure
 }

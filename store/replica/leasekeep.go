@@ -134,7 +134,7 @@ func (l *Lease) Raise(known int64) {
 func (l *Lease) KeepAlive(ctx context.Context) error {
 	tick := time.NewTicker(l.interval)
 	defer tick.Stop()
-	failing := false
+	var cause Cause // of the last failure
 	for {
 		select {
 		case <-ctx.Done():
@@ -145,18 +145,29 @@ func (l *Lease) KeepAlive(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		l.failed.Store(&err)
 		if errors.Is(err, ErrLeaseHeld) {
 			return err
 		}
-		if bad := err != nil; bad != failing {
-			failing = bad
-			if bad {
-				l.cfg.Logger.Error("failed to renew the lease, will retry; the service pauses shortly before the lease expires", "error", err)
-			} else {
-				l.cfg.Logger.Info("lease is renewed again")
-			}
+		before := cause
+		switch cause = CauseOf(err); {
+		case cause == before:
+		case err != nil:
+			l.cfg.Logger.Error("failed to renew the lease, will retry; the service pauses shortly before the lease expires", "cause", cause,
+				"error", err)
+		default:
+			l.cfg.Logger.Info("lease is renewed again")
 		}
 	}
+}
+
+// Failure returns why the last renewal by KeepAlive failed, nil if it did not. It is for admins: see
+// [CauseOf]. It is safe for concurrent use.
+func (l *Lease) Failure() error {
+	if err := l.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // renewOrLose renews the lease. If another service has taken it, the lease becomes

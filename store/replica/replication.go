@@ -158,7 +158,7 @@ func (r *Replication) Status() Status {
 		VerifyInterval: r.content.interval(), Verified: r.content.status(),
 	}
 	if r.err != nil {
-		s.Err = r.err.Error()
+		s.Err, s.Cause = r.err.Error(), CauseOf(r.err)
 	} else if s.Verified.Failing && s.State == StateRunning {
 		s.State, s.Err = StateFailing, s.Verified.Err
 	}
@@ -208,14 +208,19 @@ func (r *Replication) Run(ctx context.Context) {
 	}
 }
 
-// recordFailure records why the replica is not up to date, and logs the first failure.
+// recordFailure records why the replica is not up to date, and logs the first failure of each cause.
 func (r *Replication) recordFailure(err error) {
+	cause := CauseOf(err)
 	r.mu.Lock()
-	first := r.state != StateFailing
+	if errors.Is(err, ErrLeaseExpired) && r.state == StateFailing {
+		r.mu.Unlock() // what the bucket answered before tells why it expired
+		return
+	}
+	first := r.state != StateFailing || CauseOf(r.err) != cause
 	r.state, r.err = StateFailing, err
 	r.mu.Unlock()
 	if first {
-		r.logger.Error("replication failed; the service continues and will retry", "replica", r.cfg.Target(), "error", err)
+		r.logger.Error("replication failed; the service continues and will retry", "replica", r.cfg.Target(), "cause", cause, "error", err)
 	}
 }
 

@@ -21,6 +21,7 @@ type Status struct {
 	Lag         time.Duration
 	LastSuccess time.Time // when the replica was last known to have every detected change; zero for never
 	Err         string    // why it fails; for admins
+	Cause       Cause     // the same in one word, "" for damaged content
 	// Term is the number of the term to which the replication writes, or 0 before it has
 	// one. TermPath is its path relative to the target. TermComplete means that the newest
 	// state can be restored from there alone, even with Litestream's own command.

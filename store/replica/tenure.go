@@ -30,6 +30,16 @@ func (l *Lease) Valid() bool { return l.left() > 0 }
 // left returns how long the lease remains valid without a renewal.
 func (l *Lease) left() time.Duration { return time.Duration(l.expiry.Load()) - uptime() }
 
+// Age returns how long ago the lease was last renewed, 0 if it was lost or never held. It is safe
+// for concurrent use.
+func (l *Lease) Age() time.Duration {
+	expiry := l.expiry.Load()
+	if expiry == 0 {
+		return 0
+	}
+	return uptime() - (time.Duration(expiry) - l.cfg.TTL + l.cfg.Reserve)
+}
+
 // Held returns a context that ends when the lease stops being valid, for work that must be
 // aborted then. Renewals extend it. When the lease becomes valid again, Held returns a new
 // context. After the machine was suspended, the context may end up to a second late, so

@@ -1,6 +1,8 @@
 package failover
 
 import (
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -93,4 +95,69 @@ func TestDoctorLease(t *testing.T) {
 	fresh := append(slices.Clone(args), "--data", filepath.Join(t.TempDir(), "fresh"), "--litestream",
 		f.replica(filepath.Join(t.TempDir(), "fresh")), "--lease", lease().String(), "--attempt-timeout", "1s")
 	doctor(t, other, false, fresh, "WARN  lease: another service holds the lease: "+host)
+}
+
+// TestBucketRefuses makes the bucket refuse writes. The error of the bucket is in the doctor of both
+// nodes; /readyz, which is public, has one word; the metrics have the cause.
+func TestBucketRefuses(t *testing.T) {
+	harness.Long(t)
+	t.Parallel()
+	f := newFailOver(t, harness.Build(t))
+	f.publish(10)
+	standby := <-f.standby.Standby
+	ready := func(base string) (status int, body string) {
+		resp, err := f.one.Client.Get(base + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(text)
+	}
+	harness.WaitFor(t, "a standby that could take over", func() bool {
+		_, body := ready(standby)
+		return strings.Contains(body, `"can_take_over":true`)
+	})
+	args := func(in *harness.Instance) []string { return append(in.Args("doctor")[1:], "--listen", "127.0.0.1:0") }
+	for _, refusal := range []struct {
+		status int
+		word   string
+		remedy string
+	}{{http.StatusForbidden, "refused", "Check the access key"}, {http.StatusInsufficientStorage, "full", "Raise the quota"}} {
+		f.refuses.Store(int64(refusal.status))
+		code := fmt.Sprintf("Refused%d", refusal.status)
+		var ended, cannot string
+		harness.WaitFor(t, "the end of the lease and of the standby's proof", func() bool {
+			status, body := ready(f.one.URL())
+			if status == http.StatusServiceUnavailable {
+				ended = body
+			}
+			_, cannot = ready(standby)
+			return ended != "" && strings.Contains(cannot, `"can_take_over":false`)
+		})
+		for _, text := range []string{ended, cannot} {
+			if !strings.Contains(text, "("+refusal.word+")") || strings.Contains(text, "secret-account") || strings.Contains(text, code) {
+				t.Errorf("/readyz with %d: got %s, want only the word %q", refusal.status, text, refusal.word)
+			}
+		}
+		doctor(t, f.one, true, args(f.one), "FAIL  lease: expired", "the last renewal failed", code, refusal.remedy,
+			"FAIL  replica: ", "("+refusal.word+")")
+		doctor(t, f.two, true, args(f.two), "FAIL  takeover: ", code, refusal.remedy)
+		if _, text := f.one.Scrape(); !strings.Contains(string(text), fmt.Sprintf("service_replica_failure{cause=%q} 1", refusal.word)) {
+			t.Errorf("the metrics lack the cause %q", refusal.word)
+		}
+		f.refuses.Store(0)
+		harness.WaitFor(t, "both nodes to recover", func() bool {
+			status, _ := ready(f.one.URL())
+			_, body := ready(standby)
+			return status == http.StatusOK && strings.Contains(body, `"can_take_over":true`)
+		})
+	}
+	f.one.MustStop(f.primary)
+	if !strings.Contains(f.primary.Log.String(), "cause=full") {
+		t.Errorf("the log of the primary lacks the cause:\n%s", &f.primary.Log)
+	}
 }

@@ -82,6 +82,7 @@ type failOver struct {
 	t       *testing.T
 	bucket  string       // the URL of the S3 server
 	down    atomic.Bool  // the S3 server returns 503
+	refuses atomic.Int64 // the status with which the S3 server refuses writes, or 0
 	slow    atomic.Bool  // the S3 server takes two thirds of a lease for each of slowFiles
 	slowed  atomic.Int64 // slow requests so far
 	hang    atomic.Bool  // the subscriber does not respond
@@ -111,6 +112,11 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 	s3 := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f.down.Load() && r.Header.Get(observer) == "" {
 			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if status := int(f.refuses.Load()); status != 0 && r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.WriteHeader(status)
+			fmt.Fprintf(w, "<Error><Code>Refused%d</Code><Message>secret-account</Message></Error>", status)
 			return
 		}
 		// Level 0 only: a compaction, at each half minute, is not part of the shutdown.

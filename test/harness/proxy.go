@@ -16,9 +16,10 @@ type ProxyMode int
 
 // The modes of a proxy.
 const (
-	ProxyForward ProxyMode = iota
-	ProxyHang              // accepts connections and bytes, and forwards them only after a change of mode
-	ProxyCut               // resets every connection
+	ProxyForward  ProxyMode = iota
+	ProxyHang               // accepts connections and bytes, and forwards them only after a change of mode
+	ProxyCut                // resets every connection
+	ProxyReadOnly           // forwards, but the S3 server refuses all requests that write
 )
 
 // Proxy is a TCP proxy in front of an HTTP server. It records the requests that
@@ -97,7 +98,7 @@ func (p *Proxy) await() bool {
 		mode, changed := p.mode, p.changed
 		p.mu.Unlock()
 		if mode != ProxyHang {
-			return mode == ProxyForward
+			return mode != ProxyCut
 		}
 		<-changed
 	}
@@ -157,8 +158,9 @@ func (p *Proxy) copy(to, from net.Conn, requests bool) {
 			n, err := from.Read(b)
 			now := time.Now()
 			if n > 0 {
-				if requests {
-					p.record(b[:n], now)
+				if requests && p.record(b[:n], now) {
+					// An access key of the same length that the server does not know.
+					copy(b, bytes.Replace(b[:n], []byte("Credential="+GatewayKey), []byte("Credential="+strings.ToUpper(GatewayKey)), 1))
 				}
 				chunks <- chunk{now, b[:n]}
 			}
@@ -186,15 +188,16 @@ func (p *Proxy) copy(to, from net.Conn, requests bool) {
 	}
 }
 
-// record records the request that b begins with, if any. Go's client sends the head of a request
-// at once, and no second request before the response.
-func (p *Proxy) record(b []byte, now time.Time) {
+// record records the request that b begins with, if any, and reports whether the server must refuse
+// it. Go's client sends the head of a request at once, and no second request before the response.
+func (p *Proxy) record(b []byte, now time.Time) (refuse bool) {
 	line, _, ok := bytes.Cut(b, []byte(" HTTP/1.1\r\n"))
 	method, path, ok2 := strings.Cut(string(line), " ")
 	if !ok || !ok2 || strings.ContainsAny(path, " \r\n") || !slices.Contains([]string{"GET", "HEAD", "PUT", "POST", "DELETE"}, method) {
-		return
+		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests = append(p.requests, ProxyRequest{now, method, path})
+	return p.mode == ProxyReadOnly && method != "GET" && method != "HEAD"
 }

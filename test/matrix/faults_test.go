@@ -59,31 +59,6 @@ func faults() []*fault {
 			c.signal(syscall.SIGCONT)
 			c.awaitDeposed()
 		}},
-		{name: "bucket hangs for the primary", deposes: true, outage: true, strike: func(c *cell) {
-			c.one.proxy.SetMode(harness.ProxyHang)
-			c.awaitTakeover(c.struck)
-			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
-			c.one.proxy.SetMode(harness.ProxyForward)
-			c.awaitDeposed()
-		}},
-		{name: "bucket unreachable for the primary", deposes: true, outage: true, strike: func(c *cell) {
-			c.one.proxy.SetMode(harness.ProxyCut)
-			c.awaitTakeover(c.struck)
-			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
-			c.one.proxy.SetMode(harness.ProxyForward)
-			c.awaitDeposed()
-		}},
-		{name: "bucket unreachable for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyCut) }},
-		{name: "bucket hangs for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyHang) }},
-		{name: "bucket unreachable for the standby", strike: func(c *cell) {
-			c.two.proxy.SetMode(harness.ProxyCut)
-			c.hold(outage())
-			copied := c.position()
-			c.two.proxy.SetMode(harness.ProxyForward)
-			c.await("the standby to follow again", func() bool { return c.position() != copied })
-			c.hold(lease() + 2*time.Second)
-			c.checkSteady()
-		}},
 		{name: "cloned data directory", strike: func(c *cell) {
 			c.mustFollow(c.clone("clone"), c.leaseFlags()...)
 			c.hold(lease())
@@ -120,7 +95,46 @@ func faults() []*fault {
 			c.awaitTakeover(c.struck)
 		}},
 	}
-	return append(all, clockFaults()...)
+	return slices.Concat(all, bucketFaults(), clockFaults())
+}
+
+// bucketFaults are buckets that do not do what they should for a while.
+func bucketFaults() []*fault {
+	return []*fault{
+		{name: "bucket hangs for the primary", deposes: true, outage: true, strike: func(c *cell) {
+			c.one.proxy.SetMode(harness.ProxyHang)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
+			c.one.proxy.SetMode(harness.ProxyForward)
+			c.awaitDeposed()
+		}},
+		{name: "bucket unreachable for the primary", deposes: true, outage: true, strike: func(c *cell) {
+			c.one.proxy.SetMode(harness.ProxyCut)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
+			c.one.proxy.SetMode(harness.ProxyForward)
+			c.awaitDeposed()
+		}},
+		{name: "writes refused for the primary", deposes: true, outage: true, strike: func(c *cell) {
+			c.one.proxy.SetMode(harness.ProxyReadOnly)
+			c.awaitTakeover(c.struck)
+			c.await("the end of the outage", func() bool { return time.Since(c.struck) > outage() })
+			c.one.proxy.SetMode(harness.ProxyForward)
+			c.awaitDeposed()
+		}},
+		{name: "writes refused for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyReadOnly) }},
+		{name: "bucket unreachable for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyCut) }},
+		{name: "bucket hangs for both", outage: true, strike: func(c *cell) { c.outageOfBoth(harness.ProxyHang) }},
+		{name: "bucket unreachable for the standby", strike: func(c *cell) {
+			c.two.proxy.SetMode(harness.ProxyCut)
+			c.hold(outage())
+			copied := c.position()
+			c.two.proxy.SetMode(harness.ProxyForward)
+			c.await("the standby to follow again", func() bool { return c.position() != copied })
+			c.hold(lease() + 2*time.Second)
+			c.checkSteady()
+		}},
+	}
 }
 
 // clockFaults are clocks that jump while both machines run.

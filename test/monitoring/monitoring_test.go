@@ -62,7 +62,8 @@ var (
 
 // promqlWords are the functions and operators that expressions may use.
 var promqlWords = []string{
-	"absent", "and", "avg", "by", "histogram_quantile", "increase", "max", "min", "on", "or", "predict_linear", "rate", "sum", "time",
+	"absent", "and", "avg", "by", "histogram_quantile", "increase", "max", "min", "on", "or", "predict_linear", "rate", "sum",
+	"time", "unless",
 }
 
 // expressionFaults returns the names and labels in an expression that do not exist, and

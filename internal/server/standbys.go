@@ -1,0 +1,154 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"service/store"
+	"service/store/replica"
+)
+
+const (
+	// standbyKnown is how long ago a standby may have been seen to be one of this installation.
+	standbyKnown = 7 * 24 * time.Hour
+	// standbySilent is how long ago a standby that runs was seen at most: two signs of life may be
+	// lost.
+	standbySilent = 3 * proofInterval
+	// standbysTimeout limits one reading of all signs of life.
+	standbysTimeout = 10 * time.Second
+)
+
+// standbyWatch reads the signs of life that the standbys of this primary leave in the bucket. They
+// are input from outside.
+type standbyWatch struct {
+	read   func(ctx context.Context) ([]replica.NodeState, error)
+	logger *slog.Logger
+
+	told bool // the log says that no standby could take over
+
+	mu    sync.Mutex
+	nodes []replica.NodeState // as last read, those of the last days
+	err   error               // of the last reading
+}
+
+// newStandbyWatch returns a watch over the standbys of a replica.
+func newStandbyWatch(cfg *replica.Config, logger *slog.Logger) *standbyWatch {
+	return &standbyWatch{
+		read: func(ctx context.Context) ([]replica.NodeState, error) { return replica.Nodes(ctx, cfg) }, logger: logger,
+	}
+}
+
+// run reads the signs of life as often as standbys leave them, until ctx ends. It always returns nil.
+func (w *standbyWatch) run(ctx context.Context) error {
+	for {
+		w.look(ctx, time.Now())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(proofInterval):
+		}
+	}
+}
+
+// look reads the signs of life once, and logs when the last standby that could take over is gone.
+func (w *standbyWatch) look(ctx context.Context, now time.Time) {
+	bounded, cancel := context.WithTimeout(ctx, standbysTimeout)
+	defer cancel()
+	nodes, err := w.read(bounded)
+	if ctx.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	if w.err = err; err == nil {
+		w.nodes = nil
+		for _, n := range nodes {
+			if now.Sub(n.SeenAt) <= standbyKnown {
+				w.nodes = append(w.nodes, n)
+			}
+		}
+	}
+	w.mu.Unlock()
+	c := w.counts(now)
+	none := c.ready == 0 && c.unable+c.silent > 0
+	switch {
+	case none && !w.told:
+		w.logger.Warn("no standby can take over; service doctor says why", "unable", c.unable, "silent", c.silent)
+	case !none && w.told:
+		w.logger.Info("a standby can take over again")
+	}
+	w.told = none
+}
+
+// standbyCounts counts standbys by state.
+type standbyCounts struct{ ready, unable, silent int }
+
+// counts returns the number of standbys in each state.
+func (w *standbyWatch) counts(now time.Time) (c standbyCounts) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.nodes {
+		switch {
+		case now.Sub(n.SeenAt) > standbySilent:
+			c.silent++
+		case !n.CanTakeOver:
+			c.unable++
+		default:
+			c.ready++
+		}
+	}
+	return c
+}
+
+// findings describes the standbys of the last days, and a failure to read their signs of life.
+func (w *standbyWatch) findings(now time.Time) (all []store.Finding) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		all = append(all, store.Finding{
+			Check: StandbyCheck + "s", Level: store.LevelWarn, Detail: w.err.Error(), Advice: replica.CauseOf(w.err).Remedy(),
+		})
+	}
+	return append(all, standbyFindings(w.nodes, now)...)
+}
+
+// standbyFindings describes the signs of life of standbys, which are input from outside.
+func standbyFindings(nodes []replica.NodeState, now time.Time) (all []store.Finding) {
+	for _, n := range nodes {
+		ago := max(now.Sub(n.SeenAt), 0)
+		if ago > standbyKnown {
+			continue
+		}
+		f := store.Finding{Check: StandbyCheck + " " + shorten(n.Host, 64), Level: store.LevelOK, Detail: "can take over"}
+		switch {
+		case ago > standbySilent:
+			f.Level, f.Detail = store.LevelWarn, fmt.Sprintf("was last seen %s ago", ago.Round(time.Minute))
+			f.Advice = "Start the service on it, or remove its object in nodes/ of the replica if the machine is gone."
+		case !n.CanTakeOver:
+			f.Level, f.Detail = store.LevelWarn, shorten(n.Reason, 500)
+			f.Advice = "Until this is resolved, that node does not take over."
+		case n.LagSeconds != nil:
+			f.Detail += fmt.Sprintf("; its copy was complete %.1f s before its last sign of life", *n.LagSeconds)
+		}
+		all = append(all, f)
+		for i, old := range n.OldData {
+			if i == 3 {
+				break
+			}
+			all = append(all, store.Finding{Check: f.Check, Level: store.LevelWarn, Detail: shorten(old, 500),
+				Advice: "See After a failover in docs/operations.md."})
+		}
+	}
+	return all
+}
+
+// shorten returns at most the first n bytes of a text from outside.
+func shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}

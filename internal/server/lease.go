@@ -35,15 +35,18 @@ func (cfg *Config) newLease(ctx context.Context) (*replica.Lease, error) {
 }
 
 // checkUnleased returns an error if the service is configured without a lease but another
-// service holds the lease of the replica. If the bucket is unreachable it returns nil: the
-// replication checks again before it writes.
+// service holds the lease of the replica, or writes to the replica without one. If the replica is
+// unreachable and the data may be served, it returns nil: the replication checks again before it
+// writes.
 func (cfg *Config) checkUnleased(ctx context.Context) error {
-	if cfg.Replica == nil || !cfg.Replica.IsS3() || cfg.Lease != 0 {
+	if cfg.Replica == nil || cfg.Lease != 0 {
 		return nil
 	}
-	err := whileStarting(ctx, cfg.Logger, func() error { return replica.AwaitUnleased(ctx, cfg.Replica, cfg.Logger) })
+	err := whileStarting(ctx, cfg.Logger, func() error { return replica.AwaitUnleased(ctx, cfg.Replica, cfg.Dir, cfg.Logger) })
 	target := cfg.Replica.Target()
 	switch {
+	case errors.Is(err, replica.ErrWriting):
+		return cfg.explainWriting(err)
 	case errors.Is(err, replica.ErrLeaseUnrenewed):
 		return fmt.Errorf("%w, on the replica %s; if it is permanently gone, start this one with --lease to take over the lease; "+
 			"otherwise configure a separate replica", err, target)
@@ -53,9 +56,28 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		cfg.Logger.Warn("failed to read the lease in the bucket", "error", err)
+		cfg.Logger.Warn("cannot see whether another service writes to the replica; starting without", "replica", target, "error", err)
 	}
 	return nil
+}
+
+// checkGone returns an error if the service that checkUnleased has seen to be gone has come back
+// while the database was restored or opened.
+func (cfg *Config) checkGone(ctx context.Context) error {
+	if cfg.Replica == nil || cfg.Lease != 0 {
+		return nil
+	}
+	if err := replica.CheckGone(ctx, cfg.Replica, cfg.Dir); errors.Is(err, replica.ErrWriting) {
+		return cfg.explainWriting(err)
+	}
+	return nil // unknown: the replication checks again before it writes
+}
+
+// explainWriting adds what the operator can do to an error that wraps [replica.ErrWriting].
+func (cfg *Config) explainWriting(err error) error {
+	return fmt.Errorf("%w; it is alive, and both would send. The replica is %s. If this service replaces that one, stop that one first. "+
+		"For a drill, start this one with --litestream off, or with a path of its own in litestream.yml. "+
+		"To run several machines, start all of them with --lease", err, cfg.Replica.Target())
 }
 
 // takeLease fences the store with the acquired lease, if there is one.

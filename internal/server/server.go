@@ -96,6 +96,9 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err != nil {
 		return nil, err
 	}
+	if err := cfg.checkGone(ctx); err != nil {
+		return nil, err
+	}
 	if lease != nil {
 		// Not earlier: on an error, Close would release the lease, but the caller retries.
 		s.lease, s.standbys = lease, newStandbyWatch(cfg.Replica, cfg.Logger)

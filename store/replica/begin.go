@@ -40,8 +40,8 @@ func (r *Replication) acquireTerm(ctx context.Context) (*ownTerm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if began := r.term.Load(); began > 0 && current.Number > began && !r.claimed[current.Nonce] {
-		return nil, errTermEnded
+	if err := r.checkWriter(ctx, current); err != nil {
+		return nil, err
 	}
 	if err := r.disableAutoCheckpoint(); err != nil {
 		return nil, err
@@ -64,6 +64,11 @@ func (r *Replication) acquireTerm(ctx context.Context) (*ownTerm, error) {
 	}
 	t.complete.Store(t.term.Complete)
 	r.term.Store(t.term.Number)
+	r.sign.ended.Store(false)
+	r.sign.confirmed.Store(int64(uptime()))
+	if r.signs() {
+		r.renewSign(ctx) // a new term must not be without one
+	}
 	return t, nil
 }
 

@@ -35,7 +35,7 @@ func CauseOf(err error) Cause {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, ErrLeaseHeld), errors.Is(err, ErrLeaseExpired), errors.Is(err, errTermEnded):
+	case errors.Is(err, ErrLeaseHeld), errors.Is(err, ErrLeaseExpired), errors.Is(err, errTermEnded), errors.Is(err, ErrWriting):
 		return CauseLeaseLost
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return CauseFull
@@ -85,7 +85,7 @@ func (c Cause) Remedy() string {
 	case CauseSlow:
 		return "Check the bandwidth to the bucket, and its provider's limits and status."
 	case CauseLeaseLost:
-		return "Check which service holds the lease: only that one may write to the replica."
+		return "Check which service holds the lease, or writes to the replica without one: only that one may."
 	}
 	return "Check that this host reaches the bucket (DNS, firewall, proxy), and its provider's status."
 }

@@ -69,6 +69,7 @@ func TestCauseOf(t *testing.T) {
 		os.NewSyscallError("open", syscall.EACCES):  CauseRefused,
 		os.NewSyscallError("open", syscall.EROFS):   CauseRefused,
 		fmt.Errorf("%w: other", ErrLeaseHeld):       CauseLeaseLost,
+		fmt.Errorf("%w: other", ErrWriting):         CauseLeaseLost,
 		ErrUnconditional:                            CauseRefused,
 	} {
 		if got := CauseOf(err); got != want {

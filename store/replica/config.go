@@ -22,6 +22,7 @@ type Config struct {
 	Database string // absolute path of the database; "" if the configuration comes from a URL
 	settings settings
 	opened   *openedLocation
+	gone     *goneWriter
 
 	MonitorInterval     time.Duration // time between two checks of the WAL
 	CheckpointInterval  time.Duration // maximum time between two checkpoints
@@ -39,6 +40,7 @@ const maxConfigBytes = 1 << 20
 func defaultConfig() *Config {
 	c := &Config{
 		opened:              new(openedLocation),
+		gone:                new(goneWriter),
 		MonitorInterval:     500 * time.Millisecond,
 		CheckpointInterval:  litestream.DefaultCheckpointInterval,
 		ShutdownSyncTimeout: 8 * time.Second,

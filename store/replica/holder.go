@@ -82,3 +82,29 @@ func (h holder) sameDir(other holder) bool {
 func (h holder) ended() bool {
 	return h.Started != "" && processStart(h.PID) != h.Started
 }
+
+// writerProcess identifies a process for others of the same machine.
+type writerProcess struct {
+	Boot      string `json:"boot"` // as in holder
+	Namespace string `json:"pid_namespace"`
+	PID       int    `json:"pid"`
+	Started   string `json:"started"`
+}
+
+// currentProcess describes this process.
+func currentProcess() writerProcess {
+	return writerProcess{Boot: bootID(), Namespace: pidNamespace(), PID: os.Getpid(), Started: processStart(os.Getpid())}
+}
+
+// ended reports whether the process is known to have ended: it ran in this boot of this machine,
+// and is not there any more.
+func (p writerProcess) ended() bool {
+	if p.Boot == "" || p.Boot != bootID() || p.Namespace == "" || p.Namespace != pidNamespace() || p.Started == "" || p.PID < 1 {
+		return false
+	}
+	if errors.Is(syscall.Kill(p.PID, 0), syscall.ESRCH) {
+		return true
+	}
+	started := processStart(p.PID) // "" for a process that this one may not see
+	return started != "" && started != p.Started
+}

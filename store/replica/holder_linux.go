@@ -32,3 +32,13 @@ func processStart(pid int) string {
 	}
 	return fields[19]
 }
+
+// pidNamespace returns the identity of the space of process ids of this process, or "" if it
+// cannot be read. Containers of one machine have different ones.
+func pidNamespace() string {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	return name
+}

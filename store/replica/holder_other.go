@@ -7,3 +7,6 @@ func bootID() string { return "" }
 
 // processStart returns "", for unknown.
 func processStart(int) string { return "" }
+
+// pidNamespace returns "", for unknown.
+func pidNamespace() string { return "" }

@@ -193,7 +193,7 @@ func TestAwaitUnleased(t *testing.T) {
 	b := newBucket(t)
 	cfg := b.config(t, t.TempDir())
 	l := newLease(t, b, t.TempDir(), time.Second)
-	await := func() error { return AwaitUnleased(t.Context(), cfg, testLogger(t)) }
+	await := func() error { return AwaitUnleased(t.Context(), cfg, t.TempDir(), testLogger(t)) }
 	if err := await(); err != nil {
 		t.Errorf("no lease: got %v, want no error", err)
 	}

@@ -3,6 +3,7 @@ package replica
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -143,10 +144,18 @@ func CheckUnleased(ctx context.Context, cfg *Config) error {
 // AwaitUnleased is like [CheckUnleased], for a service that starts. It watches a lease that
 // was not released for a whole period, to find out whether its holder is alive. If the
 // holder does not renew the lease, the error wraps [ErrLeaseUnrenewed].
-func AwaitUnleased(ctx context.Context, cfg *Config, logger *slog.Logger) error {
+//
+// It then watches the service without a lease that wrote the newest term, unless that has
+// stopped in order, or is the one with the data directory dir. If that service is alive, the
+// error wraps [ErrWriting]. After any other error this is unknown.
+func AwaitUnleased(ctx context.Context, cfg *Config, dir string, logger *slog.Logger) error {
 	w, found, err := findLease(ctx, cfg, logger)
 	if err != nil || !found.held() {
-		return err
+		if errors.Is(err, ErrLeaseDamaged) {
+			logger.Warn("failed to read the lease in the bucket", "error", err)
+			err = nil
+		}
+		return awaitWriter(ctx, cfg, dir, logger, err)
 	}
 	state, err := w.Await(ctx, found)
 	if err != nil || !state.held() {

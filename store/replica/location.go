@@ -53,6 +53,10 @@ type location interface {
 	claim(ctx context.Context, t term) error
 	// writeTerm replaces the record of a term of this service.
 	writeTerm(ctx context.Context, t term) error
+	// readWriter reads the sign of life in a term, nil if there is none.
+	readWriter(ctx context.Context, number int64) ([]byte, error)
+	// writeWriter replaces the sign of life in a term of this service.
+	writeWriter(ctx context.Context, number int64, text []byte) error
 	// client returns a client of a term's own files.
 	client(number int64) (litestream.ReplicaClient, error)
 	// copyFile copies a file from one term to another, without downloading it.
@@ -243,6 +247,34 @@ func (l *bucketLocation) put(ctx context.Context, t term, ifNoneMatch *string) e
 	return err
 }
 
+func (l *bucketLocation) readWriter(ctx context.Context, number int64) ([]byte, error) {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out, err := api.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: aws.String(l.key(number, writerName))})
+	var none *types.NoSuchKey
+	if errors.As(err, &none) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer out.Body.Close()
+	return io.ReadAll(io.LimitReader(out.Body, maxNodeBytes))
+}
+
+func (l *bucketLocation) writeWriter(ctx context.Context, number int64, text []byte) error {
+	api, err := l.bucket.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = api.PutObject(ctx, &awss3.PutObjectInput{
+		Bucket: &l.bucket.name, Key: aws.String(l.key(number, writerName)), Body: bytes.NewReader(text),
+		ContentType: aws.String("application/json"),
+	})
+	return err
+}
+
 func (l *bucketLocation) copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error {
 	api, err := l.bucket.client(ctx)
 	if err != nil {
@@ -384,6 +416,18 @@ func (l *folderLocation) writeTerm(_ context.Context, t term) error {
 		return err
 	}
 	return durable.WriteFile(filepath.Join(l.dir(t.Number), termName), append(text, '\n'), 0o600)
+}
+
+func (l *folderLocation) readWriter(_ context.Context, number int64) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(l.dir(number), writerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+func (l *folderLocation) writeWriter(_ context.Context, number int64, text []byte) error {
+	return durable.WriteFile(filepath.Join(l.dir(number), writerName), text, 0o600)
 }
 
 func (l *folderLocation) copyFile(_ context.Context, from, to int64, f *ltx.FileInfo) error {

@@ -55,18 +55,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 			})
 		})
 	}
-	g.Go(func() { r.watchTerms(ctx, s) })
 	g.Wait()
-}
-
-// watchTerms sets s.superseded when a later term begins.
-func (r *Replication) watchTerms(ctx context.Context, s *session) {
-	r.every(ctx, func(now time.Time) time.Time {
-		if current, err := newestTerm(ctx, s.own.at); err == nil && current.Number > s.own.term.Number {
-			s.superseded.Store(true)
-		}
-		return now.Add(r.limits.termInterval)
-	})
 }
 
 // every calls work immediately, and then at each time that work returns, until ctx ends.

@@ -156,6 +156,16 @@ func openReplicated(t testing.TB, dir string, cfg *Config, with ...limits) *repl
 // replication before it runs.
 func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*Replication)) *replicated {
 	t.Helper()
+	return openWriter(t, dir, cfg, func(r *Replication) {
+		configure(r)
+		r.limits.termInterval = 24 * time.Hour // tests set superseded themselves
+		r.limits.writerPeriod = 0              // and replace a service that lives
+	})
+}
+
+// openWriter is openReplicatedWith for a service that shows a sign of life.
+func openWriter(t testing.TB, dir string, cfg *Config, configure func(*Replication)) *replicated {
+	t.Helper()
 	path := filepath.Join(dir, "service.db")
 	r := &replicated{t: t, done: make(chan struct{})}
 	logger := testLogger(t)
@@ -169,7 +179,6 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	}
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
 	configure(r.Replication)
-	r.limits.termInterval = 24 * time.Hour // tests set superseded themselves
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() {

@@ -43,12 +43,13 @@ type limits struct {
 
 	verifyInterval time.Duration // time between two checks that the replica can be restored
 	termInterval   time.Duration // time between two checks whether a later term has begun
+	writerPeriod   time.Duration // of the sign of life without a lease; 0 in tests without one
 }
 
 var defaultLimits = limits{
 	throttle: 16_384, abandon: 50_000, abandonAfter: 5 * time.Second, reject: 100_000,
 	backlog: 256 << 20, backlogRatio: 2, backlogInterval: 10 * time.Second,
-	verifyInterval: 10 * time.Minute, termInterval: 15 * time.Second,
+	verifyInterval: 10 * time.Minute, termInterval: 15 * time.Second, writerPeriod: writerPeriod,
 }
 
 // Reasons for which replication is interrupted.
@@ -90,6 +91,9 @@ type Replication struct {
 	syncRequested bool          // syncNow was sent since the WAL was last short
 
 	term atomic.Int64 // the last term that this process began or continued; 0 for none
+
+	sign  writerSign   // of this service, without a lease
+	watch *writerWatch // of the service that wrote the newest term; used by Run, then by Close
 
 	claimed map[string]bool // nonces of the terms that this process tried to begin; owned by acquireTerm
 
@@ -137,6 +141,7 @@ func NewReplication(cfg *Config, path string, w *sqlite.Writer, logger *slog.Log
 	return &Replication{
 		cfg: cfg, path: path, writer: w, logger: logger, limits: defaultLimits,
 		syncNow: make(chan struct{}, 1), state: StateOpening, since: time.Now(), acks: newAcknowledger(0, 0, w.Commits),
+		watch: newWriterWatch(cfg, path),
 	}
 }
 
@@ -181,6 +186,9 @@ func (r *Replication) Run(ctx context.Context) {
 	r.mu.Lock()
 	r.begun = true
 	r.mu.Unlock()
+	var signing sync.WaitGroup
+	defer signing.Wait()
+	signing.Go(func() { r.keepSign(ctx) })
 	wait := minRetry
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -190,13 +198,19 @@ func (r *Replication) Run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return // the session stays open for Close
 			}
-			r.recordFailure(err)
 			r.abandon(s, err)
+			if errors.Is(err, errTermEnded) && r.signs() {
+				continue // the next start names the other service
+			}
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		r.recordFailure(err)
+		if errors.Is(err, ErrWriting) {
+			r.awaitTurn(ctx)
+			continue
+		}
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
@@ -388,6 +402,7 @@ func (r *Replication) follow(ctx context.Context, s *session) error {
 	}
 	defer cancel(nil)
 	uploading.Go(func() { r.maintain(ctx, s) })
+	uploading.Go(func() { r.watchTerms(ctx, s, cancel) })
 	err := r.syncWAL(ctx, s, changed)
 	if cause := context.Cause(ctx); errors.Is(cause, errReplicaIncomplete) || errors.Is(cause, errTermEnded) {
 		return cause
@@ -410,6 +425,7 @@ func (r *Replication) Close() error {
 	if !begun {
 		return nil
 	}
+	defer r.releaseSign()
 	if r.fenced() {
 		if s != nil {
 			r.abandon(s, ErrLeaseExpired)

@@ -232,6 +232,9 @@ func (r *Replication) send(ctx context.Context, s *session) error {
 	if s.superseded.Load() {
 		return errTermEnded
 	}
+	if err := r.confirmTerm(ctx, s); err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := r.copyWAL(ctx, s); err != nil {
 		return err

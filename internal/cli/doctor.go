@@ -86,7 +86,11 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 			}
 		},
 	}
-	if s != nil && errors.Is(err, control.ErrNoServer) && s.Replica != nil && s.Replica.IsS3() {
+	switch {
+	case s == nil || s.Replica == nil || !errors.Is(err, control.ErrNoServer):
+	case s.Lease == 0:
+		checks = append(checks, func(d *diagnosis) { d.writer(ctx, s) })
+	default:
 		// Read this before the other checks start: all of them lock the data directory.
 		known, knownErr := store.KnownLease(ctx, c.Data)
 		checks = append(checks, func(d *diagnosis) { d.lease(ctx, s, known, knownErr) })

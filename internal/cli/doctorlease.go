@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"time"
 
@@ -13,7 +12,10 @@ import (
 	"service/store/replica"
 )
 
-const leaseCheck = "lease"
+const (
+	leaseCheck  = "lease"
+	writerCheck = "other service"
+)
 
 // bucketWait is how long the doctor waits for the bucket.
 const bucketWait = 5 * time.Second
@@ -39,14 +41,32 @@ func (d *diagnosis) replicaFile(s *server.Config) {
 	}
 }
 
-// lease checks whether service serve could take the lease, or may run without one. No
-// server is running; known and err are the results of [store.KnownLease] for the data
-// directory.
+// writer checks whether service serve may run without a lease, or would find another service on
+// its replica. No server is running.
+func (d *diagnosis) writer(ctx context.Context, s *server.Config) {
+	ctx, cancel := context.WithTimeout(ctx, bucketWait)
+	defer cancel()
+	err := replica.CheckUnleased(ctx, s.Replica)
+	if err == nil {
+		err = replica.CheckWriter(ctx, s.Replica, s.Dir)
+	}
+	switch {
+	case errors.Is(err, replica.ErrLeaseHeld):
+		d.add(store.LevelFail, leaseCheck,
+			"Start this one with --lease, to follow that service or to take over from it, or configure a separate replica.",
+			"%v; service serve refuses to write to its replica %s", err, s.Replica.Target())
+	case errors.Is(err, replica.ErrWriting):
+		d.add(store.LevelWarn, writerCheck,
+			"service serve watches the other service for 30 s, and does not start if it is alive. To replace it, stop it first. "+
+				"For a drill, start this one with --litestream off.",
+			"%v, unless it was killed", err)
+	}
+}
+
+// lease checks whether service serve could take the lease. No server is running; known and err
+// are the results of [store.KnownLease] for the data directory.
 func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, err error) {
 	if err == nil {
-		if s.Lease == 0 {
-			known = math.MaxInt64 // without --lease, do not compare terms
-		}
 		err = prospect(ctx, s, known)
 	}
 	switch {
@@ -55,24 +75,19 @@ func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, er
 		d.add(store.LevelWarn, leaseCheck,
 			"Start it: it follows the new primary. Data that only this directory has is kept, for service salvage.",
 			"%v; the data in %s is out of date", err, s.Dir)
-	case errors.Is(err, replica.ErrLeaseHeld) && s.Lease == 0:
-		d.add(store.LevelFail, leaseCheck,
-			"Start this one with --lease, to follow that service or to take over from it, or configure a separate replica.",
-			"%v; service serve refuses to write to its replica %s", err, s.Replica.Target())
 	case errors.Is(err, replica.ErrLeaseHeld):
 		d.add(store.LevelWarn, leaseCheck,
 			"service serve waits for one lease duration. It takes over if the other service is gone, and follows it otherwise.",
 			"%v", err)
-	case err != nil && s.Lease != 0:
+	case err != nil:
 		d.add(store.LevelFail, leaseCheck,
 			"Check the bucket. service serve does not start until it can read and write the lease there.", "%v", err)
-	case err == nil && s.Lease != 0:
+	default:
 		d.ok(leaseCheck, "available")
 	}
 }
 
-// prospect returns nil if the lease can be taken at once, or if no lease is wanted and no
-// service holds one.
+// prospect returns nil if the lease can be taken at once.
 func prospect(ctx context.Context, s *server.Config, known int64) error {
 	ctx, cancel := context.WithTimeout(ctx, bucketWait)
 	defer cancel()

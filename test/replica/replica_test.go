@@ -50,6 +50,18 @@ func copyDatabase(tb testing.TB, data string) string {
 // awaitReplica waits until /readyz reports the replica in a state and up to date.
 func awaitReplica(in *harness.Instance, state string) {
 	in.TB.Helper()
+	awaitReplicaState(in, state, func(lag float64) bool { return lag == 0 })
+}
+
+// awaitFailing waits until /readyz reports that the replica fails.
+func awaitFailing(in *harness.Instance) {
+	in.TB.Helper()
+	awaitReplicaState(in, "failing", func(float64) bool { return true })
+}
+
+// awaitReplicaState waits until /readyz reports the replica in a state with a lag that fits.
+func awaitReplicaState(in *harness.Instance, state string, fits func(lag float64) bool) {
+	in.TB.Helper()
 	base := in.URL()
 	harness.WaitFor(in.TB, "the replica to be "+state, func() bool {
 		var answer struct {
@@ -66,6 +78,6 @@ func awaitReplica(in *harness.Instance, state string) {
 			resp.Body.Close()
 		}
 		r := answer.Data.Replica
-		return err == nil && r.State == state && r.Lag == 0
+		return err == nil && r.State == state && fits(r.Lag)
 	})
 }

@@ -198,10 +198,12 @@ func (r *Replication) Run(ctx context.Context) {
 			if ctx.Err() != nil {
 				return // the session stays open for Close
 			}
-			r.abandon(s, err)
 			if errors.Is(err, errTermEnded) && r.signs() {
+				r.supersede(s, err)
 				continue // the next start names the other service
 			}
+			r.recordFailure(err)
+			r.abandon(s, err)
 		}
 		if ctx.Err() != nil {
 			return

@@ -159,6 +159,14 @@ func (r *Replication) checkWriter(ctx context.Context, current term) error {
 		"for %s: stop one of the two, or give one a path of its own", y.error(ErrWriting), r.limits.writerPeriod)
 }
 
+// supersede closes a session whose term another service has ended.
+func (r *Replication) supersede(s *session, err error) {
+	r.mu.Lock()
+	r.state = StateFailing // Litestream cannot upload, and need not warn about it
+	r.mu.Unlock()
+	r.abandon(s, err)
+}
+
 // awaitTurn returns when the service that ended this replication's term is gone, or when ctx ends.
 func (r *Replication) awaitTurn(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -129,8 +129,9 @@ func TestSecondService(t *testing.T) {
 	awaitReplica(s.production, "running")
 	s.terms("0001", "0002", "0003")
 	s.production.MustStop(run)
-	if log := run.Log.String(); !strings.Contains(log, "host "+s.host()) || !strings.Contains(log, "nothing is uploaded") {
-		t.Errorf("production's log: want the host of the other service:\n%s", log)
+	if log := run.Log.String(); !strings.Contains(log, "host "+s.host()) || !strings.Contains(log, "nothing is uploaded") ||
+		strings.Contains(log, "litestream: ") {
+		t.Errorf("production's log: want the host of the other service, and nothing of Litestream:\n%s", log)
 	}
 	to := filepath.Join(t.TempDir(), "restored")
 	config := writeReplica(t, to, "1s", s.gateway.Replica(s.gateway.Address, "service")...)

@@ -161,7 +161,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	if errors.Is(err, ErrLocked) {
 		return err
 	} else if err != nil {
-		x.add(LevelFail, checkDirectory, "Run this command as the service's user or as root.", "%v", err)
+		x.add(LevelFail, checkDirectory, Remedy(err, ""), "%v", err)
 		return nil
 	}
 	defer lock.Close()
@@ -172,6 +172,10 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	x.files(cfg.Dir, file)
 	x.library()
+	if readOnly(cfg.Dir) {
+		x.add(LevelFail, checkDirectory, Remedy(syscall.EROFS, ""), "%s is on a read-only file system; the database was not read", cfg.Dir)
+		return nil
+	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
 		if err := checkOrphaned(cfg.Dir); err != nil {
@@ -181,6 +185,11 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		advice := "service serve creates it on its first start."
 		if cfg.Replica != nil {
 			advice = "service serve restores it from the replica, or creates it if the replica is empty."
+		}
+		if info, err := os.Stat(filepath.Join(cfg.Dir, standbyFolder, databaseFile)); err == nil {
+			x.add(LevelWarn, checkDatabase, "Start it with --lease: it follows the primary, or takes over if there is none.",
+				"this directory has the copy of a standby, last changed at %s", webhook.FormatTime(info.ModTime()))
+			return nil
 		}
 		x.add(LevelWarn, checkDatabase, advice, "%s does not exist", path)
 		return nil
@@ -204,6 +213,27 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	x.database(ctx, db, path, file, cfg)
 	return nil
+}
+
+// Remedy returns what to do about an error of a file: about the permission, the space and a
+// read-only file system, and otherwise what the caller says.
+func Remedy(err error, otherwise string) string {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return "Run this command as the service's user or as root."
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
+		// SQLite's error only names it.
+		return "Free space on the disk of the data directory, or enlarge it."
+	case errors.Is(err, syscall.EROFS):
+		return "Mount it writable. Linux makes a file system read-only after errors of the disk: check dmesg first."
+	}
+	return otherwise
+}
+
+// readOnly reports whether a directory is on a read-only file system.
+func readOnly(dir string) bool {
+	const writable = 2 // W_OK
+	return errors.Is(syscall.Access(dir, writable), syscall.EROFS)
 }
 
 // database checks the content of a database whose pages are intact.
@@ -453,7 +483,7 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return false
 	case err != nil:
-		x.add(LevelFail, checkDatabase, "Run this command as the service's user or as root.", "cannot read it: %v", err)
+		x.add(LevelFail, checkDatabase, Remedy(err, "Check the log of the kernel (dmesg) for errors of the disk."), "cannot read it: %v", err)
 		return false
 	case found != "ok":
 		x.add(LevelFail, checkDatabase, adviceRestore, "%s", found)

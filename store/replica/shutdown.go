@@ -23,6 +23,9 @@ const endCheckTimeout = 5 * time.Second
 func (r *Replication) checkEnd(s *session) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endCheckTimeout)
 	defer cancel()
+	if err := r.checkNewest(ctx, s); errors.Is(err, errReplicaIncomplete) {
+		return err
+	}
 	ok, err := r.restorable(ctx, s)
 	if err != nil {
 		return nil // the upload succeeded, so assume that it is intact

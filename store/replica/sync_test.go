@@ -72,6 +72,49 @@ func TestEmptiedReplica(t *testing.T) {
 	}
 }
 
+// TestTermGone empties the whole bucket, terms included: a replica without its term is empty to every
+// reader, whatever is uploaded later. The next check of the terms finds it and begins a new one; a
+// service that stops before says so.
+func TestTermGone(t *testing.T) {
+	t.Parallel()
+	dir, target := t.TempDir(), t.TempDir()
+	cfg := fileConfig(t, dir, target)
+	var interval time.Duration
+	open := func() *replicated {
+		return openWriter(t, dir, cfg, func(r *Replication) { r.limits.termInterval, r.limits.writerPeriod = interval, 0 })
+	}
+	empty := func() {
+		t.Helper()
+		if err := os.Rename(filepath.Join(target, "terms"), filepath.Join(t.TempDir(), "lost")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	interval = 20 * time.Millisecond
+	r := open()
+	r.insert(1)
+	r.await("up to date", upToDate)
+	empty()
+	r.await("known to be incomplete", func(s Status) bool {
+		return s.State == StateFailing && strings.Contains(s.Err, "cannot be restored from")
+	})
+	r.await("up to date", upToDate)
+	if n := restoredRows(t, cfg); n != 1 {
+		t.Errorf("got %d rows, want 1", n)
+	}
+	if err := r.close(); err != nil {
+		t.Fatal(err)
+	}
+
+	interval = time.Hour
+	r = open()
+	r.await("up to date", upToDate)
+	empty()
+	r.insert(1)
+	if err := r.close(); !errors.Is(err, errReplicaIncomplete) {
+		t.Errorf("Close: got %v, want %v", err, errReplicaIncomplete)
+	}
+}
+
 // TestUploadContinues uploads a backlog to a bucket that rejects every third file. Each retry
 // begins with the file that failed, not with the first.
 func TestUploadContinues(t *testing.T) {

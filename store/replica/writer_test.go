@@ -215,7 +215,8 @@ func (w *otherWriter) away() (back func()) {
 	}
 	return func() {
 		w.t.Helper()
-		if err := errors.Join(os.Remove(terms), os.Rename(terms+"-away", terms)); err != nil {
+		// In one step: without the folder, the replica is empty.
+		if err := errors.Join(os.Symlink(terms+"-away", terms+"-back"), os.Rename(terms+"-back", terms)); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -192,7 +192,8 @@ func (r *Replication) confirmTerm(ctx context.Context, s *session) error {
 }
 
 // checkNewest checks that no other service has begun a later term. Otherwise the error is
-// errTermEnded, and the session is superseded.
+// errTermEnded, and the session is superseded. If the session's term is gone, because the bucket was
+// emptied, the error is errReplicaIncomplete: what is uploaded to it cannot be found.
 func (r *Replication) checkNewest(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -205,14 +206,17 @@ func (r *Replication) checkNewest(ctx context.Context, s *session) error {
 		s.superseded.Store(true)
 		return errTermEnded
 	}
+	if current.Number < s.own.term.Number {
+		return errReplicaIncomplete
+	}
 	r.sign.confirmed.Store(int64(asked))
 	return nil
 }
 
-// watchTerms ends the session when a later term begins, until ctx ends.
+// watchTerms ends the session when a later term begins or its own is gone, until ctx ends.
 func (r *Replication) watchTerms(ctx context.Context, s *session, end context.CancelCauseFunc) {
 	r.every(ctx, func(now time.Time) time.Time {
-		if err := r.checkNewest(ctx, s); errors.Is(err, errTermEnded) {
+		if err := r.checkNewest(ctx, s); errors.Is(err, errTermEnded) || errors.Is(err, errReplicaIncomplete) {
 			end(err)
 		}
 		return now.Add(r.limits.termInterval)

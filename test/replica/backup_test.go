@@ -49,7 +49,7 @@ func TestBackup(t *testing.T) {
 	if err := os.RemoveAll(b.in.Data); err != nil {
 		t.Fatal(err)
 	}
-	b.command("restore", "--data", b.in.Data, "--from", b.file)
+	b.command("restore", "--data", b.in.Data, "--from", b.file, "--restore-hold", "0")
 	b.server.down.Store(false)
 	b.in.MustStart()
 	base = b.in.URL()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -465,6 +466,13 @@ func TestWriterInBucket(t *testing.T) {
 	if err != nil || !y.object.Released || y.object.Writes < 2 || y.object.PeriodMS != writerPeriod.Milliseconds() {
 		t.Errorf("got %+v, %v", y.object, err)
 	}
+	// Without the bucket, its directory starts at once; the caller logs the error.
+	refuses := func(*http.Request) bool { return true }
+	b.refuses.Store(&refuses)
+	if err := AwaitUnleased(t.Context(), b.config(t, one), one, testLogger(t)); err == nil || errors.Is(err, ErrWriting) {
+		t.Errorf("without the bucket: got %v, want its error", err)
+	}
+	b.refuses.Store(nil)
 	// A lease says more: no sign of life is written.
 	r = openWriter(t, one, b.config(t, one), func(r *Replication) { r.Fence(func() bool { return true }) })
 	r.insert(10)

@@ -386,7 +386,8 @@ func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool)
 	bounded, cancel := context.WithTimeout(ctx, listenerWait)
 	defer cancel()
 	if err := askReady(bounded, s); err != nil {
-		d.add(store.LevelFail, "listener", "Run this command with the settings of the server (--config), or check the server's log.", "%v", err)
+		d.add(store.LevelFail, "listener",
+			store.Remedy(err, "Run this command with the settings of the server (--config), or check the server's log."), "%v", err)
 		return
 	}
 	d.ok("listener", "the server at %s is ready", s.Listen)

@@ -26,7 +26,7 @@ func (d *diagnosis) eventTypes(dir string) {
 	catalog, err := server.LoadCatalog(dir)
 	if err != nil {
 		d.add(store.LevelFail, "event types",
-			"Correct the file or move it out of the directory. service serve does not start with it.", "%v", err)
+			store.Remedy(err, "Correct the file or move it out of the directory. service serve does not start with it."), "%v", err)
 		return
 	}
 	d.ok("event types", "%d, all valid", len(catalog.Types()))

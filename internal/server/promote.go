@@ -229,7 +229,7 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 	p.initial = state
 	v.waiting = append(v.waiting, p)
 	switch {
-	case expired:
+	case expired && (!p.force || !v.emptied(ctx)):
 		return v.acquire(ctx, state)
 	case p.force:
 		return v.seize(ctx, state, p)
@@ -323,6 +323,8 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 	case err != nil:
 	case state.Generation > 0:
 		v.b.wait("")
+	case v.emptied(ctx):
+		v.b.wait(bucketEmptied)
 	case !v.told && v.mayBegin(ctx):
 		v.told = true
 		v.b.wait(fmt.Sprintf("The replica is empty, and this node has no data. Unless a node with data claims the replica within %s, "+
@@ -373,11 +375,28 @@ func (v *takeoverWatch) mayBegin(ctx context.Context) bool {
 	return err == nil && empty
 }
 
+const bucketEmptied = "The replica is empty, although this node has a copy of it: somebody emptied the bucket. If no node with newer " +
+	"data can be started, serve this copy with service promote --force"
+
+// emptied reports whether the replica lost what this node has copied. Whether the copy is the newest
+// data cannot be proven then.
+func (v *takeoverWatch) emptied(ctx context.Context) bool {
+	if !v.b.data.HasCopy() {
+		return false
+	}
+	empty, err := replica.Empty(ctx, v.b.cfg.Replica)
+	return err == nil && empty
+}
+
 // acquire takes an expired lease, and reports whether that succeeded.
 func (v *takeoverWatch) acquire(ctx context.Context, state replica.LeaseState) bool {
 	logger := v.b.cfg.Logger
 	if why := v.cannot(ctx); why != "" {
 		v.b.wait(why)
+		return false
+	}
+	if v.emptied(ctx) {
+		v.b.wait(bucketEmptied)
 		return false
 	}
 	err := v.watch.TakeOver(ctx, state)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -420,14 +421,14 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 		return "It cannot take over: it cannot use the bucket (" + string(replica.CauseOf(proof)) + ")"
 	case err == nil:
 		return ""
-	case errors.Is(err, store.ErrKey) && errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, store.ErrKey) && !errors.Is(err, fs.ErrPermission):
 		b.mu.Lock()
-		from := b.primary
+		advice := "copy secret.key from " + cmp.Or(b.primary, "the primary")
 		b.mu.Unlock()
-		if from == "" {
-			from = "the primary"
+		if !errors.Is(err, fs.ErrNotExist) { // the primary's was rotated
+			advice = err.Error() + ": " + advice
 		}
-		return "It cannot take over: copy secret.key from " + from
+		return "It cannot take over: " + advice
 	case errors.Is(err, replica.ErrNoCopy):
 		return "It cannot take over: it has no complete copy yet"
 	}

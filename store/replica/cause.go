@@ -27,7 +27,7 @@ func Causes() []Cause {
 	return []Cause{CauseRefused, CauseFull, CauseSlow, CauseUnreachable, CauseLeaseLost}
 }
 
-// CauseOf returns the cause of an error of a replica, "" for nil.
+// CauseOf returns the cause of an error of a replica, "" for nil and if the bucket is not the cause.
 func CauseOf(err error) Cause {
 	var response interface{ HTTPStatusCode() int }
 	var failed interface{ ErrorCode() string }
@@ -35,6 +35,8 @@ func CauseOf(err error) Cause {
 	switch {
 	case err == nil:
 		return ""
+	case errors.Is(err, errReplicaIncomplete), errors.Is(err, errBacklog), errors.Is(err, errWALTooLong), errors.As(err, new(contentError)):
+		return "" // the bucket can be used
 	case errors.Is(err, ErrLeaseHeld), errors.Is(err, ErrLeaseExpired), errors.Is(err, errTermEnded), errors.Is(err, ErrWriting):
 		return CauseLeaseLost
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

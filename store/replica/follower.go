@@ -470,10 +470,13 @@ func newestChange(ctx context.Context, client litestream.ReplicaClient, top int)
 // CatchUp adds the last changes of the replica to the copy and returns its position and
 // the time of its newest change. No process may write to the replica any more. Afterwards
 // the follower cannot continue the copy. If the newest changes are only in damaged
-// objects, the error names these and the state that can be restored.
+// objects, the error names these and the state that can be restored. If the replica is empty, the
+// copy is as it is.
 func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	source, err := openSource(ctx, f.cfg.Replica, false)
-	if err != nil {
+	if errors.Is(err, ErrEmpty) && f.exists() {
+		return f.finishAlone()
+	} else if err != nil {
 		return Origin{}, time.Time{}, err
 	}
 	newest, added, err := newestChange(ctx, source.client, litestream.SnapshotLevel)
@@ -495,6 +498,22 @@ func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 		err = os.Remove(litestream.TXIDPath(f.cfg.Path))
 	}
 	return Origin{f.cfg.Replica.Target(), source.term, at}, added, err
+}
+
+// finishAlone is CatchUp for a replica that was emptied. The position of the copy means nothing to
+// the replica any more, so that the whole database is uploaded.
+func (f *Follower) finishAlone() (Origin, time.Time, error) {
+	info, err := os.Stat(f.cfg.Path)
+	if err == nil {
+		err = f.Read(func(string) error { return nil }) // an incomplete copy is none
+	}
+	if err == nil {
+		err = os.Remove(litestream.TXIDPath(f.cfg.Path))
+	}
+	if err != nil {
+		return Origin{}, time.Time{}, err
+	}
+	return Origin{replica: f.cfg.Replica.Target()}, info.ModTime(), nil
 }
 
 // followTo follows until the copy has the given transaction of a term.

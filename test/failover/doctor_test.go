@@ -128,6 +128,8 @@ func TestBucketRefuses(t *testing.T) {
 		remedy string
 	}{{http.StatusForbidden, "refused", "Check the access key"}, {http.StatusInsufficientStorage, "full", "Raise the quota"}} {
 		f.refuses.Store(int64(refusal.status))
+		f.one.Call(t.Context(), f.token, "POST", f.one.URL()+"/v2/events", // something to upload
+			[]byte(`{"name":"content_published","version":"1","content_id":1,"channel_ids":[1]}`), nil)
 		code := fmt.Sprintf("Refused%d", refusal.status)
 		var ended, cannot string
 		harness.WaitFor(t, "the end of the lease and of the standby's proof", func() bool {

@@ -82,6 +82,10 @@ func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell
 	if f.clocks {
 		c.binary = harness.BuildFaulty(t)
 	}
+	usual := c.binary
+	if f.binary != "" {
+		c.binary = f.binary
+	}
 	c.path = strings.NewReplacer(" ", "-", "+", "ahead-", "/", "-", ",", "").Replace(name)
 	c.receiver = newReceiver(t)
 	c.leases = newLeaseLog(t, filepath.Join(g.Dir, "bucket", c.path, "lock.json"))
@@ -95,6 +99,7 @@ func newCell(t *testing.T, g *harness.Gateway, f *fault, ack, name string) *cell
 	}
 	c.one.in.Subscribe(c.token, harness.Subscription{URL: c.receiver.url, Events: harness.Events("content_updated")})
 	c.copyKey(c.one, c.two)
+	c.binary, c.two.in.Binary = usual, usual
 	c.start(c.two, "serve", c.leaseFlags()...)
 	c.announce(c.two)
 	for _, m := range []*machine{c.one, c.two} {

@@ -22,8 +22,9 @@ type fault struct {
 	// deposes means that the standby takes over because of the fault. Otherwise the
 	// primary must survive it, and the test kills it afterwards.
 	deposes bool
-	clocks  bool // needs machines with their own clocks
-	large   bool // the database is large
+	clocks  bool   // needs machines with their own clocks
+	large   bool   // the database is large
+	binary  string // of the primary, "" for the usual one
 	// outage means that the primary cannot reach the bucket. With --acknowledge local,
 	// events that it acknowledges in the rest of its lease may be lost.
 	outage bool

@@ -312,7 +312,7 @@ CREATE TABLE failures (
     failed          INTEGER NOT NULL DEFAULT 0,                 -- deliveries that failed for good
     failed_from     INTEGER,                                    -- when the oldest event of those was accepted
     quiet_at        INTEGER,                                    -- when it is closed if no other fails
-    probe_log       TEXT    CHECK (json_valid(probe_log)),
+    probe_log       TEXT    CHECK (probe_log IS NULL OR json_valid(probe_log)),
     CHECK (count + rejected > 0 OR incident IS NOT NULL),
     CHECK ((failing_since IS NULL) = (failing_reason IS NULL) AND (failing_since IS NULL) = (next_probe_at IS NULL))
 ) STRICT, WITHOUT ROWID;
@@ -374,7 +374,7 @@ CREATE TABLE deliveries (
     next_attempt_at INTEGER,
     response_status INTEGER,                                    -- of the last attempt that has ended
     error           TEXT,                                       -- the same
-    seqs            TEXT    CHECK (json_valid(seqs)),           -- its events' seqs in the log, an array
+    seqs            TEXT    CHECK (seqs IS NULL OR json_valid(seqs)),           -- its events' seqs in the log, an array
     ping            BLOB,                                       -- or the one event of a ping
     redelivery_of   TEXT,                                       -- the id of the delivery whose events these are
     split_of        TEXT,                                       -- the id of the failed delivery that these events were sent with
@@ -642,7 +642,7 @@ CREATE TABLE incidents (
     last_error      TEXT,
     last_delivery   INTEGER,                                    -- its delivery's num
     probes          INTEGER NOT NULL DEFAULT 0,                 -- that failed
-    probe_log       TEXT    CHECK (json_valid(probe_log)),      -- the last of all probes
+    probe_log       TEXT    CHECK (probe_log IS NULL OR json_valid(probe_log)),      -- the last of all probes
     CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (counted_at IS NULL))
 ) STRICT;
 

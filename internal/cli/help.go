@@ -62,15 +62,23 @@ var flagGroups = []struct {
 	{"Log", []string{"log-"}},
 }
 
-// groupFlags groups the flags of every command that has all settings of serve, and the
-// subcommands of every command.
+// groupFlags groups the flags of serve and the subcommands of every command. The help of other
+// commands that take all settings of serve refers to that of serve.
 func groupFlags(k *kong.Kong) error {
 	var walk func(*kong.Node)
 	walk = func(n *kong.Node) {
+		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
-			if len(n.Flags) > 20 {
-				flag.Group = groupOf(flag.Name)
+			switch group := groupOf(flag.Name); {
+			case all && n.Name == "serve":
+				flag.Group = group
+			case all && group != nil && !slices.Contains(settingsToFind, flag.Name):
+				flag.Hidden = true
 			}
+		}
+		if all && n.Name != "serve" {
+			n.Detail = strings.TrimSpace(n.Detail + "\n\nIt also takes every other setting of serve, as a flag, a variable or in the file " +
+				"of --config: see service serve --help.")
 		}
 		for _, child := range n.Children {
 			walk(child)
@@ -87,6 +95,9 @@ func groupFlags(k *kong.Kong) error {
 	k.Model.HelpFlag.Help = "Print this help."
 	return nil
 }
+
+// settingsToFind are the settings that tell a command where to look.
+var settingsToFind = []string{"config", "data", "secret-key-file", "listen", "litestream"}
 
 func groupOf(flag string) *kong.Group {
 	for _, g := range flagGroups {

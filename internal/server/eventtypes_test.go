@@ -12,10 +12,10 @@ import (
 	"service/webhook"
 )
 
-// operationsExample returns the code block about an own event type in docs/operations.md.
-func operationsExample(t *testing.T, language string) string {
+// docsExample returns the code block about an own event type in docs/event-types.md.
+func docsExample(t *testing.T, language string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/event-types.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,11 +24,11 @@ func operationsExample(t *testing.T, language string) string {
 			return string(block[1])
 		}
 	}
-	t.Fatalf("docs/operations.md has no %s block with order_shipped", language)
+	t.Fatalf("docs/event-types.md has no %s block with order_shipped", language)
 	return ""
 }
 
-// TestEventTypesOfTheDocs checks that the example in docs/operations.md works, and that
+// TestEventTypesOfTheDocs checks that the example in docs/event-types.md works, and that
 // invalid files are reported.
 func TestEventTypesOfTheDocs(t *testing.T) {
 	data := t.TempDir()
@@ -46,7 +46,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	schema := operationsExample(t, "json")
+	schema := docsExample(t, "json")
 	write("order_shipped.json", schema)
 	write(".order_shipped.json.swp", "an editor's")
 	catalog, err := LoadCatalog(data)
@@ -56,7 +56,7 @@ func TestEventTypesOfTheDocs(t *testing.T) {
 	if len(catalog.Types()) != len(builtIn.Types())+1 || !catalog.Has("order_shipped") {
 		t.Errorf("got %d event types, want %d and order_shipped", len(catalog.Types()), len(builtIn.Types()))
 	}
-	body := regexp.MustCompile(`-d '(.*)'`).FindStringSubmatch(operationsExample(t, "sh"))
+	body := regexp.MustCompile(`-d '(.*)'`).FindStringSubmatch(docsExample(t, "sh"))
 	if body == nil {
 		t.Fatal("the docs publish no event")
 	}

@@ -139,7 +139,7 @@ func standbyFindings(nodes []replica.NodeState, now time.Time) (all []store.Find
 				break
 			}
 			all = append(all, store.Finding{Check: f.Check, Level: store.LevelWarn, Detail: shorten(old, 500),
-				Advice: "See After a failover in docs/operations.md."})
+				Advice: "See After a failover in docs/failover.md."})
 		}
 	}
 	return all

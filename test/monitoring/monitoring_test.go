@@ -162,6 +162,7 @@ func (e *expressions) checkRules() {
 		e.t.Fatal(err)
 	}
 	fires, rests := testedRules(e.t)
+	runbook := string(harness.Read(e.t, harness.Path("docs", "runbook.md")))
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if !fires[r.Alert] || !rests[r.Alert] {
@@ -170,6 +171,10 @@ func (e *expressions) checkRules() {
 			e.check(r.Alert, r.Expr, strings.Join(slices.Collect(maps.Values(r.Annotations)), "\n"))
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
 				e.t.Errorf("%s: got no severity or no summary", r.Alert)
+			}
+			// TestLinks checks that there is such a section.
+			if section := r.Annotations["runbook"]; !strings.HasPrefix(section, "docs/runbook.md#") || !strings.Contains(runbook, "`"+r.Alert+"`") {
+				e.t.Errorf("%s: got the section %q of docs/runbook.md, want one that explains the alert", r.Alert, section)
 			}
 		}
 	}

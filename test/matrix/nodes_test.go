@@ -36,7 +36,8 @@ type nodes struct {
 	newer string // the newer binary, "" without one
 }
 
-func plays() []*play {
+// restarts are plays in which nodes end and return.
+func restarts() []*play {
 	return []*play{
 		{name: "restart the primary, then the other, then the first", act: func(n *nodes) {
 			for _, m := range []*machine{n.all[0], n.all[1], n.all[0]} {
@@ -78,6 +79,12 @@ func plays() []*play {
 			n.awaitFollowing(second)
 			n.awaitPrimary(third)
 		}},
+	}
+}
+
+// losses are plays in which a node or the replica lacks something.
+func losses() []*play {
+	return []*play{
 		{name: "kill -9, then salvage", loses: true, act: func(n *nodes) {
 			n.killNode(n.all[0])
 			n.awaitPrimary(n.all[1])
@@ -139,7 +146,7 @@ func TestNodes(t *testing.T) {
 	g := harness.NewGateway(t)
 	harness.Build(t)
 	for _, ack := range modes(t) {
-		for _, p := range plays() {
+		for _, p := range append(restarts(), losses()...) {
 			t.Run(p.name+", "+ack, func(t *testing.T) {
 				t.Parallel()
 				n := newNodes(t, g, p, ack)

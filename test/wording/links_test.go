@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,30 @@ func anchors(text string) (all map[string]bool, prose []string) {
 	return all, prose
 }
 
+var namedPage = regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.md(?:#[a-z0-9-]+)?`)
+
+// linksOf returns the pages that a file links to or names, relative to the root.
+func linksOf(t *testing.T, file string) (all []string) {
+	t.Helper()
+	switch ext := filepath.Ext(file); {
+	case ext == ".md":
+		_, prose := anchors(string(harness.Read(t, harness.Path(file))))
+		for _, m := range markdownLink.FindAllStringSubmatch(inCode.ReplaceAllString(strings.Join(prose, ""), ""), -1) {
+			path, anchor, _ := strings.Cut(m[1], "#")
+			switch {
+			case strings.Contains(m[1], ":"): // of another site
+			case path == "":
+				all = append(all, file+"#"+anchor)
+			default:
+				all = append(all, filepath.Join(filepath.Dir(file), path)+"#"+anchor)
+			}
+		}
+	case slices.Contains([]string{".go", ".templ", ".yml", ".yaml"}, ext) && !strings.Contains(file, "testdata"):
+		all = namedPage.FindAllString(string(harness.Read(t, harness.Path(file))), -1)
+	}
+	return all
+}
+
 // TestLinks checks that every relative link in a page leads to a file, and to a heading if it names
 // one. Alert rules and messages of the service name pages too.
 func TestLinks(t *testing.T) {
@@ -46,42 +71,16 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	links := 0
-	check := func(file, base, target string) {
-		links++
-		path, anchor, _ := strings.Cut(target, "#")
-		to := filepath.Join(base, path)
-		if path == "" {
-			to = file
-		}
-		info, err := os.Stat(harness.Path(to))
-		if err != nil {
-			t.Errorf("%s: %s: %v", file, target, err)
-			return
-		}
-		if anchor == "" || info.IsDir() || !strings.HasSuffix(to, ".md") {
-			return
-		}
-		if all, _ := anchors(string(harness.Read(t, harness.Path(to)))); !all[anchor] {
-			t.Errorf("%s: %s: no such heading", file, target)
-		}
-	}
-	named := regexp.MustCompile(`\bdocs/[a-z0-9/-]+\.md(?:#[a-z0-9-]+)?`)
 	for file := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		switch filepath.Ext(file) {
-		case ".md":
-			_, prose := anchors(string(harness.Read(t, harness.Path(file))))
-			text := inCode.ReplaceAllString(strings.Join(prose, ""), "")
-			for _, m := range markdownLink.FindAllStringSubmatch(text, -1) {
-				if !strings.Contains(m[1], ":") {
-					check(file, filepath.Dir(file), m[1])
+		for _, target := range linksOf(t, file) {
+			links++
+			to, anchor, _ := strings.Cut(target, "#")
+			if _, err := os.Stat(harness.Path(to)); err != nil {
+				t.Errorf("%s: %s: %v", file, target, err)
+			} else if anchor != "" && strings.HasSuffix(to, ".md") {
+				if all, _ := anchors(string(harness.Read(t, harness.Path(to)))); !all[anchor] {
+					t.Errorf("%s: %s: no such heading", file, target)
 				}
-			}
-		case ".go", ".templ", ".yml", ".yaml":
-			if strings.Contains(file, "testdata") {
-				continue
-			}
-			for _, m := range named.FindAllString(string(harness.Read(t, harness.Path(file))), -1) {
-				check(file, "", m)
 			}
 		}
 	}

@@ -104,7 +104,7 @@ func (s EventTypes) Put(ctx context.Context, t *webhook.EventType, check func(be
 		if before != nil && before.Source == webhook.SourceAPI && bytes.Equal(before.Schema, t.Schema) {
 			return before, false, nil
 		}
-		if conflict := t.CheckChange(ctx, before); conflict != nil {
+		if conflict := t.CheckChange(before); conflict != nil {
 			return nil, false, conflict
 		}
 		err := s.write(ctx, func(w Write) error {

@@ -179,7 +179,7 @@ func TestEventTypeLimits(t *testing.T) {
 			return nil
 		}))
 	}
-	_, _, err := putType(s, eventType(t, "order.shipped", `{"const":1}`))
+	_, _, err := putType(s, eventType(t, "order.shipped", `{"enum":[1]}`))
 	must(t, err)
 	fill(webhook.MaxEventTypes-1, 1)
 	_, _, err = putType(s, eventType(t, "order.lost", `{}`))

@@ -138,28 +138,26 @@ func ParseEventType(ctx context.Context, name string, raw []byte) (*EventType, *
 }
 
 // CheckChange returns an error if the event type must not replace before: a *[Error] of
-// CodeConflict that names what is no longer valid, or where before is defined; of
-// CodeTimeout if ctx ends first. before may be nil.
-func (t *EventType) CheckChange(ctx context.Context, before *EventType) *Error {
+// CodeConflict that names what is not an allowed change, or where before is defined. before may be
+// nil.
+func (t *EventType) CheckChange(before *EventType) *Error {
 	if before == nil {
 		return nil
 	}
 	if err := before.CheckChangeable(); err != nil {
 		return err
 	}
-	changes := CompareSchemas(ctx, before.Schema, t.Schema)
+	changes := CompareSchemas(before.Schema, t.Schema)
 	if changes == nil {
 		return nil
-	}
-	if ctx.Err() != nil {
-		return NewError(CodeTimeout, "The comparison of the schemas took too long.")
 	}
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		texts[i] = c.String()
 	}
 	return NewError(CodeConflict, "The new schema of "+t.Name+" may reject events that the current one accepts: "+strings.Join(texts, "; ")+
-		". A change may add optional properties and enum values and widen bounds. Otherwise create an event type with another name.")
+		". A change may add optional properties where others were forbidden, add enum values, widen types and bounds, and change "+
+		"descriptions. Otherwise create an event type with another name.")
 }
 
 // CheckChangeable returns an error if the event type cannot be changed over the API.

@@ -89,15 +89,15 @@ func TestCheckChange(t *testing.T) {
 	}
 	schema := shipped("order.shipped")
 	before := newType(schema)
-	if err := before.CheckChange(t.Context(), nil); err != nil {
+	if err := before.CheckChange(nil); err != nil {
 		t.Errorf("new: %v", err)
 	}
 	wider := newType(strings.NewReplacer(`["post", "bike"]`, `["post", "bike", "drone"]`,
 		`"order_id": {`, `"weight": {"type": "number"}, "order_id": {`).Replace(schema))
-	if err := wider.CheckChange(t.Context(), before); err != nil {
+	if err := wider.CheckChange(before); err != nil {
 		t.Errorf("wider: %v", err)
 	}
-	err := before.CheckChange(t.Context(), wider)
+	err := before.CheckChange(wider)
 	if err == nil || err.Code != CodeConflict || !strings.Contains(err.Detail, `/properties/carrier/enum no longer allows "drone"`) ||
 		!strings.Contains(err.Detail, "/properties/weight was removed") {
 		t.Errorf("narrower: got %v", err)
@@ -110,7 +110,7 @@ func TestCheckChange(t *testing.T) {
 		"order.shipped": "event_types/order.shipped.json", "ping": "built-in", "content_updated": "built-in",
 	} {
 		et, _ := c.Type(name)
-		if err := wider.CheckChange(t.Context(), et); err == nil || err.Code != CodeConflict || !strings.Contains(err.Detail, detail) {
+		if err := wider.CheckChange(et); err == nil || err.Code != CodeConflict || !strings.Contains(err.Detail, detail) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -219,7 +219,7 @@ func FuzzParseEventType(f *testing.F) {
 		if _, err := c.TestEvent("order.shipped", time.Now()); err != nil {
 			t.Errorf("its test event: %v", err)
 		}
-		if changes := CompareSchemas(t.Context(), et.Schema, et.Schema); changes != nil && !strings.Contains(fmt.Sprint(changes), "too large") {
+		if changes := CompareSchemas(et.Schema, et.Schema); changes != nil {
 			t.Errorf("differs from itself: %v", changes)
 		}
 		again, err := NewEventType(t.Context(), "order.shipped", et.Schema)

@@ -212,3 +212,11 @@ func (c *patternCompiler) compile(text string) (jsonschema.Regexp, error) {
 	c.compiled[text] = p
 	return p, nil
 }
+
+// The keywords with subschemas, by how those are written.
+var (
+	schemaKeywords = []string{"not", "if", "then", "else", "additionalProperties", "propertyNames", "items", "contains"}
+	unevaluated    = []string{"unevaluatedProperties", "unevaluatedItems"}
+	schemaLists    = []string{"allOf", "anyOf", "oneOf", "prefixItems"}
+	schemaMaps     = []string{"properties", "patternProperties", "dependentSchemas", "dependencies"}
+)

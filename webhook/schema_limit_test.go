@@ -67,18 +67,10 @@ func TestSchemaLimits(t *testing.T) {
 
 // A check ends with its context.
 func TestSchemaCheckEnds(t *testing.T) {
-	before, err := NewEventType(t.Context(), "order_shipped", []byte(orderShipped))
-	if err != nil {
-		t.Fatal(err)
-	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := ParseEventType(ended, "order_shipped", []byte(`{"schema":`+orderShipped+`}`)); err == nil || err.Code != CodeTimeout {
 		t.Errorf("new: got %v", err)
-	}
-	same := &EventType{Name: before.Name, Schema: before.Schema, Source: SourceAPI}
-	if err := before.CheckChange(ended, same); err == nil || err.Code != CodeTimeout {
-		t.Errorf("changed: got %v", err)
 	}
 }
 
@@ -129,14 +121,13 @@ func TestEventWorkIsBounded(t *testing.T) {
 // A comparison is not quadratic in what one keyword has.
 func TestCompareLargeKeywords(t *testing.T) {
 	schema := func(n int) []byte {
-		return []byte(`{"properties":{"a":{"enum":[` + listOf(n, `"%d"`) + `]}},"required":[` + listOf(n, `"%d"`) + `],"dependentRequired":{"a":[` + listOf(n, `"%d"`) + `]}}`)
+		return []byte(`{"properties":{"a":{"enum":[` + listOf(n, `"%d"`) + `]}},"required":[` + listOf(n, `"%d"`) + `]}`)
 	}
 	// Pairs of values would take more than an hour.
-	if got := CompareSchemas(t.Context(), schema(100_000), schema(100_001)); len(got) != 2 ||
-		got[0].String() != `/dependentRequired/a now requires 100000` || got[1].String() != `/required now requires 100000` {
+	if got := CompareSchemas(schema(100_000), schema(100_001)); len(got) != 1 || got[0].String() != `/required now requires 100000` {
 		t.Errorf("got %v", got)
 	}
-	if got := CompareSchemas(t.Context(), schema(100_001), schema(100_000)); len(got) != 1 || got[0].String() != `/properties/a/enum no longer allows "100000"` {
+	if got := CompareSchemas(schema(100_001), schema(100_000)); len(got) != 1 || got[0].String() != `/properties/a/enum no longer allows "100000"` {
 		t.Errorf("got %v", got)
 	}
 }

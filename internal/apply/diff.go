@@ -229,7 +229,7 @@ func (d *differ) eventType(t *EventType) {
 // incompatible returns why the API will refuse a change of an event type to a valid schema, nil if
 // it will not.
 func (d *differ) incompatible(t *EventType, before json.RawMessage) (reasons []string) {
-	for i, c := range webhook.CompareSchemas(d.ctx, before, t.Schema) {
+	for i, c := range webhook.CompareSchemas(before, t.Schema) {
 		if i == maxDifferences {
 			return append(reasons, "and more")
 		}

@@ -30,7 +30,7 @@ func (e EventTypes) Check(ctx context.Context, catalog *webhook.Catalog) (Checke
 	var faults []string
 	for _, name := range slices.Sorted(maps.Keys(e)) {
 		if t, ok := catalog.Type(name); ok {
-			if changes := webhook.CompareSchemas(ctx, e[name], t.Schema); changes != nil {
+			if changes := webhook.CompareSchemas(e[name], t.Schema); changes != nil {
 				faults = append(faults, "Its schema of "+name+" may reject events of the program: "+changes[0].String()+".")
 			}
 			c.present = append(c.present, t)

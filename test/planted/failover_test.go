@@ -86,7 +86,7 @@ var raceBugs = []testBug{
 		{"store/incident_view.go", "err = s.use(i.ProgramID, \"incident\")", ""},
 	}}, "TestHiddenPrograms", "shows the program", "store"},
 	{bug{name: "an event type may require a new property", edits: []edit{
-		{"webhook/schema_change.go", "if !was[name] {", "if !was[name] && len(was) > 1 {"},
+		{"webhook/schema_change.go", "if !known[name] {", "if !known[name] && len(known) > 1 {"},
 	}}, "TestCompareSchemas", "now requires", "webhook"},
 	{bug{"a delivery is sent before its commit", []edit{
 		{"store/queue.go", "\tf.commit.Wait()\n", ""},

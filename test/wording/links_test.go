@@ -88,3 +88,24 @@ func TestLinks(t *testing.T) {
 		t.Errorf("got %d links, want 300 or more", links)
 	}
 }
+
+// TestDecisions checks that the index has every decision, with its title.
+func TestDecisions(t *testing.T) {
+	dir := harness.Path("docs", "decisions")
+	index := string(harness.Read(t, filepath.Join(dir, "README.md")))
+	records, err := filepath.Glob(filepath.Join(dir, "[0-9]*.md"))
+	if err != nil || len(records) < 60 {
+		t.Fatalf("got %d records, %v", len(records), err)
+	}
+	for _, path := range records {
+		title, _, _ := strings.Cut(string(harness.Read(t, path)), "\n")
+		number, title, ok := strings.Cut(strings.TrimPrefix(title, "# "), ". ")
+		row := "| [" + number + "](" + filepath.Base(path) + ") | " + title + " | "
+		if !ok || !strings.Contains(index, row) {
+			t.Errorf("docs/decisions/README.md lacks the row %s", row)
+		}
+	}
+	if rows := strings.Count(index, "\n| ["); rows != len(records) {
+		t.Errorf("docs/decisions/README.md: got %d rows, want %d", rows, len(records))
+	}
+}

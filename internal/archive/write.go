@@ -12,12 +12,8 @@ import (
 	"filippo.io/age"
 )
 
-// scryptWork is the work factor of the passphrase: 2^17 steps cost 128 MiB of memory and about
-// half a second per guess. maxScryptWork is the maximum accepted when reading: 1 GiB.
-const (
-	scryptWork    = 17
-	maxScryptWork = 20
-)
+// maxScryptWork is the largest work factor of a passphrase that is accepted when reading: 1 GiB.
+const maxScryptWork = 20
 
 // writer writes an archive and adds the files to the manifest.
 type writer struct {

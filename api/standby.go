@@ -77,7 +77,7 @@ func NewStandby(cfg StandbyConfig) http.Handler {
 		case path == metricsPath && get:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="service"`)
 			writeStandby(w, http.StatusUnauthorized, newErrorRecord(webhook.NewError(webhook.CodeUnauthenticated,
-				"The metrics of a standby need a token with the scope metrics.read that its copy of the data has.")))
+				"The metrics of a standby need a token with the scope metrics.read and without a program, which its copy of the data has.")))
 		case cfg.IsAsset(path) && get:
 			cfg.Page.ServeHTTP(w, r)
 		case path != "/readyz" && get && !strings.HasPrefix(path, "/v2") && acceptsHTML(r):

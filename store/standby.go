@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -10,11 +11,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"service/internal/durable"
 	"service/store/replica"
 	"service/store/sqlite"
+	"service/webhook"
 )
 
 const (
@@ -43,6 +46,57 @@ type Standby struct {
 	follower *replica.Follower
 	r        *Restoration
 	logger   *slog.Logger
+
+	reader metricsReader
+}
+
+// metricsReader is the token that last read the metrics of a standby. A copy is opened for an unknown
+// one, so that happens once a second at most.
+type metricsReader struct {
+	mu    sync.Mutex
+	hash  [sha256.Size]byte
+	until time.Time // hash is known to be valid
+	next  time.Time // of the next look into the copy
+}
+
+const (
+	metricsReaderKnown = time.Minute
+	metricsReaderPause = time.Second
+)
+
+// MayReadMetrics reports whether the copy has a valid token with this secret that may read the metrics
+// of the installation. A revocation takes effect within a minute of its arrival in the copy.
+func (s *Standby) MayReadMetrics(ctx context.Context, secret string) bool {
+	hash, ok := webhook.HashTokenSecret(secret)
+	if !ok {
+		return false
+	}
+	s.reader.mu.Lock()
+	defer s.reader.mu.Unlock()
+	now := time.Now()
+	if hash == s.reader.hash && now.Before(s.reader.until) {
+		return true
+	}
+	if now.Before(s.reader.next) {
+		return false
+	}
+	s.reader.next = now.Add(metricsReaderPause)
+	err := s.follower.Read(func(path string) (err error) {
+		db, err := sqlite.OpenOffline(path)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, db.Close()) }()
+		token, err := scanToken(db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", hash[:]).Scan)
+		if err == nil && (!token.Valid(now) || token.ProgramID != "" || !token.Allows(webhook.ScopeMetricsRead)) {
+			err = sql.ErrNoRows
+		}
+		return err
+	})
+	if err == nil {
+		s.reader.hash, s.reader.until = hash, now.Add(metricsReaderKnown)
+	}
+	return err == nil
 }
 
 // OpenStandby locks a data directory for a copy of the replica. keyFile has the secret keys, ""

@@ -87,8 +87,10 @@ func TestStandby(t *testing.T) {
 	back := takeAway(t, target)
 	awaitStandby(t, standby, "failing", func(y replica.FollowerState) bool { return y.Err != "" })
 	back()
+	readers := metricsTokens(t, primary.Store)
 	publish(1)
-	awaitStandby(t, standby, "following again", func(y replica.FollowerState) bool { return y.Following })
+	awaitStandby(t, standby, "following again", func(y replica.FollowerState) bool { return y.Following && y.Added.After(added) })
+	checkMetricsTokens(t, standby, readers)
 	stop()
 	must(t, standby.Close())
 	publish(10)
@@ -137,6 +139,49 @@ func checkNeedsKey(t *testing.T, s *Standby, keys []byte) {
 		}
 		if err := s.CheckServable(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("with the key %q: got %v, want %v", test.keys, err, test.want)
+		}
+	}
+}
+
+// metricsTokens creates tokens, and returns their secrets with whether they may read the metrics of a
+// standby.
+func metricsTokens(t *testing.T, s *Store) map[string]bool {
+	t.Helper()
+	all := map[string]bool{"": false, "not a token": false}
+	create := func(n webhook.NewToken, may bool) webhook.Token {
+		t.Helper()
+		token, secret, err := s.Tokens().Create(t.Context(), n)
+		must(t, err)
+		all[secret] = may
+		return token
+	}
+	metrics := webhook.NewToken{UserID: "prometheus", Scopes: []webhook.Scope{webhook.ScopeMetricsRead}}
+	create(metrics, true)
+	revoked := create(metrics, false)
+	_, err := s.Tokens().Revoke(t.Context(), revoked.ID)
+	must(t, err)
+	create(webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}, false)
+	return all
+}
+
+// checkMetricsTokens checks who may read the metrics, once the copy has the tokens.
+func checkMetricsTokens(t *testing.T, s *Standby, want map[string]bool) {
+	t.Helper()
+	may := func(secret string) bool {
+		s.reader = metricsReader{} // without its pause
+		return s.MayReadMetrics(t.Context(), secret)
+	}
+	for secret, allowed := range want {
+		if allowed {
+			harness.WaitFor(t, "the token in the copy", func() bool { return may(secret) })
+			if !s.MayReadMetrics(t.Context(), secret) {
+				t.Error("a known token is refused")
+			}
+		}
+	}
+	for secret, allowed := range want {
+		if may(secret) != allowed {
+			t.Errorf("got that a token may read the metrics: %v, want %v", !allowed, allowed)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	registry.MustRegister(nodeCollector{cfg, b.figures})
 	b.handler = api.NewStandby(api.StandbyConfig{
 		Status: b.status, Page: web.NewStandby(cfg.Version, b.page), IsAsset: web.IsAsset, Registry: registry,
-		MayReadMetrics: func(context.Context, string) bool { return false },
+		MayReadMetrics: b.data.MayReadMetrics,
 	})
 	if !cfg.TLS || len(cfg.TrustedProxies) > 0 {
 		b.handler = &proxyHandler{trusted: cfg.TrustedProxies, handler: b.handler, insecure: b.handler}

@@ -259,7 +259,7 @@ func TestExamineReplica(t *testing.T) {
 	reach(LevelOK, "its newest state is of "+time.Now().UTC().Format("2006-"))
 	must(t, os.RemoveAll(target))
 	must(t, os.WriteFile(target, nil, 0o600))
-	reach(LevelFail, "is not reachable: ")
+	reach(LevelFail, "cannot be read (unreachable): ")
 	found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
 	must(t, err)
 	if got := found[len(found)-1].Advice; !strings.Contains(got, "starts without the replica") {

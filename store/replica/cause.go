@@ -45,7 +45,7 @@ func CauseOf(err error) Cause {
 		return CauseRefused
 	case errors.As(err, &failed) && causeOfCode[failed.ErrorCode()] != "":
 		return causeOfCode[failed.ErrorCode()]
-	case errors.As(err, &response) && response.HTTPStatusCode() >= 400:
+	case errors.As(err, &response) && response.HTTPStatusCode() >= 300:
 		return causeOfStatus(response.HTTPStatusCode())
 	case errors.Is(err, errUploadStalled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
 		errors.As(err, &network) && network.Timeout():
@@ -81,7 +81,8 @@ func (c Cause) Remedy() string {
 	case "":
 		return ""
 	case CauseRefused:
-		return "Check the access key, its permissions (read, write, delete, list), the name and region of the bucket, and this host's clock."
+		return "Check the access key, its permissions (read, write, delete, list), the name and region of the bucket, and this host's " +
+			"clock; for a replica in a folder, that the service's user can write to it."
 	case CauseFull:
 		return "Raise the quota of the bucket or free space there."
 	case CauseSlow:
@@ -89,5 +90,5 @@ func (c Cause) Remedy() string {
 	case CauseLeaseLost:
 		return "Check which service holds the lease, or writes to the replica without one: only that one may."
 	}
-	return "Check that this host reaches the bucket (DNS, firewall, proxy), and its provider's status."
+	return "Check that this host reaches the bucket (DNS, firewall, proxy, certificate), and its provider's status."
 }

@@ -29,6 +29,7 @@ func TestCauseOf(t *testing.T) {
 		{"no permission", answer(403, "AccessDenied"), CauseRefused},
 		{"a wrong clock", answer(403, "RequestTimeTooSkewed"), CauseRefused},
 		{"no such bucket", answer(404, "NoSuchBucket"), CauseRefused},
+		{"another region, as a redirect", answer(301, "PermanentRedirect"), CauseRefused},
 		{"another region", answer(400, "AuthorizationHeaderMalformed"), CauseRefused},
 		{"a full disk", answer(507, "InsufficientStorage"), CauseFull},
 		{"a full disk, without a code", answer(507, ""), CauseFull},

@@ -409,7 +409,9 @@ func TestLaterTerm(t *testing.T) {
 	other := openReplicated(t, t.TempDir(), fileConfig(t, t.TempDir(), target))
 	other.random(1)
 	other.settle()
-	r.current().superseded.Store(true) // as the check every termInterval finds
+	if session := r.current(); session != nil { // nil if its first check was late enough to find it
+		session.superseded.Store(true) // as the check every termInterval does
+	}
 	r.random(1)
 	r.await("failing permanently", func(s Status) bool {
 		return s.State == StateFailing && s.Err == errTermEnded.Error() && r.current() == nil

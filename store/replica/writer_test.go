@@ -389,10 +389,15 @@ func failingFor(text string) func(Status) bool {
 // A service that was suspended checks for a later term before it uploads anything.
 func TestSuspendedWriter(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testSuspendedWriter)
+}
+
+func testSuspendedWriter(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	r := openWriter(t, dir, fileConfig(t, dir, target), func(r *Replication) { r.limits.termInterval = 24 * time.Hour })
 	r.insert(10)
 	r.await("up to date", upToDate)
+	synctest.Wait() // for the first check, which would count as that after the suspension
 	other := newOtherWriter(t, target, "", 2)
 	other.sign()
 	before := other.filesOf(1)

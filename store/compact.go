@@ -31,10 +31,10 @@ type Compaction struct {
 // OpenCompaction locks a data directory to compact its database. The error wraps [ErrLocked] if
 // a process has it open. The caller must call Close.
 func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) {
-	path := filepath.Join(dir, databaseFile)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !isRestoring(dir) {
-		return nil, fmt.Errorf("there is no data in %s: %s does not exist", dir, path)
+	if err := CheckData(dir); err != nil {
+		return nil, err
 	}
+	path := filepath.Join(dir, databaseFile)
 	c := &Compaction{dir: dir, Room: -1}
 	defer func() {
 		if err != nil {

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -28,10 +26,10 @@ type OldData struct {
 // OpenOldData locks a data directory and opens its database for reading. The error wraps
 // [ErrLocked] if a process has it open. The caller must call Close.
 func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
-	path := filepath.Join(dir, databaseFile)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no data in %s: %s does not exist", dir, path)
+	if err := CheckData(dir); err != nil {
+		return nil, err
 	}
+	path := filepath.Join(dir, databaseFile)
 	o := new(OldData)
 	defer func() {
 		if err != nil {

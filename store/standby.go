@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,6 +24,8 @@ import (
 const (
 	// standbyFolder is the directory in the data directory that contains the copy.
 	standbyFolder = "standby"
+	// primaryFile is in standbyFolder. It has the host of the primary as last seen.
+	primaryFile = "primary"
 	// containedFile is in a directory with replaced files whose database is contained in the
 	// replica. It has the position of that database.
 	containedFile = "contained.json"
@@ -119,6 +122,46 @@ func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.L
 		return nil, errors.Join(err, r.Close())
 	}
 	return s, nil
+}
+
+// NotePrimary writes down the host of the primary, for [CheckData] after the standby has ended.
+func (s *Standby) NotePrimary(host string) error {
+	return durable.WriteFile(filepath.Join(filepath.Dir(s.path), primaryFile), []byte(host+"\n"), 0o600)
+}
+
+// NoDataError means that a data directory has no database.
+type NoDataError struct {
+	Dir     string
+	Standby bool   // a standby ran in it last
+	Primary string // where that standby last saw the primary, "" for nowhere
+}
+
+func (e *NoDataError) Error() string {
+	switch {
+	case e.Primary != "":
+		return fmt.Sprintf("there is no data in %s: it was last a standby of the primary on %s", e.Dir, e.Primary)
+	case e.Standby:
+		return fmt.Sprintf("there is no data in %s: it was last a standby", e.Dir)
+	}
+	return "there is no data in " + e.Dir
+}
+
+// maxPrimary limits the host that CheckData reads, in bytes.
+const maxPrimary = 256
+
+// CheckData returns a [*NoDataError] if a data directory has no database, nil if it has one or is not
+// readable.
+func CheckData(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, databaseFile)); !errors.Is(err, fs.ErrNotExist) || isRestoring(dir) {
+		return nil
+	}
+	e := &NoDataError{Dir: dir}
+	if _, err := os.Stat(filepath.Join(dir, standbyFolder)); err == nil {
+		e.Standby = true
+		host, _ := os.ReadFile(filepath.Join(dir, standbyFolder, primaryFile)) // advice does without it
+		e.Primary = strings.TrimSpace(string(host[:min(len(host), maxPrimary)]))
+	}
+	return e
 }
 
 // Close unlocks the data directory. The copy stays for the next standby.

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -93,8 +91,8 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 	if !errors.Is(err, control.ErrNoServer) {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(d.Data, "service.db")); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no data in %s: start the server, which creates it, or name the data directory with --data", d.Data)
+	if err := store.CheckData(d.Data); err != nil {
+		return nil, explainNoData(err)
 	}
 	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
 	// Most commands need no event types, so a file that is wrong does not matter to them.
@@ -106,6 +104,18 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 	}
 	catalog := func() (*webhook.Catalog, error) { return types, typesErr }
 	return control.AuditedStore{Store: st, Version: version(), Catalog: catalog}, nil
+}
+
+// explainNoData adds what the operator can do to an error of a command that needs a database.
+func explainNoData(err error) error {
+	var none *store.NoDataError
+	switch {
+	case !errors.As(err, &none):
+		return err
+	case none.Standby:
+		return fmt.Errorf("%w; run this on the primary", err)
+	}
+	return fmt.Errorf("%w: start the server, which creates it, or name the data directory with --data", err)
 }
 
 // keyFlag is the flag of every command that opens the database itself.

@@ -31,6 +31,7 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 		t.Fatal(err)
 	}
 	admin := &control.Server{
+		Standbys:      func(context.Context) []string { return nil },
 		Store:         control.AuditedStore{Store: st, Version: "v1"},
 		Logger:        slog.New(slog.DiscardHandler),
 		AdminsChanged: func(string) {},
@@ -136,6 +137,16 @@ func TestTokenUsage(t *testing.T) {
 		if got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {
 			t.Errorf("%v: got exit status %d, %q", args, got, &errs)
 		}
+	}
+	standby := t.TempDir() // where a standby ran
+	if err := errors.Join(os.Mkdir(filepath.Join(standby, "standby"), 0o700),
+		os.WriteFile(filepath.Join(standby, "standby", "primary"), []byte("machine-1\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var refused bytes.Buffer
+	got := Run(t.Context(), []string{"token", "list", "--data", standby}, Streams{nil, &refused, &refused})
+	if got != exitFailed || !strings.Contains(refused.String(), "a standby of the primary on machine-1; run this on the primary") {
+		t.Errorf("in the directory of a standby: got exit status %d, %q", got, &refused)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("failed commands created a data directory: %v", err)

@@ -165,6 +165,9 @@ func (b *Standby) setAside(ctx context.Context, known int64, why error, patient 
 	case err != nil:
 		return fmt.Errorf("set aside the data of an earlier tenure: %w", err)
 	}
+	b.mu.Lock()
+	b.noted = "" // a copy has replaced what was written down
+	b.mu.Unlock()
 	b.cfg.Logger.Warn("another node has taken over; following it", "reason", why, "generation_here", known)
 	if old != nil {
 		b.cfg.Logger.Error("data of this node is not in the replica: "+old.String(), "changes", old.Changes, "directory", old.Dir)

@@ -45,8 +45,13 @@ type Standby struct {
 
 	mu      sync.Mutex
 	primary string // the last seen owner of the lease
+	noted   string // the owner that is written down in the data directory
 	proof   error  // why the bucket cannot be read and written, nil if it can
 	waiting string // what the node waits for while it does not follow, "" for nothing
+	lacks   error  // which local files this node lacks, nil for none
+	warning string // which local files differ without harm to events, "" for none
+
+	intactNext time.Time // of the next check of all pages; used by one goroutine at a time
 }
 
 // openStandby locks the data directory and opens the listeners. The caller must call run.
@@ -368,10 +373,20 @@ func (b *Standby) openPromoted(ctx context.Context) (*Server, error) {
 
 // seen records the owner of the lease.
 func (b *Standby) seen(state replica.LeaseState) {
+	host := state.Host()
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.primary = state.Host(); state.Released {
+	if b.primary = host; state.Released {
 		b.primary = ""
+	}
+	note := b.primary != "" && b.primary != b.noted
+	if note {
+		b.noted = b.primary
+	}
+	b.mu.Unlock()
+	if note {
+		if err := b.data.NotePrimary(host); err != nil {
+			b.cfg.Logger.Warn("failed to write down where the primary is", "error", err)
+		}
 	}
 }
 

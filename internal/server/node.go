@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"time"
+
+	"service/store"
 )
 
 // teardownLimit limits how long a node that has lost the lease may take to close everything.
@@ -32,8 +34,8 @@ func Run(ctx context.Context, cfg *Config, roles Roles) error {
 		}
 		return serve(ctx, s, roles)
 	}
-	for {
-		s, err := standBy(ctx, cfg, roles)
+	for wait := time.Duration(0); ; wait = lockWait {
+		s, err := standBy(ctx, cfg, wait, roles)
 		if err == nil {
 			if s == nil {
 				return nil
@@ -73,12 +75,18 @@ func serve(ctx context.Context, s *Server, roles Roles) error {
 // serveLeased is serve for a server with a lease. It returns an error that wraps errLeaseLost
 // once everything is closed after the loss of the lease, or errTeardown if that takes too long.
 func serveLeased(ctx context.Context, s *Server, roles Roles) error {
+	return limitTeardown(s.lost, func() error { return serve(ctx, s, roles) })
+}
+
+// limitTeardown returns the error of run, which has teardownLimit to return once lost is closed.
+// After that the error is errTeardown, run goes on, and the process must end.
+func limitTeardown(lost <-chan struct{}, run func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- serve(ctx, s, roles) }()
+	go func() { done <- run() }()
 	select {
 	case err := <-done:
 		return err
-	case <-s.lost:
+	case <-lost:
 	}
 	limit := time.NewTimer(teardownLimit)
 	defer limit.Stop()
@@ -90,10 +98,32 @@ func serveLeased(ctx context.Context, s *Server, roles Roles) error {
 	}
 }
 
+// lockWait limits how long a node that changes its role waits for a command that has locked the data
+// directory.
+const lockWait = 30 * time.Second
+
+// retryLocked calls open again for up to wait while another process has locked the data directory. It
+// is unlocked for a moment when a node changes its role, so a command such as token list may lock it.
+func retryLocked[T any](ctx context.Context, wait time.Duration, open func() (T, error)) (T, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(wait); ; {
+		opened, err := open()
+		if !errors.Is(err, store.ErrLocked) || time.Now().After(deadline) {
+			return opened, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return opened, ctx.Err()
+		}
+	}
+}
+
 // standBy follows the primary until this node acquires the lease. It returns the opened server,
-// or nil if ctx ends first.
-func standBy(ctx context.Context, cfg *Config, roles Roles) (*Server, error) {
-	b, err := openStandby(ctx, cfg)
+// or nil if ctx ends first. wait is how long the data directory may be locked by a command.
+func standBy(ctx context.Context, cfg *Config, wait time.Duration, roles Roles) (*Server, error) {
+	b, err := retryLocked(ctx, wait, func() (*Standby, error) { return openStandby(ctx, cfg) })
 	if err != nil {
 		return nil, err
 	}

@@ -278,30 +278,48 @@ func (b *Standby) setWaiting(what string) (changed bool) {
 	return changed
 }
 
-// takeOver makes the copy the database, unless the node has a database already, closes the
-// listeners with stop, and opens the server. It renews the lease meantime, and reports the
-// result to all promotions.
+// takeOver starts the server, see start. It renews the lease meantime. If the lease is lost, the
+// start ends and what it has opened is closed, as after the loss of a lease by a server that runs.
 func (b *Standby) takeOver(ctx context.Context, requests []*promotion, stop func() error) (s *Server, err error) {
+	starting, cancel := context.WithCancel(ctx)
+	defer cancel()
 	renewing, stopRenewing := context.WithCancel(ctx)
-	renewed := make(chan error, 1)
-	go func() { renewed <- b.lease.KeepAlive(renewing) }()
-	defer func() {
-		stopRenewing()
-		lost := <-renewed
-		if lost != nil && s != nil {
-			s.Close()
-			s = nil
+	defer stopRenewing()
+	renewed, lost := make(chan error, 1), make(chan struct{})
+	go func() {
+		err := b.lease.KeepAlive(renewing)
+		if err != nil {
+			close(lost)
+			cancel()
 		}
-		switch {
-		case lost != nil:
-			err = errors.Join(fmt.Errorf("%w: %w", errLeaseLost, lost), err)
-		case err != nil:
-			err = errors.Join(err, b.lease.Release(context.WithoutCancel(ctx)))
-		}
-		if s == nil && ctx.Err() != nil {
-			err = nil // a signal during a start is a normal shutdown
-		}
+		renewed <- err
 	}()
+	err = limitTeardown(lost, func() (err error) {
+		s, err = b.start(starting, requests, stop)
+		stopRenewing()
+		switch lost := <-renewed; {
+		case lost != nil:
+			if s != nil {
+				s.Close()
+			}
+			return errors.Join(fmt.Errorf("%w: %w", errLeaseLost, lost), err)
+		case err != nil:
+			return errors.Join(err, b.lease.Release(context.WithoutCancel(ctx)))
+		}
+		return nil
+	})
+	switch {
+	case err == nil:
+		return s, nil
+	case ctx.Err() != nil && !errors.Is(err, errTeardown):
+		return nil, nil // a signal during a start is a normal shutdown
+	}
+	return nil, err
+}
+
+// start makes the copy the database, unless the node has a database already, closes the listeners
+// with stop, and opens the server. It reports the result to all promotions.
+func (b *Standby) start(ctx context.Context, requests []*promotion, stop func() error) (*Server, error) {
 	late, ended := make(chan struct{}), make(chan struct{})
 	defer close(ended)
 	var promoted promotionResult
@@ -349,26 +367,9 @@ func (b *Standby) promote(ctx context.Context) (time.Time, error) {
 	return y.State, nil
 }
 
-// lockWait limits how long a takeover waits for a command that has locked the data
-// directory.
-const lockWait = 30 * time.Second
-
-// openPromoted opens the server. The promotion unlocks the data directory, so a command such
-// as token list may lock it briefly.
+// openPromoted opens the server. The promotion unlocks the data directory.
 func (b *Standby) openPromoted(ctx context.Context) (*Server, error) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(lockWait); ; {
-		s, err := open(ctx, b.cfg, b.lease)
-		if !errors.Is(err, store.ErrLocked) || time.Now().After(deadline) {
-			return s, err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
+	return retryLocked(ctx, lockWait, func() (*Server, error) { return open(ctx, b.cfg, b.lease) })
 }
 
 // seen records the owner of the lease.

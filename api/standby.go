@@ -30,6 +30,7 @@ type StandbyStatus struct {
 	LagSeconds  *float64 // how long ago the copy was known to have everything; nil without a copy
 	CanTakeOver bool
 	Reason      string   // why it cannot take over, or what it waits for; "" for nothing
+	Warning     string   // what else is wrong, though it can take over; "" for nothing
 	OldData     []string // what exists only in directories of earlier tenures
 }
 
@@ -41,6 +42,9 @@ func (s *StandbyStatus) Detail() string {
 	}
 	if s.Reason != "" {
 		text += ". " + s.Reason
+	}
+	if s.Warning != "" {
+		text += ". " + s.Warning
 	}
 	if !strings.HasSuffix(text, ".") {
 		text += "."

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"service/store/keyring"
 	"service/webhook"
 )
 
@@ -106,15 +107,23 @@ func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer c.done()
+	return loadCertificateFile(path, c.s.keys, func(into ...any) error {
+		return c.s.db.Scan(ctx, selectCertificateFile, []any{path}, into...)
+	})
+}
+
+const selectCertificateFile = "SELECT value FROM certificate_files WHERE path = ?"
+
+// loadCertificateFile returns the content of a file, whose row scan reads.
+func loadCertificateFile(path string, keys *keyring.Keyring, scan func(...any) error) ([]byte, error) {
 	var encrypted []byte
-	err := c.s.db.Scan(ctx, "SELECT value FROM certificate_files WHERE path = ?", []any{path}, &encrypted)
-	switch {
+	switch err := scan(&encrypted); {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("store: certificate file %q: %w", path, fs.ErrNotExist)
 	case err != nil:
 		return nil, err
 	}
-	return c.s.keys.Decrypt(encrypted, certificatePlace(path))
+	return keys.Decrypt(encrypted, certificatePlace(path))
 }
 
 // below returns exclusive bounds of the paths in a folder, "" for the root.

@@ -84,12 +84,7 @@ func (s *Standby) MayReadMetrics(ctx context.Context, secret string) bool {
 		return false
 	}
 	s.reader.next = now.Add(metricsReaderPause)
-	err := s.follower.Read(func(path string) (err error) {
-		db, err := sqlite.OpenOffline(path)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, db.Close()) }()
+	err := s.read(func(db *sqlite.Offline) error {
 		token, err := scanToken(db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", hash[:]).Scan)
 		if err == nil && (!token.Valid(now) || token.ProgramID != "" || !token.Allows(webhook.ScopeMetricsRead)) {
 			err = sql.ErrNoRows
@@ -100,6 +95,62 @@ func (s *Standby) MayReadMetrics(ctx context.Context, secret string) bool {
 		s.reader.hash, s.reader.until = hash, now.Add(metricsReaderKnown)
 	}
 	return err == nil
+}
+
+// read calls use with the copy. It returns the error of use, or [replica.ErrNoCopy].
+func (s *Standby) read(use func(*sqlite.Offline) error) error {
+	return s.follower.Read(func(path string) error {
+		db, err := sqlite.OpenOffline(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(use(db), db.Close())
+	})
+}
+
+// intactLimit limits CheckIntact. A copy that takes longer counts as intact.
+const intactLimit = 2 * time.Minute
+
+// CheckIntact reads all pages of the copy, and replaces a damaged one: until the new one is complete
+// there is none. It holds the copy for that time, at most two minutes. The error wraps
+// [replica.ErrNoCopy] if there is none.
+func (s *Standby) CheckIntact(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, intactLimit)
+	defer cancel()
+	return s.read(func(db *sqlite.Offline) error {
+		var found string
+		err := db.QueryRowContext(bounded, "PRAGMA quick_check(1)").Scan(&found)
+		switch {
+		case bounded.Err() != nil:
+			return ctx.Err()
+		case err != nil && !sqlite.IsCorrupt(err):
+			return err
+		case err == nil && found != "ok":
+			err = errors.New(found)
+		}
+		if err != nil {
+			s.follower.Discard(err)
+			return replica.ErrNoCopy
+		}
+		return nil
+	})
+}
+
+// LoadCertificate is [Certificates.Load] for the copy.
+func (s *Standby) LoadCertificate(ctx context.Context, path string) (value []byte, err error) {
+	content, err := ReadKeys(s.dir, s.keyFile)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := parseKeyring(content)
+	if err != nil {
+		return nil, err
+	}
+	err = s.read(func(db *sqlite.Offline) (err error) {
+		value, err = loadCertificateFile(path, keys, db.QueryRowContext(ctx, selectCertificateFile, path).Scan)
+		return err
+	})
+	return value, err
 }
 
 // OpenStandby locks a data directory for a copy of the replica. keyFile has the secret keys, ""
@@ -211,13 +262,7 @@ func (s *Standby) CheckServable(ctx context.Context) error {
 		}
 		return errors.Join(checkServable(ctx, path, db, keys, keyErr), db.Close())
 	}
-	return s.follower.Read(func(path string) error {
-		db, err := sqlite.OpenOffline(path)
-		if err != nil {
-			return err
-		}
-		return errors.Join(checkServable(ctx, path, db.DB, keys, keyErr), db.Close())
-	})
+	return s.read(func(db *sqlite.Offline) error { return checkServable(ctx, s.path, db.DB, keys, keyErr) })
 }
 
 // checkServable is CheckServable for the database at path. keyErr is the reason why there are no

@@ -17,6 +17,7 @@ type StandbyPage struct {
 	Lag         string // "" without a complete copy
 	CanTakeOver bool
 	Reason      string   // why it cannot take over, or what it waits for; "" for nothing
+	Warning     string   // what else is wrong, though it can take over; "" for nothing
 	OldData     []string // what exists only in directories of earlier tenures
 }
 

@@ -6,6 +6,7 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -47,16 +48,20 @@ const (
 
 // Config is the configuration of a [Manager].
 type Config struct {
-	Domains       []string // if empty, there is only the local CA's certificate
-	Hosts         []string // names and addresses for the local CA's certificate
-	CA            *CA
-	Storage       *store.Certificates // stores the certificates of Domains
-	Email         string              // of the ACME account; empty for none
-	Issuer        string              // URL of the ACME directory
-	Roots         *x509.CertPool      // verify the ACME server; nil for the system's roots
-	TLSAddr       net.Addr            // of the HTTPS listener, which answers TLS-ALPN-01
-	HTTPAddr      net.Addr            // of the HTTP listener, which answers HTTP-01; nil for none
-	CheckInterval time.Duration       // 0 for defaultCheckInterval
+	Domains []string // if empty, there is only the local CA's certificate
+	Hosts   []string // names and addresses for the local CA's certificate
+	CA      *CA
+	Storage *store.Certificates // stores the certificates of Domains
+	// Copy reads a file of the storage of another node, in place of Storage: the certificates of
+	// Domains are then looked up in it, and never obtained or renewed. A domain without a valid one
+	// gets that of the local CA.
+	Copy          func(ctx context.Context, path string) ([]byte, error)
+	Email         string         // of the ACME account; empty for none
+	Issuer        string         // URL of the ACME directory
+	Roots         *x509.CertPool // verify the ACME server; nil for the system's roots
+	TLSAddr       net.Addr       // of the HTTPS listener, which answers TLS-ALPN-01
+	HTTPAddr      net.Addr       // of the HTTP listener, which answers HTTP-01; nil for none
+	CheckInterval time.Duration  // 0 for defaultCheckInterval
 	Logger        *slog.Logger
 }
 
@@ -71,7 +76,8 @@ type Manager struct {
 	logger     *slog.Logger
 	cache      *certmagic.Cache
 	local      *certmagic.Config
-	acme       *certmagic.Config // nil without domains
+	copied     *copied           // nil unless the certificates are looked up in a copy
+	acme       *certmagic.Config // nil without domains, and with copied
 	withoutARI *certmagic.Config // like acme, but orders do not name the certificate that they replace
 	issuer     *certmagic.ACMEIssuer
 	zap        *zap.Logger
@@ -105,7 +111,10 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		RenewCheckInterval: c.cfg.CheckInterval,
 		Logger:             c.zap,
 	})
-	if len(cfg.Domains) > 0 {
+	switch {
+	case cfg.Copy != nil:
+		c.copied = newCopied(&c.cfg)
+	case len(cfg.Domains) > 0:
 		c.configureACME()
 	}
 	c.local = certmagic.New(c.cache, certmagic.Config{
@@ -192,7 +201,7 @@ func (c *Manager) recordRenewal(domain string, failed bool) {
 func (c *Manager) Run(ctx context.Context) error {
 	defer c.Close()
 	g, running := errgroup.WithContext(ctx)
-	for _, domain := range c.cfg.Domains {
+	for domain := range c.loaded {
 		g.Go(func() error { return c.manage(running, domain) })
 	}
 	g.Go(func() error {
@@ -396,10 +405,15 @@ var errNoChallenge = errors.New("no challenge is pending for this name")
 // getCertificate returns the certificate for a client. If there are domains, names other than
 // those and LocalName are errors.
 func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	name := strings.ToLower(hello.ServerName)
+	if c.copied != nil {
+		if certificate := c.copied.certificate(hello.Context(), cmp.Or(name, c.cfg.Domains[0])); certificate != nil {
+			return certificate, nil
+		}
+	}
 	if c.acme == nil {
 		return c.local.GetCertificate(hello)
 	}
-	name := strings.ToLower(hello.ServerName)
 	if len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol {
 		if _, ok := certmagic.GetACMEChallenge(name); !ok {
 			return nil, errNoChallenge

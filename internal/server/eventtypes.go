@@ -12,11 +12,27 @@ import (
 )
 
 // LoadCatalog returns the catalog, including the operator's event types in the directory
-// event_types of the data directory; [store.Open] adds those of the database. It skips names that begin with a dot. Any other file
-// that is not an event type is an error: if it were skipped, events of that name would be
-// rejected later, far from the cause.
+// event_types of the data directory; [store.Open] adds those of the database. It skips names that
+// begin with a dot. Any other file that is not an event type is an error: if it were skipped, events
+// of that name would be rejected later, far from the cause.
 func LoadCatalog(data string) (*webhook.Catalog, error) {
-	dir := filepath.Join(data, "event_types")
+	files, err := readEventTypes(data)
+	if err != nil {
+		return nil, err
+	}
+	catalog, err := webhook.LoadCatalog(files...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(data, eventTypesFolder), err)
+	}
+	return catalog, nil
+}
+
+// eventTypesFolder is the directory of the operator's event types in the data directory.
+const eventTypesFolder = "event_types"
+
+// readEventTypes reads the files of LoadCatalog.
+func readEventTypes(data string) ([]webhook.SchemaFile, error) {
+	dir := filepath.Join(data, eventTypesFolder)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -45,9 +61,5 @@ func LoadCatalog(data string) (*webhook.Catalog, error) {
 		}
 		files = append(files, webhook.SchemaFile{Name: entry.Name(), Content: content})
 	}
-	catalog, err := webhook.LoadCatalog(files...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	return catalog, nil
+	return files, nil
 }

@@ -120,6 +120,15 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		}
 		registry.MustRegister(s.certificates)
 	}
+	if cfg.Replica != nil {
+		files, err := cfg.localFiles()
+		if err == nil {
+			err = s.store.SetLocalFiles(ctx, files)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	s.baseURL = cmp.Or(cfg.PublicURL, s.localURL)
 	if s.socket, err = control.Listen(ctx, cfg.Dir); err != nil {
 		return nil, err
@@ -393,7 +402,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	catalog := func() (*webhook.Catalog, error) { return s.catalog, nil }
 	commands := &control.Server{
 		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink, BaseURL: s.baseURL,
-		Retry: s.cfg.RetryPolicy, Examine: s.examine, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
+		Retry: s.cfg.RetryPolicy, Examine: s.examine, Standbys: s.standbys.alive, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
 		Retention: s.cfg.Retention.All, API: s.owner, Moves: s.moves, Logger: logger,
 	}
 	g.Go(func() error {

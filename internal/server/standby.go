@@ -79,15 +79,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	}
 	b.url = "http://" + reachableAt(b.public.Addr(), cfg.host())
 	if cfg.TLS {
-		ca, err := certs.OpenCA(cfg.Dir, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		hosts := append(certs.ServerNames(cfg.host()), cfg.Domains...)
-		b.certificates, err = certs.New(ctx, certs.Config{
-			Hosts: cfg.certifiable(ca, hosts), CA: ca, TLSAddr: b.public.Addr(), Logger: cfg.Logger,
-		})
-		if err != nil {
+		if err := b.openCertificates(ctx); err != nil {
 			return nil, err
 		}
 		b.public = b.certificates.Listen(b.public)
@@ -106,6 +98,25 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 		b.handler = &proxyHandler{trusted: cfg.TrustedProxies, handler: b.handler, insecure: b.handler}
 	}
 	return b, nil
+}
+
+// openCertificates makes the certificates: those of the copy for the domains, which only the primary
+// orders and renews, and one of the local CA.
+func (b *Standby) openCertificates(ctx context.Context) error {
+	cfg := b.cfg
+	ca, err := certs.OpenCA(cfg.Dir, time.Now())
+	if err != nil {
+		return err
+	}
+	cc := certs.Config{
+		Hosts: cfg.certifiable(ca, append(certs.ServerNames(cfg.host()), cfg.Domains...)), CA: ca,
+		TLSAddr: b.public.Addr(), CheckInterval: cfg.certificateCheck, Logger: cfg.Logger,
+	}
+	if len(cfg.Domains) > 0 {
+		cc.Domains, cc.Issuer, cc.Copy = cfg.Domains, cfg.ACMECA, b.data.LoadCertificate
+	}
+	b.certificates, err = certs.New(ctx, cc)
+	return err
 }
 
 // URL returns the base URL of the listener, without a trailing slash.
@@ -229,15 +240,16 @@ func (b *Standby) keepProving(ctx context.Context) error {
 
 // prove checks that this node can read and write the bucket, and that the bucket respects
 // conditions: without that, it does not acquire the lease. It leaves the node's sign of life, and
-// logs changes.
+// logs changes. It also checks what the node has itself, see proveLocal.
 func (b *Standby) prove(ctx context.Context) error {
+	b.proveLocal(ctx)
 	s := b.status()
 	reason := b.adminReason(s)
 	if errors.Is(b.bucketProof(), errUnproven) {
 		reason = ""
 	}
 	err := b.node.Write(ctx, replica.NodeState{
-		LagSeconds: s.LagSeconds, CanTakeOver: reason == "", Reason: reason, OldData: s.OldData,
+		LagSeconds: s.LagSeconds, CanTakeOver: reason == "", Reason: reason, Warning: s.Warning, OldData: s.OldData,
 	})
 	if ctx.Err() != nil {
 		return err
@@ -395,7 +407,7 @@ func (b *Standby) seen(state replica.LeaseState) {
 func (b *Standby) status() api.StandbyStatus {
 	y := b.data.State()
 	b.mu.Lock()
-	s := api.StandbyStatus{Primary: b.primary, Reason: b.waiting}
+	s := api.StandbyStatus{Primary: b.primary, Reason: b.waiting, Warning: b.warning}
 	b.mu.Unlock()
 	if !y.Current.IsZero() {
 		lag := math.Round(time.Since(y.Current).Seconds()*1000) / 1000
@@ -436,6 +448,11 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 	case proof != nil:
 		return "It cannot take over: it cannot use the bucket (" + string(replica.CauseOf(proof)) + ")"
 	case err == nil:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.lacks != nil {
+			return "It cannot take over: " + b.lacks.Error()
+		}
 		return ""
 	case errors.Is(err, store.ErrKey) && !errors.Is(err, fs.ErrPermission):
 		b.mu.Lock()
@@ -454,7 +471,7 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 // page returns the status for the page.
 func (b *Standby) page() web.StandbyPage {
 	s := b.status()
-	y := web.StandbyPage{Primary: s.Primary, CanTakeOver: s.CanTakeOver, Reason: s.Reason, OldData: s.OldData}
+	y := web.StandbyPage{Primary: s.Primary, CanTakeOver: s.CanTakeOver, Reason: s.Reason, Warning: s.Warning, OldData: s.OldData}
 	if s.LagSeconds != nil {
 		y.Lag = fmt.Sprintf("%.1f s", *s.LagSeconds)
 	}
@@ -484,6 +501,9 @@ func (b *Standby) examine() []store.Finding {
 		all = append(all, store.Finding{Check: "takeover", Level: store.LevelFail, Detail: reason,
 			Advice: strings.TrimSpace(replica.CauseOf(b.bucketProof()).Remedy() +
 				" Until this is resolved, this node does not take over from the primary.")})
+	}
+	if s.Warning != "" {
+		all = append(all, store.Finding{Check: "local files", Level: store.LevelWarn, Detail: s.Warning})
 	}
 	for _, old := range s.OldData {
 		all = append(all, store.Finding{Check: "old data", Level: store.LevelWarn, Detail: old})

@@ -103,6 +103,29 @@ func (w *standbyWatch) counts(now time.Time) (c standbyCounts) {
 	return c
 }
 
+// alive returns the hosts of the standbys that run now, none for a nil watch. If the bucket cannot be
+// read, it returns those of the last reading.
+func (w *standbyWatch) alive(ctx context.Context) (hosts []string) {
+	if w == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, standbysTimeout)
+	defer cancel()
+	nodes, err := w.read(ctx)
+	if err != nil {
+		w.mu.Lock()
+		nodes = w.nodes
+		w.mu.Unlock()
+	}
+	now := time.Now()
+	for _, n := range nodes {
+		if now.Sub(n.SeenAt) <= standbySilent {
+			hosts = append(hosts, shorten(n.Host, 64))
+		}
+	}
+	return hosts
+}
+
 // findings describes the standbys of the last days, and a failure to read their signs of life.
 func (w *standbyWatch) findings(now time.Time) (all []store.Finding) {
 	w.mu.Lock()
@@ -132,6 +155,9 @@ func standbyFindings(nodes []replica.NodeState, now time.Time) (all []store.Find
 			f.Advice = "Until this is resolved, that node does not take over."
 		case n.LagSeconds != nil:
 			f.Detail += fmt.Sprintf("; its copy was complete %.1f s before its last sign of life", *n.LagSeconds)
+		}
+		if n.Warning != "" && f.Level == store.LevelOK {
+			f.Level, f.Detail = store.LevelWarn, f.Detail+". "+shorten(n.Warning, 500)
 		}
 		all = append(all, f)
 		for i, old := range n.OldData {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,6 +47,9 @@ type Follower struct {
 
 	damagedCheck time.Duration // damagedCheckInterval
 
+	damaged   atomic.Bool   // the copy must be replaced, see Discard
+	discarded chan struct{} // buffered; wakes checkContinuity
+
 	mu    sync.Mutex
 	state FollowerState
 }
@@ -60,7 +64,7 @@ type FollowerState struct {
 
 // NewFollower returns a follower. It does no I/O.
 func NewFollower(cfg FollowerConfig) *Follower {
-	return &Follower{cfg: cfg, damagedCheck: damagedCheckInterval}
+	return &Follower{cfg: cfg, damagedCheck: damagedCheckInterval, discarded: make(chan struct{}, 1)}
 }
 
 // State returns the state of the copy.
@@ -115,13 +119,25 @@ func (f *Follower) recordFailure(reason string) {
 // ErrNoCopy means that there is no complete copy of the replica.
 var ErrNoCopy = errors.New("there is no complete copy of the replica yet")
 
+// Discard makes Follow and CatchUp replace the copy, because its file is damaged; why is logged. Until
+// then there is no copy for Read.
+func (f *Follower) Discard(why error) {
+	if !f.damaged.Swap(true) {
+		select {
+		case f.discarded <- struct{}{}:
+		default:
+		}
+		f.cfg.Logger.Error("the standby's copy of the database is damaged; making a new one", "error", why)
+	}
+}
+
 // Read calls read with the path of the copy, which does not change until read returns. It
 // returns the error of read, or [ErrNoCopy]. read must not write to the copy.
 func (f *Follower) Read(read func(path string) error) error {
 	f.copying.RLock()
 	defer f.copying.RUnlock()
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
-	if err != nil || at == 0 {
+	if err != nil || at == 0 || f.damaged.Load() {
 		return ErrNoCopy
 	}
 	// An interrupted write leaves parts of a change.
@@ -174,20 +190,24 @@ func (f *Follower) Follow(ctx context.Context) error {
 func (f *Follower) copyOnce(ctx context.Context) error {
 	path := f.cfg.Path
 	if f.exists() {
-		if !f.stale {
+		if !f.stale && !f.damaged.Load() {
 			return nil
 		}
 		path += ".new"
 		if err := RemoveDatabase(path); err != nil {
 			return err
 		}
-	} else if err := f.remove(); err != nil {
-		return err
+	} else {
+		f.damaged.Store(false)
+		if err := f.remove(); err != nil {
+			return err
+		}
 	}
 	found, err := Restore(ctx, f.cfg.Replica, path, time.Time{})
 	if err == nil && path != f.cfg.Path {
 		f.copying.Lock()
 		err = errors.Join(f.remove(), os.Rename(path, f.cfg.Path))
+		f.damaged.Store(false)
 		f.copying.Unlock()
 	} else if errors.Is(err, syscall.ENOSPC) && path != f.cfg.Path {
 		// There is no space for two copies.
@@ -412,6 +432,9 @@ func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) e
 	var last ltx.TXID
 	var checked time.Time
 	for {
+		if f.damaged.Load() {
+			return errDiscontinuous
+		}
 		if checked.IsZero() || client.hasDamage() || time.Since(checked) >= followCheckInterval {
 			at, err := litestream.ReadTXIDFile(f.cfg.Path)
 			if err == nil {
@@ -425,6 +448,7 @@ func (f *Follower) checkContinuity(ctx context.Context, client *checkedClient) e
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-f.discarded:
 		case <-tick.C:
 		}
 	}
@@ -568,7 +592,7 @@ func (f *Follower) has(t term, tx ltx.TXID) bool {
 		return false
 	}
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
-	return err == nil && at >= max(tx, last.Applied)
+	return err == nil && at >= max(tx, last.Applied) && !f.damaged.Load()
 }
 
 // followerLog receives Litestream's log while it follows, and updates the follower's

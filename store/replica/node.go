@@ -39,6 +39,7 @@ type NodeState struct {
 	LagSeconds  *float64  `json:"lag_seconds"`
 	CanTakeOver bool      `json:"can_take_over"`
 	Reason      string    `json:"reason,omitempty"`   // why it cannot
+	Warning     string    `json:"warning,omitempty"`  // what else is wrong with it
 	OldData     []string  `json:"old_data,omitempty"` // what exists only in directories of earlier tenures
 }
 

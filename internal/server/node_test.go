@@ -1,0 +1,317 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"service/internal/certs"
+	"service/store/replica"
+	"service/test/harness"
+)
+
+// A node has ten seconds to close everything once its lease is lost, in whichever state it is, and
+// no limit before that.
+func TestLimitTeardown(t *testing.T) {
+	closed := errors.New("closed")
+	for name, test := range map[string]struct {
+		loses, takes time.Duration // 0 for never
+		want         error
+	}{
+		"ends without a loss":     {0, time.Hour, closed},
+		"ends in time":            {time.Minute, time.Minute + teardownLimit - time.Second, closed},
+		"ends late":               {time.Minute, time.Minute + teardownLimit + time.Second, errTeardown},
+		"ends just before a loss": {time.Minute, time.Minute - time.Second, closed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lost := make(chan struct{})
+				if test.loses > 0 {
+					time.AfterFunc(test.loses, func() { close(lost) })
+				}
+				err := limitTeardown(lost, func() error {
+					time.Sleep(test.takes)
+					return closed
+				})
+				if !errors.Is(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+				time.Sleep(time.Hour) // whatever was abandoned
+			})
+		})
+	}
+}
+
+// nodeBucket is a bucket for nodes, on a real S3 server.
+type nodeBucket struct {
+	*httptest.Server
+	armed    atomic.Bool // the next write of the lease begins to hold
+	held     chan struct{}
+	released chan struct{}
+}
+
+func newNodeBucket(t *testing.T) *nodeBucket {
+	t.Helper()
+	t.Setenv("AWS_CA_BUNDLE", "") // the S3 client fails with it
+	backend := s3mem.New()
+	if err := backend.CreateBucket("b"); err != nil {
+		t.Fatal(err)
+	}
+	s3 := gofakes3.New(backend).Server()
+	b := &nodeBucket{held: make(chan struct{}), released: make(chan struct{})}
+	b.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lease := strings.HasSuffix(r.URL.Path, "/lock.json")
+		if !lease {
+			select {
+			case <-b.held:
+				select {
+				case <-b.released:
+				case <-r.Context().Done():
+				}
+			default:
+			}
+		}
+		s3.ServeHTTP(w, r)
+		if lease && r.Method == http.MethodPut && b.armed.Swap(false) {
+			close(b.held)
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b
+}
+
+// replica returns the configuration of a replica in the bucket for the data directory dir.
+func (b *nodeBucket) replica(t *testing.T, dir string) *replica.Config {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "litestream.yml")
+	text := fmt.Sprintf(`dbs:
+  - path: %s
+    monitor-interval: 20ms
+    replica:
+      type: s3
+      bucket: b
+      path: copy
+      endpoint: %s
+      access-key-id: id
+      secret-access-key: secret
+      sync-interval: 20ms
+`, filepath.Join(dir, "service.db"), b.URL)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := replica.ReadConfig(path, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// followAsNode runs a standby that follows and listens, and never takes over.
+func followAsNode(t *testing.T, cfg *Config) *Standby {
+	t.Helper()
+	b, err := openStandby(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- Serve(ctx, newHTTPServer(b.handler, cfg.RequestTimeout), b.public, 0) }()
+	go func() { ended <- b.data.Follow(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-ended, <-ended); err != nil {
+			t.Error(err)
+		}
+		b.close()
+	})
+	return b
+}
+
+// A node that lacks event types of the primary cannot take over, because it would refuse events that
+// the primary accepts. Another local CA is only a warning.
+func TestStandbyFiles(t *testing.T) {
+	bucket := newNodeBucket(t)
+	cfg := testConfig(t)
+	cfg.Replica = bucket.replica(t, cfg.Dir)
+	write := func(dir, name, content string) {
+		t.Helper()
+		path := filepath.Join(dir, eventTypesFolder, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	schema := docsExample(t, "json")
+	other := strings.ReplaceAll(schema, "order_shipped", "order_deleted")
+	write(cfg.Dir, "order_shipped.json", schema)
+	write(cfg.Dir, "order_deleted.json", other)
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	two := testConfig(t)
+	two.Replica, two.Lease = bucket.replica(t, two.Dir), MinLease
+	key, err := os.ReadFile(filepath.Join(cfg.Dir, "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(two.Dir, "secret.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // what only this node has is no difference
+	b := followAsNode(t, two)
+	harness.WaitFor(t, "a copy", b.data.HasCopy)
+	for _, step := range []struct {
+		change       func()
+		reason, warn string
+	}{
+		{func() {}, "copy event_types/order_deleted.json and 1 more file from the primary", "copy ca.pem and ca.key from the primary"},
+		{func() { write(two.Dir, "order_shipped.json", schema) }, "copy event_types/order_deleted.json from the primary", "ca.pem"},
+		{func() { write(two.Dir, "order_deleted.json", other+"\n") }, "copy event_types/order_deleted.json", "ca.pem"},
+		{func() { write(two.Dir, "order_deleted.json", "{") }, "order_deleted.json", ""},
+		{func() { write(two.Dir, "order_deleted.json", other) }, "", "ca.pem"},
+		{func() {
+			ca, err := os.ReadFile(filepath.Join(cfg.Dir, certs.CAFile))
+			if err := errors.Join(err, os.WriteFile(filepath.Join(two.Dir, certs.CAFile), ca, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}, "", ""},
+	} {
+		step.change()
+		if err := b.prove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		y := b.status()
+		if y.CanTakeOver != (step.reason == "") || !strings.Contains(y.Reason, step.reason) {
+			t.Errorf("got %q, want %q", y.Reason, step.reason)
+		}
+		if (y.Warning == "") != (step.warn == "") || !strings.Contains(y.Warning, step.warn) {
+			t.Errorf("got the warning %q, want %q", y.Warning, step.warn)
+		}
+	}
+}
+
+// A standby serves the certificate that the primary has obtained, from its copy, and never asks an
+// issuer for one. Until the copy has it, and once it has expired, the local CA stands in.
+func TestStandbyCertificate(t *testing.T) {
+	p := newIssuer(t, 0, "")
+	p.validate(0, 0)
+	bucket := newNodeBucket(t)
+	primary := serveDomains(t, p, t.TempDir(), []string{"hooks.test"}, func(cfg *Config) {
+		cfg.Replica = bucket.replica(t, cfg.Dir)
+	})
+	primary.await("a certificate", hasCertificate)
+
+	cfg := testConfig(t)
+	cfg.Replica, cfg.Lease = bucket.replica(t, cfg.Dir), MinLease
+	cfg.Domains, cfg.ACMECA = []string{"hooks.test"}, p.url // without its roots: any request to it fails
+	b := followAsNode(t, cfg)
+	dial := func(name string) tls.ConnectionState {
+		t.Helper()
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Timeout()}, "tcp", b.public.Addr().String(),
+			&tls.Config{ServerName: name, InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState()
+	}
+	if leaf := dial("hooks.test").PeerCertificates[0]; !strings.Contains(leaf.Issuer.CommonName, "local CA") {
+		t.Errorf("without the key: got a certificate of %s, want one of the local CA", leaf.Issuer)
+	}
+	key, err := os.ReadFile(filepath.Join(primary.cfg.Dir, "secret.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "secret.key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want, err := primary.handshake("hooks.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"hooks.test", ""} { // a health check by address names no host
+		harness.WaitFor(t, "the primary's certificate", func() bool {
+			return dial(name).PeerCertificates[0].Equal(want.PeerCertificates[0])
+		})
+	}
+	if got := dial(certs.LocalName).PeerCertificates[0]; got.Equal(want.PeerCertificates[0]) {
+		t.Errorf("for %s: got the domain's certificate, want that of the local CA", certs.LocalName)
+	}
+}
+
+// The lease is lost again while a node that has acquired it still starts: here, it waits for an answer
+// of the bucket. The start ends at once, and the node follows the next primary.
+func TestLostDuringStart(t *testing.T) {
+	harness.Long(t)
+	bucket := newNodeBucket(t)
+	cfg := testConfig(t)
+	cfg.Replica, cfg.Lease, cfg.TLS = bucket.replica(t, cfg.Dir), MinLease, false
+	log := new(lockedBuffer)
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	var standbys, primaries atomic.Int64
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, cfg, Roles{
+			Standby: func(*Standby) { standbys.Add(1) },
+			Primary: func(context.Context, *Server) error { primaries.Add(1); return nil },
+		})
+	}()
+	seize := func() { // as another service does, which then dies
+		l, err := replica.NewLease(t.Context(), replica.LeaseConfig{
+			Replica: bucket.replica(t, t.TempDir()), Dir: t.TempDir(), TTL: MinLease, Reserve: leaseReserve, Logger: cfg.Logger,
+		})
+		if err == nil {
+			err = l.Seize(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := func(times int) func() bool {
+		return func() bool { return strings.Count(log.String(), "not the primary any more") == times }
+	}
+	harness.WaitFor(t, "the node to be the primary", func() bool { return primaries.Load() == 1 })
+	seize()
+	harness.WaitFor(t, "the node to lose the lease", lost(1))
+	bucket.armed.Store(true)
+	harness.WaitFor(t, "the node to acquire the lease", func() bool { return !bucket.armed.Load() })
+	seize()
+	harness.WaitFor(t, "the start to end", lost(2))
+	if n := primaries.Load(); n != 1 {
+		t.Errorf("the node was the primary %d times, want 1", n)
+	}
+	close(bucket.released)
+	harness.WaitFor(t, "the node to take over again", func() bool { return primaries.Load() == 2 })
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+	if n := standbys.Load(); n != 3 {
+		t.Errorf("the node was a standby %d times, want 3", n)
+	}
+}

@@ -107,12 +107,13 @@ func ReadKeys(dir, name string) ([]byte, error) {
 type KeyRotation struct {
 	File                 string // the key file
 	AuthorizationHeaders int
-	SigningSecrets       int  // including replaced ones that still sign
-	Answers              int  // stored idempotent responses
-	CertificateFiles     int  // certificates, their keys, ACME accounts
-	AlertChannels        int  // URLs and signing secrets of alert channels
-	OldKeyKept           bool // the file is not writable; all its lines but the first can be removed
-	WALKept              bool // a read used the WAL, so that it still contains what the old key encrypted
+	SigningSecrets       int      // including replaced ones that still sign
+	Answers              int      // stored idempotent responses
+	CertificateFiles     int      // certificates, their keys, ACME accounts
+	AlertChannels        int      // URLs and signing secrets of alert channels
+	Standbys             []string // hosts of the standbys that run, and need the new key before they can take over
+	OldKeyKept           bool     // the file is not writable; all its lines but the first can be removed
+	WALKept              bool     // a read used the WAL, so that it still contains what the old key encrypted
 }
 
 // Secrets returns the number of re-encrypted secrets.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -193,7 +194,7 @@ func TestRotateKey(t *testing.T) {
 	}
 	n := len(f.subs)
 	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n, CertificateFiles: n, AlertChannels: 1}
-	if r != want {
+	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
 	f.check(t, s)

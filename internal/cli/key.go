@@ -61,5 +61,11 @@ func printRotation(w io.Writer, r *store.KeyRotation) error {
 		_, err = fmt.Fprintln(w, "A read, such as that of a backup, kept the write-ahead log (service.db-wal) from being emptied, "+
 			"so it may still contain data that the old key encrypted. Run this again later.")
 	}
+	for _, host := range r.Standbys {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "The standby %s cannot take over until it has this file too: copy it there; no restart is needed.\n",
+				terminal.Escape(host))
+		}
+	}
 	return err
 }

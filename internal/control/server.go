@@ -22,12 +22,13 @@ type Server struct {
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
 	BaseURL       string                                // of the pages, without a trailing slash
 	Examine       func(ctx context.Context, reading time.Duration) []store.Finding
-	AdminsChanged func(email string)  // called after an admin was created or got a new password
-	Catalog       *webhook.Catalog    // validates salvaged events
-	Retention     time.Duration       // how long events are kept
-	Retry         webhook.RetryPolicy // decides what follows attempts that were in flight in an export
-	API           http.Handler        // serves the API to the owner, see [api.API.Owner]
-	Moves         *move.Source        // moves programs to other installations
+	AdminsChanged func(email string)             // called after an admin was created or got a new password
+	Catalog       *webhook.Catalog               // validates salvaged events
+	Retention     time.Duration                  // how long events are kept
+	Retry         webhook.RetryPolicy            // decides what follows attempts that were in flight in an export
+	API           http.Handler                   // serves the API to the owner, see [api.API.Owner]
+	Moves         *move.Source                   // moves programs to other installations
+	Standbys      func(context.Context) []string // hosts of the standbys that run
 	Logger        *slog.Logger
 }
 
@@ -80,6 +81,7 @@ func (s *Server) commands() http.Handler {
 	}))
 	m.HandleFunc("POST /key/rotate", s.respond(func(r *http.Request) (any, error) {
 		rotation, err := s.Store.RotateKey(r.Context())
+		rotation.Standbys = s.Standbys(r.Context())
 		switch {
 		case errors.Is(err, store.ErrKey):
 			err = webhook.NewError(webhook.CodeConflict, err.Error())

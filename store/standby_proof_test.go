@@ -57,7 +57,7 @@ func TestCheckData(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	check("there is no data in "+dir)
+	check("there is no data in " + dir)
 	standby, err := OpenStandby(dir, fileReplica(t, dir, filepath.Join(t.TempDir(), "replica")), "", testLogger(t))
 	must(t, err)
 	check("it was last a standby")

@@ -23,7 +23,7 @@ func TestThrottle(t *testing.T) {
 	r := openReplicated(t, dir, cfg, l)
 	r.await("running", running)
 	const (
-		rows = 10_000 // without a checkpoint this would be a WAL of 200 MB
+		rows = 40_000 // without a checkpoint this would be a WAL of 800 MB
 		want = 12     // each of the writers may see the same one
 	)
 	var shortened atomic.Int64

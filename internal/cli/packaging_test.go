@@ -8,8 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"service/internal/server"
+	"service/store/replica"
 )
 
 // TestUnitAndImage checks that the commands and variables in the systemd unit, the Dockerfile
@@ -71,11 +75,68 @@ func TestUnitAndImage(t *testing.T) {
 		}
 	}
 	var services struct {
-		Services map[string]any `yaml:"services"`
-		Volumes  map[string]any `yaml:"volumes"`
+		Services map[string]struct {
+			StopGracePeriod string `yaml:"stop_grace_period"`
+		} `yaml:"services"`
+		Volumes map[string]any `yaml:"volumes"`
 	}
 	if err := yaml.Unmarshal([]byte(compose), &services); err != nil || len(services.Services) != 1 || len(services.Volumes) != 1 {
 		t.Errorf("compose: %v, %v", services, err)
+	}
+}
+
+// TestStopTimes checks that whatever stops the service waits as long as a stop with the default
+// settings may take.
+func TestStopTimes(t *testing.T) {
+	var c commands
+	parser, err := newParser(t.Context(), &c, Streams{Err: io.Discard, Out: io.Discard}, new(configuration), new(bool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"serve"}); err != nil {
+		t.Fatal(err)
+	}
+	to, err := replica.ParseURL("file:///nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grace, err := time.ParseDuration(c.Serve.Grace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := server.Config{Grace: grace, Replica: to}
+	for name, pattern := range map[string]string{
+		"packaging/compose.yml": `stop_grace_period: (\S+)`, "packaging/service-webhooks.service": `TimeoutStopSec=(\S+)`,
+	} {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(pattern).FindStringSubmatch(string(text))
+		if found == nil {
+			t.Fatalf("%s: no %s", name, pattern)
+		}
+		if d, err := time.ParseDuration(found[1]); err != nil || d < cfg.ShutdownTimeout() {
+			t.Errorf("%s: got %s, want at least %s", name, found[0], cfg.ShutdownTimeout())
+		}
+	}
+}
+
+// TestConffile checks that the configuration file of the package says only where to look. Any text
+// that changes with the version would stop an upgrade at a question.
+func TestConffile(t *testing.T) {
+	text, err := os.ReadFile("../../packaging/config.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(lines) > 10 {
+		t.Errorf("got %d lines, want at most 10", len(lines))
+	}
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "#") {
+			t.Errorf("got the setting %q, want none", line)
+		}
 	}
 }
 

@@ -119,9 +119,9 @@ type Setting struct {
 	Source      string // default, flag, the name of a variable, or a file and its line
 }
 
-// shutdownTimeout returns the maximum duration of a shutdown: one grace period each for
+// ShutdownTimeout returns the maximum duration of a shutdown: one grace period each for
 // requests and attempts, the last sync of the replica, and 10 s for the rest.
-func (cfg *Config) shutdownTimeout() time.Duration {
+func (cfg *Config) ShutdownTimeout() time.Duration {
 	d := 2*cfg.Grace + 10*time.Second
 	if cfg.Replica != nil {
 		d += cfg.Replica.ShutdownSyncTimeout

@@ -854,3 +854,46 @@ func TestPromoteForce(t *testing.T) {
 		t.Errorf("old primary: want the host of the new primary in the log:\n%s", log)
 	}
 }
+
+// TestTeardownBlocked takes the lease from a primary whose disk does not answer, so that it cannot
+// close its database. It must not stay in between: after ten seconds it exits with status 1.
+func TestTeardownBlocked(t *testing.T) {
+	harness.Long(t)
+	strace := harness.Tool(t, "strace", "strace")
+	f := newFailOver(t, harness.Build(t))
+	f.publish(20)
+	f.two.AwaitStandby(f.standby)
+	attached := filepath.Join(t.TempDir(), "attached")
+	messages, err := os.Create(attached)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Close()
+	slow := exec.Command(strace, "-f", "-o", os.DevNull, "-e", "trace=fsync,fdatasync",
+		"-e", "inject=fsync,fdatasync:delay_enter=600000000", "-p", fmt.Sprint(f.primary.PID()))
+	slow.Stderr = messages
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	detach := sync.OnceFunc(func() {
+		slow.Process.Kill()
+		slow.Wait()
+	})
+	defer detach()
+	harness.WaitFor(t, "strace", func() bool { return bytes.Contains(harness.Read(t, attached), []byte("attached")) })
+	out, err := f.one.Command("promote", "--force", "--data", f.two.Data)
+	if err != nil {
+		t.Fatalf("promote --force: %v\n%s", err, out)
+	}
+	// Its threads stay with strace, which holds them.
+	status := filepath.Join("/proc", fmt.Sprint(f.primary.PID()), "status")
+	harness.WaitFor(t, "the exit", func() bool { return bytes.Contains(harness.Read(t, status), []byte("State:\tZ")) })
+	detach()
+	f.primary.Wait(t)
+	if log := f.primary.Log.String(); f.primary.Status != harness.ExitFailed || !strings.Contains(log, "did not stop within 10 s") {
+		t.Errorf("got exit status %d, want %d and the limit in the log:\n%s", f.primary.Status, harness.ExitFailed, log)
+	}
+	if !f.two.AwaitReady(f.standby) {
+		t.Fatalf("the standby exited:\n%s", &f.standby.Log)
+	}
+}

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// A split sends the events of a failed delivery again, see docs/decisions/0058-splits.md. Its
+// A split sends the events of a failed delivery again, see docs/decisions/0058-a-batch-costs-no-event.md. Its
 // deliveries are formed one at a time, as those of a replay are. It is open until they have
 // completed, and until then the failed delivery counts as one that is being retried.
 

@@ -46,7 +46,7 @@ func (c *helloConn) Write(b []byte) (int, error) {
 // made before the server's first message. If that is a HelloRetryRequest, the client repeats its
 // suites and crypto/tls compares them with the slice, so they are restored by then. None of that
 // is documented: where it does not hold, the suite is the one that crypto/tls prefers. See
-// docs/decisions/0034-cipher-suites.md.
+// docs/decisions/0034-aes-256-where-possible.md.
 func preferAES256(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c, ok := hello.Conn.(*helloConn)
 	if !ok || !slices.Contains(hello.SupportedVersions, tls.VersionTLS13) ||

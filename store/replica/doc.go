@@ -14,5 +14,5 @@
 // which a state can be restored. What one data directory writes is a term, see type term.
 //
 // Litestream runs in this process and uses its SQLite library, see
-// docs/decisions/0023-replica.md.
+// docs/decisions/0023-litestream-in-the-process.md.
 package replica

@@ -21,7 +21,7 @@ import (
 
 // A service without a lease leaves a sign of life in its term, to which only its data directory
 // writes. It therefore needs no conditional writes, and works in a folder. See
-// docs/decisions/0072-without-a-lease.md.
+// docs/decisions/0072-a-sign-of-life-without-a-lease.md.
 
 const (
 	// writerName is the name of the sign of life, next to the record of its term.

@@ -263,55 +263,138 @@ func TestStandbyCertificate(t *testing.T) {
 	}
 }
 
+// runningNode is a node in this process.
+type runningNode struct {
+	t                   *testing.T
+	cfg                 *Config
+	bucket              *nodeBucket
+	log                 *lockedBuffer
+	standbys, primaries atomic.Int64 // how often it took the role
+	stop                context.CancelFunc
+	ended               chan error
+}
+
+// runNode runs a node with an empty data directory.
+func runNode(t *testing.T, bucket *nodeBucket) *runningNode {
+	t.Helper()
+	n := &runningNode{t: t, cfg: testConfig(t), bucket: bucket, log: new(lockedBuffer), ended: make(chan error, 1)}
+	n.cfg.Replica, n.cfg.Lease, n.cfg.TLS = bucket.replica(t, n.cfg.Dir), MinLease, false
+	n.cfg.Logger = slog.New(slog.NewTextHandler(n.log, nil))
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	go func() {
+		n.ended <- Run(ctx, n.cfg, Roles{
+			Standby: func(*Standby) { n.standbys.Add(1) },
+			Primary: func(context.Context, *Server) error { n.primaries.Add(1); return nil },
+		})
+	}()
+	return n
+}
+
+// lease returns a lease of another service.
+func (n *runningNode) lease() *replica.Lease {
+	n.t.Helper()
+	l, err := replica.NewLease(n.t.Context(), replica.LeaseConfig{
+		Replica: n.bucket.replica(n.t, n.t.TempDir()), Dir: n.t.TempDir(), TTL: MinLease, Reserve: leaseReserve, Logger: n.cfg.Logger,
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return l
+}
+
+// lose makes another service take the lease, which then dies, and waits until the node knows.
+func (n *runningNode) lose() {
+	n.t.Helper()
+	before := strings.Count(n.log.String(), notPrimary)
+	if err := n.lease().Seize(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	harness.WaitFor(n.t, "the node to lose the lease", func() bool { return strings.Count(n.log.String(), notPrimary) > before })
+}
+
+// hold waits until the node has acquired the lease. From then on the bucket answers nothing but
+// requests of the lease, so that the node can neither start nor go on.
+func (n *runningNode) hold() {
+	n.t.Helper()
+	n.bucket.armed.Store(true)
+	harness.WaitFor(n.t, "the node to acquire the lease", func() bool { return !n.bucket.armed.Load() })
+}
+
+// end stops the node, which must not fail.
+func (n *runningNode) end() {
+	n.t.Helper()
+	n.stop()
+	if err := <-n.ended; err != nil {
+		n.t.Errorf("got %v, want no error; log:\n%s", err, n.log)
+	}
+}
+
+const notPrimary = "not the primary any more"
+
 // The lease is lost again while a node that has acquired it still starts: here, it waits for an answer
 // of the bucket. The start ends at once, and the node follows the next primary.
 func TestLostDuringStart(t *testing.T) {
 	harness.Long(t)
-	bucket := newNodeBucket(t)
-	cfg := testConfig(t)
-	cfg.Replica, cfg.Lease, cfg.TLS = bucket.replica(t, cfg.Dir), MinLease, false
-	log := new(lockedBuffer)
-	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
-	var standbys, primaries atomic.Int64
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, cfg, Roles{
-			Standby: func(*Standby) { standbys.Add(1) },
-			Primary: func(context.Context, *Server) error { primaries.Add(1); return nil },
+	n := runNode(t, newNodeBucket(t))
+	harness.WaitFor(t, "the node to be the primary", func() bool { return n.primaries.Load() == 1 })
+	n.lose()
+	n.hold()
+	n.lose()
+	if got := n.primaries.Load(); got != 1 {
+		t.Errorf("the node was the primary %d times, want 1", got)
+	}
+	close(n.bucket.released)
+	harness.WaitFor(t, "the node to take over again", func() bool { return n.primaries.Load() == 2 })
+	n.end()
+	if got := n.standbys.Load(); got != 3 {
+		t.Errorf("the node was a standby %d times, want 3", got)
+	}
+}
+
+// A signal ends a node in whichever phase it is. It releases the lease that it holds, so that another
+// node takes over at once.
+func TestSignalInEachPhase(t *testing.T) {
+	harness.Long(t)
+	for _, phase := range []struct {
+		name    string
+		reach   func(*runningNode)
+		holding bool // the node holds the lease in this phase
+	}{
+		{name: "waits with an empty directory", reach: func(n *runningNode) {
+			harness.WaitFor(n.t, "the node to wait", func() bool { return n.standbys.Load() == 1 })
+		}},
+		{name: "starts with an empty directory", holding: true, reach: (*runningNode).hold},
+		{name: "serves", holding: true, reach: func(n *runningNode) {
+			harness.WaitFor(n.t, "the node to be the primary", func() bool { return n.primaries.Load() == 1 })
+		}},
+		{name: "closes after a loss", reach: func(n *runningNode) {
+			harness.WaitFor(n.t, "the node to be the primary", func() bool { return n.primaries.Load() == 1 })
+			if err := n.lease().Seize(n.t.Context()); err != nil {
+				n.t.Fatal(err)
+			}
+			harness.WaitFor(n.t, "the end", func() bool { return strings.Contains(n.log.String(), "stopping immediately") })
+		}},
+		{name: "decides about its data", reach: func(n *runningNode) {
+			harness.WaitFor(n.t, "the node to be the primary", func() bool { return n.primaries.Load() == 1 })
+			n.lose()
+		}},
+		{name: "takes over", holding: true, reach: func(n *runningNode) {
+			harness.WaitFor(n.t, "the node to be the primary", func() bool { return n.primaries.Load() == 1 })
+			n.lose()
+			n.hold()
+		}},
+	} {
+		t.Run(phase.name, func(t *testing.T) {
+			n := runNode(t, newNodeBucket(t))
+			phase.reach(n)
+			n.end()
+			switch state, err := n.lease().State(t.Context()); {
+			case err != nil:
+				t.Error(err)
+			case phase.holding && !state.Released:
+				t.Errorf("got the lease %+v, want it released", state)
+			}
 		})
-	}()
-	seize := func() { // as another service does, which then dies
-		l, err := replica.NewLease(t.Context(), replica.LeaseConfig{
-			Replica: bucket.replica(t, t.TempDir()), Dir: t.TempDir(), TTL: MinLease, Reserve: leaseReserve, Logger: cfg.Logger,
-		})
-		if err == nil {
-			err = l.Seize(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	lost := func(times int) func() bool {
-		return func() bool { return strings.Count(log.String(), "not the primary any more") == times }
-	}
-	harness.WaitFor(t, "the node to be the primary", func() bool { return primaries.Load() == 1 })
-	seize()
-	harness.WaitFor(t, "the node to lose the lease", lost(1))
-	bucket.armed.Store(true)
-	harness.WaitFor(t, "the node to acquire the lease", func() bool { return !bucket.armed.Load() })
-	seize()
-	harness.WaitFor(t, "the start to end", lost(2))
-	if n := primaries.Load(); n != 1 {
-		t.Errorf("the node was the primary %d times, want 1", n)
-	}
-	close(bucket.released)
-	harness.WaitFor(t, "the node to take over again", func() bool { return primaries.Load() == 2 })
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("got %v, want no error", err)
-	}
-	if n := standbys.Load(); n != 3 {
-		t.Errorf("the node was a standby %d times, want 3", n)
 	}
 }

@@ -18,8 +18,6 @@ const (
 	// throttleRetry replaces throttleInterval after a sync that did not shorten the
 	// WAL, for example because of a reader.
 	throttleRetry = 250 * time.Millisecond
-	// throttleTimeout is the maximum time for which a sync may block the writer.
-	throttleTimeout = 2 * time.Second
 )
 
 // BeforeBatch keeps the WAL short. It must be the writer's hook of that name, see
@@ -38,7 +36,7 @@ func (r *Replication) BeforeBatch(t *sqlite.Tx) {
 }
 
 // TruncateWAL truncates the WAL on the writer's goroutine, between two commits, once Litestream has
-// copied it. It waits up to [throttleTimeout] for the reads that use the WAL, and reports whether
+// copied it. It waits up to limits.throttleTimeout for the reads that use the WAL, and reports whether
 // it succeeded.
 func (r *Replication) TruncateWAL(t *sqlite.Tx) bool {
 	db := r.running.Load()
@@ -46,7 +44,7 @@ func (r *Replication) TruncateWAL(t *sqlite.Tx) bool {
 		return r.autoCheckpoint.Load() && t.TruncateWAL() // else the replica may continue with the WAL
 	}
 	before := r.walFrames(t)
-	ctx, cancel := context.WithTimeout(context.Background(), throttleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), r.limits.throttleTimeout)
 	defer cancel()
 	err := db.Checkpoint(ctx, litestream.CheckpointModeTruncate)
 	return err == nil && r.walFrames(t) < before // Litestream does not say whether a read was in the way
@@ -77,7 +75,7 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), throttleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), r.limits.throttleTimeout)
 	defer cancel()
 	// syncWAL reports the error.
 	if err := db.Sync(ctx); err == nil {

@@ -32,7 +32,8 @@ type limits struct {
 	abandon  int64 // above this for abandonAfter, replication is interrupted
 	reject   int64 // above this, no events are accepted
 
-	abandonAfter time.Duration
+	abandonAfter    time.Duration
+	throttleTimeout time.Duration // the maximum time for which a sync may block the writer
 
 	// The local files that are not uploaded yet may have backlog bytes or
 	// backlogRatio times the size of the database, whichever is more. Above that,
@@ -48,7 +49,8 @@ type limits struct {
 
 var defaultLimits = limits{
 	throttle: 16_384, abandon: 50_000, abandonAfter: 5 * time.Second, reject: 100_000,
-	backlog: 256 << 20, backlogRatio: 2, backlogInterval: 10 * time.Second,
+	throttleTimeout: 2 * time.Second,
+	backlog:         256 << 20, backlogRatio: 2, backlogInterval: 10 * time.Second,
 	verifyInterval: 10 * time.Minute, termInterval: 15 * time.Second, writerPeriod: writerPeriod,
 }
 

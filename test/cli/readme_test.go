@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -29,15 +28,10 @@ func TestWalkThrough(t *testing.T) {
 		deliveries <- string(body)
 	}))
 
-	_, section, ok := strings.Cut(string(harness.Read(t, harness.Path("README.md"))), "\n## Walk-through\n")
-	if !ok {
-		t.Fatal("README.md has no section Walk-through")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	var script strings.Builder
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
-		if !strings.HasPrefix(block[1], "./service serve") && !strings.HasPrefix(block[1], "./service listen") {
-			script.WriteString(block[1])
+	for _, block := range harness.CommandsOf(t, "README.md", "## Walk-through") {
+		if !strings.HasPrefix(block, "./service serve") && !strings.HasPrefix(block, "./service listen") {
+			script.WriteString(block)
 		}
 	}
 	commands := script.String()

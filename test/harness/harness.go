@@ -24,6 +24,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -216,4 +217,20 @@ func Exec(name string, args ...string) error {
 		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
+}
+
+// CommandsOf returns the shell commands of a section of a Markdown file, one block after the other. The
+// heading is a whole line, such as "## Walk-through".
+func CommandsOf(tb testing.TB, file, heading string) (blocks []string) {
+	tb.Helper()
+	_, section, found := strings.Cut("\n"+string(Read(tb, Path(file))), "\n"+heading+"\n")
+	level, _, _ := strings.Cut(heading, " ")
+	section, _, _ = strings.Cut(section, "\n"+level+" ")
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
+		blocks = append(blocks, regexp.MustCompile("(?m)^ +").ReplaceAllString(block[1], ""))
+	}
+	if !found || len(blocks) == 0 {
+		tb.Fatalf("%s has no commands in %q", file, heading)
+	}
+	return blocks
 }

@@ -48,7 +48,7 @@ func TestDrillAsTyped(t *testing.T) {
 		return cmd
 	}
 	commands := 0
-	for line := range strings.Lines(drillCommands(t)) {
+	for line := range strings.Lines(strings.Join(harness.CommandsOf(t, "docs/failover.md", "### A restore drill"), "")) {
 		commands++
 		if !strings.HasPrefix(line, "service serve ") {
 			if out, err := run(t.Context(), line).CombinedOutput(); err != nil {
@@ -79,20 +79,4 @@ func TestDrillAsTyped(t *testing.T) {
 	if commands != 7 {
 		t.Errorf("the drill has %d commands, want 7", commands)
 	}
-}
-
-// drillCommands returns the code of the section about the drill.
-func drillCommands(t *testing.T) (code string) {
-	t.Helper()
-	_, section, found := strings.Cut(string(harness.Read(t, harness.Path("docs", "failover.md"))), "### A restore drill\n")
-	section, _, _ = strings.Cut(section, "\n### ")
-	for i, part := range strings.Split(section, "```") {
-		if i%2 == 1 {
-			code += strings.TrimPrefix(part, "sh\n")
-		}
-	}
-	if !found || code == "" {
-		t.Fatal("docs/failover.md has no restore drill")
-	}
-	return code
 }

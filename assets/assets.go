@@ -20,10 +20,12 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"maps"
 	"net/http"
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed dist
@@ -52,8 +54,14 @@ type file struct {
 	gzipped     []byte // nil unless it is smaller
 }
 
-// New reads and compresses the embedded files.
+// New returns the embedded files, to which others can be added.
 func New() *Assets {
+	e := embedded()
+	return &Assets{paths: maps.Clone(e.paths), files: maps.Clone(e.files)}
+}
+
+// embedded reads and compresses the embedded files, once in a process: a node serves them in each role.
+var embedded = sync.OnceValue(func() *Assets {
 	a := &Assets{paths: make(map[string]string), files: make(map[string]*file)}
 	entries, err := files.ReadDir("dist")
 	if err != nil {
@@ -67,7 +75,7 @@ func New() *Assets {
 		a.Add(e.Name(), content)
 	}
 	return a
-}
+})
 
 // Add adds a file, whose type follows from its name: css, js, svg, png or jpg.
 func (a *Assets) Add(name string, content []byte) {

@@ -24,6 +24,7 @@ import (
 	"github.com/julienschmidt/httprouter"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/webhook"
 )
@@ -112,7 +113,7 @@ type API struct {
 	moves             MoveTarget
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
-	invalidTokens     *invalidTokenLimiter
+	invalidTokens     *ratelimit.Limiter
 	forwarder         *forwarder
 	metrics           *metrics
 	registry          *prometheus.Registry // includes metrics
@@ -155,8 +156,9 @@ func (a *API) Run(ctx context.Context) error {
 func newAPI(cfg Config) *API {
 	a := &API{
 		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready, moves: cfg.Moves,
-		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: newInvalidTokenLimiter(), forwarder: newForwarder(),
-		metrics: newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
+		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: ratelimit.New(maxAddresses),
+		forwarder: newForwarder(),
+		metrics:   newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
 		baseURL: cmp.Or(cfg.BaseURL, exampleBaseURL), rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
 		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/webhook"
 )
 
@@ -188,63 +189,12 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// The limits of addresses that send invalid tokens.
-const (
-	maxInvalidTokens = 300 // at once, and then in each rateWindow
-	maxAddresses     = 16 << 10
-)
+// maxAddresses is the number of addresses that are remembered for invalidTokenLimit.
+const maxAddresses = 16 << 10
 
-// invalidTokenLimiter limits addresses that send invalid access tokens. It is used only
-// for those requests: a valid token is never rejected because of its address.
-//
-// It is the generic cell rate algorithm (GCRA): an address may send
-// maxInvalidTokens at once, and each moves its nextAllowed, the theoretical
-// arrival time of the next, by an even share of rateWindow into the future.
-type invalidTokenLimiter struct {
-	start time.Time
-
-	mu          sync.Mutex
-	nextAllowed map[netip.Prefix]time.Duration // since start; absent or past: no limit applies
-}
-
-func newInvalidTokenLimiter() *invalidTokenLimiter {
-	return &invalidTokenLimiter{start: time.Now(), nextAllowed: make(map[netip.Prefix]time.Duration)}
-}
-
-// wait counts an invalid token. If its address has sent too many, it does not count the
-// token, and returns how long the address must wait.
-func (l *invalidTokenLimiter) wait(remoteAddr string) time.Duration {
-	const each = rateWindow / maxInvalidTokens
-	address, _ := netip.ParseAddrPort(remoteAddr) // invalid addresses count as one sender
-	from := webhook.Network(address.Addr())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Since(l.start)
-	until, known := l.nextAllowed[from]
-	until = max(until, now) + each
-	if excess := until - now - rateWindow; excess > 0 {
-		return excess
-	}
-	if !known && len(l.nextAllowed) >= maxAddresses {
-		l.makeRoom(now)
-	}
-	l.nextAllowed[from] = until
-	return 0
-}
-
-// makeRoom drops the addresses whose tokens no longer count. When at least half
-// remain, it drops all: so many senders cannot be limited by their addresses, and
-// the scan must stay rare. The caller holds l.mu.
-func (l *invalidTokenLimiter) makeRoom(now time.Duration) {
-	for from, until := range l.nextAllowed {
-		if until <= now {
-			delete(l.nextAllowed, from)
-		}
-	}
-	if len(l.nextAllowed) > maxAddresses/2 {
-		clear(l.nextAllowed)
-	}
-}
+// invalidTokenLimit limits addresses that send invalid access tokens. It is used only for those
+// requests: a valid token is never rejected because of its address.
+var invalidTokenLimit = ratelimit.Limit{Name: "invalid token", Burst: 300, Interval: rateWindow / 300}
 
 // limit replaces the 401 of an invalid token with a 429 if its address has sent too
 // many. A request without a token does not count.
@@ -252,7 +202,8 @@ func (a *API) limit(req *request, refused error) error {
 	if !isUnauthenticated(refused) || len(req.http.Header["Authorization"]) == 0 {
 		return refused
 	}
-	wait := a.invalidTokens.wait(req.http.RemoteAddr)
+	address, _ := netip.ParseAddrPort(req.http.RemoteAddr) // invalid addresses count as one sender
+	wait := a.invalidTokens.Allow(ratelimit.Try{Limit: invalidTokenLimit, Key: webhook.Network(address.Addr()).String()})
 	if wait == 0 {
 		return refused
 	}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -197,7 +196,7 @@ func TestUnroutedRequestsCount(t *testing.T) {
 			}
 		}
 		// Guessing tokens is limited on such a path too.
-		for range maxInvalidTokens {
+		for range invalidTokenLimit.Burst {
 			s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none")
 		}
 		wantStatus(t, "one token too many", s.send("GET", "/v2/nothing", "", "Authorization", "Bearer none"), 429)
@@ -245,7 +244,7 @@ func TestInvalidTokensAreLimited(t *testing.T) {
 		s := start(t, limited(1000))
 		const home, neighbour = "192.0.2.1:1000", "192.0.2.2:1000"
 		guess := func() string { return "Bearer " + webhook.NewTokenSecret(webhook.TokenPrefix) }
-		for i := range maxInvalidTokens {
+		for i := range invalidTokenLimit.Burst {
 			wantStatus(t, "an unknown token", s.from("192.0.2.1:"+strconv.Itoa(i+1), []string{guess(), "Bearer x", "Basic x"}[i%3]), 401)
 		}
 		r := s.from(home, guess())
@@ -261,16 +260,16 @@ func TestInvalidTokensAreLimited(t *testing.T) {
 		wantStatus(t, "another address", s.from(neighbour, guess()), 401)
 		wantStatus(t, "another way to write the address", s.from("[::ffff:192.0.2.1]:1000", guess()), 429)
 
-		time.Sleep(rateWindow / maxInvalidTokens)
+		time.Sleep(invalidTokenLimit.Interval)
 		wantStatus(t, "one is forgiven", s.from(home, guess()), 401)
 		wantStatus(t, "but not two", s.from(home, guess()), 429)
 		time.Sleep(rateWindow)
-		for range maxInvalidTokens {
+		for range invalidTokenLimit.Burst {
 			wantStatus(t, "all are forgiven", s.from(home, guess()), 401)
 		}
 		wantStatus(t, "and no more", s.from(home, guess()), 429)
 
-		for i := range maxInvalidTokens {
+		for i := range invalidTokenLimit.Burst {
 			wantStatus(t, "an IPv6 network", s.from(fmt.Sprintf("[2001:db8:0:1:%x::1]:9", i), guess()), 401)
 		}
 		wantStatus(t, "one too many of it", s.from("[2001:db8:0:1:ffff:ffff:ffff:ffff%eth0]:9", guess()), 429)
@@ -279,33 +278,6 @@ func TestInvalidTokensAreLimited(t *testing.T) {
 		// None of it counted for the program.
 		if got := s.send("GET", "/v2/events", "").header.Get("RateLimit"); !strings.HasPrefix(got, `"program";r=999;`) {
 			t.Errorf("the program's state is %s, want r=999", got)
-		}
-	})
-}
-
-func TestInvalidTokenLimiterIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newInvalidTokenLimiter()
-		address := func(i int) string {
-			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1).String()
-		}
-		for i := range 3 * maxAddresses {
-			s.wait(address(i))
-			if n := len(s.nextAllowed); n > maxAddresses {
-				t.Fatalf("got %d addresses, want at most %d", n, maxAddresses)
-			}
-		}
-		// Addresses whose tokens no longer count are dropped.
-		s = newInvalidTokenLimiter()
-		for i := range maxAddresses {
-			s.wait(address(i))
-		}
-		time.Sleep(rateWindow)
-		for range maxInvalidTokens {
-			s.wait("192.0.2.1:1")
-		}
-		if s.wait("192.0.2.1:1") == 0 || len(s.nextAllowed) != 1 {
-			t.Errorf("got %d addresses, want only the limited one", len(s.nextAllowed))
 		}
 	})
 }

@@ -157,7 +157,7 @@ func TestRequestsAreCounted(t *testing.T) {
 		for range 4 {
 			s.send("GET", "/v2/events", "")
 		}
-		for range maxInvalidTokens + 3 {
+		for range invalidTokenLimit.Burst + 3 {
 			s.send("GET", "/v2/event_types", "", "Authorization", "Bearer planted")
 		}
 		got := s.metricsOf()
@@ -170,7 +170,7 @@ func TestRequestsAreCounted(t *testing.T) {
 			`service_requests_total{method="-",route="-",status="414"} 1`,
 			`service_requests_total{method="GET",route="/v2/events",status="200"} 2`,
 			`service_requests_total{method="GET",route="/v2/events",status="429"} 2`,
-			fmt.Sprintf(`service_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, maxInvalidTokens),
+			fmt.Sprintf(`service_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, invalidTokenLimit.Burst),
 			`service_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
 			`service_requests_rate_limited_total{limit="program"} 2`,
 			`service_requests_rate_limited_total{limit="invalid_tokens"} 3`,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/ui"
 	"service/webhook"
@@ -15,7 +16,7 @@ import (
 type accountPages struct {
 	*site
 	sessions *sessions
-	limiter  *tryLimiter
+	limiter  *ratelimit.Limiter
 	hasher   *passwordHasher
 
 	challenges *challenges
@@ -92,8 +93,8 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	}
 	// The limit is per session: the thief of a session cannot keep the admin from changing the
 	// password.
-	tried := limitKey{sessionLimit(), r.session.ID}
-	if wait := h.limiter.allow(tried); wait > 0 {
+	tried := ratelimit.Try{Limit: sessionLimit, Key: r.session.ID}
+	if wait := h.limiter.Allow(tried); wait > 0 {
 		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
 			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
 		return response{}, p
@@ -107,13 +108,13 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 		}
 	})
 	if err = errors.Join(err, hashErr); err != nil {
-		h.limiter.refund(tried)
+		h.limiter.Refund(tried)
 		return response{}, tooBusy(err)
 	}
 	if !right {
 		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Current password", Text: "is wrong"}})
 	}
-	h.limiter.refund(tried)
+	h.limiter.Refund(tried)
 	ended, secret := 0, ""
 	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {

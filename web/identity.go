@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/oidc"
 	"service/web/ui"
@@ -134,16 +135,16 @@ func (k *flowKeeper) spend(f *keptFlow) bool {
 const identityTries = "oidc "
 
 // allowIdentity counts a sign-in through the provider, which the caller refunds if it succeeds.
-func (h *signInPages) allowIdentity(r *request) (counted []limitKey, wait time.Duration, err error) {
+func (h *signInPages) allowIdentity(r *request) (counted []ratelimit.Try, wait time.Duration, err error) {
 	device, known, err := h.sessions.deviceOfAny(r)
 	if err != nil {
 		return nil, 0, err
 	}
 	if known {
-		counted = []limitKey{{deviceLimit(), identityTries + device}}
-		return counted, h.limiter.allow(counted...), nil
+		counted = []ratelimit.Try{{Limit: deviceLimit, Key: identityTries + device}}
+		return counted, h.limiter.Allow(counted...), nil
 	}
-	counted, _, wait = h.limiter.allowUnknownOf(identityTries, addressOf(r), "")
+	counted, _, wait = allowUnknownOf(h.limiter, identityTries, addressOf(r), "")
 	return counted, wait, nil
 }
 
@@ -215,7 +216,7 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 	var a response
 	if err == nil {
 		if a, err = h.admitIdentity(r, &flow, id); err == nil {
-			h.limiter.refund(tried...)
+			h.limiter.Refund(tried...)
 		}
 	}
 	if err != nil {

@@ -478,7 +478,7 @@ func TestIdentityLimit(t *testing.T) {
 	known.through(p).want(t, 303, "")
 	p.set(func() { p.claims["nonce"] = "wrong" })
 	before := p.count["/token"]
-	for range addressLimit().burst {
+	for range addressLimit.Burst {
 		v.through(p).want(t, 401, "could not be verified")
 	}
 	a := v.through(p)
@@ -486,7 +486,7 @@ func TestIdentityLimit(t *testing.T) {
 	if a.Header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
-	if n := p.count["/token"] - before; n != addressLimit().burst {
+	if n := p.count["/token"] - before; n != addressLimit.Burst {
 		t.Errorf("got %d requests for tokens", n)
 	}
 	v.post("/sign-in", "email=a@example.com&password=wrong-password").want(t, 401, "Wrong email or password")
@@ -501,14 +501,14 @@ func TestIdentityLimit(t *testing.T) {
 		return &request{Request: r}
 	}
 	allowed := 0
-	for i := range siteLimit().burst + adminLimit().burst + 50 {
+	for i := range siteLimit.Burst + adminLimit.Burst + 50 {
 		_, wait, err := w.pages.signIn.allowIdentity(from(fmt.Sprintf("2001:db8:1:%x::1", i)))
 		must(t, err)
 		if wait == 0 {
 			allowed++
 		}
 	}
-	if want := siteLimit().burst + adminLimit().burst; allowed < want || allowed > want+10 {
+	if want := siteLimit.Burst + adminLimit.Burst; allowed < want || allowed > want+10 {
 		t.Errorf("one site had %d tries, want %d", allowed, want)
 	}
 	if _, wait, err := w.pages.signIn.allowIdentity(from("2001:db8:2::1")); err != nil || wait != 0 {

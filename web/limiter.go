@@ -7,15 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/webhook"
 )
-
-// limit is a rate limit: it allows burst tries at once, and one more after each interval.
-type limit struct {
-	name     string
-	burst    int
-	interval time.Duration
-}
 
 // deviceLimit and sessionLimit limit wrong passwords from a browser that the admin has signed in
 // with before. Tries from other browsers do not count against them.
@@ -24,142 +18,51 @@ type limit struct {
 // within ownLimit, and an IPv6 network also within siteLimit, is not affected by wrong passwords
 // from others. Beyond that it shares adminLimit, the limit per admin, with all others: an
 // attacker with many addresses gets few guesses.
-func addressLimit() limit { return limit{"address", 10, time.Minute} }
-func ownLimit() limit     { return limit{"own", 20, 72 * time.Minute} }
-func siteLimit() limit    { return limit{"site", 100, 15 * time.Minute} }
-func adminLimit() limit   { return limit{"admin", 60, 10 * time.Second} }
-func deviceLimit() limit  { return limit{"device", 10, time.Minute} }
-func sessionLimit() limit { return limit{"session", 10, time.Minute} }
+var (
+	addressLimit = ratelimit.Limit{Name: "address", Burst: 10, Interval: time.Minute}
+	ownLimit     = ratelimit.Limit{Name: "own", Burst: 20, Interval: 72 * time.Minute}
+	siteLimit    = ratelimit.Limit{Name: "site", Burst: 100, Interval: 15 * time.Minute}
+	adminLimit   = ratelimit.Limit{Name: "admin", Burst: 60, Interval: 10 * time.Second}
+	deviceLimit  = ratelimit.Limit{Name: "device", Burst: 10, Interval: time.Minute}
+	sessionLimit = ratelimit.Limit{Name: "session", Burst: 10, Interval: time.Minute}
+)
 
-// limitKey identifies a counter: a limit, and an address, admin, device or session.
-type limitKey struct {
-	limit limit
-	key   string
-}
-
-// tryLimiter limits tries by the generic cell rate algorithm (GCRA). Its state is in
-// memory: a restart resets it.
-type tryLimiter struct {
-	start   time.Time // the origin of all times: monotonic, so that a clock change has no effect
-	maxKeys int       // per limit
-
-	mu          sync.Mutex
-	nextAllowed map[string]map[string]time.Duration // by name of the limit and key: the theoretical arrival time of GCRA
-}
-
-// maxLimitKeys bounds the memory of a tryLimiter.
+// maxLimitKeys bounds the memory of a limiter.
 const maxLimitKeys = 10_000
 
-func newTryLimiter(maxKeys int) *tryLimiter {
-	return &tryLimiter{start: time.Now(), maxKeys: maxKeys, nextAllowed: make(map[string]map[string]time.Duration)}
-}
-
-// allow counts a try against all keys and returns 0. When one of their limits is reached, it
-// counts nothing and returns the time to wait.
-func (t *tryLimiter) allow(tries ...limitKey) (wait time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Since(t.start)
-	for _, one := range tries {
-		until := max(t.nextAllowed[one.limit.name][one.key], now) + one.limit.interval
-		wait = max(wait, until-now-time.Duration(one.limit.burst)*one.limit.interval)
-	}
-	if wait > 0 {
-		return wait
-	}
-	for _, one := range tries {
-		all := t.nextAllowed[one.limit.name]
-		if all == nil {
-			all = make(map[string]time.Duration)
-			t.nextAllowed[one.limit.name] = all
-		}
-		if _, known := all[one.key]; !known && len(all) >= t.maxKeys {
-			evict(all, now)
-		}
-		all[one.key] = max(all[one.key], now) + one.limit.interval
-	}
-	return 0
-}
-
-// evictSample is the number of keys that evict samples.
-const evictSample = 64
-
-// evict removes the expired keys of a random sample, and at least the one that expires first: the
-// keys with the most tries stay the longest.
-func evict(all map[string]time.Duration, now time.Duration) {
-	first, seen := "", 0
-	for key, until := range all {
-		if until <= now {
-			delete(all, key)
-		} else if first == "" || until < all[first] {
-			first = key
-		}
-		if seen++; seen == evictSample {
-			break
-		}
-	}
-	if first != "" {
-		delete(all, first)
-	}
-}
-
-// used returns the number of counted tries of a key, at most the burst of its limit.
-func (t *tryLimiter) used(k limitKey) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	left := t.nextAllowed[k.limit.name][k.key] - time.Since(t.start)
-	return int(max(0, left+k.limit.interval-1) / k.limit.interval)
-}
-
-// allowUnknown is allow for a browser that has not signed in as an admin before. rank
-// orders browsers that wait for their password to be hashed, lowest first: it is the
-// number of wrong passwords from the same site. The caller refunds what was counted if
-// the password is right or was not checked.
-func (t *tryLimiter) allowUnknown(from netip.Addr, email string) (counted []limitKey, rank int, wait time.Duration) {
-	return t.allowUnknownOf("", from, email)
+// allowUnknown is [ratelimit.Limiter.Allow] for a browser that has not signed in as an admin before.
+// rank orders browsers that wait for their password to be hashed, lowest first: it is the number of
+// wrong passwords from the same site. The caller refunds what was counted if the password is right or
+// was not checked.
+func allowUnknown(t *ratelimit.Limiter, from netip.Addr, email string) (counted []ratelimit.Try, rank int, wait time.Duration) {
+	return allowUnknownOf(t, "", from, email)
 }
 
 // allowUnknownOf is allowUnknown for tries of a kind, which are counted apart from others. key is
 // what all beyond their own limits share.
-func (t *tryLimiter) allowUnknownOf(kind string, from netip.Addr, key string) (counted []limitKey, rank int, wait time.Duration) {
+func allowUnknownOf(
+	t *ratelimit.Limiter, kind string, from netip.Addr, key string,
+) (counted []ratelimit.Try, rank int, wait time.Duration) {
 	network := kind + webhook.Network(from).String()
-	address, own := limitKey{addressLimit(), network}, limitKey{ownLimit(), network}
-	rank, counted = t.used(own), []limitKey{address, own}
+	address, own := ratelimit.Try{Limit: addressLimit, Key: network}, ratelimit.Try{Limit: ownLimit, Key: network}
+	rank, counted = t.Used(own), []ratelimit.Try{address, own}
 	if from.Is6() {
 		// One sender may have many networks of a site. Prefix fails only for an IPv4 address.
 		prefix, _ := from.Prefix(siteBits) // fails only for an IPv4 address
-		site := limitKey{siteLimit(), kind + prefix.String()}
-		rank, counted = max(rank, t.used(site)), append(counted, site)
+		site := ratelimit.Try{Limit: siteLimit, Key: kind + prefix.String()}
+		rank, counted = max(rank, t.Used(site)), append(counted, site)
 	}
-	if wait = t.allow(counted...); wait == 0 {
+	if wait = t.Allow(counted...); wait == 0 {
 		return counted, rank, 0
 	}
-	counted = []limitKey{address, {adminLimit(), kind + key}}
-	return counted, sharedRank, min(wait, t.allow(counted...))
+	counted = []ratelimit.Try{address, {Limit: adminLimit, Key: kind + key}}
+	return counted, sharedRank, min(wait, t.Allow(counted...))
 }
 
 const (
 	siteBits   = 48  // of an IPv6 address: the size of the network that a provider assigns to one customer
 	sharedRank = 100 // of a browser that is within adminLimit only; no other rank is higher
 )
-
-// refund takes back tries with the right password, or whose password was not checked.
-func (t *tryLimiter) refund(tries ...limitKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, one := range tries {
-		if until, known := t.nextAllowed[one.limit.name][one.key]; known {
-			t.nextAllowed[one.limit.name][one.key] = until - one.limit.interval
-		}
-	}
-}
-
-// reset takes back all tries of one key.
-func (t *tryLimiter) reset(l limit, key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.nextAllowed[l.name], key)
-}
 
 // Limits for password hashing, which is slow by design.
 const (

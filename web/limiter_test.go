@@ -16,57 +16,6 @@ import (
 	"service/webhook"
 )
 
-func TestThrottle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		th := newTryLimiter(3)
-		slow := limit{"slow", 3, time.Minute}
-		fast := limit{"fast", 5, time.Second}
-		takes := func(about string, want time.Duration, tries ...limitKey) {
-			t.Helper()
-			if wait := th.allow(tries...); wait != want {
-				t.Errorf("%s: got %s, want %s", about, wait, want)
-			}
-		}
-		for range 3 {
-			takes("within the limit", 0, limitKey{slow, "a"}, limitKey{fast, "x"})
-		}
-		takes("beyond the limit", time.Minute, limitKey{slow, "a"}, limitKey{fast, "x"})
-		for range 2 {
-			takes("what was refused counts nowhere", 0, limitKey{fast, "x"})
-		}
-		takes("beyond the other limit", time.Second, limitKey{fast, "x"})
-		takes("another", 0, limitKey{slow, "b"})
-		time.Sleep(time.Minute - time.Nanosecond)
-		takes("just before it is forgiven", time.Nanosecond, limitKey{slow, "a"})
-		time.Sleep(time.Nanosecond)
-		takes("when one is forgiven", 0, limitKey{slow, "a"})
-		th.refund(limitKey{slow, "a"})
-		takes("when one was taken back", 0, limitKey{slow, "a"})
-		th.reset(slow, "a")
-		for range 3 {
-			takes("when all was forgotten", 0, limitKey{slow, "a"})
-		}
-	})
-}
-
-// TestThrottleIsBounded checks that memory is bounded, and that a flood of keys does not evict
-// the key with the most tries.
-func TestThrottleIsBounded(t *testing.T) {
-	th := newTryLimiter(3)
-	l := limit{"l", 2, time.Hour}
-	th.allow(limitKey{l, "worst"})
-	th.allow(limitKey{l, "worst"})
-	for i := range 100 {
-		th.allow(limitKey{l, fmt.Sprint(i)})
-		if got := len(th.nextAllowed["l"]); got > 3 {
-			t.Fatalf("%d are remembered, want 3", got)
-		}
-	}
-	if wait := th.allow(limitKey{l, "worst"}); wait == 0 {
-		t.Error("the worst was forgotten")
-	}
-}
-
 // TestHashingIsBounded checks that two passwords are hashed at a time, at most one of an unknown
 // device, that the queue is short, and that a canceled request leaves it.
 func TestHashingIsBounded(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/go-webauthn/webauthn/protocol"
 	"github.com/go-webauthn/webauthn/webauthn"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/ui"
 	"service/webhook"
@@ -132,7 +133,7 @@ const (
 // passkeyLimit limits responses of passkeys that are refused, of a network and a passkey. Passkeys
 // cannot be guessed: it bounds the work of checking. Unregistered ones count as one, so that a
 // stranger, who knows the ID of no other, does not block an admin on the same network.
-func passkeyLimit() limit { return limit{"passkey", 20, 10 * time.Second} }
+var passkeyLimit = ratelimit.Limit{Name: "passkey", Burst: 20, Interval: 10 * time.Second}
 
 // passkeyOptions returns the options of signing in with a passkey, as JSON for the
 // script of the page.
@@ -189,11 +190,11 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	if err != nil && !isCallerError(err) {
 		return response{}, err
 	}
-	tries := []limitKey{{passkeyLimit(), webhook.Network(addressOf(r)).String() + " " + p.ID}}
+	tries := []ratelimit.Try{{Limit: passkeyLimit, Key: webhook.Network(addressOf(r)).String() + " " + p.ID}}
 	if device, known := h.sessions.device(r, p.AdminID); known {
-		tries = []limitKey{{deviceLimit(), device}}
+		tries = []ratelimit.Try{{Limit: deviceLimit, Key: device}}
 	}
-	if wait := h.limiter.allow(tries...); wait > 0 {
+	if wait := h.limiter.Allow(tries...); wait > 0 {
 		s.fault = "Too many attempts. Try again in " + ui.Duration(wait+time.Second) + "."
 		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
 		a.retryAfter = wait
@@ -220,7 +221,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 		h.logPasskey(r, err)
 		return h.passkeyRefused(r, s, "The response of the passkey is not valid. Try again, or sign in with your password."), nil
 	}
-	h.limiter.refund(tries...)
+	h.limiter.Refund(tries...)
 	if !h.localSignInAllowed(&admin) {
 		s.fault = onlyOwners(h.providerName())
 		return h.renderSignIn(r, http.StatusForbidden, s), nil
@@ -352,8 +353,8 @@ func (h *accountPages) confirmPassword(r *request, password string) (admin webho
 	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
 		return admin, false, h.noPassword()
 	}
-	tried := limitKey{sessionLimit(), r.session.ID}
-	if wait := h.limiter.allow(tried); wait > 0 {
+	tried := ratelimit.Try{Limit: sessionLimit, Key: r.session.ID}
+	if wait := h.limiter.Allow(tried); wait > 0 {
 		return admin, false, &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
 			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
 	}
@@ -363,11 +364,11 @@ func (h *accountPages) confirmPassword(r *request, password string) (admin webho
 	var hashErr error
 	err = h.hasher.do(r.Context(), knownDevice, func() { right, _, hashErr = hash.Matches(password) })
 	if err = errors.Join(err, hashErr); err != nil {
-		h.limiter.refund(tried)
+		h.limiter.Refund(tried)
 		return admin, false, tooBusy(err)
 	}
 	if right {
-		h.limiter.refund(tried)
+		h.limiter.Refund(tried)
 	}
 	return admin, right, nil
 }

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/webhook"
 )
@@ -295,7 +296,7 @@ func TestPasskeyRefused(t *testing.T) {
 		"nothing":           func() string { return "" },
 		"no JSON":           func() string { return "{" },
 	} {
-		w.pages.signIn.limiter = newTryLimiter(maxLimitKeys)
+		w.pages.signIn.limiter = ratelimit.New(maxLimitKeys)
 		p := v.send("/sign-in/passkey", "credential", credential())
 		if p.StatusCode != 401 || v.cookie("session") != "" {
 			t.Errorf("%s: got %d:\n%s", name, p.StatusCode, p.body)
@@ -557,7 +558,7 @@ func TestPasskeysAreLimited(t *testing.T) {
 	a := newAuthenticator(t, passkeyOrigin)
 	a.user = webhook.NewID()
 	refused := 0
-	for range passkeyLimit().burst + 3 {
+	for range passkeyLimit.Burst + 3 {
 		p := v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)))
 		if p.StatusCode == 429 && p.Header.Get("Retry-After") != "" {
 			refused++
@@ -570,7 +571,7 @@ func TestPasskeysAreLimited(t *testing.T) {
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 	v = passkeyVisit(t, w, passkeyHost)
 	for range 100 {
-		w.pages.signIn.limiter.allowUnknown(netip.MustParseAddr("127.0.0.1"), testAdmin)
+		allowUnknown(w.pages.signIn.limiter, netip.MustParseAddr("127.0.0.1"), testAdmin)
 	}
 	v.send("/sign-in/passkey", "credential", own.sign(v.challenge(own))).want(t, 303, "")
 }

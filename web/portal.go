@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/ui"
 	"service/webhook"
@@ -38,7 +39,7 @@ func (v *portalVisit) in() bool { return v.program != nil }
 type portalPages struct {
 	*site
 	sessions *sessions
-	pace     *portalPace
+	pace     *ratelimit.Limiter
 	roleOf   func(address string) webhook.Role // that a page or an action needs
 }
 
@@ -69,7 +70,7 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 			return response{}, portalEnded()
 		}
 		r.program = r.portal.program.ID
-		if wait := h.pace.take(r.program, r.clock.Now); wait > 0 {
+		if wait := h.pace.Allow(ratelimit.Try{Limit: portalLimit, Key: r.program}); wait > 0 {
 			h.store.Reject(r.Context(), r.program)
 			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many requests", text: "Try again in a few seconds.",
 				retryAfter: wait}

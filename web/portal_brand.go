@@ -9,12 +9,12 @@ import (
 	_ "image/png"  // the same
 	"math"
 	"strconv"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"service/assets"
+	"service/internal/ratelimit"
 )
 
 // PortalConfig is how the portal looks. The zero value is the default.
@@ -161,37 +161,5 @@ func newPortalBrand(c *PortalConfig, a *assets.Assets) (b portalBrand) {
 	return b
 }
 
-// portalPace limits the requests for pages of each program's portal: bursts of portalBurst, and
-// one every portalInterval (GCRA).
-type portalPace struct {
-	mu   sync.Mutex
-	next map[string]time.Time // the theoretical arrival time, by program
-}
-
-const (
-	portalInterval = 100 * time.Millisecond
-	portalBurst    = 200
-	maxPaced       = 10_000 // programs to remember
-)
-
-// take counts a request of a program, and returns how long it has to wait; 0 if it may proceed.
-func (p *portalPace) take(programID string, now time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.next) >= maxPaced {
-		for id, at := range p.next {
-			if !at.After(now) {
-				delete(p.next, id)
-			}
-		}
-	}
-	at := p.next[programID]
-	if at.Before(now) {
-		at = now
-	}
-	if wait := at.Sub(now) - portalBurst*portalInterval; wait > 0 {
-		return wait
-	}
-	p.next[programID] = at.Add(portalInterval)
-	return 0
-}
+// portalLimit limits the requests for pages of each program's portal.
+var portalLimit = ratelimit.Limit{Name: "portal", Burst: 200, Interval: 100 * time.Millisecond}

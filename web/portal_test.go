@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/webhook"
 )
@@ -387,10 +387,8 @@ func TestPortalLimits(t *testing.T) {
 	w := testWeb(t, func(c *Config) { c.MaxSubscriptions = 1 })
 	v := enter(t, w, "acme", webhook.PortalRead)
 	v.do("GET", "/portal/event-types").want(t, 200, "")
-	pace := w.pages.portal.pace
-	pace.mu.Lock()
-	pace.next["acme"] = time.Now().Add(portalBurst*portalInterval + time.Hour)
-	pace.mu.Unlock()
+	for w.pages.portal.pace.Allow(ratelimit.Try{Limit: portalLimit, Key: "acme"}) == 0 {
+	}
 	v.do("GET", "/portal/event-types").want(t, 429, "")
 	enter(t, w, "other", webhook.PortalRead).do("GET", "/portal/event-types").want(t, 200, "")
 
@@ -406,22 +404,6 @@ func TestPortalLimits(t *testing.T) {
 		}))
 		v.send("/portal/subscriptions/new", "url", "https://hooks.example.com/2", "events", "content_published",
 			"once", v.do("GET", "/portal/subscriptions/new").hidden(t, "once")).want(t, status, "")
-	}
-}
-
-// Too many requests of one program are refused, and others are not.
-func TestPortalPace(t *testing.T) {
-	p := portalPace{next: make(map[string]time.Time)}
-	now := time.Now()
-	n := 0
-	for p.take("acme", now) == 0 {
-		n++
-	}
-	if n != portalBurst+1 || p.take("other", now) != 0 {
-		t.Errorf("%d requests are allowed at once", n)
-	}
-	if wait := p.take("acme", now); wait <= 0 || p.take("acme", now.Add(wait)) != 0 {
-		t.Errorf("after %s the next one is refused", wait)
 	}
 }
 
@@ -496,7 +478,7 @@ func TestPortalStreams(t *testing.T) {
 	if got := len(open("late", 1)); got != 0 {
 		t.Error("a refused stream of a program frees a slot")
 	}
-	if n := w.perProgram.count["late"]; n != 1 {
+	if n := w.perProgram.Open("late"); n != 1 {
 		t.Errorf("refused streams count: %d", n)
 	}
 }
@@ -507,12 +489,12 @@ func TestPortalStreamsOverHTTP(t *testing.T) {
 	v := enter(t, f.w, "acme", webhook.PortalRead)
 	path := "/portal" + f.path("/deliveries/{id}/stream")
 	for range maxInPortal {
-		if !f.w.perProgram.take("acme") {
+		if !f.w.perProgram.Take("acme", maxInPortal) {
 			t.Fatal("no slot")
 		}
 	}
 	v.do("GET", path).want(t, 503, "Too many pages receive live updates.")
-	f.w.perProgram.leave("acme")
+	f.w.perProgram.Leave("acme")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, "GET", v.base+path, nil)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/ui"
 	"service/webhook"
@@ -12,12 +13,12 @@ import (
 // sharedPages show a delivery to anyone who has a link to it.
 type sharedPages struct {
 	*site
-	limiter *tryLimiter
+	limiter *ratelimit.Limiter
 }
 
 // shareLimit limits invalid links of a network. Links cannot be guessed: it slows down those who
 // try.
-func shareLimit() limit { return limit{"share", 30, 10 * time.Second} }
+var shareLimit = ratelimit.Limit{Name: "share", Burst: 30, Interval: 10 * time.Second}
 
 // show shows a delivery as the API does to its partner: no bodies or headers of responses,
 // no facts for admins, and of the URL only the host.
@@ -28,7 +29,7 @@ func (h *sharedPages) show(r *request) (response, error) {
 	}
 	if !open {
 		// A valid link always works: others in its network can send many invalid ones.
-		if wait := h.limiter.allow(limitKey{shareLimit(), webhook.Network(addressOf(r)).String()}); wait > 0 {
+		if wait := h.limiter.Allow(ratelimit.Try{Limit: shareLimit, Key: webhook.Network(addressOf(r)).String()}); wait > 0 {
 			return response{}, &problem{status: http.StatusTooManyRequests, title: "Too many invalid links", public: true, retryAfter: wait,
 				text: "Try again in " + ui.Duration(wait+time.Second) + "."}
 		}

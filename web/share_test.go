@@ -140,7 +140,7 @@ func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
 func TestSharedLinksAreLimited(t *testing.T) {
 	_, v, id := sharedFixture(t)
 	path := v.shareDelivery(id)
-	for range shareLimit().burst {
+	for range shareLimit.Burst {
 		v.do("GET", "/shared/x").want(t, 404, "")
 	}
 	p := v.do("GET", "/shared/x")
@@ -150,7 +150,7 @@ func TestSharedLinksAreLimited(t *testing.T) {
 	}
 	v.do("GET", path).want(t, 200, id)
 	v.do("GET", "/shared/y").want(t, 429, "Too many invalid links")
-	for range 2 * shareLimit().burst { // a valid link is not limited
+	for range 2 * shareLimit.Burst { // a valid link is not limited
 		v.do("GET", path).want(t, 200, "")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/ui"
 	"service/webhook"
@@ -19,7 +20,7 @@ type signInPages struct {
 	sessions    *sessions
 	setupCodes  *codes // of links that create the first admin
 	signInCodes *codes // of links that sign in, by admin
-	limiter     *tryLimiter
+	limiter     *ratelimit.Limiter
 	hasher      *passwordHasher
 	challenges  *challenges
 	flows       *flowKeeper // of sign-ins through OpenID Connect
@@ -37,7 +38,7 @@ func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCod
 // address.
 func (w *Web) AdminsChanged(email string) {
 	w.pages.signIn.setupCodes.clear()
-	w.pages.signIn.limiter.reset(adminLimit(), email)
+	w.pages.signIn.limiter.Reset(ratelimit.Try{Limit: adminLimit, Key: email})
 }
 
 // requireSession passes on requests with a session and redirects others to the sign-in form. A
@@ -187,11 +188,11 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return response{}, err
 	}
 	device, known := h.sessions.device(r, admin.ID)
-	tries, rank, wait := []limitKey{{deviceLimit(), device}}, knownDevice, time.Duration(0)
+	tries, rank, wait := []ratelimit.Try{{Limit: deviceLimit, Key: device}}, knownDevice, time.Duration(0)
 	if known {
-		wait = h.limiter.allow(tries...)
+		wait = h.limiter.Allow(tries...)
 	} else {
-		tries, rank, wait = h.limiter.allowUnknown(addressOf(r), email)
+		tries, rank, wait = allowUnknown(h.limiter, addressOf(r), email)
 	}
 	if wait > 0 {
 		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) +
@@ -208,7 +209,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		}
 	})
 	if errors.As(err, new(errBusy)) {
-		h.limiter.refund(tries...)
+		h.limiter.Refund(tries...)
 		s.fault = "Too many people are signing in. Try again in a few seconds."
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
 		a.retryAfter = 2 * time.Second
@@ -220,7 +221,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	if !right {
 		return h.wrongPassword(r, s), nil
 	}
-	h.limiter.refund(tries...)
+	h.limiter.Refund(tries...)
 	if !h.localSignInAllowed(&admin) {
 		s.fault = onlyOwners(h.providerName())
 		return h.renderSignIn(r, http.StatusForbidden, s), nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/a-h/templ"
@@ -162,13 +161,13 @@ func (w *Web) takeStream(r *request) (leave func(), ok bool) {
 	slots := w.streams
 	if r.portal.in() {
 		slots = w.portalStreams
-		if !w.perProgram.take(r.portal.program.ID) {
+		if !w.perProgram.Take(r.portal.program.ID, maxInPortal) {
 			return nil, false
 		}
 	}
 	leaveProgram := func() {
 		if r.portal.in() {
-			w.perProgram.leave(r.portal.program.ID)
+			w.perProgram.Leave(r.portal.program.ID)
 		}
 	}
 	select {
@@ -177,35 +176,6 @@ func (w *Web) takeStream(r *request) (leave func(), ok bool) {
 	default:
 		leaveProgram()
 		return nil, false
-	}
-}
-
-// programStreams counts the open streams of each program in the portal.
-type programStreams struct {
-	mu    sync.Mutex
-	count map[string]int
-}
-
-// take counts a stream of a program, unless it has maxInPortal.
-func (p *programStreams) take(programID string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.count[programID] >= maxInPortal {
-		return false
-	}
-	if p.count == nil {
-		p.count = make(map[string]int)
-	}
-	p.count[programID]++
-	return true
-}
-
-// leave ends what take counted.
-func (p *programStreams) leave(programID string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.count[programID]--; p.count[programID] == 0 {
-		delete(p.count, programID)
 	}
 }
 

@@ -50,6 +50,7 @@ import (
 	"time"
 
 	"service/assets"
+	"service/internal/ratelimit"
 	"service/store"
 	"service/web/oidc"
 	"service/web/ui"
@@ -138,9 +139,9 @@ type Web struct {
 	noteKey  [32]byte      // signs notes
 	streams  chan struct{} // one slot for each open stream of an admin
 
-	portalStreams chan struct{}   // the same for partners
-	perProgram    programStreams  // those of each program
-	life          context.Context // ends with EndStreams
+	portalStreams chan struct{}           // the same for partners
+	perProgram    ratelimit.Slots[string] // those of each program
+	life          context.Context         // ends with EndStreams
 	endLife       context.CancelFunc
 	gzips         sync.Pool
 }
@@ -191,7 +192,7 @@ func New(cfg Config) *Web {
 
 		portalStreams: make(chan struct{}, maxStreams),
 	}
-	throttle, hashing, challenges := newTryLimiter(maxLimitKeys), newPasswordHasher(), newChallenges()
+	throttle, hashing, challenges := ratelimit.New(maxLimitKeys), newPasswordHasher(), newChallenges()
 	w.pages = pages{
 		signIn: &signInPages{
 			site: shared, sessions: w.sessions, setupCodes: newCodes(linkLife, maxLinks), signInCodes: newCodes(linkLife, maxLinks),
@@ -215,7 +216,7 @@ func New(cfg Config) *Web {
 		audit:         &auditPages{shared},
 		system:        &systemPages{shared},
 		programPortal: &programPortalPages{shared},
-		portal: &portalPages{site: shared, sessions: w.sessions, pace: &portalPace{next: make(map[string]time.Time)},
+		portal: &portalPages{site: shared, sessions: w.sessions, pace: ratelimit.New(maxLimitKeys),
 			roleOf: w.roleOf},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // almost a megabyte each: reused

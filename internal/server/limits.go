@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"service/internal/ratelimit"
 	"service/webhook"
 )
 
@@ -74,15 +76,16 @@ type limitedListener struct {
 	trusted           TrustedProxies // exempt from perNetwork
 	logger            *slog.Logger
 
-	mu        sync.Mutex
-	open      int
-	byNetwork map[netip.Prefix]int // open connections; never 0
-	warned    time.Time            // when it last logged that total was reached
+	byNetwork ratelimit.Slots[netip.Prefix]
+
+	mu     sync.Mutex
+	open   int
+	warned time.Time // when it last logged that total was reached
 }
 
 func newLimitedListener(l net.Listener, total, perNetwork int, trusted TrustedProxies, logger *slog.Logger) *limitedListener {
 	return &limitedListener{
-		Listener: l, total: total, perNetwork: perNetwork, trusted: trusted, logger: logger, byNetwork: make(map[netip.Prefix]int),
+		Listener: l, total: total, perNetwork: perNetwork, trusted: trusted, logger: logger,
 	}
 }
 
@@ -105,13 +108,17 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 }
 
 func (l *limitedListener) acquire(from netip.Addr) bool {
-	network := webhook.Network(from)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.byNetwork[network] >= l.perNetwork && !from.IsLoopback() && !l.trusted.Contains(from) {
+	network, most := webhook.Network(from), l.perNetwork
+	if from.IsLoopback() || l.trusted.Contains(from) {
+		most = math.MaxInt
+	}
+	if !l.byNetwork.Take(network, most) {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.open >= l.total {
+		l.byNetwork.Leave(network)
 		if now := time.Now(); now.Sub(l.warned) >= time.Minute {
 			l.warned = now
 			l.logger.Warn("too many open connections; refusing new ones", "open", l.open)
@@ -119,18 +126,14 @@ func (l *limitedListener) acquire(from netip.Addr) bool {
 		return false
 	}
 	l.open++
-	l.byNetwork[network]++
 	return true
 }
 
 func (l *limitedListener) release(from netip.Addr) {
-	network := webhook.Network(from)
+	l.byNetwork.Leave(webhook.Network(from))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.byNetwork[network]--; l.byNetwork[network] == 0 {
-		delete(l.byNetwork, network)
-	}
 }
 
 // limitedConn is a connection that counts toward the limits until it is closed.

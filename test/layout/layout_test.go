@@ -236,6 +236,7 @@ var privileges = []privilege{
 		"service/internal/cli",
 		"service/internal/control",
 		"service/internal/move",
+		"service/internal/ratelimit",
 		"service/internal/server",
 		"service/internal/terminal",
 		"service/store",

@@ -1,0 +1,147 @@
+// Package ratelimit limits what clients may do, each by keys such as its address. Its state is in
+// memory and bounded: a restart resets it. Its types are safe for concurrent use.
+package ratelimit
+
+import (
+	"sync"
+	"time"
+)
+
+// Limit allows Burst tries at once, and one more after each Interval.
+type Limit struct {
+	Name     string
+	Burst    int
+	Interval time.Duration
+}
+
+// Try is a try that counts against a limit, of an address or a program for example.
+type Try struct {
+	Limit Limit
+	Key   string
+}
+
+// Limiter limits tries by the generic cell rate algorithm (GCRA).
+type Limiter struct {
+	start   time.Time // the origin of all times: monotonic, so that a clock change has no effect
+	maxKeys int
+
+	mu   sync.Mutex
+	next map[string]map[string]time.Duration // by name of the limit and key: the theoretical arrival time
+}
+
+// New returns a limiter that remembers maxKeys keys of each limit.
+func New(maxKeys int) *Limiter {
+	return &Limiter{start: time.Now(), maxKeys: maxKeys, next: make(map[string]map[string]time.Duration)}
+}
+
+// Allow counts tries that belong together and returns 0. If one of their limits is reached, it counts
+// none and returns the time to wait.
+func (l *Limiter) Allow(tries ...Try) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Since(l.start)
+	for _, one := range tries {
+		until := max(l.next[one.Limit.Name][one.Key], now) + one.Limit.Interval
+		wait = max(wait, until-now-time.Duration(one.Limit.Burst)*one.Limit.Interval)
+	}
+	if wait > 0 {
+		return wait
+	}
+	for _, one := range tries {
+		all := l.next[one.Limit.Name]
+		if all == nil {
+			all = make(map[string]time.Duration)
+			l.next[one.Limit.Name] = all
+		}
+		if _, known := all[one.Key]; !known && len(all) >= l.maxKeys {
+			evict(all, now)
+		}
+		all[one.Key] = max(all[one.Key], now) + one.Limit.Interval
+	}
+	return 0
+}
+
+// evictSample is the number of keys that evict samples.
+const evictSample = 64
+
+// evict removes the expired keys of a random sample, and at least the one that expires first: the
+// keys with the most tries stay the longest.
+func evict(all map[string]time.Duration, now time.Duration) {
+	first, seen := "", 0
+	for key, until := range all {
+		if until <= now {
+			delete(all, key)
+		} else if first == "" || until < all[first] {
+			first = key
+		}
+		if seen++; seen == evictSample {
+			break
+		}
+	}
+	if first != "" {
+		delete(all, first)
+	}
+}
+
+// Used returns the number of counted tries of a key, at most the burst of its limit.
+func (l *Limiter) Used(one Try) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := l.next[one.Limit.Name][one.Key] - time.Since(l.start)
+	return int(max(0, left+one.Limit.Interval-1) / one.Limit.Interval)
+}
+
+// Refund takes back tries.
+func (l *Limiter) Refund(tries ...Try) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range tries {
+		if until, known := l.next[one.Limit.Name][one.Key]; known {
+			l.next[one.Limit.Name][one.Key] = until - one.Limit.Interval
+		}
+	}
+}
+
+// Reset takes back all tries of one key.
+func (l *Limiter) Reset(one Try) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.next[one.Limit.Name], one.Key)
+}
+
+// Slots counts what is open for each key. The zero value is ready to use; a key without anything open
+// takes no memory.
+type Slots[K comparable] struct {
+	mu   sync.Mutex
+	open map[K]int
+}
+
+// Take counts one more for a key and returns true, unless the key has most already.
+func (s *Slots[K]) Take(key K, most int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[key] >= most {
+		return false
+	}
+	if s.open == nil {
+		s.open = make(map[K]int)
+	}
+	s.open[key]++
+	return true
+}
+
+// Leave ends what Take counted.
+func (s *Slots[K]) Leave(key K) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[key]--; s.open[key] == 0 {
+		delete(s.open, key)
+	}
+}
+
+// Open returns how much is open for a key.
+func (s *Slots[K]) Open(key K) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[key]
+}

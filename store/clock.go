@@ -28,7 +28,7 @@ const (
 //
 // Retention counts time of its own, which never decreases: the time that the service has run, plus
 // what of each jump is new, up to maxStep. New is what takes the wall clock beyond where its highest
-// time and the running time since then have led. See docs/decisions/0062-retention-counts-its-own-time.md.
+// time and the running time since then have led. See docs/decisions/0062-counted-time.md.
 type clock struct {
 	now     func() time.Time // the wall clock
 	fake    bool             // now is not time.Now

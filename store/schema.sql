@@ -4,7 +4,7 @@
 -- Times are Unix milliseconds in UTC. Those that a subscription waits for (next_attempt_at, quiet_at,
 -- learned_at, and expires_at of idempotency_keys and old_signing_secrets) are of a clock that does not
 -- jump with the wall clock, see clock.go. counted_at is in whole seconds of the time that retention
--- counts, rounded up, see docs/decisions/0062-retention-counts-its-own-time.md. Statuses and results are checked here
+-- counts, rounded up, see docs/decisions/0062-counted-time.md. Statuses and results are checked here
 -- as well as in package webhook, so that no bug can store a state that does not exist.
 --
 -- A partial index has only the rows of its WHERE clause, mostly the exceptions, and costs the
@@ -874,7 +874,7 @@ CREATE INDEX shares_by_expiry ON shares (expires_at);
 -- Audit log ------------------------------------------------------------------------------------
 
 -- Who did what, when and from where. It is only appended to, and every entry is hashed over the
--- one before, see docs/decisions/0051-audit-entries-in-a-hash-chain.md.
+-- one before, see docs/decisions/0051-audit-chain.md.
 CREATE TABLE audit (
     num        INTEGER PRIMARY KEY,                             -- in order of time
     id         TEXT    NOT NULL UNIQUE,

@@ -42,9 +42,7 @@ func TestFollowerDamaged(t *testing.T) {
 	follow("following", func(s FollowerState) bool { return s.Following }, func() {})
 
 	damage()
-	if _, err := s.db.Compact(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	s.compact(t)
 	follow("continued from the merged object", caughtUp, func() {})
 	if n := countRows(t, path); n != 3 {
 		t.Errorf("got %d rows, want 3", n)
@@ -111,9 +109,7 @@ func TestMergeDamaged(t *testing.T) {
 	for range 2 {
 		r.insert(100)
 		r.awaitSent(s)
-		if _, err := s.db.Compact(t.Context(), 1); err != nil {
-			t.Fatal(err)
-		}
+		s.compact(t)
 	}
 	name, path := planned(t, cfg, 1)
 	content, err := os.ReadFile(path)

@@ -100,9 +100,7 @@ func TestContentEqual(t *testing.T) {
 		case 3:
 			v.insert(1)
 			v.awaitSent(s) // gives the compaction something to merge
-			if _, err := s.db.Compact(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
+			s.compact(t)
 		case 5:
 			db, err := sqlite.OpenWritable(v.path)
 			if err == nil {

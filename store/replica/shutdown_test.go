@@ -44,9 +44,7 @@ func TestDamagedEnd(t *testing.T) {
 		r.insert(10_000)
 		r.awaitSent(r.current())
 	}
-	if _, err := r.current().db.Compact(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	r.current().compact(t)
 	name := damagePlanned(t, cfg, 1)
 	if err := r.close(); err == nil || !strings.Contains(err.Error(), name) {
 		t.Fatalf("got %v, want an error with %s", err, name)

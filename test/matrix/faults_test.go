@@ -28,6 +28,9 @@ type fault struct {
 	// outage means that the primary cannot reach the bucket. With --acknowledge local,
 	// events that it acknowledges in the rest of its lease may be lost.
 	outage bool
+	// pauses means that the primary's process is stopped. A request that it was about to make is
+	// made when it continues.
+	pauses bool
 	// strike causes the fault and waits until the machines have reacted.
 	strike func(*cell)
 }
@@ -45,14 +48,14 @@ func outage() time.Duration { return 2 * lease() }
 
 func faults() []*fault {
 	all := []*fault{
-		{name: "SIGSTOP and SIGCONT", deposes: true, strike: func(c *cell) {
+		{name: "SIGSTOP and SIGCONT", deposes: true, pauses: true, strike: func(c *cell) {
 			c.signal(syscall.SIGSTOP)
 			c.awaitTakeover(c.struck)
 			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })
 			c.signal(syscall.SIGCONT)
 			c.awaitDeposed()
 		}},
-		{name: "suspended", deposes: true, clocks: true, strike: func(c *cell) {
+		{name: "suspended", deposes: true, clocks: true, pauses: true, strike: func(c *cell) {
 			c.signal(syscall.SIGSTOP)
 			c.awaitTakeover(c.struck)
 			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })

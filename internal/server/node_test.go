@@ -205,8 +205,11 @@ func TestStandbyFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		y := b.status()
-		if y.CanTakeOver != (step.reason == "") || !strings.Contains(y.Reason, step.reason) {
-			t.Errorf("got %q, want %q", y.Reason, step.reason)
+		if reason := b.adminReason(y); y.CanTakeOver != (step.reason == "") || !strings.Contains(reason, step.reason) {
+			t.Errorf("got %q, want %q", reason, step.reason)
+		}
+		if strings.Contains(y.Reason, ".json") {
+			t.Errorf("everybody sees %q, want no file", y.Reason)
 		}
 		if (y.Warning == "") != (step.warn == "") || !strings.Contains(y.Warning, step.warn) {
 			t.Errorf("got the warning %q, want %q", y.Warning, step.warn)

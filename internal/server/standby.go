@@ -439,7 +439,7 @@ func (b *Standby) adminReason(s api.StandbyStatus) string {
 }
 
 // cannotTakeOver returns why the node cannot serve, "" if it can. Only admins see an error of the
-// bucket; it is one word for everybody else.
+// bucket, which is one word for everybody else, and the names of files.
 func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 	err, proof := b.data.CheckServable(ctx), b.bucketProof()
 	switch {
@@ -450,10 +450,13 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 	case err == nil:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.lacks != nil {
+		switch {
+		case b.lacks == nil:
+			return ""
+		case admin:
 			return "It cannot take over: " + b.lacks.Error()
 		}
-		return ""
+		return "It cannot take over: its event type files are not those of the primary"
 	case errors.Is(err, store.ErrKey) && !errors.Is(err, fs.ErrPermission):
 		b.mu.Lock()
 		advice := "copy secret.key from " + cmp.Or(b.primary, "the primary")

@@ -32,9 +32,9 @@ func TestThrottle(t *testing.T) {
 	for range 4 {
 		writing.Go(func() {
 			for written.Add(1) <= rows && shortened.Load() < want {
-				before := r.frames.Load()
+				before := r.copied.Load()
 				r.insert(rowBytes)
-				if r.frames.Load() < before/2 {
+				if r.copied.Load() != before && r.frames.Load() < l.throttle {
 					shortened.Add(1)
 				}
 			}

@@ -2,6 +2,7 @@ package certs
 
 import (
 	"crypto/x509"
+	"encoding/hex"
 	"io"
 	"log"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/letsencrypt/pebble/v2/wfe"
 
 	"service/store"
+	"service/test/harness"
 )
 
 // TestIssuerLosesRecords renews a certificate at an issuer that does not know the certificate
@@ -31,15 +33,16 @@ func TestIssuerLosesRecords(t *testing.T) {
 		(*serving.Load()).ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	setUp := func() {
+	setUp := func() *db.MemoryStore {
 		quiet := log.New(io.Discard, "", 0)
 		records := db.NewMemoryStore()
 		authority := ca.New(quiet, records, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: 3600}})
 		front := wfe.New(quiet, records, va.New(quiet, 0, 0, false, "", records), authority, []string{"issuer.test"}, false, false, 0, 0)
 		h := front.Handler()
 		serving.Store(&h)
+		return records
 	}
-	setUp()
+	records := setUp()
 
 	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
 	if err != nil {
@@ -69,6 +72,15 @@ func TestIssuerLosesRecords(t *testing.T) {
 	if err := m.acme.ObtainCertSync(t.Context(), domain); err != nil {
 		t.Fatal(err)
 	}
+	// pebble notes the serial number only after it has delivered the certificate.
+	obtained, err := m.acme.CacheManagedCertificate(t.Context(), domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	harness.WaitFor(t, "the issuer to know the certificate", func() bool {
+		_, err := records.GetOrderByIssuedSerial(hex.EncodeToString(obtained.Leaf.SerialNumber.Bytes()))
+		return err == nil
+	})
 	renew := func() error {
 		t.Helper()
 		cfg, err := m.configFor(certmagic.Certificate{Names: []string{domain}})

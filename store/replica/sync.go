@@ -170,6 +170,10 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 	}
 }
 
+// maxSendRetry is the longest wait between two tries of an upload. It is short, because what was
+// acknowledged since the bucket can be written again is only on this disk until the next try.
+const maxSendRetry = 5 * time.Second
+
 // sendOrRetry calls send, and retries until it succeeds, ctx ends or replication must
 // start again. It returns when the last upload began.
 func (r *Replication) sendOrRetry(ctx context.Context, s *session) (began time.Time, err error) {
@@ -181,7 +185,7 @@ func (r *Replication) sendOrRetry(ctx context.Context, s *session) (began time.T
 			return began, err
 		}
 		r.recordFailure(err)
-		wait = min(max(2*wait, minRetry), maxRetry/2)
+		wait = min(max(2*wait, minRetry), maxSendRetry)
 		if _, err := r.sleep(ctx, minRetry, wait); err != nil {
 			return began, err
 		}

@@ -294,7 +294,7 @@ func TestWriterOfRestoredDataUnreadable(t *testing.T) {
 				back := s.away()
 				done := make(chan error, 1)
 				go func() { done <- AwaitUnleased(t.Context(), fileConfig(t, s.two, s.target), s.two, testLogger(t)) }()
-				time.Sleep(10 * time.Minute)
+				time.Sleep(10*time.Minute + 10*time.Second)
 				select {
 				case err := <-done:
 					t.Fatalf("got %v, want it to wait for the replica", err)
@@ -384,6 +384,33 @@ func testSupersededWriter(t *testing.T, killed bool) {
 // failingFor returns a condition: the replication fails with an error that contains text.
 func failingFor(text string) func(Status) bool {
 	return func(s Status) bool { return s.State == StateFailing && strings.Contains(s.Err, text) }
+}
+
+// After a long outage of the replica, what is only on this disk is uploaded within seconds.
+func TestUploadAfterOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, target := t.TempDir(), t.TempDir()
+		r := openWriter(t, dir, fileConfig(t, dir, target), func(*Replication) {})
+		r.insert(10)
+		r.await("up to date", upToDate)
+		away := target + ".away"
+		if err := errors.Join(os.Rename(target, away), os.WriteFile(target, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		r.insert(10)
+		r.await("failing", func(s Status) bool { return s.State == StateFailing })
+		time.Sleep(10*time.Minute + 10*time.Second)
+		if err := errors.Join(os.Remove(target), os.Rename(away, target)); err != nil {
+			t.Fatal(err)
+		}
+		back := time.Now()
+		r.insert(10)
+		r.await("up to date", upToDate)
+		if took := time.Since(back); took > 6*time.Second {
+			t.Errorf("uploaded %s after the end of the outage, want at most 6 s", took)
+		}
+	})
 }
 
 // A service that was suspended checks for a later term before it uploads anything.

@@ -266,7 +266,7 @@ func (c *cell) hold(d time.Duration) {
 // after the fault that was.
 func (c *cell) awaitTakeover(gone time.Time) {
 	c.t.Helper()
-	most := lease() + harness.Scale(4*time.Second)
+	most := lease() + harness.Scale(4*time.Second) + c.fault.longer
 	var first ack
 	defer func() {
 		if c.t.Failed() {

@@ -28,6 +28,9 @@ type fault struct {
 	// outage means that the primary cannot reach the bucket. With --acknowledge local,
 	// events that it acknowledges in the rest of its lease may be lost.
 	outage bool
+	// longer is how much longer a standby watches a lease because of the fault: one that is missing may
+	// be recreated.
+	longer time.Duration
 	// pauses means that the primary's process is stopped. A request that it was about to make is
 	// made when it continues.
 	pauses bool
@@ -89,7 +92,7 @@ func faults() []*fault {
 			c.hold(2 * lease())
 			c.checkSteady()
 		}},
-		{name: "kill -9 and lease deleted", deposes: true, strike: func(c *cell) {
+		{name: "kill -9 and lease deleted", deposes: true, longer: 2 * time.Second, strike: func(c *cell) {
 			c.one.in.Kill(c.one.process)
 			c.removeLease()
 			c.awaitTakeover(c.struck)

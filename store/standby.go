@@ -118,21 +118,15 @@ func (s *Standby) CheckIntact(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, intactLimit)
 	defer cancel()
 	return s.read(func(db *sqlite.Offline) error {
-		var found string
-		err := db.QueryRowContext(bounded, "PRAGMA quick_check(1)").Scan(&found)
+		err := sqlite.QuickCheck(bounded, s.path, db.DB)
 		switch {
 		case bounded.Err() != nil:
 			return ctx.Err()
-		case err != nil && !sqlite.IsCorrupt(err):
-			return err
-		case err == nil && found != "ok":
-			err = errors.New(found)
-		}
-		if err != nil {
+		case errors.Is(err, ErrDamaged):
 			s.follower.Discard(err)
 			return replica.ErrNoCopy
 		}
-		return nil
+		return err
 	})
 }
 

@@ -33,16 +33,22 @@ func check(ctx context.Context, path string, extra func(context.Context, *sql.DB
 	return extra(ctx, db)
 }
 
-// quickCheck returns an error that wraps [ErrDamaged] if SQLite finds damage within
-// checkTime. A check that takes longer counts as passed.
+// quickCheck is QuickCheck for at most checkTime. A check that takes longer counts as passed.
 func quickCheck(ctx context.Context, path string, db *sql.DB) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	bounded, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
+	if err := QuickCheck(bounded, path, db); bounded.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// QuickCheck reads all pages of the database at path. The error wraps [ErrDamaged] if SQLite finds
+// damage.
+func QuickCheck(ctx context.Context, path string, db *sql.DB) error {
 	var found string
 	err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&found)
 	switch {
-	case ctx.Err() != nil:
-		return nil
 	case err != nil && !IsCorrupt(err):
 		return fmt.Errorf("check %s: %w", path, err)
 	case err != nil:

@@ -138,10 +138,3 @@ func (s *Slots[K]) Leave(key K) {
 		delete(s.open, key)
 	}
 }
-
-// Open returns how much is open for a key.
-func (s *Slots[K]) Open(key K) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.open[key]
-}

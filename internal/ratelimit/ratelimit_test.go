@@ -87,7 +87,7 @@ func TestSlots(t *testing.T) {
 		t.Error("another key is refused")
 	}
 	s.Leave("a")
-	if s.Open("a") != 1 || !s.Take("a", 2) {
+	if s.open["a"] != 1 || !s.Take("a", 2) {
 		t.Error("what has left counts")
 	}
 	for range 2 {

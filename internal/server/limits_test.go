@@ -583,7 +583,7 @@ func TestConnectionLimits(t *testing.T) {
 	}
 	l.release(netip.MustParseAddr("192.0.2.1"))
 	l.release(netip.MustParseAddr("192.0.2.2"))
-	if !l.acquire(netip.MustParseAddr("192.0.2.1")) || l.byNetwork.Open(webhook.Network(netip.MustParseAddr("192.0.2.2"))) != 0 {
+	if !l.acquire(netip.MustParseAddr("192.0.2.1")) || !l.byNetwork.Take(webhook.Network(netip.MustParseAddr("192.0.2.2")), 1) {
 		t.Errorf("closed connections still count")
 	}
 }

@@ -159,7 +159,10 @@ func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.L
 		dir: dir, cfg: cfg, keyFile: keyFile, path: filepath.Join(dir, standbyFolder, databaseFile), r: r, logger: logger,
 	}
 	s.follower = replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: s.path, Logger: logger})
-	err = os.MkdirAll(filepath.Join(dir, standbyFolder), 0o700)
+	err = cfg.CheckDatabase(filepath.Join(dir, databaseFile))
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, standbyFolder), 0o700)
+	}
 	if err == nil {
 		err = s.adoptContained(context.Background())
 	}

@@ -25,25 +25,32 @@ const AlertSecretFile = "alert.secret"
 // alertTarget returns the target of alerts, nil for none. It creates the signing secret if
 // there is none.
 func alertTarget(cfg *Config) (*dispatcher.AlertTarget, error) {
-	if cfg.AlertURL == "" {
-		return nil, nil
-	}
-	path := filepath.Join(cfg.Dir, AlertSecretFile)
-	text, err := os.ReadFile(path)
+	secret, err := readAlertSecret(cfg)
 	if errors.Is(err, fs.ErrNotExist) {
-		secret := webhook.NewSigningSecret()
+		path := filepath.Join(cfg.Dir, AlertSecretFile)
+		secret = webhook.NewSigningSecret()
 		if err := durable.WriteFile(path, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
 			return nil, fmt.Errorf("write %s: %w", path, err)
 		}
 		cfg.Logger.Info("created the signing secret of alerts", "file", path)
-		return &dispatcher.AlertTarget{URL: cfg.AlertURL, Secret: secret}, nil
-	}
-	if err != nil {
+	} else if err != nil || cfg.AlertURL == "" {
 		return nil, err
 	}
-	secret, err := webhook.ParseSigningSecret(strings.TrimSpace(string(text)))
-	if err != nil {
-		return nil, fmt.Errorf("%s %w; remove the file to create a new one", path, err)
-	}
 	return &dispatcher.AlertTarget{URL: cfg.AlertURL, Secret: secret}, nil
+}
+
+// readAlertSecret reads the signing secret of alerts, if alerts are sent.
+func readAlertSecret(cfg *Config) (secret webhook.SigningSecret, err error) {
+	if cfg.AlertURL == "" {
+		return secret, nil
+	}
+	path := filepath.Join(cfg.Dir, AlertSecretFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return secret, err
+	}
+	if secret, err = webhook.ParseSigningSecret(strings.TrimSpace(string(text))); err != nil {
+		return secret, fmt.Errorf("%s %w; remove the file to create a new one", path, err)
+	}
+	return secret, nil
 }

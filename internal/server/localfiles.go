@@ -49,6 +49,17 @@ func (cfg *Config) localFiles() (files store.LocalFiles, err error) {
 	return files, nil
 }
 
+// checkLocal returns an error if files of this node prevent it from being the primary, with any data.
+func (cfg *Config) checkLocal() error {
+	if _, err := LoadCatalog(cfg.Dir); err != nil {
+		return err
+	}
+	if _, err := readAlertSecret(cfg); !errors.Is(err, fs.ErrNotExist) { // the start makes it
+		return err
+	}
+	return nil
+}
+
 // proveLocal checks what this node has itself: that its copy is intact, once a day, and that it has the
 // files of the primary.
 func (b *Standby) proveLocal(ctx context.Context) {
@@ -76,7 +87,7 @@ func (b *Standby) proveLocal(ctx context.Context) {
 // service would refuse events that the primary accepts, and a warning for what costs less than an
 // outage. Files that only this node has are no difference.
 func (b *Standby) compareFiles(ctx context.Context) (warning string, lacks error) {
-	if _, err := LoadCatalog(b.cfg.Dir); err != nil {
+	if err := b.cfg.checkLocal(); err != nil {
 		return "", err
 	}
 	want, err := b.data.PrimaryFiles(ctx)

@@ -335,6 +335,42 @@ func (n *runningNode) end() {
 
 const notPrimary = "not the primary any more"
 
+// What would end a start whatever the database contains ends a node before it stands by, so that it
+// never takes the lease from a node that serves.
+func TestNodeCannotStart(t *testing.T) {
+	bucket := newNodeBucket(t)
+	for _, tt := range []struct {
+		name, want string
+		breakIt    func(t *testing.T, cfg *Config) error
+	}{
+		{"replica of another database", "the replica's configuration is for the database", func(t *testing.T, cfg *Config) error {
+			cfg.Replica = bucket.replica(t, t.TempDir())
+			return nil
+		}},
+		{"event type", "order_shipped.json", func(_ *testing.T, cfg *Config) error {
+			dir := filepath.Join(cfg.Dir, eventTypesFolder)
+			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "order_shipped.json"), []byte("{"), 0o600))
+		}},
+		{"secret of alerts", AlertSecretFile, func(_ *testing.T, cfg *Config) error {
+			cfg.AlertURL = "https://alerts.example.com/"
+			return os.WriteFile(filepath.Join(cfg.Dir, AlertSecretFile), []byte("whsec_\n"), 0o600)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.Replica, cfg.Lease = bucket.replica(t, cfg.Dir), MinLease
+			if err := tt.breakIt(t, cfg); err != nil {
+				t.Fatal(err)
+			}
+			stood := false
+			err := Run(t.Context(), cfg, Roles{Standby: func(*Standby) { stood = true }})
+			if err == nil || !strings.Contains(err.Error(), tt.want) || stood {
+				t.Errorf("Run: %v, stood by %v; want an error with %q first", err, stood, tt.want)
+			}
+		})
+	}
+}
+
 // The lease is lost again while a node that has acquired it still starts: here, it waits for an answer
 // of the bucket. The start ends at once, and the node follows the next primary.
 func TestLostDuringStart(t *testing.T) {

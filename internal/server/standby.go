@@ -56,7 +56,7 @@ type Standby struct {
 
 // openStandby locks the data directory and opens the listeners. The caller must call run.
 func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
-	if _, err := LoadCatalog(cfg.Dir); err != nil {
+	if err := cfg.checkLocal(); err != nil {
 		return nil, err
 	}
 	b := &Standby{cfg: cfg, promotions: make(chan *promotion), proof: errUnproven}
@@ -456,7 +456,7 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 		case admin:
 			return "It cannot take over: " + b.lacks.Error()
 		}
-		return "It cannot take over: its event type files are not those of the primary"
+		return "It cannot take over: it lacks event types of the primary, or a file of its data directory is invalid"
 	case errors.Is(err, store.ErrKey) && !errors.Is(err, fs.ErrPermission):
 		b.mu.Lock()
 		advice := "copy secret.key from " + cmp.Or(b.primary, "the primary")

@@ -191,15 +191,18 @@ func (b *Standby) awaitTakeover(ctx context.Context) ([]*promotion, error) {
 	v := &takeoverWatch{b: b, watch: b.lease.NewWatch()}
 	tick := time.NewTicker(v.watch.Interval(replica.LeaseState{}))
 	defer tick.Stop()
+	checked, promotions := b.checked, (chan *promotion)(nil) // a promotion waits until the node knows whether it can take over
 	for {
 		takeover := false
 		select {
+		case <-checked:
+			checked, promotions = nil, b.promotions
 		case <-ctx.Done():
 			for _, p := range v.waiting {
 				p.refuse(webhook.CodeUnavailable, "The standby is shutting down.")
 			}
 			return nil, nil
-		case p := <-b.promotions:
+		case p := <-promotions:
 			takeover = v.promote(ctx, p)
 		case <-tick.C:
 			takeover = v.poll(ctx)

@@ -51,7 +51,8 @@ type Standby struct {
 	lacks   error  // which local files this node lacks, nil for none
 	warning string // which local files differ without harm to events, "" for none
 
-	intactNext time.Time // of the next check of all pages; used by one goroutine at a time
+	checked    chan struct{} // closed once the bucket was checked for the first time
+	intactNext time.Time     // of the next check of all pages; used by one goroutine at a time
 }
 
 // openStandby locks the data directory and opens the listeners. The caller must call run.
@@ -59,7 +60,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if err := cfg.checkLocal(); err != nil {
 		return nil, err
 	}
-	b := &Standby{cfg: cfg, promotions: make(chan *promotion), proof: errUnproven}
+	b := &Standby{cfg: cfg, promotions: make(chan *promotion), proof: errUnproven, checked: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -259,6 +260,9 @@ func (b *Standby) prove(ctx context.Context) error {
 	b.proof = err
 	b.mu.Unlock()
 	unproven, cause := errors.Is(before, errUnproven), replica.CauseOf(err)
+	if unproven {
+		close(b.checked)
+	}
 	switch {
 	case err != nil && (unproven || cause != replica.CauseOf(before)):
 		b.cfg.Logger.Error("this node cannot take over: the bucket cannot be used, will retry", "cause", cause, "error", err)

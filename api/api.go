@@ -142,8 +142,13 @@ func New(cfg Config) *API {
 // Insecure rejects a request that came over plain HTTP. It does not look at the token,
 // which others may have read.
 func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
-	a.serve(refusal(webhook.NewError(webhook.CodeForbidden,
-		"This is plain HTTP, which others can read. Use https://, and revoke a token that was sent in this way.")), w, r, nil)
+	a.Refuse(w, r, webhook.NewError(webhook.CodeForbidden,
+		"This is plain HTTP, which others can read. Use https://, and revoke a token that was sent in this way."))
+}
+
+// Refuse responds to a request with an error.
+func (a *API) Refuse(w http.ResponseWriter, r *http.Request, e *webhook.Error) {
+	a.serve(refusal(e), w, r, nil)
 }
 
 // Run keeps the documents that contain the catalog rendered, so that no client waits for them,
@@ -192,7 +197,7 @@ func newAPI(cfg Config) *API {
 // ServeHTTP finds the request's route and serves it.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e := oversized(r); e != nil {
-		a.serve(refusal(e), w, r, nil)
+		a.Refuse(w, r, e)
 		return
 	}
 	// The escaped path: an id that contains %2F is an unknown id, never another route.

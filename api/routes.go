@@ -191,6 +191,17 @@ func (a *API) handle(routes []route) {
 	slices.Sort(a.methods)
 }
 
+// pathAdvice returns a sentence about the commonest mistakes in a path, with a space before it.
+func pathAdvice(path string) string {
+	switch {
+	case strings.HasPrefix(path, "//"):
+		return " It begins with two slashes: remove the slash at the end of the base URL."
+	case !strings.HasPrefix(path, "/v2/"):
+		return " Paths of the API begin with /v2/."
+	}
+	return ""
+}
+
 // unrouted returns the route of a request that matches none: its path is unknown, or
 // supports other methods. It needs no token. Under /v2 the response names the program
 // and user of a valid token, as every other does (spec, section 5).
@@ -213,7 +224,7 @@ func (a *API) unrouted(path string) *route {
 	}
 	if allowed == nil {
 		rt.handle = func(*request) (answer, error) {
-			return answer{}, webhook.NewError(webhook.CodeNotFound, "No route matches this path.")
+			return answer{}, webhook.NewError(webhook.CodeNotFound, "No route matches this path."+pathAdvice(path))
 		}
 		return rt
 	}

@@ -92,6 +92,22 @@ func setSecurityHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store") // only assets override it
 }
 
+// Find reports whether a request gets a page, and whether its address exists. Without a session,
+// pages that need one are for browsers, which ask for text/html; other clients get errors of the API.
+func (w *Web) Find(r *http.Request) (page, exists bool) {
+	_, pattern := w.mux.Handler(r)
+	exists = pattern != "" && pattern != "/" && pattern != portalBase+"/"
+	if exists && w.roles[pattern] == anyone || strings.Contains(strings.Join(r.Header["Accept"], ","), "text/html") {
+		return true, exists
+	}
+	for _, name := range []string{sessionCookie, portalCookie, framedPortalCookie} {
+		if _, err := r.Cookie(w.sessions.cookieName(name)); err == nil {
+			return true, exists
+		}
+	}
+	return false, exists
+}
+
 // ServeHTTP serves the admin pages and their assets.
 func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set(requestIDHeader, webhook.NewID())

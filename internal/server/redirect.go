@@ -17,7 +17,8 @@ func isAPIPath(path string) bool {
 	case "/v2", "/docs", "/healthz", "/readyz", "/metrics":
 		return true
 	}
-	return strings.HasPrefix(path, "/v2/") || strings.HasPrefix(path, "/docs/")
+	// A base URL that ends in a slash makes //v2/.
+	return strings.HasPrefix(strings.TrimLeft(path, "/"), "v2/") || strings.HasPrefix(path, "/docs/")
 }
 
 // redirectHandler handles plain HTTP requests to an HTTPS service. It answers ACME
@@ -37,7 +38,7 @@ func (h *redirectHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p := r.URL.Path
 	switch {
-	case p == "/v2", strings.HasPrefix(p, "/v2/"), p == "/metrics", len(r.Header["Authorization"]) > 0:
+	case p == "/v2", strings.HasPrefix(strings.TrimLeft(p, "/"), "v2/"), p == "/metrics", len(r.Header["Authorization"]) > 0:
 		h.api.Insecure(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead, h.port == "":
 		refuseInsecure(w)

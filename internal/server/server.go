@@ -271,7 +271,7 @@ func (s *Server) route(apiHandler *api.API) {
 		case isAPIPath(r.URL.Path) || r.Method == http.MethodConnect: // CONNECT names a host and no path
 			apiHandler.ServeHTTP(w, r)
 		default:
-			s.web.ServeHTTP(w, r)
+			s.servePage(apiHandler, w, r)
 		}
 	})
 	base, _ := url.Parse(s.localURL)
@@ -291,6 +291,20 @@ func (s *Server) route(apiHandler *api.API) {
 			behind.direct = &redirectHandler{api: apiHandler}
 		}
 		s.handler = behind
+	}
+}
+
+// servePage serves a page to browsers. Other clients, such as one whose base URL lacks /v2, get
+// errors that they can read.
+func (s *Server) servePage(apiHandler *api.API, w http.ResponseWriter, r *http.Request) {
+	switch page, exists := s.web.Find(r); {
+	case page:
+		s.web.ServeHTTP(w, r)
+	case exists && r.Header.Get("Authorization") == "":
+		apiHandler.Refuse(w, r, webhook.NewError(webhook.CodeUnauthenticated,
+			"This is a page for admins, who sign in with a browser. Paths of the API begin with /v2/."))
+	default:
+		apiHandler.ServeHTTP(w, r)
 	}
 }
 

@@ -95,6 +95,15 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	if !strings.Contains(r.body, id) {
 		t.Errorf("the response lacks the id: %s", r.body)
 	}
+	if !strings.Contains(r.body, "events[1] was rejected") {
+		t.Errorf("the response lacks the place: %s", r.body)
+	}
+	const other = `{"id":"0198f6a2-7c1e-7d4b-9a41-000000000001","name":"content_updated","version":"1","content_id":`
+	r = s.send("POST", "/v2/events", `{"events":[`+contentUpdated+`,`+other+`1},`+other+`1},`+other+`2}]}`)
+	wantStatus(t, "an id twice", r, 409)
+	if !strings.Contains(r.body, "events[1] and events[3] have the same id") {
+		t.Errorf("the response lacks the two places: %s", r.body)
+	}
 	wantStatus(t, "one bad event", s.send("POST", "/v2/events", `{"events":[`+contentUpdated+`,{}]}`), 400)
 	if n := len(data[[]identified](t, s.send("GET", "/v2/events", ""))); n != 1 {
 		t.Errorf("got %d events, want only the first", n)

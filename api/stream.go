@@ -120,7 +120,7 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 	lines := lineReader{src: stream{req}, buf: *buffer}
 	var done streamRecord
 	acks := streamAcks{req: req}
-	chunk := make([]webhook.Event, 0, 64)
+	chunk, numbers := make([]webhook.Event, 0, 64), make([]int, 0, 64) // numbers of their lines
 	trace := webhook.ParseTrace(req.http.Header[webhook.TraceHeader])
 	size := 0
 	for number := 1; ; number++ { // of the line, including blank ones
@@ -135,7 +135,7 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 				err = lineError(invalid, at, number)
 			} else {
 				e.Trace = trace
-				chunk = append(chunk, e)
+				chunk, numbers = append(chunk, e), append(numbers, number)
 				size += len(e.JSON)
 			}
 		}
@@ -144,12 +144,12 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 		}
 		if len(chunk) > 0 {
 			// Events before an invalid line are stored.
-			failed := cmp.Or(h.publishChunk(req, chunk, &done), acks.stored(&done))
+			failed := cmp.Or(h.publishChunk(req, chunk, numbers, &done), acks.stored(&done))
 			if failed != nil {
 				return answer{}, acks.end(failed)
 			}
 			clear(chunk) // the store keeps what it needs
-			chunk, size = chunk[:0], 0
+			chunk, numbers, size = chunk[:0], numbers[:0], 0
 		}
 		switch {
 		case err == io.EOF && done.Accepted == 0:
@@ -167,8 +167,8 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 }
 
 // publishChunk stores a chunk and counts its events. If an id in it is taken, it stores
-// the events before that one.
-func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *streamRecord) error {
+// the events before that one. numbers are those of the lines.
+func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, numbers []int, done *streamRecord) error {
 	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
 	added, err := h.api.store.Events().Publish(ctx, req.program(), chunk)
 	cancel()
@@ -182,14 +182,15 @@ func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, done *s
 		return err
 	}
 	if len(chunk) == 1 {
-		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] was rejected: %s", done.Accepted, e.Detail))
+		return webhook.NewError(e.Code, fmt.Sprintf("Line %d of the stream: events[%d] was rejected: %s",
+			numbers[0], done.Accepted, e.Detail))
 	}
 	// Find the event by bisection.
 	half := len(chunk) / 2
-	if err := h.publishChunk(req, chunk[:half], done); err != nil {
+	if err := h.publishChunk(req, chunk[:half], numbers[:half], done); err != nil {
 		return err
 	}
-	return h.publishChunk(req, chunk[half:], done)
+	return h.publishChunk(req, chunk[half:], numbers[half:], done)
 }
 
 // lineError adds the number of the line to an error. An error without a parameter, such

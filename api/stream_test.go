@@ -71,8 +71,8 @@ func TestStream(t *testing.T) {
 		{"two on a line", line(1) + line(2), `"parameter":"events[0]"`, 400, 0},
 		{"an array", "[" + line(1) + "]", `"code":"invalid_type","detail":"must be an object","parameter":"events[0]"`, 400, 0},
 		{"a batch", `{"events":[` + line(1) + `]}`, `"parameter":"events[0].name"`, 400, 0},
-		{"a taken id", line(1) + "\n" + line(2) + "\n" + conflict + "\n" + line(3),
-			`"detail":"events[2] was rejected: An event with the id 0198f6a2-7c1e-7d4b-9a41-000000000001 ` +
+		{"a taken id", line(1) + "\n\n" + line(2) + "\n" + conflict + "\n" + line(3),
+			`"detail":"Line 4 of the stream: events[2] was rejected: An event with the id 0198f6a2-7c1e-7d4b-9a41-000000000001 ` +
 				`and different content already exists. The first 2 events were accepted."`, 409, 2},
 		{"the longest line", long(webhook.MaxEventBytes) + "\n" + line(1), `{"accepted":2,"added":2}`, 201, 2},
 		{"a line too long", line(1) + "\n" + long(webhook.MaxEventBytes+1) + "\n" + line(2),

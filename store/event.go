@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 			return 0, err
 		} else if n == 0 {
 			if err := t.repeat(e); err != nil {
-				return 0, err
+				return 0, placed(err, events, i)
 			}
 			continue
 		}
@@ -93,6 +94,20 @@ func (t *tx) repeat(e *webhook.Event) error {
 	}
 	*e = stored
 	return nil
+}
+
+// placed adds to a conflict of events[i] where in the request it is, and where the other event is, if
+// that is in the request too.
+func placed(err error, events []webhook.Event, i int) error {
+	var e *webhook.Error
+	if len(events) == 1 || !errors.As(err, &e) || e.Code != webhook.CodeConflict {
+		return err
+	}
+	id := events[i].ID
+	if first := slices.IndexFunc(events, func(e webhook.Event) bool { return e.ID == id }); first < i {
+		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] and events[%d] have the same id, %s, and different content.", first, i, id))
+	}
+	return webhook.NewError(e.Code, fmt.Sprintf("events[%d] was rejected: %s", i, e.Detail))
 }
 
 // Get returns one event of a program.

@@ -68,7 +68,7 @@ func (c *Catalog) NewEvent(raw []byte, at string, now time.Time) (Event, *Error)
 func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bool, err *Error) {
 	d := c.document()
 	defer c.release(d)
-	if err := d.parse(raw, ""); err != nil {
+	if err := d.parseTo(raw, "", MaxJSONDepth+2); err != nil { // an event may be in an array of an object
 		return nil, false, err
 	}
 	if d.nodes[0].kind != jsontext.KindBeginObject {
@@ -84,6 +84,9 @@ func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bo
 		}
 	}
 	if list < 0 || named {
+		if d.deep >= 0 {
+			return nil, false, d.tooDeep(d.deep, "")
+		}
 		e, v := c.newEvent(d, 0, "", now)
 		if err := invalid(v); err != nil {
 			return nil, false, err

@@ -42,14 +42,19 @@ type node struct {
 type document struct {
 	src   []byte // the caller's; never modified
 	nodes []node
+	depth int // limit of nesting
+	deep  int // offset of the first value that is nested deeper than MaxJSONDepth, -1 for none
 	in    bytes.Buffer
 	dec   jsontext.Decoder
 }
 
 // parse parses src, which must not change while the document is in use. at is the
 // path of the document for errors, "" for a request body.
-func (d *document) parse(src []byte, at string) *Error {
-	d.src, d.nodes = src, d.nodes[:0]
+func (d *document) parse(src []byte, at string) *Error { return d.parseTo(src, at, MaxJSONDepth) }
+
+// parseTo is parse with a limit of nesting.
+func (d *document) parseTo(src []byte, at string, depth int) *Error {
+	d.src, d.nodes, d.depth, d.deep = src, d.nodes[:0], depth, -1
 	if len(src) > MaxBodyBytes {
 		return NewError(CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", MaxBodyBytes))
 	}
@@ -89,9 +94,10 @@ func (d *document) value(at string) *Error {
 		end := d.dec.InputOffset()
 		i := int32(len(d.nodes))
 		d.nodes = append(d.nodes, node{kind, int32(end) - int32(len(v)), int32(end), i + 1})
-		if kind == jsontext.KindNumber && !bounded(v) {
-			return Invalid(Validation{InvalidValue, fmt.Sprintf("must be a number of at most %d characters, "+
-				"between -1e%d and 1e%[2]d", maxNumberBytes, maxExponent), cmp.Or(d.path(d.dec.StackPointer(), at), "body")})
+		if kind == jsontext.KindNumber {
+			if fault := unbounded(v); fault != "" {
+				return Invalid(Validation{InvalidValue, fault, cmp.Or(d.path(d.dec.StackPointer(), at), "body")})
+			}
 		}
 		return nil
 	}
@@ -99,8 +105,10 @@ func (d *document) value(at string) *Error {
 		return d.malformed(err, at)
 	}
 	start := int(d.dec.InputOffset()) - 1
-	if d.dec.StackDepth() > MaxJSONDepth {
-		return malformed(d.src, start, at, fmt.Sprintf("nested deeper than %d levels", MaxJSONDepth))
+	if level := d.dec.StackDepth(); level > d.depth {
+		return d.tooDeep(start, at)
+	} else if level > MaxJSONDepth && d.deep < 0 {
+		d.deep = start
 	}
 	i := len(d.nodes)
 	d.nodes = append(d.nodes, node{kind: kind, start: int32(start)})
@@ -120,21 +128,32 @@ func (d *document) value(at string) *Error {
 	return nil
 }
 
-// bounded reports whether a number has a manageable size, unlike 1e999999999.
-func bounded(number []byte) bool {
+// tooDeep returns the error of a value that is nested too deep, which starts at an offset.
+func (d *document) tooDeep(start int, at string) *Error {
+	return malformed(d.src, start, at, fmt.Sprintf("nested deeper than %d levels", MaxJSONDepth))
+}
+
+// unbounded returns what is wrong with a number whose size is not manageable, such as 1e999999999.
+func unbounded(number []byte) string {
 	if len(number) > maxNumberBytes {
-		return false
+		return fmt.Sprintf("must be a number of at most %d characters", maxNumberBytes)
 	}
 	i := bytes.IndexAny(number, "eE")
 	if i < 0 {
-		return true
+		return ""
 	}
-	e, err := strconv.Atoi(string(number[i+1:]))
-	if err != nil || e < -maxExponent || e > maxExponent {
-		return false
+	exponent := string(number[i+1:])
+	e, err := strconv.Atoi(exponent)
+	if exponent[0] == '-' && (err != nil || e < -maxExponent) {
+		return fmt.Sprintf("must be a number with an exponent of at least -%d", maxExponent)
 	}
-	_, err = strconv.ParseFloat(string(number), 64)
-	return err == nil
+	if err == nil && e <= maxExponent {
+		_, err = strconv.ParseFloat(string(number), 64)
+	}
+	if err != nil || e > maxExponent {
+		return fmt.Sprintf("must be a number between -1e%d and 1e%[1]d", maxExponent)
+	}
+	return ""
 }
 
 // path returns the position of the decoder in our notation: events[1].name.

@@ -116,6 +116,23 @@ func TestDuplicatesAndNumbers(t *testing.T) {
 	}
 }
 
+// The error of a number says what is wrong with it.
+func TestNumberFaults(t *testing.T) {
+	for raw, want := range map[string]string{
+		"1e-400":                       "an exponent of at least -308",
+		"1e-99999999999999999999":      "an exponent of at least -308",
+		"-1e400":                       "between -1e308 and 1e308",
+		"1e99999999999999999999":       "between -1e308 and 1e308",
+		strings.Repeat("1", 101):       "at most 100 characters",
+		strings.Repeat("1", 101) + "e": "",
+	} {
+		err := new(document).parse([]byte(raw), "")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", raw, err, want)
+		}
+	}
+}
+
 func TestAppendCompact(t *testing.T) {
 	const raw = " { \"a \\\" b\" :\t[ 1.50 , \"\\u0041 \\\\\" , { } , -0 ,\r\n true ] , \"\" : null } "
 	const want = `{"a \" b":[1.50,"\u0041 \\",{},-0,true],"":null}`

@@ -15,6 +15,7 @@ clocks      | linux-amd64=                                   | failovers with cl
 curl        | curl                                           | the commands of the API reference
 haproxy     | haproxy openssl                                | two installations behind HAProxy
 netns       | root= linux= ip=iproute2 nft=nftables          | egress from a network namespace
+nginx       | nginx= openssl                                 | the service behind nginx
 node        | node=nodejs                                    | the verification example for Node.js
 openssl     | openssl bash                                   | the signing curl command
 owner       | root=                                          | key files of other users
@@ -90,14 +91,14 @@ install_s3() {
     cp "$lock" "$tools/s3.sum" || true
 }
 
-# install_promtool takes promtool out of Debian's package prometheus, which would start a server.
-install_promtool() {
+# install_extracted PROGRAM PACKAGE takes a program out of a Debian package that would start a server.
+install_extracted() {
   local dir
-  has promtool && return
+  has "$1" && return
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
   dir=$(mktemp -d)
-  (cd "$dir" && { apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root prometheus &&
-    dpkg-deb -x prometheus_*.deb . && install -m 0755 usr/bin/promtool "$tools/promtool"; } >/dev/null 2>&1) || true
+  (cd "$dir" && { apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root "$2" &&
+    dpkg-deb -x "$2"_*.deb . && install -m 0755 usr/*bin/"$1" "$tools/$1"; } >/dev/null 2>&1) || true
   rm -rf "$dir"
 }
 
@@ -107,7 +108,8 @@ need() {
   local name commands what command missing require=""
   install_packages "$@"
   case " $* " in *" s3 "*) install_s3 ;; esac
-  case " $* " in *" promtool "*) install_promtool ;; esac
+  case " $* " in *" promtool "*) install_extracted promtool prometheus ;; esac
+  case " $* " in *" nginx "*) install_extracted nginx nginx ;; esac
   while IFS='|' read -r name commands what; do
     missing=""
     for command in $commands; do

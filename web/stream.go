@@ -114,10 +114,17 @@ func (s *stream) write(text string) error {
 	return s.to.ctl.Flush()
 }
 
+// streamHeaders sets the headers of a stream. A proxy in front must pass each event on at once: nginx
+// would keep them until it has several KB.
+func streamHeaders(h http.Header) {
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+}
+
 // follow runs a stream until it ends.
 func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error) {
 	if r.Method == http.MethodHead {
-		rw.Header().Set("Content-Type", "text/event-stream")
+		streamHeaders(rw.Header())
 		return // a normal end leaves the connection reusable
 	}
 	leave, ok := w.takeStream(r)
@@ -130,7 +137,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
 	defer cancel()
 	defer context.AfterFunc(w.life, cancel)()
-	rw.Header().Set("Content-Type", "text/event-stream")
+	streamHeaders(rw.Header())
 	s := &stream{ctx: ctx, lastID: r.Header.Get("Last-Event-ID"), to: &deadlineWriter{rw, http.NewResponseController(rw)},
 		checkedAt: time.Now()}
 	if r.admin != "" {

@@ -88,75 +88,70 @@ type BulkFields struct {
 // ParseBulkRun parses the body of a request that starts a bulk run in a program,
 // and reports all errors at once.
 func ParseBulkRun(raw []byte, programID string) (f BulkFields, err *Error) {
-	var d document
-	if err := d.parse(raw, ""); err != nil {
+	b, err := parseBody(raw, "")
+	if err != nil {
 		return f, err
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return f, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	var v []Validation
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
 	filters, given := make(url.Values), false
-	for name, value := range d.members(0) {
-		kind := d.nodes[value].kind
-		switch s := string(d.text(name)); s {
+	for name, value := range b.fields() {
+		switch name {
 		case "action":
 			given = true
-			if kind != jsontext.KindString {
-				fail(InvalidType, s, "must be a string: redeliver or cancel")
-			} else if f.Action = BulkAction(d.text(value)); f.Action != BulkRedeliver && f.Action != BulkCancel {
-				fail(InvalidValue, s, "must be redeliver or cancel")
+			if !b.isString(value) {
+				b.fail(InvalidType, name, "must be a string: redeliver or cancel")
+			} else if f.Action = BulkAction(b.text(value)); f.Action != BulkRedeliver && f.Action != BulkCancel {
+				b.fail(InvalidValue, name, "must be redeliver or cancel")
 			}
 		case "filter":
-			v = append(v, d.filters(value, filters)...)
+			b.filters(value, filters)
 		case "dry_run":
-			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
-				fail(InvalidType, s, "must be true or false")
+			if dry := b.boolean(name, value); dry != nil {
+				f.DryRun = *dry
 			}
-			f.DryRun = kind == jsontext.KindTrue
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a bulk run; it has: action, filter, dry_run")
+			b.unknown(name, "a bulk run", "action, filter, dry_run")
 		}
 	}
 	if !given {
-		fail(InvalidRequired, "action", "is required: redeliver or cancel")
+		b.fail(InvalidRequired, "action", "is required: redeliver or cancel")
 	}
 	query, faults := ProgramDeliveryList.ParseFilters(filters)
 	if faults != nil {
-		v = append(v, faults.Validations...)
+		b.faults = append(b.faults, faults.Validations...)
 	}
 	if query.Filters == nil {
 		query.Filters = make(map[string][]string)
 	}
 	query.Filters["program_id"] = []string{programID}
 	f.Query = query
-	return f, invalid(v)
+	return f, invalid(b.faults)
 }
 
 // filters converts an object of filters, each a string or an array of strings, into
 // list parameters.
-func (d *document) filters(object int32, into url.Values) (v []Validation) {
-	if d.nodes[object].kind != jsontext.KindBeginObject {
-		return []Validation{{InvalidType, "must be an object of filters", "filter"}}
+func (b *body) filters(object int32, into url.Values) {
+	if b.nodes[object].kind != jsontext.KindBeginObject {
+		b.fail(InvalidType, "filter", "must be an object of filters")
 	}
-	for name, value := range d.members(object) {
-		parameter := "filter[" + quoted(string(d.text(name))) + "]"
+	for name, value := range b.members(object) {
+		parameter, odd := "filter["+quotedName(string(b.text(name)))+"]", false
 		switch {
-		case d.isString(value):
-			into.Set(parameter, string(d.text(value)))
-		case d.nodes[value].kind == jsontext.KindBeginArray:
-			for _, element := range d.elements(value) {
-				if !d.isString(element) {
-					return append(v, Validation{InvalidType, "must be a string or an array of strings", parameter})
+		case b.isString(value):
+			into.Set(parameter, string(b.text(value)))
+		case b.nodes[value].kind == jsontext.KindBeginArray:
+			for _, element := range b.elements(value) {
+				if odd = !b.isString(element); odd {
+					break
 				}
-				into.Add(parameter+"[]", string(d.text(element)))
+				into.Add(parameter+"[]", string(b.text(element)))
 			}
 		default:
-			v = append(v, Validation{InvalidType, "must be a string or an array of strings", parameter})
+			odd = true
+		}
+		if odd {
+			b.fail(InvalidType, parameter, "must be a string or an array of strings")
 		}
 	}
-	return v
 }
 
 // BulkSkip is why a bulk run skips a delivery.

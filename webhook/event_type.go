@@ -102,37 +102,33 @@ func ParseEventType(ctx context.Context, name string, raw []byte) (*EventType, *
 	if err := checkEventName(name); err != nil {
 		return nil, err
 	}
-	var d document
-	if err := d.parse(raw, ""); err != nil {
+	b, err := parseBody(raw, ` such as {"schema": {…}}`)
+	if err != nil {
 		return nil, err
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return nil, NewError(CodeInvalid, `The body must be a JSON object such as {"schema": {…}}.`)
-	}
-	var v []Validation
 	var schema []byte
 	given := false
-	for key, value := range d.members(0) {
-		switch field := string(d.text(key)); {
+	for field, value := range b.fields() {
+		switch {
 		case field == "schema":
 			given = true
-			if d.nodes[value].kind != jsontext.KindBeginObject {
-				v = append(v, Validation{InvalidType, "must be a JSON Schema, an object", field})
+			if b.nodes[value].kind != jsontext.KindBeginObject {
+				b.fail(InvalidType, field, "must be a JSON Schema, an object")
 			}
-			schema = d.raw(value)
+			schema = b.raw(value)
 		case field == "name":
-			if !d.isString(value) || string(d.text(value)) != name {
-				v = append(v, Validation{InvalidValue, "must be the name in the URL, or be left out", field})
+			if !b.isString(value) || string(b.text(value)) != name {
+				b.fail(InvalidValue, field, "must be the name in the URL, or be left out")
 			}
 		case !slices.Contains(readOnlyEventTypeFields, field):
-			v = append(v, Validation{InvalidUnknownField, "is not a field of an event type; it has: schema", join("", field)})
+			b.unknown(field, "an event type", "schema")
 		}
 	}
 	if !given {
-		v = append(v, Validation{InvalidRequired, "is required: the JSON Schema of the event", "schema"})
+		b.fail(InvalidRequired, "schema", "is required: the JSON Schema of the event")
 	}
-	if v != nil {
-		return nil, invalid(v)
+	if b.faults != nil {
+		return nil, invalid(b.faults)
 	}
 	return NewEventType(ctx, name, schema)
 }

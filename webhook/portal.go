@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // PortalRole is what a partner may do in the portal of a program.
@@ -80,34 +78,23 @@ type NewPortalLink struct {
 // ParsePortalLink parses the body of a request for a portal link of a program.
 func ParsePortalLink(raw []byte, programID string, now time.Time) (NewPortalLink, *Error) {
 	n := NewPortalLink{ProgramID: programID}
-	var d document
-	if err := d.parse(raw, ""); err != nil {
+	b, err := parseBody(raw, "")
+	if err != nil {
 		return n, err
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return n, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	var v []Validation
-	for name, value := range d.members(0) {
-		switch s := string(d.text(name)); s {
+	for name, value := range b.fields() {
+		switch name {
 		case "role":
-			if !d.isString(value) {
-				v = append(v, Validation{InvalidType, "must be a string", s})
-			} else {
-				n.Role = PortalRole(d.text(value))
+			if role := b.string(name, value); role != nil {
+				n.Role = PortalRole(*role)
 			}
 		case "expires_at":
-			expires := NewToken{}
-			if fault := expires.parseExpiry(&d, value); fault != nil {
-				fault.Detail = "must be a timestamp such as 2027-03-14T08:24:48.644Z, or null for 24 hours from now"
-				v = append(v, *fault)
-			}
-			n.ExpiresAt = expires.ExpiresAt
+			n.ExpiresAt = b.expiry(value, "24 hours from now")
 		default:
-			v = append(v, Validation{InvalidUnknownField, "is not a field of a portal link; it has: role, expires_at", join("", s)})
+			b.unknown(name, "a portal link", "role, expires_at")
 		}
 	}
-	return n, invalid(merge(v, n.Check(now)))
+	return n, invalid(merge(b.faults, n.Check(now)))
 }
 
 // Check returns what is wrong with the request.

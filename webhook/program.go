@@ -90,15 +90,13 @@ func (f *ProgramFields) Apply(p *Program) (changed bool) {
 // ParseProgram parses the body of a request that creates or changes the program with an
 // id. Read-only fields are ignored.
 func ParseProgram(raw []byte, id string) (ProgramFields, *Error) {
-	var p programParser
-	if err := p.d.parse(raw, ""); err != nil {
-		return p.fields, err
+	b, err := parseBody(raw, "")
+	if err != nil {
+		return ProgramFields{}, err
 	}
-	if p.d.nodes[0].kind != jsontext.KindBeginObject {
-		return p.fields, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	for name, value := range p.d.members(0) {
-		p.field(string(p.d.text(name)), value)
+	p := programParser{body: b}
+	for name, value := range b.fields() {
+		p.field(name, value)
 	}
 	if p.fields.ID != nil && *p.fields.ID != id {
 		p.fail(InvalidValue, "id", "must be the ID in the URL, or be left out")
@@ -111,64 +109,55 @@ var readOnlyProgramFields = []string{"created_at", "updated_at", "statistics", "
 
 // programParser collects the fields of a request and what is wrong with them.
 type programParser struct {
-	d      document
+	*body
 	fields ProgramFields
-	faults []Validation
-}
-
-func (p *programParser) fail(code, parameter, detail string) {
-	p.faults = append(p.faults, Validation{code, detail, parameter})
 }
 
 // field parses the value of a field.
 func (p *programParser) field(name string, value int32) {
 	switch {
 	case name == "id" || name == "name":
-		if !p.d.isString(value) {
-			p.fail(InvalidType, name, "must be a string")
-			return
-		}
-		text := string(p.d.text(value))
-		if name == "id" {
-			p.fields.ID = &text
-			return
-		}
-		p.fields.Name = &text
-		if utf8.RuneCountInString(text) > MaxProgramName {
+		switch text := p.string(name, value); {
+		case name == "id":
+			p.fields.ID = text
+		case text == nil:
+		case utf8.RuneCountInString(*text) > MaxProgramName:
 			p.fail(InvalidTooLong, name, fmt.Sprintf("must be at most %d characters", MaxProgramName))
-		} else if strings.ContainsFunc(text, unicode.IsControl) {
+		case strings.ContainsFunc(*text, unicode.IsControl):
 			p.fail(InvalidFormat, name, "must not contain control characters")
+		default:
+			p.fields.Name = text
 		}
 	case name == "limits":
-		if p.d.nodes[value].kind != jsontext.KindBeginObject {
+		if p.nodes[value].kind != jsontext.KindBeginObject {
 			p.fail(InvalidType, name, "must be an object; it has: "+programLimitFieldNames)
 		}
-		for member, limit := range p.d.members(value) {
-			p.limit(string(p.d.text(member)), limit)
+		for member, limit := range p.members(value) {
+			p.limit(string(p.text(member)), limit)
 		}
 	case name == "portal_origins":
 		p.portalOrigins(name, value)
 	case !slices.Contains(readOnlyProgramFields, name):
-		p.fail(InvalidUnknownField, join("", name), "is not a field of a program; it has: "+programFieldNames)
+		p.unknown(name, "a program", programFieldNames)
 	}
 }
 
 // portalOrigins parses the origins that may embed the portal.
 func (p *programParser) portalOrigins(name string, list int32) {
-	if p.d.nodes[list].kind != jsontext.KindBeginArray {
+	if p.nodes[list].kind != jsontext.KindBeginArray {
 		p.fail(InvalidType, name, `must be an array of origins such as "https://app.example.com"`)
 		return
 	}
 	origins := []string{}
-	for i, value := range p.d.elements(list) {
+	for i, value := range p.elements(list) {
 		if i > MaxPortalOrigins {
 			break // which is one too many already
 		}
-		if !p.d.isString(value) {
-			p.fail(InvalidType, element(name, i), "must be a string")
+		origin := p.string(element(name, i), value)
+		if origin == nil {
 			return
 		}
-		origins = append(origins, string(p.d.text(value)))
+		origins = append(origins, *origin)
 	}
 	p.fields.PortalOrigins = &origins
 	p.faults = append(p.faults, CheckPortalOrigins(name, origins)...)
@@ -189,11 +178,11 @@ func (p *programParser) limit(name string, value int32) {
 		p.fail(InvalidUnknownField, at, "is not a limit of a program; it has: "+programLimitFieldNames)
 		return
 	}
-	if p.d.nodes[value].kind == jsontext.KindNull {
+	if p.nodes[value].kind == jsontext.KindNull {
 		*field = new(*int)
 		return
 	}
-	n, fault := p.d.integer(value)
+	n, fault := p.integer(value)
 	switch {
 	case fault != nil:
 		p.fail(fault.Code, at, fault.Detail+", or null")

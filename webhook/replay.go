@@ -57,59 +57,42 @@ type ReplayFields struct {
 // and checks it against the rules at a time. It reports all errors at once; the fields
 // are then unusable.
 func ParseReplay(raw []byte, sub *Subscription, now time.Time) (ReplayFields, *Error) {
-	f, v, err := parseReplay(raw)
-	if err == nil {
-		err = invalid(merge(v, f.check(sub, now)))
+	var f ReplayFields
+	b, err := parseBody(raw, "")
+	if err != nil {
+		return f, err
 	}
-	return f, err
-}
-
-// parseReplay returns the fields that are well formed, and errors about the others.
-// err is set if the body is not a JSON object.
-func parseReplay(raw []byte) (f ReplayFields, v []Validation, err *Error) {
-	var d document
-	if err := d.parse(raw, ""); err != nil {
-		return f, nil, err
-	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
-	for name, value := range d.members(0) {
-		kind := d.nodes[value].kind
-		switch s := string(d.text(name)); s {
+	for name, value := range b.fields() {
+		switch name {
 		case "from", "to":
-			if code, detail := f.parseEnd(&d, value, s); code != "" {
-				fail(code, s, detail)
+			if code, detail := f.parseEnd(b, value, name); code != "" {
+				b.fail(code, name, detail)
 			}
 		case "events":
-			var faults []Validation
-			f.Events, faults = parseReplayEvents(&d, value)
-			v = append(v, faults...)
+			f.Events = b.replayEvents(value)
 		case "only":
-			if kind != jsontext.KindString {
-				fail(InvalidType, s, "must be a string: missed, failed or all")
-			} else if f.Only = ReplayOnly(d.text(value)); f.Only == "" {
-				fail(InvalidValue, s, "must be missed, failed or all")
+			if !b.isString(value) {
+				b.fail(InvalidType, name, "must be a string: missed, failed or all")
+			} else if f.Only = ReplayOnly(b.text(value)); f.Only == "" {
+				b.fail(InvalidValue, name, "must be missed, failed or all")
 			}
 		case "dry_run":
-			if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
-				fail(InvalidType, s, "must be true or false")
+			if dry := b.boolean(name, value); dry != nil {
+				f.DryRun = *dry
 			}
-			f.DryRun = kind == jsontext.KindTrue
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a replay; it has: from, to, events, only, dry_run")
+			b.unknown(name, "a replay", "from, to, events, only, dry_run")
 		}
 	}
-	return f, v, nil
+	return f, invalid(merge(b.faults, f.check(sub, now)))
 }
 
 // parseEnd parses an end of the time range, from or to. The code is "" if it is valid.
-func (f *ReplayFields) parseEnd(d *document, value int32, name string) (code, detail string) {
-	if !d.isString(value) {
+func (f *ReplayFields) parseEnd(b *body, value int32, name string) (code, detail string) {
+	if !b.isString(value) {
 		return InvalidType, "must be a string"
 	}
-	first, next, ok := parseRangeEnd(d.text(value))
+	first, next, ok := parseRangeEnd(b.text(value))
 	if !ok {
 		return InvalidFormat, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC"
 	}
@@ -121,44 +104,42 @@ func (f *ReplayFields) parseEnd(d *document, value int32, name string) (code, de
 	return "", ""
 }
 
-// parseReplayEvents parses the event names of a replay: strings, or objects as in
+// replayEvents parses the event names of a replay: strings, or objects as in
 // subscriptions. The name of a malformed element is "".
-func parseReplayEvents(d *document, list int32) (names []string, v []Validation) {
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
-	if d.nodes[list].kind != jsontext.KindBeginArray {
-		fail(InvalidType, "events", `must be an array of names such as "content_published"`)
-		return nil, v
+func (b *body) replayEvents(list int32) (names []string) {
+	if b.nodes[list].kind != jsontext.KindBeginArray {
+		b.fail(InvalidType, "events", `must be an array of names such as "content_published"`)
+		return nil
 	}
-	for i, event := range d.elements(list) {
+	for i, event := range b.elements(list) {
 		if i == MaxSubscriptionEvents {
-			fail(InvalidTooMany, "events", fmt.Sprintf("must name at most %d events", MaxSubscriptionEvents))
-			return nil, v
+			b.fail(InvalidTooMany, "events", fmt.Sprintf("must name at most %d events", MaxSubscriptionEvents))
+			return nil
 		}
 		at, eventName := element("events", i), ""
-		switch d.nodes[event].kind {
+		switch b.nodes[event].kind {
 		case jsontext.KindString:
-			if eventName = string(d.text(event)); eventName == "" {
-				fail(InvalidValue, at, "must not be empty")
+			if eventName = string(b.text(event)); eventName == "" {
+				b.fail(InvalidValue, at, "must not be empty")
 			}
 		case jsontext.KindBeginObject:
-			var faults []Validation
-			if eventName, faults = parseEventName(d, event, at); eventName == "" && faults == nil {
-				fail(InvalidValue, join(at, "name"), "must not be empty")
+			known := len(b.faults)
+			if eventName = b.eventName(event, at); eventName == "" && len(b.faults) == known {
+				b.fail(InvalidValue, join(at, "name"), "must not be empty")
 			}
-			v = append(v, faults...)
 		default:
-			fail(InvalidType, at, `must be a name such as "content_published"`)
+			b.fail(InvalidType, at, `must be a name such as "content_published"`)
 		}
 		if eventName != "" && slices.Contains(names, eventName) {
-			fail(InvalidDuplicate, at, "is named twice")
+			b.fail(InvalidDuplicate, at, "is named twice")
 			eventName = ""
 		}
 		names = append(names, eventName)
 	}
 	if names == nil {
-		fail(InvalidRequired, "events", "must name at least one event; omit it for all events of the subscription")
+		b.fail(InvalidRequired, "events", "must name at least one event; omit it for all events of the subscription")
 	}
-	return names, v
+	return names
 }
 
 // check returns every rule that the fields break for a subscription. Empty names

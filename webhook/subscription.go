@@ -86,41 +86,22 @@ type SubscriptionRules struct {
 // checks it against the rules. It reports all errors at once; the fields are then
 // unusable.
 func (r *SubscriptionRules) Parse(raw []byte, creating bool) (SubscriptionFields, *Error) {
-	f, v, err := parseSubscription(raw, creating)
-	if err == nil {
-		err = invalid(merge(v, r.Check(&f, creating)))
+	b, err := parseBody(raw, "")
+	if err != nil {
+		return SubscriptionFields{}, err
 	}
-	return f, err
-}
-
-// parseSubscription returns the fields that are well formed, and errors about the
-// others. err is set if the body is not a JSON object. An update may send back a
-// whole record; its read-only fields are ignored.
-func parseSubscription(raw []byte, creating bool) (f SubscriptionFields, v []Validation, err *Error) {
-	var d document
-	if err := d.parse(raw, ""); err != nil {
-		return f, nil, err
+	p := subscriptionParser{body: b, creating: creating}
+	for name, value := range b.fields() {
+		p.field(name, value)
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return f, nil, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	p := subscriptionParser{d: &d, creating: creating}
-	for name, value := range d.members(0) {
-		p.field(string(d.text(name)), value)
-	}
-	return p.fields, p.faults, nil
+	return p.fields, invalid(merge(p.faults, r.Check(&p.fields, creating)))
 }
 
 // subscriptionParser collects the fields of a request and what is wrong with them.
 type subscriptionParser struct {
-	d        *document
+	*body
 	creating bool
 	fields   SubscriptionFields
-	faults   []Validation
-}
-
-func (p *subscriptionParser) fail(code, parameter, detail string) {
-	p.faults = append(p.faults, Validation{code, detail, parameter})
 }
 
 // field parses the value of a field.
@@ -128,23 +109,21 @@ func (p *subscriptionParser) field(name string, value int32) {
 	f := &p.fields
 	switch name {
 	case "url":
-		f.URL = p.text(name, value)
+		f.URL = p.string(name, value)
 	case "events":
-		var faults []Validation
-		f.Events, faults = parseEventNames(p.d, value)
-		p.faults = append(p.faults, faults...)
+		f.Events = p.eventNames(value)
 	case "authorization_header":
-		switch p.d.nodes[value].kind {
+		switch p.nodes[value].kind {
 		case jsontext.KindNull:
 			f.AuthorizationHeader = new(*string)
 		case jsontext.KindString:
-			header := p.text(name, value)
+			header := p.string(name, value)
 			f.AuthorizationHeader = &header
 		default:
 			p.fail(InvalidType, name, "must be a string, or null for none")
 		}
 	case "description":
-		f.Description = p.text(name, value)
+		f.Description = p.string(name, value)
 	case "active":
 		f.Active = p.boolean(name, value)
 	case "ordered":
@@ -152,7 +131,7 @@ func (p *subscriptionParser) field(name string, value int32) {
 	case "max_in_flight":
 		f.MaxInFlight = p.integer(name, value)
 	case "max_per_second":
-		if f.MaxPerSecond = parseMaxPerSecond(p.d, value); f.MaxPerSecond == nil {
+		if f.MaxPerSecond = parseMaxPerSecond(&p.document, value); f.MaxPerSecond == nil {
 			p.fail(InvalidType, name, "must be a number, or null for no limit")
 		}
 	case "max_events":
@@ -163,37 +142,18 @@ func (p *subscriptionParser) field(name string, value int32) {
 		}
 	default:
 		if p.creating || !slices.Contains(readOnlyFields, name) {
-			p.fail(InvalidUnknownField, join("", name), "is not a field of a subscription; it has: "+
+			p.unknown(name, "a subscription",
 				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, max_events, signing_secret")
 		} else if name == "id" {
-			f.ID = p.text(name, value)
+			f.ID = p.string(name, value)
 		}
 	}
-}
-
-func (p *subscriptionParser) text(name string, value int32) *string {
-	if !p.d.isString(value) {
-		p.fail(InvalidType, name, "must be a string")
-		return nil
-	}
-	s := string(p.d.text(value))
-	return &s
-}
-
-func (p *subscriptionParser) boolean(name string, value int32) *bool {
-	kind := p.d.nodes[value].kind
-	if kind != jsontext.KindTrue && kind != jsontext.KindFalse {
-		p.fail(InvalidType, name, "must be true or false")
-		return nil
-	}
-	b := kind == jsontext.KindTrue
-	return &b
 }
 
 // integer returns an integer. A number beyond 32 bits becomes the nearest one
 // within, which exceeds the limit that Check reports.
 func (p *subscriptionParser) integer(name string, value int32) *int {
-	n, fault := p.d.integer(value)
+	n, fault := p.document.integer(value)
 	if fault != nil {
 		fault.Parameter = name
 		p.faults = append(p.faults, *fault)
@@ -205,7 +165,7 @@ func (p *subscriptionParser) integer(name string, value int32) *int {
 
 // maxEvents returns an integer, 0 for null.
 func (p *subscriptionParser) maxEvents(name string, value int32) *int {
-	switch p.d.nodes[value].kind {
+	switch p.nodes[value].kind {
 	case jsontext.KindNull:
 		return new(int)
 	case jsontext.KindNumber:
@@ -216,7 +176,7 @@ func (p *subscriptionParser) maxEvents(name string, value int32) *int {
 }
 
 func (p *subscriptionParser) signingSecret(name string, value int32) {
-	secret := p.text(name, value)
+	secret := p.string(name, value)
 	if secret == nil {
 		return
 	}
@@ -249,58 +209,54 @@ func parseMaxPerSecond(d *document, value int32) *float64 {
 	return &n
 }
 
-// parseEventNames parses the events of a subscription. The name of a malformed
+// eventNames parses the events of a subscription. The name of a malformed
 // element is "".
-func parseEventNames(d *document, list int32) (*[]string, []Validation) {
-	if d.nodes[list].kind != jsontext.KindBeginArray {
-		return nil, []Validation{{InvalidType, "must be an array of objects such as {\"name\": \"content_published\"}", "events"}}
+func (b *body) eventNames(list int32) *[]string {
+	if b.nodes[list].kind != jsontext.KindBeginArray {
+		b.fail(InvalidType, "events", `must be an array of objects such as {"name": "content_published"}`)
+		return nil
 	}
-	var v []Validation
 	names := []string{}
-	for i, event := range d.elements(list) {
-		at := element("events", i)
+	for i, event := range b.elements(list) {
+		at, eventName := element("events", i), ""
 		if i == maxParsedEvents {
 			break // Check reports too many
 		}
-		fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
-		if d.nodes[event].kind != jsontext.KindBeginObject {
-			fail(InvalidType, at, "must be an object such as {\"name\": \"content_published\"}")
-			names = append(names, "")
-			continue
+		if b.nodes[event].kind == jsontext.KindBeginObject {
+			eventName = b.eventName(event, at)
+		} else {
+			b.fail(InvalidType, at, `must be an object such as {"name": "content_published"}`)
 		}
-		eventName, faults := parseEventName(d, event, at)
-		v = append(v, faults...)
 		names = append(names, eventName)
 	}
-	return &names, v
+	return &names
 }
 
-// parseEventName parses one event of a subscription, {"name": …}. The name is "" if
+// eventName parses one event of a subscription, {"name": …}. The name is "" if
 // it is malformed.
-func parseEventName(d *document, event int32, at string) (eventName string, v []Validation) {
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
+func (b *body) eventName(event int32, at string) (eventName string) {
 	named := false
-	for name, value := range d.members(event) {
-		isString := d.nodes[value].kind == jsontext.KindString
-		switch s := string(d.text(name)); {
-		case s == "name" && isString:
-			eventName, named = string(d.text(value)), true
-		case s == "name":
-			fail(InvalidType, join(at, s), "must be a string")
+	for name, value := range b.members(event) {
+		parameter, code, detail := join(at, string(b.text(name))), "", ""
+		switch string(b.text(name)) {
+		case "name":
 			named = true
-		case s == "version" && !isString:
-			fail(InvalidType, join(at, s), `must be the string "1"`)
-		case s == "version" && string(d.text(value)) != EventVersion:
-			fail(InvalidValue, join(at, s), `must be "1"`)
-		case s == "version":
+			if s := b.string(parameter, value); s != nil {
+				eventName = *s
+			}
+		case "version":
+			code, detail = readVersion(&b.document, value)
 		default:
-			fail(InvalidUnknownField, join(at, s), "is not a field of an event of a subscription; it has: name, version")
+			code, detail = InvalidUnknownField, "is not a field of an event of a subscription; it has: name, version"
+		}
+		if code != "" {
+			b.fail(code, parameter, detail)
 		}
 	}
 	if !named {
-		fail(InvalidRequired, join(at, "name"), "is required")
+		b.fail(InvalidRequired, join(at, "name"), "is required")
 	}
-	return eventName, v
+	return eventName
 }
 
 // maxParsedEvents is how many events are parsed: enough to see that there are too

@@ -318,12 +318,8 @@ func FuzzParseSubscription(f *testing.F) {
 	f.Add([]byte(`{"url":"https://[::1]:443/\u0061?b#c","events":[{},5],"authorization_header":null}`))
 	f.Add([]byte(`{"url":5,"events":[{"name":1e999999999}],"x":"\ud800"}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		form, faults, formErr := parseSubscription(raw, true)
 		fields, err := rules.Parse(raw, true)
 		if err == nil {
-			if formErr != nil || len(faults) > 0 || !reflect.DeepEqual(form, fields) {
-				t.Fatalf("got it accepted by Parse but not by parseSubscription: %v", formErr)
-			}
 			if fields.URL == nil || fields.Events == nil || len(rules.Check(&fields, true)) > 0 {
 				t.Fatalf("got fields accepted that break the rules: %+v", fields)
 			}

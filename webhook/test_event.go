@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // TestHeader marks the delivery of a test event.
@@ -15,31 +13,27 @@ const TestHeader = "X-Service-Test"
 // "content_updated"}, and returns the event type's example as an event that happens
 // now.
 func (c *Catalog) ParseTest(raw []byte, now time.Time) (Event, *Error) {
-	var d document
-	if err := d.parse(raw, ""); err != nil {
+	b, err := parseBody(raw, ` such as {"name": "content_updated"}`)
+	if err != nil {
 		return Event{}, err
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return Event{}, NewError(CodeInvalid, `The body must be a JSON object such as {"name": "content_updated"}.`)
-	}
-	var v []Validation
 	var name string
 	given := false
-	for key, value := range d.members(0) {
-		switch s := string(d.text(key)); {
-		case s != "name":
-			v = append(v, Validation{InvalidUnknownField, "is not a field of a test; it has: name", join("", s)})
-		case !d.isString(value):
-			given, v = true, append(v, Validation{InvalidType, "must be a string", "name"})
-		default:
-			given, name = true, string(d.text(value))
+	for key, value := range b.fields() {
+		if key != "name" {
+			b.unknown(key, "a test", "name")
+			continue
+		}
+		given = true
+		if s := b.string(key, value); s != nil {
+			name = *s
 		}
 	}
 	if !given {
-		v = append(v, Validation{InvalidRequired, "is required: the name of an event type", "name"})
+		b.fail(InvalidRequired, "name", "is required: the name of an event type")
 	}
-	if v != nil {
-		return Event{}, invalid(v)
+	if b.faults != nil {
+		return Event{}, invalid(b.faults)
 	}
 	return c.TestEvent(name, now)
 }

@@ -115,80 +115,51 @@ func (t *Token) Allows(s Scope) bool { return t.Platform() || slices.Contains(t.
 // installation cannot be requested.
 func ParseToken(raw []byte, programID string, now time.Time) (NewToken, *Error) {
 	n := NewToken{ProgramID: programID}
-	var d document
-	if err := d.parse(raw, ""); err != nil {
+	b, err := parseBody(raw, "")
+	if err != nil {
 		return n, err
 	}
-	if d.nodes[0].kind != jsontext.KindBeginObject {
-		return n, NewError(CodeInvalid, "The body must be a JSON object.")
-	}
-	var v []Validation
-	fail := func(code, parameter, detail string) { v = append(v, Validation{code, detail, parameter}) }
-	for name, value := range d.members(0) {
-		switch s := string(d.text(name)); s {
+	for name, value := range b.fields() {
+		switch name {
 		case "user_id", "name":
-			if !d.isString(value) {
-				fail(InvalidType, s, "must be a string")
-			} else if s == "name" {
-				n.Name = string(d.text(value))
-			} else {
-				n.UserID = string(d.text(value))
+			field := &n.UserID
+			if name == "name" {
+				field = &n.Name
+			}
+			if s := b.string(name, value); s != nil {
+				*field = *s
 			}
 		case "scopes":
-			var faults []Validation
-			n.Scopes, faults = parseScopes(&d, value)
-			v = append(v, faults...)
+			n.Scopes = b.scopes(value)
 		case "expires_at":
-			if fault := n.parseExpiry(&d, value); fault != nil {
-				v = append(v, *fault)
-			}
+			n.ExpiresAt = b.expiry(value, "never")
 		default:
-			fail(InvalidUnknownField, join("", s), "is not a field of a new token; it has: user_id, scopes, name, expires_at")
+			b.unknown(name, "a new token", "user_id, scopes, name, expires_at")
 		}
 	}
-	v = append(v, CheckIdentifier("program_id", programID)...)
+	v := append(b.faults, CheckIdentifier("program_id", programID)...)
 	return n, invalid(merge(v, n.check(now, [3]string{"user_id", "scopes", "expires_at"})))
 }
 
-// parseScopes parses the scopes of a token of a program.
-func parseScopes(d *document, list int32) (all []Scope, v []Validation) {
-	if d.nodes[list].kind != jsontext.KindBeginArray {
-		return nil, []Validation{{InvalidType, `must be an array of scopes such as "events.write"`, "scopes"}}
+// scopes parses the scopes of a token of a program.
+func (b *body) scopes(list int32) (all []Scope) {
+	if b.nodes[list].kind != jsontext.KindBeginArray {
+		b.fail(InvalidType, "scopes", `must be an array of scopes such as "events.write"`)
 	}
-	for i, value := range d.elements(list) {
-		at := element("scopes", i)
+	for i, value := range b.elements(list) {
 		if i > len(scopes) {
-			return all, append(v, Validation{InvalidTooMany, fmt.Sprintf("must have at most %d elements", len(scopes)), "scopes"})
+			b.fail(InvalidTooMany, "scopes", fmt.Sprintf("must have at most %d elements", len(scopes)))
+			break
 		}
-		if !d.isString(value) {
-			v = append(v, Validation{InvalidType, "must be a string", at})
-			continue
+		switch s := b.string(element("scopes", i), value); {
+		case s == nil:
+		case Scope(*s) == ScopePlatform:
+			b.fail(InvalidValue, "scopes", "platform is not a scope of a program's token; create it with service token create")
+		default:
+			all = append(all, Scope(*s))
 		}
-		s := Scope(d.text(value))
-		if s == ScopePlatform {
-			v = append(v, Validation{InvalidValue, "platform is not a scope of a program's token; create it with service token create", "scopes"})
-			continue
-		}
-		all = append(all, s)
 	}
-	return all, v
-}
-
-// parseExpiry parses expires_at; null is never.
-func (n *NewToken) parseExpiry(d *document, value int32) *Validation {
-	const detail = "must be a timestamp such as 2027-03-14T08:24:48.644Z, or null for never"
-	switch {
-	case d.nodes[value].kind == jsontext.KindNull:
-		return nil
-	case !d.isString(value):
-		return &Validation{InvalidType, detail, "expires_at"}
-	}
-	at, err := time.Parse(time.RFC3339Nano, string(d.text(value)))
-	if err != nil {
-		return &Validation{InvalidFormat, detail, "expires_at"}
-	}
-	n.ExpiresAt = at.UTC().Truncate(time.Millisecond)
-	return nil
+	return all
 }
 
 // Valid reports whether the token is neither expired nor revoked.

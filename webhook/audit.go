@@ -93,14 +93,6 @@ var actions = [...]Action{
 // Actions returns every action.
 func Actions() []Action { return actions[:] }
 
-func actionNames() []string {
-	var words []string
-	for _, a := range actions {
-		words = append(words, string(a))
-	}
-	return words
-}
-
 // Terminal is the actor of commands that were run on the service's own machine.
 const Terminal = "terminal"
 

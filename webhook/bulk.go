@@ -172,39 +172,39 @@ const (
 	SkipGone                BulkSkip = "gone"         // retention has removed it since
 )
 
+// bulkSkips are the reasons in display order, each in a few words.
+var bulkSkips = [...]struct {
+	skip BulkSkip
+	text string
+}{
+	{SkipNotEnded, "not completed: it is sent or retried automatically"},
+	{SkipInFlight, "attempt in flight"},
+	{SkipEnded, "already completed"},
+	{SkipRecovered, "already delivered another way"},
+	{SkipSplitting, "being sent again one event at a time"},
+	{SkipSentAgain, "sent again in newer deliveries, which are resent if they failed"},
+	{SkipRedelivered, "already redelivered"},
+	{SkipUnsubscribed, "event type no longer requested by the subscription"},
+	{SkipSubscriptionPaused, "subscription paused or disabled"},
+	{SkipSubscriptionDeleted, "subscription deleted"},
+	{SkipPing, "pings are not resent; send a new one"},
+	{SkipGone, "removed by retention"},
+}
+
 // BulkSkips returns every reason in display order.
-func BulkSkips() []BulkSkip {
-	return []BulkSkip{SkipNotEnded, SkipInFlight, SkipEnded, SkipRecovered, SkipSplitting, SkipSentAgain, SkipRedelivered,
-		SkipUnsubscribed, SkipSubscriptionPaused, SkipSubscriptionDeleted, SkipPing, SkipGone}
+func BulkSkips() (all []BulkSkip) {
+	for _, s := range bulkSkips {
+		all = append(all, s.skip)
+	}
+	return all
 }
 
 // Text describes the reason in a few words.
 func (s BulkSkip) Text() string {
-	switch s {
-	case SkipPing:
-		return "pings are not resent; send a new one"
-	case SkipNotEnded:
-		return "not completed: it is sent or retried automatically"
-	case SkipSubscriptionDeleted:
-		return "subscription deleted"
-	case SkipSubscriptionPaused:
-		return "subscription paused or disabled"
-	case SkipRedelivered:
-		return "already redelivered"
-	case SkipUnsubscribed:
-		return "event type no longer requested by the subscription"
-	case SkipRecovered:
-		return "already delivered another way"
-	case SkipSplitting:
-		return "being sent again one event at a time"
-	case SkipSentAgain:
-		return "sent again in newer deliveries, which are resent if they failed"
-	case SkipEnded:
-		return "already completed"
-	case SkipInFlight:
-		return "attempt in flight"
-	case SkipGone:
-		return "removed by retention"
+	for _, known := range bulkSkips {
+		if known.skip == s {
+			return known.text
+		}
 	}
 	return string(s)
 }

@@ -78,60 +78,45 @@ var (
 	// status filter distinguishes degraded from healthy ones. created_at is the
 	// order of creation, which has no ties. Deleted subscriptions are only listed
 	// if the filter asks for them.
-	AllSubscriptionList = &List{
-		Feed:    true,
-		Sort:    []string{"created_at"},
-		Default: []SortField{{Name: "created_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "status", Values: []string{string(HealthHealthy), string(HealthDegraded), string(HealthFailing), string(HealthDisabled)}},
-			{Name: "active", Values: []string{"true", "false"}},
-			{Name: "losses", Values: []string{"true", "false"}}, // whether retention removed events that it had not received
-			{Name: "deleted", Values: []string{"true", "false"}},
-			{Name: "event", Kind: FilterEvent}, // that it wants
-			{Name: "url", Kind: FilterText},    // substring, ignoring case
-			{Name: "created_at", Kind: FilterTime},
-		},
-	}
+	AllSubscriptionList = feed("created_at",
+		Filter{Name: "status", Values: []string{string(HealthHealthy), string(HealthDegraded), string(HealthFailing), string(HealthDisabled)}},
+		Filter{Name: "active", Values: []string{"true", "false"}},
+		Filter{Name: "losses", Values: []string{"true", "false"}}, // whether retention removed events that it had not received
+		Filter{Name: "deleted", Values: []string{"true", "false"}},
+		Filter{Name: "event", Kind: FilterEvent}, // that it wants
+		Filter{Name: "url", Kind: FilterText},    // substring, ignoring case
+		Filter{Name: "created_at", Kind: FilterTime},
+	)
 
 	// DeliveryList lists the deliveries of one subscription. created_at is the
 	// order of creation, which has no ties.
-	DeliveryList = &List{
-		Feed:    true,
-		Sort:    []string{"created_at"},
-		Default: []SortField{{Name: "created_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
-			{Name: "event", Kind: FilterEvent},                    // that it has
-			{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
-			{Name: "error", Values: errorCodeNames()},             // of the last completed attempt
-			{Name: "failure_reason", Values: failureReasonNames()},
-			{Name: "recovered", Values: []string{"true", "false"}}, // failed, and all events delivered since, or left to resend
-			{Name: "event_id", Kind: FilterID},                     // of an event that it has
-			{Name: "created_at", Kind: FilterTime},
-			{Name: "completed_at", Kind: FilterTime},
-			{Name: "next_attempt_at", Kind: FilterTime},
-		},
-	}
+	DeliveryList = feed("created_at",
+		Filter{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
+		Filter{Name: "event", Kind: FilterEvent},                    // that it has
+		Filter{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
+		Filter{Name: "error", Values: namesOf(ErrorCodes())},        // of the last completed attempt
+		Filter{Name: "failure_reason", Values: namesOf(FailureReasons())},
+		Filter{Name: "recovered", Values: []string{"true", "false"}}, // failed, and all events delivered since, or left to resend
+		Filter{Name: "event_id", Kind: FilterID},                     // of an event that it has
+		Filter{Name: "created_at", Kind: FilterTime},
+		Filter{Name: "completed_at", Kind: FilterTime},
+		Filter{Name: "next_attempt_at", Kind: FilterTime},
+	)
 
 	// AllDeliveryList lists the deliveries of all programs for admins.
 	// subscription_url matches a substring of the subscription's current URL,
 	// ignoring case, even if it is deleted.
-	AllDeliveryList = &List{
-		Feed:    true,
-		Sort:    DeliveryList.Sort,
-		Default: DeliveryList.Default,
-		Filters: append(slices.Clone(DeliveryList.Filters),
-			Filter{Name: "program_id", Kind: FilterText},
-			Filter{Name: "subscription_id", Kind: FilterID},
-			Filter{Name: "subscription_url", Kind: FilterText},
-			Filter{Name: "attempts_made.from", Kind: FilterAtLeast, Values: []string{"1", "2", "3", "4", "5"}},
-			Filter{Name: "id", Kind: FilterID},
-			Filter{Name: "redelivery_of", Kind: FilterID},
-			Filter{Name: "split_of", Kind: FilterID},
-			Filter{Name: "replay_id", Kind: FilterID},
-			Filter{Name: "bulk_run_id", Kind: FilterID},
-		),
-	}
+	AllDeliveryList = DeliveryList.with(
+		Filter{Name: "program_id", Kind: FilterText},
+		Filter{Name: "subscription_id", Kind: FilterID},
+		Filter{Name: "subscription_url", Kind: FilterText},
+		Filter{Name: "attempts_made.from", Kind: FilterAtLeast, Values: []string{"1", "2", "3", "4", "5"}},
+		Filter{Name: "id", Kind: FilterID},
+		Filter{Name: "redelivery_of", Kind: FilterID},
+		Filter{Name: "split_of", Kind: FilterID},
+		Filter{Name: "replay_id", Kind: FilterID},
+		Filter{Name: "bulk_run_id", Kind: FilterID},
+	)
 
 	// ProgramDeliveryList lists the deliveries of one program.
 	ProgramDeliveryList = AllDeliveryList.without("program_id")
@@ -141,79 +126,49 @@ var (
 
 	// ReplayList lists the replays of one subscription; created_at is the order of
 	// their creation.
-	ReplayList = &List{
-		Feed:    true,
-		Sort:    []string{"created_at"},
-		Default: []SortField{{Name: "created_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "status", Values: []string{string(ReplayRunning), string(ReplayDone), string(ReplayCancelled)}},
-			{Name: "created_at", Kind: FilterTime},
-		},
-	}
+	ReplayList = feed("created_at",
+		Filter{Name: "status", Values: []string{string(ReplayRunning), string(ReplayDone), string(ReplayCancelled)}},
+		Filter{Name: "created_at", Kind: FilterTime},
+	)
 
 	// EventList lists the log of one program; received_at is the order of seq.
-	EventList = &List{
-		Feed:    true,
-		Sort:    []string{"received_at"},
-		Default: []SortField{{Name: "received_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "name", Kind: FilterEvent},
-			{Name: "id", Kind: FilterID},
-			{Name: "received_at", Kind: FilterTime},
-			{Name: "timestamp", Kind: FilterTime},
-		},
-	}
+	EventList = feed("received_at",
+		Filter{Name: "name", Kind: FilterEvent},
+		Filter{Name: "id", Kind: FilterID},
+		Filter{Name: "received_at", Kind: FilterTime},
+		Filter{Name: "timestamp", Kind: FilterTime},
+	)
 
 	// IncidentList lists the incidents of a program; opened_at is the order in
 	// which they opened.
-	IncidentList = &List{
-		Feed:    true,
-		Sort:    []string{"opened_at"},
-		Default: []SortField{{Name: "opened_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "status", Values: []string{IncidentOpen, IncidentResolved}},
-			{Name: "subscription_id", Kind: FilterID},
-			{Name: "failing_reason", Values: []string{string(FailingUnreachable), string(FailingRejecting)}},
-			{Name: "closed_by", Values: incidentEndNames()},
-			{Name: "opened_at", Kind: FilterTime},
-			{Name: "closed_at", Kind: FilterTime},
-		},
-	}
+	IncidentList = feed("opened_at",
+		Filter{Name: "status", Values: []string{IncidentOpen, IncidentResolved}},
+		Filter{Name: "subscription_id", Kind: FilterID},
+		Filter{Name: "failing_reason", Values: []string{string(FailingUnreachable), string(FailingRejecting)}},
+		Filter{Name: "closed_by", Values: namesOf(IncidentEnds())},
+		Filter{Name: "opened_at", Kind: FilterTime},
+		Filter{Name: "closed_at", Kind: FilterTime},
+	)
 
 	// AllIncidentList lists the incidents of all programs for admins.
-	AllIncidentList = &List{
-		Feed:    true,
-		Sort:    IncidentList.Sort,
-		Default: IncidentList.Default,
-		Filters: append(slices.Clone(IncidentList.Filters), Filter{Name: "program_id", Kind: FilterText}),
-	}
+	AllIncidentList = IncidentList.with(Filter{Name: "program_id", Kind: FilterText})
 
 	// BulkRunList is the list of the bulk runs of a program; created_at is the order in
 	// which they were created.
-	BulkRunList = &List{
-		Feed:    true,
-		Sort:    []string{"created_at"},
-		Default: []SortField{{Name: "created_at", Descending: true}},
-		Filters: []Filter{
-			{Name: "status", Values: []string{string(BulkRunning), string(BulkDone), string(BulkCancelled)}},
-			{Name: "action", Values: []string{string(BulkRedeliver), string(BulkCancel)}},
-		},
-	}
+	BulkRunList = feed("created_at",
+		Filter{Name: "status", Values: []string{string(BulkRunning), string(BulkDone), string(BulkCancelled)}},
+		Filter{Name: "action", Values: []string{string(BulkRedeliver), string(BulkCancel)}},
+	)
 
 	// AuditList lists the audit log of all programs; at is its order.
-	AuditList = &List{
-		Feed:    true,
-		Sort:    []string{"at"},
-		Default: []SortField{{Name: "at", Descending: true}},
-		Filters: []Filter{
-			{Name: "admin", Kind: FilterText},
-			{Name: "token_id", Kind: FilterText},
-			{Name: "action", Values: actionNames()},
-			{Name: "subject_id", Kind: FilterText},
-			{Name: "program_id", Kind: FilterText},
-			{Name: "at", Kind: FilterTime},
-		},
-	}
+	AuditList = feed("at",
+		Filter{Name: "admin", Kind: FilterText},
+		Filter{Name: "token_id", Kind: FilterText},
+		Filter{Name: "action", Values: namesOf(Actions())},
+		Filter{Name: "subject_id", Kind: FilterText},
+		Filter{Name: "program_id", Kind: FilterText},
+		Filter{Name: "at", Kind: FilterTime},
+	)
 )
 
 // TokenList lists the tokens of one program, and for admins of all programs.
@@ -254,34 +209,20 @@ var AllProgramList = &List{
 	},
 }
 
-func incidentEndNames() []string {
-	var words []string
-	for _, e := range IncidentEnds() {
-		words = append(words, string(e))
-	}
-	return words
+// feed returns a list that is paginated by cursor, newest first.
+func feed(order string, filters ...Filter) *List {
+	return &List{Feed: true, Sort: []string{order}, Default: []SortField{{Name: order, Descending: true}}, Filters: filters}
+}
+
+// with returns the list with more filters.
+func (l *List) with(filters ...Filter) *List {
+	return &List{Feed: l.Feed, Sort: l.Sort, Default: l.Default, Filters: slices.Concat(l.Filters, filters)}
 }
 
 // without returns the list without one of its filters.
 func (l *List) without(filter string) *List {
 	filters := slices.DeleteFunc(slices.Clone(l.Filters), func(f Filter) bool { return f.Name == filter })
 	return &List{Feed: l.Feed, Sort: l.Sort, Default: l.Default, Filters: filters}
-}
-
-func failureReasonNames() []string {
-	var words []string
-	for _, r := range FailureReasons() {
-		words = append(words, string(r))
-	}
-	return words
-}
-
-func errorCodeNames() []string {
-	var words []string
-	for _, c := range ErrorCodes() {
-		words = append(words, string(c))
-	}
-	return words
 }
 
 // ListQuery is a parsed request for a list. [List.Parse] creates it.
@@ -400,7 +341,7 @@ func (p *listParser) fail(code, parameter, detail string) {
 func (p *listParser) parameter(spelling string, given []string) {
 	path, array := parameterPath(spelling)
 	if p.list == nil || path == nil || !p.take(path, array, given) {
-		p.fail(InvalidUnknownField, quoted(spelling), "is not supported here; "+p.describe())
+		p.fail(InvalidUnknownField, quotedName(spelling), "is not supported here; "+p.describe())
 	}
 }
 
@@ -686,17 +627,11 @@ func (l *List) selection(q *ListQuery) url.Values {
 	return values
 }
 
-// quoted limits the length of a caller's name that a response repeats.
-func quoted(name string) string {
-	const most = 64
-	if name == "" {
-		return `""`
+// namesOf returns the texts of values.
+func namesOf[S ~string](values []S) []string {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = string(v)
 	}
-	n := 0
-	for i := range name {
-		if n++; n > most {
-			return name[:i] + "…"
-		}
-	}
-	return name
+	return names
 }

@@ -31,16 +31,9 @@ func CheckRole(parameter string, r Role) []Validation {
 	if slices.Contains(Roles(), r) {
 		return nil
 	}
+	names := strings.Join(namesOf(Roles()), ", ")
 	if r == "" {
-		return []Validation{{InvalidRequired, "is required: " + roleNames(), parameter}}
+		return []Validation{{InvalidRequired, "is required: " + names, parameter}}
 	}
-	return []Validation{{InvalidValue, "must be one of " + roleNames(), parameter}}
-}
-
-func roleNames() string {
-	var names []string
-	for _, r := range Roles() {
-		names = append(names, string(r))
-	}
-	return strings.Join(names, ", ")
+	return []Validation{{InvalidValue, "must be one of " + names, parameter}}
 }

@@ -255,10 +255,4 @@ func TokenHint(secret string) string {
 }
 
 // JoinScopes returns the scopes separated by sep.
-func JoinScopes(scopes []Scope, sep string) string {
-	words := make([]string, len(scopes))
-	for i, s := range scopes {
-		words[i] = string(s)
-	}
-	return strings.Join(words, sep)
-}
+func JoinScopes(scopes []Scope, sep string) string { return strings.Join(namesOf(scopes), sep) }

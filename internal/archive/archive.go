@@ -14,9 +14,15 @@ package archive
 
 import (
 	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
+	"os"
 	"regexp"
 	"slices"
 	"time"
+
+	"filippo.io/age"
 )
 
 // Names of files in an archive. They have the same names in the data directory.
@@ -75,6 +81,70 @@ type content struct {
 	data []byte
 }
 
-func tarHeader(name string, size int64, at time.Time) *tar.Header {
-	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: at.Truncate(time.Second)}
+// add adds a file to a tar archive.
+func add(t *tar.Writer, name string, size int64, at time.Time, r io.Reader) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: at.Truncate(time.Second)}
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(t, r)
+	return err
+}
+
+// addAll adds files in memory to a tar archive.
+func addAll(t *tar.Writer, files []content, at time.Time) error {
+	for _, f := range files {
+		if err := add(t, f.name, int64(len(f.data)), at, bytes.NewReader(f.data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send writes files in memory, and the database at path, as a tar archive.
+func send(w io.Writer, files []content, at time.Time, name, path string, size int64) error {
+	t := tar.NewWriter(w)
+	if err := addAll(t, files, at); err != nil {
+		return err
+	}
+	db, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := add(t, name, size, at, db); err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+// maxScryptWork is the largest work factor of a passphrase that is accepted when reading: 1 GiB.
+const maxScryptWork = 20
+
+// encrypt returns a writer that encrypts with a passphrase.
+func encrypt(w io.Writer, passphrase string) (io.WriteCloser, error) {
+	to, err := age.NewScryptRecipient(passphrase)
+	if err != nil {
+		return nil, err
+	}
+	to.SetWorkFactor(scryptWork)
+	return age.Encrypt(w, to)
+}
+
+// decrypt returns a reader of what was encrypted with a passphrase. wrong is the error of another
+// passphrase.
+func decrypt(r io.Reader, passphrase string, wrong error, damaged func(error) error) (io.Reader, error) {
+	identity, err := age.NewScryptIdentity(passphrase)
+	if err != nil {
+		return nil, err
+	}
+	identity.SetMaxWorkFactor(maxScryptWork)
+	opened, err := age.Decrypt(r, identity)
+	switch {
+	case errors.As(err, new(*age.NoIdentityMatchError)):
+		return nil, wrong
+	case err != nil:
+		return nil, damaged(err)
+	}
+	return opened, nil
 }

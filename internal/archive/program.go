@@ -14,8 +14,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"filippo.io/age"
-
 	"service/internal/durable"
 	"service/store"
 	"service/webhook"
@@ -105,31 +103,12 @@ func (s *ProgramSource) Close() error { return s.export.Remove() }
 // Send writes the source as a tar archive. It has the key of its secrets: who reads it must
 // encrypt it, or be as trusted as the service.
 func (s *ProgramSource) Send(w io.Writer) error {
-	t := tar.NewWriter(w)
 	about, err := json.Marshal(s.Header)
 	if err != nil {
 		return err
 	}
-	for _, f := range []content{{programFile, about}, {eventTypesFile, s.types}, {SecretKeyFile, s.export.Key}} {
-		if err := t.WriteHeader(tarHeader(f.name, int64(len(f.data)), s.Header.CreatedAt)); err != nil {
-			return err
-		}
-		if _, err := t.Write(f.data); err != nil {
-			return err
-		}
-	}
-	db, err := os.Open(s.export.Path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if err := t.WriteHeader(tarHeader(programDatabase, s.export.Bytes, s.Header.CreatedAt)); err != nil {
-		return err
-	}
-	if _, err := io.Copy(t, db); err != nil {
-		return err
-	}
-	return t.Close()
+	files := []content{{programFile, about}, {eventTypesFile, s.types}, {SecretKeyFile, s.export.Key}}
+	return send(w, files, s.Header.CreatedAt, programDatabase, s.export.Path, s.export.Bytes)
 }
 
 // WriteProgram writes an export from the output of [ProgramSource.Send]. Before it writes the
@@ -147,17 +126,12 @@ func WriteProgram(w io.Writer, from io.Reader, passphrase string, room func(byte
 	if err != nil {
 		return nil, err
 	}
-	to, err := age.NewScryptRecipient(passphrase)
-	if err != nil {
-		return nil, err
-	}
-	to.SetWorkFactor(scryptWork)
 	sum := sha256.New()
 	hashed := io.MultiWriter(w, sum)
 	if _, err := hashed.Write(append(line, '\n')); err != nil {
 		return nil, err
 	}
-	encrypting, err := age.Encrypt(hashed, to)
+	encrypting, err := encrypt(hashed, passphrase)
 	if err != nil {
 		return nil, err
 	}
@@ -290,23 +264,12 @@ var errProgramPassphrase = errors.New("wrong passphrase for this export")
 
 // Open decrypts the export. The result is that of [ProgramSource.Send].
 func (p *ProgramFile) Open(ctx context.Context, passphrase string) (io.Reader, error) {
-	identity, err := age.NewScryptIdentity(passphrase)
-	if err != nil {
-		return nil, err
-	}
-	identity.SetMaxWorkFactor(maxScryptWork)
 	if _, err := p.f.Seek(p.begin, io.SeekStart); err != nil {
 		return nil, err
 	}
-	opened, err := age.Decrypt(contextReader{ctx, io.LimitReader(p.f, p.size)}, identity)
-	var none *age.NoIdentityMatchError
-	switch {
-	case errors.As(err, &none):
-		return nil, errProgramPassphrase
-	case err != nil:
-		return nil, damagedProgramf("%v", err)
-	}
-	return opened, nil
+	return decrypt(contextReader{ctx, io.LimitReader(p.f, p.size)}, passphrase, errProgramPassphrase, func(err error) error {
+		return damagedProgramf("%v", err)
+	})
 }
 
 // ReceivedProgram is an export whose database is in a file in the data directory.

@@ -14,8 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-
-	"filippo.io/age"
 )
 
 // errDamaged means that a file is not a backup or is damaged.
@@ -181,18 +179,10 @@ func (a *Archive) OpenKeys(passphrase string) (map[string][]byte, error) {
 
 // decrypt returns the files in keys.age by name.
 func (a *Archive) decrypt(passphrase string) (map[string][]byte, error) {
-	identity, err := age.NewScryptIdentity(passphrase)
+	damaged := func(err error) error { return damagedf("%s: %v", encryptedFile, err) }
+	opened, err := decrypt(bytes.NewReader(a.encrypted), passphrase, errPassphrase, damaged)
 	if err != nil {
 		return nil, err
-	}
-	identity.SetMaxWorkFactor(maxScryptWork)
-	opened, err := age.Decrypt(bytes.NewReader(a.encrypted), identity)
-	if err != nil {
-		var none *age.NoIdentityMatchError
-		if errors.As(err, &none) {
-			return nil, errPassphrase
-		}
-		return nil, damagedf("%s: %v", encryptedFile, err)
 	}
 	files := make(map[string][]byte)
 	for t := tar.NewReader(opened); ; {
@@ -200,11 +190,11 @@ func (a *Archive) decrypt(passphrase string) (map[string][]byte, error) {
 		if err == io.EOF {
 			return files, nil
 		}
-		if err != nil {
-			return nil, damagedf("%s: %v", encryptedFile, err)
+		if err == nil {
+			files[h.Name], err = io.ReadAll(t)
 		}
-		if files[h.Name], err = io.ReadAll(t); err != nil {
-			return nil, damagedf("%s: %v", encryptedFile, err)
+		if err != nil {
+			return nil, damaged(err)
 		}
 	}
 }

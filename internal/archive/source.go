@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,36 +96,10 @@ func (s *Source) Close() error { return s.snapshot.Remove() }
 // the control socket. The keys are not encrypted. The first file is the manifest without
 // Files, the last is the database.
 func (s *Source) Send(w io.Writer) error {
-	t := tar.NewWriter(w)
-	add := func(name string, data []byte) error {
-		if err := t.WriteHeader(tarHeader(name, int64(len(data)), s.manifest.CreatedAt)); err != nil {
-			return err
-		}
-		_, err := t.Write(data)
-		return err
-	}
 	about, err := json.Marshal(s.manifest)
-	if err == nil {
-		err = add(manifestFile, about)
-	}
-	for _, f := range slices.Concat(s.plain, s.keys) {
-		if err == nil {
-			err = add(f.name, f.data)
-		}
-	}
 	if err != nil {
 		return err
 	}
-	db, err := os.Open(s.snapshot.Path)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if err := t.WriteHeader(tarHeader(Database, s.snapshot.Bytes, s.manifest.CreatedAt)); err != nil {
-		return err
-	}
-	if _, err := io.Copy(t, db); err != nil {
-		return err
-	}
-	return t.Close()
+	files := slices.Concat([]content{{manifestFile, about}}, s.plain, s.keys)
+	return send(w, files, s.manifest.CreatedAt, Database, s.snapshot.Path, s.snapshot.Bytes)
 }

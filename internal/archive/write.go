@@ -8,12 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-
-	"filippo.io/age"
 )
-
-// maxScryptWork is the largest work factor of a passphrase that is accepted when reading: 1 GiB.
-const maxScryptWork = 20
 
 // writer writes an archive and adds the files to the manifest.
 type writer struct {
@@ -22,11 +17,8 @@ type writer struct {
 }
 
 func (w *writer) add(name string, size int64, r io.Reader) error {
-	if err := w.tar.WriteHeader(tarHeader(name, size, w.manifest.CreatedAt)); err != nil {
-		return err
-	}
 	sum := sha256.New()
-	if _, err := io.Copy(w.tar, io.TeeReader(r, sum)); err != nil {
+	if err := add(w.tar, name, size, w.manifest.CreatedAt, io.TeeReader(r, sum)); err != nil {
 		return err
 	}
 	w.manifest.Files = append(w.manifest.Files, File{name, size, hex.EncodeToString(sum.Sum(nil))})
@@ -62,10 +54,7 @@ func Write(w io.Writer, from io.Reader, passphrase string, room func(bytes int64
 	if err != nil {
 		return nil, err
 	}
-	if err := out.tar.WriteHeader(tarHeader(manifestFile, int64(len(text)+1), m.CreatedAt)); err != nil {
-		return nil, err
-	}
-	if _, err := out.tar.Write(append(text, '\n')); err != nil {
+	if err := addAll(out.tar, []content{{manifestFile, append(text, '\n')}}, m.CreatedAt); err != nil {
 		return nil, err
 	}
 	return m, out.tar.Close()
@@ -109,24 +98,14 @@ func encryptKeys(keys []content, m *Manifest, passphrase string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	to, err := age.NewScryptRecipient(passphrase)
-	if err != nil {
-		return nil, err
-	}
-	to.SetWorkFactor(scryptWork)
 	var b bytes.Buffer
-	encrypting, err := age.Encrypt(&b, to)
+	encrypting, err := encrypt(&b, passphrase)
 	if err != nil {
 		return nil, err
 	}
 	t := tar.NewWriter(encrypting)
-	for _, f := range append(keys, content{manifestFile, about}) {
-		if err := t.WriteHeader(tarHeader(f.name, int64(len(f.data)), m.CreatedAt)); err != nil {
-			return nil, err
-		}
-		if _, err := t.Write(f.data); err != nil {
-			return nil, err
-		}
+	if err := addAll(t, append(keys, content{manifestFile, about}), m.CreatedAt); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(t.Close(), encrypting.Close()); err != nil {
 		return nil, err

@@ -261,7 +261,7 @@ func (r *Replication) claimTerm(ctx context.Context, at location, current, next 
 			r.claimed = map[string]bool{}
 		}
 		r.claimed[next.Nonce] = true // even if the response is lost
-		err := at.claim(ctx, next)
+		err := claim(ctx, at, next)
 		if err == nil {
 			return next, nil
 		}

@@ -20,32 +20,33 @@ const MaxClockDifference = 5 * time.Second
 type bucketClock struct {
 	ahead  atomic.Pointer[time.Duration] // how far this machine's clock is ahead; nil for unknown
 	logged atomic.Bool                   // the difference is logged
+	logger *slog.Logger                  // nil discards
 }
 
 // noteError records the Date of an error response.
-func (c *bucketClock) noteError(err error, logger *slog.Logger) {
+func (c *bucketClock) noteError(err error) {
 	if refused, ok := errors.AsType[*awshttp.ResponseError](err); ok && refused.Response != nil {
 		at, err := http.ParseTime(refused.Response.Header.Get("Date"))
-		c.note(at, err == nil, logger)
+		c.note(at, err == nil)
 	}
 }
 
 // note records the Date of a response.
-func (c *bucketClock) note(at time.Time, known bool, logger *slog.Logger) {
+func (c *bucketClock) note(at time.Time, known bool) {
 	if !known {
 		return
 	}
 	ahead := time.Since(at.Add(time.Second / 2)).Round(time.Second) // Date has no fraction of a second
 	c.ahead.Store(&ahead)
 	wrong := ahead.Abs() > MaxClockDifference
-	if wrong == c.logged.Swap(wrong) {
+	if c.logger == nil || wrong == c.logged.Swap(wrong) {
 		return
 	}
 	if wrong {
-		logger.Warn("system clock differs from the bucket's clock; this affects signatures and displayed times, but not the lease",
+		c.logger.Warn("system clock differs from the bucket's clock; this affects signatures and displayed times, but not the lease",
 			"ahead", ahead)
 	} else {
-		logger.Info("system clock agrees with the bucket's clock again")
+		c.logger.Info("system clock agrees with the bucket's clock again")
 	}
 }
 

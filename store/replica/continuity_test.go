@@ -393,7 +393,7 @@ func TestClaimWithoutRecord(t *testing.T) {
 // TestMissingParent begins a term after one whose parent is missing.
 func TestMissingParent(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
-	if err := (&folderLocation{target}).claim(t.Context(), term{Number: 2, Parent: 1, ParentTXID: 9}); err != nil {
+	if err := claim(t.Context(), &folderLocation{target}, term{Number: 2, Parent: 1, ParentTXID: 9}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := fileConfig(t, dir, target)
@@ -432,7 +432,7 @@ func TestSnapshotOnce(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := own.at.writeTerm(t.Context(), own.term); err != nil { // as it was before
+	if err := writeTerm(t.Context(), own.at, own.term); err != nil { // as it was before
 		t.Fatal(err)
 	}
 	r = openReplicated(t, dir, cfg)

@@ -83,7 +83,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	// As if the copies had failed and the parent had been deleted.
 	at := s.own.at
 	s.own.complete.Store(false)
-	if err := at.writeTerm(t.Context(), s.own.term); err != nil {
+	if err := writeTerm(t.Context(), at, s.own.term); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.db.Snapshot(t.Context()); err != nil {
@@ -123,7 +123,7 @@ func TestRemoveTermsEnded(t *testing.T) {
 	second := openReplicated(t, two, cfg)
 	s := second.awaitSession()
 	second.await("complete", func(Status) bool { return s.own.complete.Load() })
-	if err := s.own.at.claim(t.Context(), term{Number: 3, Parent: 1, ParentTXID: s.own.sent}); err != nil {
+	if err := claim(t.Context(), s.own.at, term{Number: 3, Parent: 1, ParentTXID: s.own.sent}); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.removeTerms(t.Context(), s, time.Now().Add(time.Hour)); err == nil {

@@ -1,13 +1,11 @@
 package replica
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -15,10 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
-	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/benbjohnson/litestream/s3"
 
 	"service/webhook"
@@ -150,6 +144,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	bucket.clock.logger = cfg.Logger
 	l := &Lease{
 		cfg: cfg, bucket: bucket, owner: host + " " + webhook.NewID(), margin: watchMargin,
 		timeout:  min(cmp.Or(cfg.TTL, defaultPeriod)/3, maxLeaseTimeout),
@@ -178,26 +173,14 @@ func (l *Lease) ours(found *leaseObject) bool { return found.Owner == l.owner }
 func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.bucket.client(ctx)
+	text, etag, err := l.bucket.get(ctx, l.bucket.key, maxLeaseBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read the lease: %w", err)
 	}
-	out, err := client.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: &l.bucket.key})
-	l.bucket.clock.noteError(err, l.cfg.Logger)
-	var none *types.NoSuchKey
-	if errors.As(err, &none) {
+	if text == nil {
 		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read the lease: %w", err)
 	}
-	defer out.Body.Close()
-	at, known := awsmiddleware.GetServerTime(out.ResultMetadata)
-	l.bucket.clock.note(at, known, l.cfg.Logger)
-	found := &leaseObject{etag: aws.ToString(out.ETag)}
-	text, err := io.ReadAll(io.LimitReader(out.Body, maxLeaseBytes))
-	if err != nil {
-		return nil, fmt.Errorf("read the lease: %w", err)
-	}
+	found := &leaseObject{etag: etag}
 	if err = json.Unmarshal(text, found); err == nil && (found.PeriodMS < 1 || found.Generation < 1) {
 		err = errors.New("it has no period_ms or no generation") // without them, no one can know when the lease ends
 	}
@@ -206,9 +189,6 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	}
 	return found, nil
 }
-
-// errLeaseChanged means that the precondition of a write failed.
-var errLeaseChanged = errors.New("the lease has changed")
 
 // put writes the lease object for this owner, if the current object has the ETag old, or
 // if there is no object and old is "".
@@ -223,38 +203,10 @@ func (l *Lease) put(ctx context.Context, o leaseObject, old string) (*leaseObjec
 	if err != nil {
 		return nil, err
 	}
-	input := &awss3.PutObjectInput{
-		Bucket: &l.bucket.name, Key: &l.bucket.key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"),
-	}
-	if old == "" {
-		input.IfNoneMatch = aws.String("*")
-	} else {
-		input.IfMatch = &old
-	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	client, err := l.bucket.client(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("write the lease: %w", err)
+	if o.etag, err = l.bucket.put(ctx, l.bucket.key, text, &old); err != nil && !errors.Is(err, errLeaseChanged) {
+		err = fmt.Errorf("write the lease: %w", err)
 	}
-	out, err := client.PutObject(ctx, input)
-	l.bucket.clock.noteError(err, l.cfg.Logger)
-	var response interface{ HTTPStatusCode() int }
-	if errors.As(err, &response) {
-		switch response.HTTPStatusCode() {
-		case 409, 412: // another process wrote it at the same time or before
-			return nil, errLeaseChanged
-		}
-	}
-	var failed interface{ ErrorCode() string }
-	if old != "" && errors.As(err, &failed) && failed.ErrorCode() == "NoSuchKey" { // it was deleted
-		return nil, errLeaseChanged
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write the lease: %w", err)
-	}
-	at, known := awsmiddleware.GetServerTime(out.ResultMetadata)
-	l.bucket.clock.note(at, known, l.cfg.Logger)
-	o.etag = aws.ToString(out.ETag)
-	return &o, nil
+	return &o, err
 }

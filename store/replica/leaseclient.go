@@ -1,19 +1,24 @@
 package replica
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/benbjohnson/litestream/s3"
 )
 
@@ -28,6 +33,9 @@ type leaseBucket struct {
 	mu  sync.Mutex
 	api *awss3.Client // nil until the first call of client
 }
+
+// errLeaseChanged means that the precondition of a write failed.
+var errLeaseChanged = errors.New("the lease has changed")
 
 // newLeaseBucket returns the bucket of a replica with the settings of its Litestream
 // client. It does not connect.
@@ -108,4 +116,61 @@ func (b *leaseBucket) client(ctx context.Context) (*awss3.Client, error) {
 	}
 	b.api = awss3.NewFromConfig(cfg, b.options)
 	return b.api, nil
+}
+
+// get returns at most limit bytes of an object, and its ETag; nil if there is none.
+func (b *leaseBucket) get(ctx context.Context, key string, limit int64) (text []byte, etag string, err error) {
+	api, err := b.client(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	out, err := api.GetObject(ctx, &awss3.GetObjectInput{Bucket: &b.name, Key: &key})
+	b.clock.noteError(err)
+	if errors.As(err, new(*types.NoSuchKey)) {
+		return nil, "", nil
+	} else if err != nil {
+		return nil, "", err
+	}
+	defer out.Body.Close()
+	b.clock.note(awsmiddleware.GetServerTime(out.ResultMetadata))
+	text, err = io.ReadAll(io.LimitReader(out.Body, limit))
+	return text, aws.ToString(out.ETag), err
+}
+
+// put writes an object and returns its ETag. Unless old is nil, the error is errLeaseChanged if the
+// object does not have that ETag, or, if that is "", if there is one.
+func (b *leaseBucket) put(ctx context.Context, key string, text []byte, old *string) (etag string, err error) {
+	api, err := b.client(ctx)
+	if err != nil {
+		return "", err
+	}
+	input := &awss3.PutObjectInput{Bucket: &b.name, Key: &key, Body: bytes.NewReader(text), ContentType: aws.String("application/json")}
+	if old != nil && *old == "" {
+		input.IfNoneMatch = aws.String("*")
+	} else {
+		input.IfMatch = old
+	}
+	out, err := api.PutObject(ctx, input)
+	b.clock.noteError(err)
+	var failed interface{ ErrorCode() string }
+	status := responseStatus(err)
+	switch {
+	case old != nil && (status == http.StatusConflict || status == http.StatusPreconditionFailed):
+		return "", errLeaseChanged // another process wrote it at the same time or before
+	case input.IfMatch != nil && errors.As(err, &failed) && failed.ErrorCode() == "NoSuchKey":
+		return "", errLeaseChanged // it was deleted
+	case err != nil:
+		return "", err
+	}
+	b.clock.note(awsmiddleware.GetServerTime(out.ResultMetadata))
+	return aws.ToString(out.ETag), nil
+}
+
+// responseStatus returns the status of the response that an error is about, or 0.
+func responseStatus(err error) int {
+	var response interface{ HTTPStatusCode() int }
+	if !errors.As(err, &response) {
+		return 0
+	}
+	return response.HTTPStatusCode()
 }

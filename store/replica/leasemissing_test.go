@@ -30,7 +30,7 @@ func (b *bucket) beginTerm(t testing.TB, number int64, dir string) {
 	t.Helper()
 	at, err := b.config(t, t.TempDir()).location(t.Context())
 	if err == nil {
-		err = at.claim(t.Context(), term{Number: number, Nonce: "n", Began: time.Now()})
+		err = claim(t.Context(), at, term{Number: number, Nonce: "n", Began: time.Now()})
 	}
 	if err == nil && dir != "" {
 		here, dirErr := identifyDir(dir)

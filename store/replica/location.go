@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -47,17 +46,13 @@ type location interface {
 	// terms returns the numbers of the terms that have begun, in increasing order. It
 	// may include numbers without a record.
 	terms(ctx context.Context) ([]int64, error)
-	// readTerm reads the record of a term. The error wraps errNoTerm if there is none.
-	readTerm(ctx context.Context, number int64) (term, error)
-	// claim creates a term. The error wraps errTermTaken if it exists.
-	claim(ctx context.Context, t term) error
-	// writeTerm replaces the record of a term of this service.
-	writeTerm(ctx context.Context, t term) error
-	// readWriter reads the sign of life in a term, nil if there is none.
-	readWriter(ctx context.Context, number int64) ([]byte, error)
-	// writeWriter replaces the sign of life in a term of this service.
-	writeWriter(ctx context.Context, number int64, text []byte) error
-	// client returns a client of a term's own files.
+	// claim creates a term with a record. The error is errTermTaken if the term exists.
+	claim(ctx context.Context, number int64, text []byte) error
+	// read reads the record of a term or the sign of life in it, nil if there is none.
+	read(ctx context.Context, number int64, name string) ([]byte, error)
+	// write replaces one of them in a term of this service.
+	write(ctx context.Context, number int64, name string, text []byte) error
+	// client returns a client of a term's own files, or of those at the path itself for 0.
 	client(number int64) (litestream.ReplicaClient, error)
 	// copyFile copies a file from one term to another, without downloading it.
 	copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error
@@ -66,8 +61,6 @@ type location interface {
 	// plain reports whether there are files of Litestream at the path itself, instead of in a
 	// term, and whether the path is that of a term: it has the record of a term.
 	plain(ctx context.Context) (files, ofTerm bool, err error)
-	// plainClient returns a client of those files.
-	plainClient() (litestream.ReplicaClient, error)
 }
 
 // openedLocation caches the location of a configuration, to keep its clients: if this
@@ -110,8 +103,11 @@ func newLocation(ctx context.Context, cfg *Config) (location, error) {
 	return nil, fmt.Errorf("a replica of the type %s has no terms", client.Type())
 }
 
-// termPath returns the path of a term's own files, for a replica at root.
+// termPath returns the path of a term's own files, for a replica at root; root for 0.
 func termPath(root string, number int64) string {
+	if number == 0 {
+		return root
+	}
 	return path.Join(root, termsFolder, fmt.Sprintf("%04d", number))
 }
 
@@ -141,22 +137,15 @@ func (l *bucketLocation) client(number int64) (litestream.ReplicaClient, error) 
 	if c := l.clients[number]; c != nil {
 		return c, nil
 	}
-	client, err := l.plainClient()
+	client, err := l.cfg.settings.newClient(nil)
 	if err != nil {
 		return nil, err
 	}
 	c := client.(*s3.ReplicaClient)
+	c.SetLogger(quiet)
 	c.Path = termPath(c.Path, number)
 	l.clients[number] = c
 	return c, nil
-}
-
-func (l *bucketLocation) plainClient() (litestream.ReplicaClient, error) {
-	client, err := l.cfg.settings.newClient(nil)
-	if err == nil {
-		client.SetLogger(quiet)
-	}
-	return client, err
 }
 
 func (l *bucketLocation) key(number int64, name string) string {
@@ -188,90 +177,30 @@ func (l *bucketLocation) terms(ctx context.Context) ([]int64, error) {
 	return numbers, nil
 }
 
-func (l *bucketLocation) readTerm(ctx context.Context, number int64) (t term, err error) {
-	api, err := l.bucket.client(ctx)
-	if err != nil {
-		return t, err
-	}
-	key := l.key(number, termName)
-	out, err := api.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: &key})
-	var none *types.NoSuchKey
-	if errors.As(err, &none) {
-		return t, errNoTerm
-	} else if err != nil {
-		return t, err
-	}
-	defer out.Body.Close()
-	return t, json.NewDecoder(io.LimitReader(out.Body, 1<<16)).Decode(&t)
-}
-
-func (l *bucketLocation) claim(ctx context.Context, t term) error {
-	return l.put(ctx, t, aws.String("*"))
-}
-
-func (l *bucketLocation) writeTerm(ctx context.Context, t term) error { return l.put(ctx, t, nil) }
-
-// put writes the record of a term, with the precondition If-None-Match unless that is nil.
-func (l *bucketLocation) put(ctx context.Context, t term, ifNoneMatch *string) error {
-	api, err := l.bucket.client(ctx)
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	key := l.key(t.Number, termName)
-	_, err = api.PutObject(ctx, &awss3.PutObjectInput{
-		Bucket: &l.bucket.name, Key: &key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"), IfNoneMatch: ifNoneMatch,
-	})
-	var response interface{ HTTPStatusCode() int }
-	if errors.As(err, &response) {
-		switch response.HTTPStatusCode() {
-		case 409, 412: // another process wrote it at the same time or before
-			// Or the response to an earlier attempt of this request was lost.
-			if found, err := l.readTerm(ctx, t.Number); err == nil && found.Nonce == t.Nonce {
-				return nil
-			}
+func (l *bucketLocation) claim(ctx context.Context, number int64, text []byte) error {
+	_, err := l.bucket.put(ctx, l.key(number, termName), text, new(string))
+	switch {
+	case errors.Is(err, errLeaseChanged):
+		if found, err := l.read(ctx, number, termName); err != nil || !bytes.Equal(found, text) {
 			return errTermTaken
-		case 501: // the bucket has no conditional writes
-			if ifNoneMatch == nil {
-				return err
-			}
-			if _, err := l.readTerm(ctx, t.Number); !errors.Is(err, errNoTerm) {
-				return cmp.Or(err, errTermTaken)
-			}
-			return l.put(ctx, t, nil)
 		}
+		return nil // the response to an earlier attempt of this request was lost
+	case responseStatus(err) == http.StatusNotImplemented: // the bucket has no conditional writes
+		if found, err := l.read(ctx, number, termName); err != nil || found != nil {
+			return cmp.Or(err, errTermTaken)
+		}
+		return l.write(ctx, number, termName, text)
 	}
 	return err
 }
 
-func (l *bucketLocation) readWriter(ctx context.Context, number int64) ([]byte, error) {
-	api, err := l.bucket.client(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out, err := api.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: aws.String(l.key(number, writerName))})
-	var none *types.NoSuchKey
-	if errors.As(err, &none) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	defer out.Body.Close()
-	return io.ReadAll(io.LimitReader(out.Body, maxNodeBytes))
+func (l *bucketLocation) read(ctx context.Context, number int64, name string) ([]byte, error) {
+	text, _, err := l.bucket.get(ctx, l.key(number, name), maxLeaseBytes)
+	return text, err
 }
 
-func (l *bucketLocation) writeWriter(ctx context.Context, number int64, text []byte) error {
-	api, err := l.bucket.client(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = api.PutObject(ctx, &awss3.PutObjectInput{
-		Bucket: &l.bucket.name, Key: aws.String(l.key(number, writerName)), Body: bytes.NewReader(text),
-		ContentType: aws.String("application/json"),
-	})
+func (l *bucketLocation) write(ctx context.Context, number int64, name string, text []byte) error {
+	_, err := l.bucket.put(ctx, l.key(number, name), text, nil)
 	return err
 }
 
@@ -280,8 +209,7 @@ func (l *bucketLocation) copyFile(ctx context.Context, from, to int64, f *ltx.Fi
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("%04x/%s", f.Level, ltx.FormatFilename(f.MinTXID, f.MaxTXID))
-	source, key := l.key(from, name), l.key(to, name)
+	source, key := l.key(from, objectName(f)), l.key(to, objectName(f))
 	_, err = api.CopyObject(ctx, &awss3.CopyObjectInput{
 		Bucket: &l.bucket.name, Key: &key, CopySource: aws.String(copySource(l.bucket.name, source)),
 	})
@@ -348,12 +276,6 @@ func (l *folderLocation) client(number int64) (litestream.ReplicaClient, error) 
 	return c, nil
 }
 
-func (l *folderLocation) plainClient() (litestream.ReplicaClient, error) {
-	c := file.NewReplicaClient(l.root)
-	c.SetLogger(quiet)
-	return c, nil
-}
-
 func (l *folderLocation) dir(number int64) string {
 	return filepath.FromSlash(termPath(filepath.ToSlash(l.root), number))
 }
@@ -383,22 +305,12 @@ func (l *folderLocation) terms(context.Context) ([]int64, error) {
 	return numbers, nil
 }
 
-func (l *folderLocation) readTerm(_ context.Context, number int64) (t term, err error) {
-	text, err := os.ReadFile(filepath.Join(l.dir(number), termName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return t, errNoTerm
-	} else if err != nil {
-		return t, err
-	}
-	return t, json.Unmarshal(text, &t)
-}
-
-func (l *folderLocation) claim(ctx context.Context, t term) error {
+func (l *folderLocation) claim(ctx context.Context, number int64, text []byte) error {
 	terms := filepath.Join(l.root, termsFolder)
 	if err := os.MkdirAll(terms, 0o700); err != nil {
 		return err
 	}
-	err := os.Mkdir(l.dir(t.Number), 0o700)
+	err := os.Mkdir(l.dir(number), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return errTermTaken
 	} else if err != nil {
@@ -407,27 +319,16 @@ func (l *folderLocation) claim(ctx context.Context, t term) error {
 	if err := errors.Join(durable.SyncDir(terms), durable.SyncDir(l.root)); err != nil {
 		return err
 	}
-	return l.writeTerm(ctx, t)
+	return l.write(ctx, number, termName, text)
 }
 
-func (l *folderLocation) writeTerm(_ context.Context, t term) error {
-	text, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(filepath.Join(l.dir(t.Number), termName), append(text, '\n'), 0o600)
+func (l *folderLocation) read(_ context.Context, number int64, name string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(l.dir(number), name))
+	return text, ignoreNoFile(err)
 }
 
-func (l *folderLocation) readWriter(_ context.Context, number int64) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(l.dir(number), writerName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return text, err
-}
-
-func (l *folderLocation) writeWriter(_ context.Context, number int64, text []byte) error {
-	return durable.WriteFile(filepath.Join(l.dir(number), writerName), text, 0o600)
+func (l *folderLocation) write(_ context.Context, number int64, name string, text []byte) error {
+	return durable.WriteFile(filepath.Join(l.dir(number), name), text, 0o600)
 }
 
 func (l *folderLocation) copyFile(_ context.Context, from, to int64, f *ltx.FileInfo) error {

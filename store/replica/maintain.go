@@ -144,7 +144,7 @@ func (r *Replication) markComplete(ctx context.Context, s *session) error {
 	}
 	t := s.own.term
 	t.Complete = true
-	if err := s.own.at.writeTerm(ctx, t); err != nil {
+	if err := writeTerm(ctx, s.own.at, t); err != nil {
 		return err
 	}
 	s.own.complete.Store(true)

@@ -43,7 +43,7 @@ func TestSnapshotRetention(t *testing.T) {
 	now := time.Now()
 	began := r.current().own.term
 	began.Began = now.Add(-4 * retention)
-	if err := r.current().own.at.writeTerm(t.Context(), began); err != nil {
+	if err := writeTerm(t.Context(), r.current().own.at, began); err != nil {
 		t.Fatal(err)
 	}
 	for i, ago := range []time.Duration{3 * retention, 2 * retention, retention + time.Minute, 2 * time.Hour} {

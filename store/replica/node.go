@@ -1,14 +1,12 @@
 package replica
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
 // ErrUnconditional means that a bucket ignores the conditions of writes, so that two nodes could
@@ -94,7 +91,9 @@ func (n *Node) Write(ctx context.Context, s NodeState) error {
 		return err
 	}
 	if err = n.put(ctx, text, n.etag); errors.Is(err, errLeaseChanged) { // this node wrote it before, or it was deleted
-		if n.etag, err = n.read(ctx); err == nil {
+		reading, cancel := context.WithTimeout(ctx, n.lease.timeout)
+		defer cancel()
+		if _, n.etag, err = n.lease.bucket.get(reading, n.key, maxNodeBytes); err == nil {
 			err = n.put(ctx, text, n.etag)
 		}
 	}
@@ -121,54 +120,15 @@ func (n *Node) prove(ctx context.Context, text []byte) error {
 	return nil
 }
 
-// read returns the ETag of the object, "" if there is none.
-func (n *Node) read(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.lease.timeout)
-	defer cancel()
-	client, err := n.lease.bucket.client(ctx)
-	if err != nil {
-		return "", err
-	}
-	out, err := client.GetObject(ctx, &awss3.GetObjectInput{Bucket: &n.lease.bucket.name, Key: &n.key})
-	var none *types.NoSuchKey
-	if errors.As(err, &none) {
-		return "", nil
-	} else if err != nil {
-		return "", err
-	}
-	return aws.ToString(out.ETag), out.Body.Close()
-}
-
 // put writes the object if it has the ETag old, or if there is none and old is "".
 func (n *Node) put(ctx context.Context, text []byte, old string) error {
-	input := &awss3.PutObjectInput{
-		Bucket: &n.lease.bucket.name, Key: &n.key, Body: bytes.NewReader(text), ContentType: aws.String("application/json"),
-	}
-	if old == "" {
-		input.IfNoneMatch = aws.String("*")
-	} else {
-		input.IfMatch = &old
-	}
 	ctx, cancel := context.WithTimeout(ctx, n.lease.timeout)
 	defer cancel()
-	client, err := n.lease.bucket.client(ctx)
-	if err != nil {
-		return err
+	etag, err := n.lease.bucket.put(ctx, n.key, text, &old)
+	if err == nil {
+		n.etag = etag
 	}
-	out, err := client.PutObject(ctx, input)
-	if err != nil {
-		var response interface{ HTTPStatusCode() int }
-		if errors.As(err, &response) && (response.HTTPStatusCode() == 409 || response.HTTPStatusCode() == 412) {
-			return errLeaseChanged
-		}
-		var failed interface{ ErrorCode() string }
-		if old != "" && errors.As(err, &failed) && failed.ErrorCode() == "NoSuchKey" {
-			return errLeaseChanged
-		}
-		return err
-	}
-	n.etag = aws.ToString(out.ETag)
-	return nil
+	return err
 }
 
 // Nodes returns the signs of life of all standbys of a replica in a bucket, without those that
@@ -194,14 +154,12 @@ func Nodes(ctx context.Context, cfg *Config) (all []NodeState, err error) {
 		return nil, fmt.Errorf("list the nodes of the replica: %w", err)
 	}
 	for _, object := range listed.Contents {
-		out, err := client.GetObject(ctx, &awss3.GetObjectInput{Bucket: &l.bucket.name, Key: object.Key})
+		text, _, err := l.bucket.get(ctx, aws.ToString(object.Key), maxNodeBytes)
 		if err != nil {
 			return all, fmt.Errorf("read the nodes of the replica: %w", err)
 		}
-		text, err := io.ReadAll(io.LimitReader(out.Body, maxNodeBytes))
-		out.Body.Close()
 		var s NodeState
-		if err != nil || json.Unmarshal(text, &s) != nil {
+		if json.Unmarshal(text, &s) != nil {
 			continue
 		}
 		if at := aws.ToTime(object.LastModified); !at.IsZero() {

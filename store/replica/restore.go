@@ -99,7 +99,7 @@ func openTermOf(
 	switch s.term, err = find(ctx, s.at); {
 	case errors.Is(err, errTermPath):
 		var plain litestream.ReplicaClient
-		if plain, err = s.at.plainClient(); err == nil {
+		if plain, err = s.at.client(0); err == nil {
 			s.client = &termClient{ReplicaClient: plain}
 		}
 	case err == nil && s.term.none():

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -106,7 +107,14 @@ func readTerm(ctx context.Context, at location, number int64) (term, error) {
 	if number == 0 {
 		return term{}, errNoTerm
 	}
-	t, err := at.readTerm(ctx, number)
+	text, err := at.read(ctx, number, termName)
+	var t term
+	switch {
+	case err == nil && text == nil:
+		err = errNoTerm
+	case err == nil:
+		err = json.Unmarshal(text, &t)
+	}
 	if err != nil {
 		return term{}, fmt.Errorf("read %s/%s of the replica: %w", termPath("", number), termName, damagedRecord(number, err))
 	}
@@ -115,6 +123,24 @@ func readTerm(ctx context.Context, at location, number int64) (term, error) {
 			termPath("", number), termName, t.Number, t.Parent)
 	}
 	return t, nil
+}
+
+// claim creates a term. The error is errTermTaken if there is one with its number.
+func claim(ctx context.Context, at location, t term) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return at.claim(ctx, t.Number, append(text, '\n'))
+}
+
+// writeTerm replaces the record of a term of this service.
+func writeTerm(ctx context.Context, at location, t term) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return at.write(ctx, t.Number, termName, append(text, '\n'))
 }
 
 // openTerm returns a client of a term's files. With history, it includes the files of the

@@ -323,7 +323,7 @@ func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
 
 func (c chain) begin(next term) {
 	c.t.Helper()
-	if err := c.at.claim(c.t.Context(), next); err != nil {
+	if err := claim(c.t.Context(), c.at, next); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -403,7 +403,7 @@ func TestChain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 		r.Close()
 	}
-	if err := at.claim(t.Context(), term{Number: 3}); !errors.Is(err, errTermTaken) {
+	if err := claim(t.Context(), at, term{Number: 3}); !errors.Is(err, errTermTaken) {
 		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
 	}
 }
@@ -449,7 +449,7 @@ func TestPlainBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, "without conditional writes", cfg, dir)
-	if err := at.claim(t.Context(), term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
+	if err := claim(t.Context(), at, term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
 		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
 	}
 }

@@ -125,7 +125,7 @@ func readNewestWriter(ctx context.Context, cfg *Config, path string) (y writerSt
 		return y, err
 	}
 	y.ours = last.wrote(y.term) && here.inode != 0 && last.dirID() == here
-	text, err := at.readWriter(ctx, y.term.Number)
+	text, err := at.read(ctx, y.term.Number, writerName)
 	if err != nil {
 		return y, fmt.Errorf("read %s/%s of the replica: %w", termPath("", y.term.Number), writerName, err)
 	}

@@ -30,7 +30,7 @@ func newOtherWriter(t *testing.T, target, dir string, number int64) *otherWriter
 	t.Helper()
 	w := &otherWriter{t: t, at: &folderLocation{target}}
 	begun := term{Number: number, Parent: number - 1, Began: time.Now(), Nonce: "other"}
-	if err := w.at.claim(t.Context(), begun); err != nil {
+	if err := claim(t.Context(), w.at, begun); err != nil {
 		t.Fatal(err)
 	}
 	if dir != "" {
@@ -60,7 +60,7 @@ func (w *otherWriter) sign() {
 	if err == nil {
 		var numbers []int64
 		if numbers, err = w.at.terms(w.t.Context()); err == nil {
-			err = w.at.writeWriter(w.t.Context(), numbers[len(numbers)-1], text)
+			err = w.at.write(w.t.Context(), numbers[len(numbers)-1], writerName, text)
 		}
 	}
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *writerStart) restored() {
 // garble replaces the sign of life.
 func (s *writerStart) garble() {
 	s.t.Helper()
-	if err := s.at.writeWriter(s.t.Context(), 1, []byte("{")); err != nil {
+	if err := s.at.write(s.t.Context(), 1, writerName, []byte("{")); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -525,7 +525,7 @@ func TestSignedTerm(t *testing.T) {
 		t.Errorf("got term %d, %v, want 1", number, err)
 	}
 	r.renewSign(t.Context())
-	if text, err := other.at.readWriter(t.Context(), 1); err != nil || len(text) == 0 {
+	if text, err := other.at.read(t.Context(), 1, writerName); err != nil || len(text) == 0 {
 		t.Errorf("got %q, %v, want a sign of life", text, err)
 	}
 	other.reboot(dir)

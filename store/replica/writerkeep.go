@@ -110,7 +110,7 @@ func (r *Replication) writeSign(ctx context.Context, number int64) error {
 	defer cancel()
 	at, err := r.cfg.location(ctx)
 	if err == nil {
-		err = at.writeWriter(ctx, number, append(text, '\n'))
+		err = at.write(ctx, number, writerName, append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("write %s/%s of the replica: %w", termPath("", number), writerName, err)

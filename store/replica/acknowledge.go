@@ -132,17 +132,9 @@ func (a *acknowledger) join(commits int64) <-chan struct{} {
 		return a.ahead.add()
 	}
 	if a.next.n == 0 {
-		a.request()
+		wake(a.requests)
 	}
 	return a.next.add()
-}
-
-// request requests an upload. The mutex must be held.
-func (a *acknowledger) request() {
-	select {
-	case a.requests <- struct{}{}:
-	default:
-	}
 }
 
 // stage stages an upload that covers all commits so far. The caller must then copy the
@@ -173,7 +165,7 @@ func (a *acknowledger) copied(took time.Duration, success bool) {
 		a.staged = false
 		a.ahead.wake()
 	case a.ahead.n > 0 && !a.uploading: // the upload that ran during the copy has ended
-		a.request()
+		wake(a.requests)
 	}
 }
 
@@ -243,7 +235,7 @@ func (a *acknowledger) end(success bool) {
 	a.took, a.woken, a.waited = a.ended.Sub(a.began), a.current.n, a.next.n
 	a.current.wake()
 	if a.ahead.n+a.next.n > 0 {
-		a.request()
+		wake(a.requests)
 	}
 }
 
@@ -273,10 +265,8 @@ func (a *acknowledger) linger(ctx context.Context) {
 		if over {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, min(step, left)) != nil {
 			return
-		case <-time.After(min(step, left)):
 		}
 	}
 }

@@ -57,10 +57,7 @@ func (r *Replication) throttle(t *sqlite.Tx, now time.Time) {
 	db := r.running.Load()
 	nearly := frames > r.limits.throttle/8*7
 	if nearly && !r.syncRequested && db != nil {
-		select {
-		case r.syncNow <- struct{}{}:
-		default:
-		}
+		wake(r.syncNow)
 	}
 	r.syncRequested = nearly
 	if frames < r.limits.throttle {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"math"
 	"sync"
 	"time"
@@ -15,8 +13,8 @@ import (
 )
 
 const (
-	// contentRate is the rate in bytes per second at which the objects of a replica are
-	// read for a comparison with the database.
+	// contentRate is the rate in bytes per second at which the pages of a replica are
+	// compared with the database.
 	contentRate = 16 << 20
 	// contentDelay is the time until the first comparison of a new replica, or of one
 	// whose comparison is overdue at the start.
@@ -81,10 +79,7 @@ func (r *Replication) checked(client litestream.ReplicaClient) litestream.Replic
 	c := newCheckedClient(client, func(err error) {
 		r.logger.Error("found a damaged object in the replica", "replica", r.cfg.Target(), "error", err)
 		if r.content != nil {
-			select {
-			case r.content.requested <- struct{}{}:
-			default:
-			}
+			wake(r.content.requested)
 		}
 	})
 	c.listsDamaged = true
@@ -252,19 +247,12 @@ func (v *contentVerifier) databasePages(ctx context.Context, s *session) (ltx.TX
 
 // awaitSent waits until a transaction is in the replica.
 func (v *contentVerifier) awaitSent(ctx context.Context, tx ltx.TXID) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for {
-		v.r.mu.Lock()
-		sent := v.r.sent >= tx
-		v.r.mu.Unlock()
-		if sent {
+		if v.r.sentTX() >= tx {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -272,18 +260,22 @@ func (v *contentVerifier) awaitSent(ctx context.Context, tx ltx.TXID) error {
 // compareReplica compares the pages that a restore of a transaction would write with
 // want, and returns the size of the database in bytes.
 func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx.TXID, want *pageSums) (int64, error) {
-	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, tx, time.Time{}, slog.New(slog.DiscardHandler))
+	plan, err := litestream.CalcRestorePlan(ctx, s.own.client, tx, noTime, quiet)
 	if err != nil {
 		return 0, err
 	}
-	client := &throttledClient{ReplicaClient: s.own.client, rate: v.rate}
 	hash := ltx.NewHasher()
 	differing, first := 0, ""
-	pageSize, pages, err := readPlan(ctx, client, plan, func(info *ltx.FileInfo, pgno uint32, data []byte) error {
+	due := time.Now() // when the next page may be compared
+	pageSize, pages, err := readPlan(ctx, s.own.client, plan, func(info *ltx.FileInfo, pgno uint32, data []byte) error {
 		if int(pgno) > len(want.sums) || want.sums[pgno-1] != ltx.ChecksumPageWithHasher(hash, pgno, data) {
 			if differing++; differing == 1 {
 				first = fmt.Sprintf("page %d in the object %s", pgno, objectName(info))
 			}
+		}
+		due = due.Add(time.Duration(len(data)) * time.Second / time.Duration(v.rate))
+		if ahead := time.Until(due); ahead > 10*time.Millisecond {
+			return sleep(ctx, ahead)
 		}
 		return nil
 	})
@@ -299,55 +291,4 @@ func (v *contentVerifier) compareReplica(ctx context.Context, s *session, tx ltx
 		return 0, contentError{fmt.Errorf("%d of %d pages differ from the database, the first is %s", differing, pages, first)}
 	}
 	return int64(pages) * int64(pageSize), nil
-}
-
-// throttledClient is a client that limits the rate of reads.
-type throttledClient struct {
-	litestream.ReplicaClient
-	rate int64 // bytes per second
-
-	mu   sync.Mutex
-	free time.Time // when the next byte may be read
-}
-
-// OpenLTXFile implements [litestream.ReplicaClient].
-func (c *throttledClient) OpenLTXFile(
-	ctx context.Context, level int, minTXID, maxTXID ltx.TXID, offset, size int64,
-) (io.ReadCloser, error) {
-	body, err := c.ReplicaClient.OpenLTXFile(ctx, level, minTXID, maxTXID, offset, size)
-	if err != nil {
-		return nil, err
-	}
-	return &throttledReader{body, ctx, c}, nil
-}
-
-// throttledReader is the content of an object of a throttledClient.
-type throttledReader struct {
-	io.ReadCloser
-	ctx    context.Context
-	client *throttledClient
-}
-
-func (r *throttledReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	wait := r.client.spend(n)
-	if wait > 0 {
-		select {
-		case <-r.ctx.Done():
-		case <-time.After(wait):
-		}
-	}
-	return n, err
-}
-
-// spend returns how long a reader must wait after it has read n bytes.
-func (c *throttledClient) spend(n int) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
-	if c.free.Before(now) {
-		c.free = now
-	}
-	c.free = c.free.Add(time.Duration(int64(n) * int64(time.Second) / c.rate))
-	return c.free.Sub(now)
 }

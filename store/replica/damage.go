@@ -160,7 +160,7 @@ func (c *intactClient) longest(ctx context.Context) ([]*ltx.FileInfo, error) {
 	defer func() { c.listedTimes = false }()
 	// Without a time, a plan fails if a gap follows it.
 	future := time.Now().AddDate(100, 0, 0)
-	return litestream.CalcRestorePlan(ctx, c, 0, future, slog.New(slog.DiscardHandler))
+	return litestream.CalcRestorePlan(ctx, c, 0, future, quiet)
 }
 
 // restoreFrom writes the newest state of a replica to a new file at path, or the newest
@@ -212,7 +212,7 @@ func (c *intactClient) planTo(ctx context.Context, target ltx.TXID, at time.Time
 		at = time.Time{}
 	}
 	// With a time this can take long, because it reads the metadata of every object.
-	return litestream.CalcRestorePlan(ctx, c, target, at, slog.New(slog.DiscardHandler))
+	return litestream.CalcRestorePlan(ctx, c, target, at, quiet)
 }
 
 // exclude excludes the object that err is about from the next plan. It returns err if

@@ -123,10 +123,7 @@ var ErrNoCopy = errors.New("there is no complete copy of the replica yet")
 // then there is no copy for Read.
 func (f *Follower) Discard(why error) {
 	if !f.damaged.Swap(true) {
-		select {
-		case f.discarded <- struct{}{}:
-		default:
-		}
+		wake(f.discarded)
 		f.cfg.Logger.Error("the standby's copy of the database is damaged; making a new one", "error", why)
 	}
 }
@@ -176,10 +173,8 @@ func (f *Follower) Follow(ctx context.Context) error {
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, wait) != nil {
 			return nil
-		case <-time.After(wait):
 		}
 		wait = min(2*wait, maxRetry)
 	}
@@ -553,10 +548,8 @@ func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 		if err != nil {
 			f.cfg.Logger.Error("failed to update the standby's copy of the database, will retry", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(minRetry):
+		if err := sleep(ctx, minRetry); err != nil {
+			return err
 		}
 	}
 	return nil

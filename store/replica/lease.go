@@ -138,7 +138,7 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, error) {
 		return nil, err
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = quiet
 	}
 	bucket, err := newLeaseBucket(ctx, c)
 	if err != nil {

@@ -62,10 +62,7 @@ func (r *Replication) maintain(ctx context.Context, s *session) {
 func (r *Replication) every(ctx context.Context, work func(now time.Time) time.Time) {
 	for ctx.Err() == nil {
 		next := work(time.Now())
-		select {
-		case <-ctx.Done():
-		case <-time.After(max(time.Until(next), 10*time.Millisecond)):
-		}
+		_ = sleep(ctx, max(time.Until(next), 10*time.Millisecond))
 	}
 }
 

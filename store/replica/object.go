@@ -173,10 +173,7 @@ func (r *objectReader) Read(p []byte) (int, error) {
 		case r.failed == readAttempts:
 			return 0, fmt.Errorf("read the object %s: %w", objectName(r.info), err)
 		}
-		select {
-		case <-r.ctx.Done():
-		case <-time.After(readRetry << (r.failed - 1)):
-		}
+		_ = sleep(r.ctx, readRetry<<(r.failed-1)) // the next read returns the error
 	}
 }
 

@@ -218,10 +218,7 @@ func (r *Replication) Run(ctx context.Context) {
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		_ = sleep(ctx, wait)
 		wait = min(2*wait, maxRetry)
 	}
 }
@@ -465,11 +462,9 @@ func (r *Replication) finish(ctx context.Context, s *session) error {
 		if err == nil {
 			return s.store.Close(ctx)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, minRetry/5) != nil {
 			r.abandon(s, err)
 			return err
-		case <-time.After(minRetry / 5):
 		}
 	}
 }

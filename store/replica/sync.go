@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
@@ -44,10 +43,7 @@ func (r *Replication) syncWAL(ctx context.Context, s *session, changed chan<- st
 		}
 		if pos.TXID != last && pos.TXID > r.sentTX() { // an upload may have copied it
 			r.addPending(before, pos.TXID)
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+			wake(changed)
 		}
 		last = pos.TXID
 		before = synced
@@ -111,10 +107,7 @@ func (r *Replication) syncUnlessCopied(ctx context.Context, s *session, requeste
 // backlogTooLarge reports whether the local files that are not uploaded yet exceed
 // the limit. Uploaded files, which are kept for l0-retention, do not count.
 func (r *Replication) backlogTooLarge(s *session) bool {
-	r.mu.Lock()
-	sent := r.sent
-	r.mu.Unlock()
-	limit := r.limits.backlog
+	sent, limit := r.sentTX(), r.limits.backlog
 	if info, err := os.Stat(r.path); err == nil {
 		limit = max(limit, r.limits.backlogRatio*info.Size())
 	}
@@ -203,10 +196,8 @@ func endsSession(err error, s *session) bool {
 func (r *Replication) sleep(ctx context.Context, minPause, maxPause time.Duration) (awaited bool, err error) {
 	began := time.Now()
 	if minPause > 0 {
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-time.After(min(minPause, maxPause)):
+		if err := sleep(ctx, min(minPause, maxPause)); err != nil {
+			return false, err
 		}
 	}
 	select {
@@ -386,7 +377,7 @@ func (r *Replication) restorable(ctx context.Context, s *session) (bool, error) 
 	defer cancel()
 	sent := s.replica.Pos().TXID
 	for range 2 {
-		_, err := litestream.CalcRestorePlan(ctx, s.replica.Client, sent, time.Time{}, slog.New(slog.DiscardHandler))
+		_, err := litestream.CalcRestorePlan(ctx, s.replica.Client, sent, noTime, quiet)
 		if err == nil || !errors.Is(err, litestream.ErrTxNotAvailable) {
 			return err == nil, err
 		}

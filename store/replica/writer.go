@@ -231,10 +231,7 @@ func awaitWriter(ctx context.Context, cfg *Config, dir string, logger *slog.Logg
 		case y.mark != first.mark:
 			return y.error(ErrWriting)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		_ = sleep(ctx, time.Second)
 	}
 	return ctx.Err()
 }

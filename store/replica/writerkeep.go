@@ -38,10 +38,7 @@ func (r *Replication) signs() bool { return r.lease.Load() == nil && r.limits.wr
 func (r *Replication) keepSign(ctx context.Context) {
 	for r.signs() && ctx.Err() == nil {
 		r.renewSign(ctx)
-		select {
-		case <-ctx.Done():
-		case <-time.After(r.limits.writerPeriod / 3):
-		}
+		_ = sleep(ctx, r.limits.writerPeriod/3)
 	}
 }
 
@@ -170,10 +167,8 @@ func (r *Replication) supersede(s *session, err error) {
 // awaitTurn returns when the service that ended this replication's term is gone, or when ctx ends.
 func (r *Replication) awaitTurn(ctx context.Context) {
 	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, r.limits.writerPeriod/6) != nil {
 			return
-		case <-time.After(r.limits.writerPeriod / 6):
 		}
 		if _, gone, err := r.watch.poll(ctx); err == nil && gone {
 			return

@@ -102,12 +102,12 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	if t.wal, err = readWALState(r.path); err != nil || !t.wal.proven {
 		return record{}, err
 	}
-	here, err := identifyDir(filepath.Dir(r.path))
+	here, err := last.in(filepath.Dir(r.path))
 	if err != nil {
 		return record{}, err
 	}
 	wrote := last.Own // by this directory or by the one it was copied from
-	last.Own = last.Own && here.inode != 0 && last.dirID() == here
+	last.Own = last.Own && here
 	if found.Snapshot && !found.Complete {
 		if last.Own {
 			t.sent, err = r.findSnapshot(ctx, t, found)
@@ -217,8 +217,7 @@ func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, cur
 		}
 	}
 	err = writeRecord(r.path, record{
-		Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true,
-		Device: here.device, Inode: here.inode, Boot: here.boot,
+		Replica: r.cfg.Target(), Term: t.term.Number, Nonce: t.term.Nonce, Own: true, dirID: here,
 	})
 	if err != nil {
 		return err

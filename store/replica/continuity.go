@@ -38,49 +38,59 @@ type record struct {
 	// Own is set if this data directory began the term. Otherwise the database was
 	// restored from the term.
 	Own bool `json:"own"`
-	// Device, Inode and Boot identify the data directory that began the term, because
-	// a copy of it must not write to the term. Boot, the id of the machine's boot,
-	// distinguishes a copy of the whole disk.
-	Device uint64 `json:"device"`
-	Inode  uint64 `json:"inode"`
-	Boot   string `json:"boot"`
+	// dirID identifies the data directory that began the term, because a copy of it must
+	// not write to the term.
+	dirID
 	// Applied is the newest transaction of which a follower may have written a part to
 	// its copy. The position of the copy is recorded later.
 	Applied ltx.TXID `json:"applied,omitempty"`
 }
 
-// dirID distinguishes a directory from its copies.
+// dirID distinguishes a data directory from its copies.
 type dirID struct {
-	device, inode uint64 // 0 for unknown
-	boot          string
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"` // 0 for unknown
+	// Boot is the id of the machine's boot, "" for unknown. It distinguishes a copy of the
+	// whole disk, and process ids and inodes of another boot mean nothing.
+	Boot string `json:"boot"`
 }
 
-func (r record) dirID() dirID { return dirID{r.Device, r.Inode, r.Boot} }
+// in reports whether the record is of a data directory itself, not of one that it was copied from.
+func (r record) in(dir string) (bool, error) {
+	here, err := identifyDir(dir)
+	return here.Inode != 0 && r.dirID == here, err
+}
 
 // readRecord returns the record of a database, or a zero record.
-func readRecord(path string) (r record, err error) {
-	text, err := os.ReadFile(filepath.Join(metaPath(path), recordName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	} else if err != nil {
-		return r, err
+func readRecord(path string) (record, error) {
+	return readState[record](filepath.Join(metaPath(path), recordName))
+}
+
+// readState reads a JSON file. The value is zero if there is none, or if the file has another
+// format, which proves nothing.
+func readState[T any](name string) (v T, err error) {
+	text, err := os.ReadFile(name)
+	if err != nil || json.Unmarshal(text, &v) != nil {
+		return *new(T), ignoreNoFile(err)
 	}
-	if json.Unmarshal(text, &r) != nil {
-		return record{}, nil // an invalid record proves nothing
+	return v, nil
+}
+
+// writeState replaces a JSON file. It is fsynced.
+func writeState(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
 	}
-	return r, nil
+	return durable.WriteFile(name, append(text, '\n'), 0o600)
 }
 
 // writeRecord replaces the record of a database.
 func writeRecord(path string, r record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(metaPath(path), 0o700); err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(metaPath(path), recordName), append(text, '\n'), 0o600)
+	return writeState(filepath.Join(metaPath(path), recordName), r)
 }
 
 // identifyDir returns the id of a directory.

@@ -1,15 +1,11 @@
 package replica
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"service/internal/durable"
 )
 
 // holderFile is a file in the data directory. It records which process last acquired the
@@ -20,52 +16,25 @@ const holderFile = "lease.id"
 // provably ended, the next process of the same data directory can acquire the lease
 // immediately, instead of waiting for its expiry.
 type holder struct {
-	Owner string `json:"owner"` // as in the lease object; random for each process
-	// Boot is the id of the machine's boot, "" for unknown. Process ids and inodes of
-	// another boot mean nothing.
-	Boot string `json:"boot"`
-	// Device and Inode are those of the data directory. A copy has others.
-	Device  uint64 `json:"device"`
-	Inode   uint64 `json:"inode"`
+	Owner   string `json:"owner"` // as in the lease object; random for each process
+	dirID          // of the data directory
 	PID     int    `json:"pid"`
 	Started string `json:"started"` // start time of the process, because process ids are reused
 }
 
 // currentHolder describes this process as the holder of the lease for dir.
 func currentHolder(dir, owner string) (holder, error) {
-	h := holder{Owner: owner, Boot: bootID(), PID: os.Getpid(), Started: processStart(os.Getpid())}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return h, err
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		h.Device, h.Inode = uint64(st.Dev), st.Ino
-	}
-	return h, nil
+	here, err := identifyDir(dir)
+	return holder{Owner: owner, dirID: here, PID: os.Getpid(), Started: processStart(os.Getpid())}, err
 }
 
 // readHolder returns the last holder of a data directory. It is zero if there is none, or
 // if the file has another format.
-func readHolder(dir string) (h holder, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, holderFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return h, nil
-	} else if err != nil {
-		return h, err
-	}
-	if json.Unmarshal(text, &h) != nil {
-		return holder{}, nil
-	}
-	return h, nil
-}
+func readHolder(dir string) (holder, error) { return readState[holder](filepath.Join(dir, holderFile)) }
 
 // write records h as the last holder of a data directory. The record is fsynced.
 func (h holder) write(dir string) error {
-	text, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	if err := durable.WriteFile(filepath.Join(dir, holderFile), append(text, '\n'), 0o600); err != nil {
+	if err := writeState(filepath.Join(dir, holderFile), h); err != nil {
 		return fmt.Errorf("record the owner of the lease: %w", err)
 	}
 	return nil
@@ -74,7 +43,7 @@ func (h holder) write(dir string) error {
 // sameDir reports whether h and other belong to the same data directory on the same
 // machine, without a reboot in between.
 func (h holder) sameDir(other holder) bool {
-	return h.Boot != "" && h.Boot == other.Boot && h.Inode != 0 && h.Device == other.Device && h.Inode == other.Inode
+	return h.Boot != "" && h.Inode != 0 && h.dirID == other.dirID
 }
 
 // ended reports whether the process is known to have ended. h must be from the current

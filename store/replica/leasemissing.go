@@ -91,11 +91,11 @@ func (l *Lease) checkMissing(ctx context.Context, known int64) (wait bool, err e
 			ErrLeaseStale, l.bucket.key)
 	}
 	same := last.Term == current.Number && last.Nonce == current.Nonce
-	here, err := identifyDir(l.cfg.Dir)
+	here, err := last.in(l.cfg.Dir)
 	switch {
 	case err != nil:
 		return false, err
-	case same && last.Own && here.inode != 0 && last.dirID() == here:
+	case same && last.Own && here:
 		return false, nil
 	case !same && known > 0 && known < math.MaxInt64:
 		return false, fmt.Errorf("%w: the lease %s is missing from the bucket, and the replica has term %d, but the data here is of term %d",

@@ -36,7 +36,7 @@ func (b *bucket) beginTerm(t testing.TB, number int64, dir string) {
 		here, dirErr := identifyDir(dir)
 		path := filepath.Join(dir, "service.db")
 		err = errors.Join(dirErr, os.WriteFile(path, nil, 0o600), writeRecord(path, record{
-			Term: number, Nonce: "n", Own: true, Device: here.device, Inode: here.inode, Boot: here.boot,
+			Term: number, Nonce: "n", Own: true, dirID: here,
 		}))
 	}
 	if err != nil {

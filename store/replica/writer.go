@@ -120,11 +120,11 @@ func readNewestWriter(ctx context.Context, cfg *Config, path string) (y writerSt
 	if err != nil {
 		return y, err
 	}
-	here, err := identifyDir(filepath.Dir(path))
+	here, err := last.in(filepath.Dir(path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return y, err
 	}
-	y.ours = last.wrote(y.term) && here.inode != 0 && last.dirID() == here
+	y.ours = last.wrote(y.term) && here
 	text, err := at.read(ctx, y.term.Number, writerName)
 	if err != nil {
 		return y, fmt.Errorf("read %s/%s of the replica: %w", termPath("", y.term.Number), writerName, err)
@@ -263,7 +263,7 @@ func mustSeeWriter(path string, cfg *Config) (bool, error) {
 		return false, err
 	}
 	// Device numbers of another boot mean nothing.
-	same := here.inode != 0 && here.inode == last.Inode && (here.device == last.Device || here.boot != last.Boot)
+	same := here.Inode != 0 && here.Inode == last.Inode && (here.Device == last.Device || here.Boot != last.Boot)
 	return !last.Own || !same, nil
 }
 

@@ -38,7 +38,7 @@ func newOtherWriter(t *testing.T, target, dir string, number int64) *otherWriter
 		if err == nil {
 			err = writeRecord(filepath.Join(dir, "service.db"), record{
 				Replica: fileConfig(t, dir, target).Target(), Term: number, Nonce: "other", Own: true,
-				Device: here.device, Inode: here.inode, Boot: here.boot,
+				dirID: here,
 			})
 		}
 		if err == nil {

@@ -78,7 +78,7 @@ func (r *Replication) signedTerm() (int64, error) {
 	if err != nil || !last.Own || last.Replica != r.cfg.Target() {
 		return 0, err
 	}
-	if here, err := identifyDir(filepath.Dir(r.path)); err != nil || here.inode == 0 || last.dirID() != here {
+	if here, err := last.in(filepath.Dir(r.path)); err != nil || !here {
 		return 0, err
 	}
 	return last.Term, nil

@@ -10,7 +10,7 @@ var failoverBugs = []testBug{
 		{"store/replica/fence.go", "&fencedReader{r, c.fenced}", "&fencedReader{r, func() bool { return level == 0 && c.fenced() }}"},
 	}}, "TestFencedReplica", "expired: got", ""},
 	{bug{name: "a copy of the data directory continues the lease", edits: []edit{
-		{"store/replica/holder.go", "h.Device == other.Device && h.Inode == other.Inode", "other.Inode != 0"},
+		{"store/replica/holder.go", "h.dirID == other.dirID", "h.Boot == other.Boot && other.Inode != 0"},
 	}}, "TestLeaseTakenOver", "copied_directory", ""},
 	{bug{name: "a lease ends when it expires by the standby's clock", edits: []edit{
 		{"store/replica/leasewatch.go", "asked-w.since >= period\n", "asked-w.since >= period || time.Now().After(state.Expires)\n"},

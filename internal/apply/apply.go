@@ -17,10 +17,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
 
 	"service/webhook"
@@ -143,7 +143,7 @@ func (c *Client) make(ctx context.Context, change *Change, secrets Secrets) erro
 		t := change.EventType
 		return c.put(ctx, "/v2/event_types/"+url.PathEscape(t.Name), "", map[string]any{"schema": t.Schema})
 	case change.Program != nil:
-		return c.put(ctx, "/v2/programs/"+url.PathEscape(change.Program.ID), "", body(change.Settings))
+		return c.put(ctx, "/v2/programs/"+url.PathEscape(change.Program.ID), "", change.Settings)
 	case change.Subscription != nil:
 		return c.subscription(ctx, change, secrets)
 	}
@@ -158,32 +158,17 @@ func (c *Client) put(ctx context.Context, path, program string, body any) error 
 // newKey returns an Idempotency-Key.
 func newKey() string { return "apply-" + webhook.NewID() }
 
-// body returns settings as the body of a request.
-func body(all []Setting) map[string]any {
-	b := make(map[string]any)
-	for _, s := range all {
-		at := b
-		names := strings.Split(s.Name, ".")
-		for _, name := range names[:len(names)-1] {
-			inner, ok := at[name].(map[string]any)
-			if !ok {
-				inner = make(map[string]any)
-				at[name] = inner
-			}
-			at = inner
-		}
-		at[names[len(names)-1]] = s.Value
-	}
-	return b
-}
-
 const subscriptionsPath = "/v2/webhooks/subscriptions"
 
 func (c *Client) subscription(ctx context.Context, change *Change, secrets Secrets) error {
 	s, path := change.Subscription, subscriptionsPath+"/"+url.PathEscape(change.ID)
-	b := body(change.Settings)
-	if names, ok := b["events"].([]string); ok {
-		b["events"] = eventRecords(names)
+	b := maps.Clone(change.Settings)
+	if names, ok := b["events"]; ok {
+		var events []map[string]string
+		for _, name := range texts(names) {
+			events = append(events, map[string]string{"name": name})
+		}
+		b["events"] = events
 	}
 	if change.SetAuthorization {
 		b["authorization_header"] = nil
@@ -214,15 +199,6 @@ func (c *Client) subscription(ctx context.Context, change *Change, secrets Secre
 	}
 	_, err := c.do(ctx, create)
 	return err
-}
-
-// eventRecords returns the names of events as the API has them.
-func eventRecords(names []string) []map[string]string {
-	all := make([]map[string]string, len(names))
-	for i, name := range names {
-		all[i] = map[string]string{"name": name}
-	}
-	return all
 }
 
 func (c *Client) token(ctx context.Context, change *Change) error {

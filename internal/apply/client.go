@@ -200,19 +200,28 @@ func refusal(resp *http.Response, body []byte, program string) error {
 // pageSize is the number of records that a page of a list has.
 const pageSize = 100
 
-// list calls use with every page of a list. path has a query.
-func (c *Client) list(ctx context.Context, path, program string, use func(json.RawMessage) error) error {
-	page := "&page[number]=1"
-	for number := 1; ; {
+// list returns every record of a list. path has a query. A record that two pages have, because
+// others were created or removed between the requests, counts once.
+func list[T any](ctx context.Context, c *Client, path, program string, id func(*T) string) (all []T, err error) {
+	seen := make(map[string]bool)
+	page := ""
+	for number := 2; ; number++ {
 		e, err := c.do(ctx, call{method: http.MethodGet, path: path + page, program: program})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := use(e.Data); err != nil {
-			return fmt.Errorf("invalid response of the server: %w", err)
+		var records []T
+		if err := json.Unmarshal(e.Data, &records); err != nil {
+			return nil, fmt.Errorf("invalid response of the server: %w", err)
 		}
-		if number++; number > e.Meta.Pagination.TotalPages {
-			return nil
+		for i := range records {
+			if one := id(&records[i]); !seen[one] {
+				seen[one] = true
+				all = append(all, records[i])
+			}
+		}
+		if number > e.Meta.Pagination.TotalPages {
+			return all, nil
 		}
 		page = fmt.Sprintf("&page[number]=%d", number)
 	}
@@ -285,21 +294,11 @@ func unusable(status string) error {
 }
 
 func (c *Client) eventTypes(ctx context.Context, s *State) error {
-	e, err := c.do(ctx, call{method: http.MethodGet, path: "/v2/event_types"})
-	if err != nil {
-		return err
-	}
-	var types []struct {
-		Name   string
-		Schema json.RawMessage
-	}
-	if err := json.Unmarshal(e.Data, &types); err != nil {
-		return fmt.Errorf("invalid response of the server: %w", err)
-	}
-	for _, t := range types {
+	all, err := list(ctx, c, "/v2/event_types", "", func(t *EventType) string { return t.Name })
+	for _, t := range all {
 		s.EventTypes[t.Name] = t.Schema
 	}
-	return nil
+	return err
 }
 
 // programs reads the programs of the file that exist.
@@ -309,103 +308,21 @@ func (c *Client) programs(ctx context.Context, some []Program, s *State) error {
 		ids[i] = p.ID
 	}
 	path := fmt.Sprintf("/v2/programs?page[size]=%d&filter[id]=%s", pageSize, url.QueryEscape(strings.Join(ids, ",")))
-	return c.list(ctx, path, "", func(data json.RawMessage) error {
-		var all []map[string]any
-		if err := json.Unmarshal(data, &all); err != nil {
-			return err
-		}
-		for _, record := range all {
-			id, _ := record["id"].(string)
-			status, _ := record["status"].(string)
-			s.Programs[id] = &ProgramState{Settings: currentSettings(record, programSettings, ""), Err: unusable(status)}
-		}
-		return nil
-	})
-}
-
-func (c *Client) subscriptions(ctx context.Context, program string) (all []SubscriptionState, err error) {
-	path := fmt.Sprintf("/v2/webhooks/subscriptions?page[size]=%d", pageSize)
-	err = c.list(ctx, path, program, func(data json.RawMessage) error {
-		var records []map[string]any
-		if err := json.Unmarshal(data, &records); err != nil {
-			return err
-		}
-		for _, r := range records {
-			s := SubscriptionState{Settings: currentSettings(r, subscriptionSettings, "")}
-			s.ID, _ = r["id"].(string)
-			s.URL, _ = r["url"].(string)
-			s.Description, _ = r["description"].(string)
-			s.HasAuthorization, _ = r["has_authorization_header"].(bool)
-			all = append(all, s)
-		}
-		return nil
-	})
-	return unique(all, func(s SubscriptionState) string { return s.ID }), err
-}
-
-func (c *Client) tokens(ctx context.Context, program string) (all []TokenState, err error) {
-	path := fmt.Sprintf("/v2/programs/%s/tokens?page[size]=%d&filter[state]=valid", url.PathEscape(program), pageSize)
-	err = c.list(ctx, path, "", func(data json.RawMessage) error {
-		var records []struct {
-			ID        string
-			Name      string
-			UserID    string `json:"user_id"`
-			Scopes    []string
-			ExpiresAt *time.Time `json:"expires_at"`
-			CreatedAt time.Time  `json:"created_at"`
-			UsedAt    *time.Time `json:"used_at"`
-		}
-		if err := json.Unmarshal(data, &records); err != nil {
-			return err
-		}
-		for _, r := range records {
-			t := TokenState{ID: r.ID, Name: r.Name, User: r.UserID, Scopes: r.Scopes, CreatedAt: r.CreatedAt, Used: r.UsedAt != nil}
-			if r.ExpiresAt != nil {
-				t.Expires = *r.ExpiresAt
-			}
-			all = append(all, t)
-		}
-		return nil
-	})
-	return unique(all, func(t TokenState) string { return t.ID }), err
-}
-
-// unique removes records that two pages had, because others were created or removed between
-// the requests.
-func unique[T any](all []T, id func(T) string) []T {
-	seen := make(map[string]bool)
-	return slices.DeleteFunc(all, func(one T) bool {
-		twice := seen[id(one)]
-		seen[id(one)] = true
-		return twice
-	})
-}
-
-// currentSettings returns the settings of a record of the API by the name of a [Setting].
-func currentSettings(record map[string]any, fields []field, prefix string) map[string]any {
-	all := make(map[string]any)
-	for _, f := range fields {
-		v, ok := record[f.name]
-		if !ok {
-			continue
-		}
-		switch v := v.(type) {
-		case map[string]any:
-			for name, value := range currentSettings(v, f.format.fields, prefix+f.name+".") {
-				all[name] = value
-			}
-		case []any:
-			names := make([]string, len(v))
-			for i, one := range v { // the events of a subscription, or texts
-				if event, ok := one.(map[string]any); ok {
-					one = event["name"]
-				}
-				names[i], _ = one.(string)
-			}
-			all[prefix+f.name] = names
-		default:
-			all[prefix+f.name] = v
-		}
+	all, err := list(ctx, c, path, "", func(p *ProgramState) string { return p.ID })
+	for i := range all {
+		p := &all[i]
+		p.Err = unusable(p.Status)
+		s.Programs[p.ID] = p
 	}
-	return all
+	return err
+}
+
+func (c *Client) subscriptions(ctx context.Context, program string) ([]SubscriptionState, error) {
+	path := fmt.Sprintf("%s?page[size]=%d", subscriptionsPath, pageSize)
+	return list(ctx, c, path, program, func(s *SubscriptionState) string { return s.ID })
+}
+
+func (c *Client) tokens(ctx context.Context, program string) ([]TokenState, error) {
+	path := fmt.Sprintf("/v2/programs/%s/tokens?page[size]=%d&filter[state]=valid", url.PathEscape(program), pageSize)
+	return list(ctx, c, path, "", func(t *TokenState) string { return t.ID })
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -21,10 +19,12 @@ type State struct {
 
 // ProgramState is a program of the service.
 type ProgramState struct {
-	Settings      map[string]any // by the name of a [Setting]
-	Subscriptions []SubscriptionState
-	Tokens        []TokenState // neither expired nor revoked
-	Err           error        // why the program cannot be compared and changed; nil if it can
+	ID            string
+	Status        string
+	Settings      Settings            `json:"-"` // all properties
+	Subscriptions []SubscriptionState `json:"-"`
+	Tokens        []TokenState        `json:"-"` // neither expired nor revoked
+	Err           error               `json:"-"` // why the program cannot be compared and changed; nil if it can
 }
 
 // SubscriptionState is a subscription of the service.
@@ -32,20 +32,32 @@ type SubscriptionState struct {
 	ID               string
 	URL              string
 	Description      string
-	Settings         map[string]any
-	HasAuthorization bool
+	HasAuthorization bool     `json:"has_authorization_header"`
+	Settings         Settings `json:"-"` // all properties
 }
 
 // TokenState is an access token of the service.
 type TokenState struct {
 	ID      string
 	Name    string
-	User    string
+	User    string `json:"user_id"`
 	Scopes  []string
-	Expires time.Time // zero for never
+	Expires time.Time `json:"expires_at"` // zero for never
 
-	CreatedAt time.Time
-	Used      bool // a request has used it
+	CreatedAt time.Time  `json:"created_at"`
+	UsedAt    *time.Time `json:"used_at"` // nil if no request has used it
+}
+
+func (p *ProgramState) UnmarshalJSON(text []byte) (err error) {
+	type plain ProgramState
+	p.Settings, err = decode(text, (*plain)(p))
+	return err
+}
+
+func (s *SubscriptionState) UnmarshalJSON(text []byte) (err error) {
+	type plain SubscriptionState
+	s.Settings, err = decode(text, (*plain)(s))
+	return err
 }
 
 // Options are what the operator permits.
@@ -74,11 +86,11 @@ type Change struct {
 	Subscription *Subscription
 	Token        *Token
 
-	ID               string    // of the current subscription or token, if there is one
-	Settings         []Setting // of a program or subscription, those to send
-	SetAuthorization bool      // send the authorization header of the file
-	Revoke           []string  // ids of tokens to revoke afterwards
-	Rotate           bool      // replace a signing secret that an interrupted run has not written
+	ID               string   // of the current subscription or token, if there is one
+	Settings         Settings // of a program or subscription, those to send
+	SetAuthorization bool     // send the authorization header of the file
+	Revoke           []string // ids of tokens to revoke afterwards
+	Rotate           bool     // replace a signing secret that an interrupted run has not written
 }
 
 // Noun returns what kind of record changes.
@@ -195,7 +207,14 @@ type differ struct {
 	types   map[string]bool // every event type after the change
 }
 
-func (d *differ) change(c Change) { d.plan.Changes = append(d.plan.Changes, c) }
+// change plans a change, if it changes anything.
+func (d *differ) change(c Change) {
+	if c.Op == Update && len(c.Details) == 0 {
+		d.plan.Unchanged++
+		return
+	}
+	d.plan.Changes = append(d.plan.Changes, c)
+}
 
 func (d *differ) problem(line int, format string, args ...any) {
 	d.plan.Problems = append(d.plan.Problems, Problem{line, fmt.Sprintf(format, args...)})
@@ -239,17 +258,13 @@ func (d *differ) incompatible(t *EventType, before json.RawMessage) (reasons []s
 }
 
 func (d *differ) program(p *Program) {
-	before := d.current.Programs[p.ID]
-	if before == nil {
-		d.change(Change{Op: Create, Program: p, Settings: p.Settings, Details: describeSettings(p.Settings, programSettings)})
-		return
+	c := Change{Op: Create, Program: p}
+	var current Settings
+	if before := d.current.Programs[p.ID]; before != nil {
+		c.Op, current = Update, before.Settings
 	}
-	changed, details := compareSettings(p.Settings, before.Settings, programSettings)
-	if changed == nil {
-		d.plan.Unchanged++
-		return
-	}
-	d.change(Change{Op: Update, Program: p, Settings: changed, Details: details})
+	c.Settings, c.Details = settings(p.Settings, current, fileSchema().Properties["programs"].Items2020, "")
+	d.change(c)
 }
 
 // subscriptions compares the subscriptions of a program. One is identified by its URL. If the
@@ -291,17 +306,11 @@ func (d *differ) match(s *Subscription, wanted []*Subscription, current []*Subsc
 		}
 		return current[0], true
 	}
-	description := func(s *Subscription) string {
-		if s.Description == nil {
-			return ""
-		}
-		return *s.Description
-	}
 	var same, free []*SubscriptionState
 	for _, c := range current {
-		if c.Description == description(s) {
+		if c.Description == s.Description {
 			same = append(same, c)
-		} else if !slices.ContainsFunc(wanted, func(w *Subscription) bool { return description(w) == c.Description }) {
+		} else if !slices.ContainsFunc(wanted, func(w *Subscription) bool { return w.Description == c.Description }) {
 			free = append(free, c)
 		}
 	}
@@ -331,45 +340,42 @@ func ids(all []*SubscriptionState) string {
 }
 
 func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
-	if before == nil {
-		c := Change{Op: Create, Subscription: s, Settings: s.Settings, Details: describeSettings(s.Settings, subscriptionSettings)}
-		if s.Authorization != nil && !s.Authorization.Null {
-			c.SetAuthorization = true
-			c.Details = append(c.Details, "authorization_header set")
-		}
-		if s.SigningSecret != nil {
-			c.Details = append(c.Details, "signing_secret set")
-		}
-		if s.SigningSecretFile != "" {
-			d.output(s.SigningSecretFile, s.Line)
-			c.Details = append(c.Details, "signing secret to "+s.SigningSecretFile)
-		}
-		d.change(c)
-		return
+	c := Change{Op: Create, Subscription: s}
+	var current Settings
+	if before != nil {
+		c.Op, c.ID, current = Update, before.ID, before.Settings
 	}
-	changed, details := compareSettings(s.Settings, before.Settings, subscriptionSettings)
-	c := Change{Op: Update, Subscription: s, ID: before.ID, Settings: changed, Details: details}
+	program := fileSchema().Properties["programs"].Items2020
+	c.Settings, c.Details = settings(s.Settings, current, program.Properties["subscriptions"].Items2020, "")
+	header := before != nil && before.HasAuthorization
 	switch a := s.Authorization; {
-	case a == nil:
-	case a.Null && before.HasAuthorization:
-		c.SetAuthorization = true
-		c.Details = append(c.Details, "authorization_header removed")
-	case !a.Null && !before.HasAuthorization:
-		c.SetAuthorization = true
-		c.Details = append(c.Details, "authorization_header set")
-	case !a.Null && d.options.UpdateSecrets:
-		c.SetAuthorization = true
-		c.Details = append(c.Details, "authorization_header set again")
+	case a == nil || a.Null && !header:
+	case a.Null:
+		c.set("authorization_header removed")
+	case !header:
+		c.set("authorization_header set")
+	case d.options.UpdateSecrets:
+		c.set("authorization_header set again")
 	}
-	if s.SigningSecretFile != "" && d.outputs[s.SigningSecretFile].Pending() {
+	if before == nil && s.SigningSecret != nil {
+		c.Details = append(c.Details, "signing_secret set")
+	}
+	switch path := s.SigningSecretFile; {
+	case path == "":
+	case before == nil:
+		d.output(path, s.Line)
+		c.Details = append(c.Details, "signing secret to "+path)
+	case d.outputs[path].Pending():
 		c.Rotate = true
-		c.Details = append(c.Details, "new signing secret to "+s.SigningSecretFile+" because an interrupted run has not written it")
-	}
-	if len(c.Details) == 0 {
-		d.plan.Unchanged++
-		return
+		c.Details = append(c.Details, "new signing secret to "+path+" because an interrupted run has not written it")
 	}
 	d.change(c)
+}
+
+// set plans to send the authorization header of the file.
+func (c *Change) set(detail string) {
+	c.SetAuthorization = true
+	c.Details = append(c.Details, detail)
 }
 
 // output records a problem if a file cannot be created.
@@ -429,7 +435,7 @@ const clockSkew = 5 * time.Minute
 // orphan reports whether a token is one that an interrupted run created without writing its
 // secret, so that nobody can have it.
 func (d *differ) orphan(t *Token, c *TokenState) bool {
-	return !c.Used && c.CreatedAt.After(d.outputs[t.SecretFile].Began.Add(-clockSkew))
+	return c.UsedAt == nil && c.CreatedAt.After(d.outputs[t.SecretFile].Began.Add(-clockSkew))
 }
 
 // create plans a new token that replaces others.
@@ -493,85 +499,4 @@ func expiry(t time.Time) string {
 		return "never"
 	}
 	return webhook.FormatTime(t)
-}
-
-// compareSettings returns the settings that differ from the current ones, and how.
-func compareSettings(wanted []Setting, current map[string]any, fields []field) (changed []Setting, details []string) {
-	for _, s := range wanted {
-		before := current[s.Name]
-		f := fieldAt(fields, s.Name)
-		if names, ok := s.Value.([]string); ok {
-			old, _ := before.([]string)
-			if !sameSet(old, names) {
-				changed = append(changed, s)
-				details = append(details, s.Name+" "+setChange(old, names))
-			}
-			continue
-		}
-		if !reflect.DeepEqual(before, s.Value) {
-			changed = append(changed, s)
-			details = append(details, fmt.Sprintf("%s %s → %s", s.Name, show(before, f), show(s.Value, f)))
-		}
-	}
-	return changed, details
-}
-
-// describeSettings returns the settings of a new record.
-func describeSettings(all []Setting, fields []field) (details []string) {
-	for _, s := range all {
-		details = append(details, s.Name+" "+show(s.Value, fieldAt(fields, s.Name)))
-	}
-	return details
-}
-
-// fieldAt returns the format of a setting such as limits.rate_limit.
-func fieldAt(fields []field, name string) *format {
-	first, rest, nested := strings.Cut(name, ".")
-	for _, f := range fields {
-		if f.name == first && nested {
-			return fieldAt(f.format.fields, rest)
-		} else if f.name == first {
-			return f.format
-		}
-	}
-	return nil
-}
-
-// show formats the value of a setting.
-func show(v any, f *format) string {
-	switch v := v.(type) {
-	case nil:
-		if f != nil && f.null != "" {
-			return f.null
-		}
-		return "null"
-	case string:
-		return quoted(v)
-	case []string:
-		return strings.Join(v, " ")
-	case float64:
-		return strconv.FormatFloat(v, 'f', -1, 64)
-	}
-	return fmt.Sprint(v)
-}
-
-// sameSet reports whether two lists have the same items in any order.
-func sameSet(a, b []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
-}
-
-// setChange returns the items that are added and removed.
-func setChange(before, after []string) string {
-	var words []string
-	for _, name := range after {
-		if !slices.Contains(before, name) {
-			words = append(words, "+"+name)
-		}
-	}
-	for _, name := range before {
-		if !slices.Contains(after, name) {
-			words = append(words, "-"+name)
-		}
-	}
-	return strings.Join(words, " ")
 }

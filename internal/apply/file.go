@@ -2,75 +2,109 @@ package apply
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
 // File is the desired state.
 type File struct {
-	Name       string // of the file, for messages
-	EventTypes []EventType
+	Name       string      `json:"-"` // of the file, for messages
+	EventTypes []EventType `json:"event_types"`
 	Programs   []Program
 }
 
 // EventType is a desired event type.
 type EventType struct {
-	Line   int
-	Name   string
-	Schema json.RawMessage
-}
-
-// Setting is a property that a record shall have, with its value in JSON: a string, a number,
-// a boolean, a list of strings, or nil for null.
-type Setting struct {
-	Name  string // such as limits.rate_limit
-	Value any
+	Line       int `json:"-"`
+	Name       string
+	Schema     json.RawMessage // also of a schema file
+	SchemaFile string          `json:"schema_file"`
 }
 
 // Program is a desired program. Only the settings in the file are compared and changed.
 type Program struct {
-	Line          int
+	Line          int `json:"-"`
 	ID            string
-	Settings      []Setting
+	Settings      Settings `json:"-"`
 	Subscriptions []Subscription
 	Tokens        []Token
 }
 
 // Subscription is a desired subscription.
 type Subscription struct {
-	Line        int
-	ProgramID   string
+	Line        int    `json:"-"`
+	ProgramID   string `json:"-"`
 	URL         string
-	Description *string // also in Settings; nil if the file has none
+	Description string // also in Settings
 	Events      []string
-	Settings    []Setting
+	Settings    Settings `json:"-"`
 
-	Authorization     *Secret // nil if the file has none
-	SigningSecret     *Secret // of a new subscription; nil generates one
-	SigningSecretFile string  // where the generated one is written; "" for nowhere
+	Authorization     *Secret `json:"authorization_header"` // nil if the file has none
+	SigningSecret     *Secret `json:"signing_secret"`       // of a new subscription; nil generates one
+	SigningSecretFile string  `json:"signing_secret_file"`  // where the generated one is written; "" for nowhere
 }
 
 // Token is a desired access token.
 type Token struct {
-	Line       int
-	ProgramID  string
+	Line       int    `json:"-"`
+	ProgramID  string `json:"-"`
 	Name       string
 	User       string
 	Scopes     []string
-	Expires    *time.Time // nil if the file has none; zero for never
-	SecretFile string
+	Expires    *time.Time `json:"expires_at"` // nil if the file has none; zero for never
+	SecretFile string     `json:"secret_file"`
 }
 
 // Secret refers to a secret outside of the file.
 type Secret struct {
-	Line int
-	At   string // path in the file
-	Path string // file with the secret
+	Line int    `json:"-"`
+	At   string `json:"-"`    // path in the file
+	Path string `json:"file"` // file with the secret
 	Env  string // or environment variable with the secret
-	Null bool   // no secret
+	Null bool   `json:"-"` // no secret
+}
+
+// Settings are the properties of a record that can be compared, as the API has them.
+type Settings map[string]any
+
+// decode decodes a record and returns all its properties.
+func decode[T any](text []byte, record *T) (all Settings, err error) {
+	return all, errors.Join(json.Unmarshal(text, record), json.Unmarshal(text, &all))
+}
+
+func (p *Program) UnmarshalJSON(text []byte) (err error) {
+	type plain Program // without this method
+	p.Settings, err = decode(text, (*plain)(p))
+	for _, name := range []string{"id", "subscriptions", "tokens"} {
+		delete(p.Settings, name)
+	}
+	return err
+}
+
+func (s *Subscription) UnmarshalJSON(text []byte) (err error) {
+	type plain Subscription
+	s.Settings, err = decode(text, (*plain)(s))
+	if header, ok := s.Settings["authorization_header"]; ok && header == nil {
+		s.Authorization = &Secret{Null: true}
+	}
+	for _, name := range []string{"url", "authorization_header", "signing_secret", "signing_secret_file"} {
+		delete(s.Settings, name)
+	}
+	return err
+}
+
+func (t *Token) UnmarshalJSON(text []byte) error {
+	type plain Token
+	all, err := decode(text, (*plain)(t))
+	if expiry, ok := all["expires_at"]; ok && expiry == nil {
+		t.Expires = new(time.Time)
+	}
+	return err
 }
 
 // Read reads the file at path, or stdin if path is -. An error in the file is a *Problems.
@@ -96,70 +130,79 @@ func Read(path string, stdin io.Reader) (*File, error) {
 
 // parse parses the content of a file. Relative paths in it start from dir.
 func parse(name, dir string, content []byte) (*File, error) {
-	p := new(parser)
-	v, ok := p.document(content)
-	if !ok {
-		return nil, &Problems{name, p.problems}
+	b := builder{dir: dir, programs: make(map[string]int), types: make(map[string]int), outputs: make(map[string]int)}
+	f := &File{Name: name}
+	if b.document(content) {
+		if err := json.Unmarshal(b.json, f); err != nil {
+			return nil, err // the schema accepts nothing else
+		}
+		b.file(f)
 	}
-	b := builder{parser: p, dir: dir, programs: make(map[string]int), types: make(map[string]int), outputs: make(map[string]int)}
-	f := b.file(v)
-	f.Name = name
-	if len(p.problems) > 0 {
-		return nil, &Problems{name, p.problems}
+	if len(b.problems) > 0 {
+		return nil, &Problems{name, b.problems}
 	}
 	return f, nil
 }
 
-// builder turns values that fit the format into records, and checks the rules between them.
+// builder completes the records of a file and checks the rules between them.
 type builder struct {
-	*parser
+	parser
 	dir      string
 	programs map[string]int // lines by id
 	types    map[string]int // lines by name
 	outputs  map[string]int // lines by the path of a file to create
 }
 
-func (b *builder) file(v value) *File {
-	f := new(File)
-	for i, one := range v.fields["event_types"].list {
-		at := fmt.Sprintf("event_types[%d]", i)
-		t := EventType{Line: one.line, Name: one.fields["name"].text, Schema: one.fields["schema"].json}
-		b.once(b.types, t.Name, one.line, at+".name")
-		if path, ok := one.fields["schema_file"]; ok {
-			t.Schema = b.schemaFile(path, at+".schema_file")
+func (b *builder) file(f *File) {
+	for i := range f.EventTypes {
+		t, at := &f.EventTypes[i], b.root.find("event_types", strconv.Itoa(i))
+		t.Line = at.line()
+		b.once(b.types, t.Name, at.find("name"))
+		if t.SchemaFile != "" {
+			t.Schema = b.schemaFile(b.path(t.SchemaFile), at.find("schema_file"))
 		}
-		f.EventTypes = append(f.EventTypes, t)
 	}
-	for i, one := range v.fields["programs"].list {
-		f.Programs = append(f.Programs, b.program(one, fmt.Sprintf("programs[%d]", i)))
+	for i := range f.Programs {
+		p, at := &f.Programs[i], b.root.find("programs", strconv.Itoa(i))
+		p.Line = at.line()
+		b.once(b.programs, p.ID, at.find("id"))
+		b.subscriptions(p, at)
+		names := make(map[string]int)
+		for j := range p.Tokens {
+			t, at := &p.Tokens[j], at.find("tokens", strconv.Itoa(j))
+			t.Line, t.ProgramID, t.SecretFile = at.line(), p.ID, b.output(t.SecretFile, at.find("secret_file"))
+			b.once(names, t.Name, at.find("name"))
+			if t.Expires != nil {
+				*t.Expires = t.Expires.UTC().Truncate(time.Millisecond)
+			}
+		}
 	}
-	return f
 }
 
 // once reports a name that occurs twice.
-func (b *builder) once(lines map[string]int, name string, line int, at string) {
+func (b *builder) once(lines map[string]int, name string, at place) {
 	if before := lines[name]; before > 0 {
-		b.problem(line, at, "%s is already in line %d", quoted(name), before)
+		b.fail(at, "%s is already in line %d", quoted(name), before)
 		return
 	}
-	lines[name] = line
+	lines[name] = at.line()
 }
 
 // path returns a path of the file, relative to its directory unless it is absolute.
-func (b *builder) path(v value) string {
-	if filepath.IsAbs(v.text) {
-		return filepath.Clean(v.text)
+func (b *builder) path(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
 	}
-	return filepath.Join(b.dir, v.text)
+	return filepath.Join(b.dir, path)
 }
 
-// output returns the path of a file to create. No two records may share one.
-func (b *builder) output(v value, at string) string {
-	if v.text == "" {
+// output returns the path of a file to create, "" for none. No two records may share one.
+func (b *builder) output(path string, at place) string {
+	if path == "" {
 		return ""
 	}
-	path := b.path(v)
-	b.once(b.outputs, path, v.line, at)
+	path = b.path(path)
+	b.once(b.outputs, path, at)
 	return path
 }
 
@@ -167,17 +210,15 @@ func (b *builder) output(v value, at string) string {
 const maxSchemaFile = 1 << 20
 
 // schemaFile reads a schema.
-func (b *builder) schemaFile(v value, at string) json.RawMessage {
-	content, err := readBounded(b.path(v), maxSchemaFile)
+func (b *builder) schemaFile(path string, at place) json.RawMessage {
+	content, err := readBounded(path, maxSchemaFile)
 	switch {
 	case err != nil:
-		b.problem(v.line, at, "%v", err)
+		b.fail(at, "%v", err)
 	case !json.Valid(content):
-		b.problem(v.line, at, "%s is not JSON", b.path(v))
-	default:
-		return content
+		b.fail(at, "%s is not JSON", path)
 	}
-	return nil
+	return content
 }
 
 // readBounded reads a regular file of at most max bytes.
@@ -194,108 +235,34 @@ func readBounded(path string, max int64) ([]byte, error) {
 	return content, err
 }
 
-func (b *builder) program(v value, at string) Program {
-	p := Program{Line: v.line, ID: v.fields["id"].text}
-	b.once(b.programs, p.ID, v.fields["id"].line, at+".id")
-	p.Settings = settings(v, programSettings, "")
+func (b *builder) subscriptions(p *Program, program place) {
 	type identity struct{ url, description string }
-	subscriptions, tokens := make(map[identity]int), make(map[string]int)
-	for i, one := range v.fields["subscriptions"].list {
-		s := b.subscription(one, fmt.Sprintf("%s.subscriptions[%d]", at, i))
-		s.ProgramID = p.ID
-		key := identity{s.URL, ""}
-		if s.Description != nil {
-			key.description = *s.Description
+	lines := make(map[identity]int)
+	for i := range p.Subscriptions {
+		s, at := &p.Subscriptions[i], program.find("subscriptions", strconv.Itoa(i))
+		s.Line, s.ProgramID = at.line(), p.ID
+		b.secret(s.Authorization, at.find("authorization_header"))
+		b.secret(s.SigningSecret, at.find("signing_secret"))
+		s.SigningSecretFile = b.output(s.SigningSecretFile, at.find("signing_secret_file"))
+		if s.SigningSecret != nil && s.SigningSecretFile != "" {
+			b.fail(at, "must have signing_secret or signing_secret_file, not both: the file is for a generated secret")
 		}
-		if before := subscriptions[key]; before > 0 {
-			b.problem(s.Line, fmt.Sprintf("%s.subscriptions[%d]", at, i),
-				"has the url and description of line %d; subscriptions with the same url need different descriptions", before)
+		key := identity{s.URL, s.Description}
+		if before := lines[key]; before > 0 {
+			b.fail(at, "has the url and description of line %d; subscriptions with the same url need different descriptions", before)
 		} else {
-			subscriptions[key] = s.Line
+			lines[key] = s.Line
 		}
-		p.Subscriptions = append(p.Subscriptions, s)
 	}
-	for i, one := range v.fields["tokens"].list {
-		path := fmt.Sprintf("%s.tokens[%d]", at, i)
-		t := Token{
-			Line: one.line, ProgramID: p.ID, Name: one.fields["name"].text, User: one.fields["user"].text,
-			Scopes: texts(one.fields["scopes"]), SecretFile: b.output(one.fields["secret_file"], path+".secret_file"),
-		}
-		b.once(tokens, t.Name, one.fields["name"].line, path+".name")
-		if expires, ok := one.fields["expires_at"]; ok {
-			t.Expires = &expires.time // zero for null
-		}
-		p.Tokens = append(p.Tokens, t)
-	}
-	return p
 }
 
-func (b *builder) subscription(v value, at string) Subscription {
-	s := Subscription{
-		Line: v.line, URL: v.fields["url"].text, Events: texts(v.fields["events"]), Settings: settings(v, subscriptionSettings, ""),
-		Authorization:     b.secret(v, "authorization_header", at),
-		SigningSecret:     b.secret(v, "signing_secret", at),
-		SigningSecretFile: b.output(v.fields["signing_secret_file"], at+".signing_secret_file"),
+// secret completes a reference to a secret, if there is one.
+func (b *builder) secret(s *Secret, at place) {
+	if s == nil {
+		return
 	}
-	if description, ok := v.fields["description"]; ok {
-		s.Description = &description.text
+	s.Line, s.At = at.line(), at.path
+	if s.Path != "" {
+		s.Path = b.path(s.Path)
 	}
-	if s.SigningSecret != nil && s.SigningSecretFile != "" {
-		b.problem(v.line, at, "must have signing_secret or signing_secret_file, not both: the file is for a generated secret")
-	}
-	return s
-}
-
-// secret returns a reference to a secret, or nil if the file has none.
-func (b *builder) secret(v value, name, at string) *Secret {
-	one, ok := v.fields[name]
-	if !ok {
-		return nil
-	}
-	s := &Secret{Line: one.line, At: join(at, name), Null: one.null, Env: one.fields["env"].text}
-	if path, ok := one.fields["file"]; ok {
-		s.Path = b.path(path)
-	}
-	return s
-}
-
-// settings returns the settings that an object of the file has, in the order of the format.
-func settings(v value, fields []field, prefix string) (all []Setting) {
-	for _, f := range fields {
-		one, ok := v.fields[f.name]
-		if !ok {
-			continue
-		}
-		if f.format.kind == object {
-			all = append(all, settings(one, f.format.fields, prefix+f.name+".")...)
-			continue
-		}
-		all = append(all, Setting{prefix + f.name, plainValue(one, f.format)})
-	}
-	return all
-}
-
-// plainValue returns a value as encoding/json would decode it, with texts instead of any in a
-// list.
-func plainValue(v value, f *format) any {
-	switch {
-	case v.null:
-		return nil
-	case f.kind == list:
-		return texts(v)
-	case f.kind == boolean:
-		return v.truth
-	case f.kind == integer || f.kind == number:
-		return v.number
-	}
-	return v.text
-}
-
-// texts returns the items of a list of texts.
-func texts(v value) []string {
-	all := make([]string, len(v.list))
-	for i, one := range v.list {
-		all[i] = one.text
-	}
-	return all
 }

@@ -5,43 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
+	"math/big"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"service/webhook"
 )
-
-// TestSchemaIsCommitted checks the copy of the schema for editors.
-func TestSchemaIsCommitted(t *testing.T) {
-	const name = "../../docs/apply.schema.json"
-	committed, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(committed, Schema()) {
-		t.Errorf("%s is out of date: run go run . apply --schema >docs/apply.schema.json", name)
-	}
-}
-
-func compiledSchema(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	c.AssertFormat()
-	if err := c.AddResource("apply.json", document); err != nil {
-		t.Fatal(err)
-	}
-	compiled, err := c.Compile("apply.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return compiled
-}
 
 // asJSON returns a YAML document as the schema sees it.
 func asJSON(t *testing.T, text []byte) any {
@@ -64,7 +37,7 @@ func asJSON(t *testing.T, text []byte) any {
 // TestSchemaAgrees checks that the schema accepts the complete file, and refuses what the
 // parser refuses if a schema can express it.
 func TestSchemaAgrees(t *testing.T) {
-	schema := compiledSchema(t)
+	schema := fileSchema()
 	if err := schema.Validate(asJSON(t, []byte(whole))); err != nil {
 		t.Errorf("the complete file: %v", err)
 	}
@@ -78,7 +51,7 @@ func TestSchemaAgrees(t *testing.T) {
 // TestSchemaAndParser replaces and removes every value of the complete file and checks that
 // parser and schema agree about the result.
 func TestSchemaAndParser(t *testing.T) {
-	schema, dir := compiledSchema(t), folder(t)
+	schema, dir := fileSchema(), folder(t)
 	var document any
 	if err := yaml.Unmarshal([]byte(whole), &document); err != nil {
 		t.Fatal(err)
@@ -145,4 +118,97 @@ func beyondSchema(err error) bool {
 		}
 	}
 	return false
+}
+
+// TestRulesOfTheService checks that the schema refuses nothing that the API accepts, and has its
+// limits.
+func TestRulesOfTheService(t *testing.T) {
+	program := fileSchema().Properties["programs"].Items2020
+	subscription := program.Properties["subscriptions"].Items2020.Properties
+	token := program.Properties["tokens"].Items2020.Properties
+	for _, schema := range []*jsonschema.Schema{program.Properties["id"], token["user"]} {
+		for _, id := range []string{"a", "A.b_c-d", "0", strings.Repeat("z", 64), "", "-a", "a b", "ä", strings.Repeat("z", 65)} {
+			if got, want := schema.Validate(id) == nil, webhook.CheckIdentifier("id", id) == nil; got != want {
+				t.Errorf("%q: got %t, the API says %t", id, got, want)
+			}
+		}
+	}
+	for name, limit := range map[string]struct {
+		got  *int
+		want int
+	}{
+		"portal_origins": {program.Properties["portal_origins"].MaxItems, webhook.MaxPortalOrigins},
+		"url":            {subscription["url"].MaxLength, webhook.MaxURLBytes},
+		"description":    {subscription["description"].MaxLength, webhook.MaxDescriptionBytes},
+		"events":         {subscription["events"].MaxItems, webhook.MaxSubscriptionEvents},
+		"event_types":    {fileSchema().Properties["event_types"].MaxItems, webhook.MaxEventTypes},
+		"scopes":         {token["scopes"].MaxItems, len(webhook.Scopes())},
+	} {
+		if *limit.got != limit.want {
+			t.Errorf("%s: the limit is %d, that of the API %d", name, *limit.got, limit.want)
+		}
+	}
+	for name, max := range map[string]float64{
+		"max_in_flight": webhook.MaxInFlightLimit, "max_per_second": webhook.MaxPerSecondLimit, "max_events": webhook.MaxEventsLimit,
+	} {
+		if got, _ := subscription[name].Maximum.Float64(); got != max {
+			t.Errorf("%s: the limit is %g, that of the API %g", name, got, max)
+		}
+	}
+	if least, _ := subscription["max_per_second"].Minimum.Float64(); least != webhook.MinPerSecond {
+		t.Errorf("max_per_second: the least is %g, that of the API %g", least, webhook.MinPerSecond)
+	}
+	var scopes []any
+	for _, s := range webhook.Scopes() {
+		scopes = append(scopes, string(s))
+	}
+	if got := token["scopes"].Items2020.Enum.Values; !slices.Equal(got, scopes) {
+		t.Errorf("got the scopes %v, want %v", got, scopes)
+	}
+}
+
+// TestTitles checks that the title of each value, which problems quote, says what the schema
+// allows.
+func TestTitles(t *testing.T) {
+	checked := 0
+	var check func(string, *jsonschema.Schema)
+	check = func(at string, s *jsonschema.Schema) {
+		var parts []string
+		if s.Maximum != nil {
+			parts = append(parts, trimZeros(s.Maximum))
+			if s.Minimum.Sign() > 0 {
+				parts = append(parts, trimZeros(s.Minimum)+" to ")
+			}
+		}
+		if s.Pattern != nil || s.Format != nil {
+			parts = append(parts, " ")
+		}
+		if s.Enum != nil {
+			parts = append(parts, "one of "+strings.Trim(strings.ReplaceAll(fmt.Sprint(s.Enum.Values), " ", ", "), "[]"))
+		}
+		if slices.Contains(s.Types.ToStrings(), "null") {
+			_, meaning, _ := strings.Cut(s.Description, " null is ")
+			parts = append(parts, ", or null for "+strings.TrimSuffix(meaning, "."))
+		}
+		for _, part := range parts {
+			if checked++; !strings.Contains(s.Title, part) {
+				t.Errorf("%s: the title %q lacks %q", at, s.Title, part)
+			}
+		}
+		for name, child := range s.Properties {
+			check(at+"."+name, child)
+		}
+		if s.Items2020 != nil {
+			check(at+"[]", s.Items2020)
+		}
+	}
+	check("", fileSchema())
+	if checked < 20 {
+		t.Errorf("checked %d parts of titles, which is too few", checked)
+	}
+}
+
+// trimZeros returns a decimal number as people write it.
+func trimZeros(x *big.Rat) string {
+	return strings.TrimSuffix(strings.TrimRight(x.FloatString(3), "0"), ".")
 }

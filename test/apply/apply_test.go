@@ -183,6 +183,7 @@ func TestManyPrograms(t *testing.T) {
 	h := &hooks{events: make(map[string]int)}
 	dir := folder(t, harness.Listen(t, h))
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
+	in.MustStop(in.MustStart()) // creates the data
 	token := platformToken(t, in)
 	before := audited(t, in)
 	flags := func(more ...string) []string {

@@ -19,8 +19,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	"service/webhook"
@@ -40,70 +40,56 @@ func (r Result) Skipped() bool { return errors.Is(r.Err, errSkipped) }
 
 // Resolve reads the secrets that the changes of a plan need, and adds what is wrong with them
 // to its problems. lookup returns environment variables.
-func (p *Plan) Resolve(lookup func(string) (string, bool)) Secrets {
-	all := make(Secrets)
-	for i := range p.Changes {
-		c := &p.Changes[i]
-		if c.Subscription == nil {
-			continue
-		}
-		if c.SetAuthorization && !c.Subscription.Authorization.Null {
-			p.resolve(all, c.Subscription.Authorization, lookup)
-		}
-		if s := c.Subscription.SigningSecret; s != nil && c.Op == Create && p.resolve(all, s, lookup) {
-			if _, err := webhook.ParseSigningSecret(all[s]); err != nil {
-				p.Problems = append(p.Problems, Problem{s.Line, fmt.Sprintf("%s: the secret %v", s.At, err)})
+func (p *Plan) Resolve(lookup func(string) (string, bool)) {
+	for _, c := range p.Changes {
+		for _, r := range c.calls {
+			for _, name := range slices.Sorted(maps.Keys(r.secrets)) {
+				s := r.secrets[name]
+				text, err := s.resolve(lookup)
+				if err == nil && name == "signing_secret" {
+					if _, err = webhook.ParseSigningSecret(text); err != nil {
+						err = fmt.Errorf("%s: the secret %w", s.At, err)
+					}
+				}
+				if err != nil {
+					p.Problems = append(p.Problems, Problem{s.Line, err.Error()})
+				}
+				r.body[name] = text
 			}
 		}
 	}
-	return all
 }
 
-// Secrets are resolved secrets.
-type Secrets map[*Secret]string
-
-func (p *Plan) resolve(all Secrets, s *Secret, lookup func(string) (string, bool)) bool {
-	text, err := s.resolve(lookup)
-	if err != nil {
-		p.Problems = append(p.Problems, Problem{s.Line, err.Error()})
-		return false
-	}
-	all[s] = text
-	return true
-}
-
-// Apply makes the changes of a plan in their order and reports each result. A refused change
+// Apply makes the changes of a resolved plan in their order and reports each result. A refused change
 // does not end the run, but the changes that need it are skipped, and so is the rest of a
 // program that is at its rate limit. If the service cannot be reached, or ctx ends, the rest is
 // skipped. It returns the number of changes made.
-func (c *Client) Apply(ctx context.Context, p *Plan, secrets Secrets,
-	report func(Result)) (made int, err error) {
+func (c *Client) Apply(ctx context.Context, p *Plan, report func(Result)) (made int, err error) {
 	blocked := make(map[string]string) // by program: why its other changes are skipped
 	for i := range p.Changes {
 		change := &p.Changes[i]
-		program := change.ProgramID()
 		if err != nil {
 			report(Result{change, errSkipped})
 			continue
 		}
-		if why := blocked[program]; why != "" {
+		if why := blocked[change.Program]; why != "" {
 			report(Result{change, fmt.Errorf("%w: %s", errSkipped, why)})
 			continue
 		}
-		problem := c.make(ctx, change, secrets)
+		problem := c.make(ctx, change)
 		report(Result{change, problem})
 		if problem == nil {
 			made++
 			continue
 		}
-		if change.Program != nil && change.Op == Create {
-			blocked[change.Program.ID] = "its program was not created"
+		if change.Noun == "program" && change.Op == Create {
+			blocked[change.Program] = "its program was not created"
 		}
 		switch {
 		case !concernsOne(problem):
 			err = problem
 		case rateLimited(problem): // waiting again for each of its changes could take hours
-			blocked[program] = "its program is at its rate limit"
+			blocked[change.Program] = "its program is at its rate limit"
 		}
 	}
 	return made, err
@@ -137,101 +123,31 @@ func Retryable(err error) bool {
 }
 
 // make makes one change.
-func (c *Client) make(ctx context.Context, change *Change, secrets Secrets) error {
-	switch {
-	case change.EventType != nil:
-		t := change.EventType
-		return c.put(ctx, "/v2/event_types/"+url.PathEscape(t.Name), "", map[string]any{"schema": t.Schema})
-	case change.Program != nil:
-		return c.put(ctx, "/v2/programs/"+url.PathEscape(change.Program.ID), "", change.Settings)
-	case change.Subscription != nil:
-		return c.subscription(ctx, change, secrets)
-	}
-	return c.token(ctx, change)
-}
-
-func (c *Client) put(ctx context.Context, path, program string, body any) error {
-	_, err := c.do(ctx, call{method: http.MethodPut, path: path, program: program, key: newKey(), body: body})
-	return err
-}
-
-// newKey returns an Idempotency-Key.
-func newKey() string { return "apply-" + webhook.NewID() }
-
-const subscriptionsPath = "/v2/webhooks/subscriptions"
-
-func (c *Client) subscription(ctx context.Context, change *Change, secrets Secrets) error {
-	s, path := change.Subscription, subscriptionsPath+"/"+url.PathEscape(change.ID)
-	b := maps.Clone(change.Settings)
-	if names, ok := b["events"]; ok {
-		var events []map[string]string
-		for _, name := range texts(names) {
-			events = append(events, map[string]string{"name": name})
+func (c *Client) make(ctx context.Context, change *Change) (err error) {
+	for _, r := range change.calls {
+		if r.file != "" {
+			err = c.secretTo(ctx, r)
+		} else {
+			_, err = c.do(ctx, r)
 		}
-		b["events"] = events
-	}
-	if change.SetAuthorization {
-		b["authorization_header"] = nil
-		if !s.Authorization.Null {
-			b["authorization_header"] = secrets[s.Authorization]
-		}
-	}
-	if change.Op == Update {
-		if len(b) > 0 {
-			if err := c.put(ctx, path, s.ProgramID, b); err != nil {
-				return err
-			}
-		}
-		if !change.Rotate {
-			return nil
-		}
-		return c.secretTo(ctx, s.SigningSecretFile, "signing_secret", call{
-			method: http.MethodPost, path: path + "/rotate_secret", program: s.ProgramID, key: newKey(),
-		})
-	}
-	b["url"] = s.URL
-	if s.SigningSecret != nil {
-		b["signing_secret"] = secrets[s.SigningSecret]
-	}
-	create := call{method: http.MethodPost, path: subscriptionsPath, program: s.ProgramID, key: newKey(), body: b}
-	if s.SigningSecretFile != "" {
-		return c.secretTo(ctx, s.SigningSecretFile, "signing_secret", create)
-	}
-	_, err := c.do(ctx, create)
-	return err
-}
-
-func (c *Client) token(ctx context.Context, change *Change) error {
-	t := change.Token
-	path := "/v2/programs/" + url.PathEscape(t.ProgramID) + "/tokens"
-	if change.Op != Revoke {
-		b := map[string]any{"name": t.Name, "user_id": t.User, "scopes": t.Scopes}
-		if t.Expires != nil && !t.Expires.IsZero() {
-			b["expires_at"] = webhook.FormatTime(*t.Expires)
-		}
-		if err := c.secretTo(ctx, t.SecretFile, "secret", call{method: http.MethodPost, path: path, key: newKey(), body: b}); err != nil {
-			return err
-		}
-	}
-	for _, id := range change.Revoke {
-		if _, err := c.do(ctx, call{method: http.MethodDelete, path: path + "/" + url.PathEscape(id), key: newKey()}); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// secretTo sends a request whose response has a secret in a field, and writes that to a new
-// file. The pending file exists from before the request until then, so that a run after a crash
-// knows that a secret is lost.
-func (c *Client) secretTo(ctx context.Context, path, field string, r call) error {
-	if err := begin(path, time.Now()); err != nil {
+// secretTo sends a request and writes the secret in its response to a new file. The pending
+// file exists from before the request until then, so that a run after a crash knows that a
+// secret is lost.
+func (c *Client) secretTo(ctx context.Context, r call) error {
+	if err := begin(r.file, time.Now()); err != nil {
 		return fmt.Errorf("no request was sent: %w", err)
 	}
 	e, err := c.do(ctx, r)
 	if err != nil {
 		if refused(err) {
-			return errors.Join(err, os.Remove(path+pendingSuffix)) // nothing was created
+			return errors.Join(err, os.Remove(r.file+pendingSuffix)) // nothing was created
 		}
 		return err
 	}
@@ -239,9 +155,9 @@ func (c *Client) secretTo(ctx context.Context, path, field string, r call) error
 	if err := json.Unmarshal(e.Data, &record); err != nil {
 		return fmt.Errorf("invalid response of the server: %w", err)
 	}
-	secret, _ := record[field].(string)
+	secret, _ := record[r.field].(string)
 	if secret == "" {
-		return fmt.Errorf("the response of the server lacks %s", field)
+		return fmt.Errorf("the response of the server lacks %s", r.field)
 	}
-	return finish(path, secret)
+	return finish(r.file, secret)
 }

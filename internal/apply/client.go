@@ -54,12 +54,21 @@ func (e *Refusal) Error() string { return e.Detail }
 // maxResponse bounds a response, in bytes.
 const maxResponse = 64 << 20
 
+// Paths of the API.
+const (
+	programsPath      = "/v2/programs/"
+	subscriptionsPath = "/v2/webhooks/subscriptions"
+)
+
+func tokensPath(program string) string { return programsPath + url.PathEscape(program) + "/tokens" }
+
 // call is a request of the API.
 type call struct {
-	method, path string // the path with its query
-	program      string // to act in; "" for none
-	key          string // Idempotency-Key; "" for none
-	body         any    // as JSON; nil for none
+	method, path string             // the path with its query
+	program      string             // to act in; "" for none
+	body         Settings           // as JSON; nil for none
+	secrets      map[string]*Secret // properties of the body that are secrets
+	field, file  string             // the secret in the response and the file to create with it; "" for none
 }
 
 // envelope is a response of the API.
@@ -81,8 +90,12 @@ const (
 // do sends a request until the API accepts or refuses it, or RetryFor has passed.
 func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
 	giveUp := time.Now().Add(c.RetryFor)
+	key := ""
+	if r.method != http.MethodGet {
+		key = "apply-" + webhook.NewID()
+	}
 	for wait := firstWait; ; wait = min(2*wait, longestWait) {
-		e, err := c.try(ctx, r)
+		e, err := c.try(ctx, r, key)
 		var temporary Temporary
 		if err == nil || !errors.As(err, &temporary) || temporary.Once || ctx.Err() != nil {
 			return e, err
@@ -103,8 +116,8 @@ func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
 // requestTime limits one request.
 const requestTime = 2 * time.Minute
 
-// try sends a request once.
-func (c *Client) try(ctx context.Context, r call) (*envelope, error) {
+// try sends a request once, with an Idempotency-Key unless that is "".
+func (c *Client) try(ctx context.Context, r call, key string) (*envelope, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	var body io.Reader = http.NoBody
@@ -122,9 +135,7 @@ func (c *Client) try(ctx context.Context, r call) (*envelope, error) {
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for name, value := range map[string]string{
-		"X-Program-Id": r.program, webhook.IdempotencyHeader: r.key,
-	} {
+	for name, value := range map[string]string{"X-Program-Id": r.program, webhook.IdempotencyHeader: key} {
 		if value != "" {
 			req.Header.Set(name, value)
 		}
@@ -323,6 +334,6 @@ func (c *Client) subscriptions(ctx context.Context, program string) ([]Subscript
 }
 
 func (c *Client) tokens(ctx context.Context, program string) ([]TokenState, error) {
-	path := fmt.Sprintf("/v2/programs/%s/tokens?page[size]=%d&filter[state]=valid", url.PathEscape(program), pageSize)
+	path := fmt.Sprintf("%s?page[size]=%d&filter[state]=valid", tokensPath(program), pageSize)
 	return list(ctx, c, path, "", func(t *TokenState) string { return t.ID })
 }

@@ -46,6 +46,7 @@ func refuse(w http.ResponseWriter, status int, detail string) {
 // not before Retry-After, and not when it is refused.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		put := call{method: http.MethodPut, path: "/v2/programs/acme"}
 		began := time.Now()
 		n := 0
 		c, sent := exchange(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -59,7 +60,7 @@ func TestRetries(t *testing.T) {
 				io.WriteString(w, `{"data": {}}`)
 			}
 		})
-		if err := c.put(t.Context(), "/v2/programs/acme", "", nil); err != nil {
+		if _, err := c.do(t.Context(), put); err != nil {
 			t.Fatal(err)
 		}
 		if len(*sent) != 3 || (*sent)[0] != (*sent)[1] || (*sent)[1] != (*sent)[2] || strings.HasSuffix((*sent)[0], " ") {
@@ -70,13 +71,13 @@ func TestRetries(t *testing.T) {
 		}
 
 		c, _ = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusServiceUnavailable, "busy") })
-		err := c.put(t.Context(), "/v2/programs/acme", "", nil)
+		_, err := c.do(t.Context(), put)
 		if err == nil || !strings.HasSuffix(err.Error(), "busy; gave up after 1m0s") || refused(err) {
 			t.Errorf("got %v", err)
 		}
 		for _, status := range []int{400, 401, 403, 404, 409, 412, 500} {
 			c, sent = exchange(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, status, "no.") })
-			err := c.put(t.Context(), "/v2/programs/acme", "", nil)
+			_, err := c.do(t.Context(), put)
 			var r *Refusal
 			if !errors.As(err, &r) || r.Status != status || len(*sent) != 1 || !strings.HasSuffix(err.Error(), ": no") {
 				t.Errorf("%d: got %v after %d requests", status, err, len(*sent))
@@ -246,7 +247,7 @@ func TestRateLimitedProgram(t *testing.T) {
 		}
 		plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
 		began, skipped := time.Now(), 0
-		made, err := c.Apply(t.Context(), plan, nil, func(r Result) {
+		made, err := c.Apply(t.Context(), plan, func(r Result) {
 			if r.Skipped() {
 				skipped++
 			} else if r.Err != nil && !Retryable(r.Err) {
@@ -297,7 +298,7 @@ func TestApplyContinues(t *testing.T) {
 			}
 			plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
 			var got []string
-			made, err := c.Apply(context.Background(), plan, nil, func(r Result) {
+			made, err := c.Apply(context.Background(), plan, func(r Result) {
 				what := "made"
 				if r.Skipped() {
 					what = "skipped"

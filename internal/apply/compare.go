@@ -36,14 +36,13 @@ func settings(wanted, current Settings, f *jsonschema.Schema, at string) (change
 			}
 			continue
 		case []any:
-			names := texts(after)
-			if old := texts(before); current == nil {
-				detail += strings.Join(names, " ")
-			} else if !sameSet(old, names) {
-				detail += setChange(old, names)
-			} else {
-				continue
+			text := strings.Join(texts(after), " ")
+			if current != nil {
+				if text = setChange(texts(before), texts(after)); text == "" {
+					continue
+				}
 			}
+			detail += text
 		default:
 			if current != nil && before == after {
 				continue
@@ -80,12 +79,7 @@ func show(v any, f *jsonschema.Schema) string {
 	return brief(v)
 }
 
-// sameSet reports whether two lists have the same items in any order.
-func sameSet(a, b []string) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
-}
-
-// setChange returns the items that are added and removed.
+// setChange returns the items that are added and removed, "" for none.
 func setChange(before, after []string) string {
 	var words []string
 	for _, name := range after {

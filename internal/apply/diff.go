@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -75,66 +77,19 @@ const (
 	Revoke Op = "-"
 )
 
-// Change is one step towards the desired state. One of EventType, Program, Subscription and
-// Token is set.
+// Change is one step towards the desired state.
 type Change struct {
 	Op      Op
+	Noun    string   // what kind of record changes
+	Name    string   // of the record; a URL without its query, which may contain a secret
 	Details []string // what changes, for people
+	Program string   // that the record is in, or is; "" for an event type
 
-	EventType    *EventType
-	Program      *Program
-	Subscription *Subscription
-	Token        *Token
-
-	ID               string   // of the current subscription or token, if there is one
-	Settings         Settings // of a program or subscription, those to send
-	SetAuthorization bool     // send the authorization header of the file
-	Revoke           []string // ids of tokens to revoke afterwards
-	Rotate           bool     // replace a signing secret that an interrupted run has not written
+	calls []call // the requests that make the change
 }
 
-// Noun returns what kind of record changes.
-func (c *Change) Noun() string {
-	switch {
-	case c.EventType != nil:
-		return "event type"
-	case c.Program != nil:
-		return "program"
-	case c.Subscription != nil:
-		return "subscription"
-	}
-	return "token"
-}
-
-// ProgramID returns the program that the change needs, "" for an event type or a program.
-func (c *Change) ProgramID() string {
-	switch {
-	case c.Subscription != nil:
-		return c.Subscription.ProgramID
-	case c.Token != nil:
-		return c.Token.ProgramID
-	}
-	return ""
-}
-
-// Title names the record. A URL has no query, which may contain a secret.
-func (c *Change) Title() string {
-	name := ""
-	switch {
-	case c.EventType != nil:
-		name = c.EventType.Name
-	case c.Program != nil:
-		name = c.Program.ID
-	case c.Subscription != nil:
-		name = c.Subscription.ProgramID + " " + webhook.WithoutQuery(c.Subscription.URL)
-	default:
-		name = c.Token.ProgramID + " " + c.Token.Name
-	}
-	if c.ID != "" {
-		name += " (" + c.ID + ")"
-	}
-	return c.Noun() + " " + name
-}
+// Title names the record.
+func (c *Change) Title() string { return c.Noun + " " + c.Name }
 
 // String returns the change in one line, without secrets.
 func (c *Change) String() string {
@@ -207,9 +162,9 @@ type differ struct {
 	types   map[string]bool // every event type after the change
 }
 
-// change plans a change, if it changes anything.
+// change plans a change. One of a record that exists changes nothing without details.
 func (d *differ) change(c Change) {
-	if c.Op == Update && len(c.Details) == 0 {
+	if c.Op != Create && len(c.Details) == 0 {
 		d.plan.Unchanged++
 		return
 	}
@@ -221,33 +176,28 @@ func (d *differ) problem(line int, format string, args ...any) {
 }
 
 func (d *differ) eventType(t *EventType) {
+	c := Change{Op: Create, Noun: "event type", Name: t.Name}
 	before, exists := d.current.EventTypes[t.Name]
-	var details []string
 	if exists {
-		if details = compareJSON(before, t.Schema); details == nil {
-			d.plan.Unchanged++
-			return
+		c.Op, c.Details = Update, compareJSON(before, t.Schema)
+	}
+	if c.Op == Create || c.Details != nil {
+		_, invalid := webhook.NewEventType(d.ctx, t.Name, t.Schema)
+		if invalid != nil {
+			for _, v := range invalid.Validations {
+				d.problem(t.Line, "event type %s: %s %s", t.Name, v.Parameter, v.Detail)
+			}
+		} else if exists {
+			c.Details = append(c.Details, incompatible(t, before)...)
 		}
 	}
-	_, invalid := webhook.NewEventType(d.ctx, t.Name, t.Schema)
-	if invalid != nil {
-		for _, v := range invalid.Validations {
-			d.problem(t.Line, "event type %s: %s %s", t.Name, v.Parameter, v.Detail)
-		}
-	}
-	switch {
-	case !exists:
-		d.change(Change{Op: Create, EventType: t})
-	case invalid != nil:
-		d.change(Change{Op: Update, EventType: t, Details: details})
-	default:
-		d.change(Change{Op: Update, EventType: t, Details: append(details, d.incompatible(t, before)...)})
-	}
+	c.calls = []call{{method: http.MethodPut, path: "/v2/event_types/" + url.PathEscape(t.Name), body: Settings{"schema": t.Schema}}}
+	d.change(c)
 }
 
 // incompatible returns why the API will refuse a change of an event type to a valid schema, nil if
 // it will not.
-func (d *differ) incompatible(t *EventType, before json.RawMessage) (reasons []string) {
+func incompatible(t *EventType, before json.RawMessage) (reasons []string) {
 	for i, c := range webhook.CompareSchemas(before, t.Schema) {
 		if i == maxDifferences {
 			return append(reasons, "and more")
@@ -258,12 +208,14 @@ func (d *differ) incompatible(t *EventType, before json.RawMessage) (reasons []s
 }
 
 func (d *differ) program(p *Program) {
-	c := Change{Op: Create, Program: p}
+	c := Change{Op: Create, Noun: "program", Name: p.ID, Program: p.ID}
+	save := call{method: http.MethodPut, path: programsPath + url.PathEscape(p.ID)}
 	var current Settings
 	if before := d.current.Programs[p.ID]; before != nil {
 		c.Op, current = Update, before.Settings
 	}
-	c.Settings, c.Details = settings(p.Settings, current, fileSchema().Properties["programs"].Items2020, "")
+	save.body, c.Details = settings(p.Settings, current, fileSchema().Properties["programs"].Items2020, "")
+	c.calls = []call{save}
 	d.change(c)
 }
 
@@ -300,10 +252,7 @@ func (d *differ) subscriptions(p *Program) {
 // match returns the current subscription that s describes, nil if there is none. If several
 // could be meant, it records a problem and returns false.
 func (d *differ) match(s *Subscription, wanted []*Subscription, current []*SubscriptionState) (*SubscriptionState, bool) {
-	if len(wanted) == 1 && len(current) <= 1 {
-		if len(current) == 0 {
-			return nil, true
-		}
+	if len(wanted) == 1 && len(current) == 1 {
 		return current[0], true
 	}
 	var same, free []*SubscriptionState
@@ -340,42 +289,61 @@ func ids(all []*SubscriptionState) string {
 }
 
 func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
-	c := Change{Op: Create, Subscription: s}
-	var current Settings
-	if before != nil {
-		c.Op, c.ID, current = Update, before.ID, before.Settings
+	c := Change{Op: Create, Noun: "subscription", Name: s.ProgramID + " " + webhook.WithoutQuery(s.URL), Program: s.ProgramID}
+	save := call{method: http.MethodPost, path: subscriptionsPath, program: s.ProgramID, secrets: make(map[string]*Secret)}
+	if before == nil {
+		before = new(SubscriptionState)
+	} else {
+		c.Op, c.Name = Update, c.Name+" ("+before.ID+")"
+		save.method, save.path = http.MethodPut, subscriptionsPath+"/"+url.PathEscape(before.ID)
 	}
 	program := fileSchema().Properties["programs"].Items2020
-	c.Settings, c.Details = settings(s.Settings, current, program.Properties["subscriptions"].Items2020, "")
-	header := before != nil && before.HasAuthorization
-	switch a := s.Authorization; {
-	case a == nil || a.Null && !header:
-	case a.Null:
-		c.set("authorization_header removed")
-	case !header:
-		c.set("authorization_header set")
-	case d.options.UpdateSecrets:
-		c.set("authorization_header set again")
+	save.body, c.Details = settings(s.Settings, before.Settings, program.Properties["subscriptions"].Items2020, "")
+	if names, ok := save.body["events"]; ok {
+		var events []any
+		for _, name := range texts(names) {
+			events = append(events, Settings{"name": name})
+		}
+		save.body["events"] = events
 	}
-	if before == nil && s.SigningSecret != nil {
-		c.Details = append(c.Details, "signing_secret set")
+	if a := s.Authorization; a != nil && a.Null && before.HasAuthorization {
+		save.body["authorization_header"] = nil
+		c.Details = append(c.Details, "authorization_header removed")
+	} else if a != nil && !a.Null && (!before.HasAuthorization || d.options.UpdateSecrets) {
+		save.secrets["authorization_header"] = a
+		detail := "authorization_header set"
+		if before.HasAuthorization {
+			detail += " again"
+		}
+		c.Details = append(c.Details, detail)
 	}
-	switch path := s.SigningSecretFile; {
-	case path == "":
-	case before == nil:
-		d.output(path, s.Line)
-		c.Details = append(c.Details, "signing secret to "+path)
-	case d.outputs[path].Pending():
-		c.Rotate = true
+	if c.Op == Create {
+		d.newSubscription(s, &c, &save)
+	}
+	if len(save.body)+len(save.secrets) > 0 {
+		c.calls = append(c.calls, save)
+	}
+	if path := s.SigningSecretFile; c.Op == Update && path != "" && d.outputs[path].Pending() {
 		c.Details = append(c.Details, "new signing secret to "+path+" because an interrupted run has not written it")
+		c.calls = append(c.calls, call{
+			method: http.MethodPost, path: save.path + "/rotate_secret", program: s.ProgramID, field: "signing_secret", file: path,
+		})
 	}
 	d.change(c)
 }
 
-// set plans to send the authorization header of the file.
-func (c *Change) set(detail string) {
-	c.SetAuthorization = true
-	c.Details = append(c.Details, detail)
+// newSubscription adds what only the request that creates a subscription has.
+func (d *differ) newSubscription(s *Subscription, c *Change, create *call) {
+	create.body["url"] = s.URL
+	if s.SigningSecret != nil {
+		create.secrets["signing_secret"] = s.SigningSecret
+		c.Details = append(c.Details, "signing_secret set")
+	}
+	if path := s.SigningSecretFile; path != "" {
+		d.output(path, s.Line)
+		create.field, create.file = "signing_secret", path
+		c.Details = append(c.Details, "signing secret to "+path)
+	}
 }
 
 // output records a problem if a file cannot be created.
@@ -441,35 +409,38 @@ func (d *differ) orphan(t *Token, c *TokenState) bool {
 // create plans a new token that replaces others.
 func (d *differ) create(t *Token, others []TokenState) {
 	d.output(t.SecretFile, t.Line)
+	body := Settings{"name": t.Name, "user_id": t.User, "scopes": t.Scopes}
 	details := []string{"user " + t.User, "scopes " + strings.Join(t.Scopes, " ")}
 	if t.Expires != nil && !t.Expires.IsZero() {
-		details = append(details, "expires_at "+webhook.FormatTime(*t.Expires))
+		body["expires_at"] = expiry(*t.Expires)
+		details = append(details, "expires_at "+expiry(*t.Expires))
 		if !t.Expires.After(d.now) {
 			d.problem(t.Line, "expires_at of token %s of program %s is in the past", quoted(t.Name), t.ProgramID)
 		}
 	}
 	details = append(details, "secret to "+t.SecretFile)
-	c := Change{Op: Create, Token: t, Details: details}
+	c := Change{Op: Create, Noun: "token", Name: t.ProgramID + " " + t.Name, Program: t.ProgramID, Details: details}
+	c.calls = []call{{method: http.MethodPost, path: tokensPath(t.ProgramID), body: body, field: "secret", file: t.SecretFile}}
 	for _, o := range others {
 		c.Op = Update
-		c.Revoke = append(c.Revoke, o.ID)
-		c.Details = append(c.Details, "then revoke "+o.ID)
+		c.revoke(t, o.ID, "then revoke "+o.ID)
 	}
 	d.change(c)
 }
 
 // keep plans the revocation of the others with the name of a token that is as desired.
 func (d *differ) keep(t *Token, same *TokenState, others []TokenState) {
-	if len(others) == 0 {
-		d.plan.Unchanged++
-		return
-	}
-	c := Change{Op: Revoke, Token: t, ID: same.ID}
+	c := Change{Op: Revoke, Noun: "token", Name: t.ProgramID + " " + t.Name + " (" + same.ID + ")", Program: t.ProgramID}
 	for _, o := range others {
-		c.Revoke = append(c.Revoke, o.ID)
-		c.Details = append(c.Details, "revoke "+o.ID+" of the same name")
+		c.revoke(t, o.ID, "revoke "+o.ID+" of the same name")
 	}
 	d.change(c)
+}
+
+// revoke plans the revocation of a token with the name of t.
+func (c *Change) revoke(t *Token, id, detail string) {
+	c.Details = append(c.Details, detail)
+	c.calls = append(c.calls, call{method: http.MethodDelete, path: tokensPath(t.ProgramID) + "/" + url.PathEscape(id)})
 }
 
 func tokenIDs(all []TokenState) string {
@@ -485,7 +456,7 @@ func differences(t *Token, c *TokenState) (all []string) {
 	if c.User != t.User {
 		all = append(all, "user "+c.User+" → "+t.User)
 	}
-	if !sameSet(c.Scopes, t.Scopes) {
+	if setChange(c.Scopes, t.Scopes) != "" {
 		all = append(all, "scopes "+strings.Join(c.Scopes, " ")+" → "+strings.Join(t.Scopes, " "))
 	}
 	if t.Expires != nil && !c.Expires.Equal(*t.Expires) {

@@ -254,11 +254,77 @@ func TestOrder(t *testing.T) {
 	plan := Diff(t.Context(), f, &State{}, nil, Options{}, now)
 	var got []string
 	for i := range plan.Changes {
-		got = append(got, plan.Changes[i].Noun())
+		got = append(got, plan.Changes[i].Noun)
 	}
 	want := []string{"event type", "event type", "program", "program", "subscription", "subscription", "token", "token"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// requests returns the requests of a plan with its secrets.
+func requests(t *testing.T, plan *Plan) (all []string) {
+	t.Helper()
+	plan.Resolve(func(name string) (string, bool) { return "secret of " + name, true })
+	for _, c := range plan.Changes {
+		for _, r := range c.calls {
+			body, err := json.Marshal(r.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := strings.TrimSpace(r.program+" "+r.method) + " " + r.path + " " + string(body)
+			if r.file != "" {
+				line += " → " + r.field + " to " + r.file
+			}
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// TestRequests checks the requests that make changes: they have what differs, and nothing else.
+func TestRequests(t *testing.T) {
+	const post, put = "acme POST /v2/webhooks/subscriptions", "acme PUT /v2/webhooks/subscriptions/s1"
+	for _, test := range []struct {
+		name, file string
+		state      *State
+		output     Output
+		want       []string
+	}{
+		{name: "new", file: "event_types: [{name: a.b, schema: {title: t}}]\nprograms: [{id: new, name: N, limits: {rate_limit: 5, max_in_flight: null}}]",
+			state: state(nil), want: []string{`PUT /v2/event_types/a.b {"schema":{"title":"t"}}`,
+				`PUT /v2/programs/new {"limits":{"max_in_flight":null,"rate_limit":5},"name":"N"}`}},
+		{name: "changed program", file: "programs: [{id: acme, name: Acme, limits: {rate_limit: 5, max_in_flight: null}, portal_origins: []}]",
+			state: state(nil), want: []string{`PUT /v2/programs/acme {"limits":{"rate_limit":5}}`}},
+		{name: "new subscription", file: hook + ", authorization_header: {env: A}, signing_secret_file: s}", state: state(nil),
+			want: []string{post + ` {"authorization_header":"secret of A","events":[{"name":"pong"},{"name":"ping"}],` +
+				`"url":"https://a.example/?key=1"} → signing_secret to s`}},
+		{name: "changed subscription", file: strings.Replace(hook, "pong, ", "", 1) + ", active: true, max_events: 5}",
+			state: subscriptions(current("s1", "https://a.example/?key=1", "")), want: []string{put + ` {"events":[{"name":"ping"}],"max_events":5}`}},
+		{name: "header to remove", file: hook + ", authorization_header: null}", state: withHeader(),
+			want: []string{put + ` {"authorization_header":null}`}},
+		{name: "lost signing secret", file: hook + ", signing_secret_file: s}", output: Output{Began: now},
+			state: subscriptions(current("s1", "https://a.example/?key=1", "")), want: []string{
+				"acme POST /v2/webhooks/subscriptions/s1/rotate_secret null → signing_secret to s"}},
+		{name: "token", file: key + ", expires_at: 2027-01-31T00:00:00Z}", state: tokens(token("t1", "events.read")), want: []string{
+			`POST /v2/programs/acme/tokens {"expires_at":"2027-01-31T00:00:00.000Z","name":"backend","scopes":["events.read","events.write"],` +
+				`"user_id":"me"} → secret to s`, `DELETE /v2/programs/acme/tokens/t1 null`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f, err := parse("f.yml", "", []byte(test.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := Diff(t.Context(), f, test.state, map[string]Output{"s": test.output}, Options{ReplaceTokens: true}, now)
+			if diff := cmp.Diff(test.want, requests(t, plan)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			for i := range plan.Changes {
+				if line := plan.Changes[i].String(); strings.Contains(line, "secret of") {
+					t.Errorf("the secret is in %q", line)
+				}
+			}
+		})
 	}
 }
 

@@ -132,7 +132,7 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	secrets := plan.Resolve(os.LookupEnv)
+	plan.Resolve(os.LookupEnv)
 	if !r.dryRun {
 		if err := apply.Tidy(outputs); err != nil {
 			return fmt.Errorf("%w; nothing was changed", err)
@@ -162,14 +162,14 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 		}
 		return nil
 	}
-	return r.apply(ctx, plan, secrets, later)
+	return r.apply(ctx, plan, later)
 }
 
 // apply makes the changes of a plan. later is whether the next run can make what the plan leaves
 // out.
-func (r *applyRun) apply(ctx context.Context, plan *apply.Plan, secrets apply.Secrets, later bool) error {
+func (r *applyRun) apply(ctx context.Context, plan *apply.Plan, later bool) error {
 	var skipped int
-	made, err := r.client.Apply(ctx, plan, secrets, func(result apply.Result) {
+	made, err := r.client.Apply(ctx, plan, func(result apply.Result) {
 		switch {
 		case result.Err == nil:
 			r.print(r.std.Out, result.Change.String())

@@ -35,13 +35,14 @@ import (
 
 // Config is the configuration of [Run].
 type Config struct {
+	Binary     string        // the service; empty for this program
 	Data       string        // directory for temporary data; empty for the system's
 	Time       time.Duration // time to publish in each workload
 	Publishers int           // concurrent requests
 	Rounds     int
-	Stored     int       // events in the log before a workload starts
-	Others     int       // other subscriptions, to other events, before a workload starts
-	Workloads  []string  // the workloads to measure; all if empty
+	Stored     int // events in the log before a workload starts
+	Others     int // other subscriptions, to other events, before a workload starts
+	Workloads  []Workload
 	CPUProfile string    // file for a CPU profile of the service; empty for none
 	Env        []string  // of the child processes
 	Log        io.Writer // stderr of the child processes
@@ -51,114 +52,89 @@ type Config struct {
 // runner measures the workloads. It is not safe for concurrent use.
 type runner struct {
 	Config
-	workloads []workload
-	sink      *process
+	sink *process
 }
 
-// workload is one way to use the service. load publishes until subject.until and returns
-// without waiting for the deliveries.
-type workload struct {
-	name, about   string
-	flags         []string // of serve
-	subscriptions int
-	maxRate       int // expected upper limit of events per second, to size buffers
-	replicated    bool
-	load          func(context.Context, *subject) error
+// Workload is one way to use the service.
+type Workload struct {
+	Name, About   string
+	Flags         []string // of serve
+	Subscriptions int
+	MaxRate       int // expected upper limit of events per second, to size buffers
+	Rate          int // events per second of single requests; 0 for as many as possible
+	Publishers    int // overrides Config.Publishers unless 0
 
-	bucket     bool // the replica is in a bucket
-	publishers int  // overrides Config.Publishers unless 0
+	// Prepare, unless nil, returns further flags of serve. data will be its data directory.
+	Prepare func(data string) ([]string, error)
+	// Watch, unless nil, is called before events are published to the service at url, and done with
+	// the result.
+	Watch func(url string) (done func(*Result) error, err error)
+
+	// load publishes until subject.until and returns without waiting for the deliveries.
+	load func(context.Context, *subject) error
 }
 
-var workloads = []workload{
-	{"single", "one event per request, one event per delivery",
-		[]string{"--batch-size", "1", "--max-in-flight", "256"}, 1, 100_000, false, saturate, false, 0},
-	{"natural", "one event per request, default batches", nil, 1, 100_000, false, saturate, false, 0},
-	{"natural" + replicatedSuffix, "the same, with a replica in a directory", nil, 1, 100_000, true, saturate, false, 0},
-	{"stream", "all events in one request, default batches", nil, 1, 1_000_000, false, stream, false, 0},
-	{"stream" + replicatedSuffix, "the same, with a replica in a directory", nil, 1, 1_000_000, true, stream, false, 0},
-	{"light", fmt.Sprintf("%d events per second", lightRate), nil, 1, 2 * lightRate, false, light, false, 0},
-	{"fanout-100", "each event to 100 subscriptions, one event at a time", nil, 100, 2000, false, fanOutLoad, false, 0},
-	{"fanout-10000", "each event to 10,000 subscriptions, one event at a time", nil, 10_000, 20, false, fanOutLoad, false, 0},
-	bucketWorkload("bucket",
-		fmt.Sprintf("natural with %d publishers and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency),
-		manyPublishers, saturate),
-	bucketWorkload("bucket"+acknowledgedSuffix, "the same, acknowledged by the replica", manyPublishers, saturate),
-	bucketWorkload("steady"+acknowledgedSuffix, fmt.Sprintf("the same with %d events per second", steadyRate), manyPublishers, steady),
-	bucketWorkload("few"+acknowledgedSuffix, "the same with 64 publishers", 64, saturate),
-	bucketWorkload("one"+acknowledgedSuffix, "the same with one publisher", 1, saturate),
-}
-
-// bucketWorkload returns a workload with a replica in a bucket. If its name ends with
-// acknowledgedSuffix, writes wait for the replica.
-func bucketWorkload(name, about string, publishers int, load func(context.Context, *subject) error) workload {
-	var flags []string
-	if strings.HasSuffix(name, acknowledgedSuffix) {
-		flags = []string{"--acknowledge", "replica"}
+// Workloads returns the workloads with these names; all if there are none.
+func Workloads(names ...string) []Workload {
+	all := []Workload{
+		{Name: "single", About: "one event per request, one event per delivery", Flags: []string{"--batch-size", "1", "--max-in-flight", "256"},
+			Subscriptions: 1, MaxRate: 100_000, load: requests},
+		{Name: "natural", About: "one event per request, default batches", Subscriptions: 1, MaxRate: 100_000, load: requests},
+		{Name: "stream", About: "all events in one request, default batches", Subscriptions: 1, MaxRate: 1_000_000, load: stream},
+		{Name: "light", About: "50 events per second", Subscriptions: 1, MaxRate: 100, Rate: 50, Publishers: 1, load: requests},
+		{Name: "fanout-100", About: "each event to 100 subscriptions, one event at a time", Subscriptions: 100, MaxRate: 2000, load: fanOut},
+		{Name: "fanout-10000", About: "each event to 10,000 subscriptions, one event at a time", Subscriptions: 10_000, MaxRate: 20,
+			load: fanOut},
 	}
-	return workload{name, about, flags, 1, 100_000, true, load, true, publishers}
+	return slices.DeleteFunc(all, func(w Workload) bool { return len(names) > 0 && !slices.Contains(names, w.Name) })
 }
-
-// manyPublishers is enough to keep the service busy although each publisher waits for
-// uploads.
-const manyPublishers = 2048
-
-const steadyRate = 500
-
-const lightRate = 50
-
-// replicatedSuffix ends the names of workloads with a replica.
-const replicatedSuffix = "-replicated"
-
-// acknowledgedSuffix ends the names of workloads with --acknowledge replica.
-const acknowledgedSuffix = "-acknowledged"
 
 // subject is the service under measurement with one workload.
 type subject struct {
 	*runner
-	service    *process
-	client     *http.Client
-	bucket     *bucket // nil for none
-	publishers int
-	token      string
-	events     int // maximum number
-	until      time.Time
+	Workload
+	service *process
+	client  *http.Client
+	token   string
+	events  int // maximum number
+	until   time.Time
 
 	sent         []int64 // by event number: Unix nanoseconds just before publishing
 	next         atomic.Int64
 	acknowledged atomic.Int64
 	publishedMu  sync.Mutex
-	published    []time.Duration // duration of requests, with a bucket or fan-out
+	published    []time.Duration // duration of requests with one event
 	toOne        []time.Duration // the same, for a program with one subscription
 	busy         time.Duration   // from publishing to the last arrival, in fan-out
-	subscribers  int
-	scrapes      int // since the workload started
+	scrapes      int             // since the workload started
 }
 
 // measure measures one workload.
-func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error) {
+func (b *runner) measure(ctx context.Context, w Workload) (_ *Result, err error) {
 	dir, err := os.MkdirTemp(b.Data, "service-bench-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	s := &subject{runner: b, publishers: cmp.Or(bc.publishers, b.Publishers), subscribers: bc.subscriptions}
-	s.client = newClient(s.publishers)
+	w.Publishers = cmp.Or(w.Publishers, b.Publishers)
+	s := &subject{runner: b, Workload: w, client: newClient(max(w.Publishers, b.Publishers))}
 	defer s.client.CloseIdleConnections()
-	if bc.bucket {
-		if s.bucket, err = startBucket(filepath.Join(dir, "bucket")); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, s.bucket.close()) }()
-	}
-	if s.service, err = b.startService(ctx, bc, dir, s.bucket); err != nil {
+	data := filepath.Join(dir, "data")
+	if s.service, err = b.startService(ctx, w, data); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.service.stop()) }()
-	if s.token, err = createToken(ctx, filepath.Join(dir, "data"), "bench"); err != nil {
+	if s.token, err = createToken(ctx, data, "bench"); err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, bc, filepath.Join(dir, "data")); err != nil {
+	if err := s.prepare(ctx, data); err != nil {
 		return nil, err
+	}
+	done := func(*Result) error { return nil }
+	if w.Watch != nil {
+		if done, err = w.Watch(s.service.url); err != nil {
+			return nil, err
+		}
 	}
 	perScrape, err := s.scrapeCost(ctx)
 	if err != nil {
@@ -168,15 +144,15 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	if err != nil {
 		return nil, err
 	}
-	size := databaseSize(dir)
+	size := databaseSize(data)
 	s.scrapes = 0
 	began := time.Now()
 	s.until = began.Add(b.Time)
-	if err := bc.load(ctx, s); err != nil {
+	if err := w.load(ctx, s); err != nil {
 		return nil, err
 	}
 	acknowledged := time.Since(began)
-	if err := s.awaitArrivals(ctx, int(s.acknowledged.Load())*bc.subscriptions); err != nil {
+	if err := s.awaitArrivals(ctx, int(s.acknowledged.Load())*w.Subscriptions); err != nil {
 		return nil, err
 	}
 	after, err := s.scrape(ctx)
@@ -184,7 +160,7 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 		return nil, err
 	}
 	r := &Result{
-		Case: bc.name, About: bc.about, Subscriptions: bc.subscriptions, Acknowledged: int(s.acknowledged.Load()),
+		Case: w.Name, About: w.About, Subscriptions: w.Subscriptions, Acknowledged: int(s.acknowledged.Load()), Published: s.published,
 		Commits: int(after.commits - before.commits), PeakMemory: s.service.peakMemory(), IdleMemory: int64(before.memory),
 	}
 	if err := s.tally(ctx, r, began); err != nil {
@@ -196,61 +172,40 @@ func (b *runner) measure(ctx context.Context, bc workload) (_ *Result, err error
 	}
 	r.DeliveredPerSecond = float64(r.Delivered) / r.Seconds
 	r.CPU = max(after.cpu-before.cpu-float64(s.scrapes)*perScrape, 0) * 1e6 / float64(max(r.Delivered, 1))
+	if len(s.toOne) > 0 {
+		r.Publish, r.PublishToOne = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.toOne, 50)))
+	}
+	if err := done(r); err != nil {
+		return nil, err
+	}
 	if err := s.service.stop(); err != nil { // checkpoints the whole write-ahead log
 		return nil, err
 	}
-	if !bc.replicated {
-		r.Bytes = max(float64(databaseSize(dir)-size)/float64(max(r.Delivered, 1)), 0)
-	}
-	switch {
-	case s.bucket != nil:
-		s.uploads(r, acknowledged)
-		r.CopyAndUpload = 1000 * (after.uploading - before.uploading) / max(after.uploads-before.uploads, 1)
-	case len(s.published) > 0:
-		r.Publish, r.PublishToOne = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.toOne, 50)))
-	}
+	r.Bytes = max(float64(databaseSize(data)-size)/float64(max(r.Delivered, 1)), 0)
 	return r, nil
 }
 
 // prepare stores Stored events, creates Others subscriptions and subscribes to the workload's
 // events. data is the data directory.
-func (s *subject) prepare(ctx context.Context, bc workload, data string) error {
+func (s *subject) prepare(ctx context.Context, data string) error {
 	if err := s.store(ctx, s.Stored); err != nil {
 		return fmt.Errorf("store %d events: %w", s.Stored, err)
 	}
 	if err := s.subscribeOthers(ctx); err != nil {
 		return fmt.Errorf("create %d other subscriptions: %w", s.Others, err)
 	}
-	s.events = max(int(float64(bc.maxRate)*s.Time.Seconds()), 10)
+	s.events = max(int(float64(s.MaxRate)*s.Time.Seconds()), 10)
 	s.sent = make([]int64, s.events)
-	if err := s.sinkBegin(ctx, s.events, bc.subscriptions); err != nil {
+	if err := s.sinkBegin(ctx, s.events, s.Subscriptions); err != nil {
 		return err
 	}
-	if err := s.subscribe(ctx, bc.subscriptions, eventName); err != nil {
+	if err := s.subscribe(ctx, s.Subscriptions, eventName); err != nil {
 		return err
 	}
-	if bc.subscriptions > 1 {
-		if err := s.publishToOne(ctx, data); err != nil {
-			return err
-		}
-	}
-	if s.bucket != nil {
-		s.bucket.takeUploads()
-		s.published = nil
+	if s.Subscriptions > 1 {
+		return s.publishToOne(ctx, data)
 	}
 	return nil
-}
-
-// uploads sets the results about the bucket. in is the time in which events were published.
-func (s *subject) uploads(r *Result, in time.Duration) {
-	took := s.bucket.takeUploads()
-	if len(took) == 0 || len(s.published) == 0 {
-		return
-	}
-	r.PublishP50, r.PublishP99 = milliseconds(int64(percentile(s.published, 50))), milliseconds(int64(percentile(s.published, 99)))
-	r.Upload = milliseconds(int64(percentile(took, 50)))
-	r.UploadsPerSecond = float64(len(took)) / in.Seconds()
-	r.DollarsPerMonth = r.UploadsPerSecond * month.Seconds() * uploadPrice
 }
 
 // tally compares the sent events with those that arrived.
@@ -271,7 +226,7 @@ func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 	last := began.UnixNano()
 	for slot := range len(arrivals) / 8 {
 		at := int64(binary.LittleEndian.Uint64(arrivals[8*slot:]))
-		sent := s.sent[slot/s.subscribers]
+		sent := s.sent[slot/s.Subscriptions]
 		switch {
 		case at != 0 && sent != 0:
 			took = append(took, at-sent)
@@ -281,7 +236,7 @@ func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 		}
 	}
 	r.Delivered = len(took)
-	r.Lost = r.Acknowledged*s.subscribers - r.Delivered
+	r.Lost = r.Acknowledged*s.Subscriptions - r.Delivered
 	r.Seconds = time.Duration(last - began.UnixNano()).Seconds()
 	if len(took) == 0 {
 		return errors.New("no event arrived")
@@ -332,35 +287,25 @@ func (s *subject) awaitSink(ctx context.Context, field string, want int, noun st
 	}
 }
 
-// saturate publishes single events. Each publisher sends the next one after the response.
-func saturate(ctx context.Context, s *subject) error {
-	return s.inParallel(ctx, func(worker *publisher) error {
-		for {
-			n := int(s.next.Add(1)) - 1
-			if n >= s.events || time.Now().After(s.until) {
-				return nil
-			}
-			if err := worker.publish(ctx, n); err != nil {
-				return err
-			}
-		}
-	})
-}
-
-// steady publishes single events at a constant rate, independent of response times.
-func steady(ctx context.Context, s *subject) error {
+// requests publishes single events, at Rate if there is one. Otherwise each publisher sends the
+// next one after the response.
+func requests(ctx context.Context, s *subject) error {
 	began := time.Now()
-	return s.inParallel(ctx, func(worker *publisher) error {
+	return s.inParallel(ctx, s.Workload.Publishers, func(worker *publisher) error {
 		for {
-			n := int(s.next.Add(1)) - 1
-			at := began.Add(time.Duration(n) * time.Second / steadyRate)
+			n, at := int(s.next.Add(1))-1, time.Now()
+			if s.Rate > 0 {
+				at = began.Add(time.Duration(n) * time.Second / time.Duration(s.Rate))
+			}
 			if n >= s.events || at.After(s.until) {
 				return nil
 			}
-			select {
-			case <-time.After(time.Until(at)):
-			case <-ctx.Done():
-				return ctx.Err()
+			if wait := time.Until(at); wait > 0 {
+				select {
+				case <-time.After(wait):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 			if err := worker.publish(ctx, n); err != nil {
 				return err
@@ -369,30 +314,9 @@ func steady(ctx context.Context, s *subject) error {
 	})
 }
 
-// light publishes single events at a low constant rate, with one publisher.
-func light(ctx context.Context, s *subject) error {
-	worker := &publisher{s: s}
-	tick := time.NewTicker(time.Second / lightRate)
-	defer tick.Stop()
-	for n := range s.events {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		if time.Now().After(s.until) {
-			return nil
-		}
-		if err := worker.publish(ctx, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fanOutLoad publishes each event after all deliveries of the last one have arrived, at least
+// fanOut publishes each event after all deliveries of the last one have arrived, at least
 // three events.
-func fanOutLoad(ctx context.Context, s *subject) error {
+func fanOut(ctx context.Context, s *subject) error {
 	worker := &publisher{s: s}
 	for n := 0; n < s.events && (n < 3 || time.Now().Before(s.until)); n++ {
 		if err := s.awaitIdle(ctx); err != nil {
@@ -402,12 +326,12 @@ func fanOutLoad(ctx context.Context, s *subject) error {
 		if err := worker.publish(ctx, n); err != nil {
 			return err
 		}
-		s.published = append(s.published, time.Since(began))
-		if err := s.awaitArrivals(ctx, (n+1)*s.subscribers); err != nil {
+		if err := s.awaitArrivals(ctx, (n+1)*s.Subscriptions); err != nil {
 			return err
 		}
 		s.busy += time.Since(began)
 	}
+	s.published = worker.took
 	return nil
 }
 
@@ -499,7 +423,7 @@ func (s *subject) lines(ctx context.Context, write func(*bufio.Writer) (int, err
 // publishToOne measures the time to publish an event with a single subscription, in another
 // program, for comparison.
 func (s *subject) publishToOne(ctx context.Context, data string) error {
-	one := &subject{runner: s.runner, service: s.service, client: s.client, publishers: s.publishers, events: 20, subscribers: 1}
+	one := &subject{runner: s.runner, Workload: Workload{Subscriptions: 1}, service: s.service, client: s.client, events: 20}
 	var err error
 	if one.token, err = createToken(ctx, data, "one"); err != nil {
 		return err
@@ -516,24 +440,23 @@ func (s *subject) publishToOne(ctx context.Context, data string) error {
 		if err := one.awaitIdle(ctx); err != nil {
 			return err
 		}
-		began := time.Now()
 		if err := worker.publish(ctx, n); err != nil {
 			return err
 		}
-		s.toOne = append(s.toOne, time.Since(began))
 		if err := one.awaitArrivals(ctx, n+1); err != nil {
 			return err
 		}
 	}
-	return s.sinkBegin(ctx, s.events, s.subscribers)
+	s.toOne = worker.took
+	return s.sinkBegin(ctx, s.events, s.Subscriptions)
 }
 
-// inParallel runs s.publishers publishers until all are done or one fails.
-func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error) error {
+// inParallel runs publishers until all are done or one fails.
+func (s *subject) inParallel(ctx context.Context, publishers int, publish func(*publisher) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var working sync.WaitGroup
-	for range s.publishers {
+	for range publishers {
 		working.Go(func() {
 			p := &publisher{s: s}
 			if err := publish(p); err != nil {
@@ -552,7 +475,7 @@ func (s *subject) inParallel(ctx context.Context, publish func(*publisher) error
 type publisher struct {
 	s    *subject
 	body []byte
-	took []time.Duration // of requests, with a bucket
+	took []time.Duration // of requests
 }
 
 func (p *publisher) publish(ctx context.Context, n int) error {
@@ -564,9 +487,7 @@ func (p *publisher) publish(ctx context.Context, n int) error {
 		return err
 	}
 	resp.Body.Close()
-	if p.s.bucket != nil {
-		p.took = append(p.took, time.Since(began))
-	}
+	p.took = append(p.took, time.Since(began))
 	p.s.acknowledged.Add(1)
 	return nil
 }
@@ -674,7 +595,7 @@ func (s *subject) subscribeOthers(ctx context.Context) error {
 // pings.
 func (s *subject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
-	err := s.inParallel(ctx, func(*publisher) error {
+	err := s.inParallel(ctx, s.Config.Publishers, func(*publisher) error {
 		for {
 			n := int(next.Add(1)) - 1
 			if n >= subscriptions {
@@ -752,8 +673,6 @@ type usage struct {
 	cpu     float64 // seconds
 	memory  float64 // resident bytes
 	commits uint64
-	// uploads is the number of uploads to the replica, uploading their total seconds.
-	uploads, uploading float64
 	// inFlight is the number of deliveries in flight, until they are recorded.
 	inFlight float64
 }
@@ -780,10 +699,6 @@ func (s *subject) scrape(ctx context.Context) (l usage, err error) {
 	if f := all["service_commit_duration_seconds"]; f != nil {
 		l.commits = f.Metric[0].GetHistogram().GetSampleCount()
 	}
-	if f := all["service_replica_upload_duration_seconds"]; f != nil {
-		h := f.Metric[0].GetHistogram()
-		l.uploads, l.uploading = float64(h.GetSampleCount()), h.GetSampleSum()
-	}
 	for _, m := range all["service_deliveries_in_flight"].GetMetric() {
 		l.inFlight += m.GetGauge().GetValue()
 	}
@@ -807,8 +722,8 @@ func (s *subject) scrapeCost(ctx context.Context) (float64, error) {
 
 // databaseSize returns the size of a workload's database in bytes, without its write-ahead log,
 // which has up to 4 MB while the service runs.
-func databaseSize(dir string) int64 {
-	f, err := os.Stat(filepath.Join(dir, "data", "service.db"))
+func databaseSize(data string) int64 {
+	f, err := os.Stat(filepath.Join(data, "service.db"))
 	if err != nil {
 		return 0
 	}
@@ -828,23 +743,18 @@ func (b *runner) startSink(ctx context.Context) (*process, error) {
 	return b.start(ctx, func(line string) (string, bool) { return line, true }, "sink")
 }
 
-func (b *runner) startService(ctx context.Context, bc workload, dir string, in *bucket) (*process, error) {
-	data, replica := filepath.Join(dir, "data"), "off"
-	if bc.replicated {
-		replica = filepath.Join(dir, "litestream.yml")
-		text := fmt.Sprintf("dbs:\n  - path: %q\n    replica:\n      path: %q\n",
-			filepath.Join(data, "service.db"), filepath.Join(dir, "replica"))
-		if in != nil {
-			text = in.litestream(filepath.Join(data, "service.db"))
-		}
-		if err := os.WriteFile(replica, []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-	}
-	args := []string{
-		"--cpuprofile", b.profileOf(bc.name), "serve", "--data", data, "--litestream", replica,
+func (b *runner) startService(ctx context.Context, w Workload, data string) (*process, error) {
+	args := append([]string{
+		"--cpuprofile", b.profileOf(w.Name), "serve", "--data", data, "--litestream", "off",
 		"--listen", "127.0.0.1:0", "--tls", "off", "--allow-http", "--allow-destination", "127.0.0.0/8",
 		"--rate-limit", "0", "--max-subscriptions", "0", "--log-level", "warn",
+	}, w.Flags...)
+	if w.Prepare != nil {
+		flags, err := w.Prepare(data)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, flags...)
 	}
 	return b.start(ctx, func(line string) (string, bool) {
 		f := strings.Fields(line)
@@ -852,7 +762,7 @@ func (b *runner) startService(ctx context.Context, bc workload, dir string, in *
 			return f[1], true
 		}
 		return "", false
-	}, append(args, bc.flags...)...)
+	}, args...)
 }
 
 // start starts a child process and waits until address finds its URL in a line of its output.
@@ -861,6 +771,7 @@ func (b *runner) start(ctx context.Context, address func(line string) (string, b
 	if err != nil {
 		return nil, err
 	}
+	binary = cmp.Or(b.Binary, binary)
 	p := &process{cmd: exec.CommandContext(ctx, binary, append([]string{"bench-part"}, args...)...), output: make(chan struct{})}
 	p.cmd.Stderr = b.Log
 	p.cmd.Env = b.Env

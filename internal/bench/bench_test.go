@@ -22,7 +22,8 @@ func TestBenchCounts(t *testing.T) {
 	mux.HandleFunc("GET /arrivals", receiver.list)
 	server := httptest.NewServer(mux)
 	defer server.Close()
-	s := &subject{runner: &runner{sink: &process{url: server.URL}}, client: server.Client(), subscribers: 2, sent: make([]int64, 4)}
+	s := &subject{runner: &runner{sink: &process{url: server.URL}}, client: server.Client(), sent: make([]int64, 4)}
+	s.Subscriptions = 2
 	if err := s.sinkBegin(t.Context(), 4, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -54,23 +55,23 @@ func TestBenchCounts(t *testing.T) {
 
 // TestBenchMedians checks that figures are medians of the rounds, and losses are sums.
 func TestBenchMedians(t *testing.T) {
-	round := func(raw, natural, replicated, p50 float64, lost int) *Report {
+	round := func(raw, natural, stream, p50 float64, lost int) *Report {
 		return &Report{Raw: raw, Results: []*Result{
 			{Case: "natural", DeliveredPerSecond: natural, OfRaw: natural / raw, P50: p50, Lost: lost, PeakMemory: int64(lost)},
-			{Case: "natural-replicated", DeliveredPerSecond: replicated, OfRaw: replicated / raw,
-				OfWithout: replicated / natural, Duplicated: lost, Delivered: int(replicated)},
+			{Case: "stream", DeliveredPerSecond: stream, OfRaw: stream / raw, Publish: stream / natural, Duplicated: lost,
+				Delivered: int(stream)},
 		}}
 	}
 	got := medians([]*Report{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 2), round(100, 40, 36, 1, 1)})
 	want := &Report{Rounds: 3, Raw: 100, Results: []*Result{
 		{Case: "natural", DeliveredPerSecond: 50, OfRaw: 0.4, P50: 2, Lost: 3, PeakMemory: 2},
-		{Case: "natural-replicated", DeliveredPerSecond: 40, OfRaw: 0.4, OfWithout: 0.9, Duplicated: 3, Delivered: 40},
+		{Case: "stream", DeliveredPerSecond: 40, OfRaw: 0.4, Publish: 0.9, Duplicated: 3, Delivered: 40},
 	}}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 	got = medians([]*Report{round(100, 50, 40, 3, 0), round(200, 80, 80, 2, 0)})
-	if r := got.Results[1]; got.Raw != 150 || r.OfWithout != 0.9 || r.DeliveredPerSecond != 60 || r.Delivered != 40 {
+	if r := got.Results[1]; got.Raw != 150 || r.Publish != 0.9 || r.DeliveredPerSecond != 60 || r.Delivered != 40 {
 		t.Errorf("two rounds: got raw %v, %+v; want the means, and the events of the slower round", got.Raw, r)
 	}
 }

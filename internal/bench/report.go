@@ -10,18 +10,10 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"service/store"
 )
-
-// Workloads returns the names of all workloads.
-func Workloads() []string {
-	var names []string
-	for _, bc := range workloads {
-		names = append(names, bc.name)
-	}
-	return names
-}
 
 // Machine describes the host of a measurement. Do not compare figures of different hosts.
 type Machine struct {
@@ -83,9 +75,6 @@ type Result struct {
 	AcknowledgedPerSecond float64 `json:"acknowledged_per_second"`
 	DeliveredPerSecond    float64 `json:"delivered_per_second"`
 	OfRaw                 float64 `json:"of_raw"` // DeliveredPerSecond / Raw, as measured before and after the case
-	// OfWithout is DeliveredPerSecond relative to the same case without a replica, or without
-	// waiting for it, if both were measured.
-	OfWithout float64 `json:"of_without_replica,omitempty"`
 
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
@@ -95,18 +84,10 @@ type Result struct {
 	Publish      float64 `json:"publish_ms,omitempty"`
 	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
 
-	// With a bucket: the time to publish an event, the time of an upload of changes at the
-	// bucket, the rate of uploads while events were published, and their price for a month at
-	// that rate (see uploadPrice).
-	PublishP50       float64 `json:"publish_p50_ms,omitempty"`
-	PublishP99       float64 `json:"publish_p99_ms,omitempty"`
-	Upload           float64 `json:"upload_p50_ms,omitempty"`
-	CopyAndUpload    float64 `json:"copy_and_upload_ms,omitempty"` // mean, measured by the service, including copying the write-ahead log
-	UploadsPerSecond float64 `json:"uploads_per_second,omitempty"`
-	DollarsPerMonth  float64 `json:"uploads_dollars_per_month,omitempty"`
+	Published []time.Duration `json:"-"` // durations of the requests with one event
 
 	CPU        float64 `json:"cpu_us_per_event"`  // of the service, per delivered event
-	Bytes      float64 `json:"bytes_per_event"`   // of the database, per delivered event; 0 with a replica, which keeps the write-ahead log
+	Bytes      float64 `json:"bytes_per_event"`   // of the database, per delivered event
 	PeakMemory int64   `json:"peak_memory_bytes"` // resident memory of the service; 0 if unknown
 	IdleMemory int64   `json:"idle_memory_bytes"` // the same before the case
 	Commits    int     `json:"commits"`           // each has one fsync of the write-ahead log
@@ -144,16 +125,8 @@ func (r *Report) String() string {
 	b.WriteByte('\n')
 	for _, c := range r.Results {
 		fmt.Fprintf(&b, "%s: %s", c.Case, c.About)
-		if c.OfWithout > 0 {
-			fmt.Fprintf(&b, "; %.2f of the rate without that", c.OfWithout)
-		}
 		if c.Publish > 0 {
 			fmt.Fprintf(&b, "; publishing an event takes %.2f ms (median), to one subscription %.2f ms", c.Publish, c.PublishToOne)
-		}
-		if c.Upload > 0 {
-			fmt.Fprintf(&b, "; requests take %.1f ms (p50), %.1f ms (p99); an upload takes %.1f ms at the bucket, "+
-				"%.1f ms with copying the log; %.1f uploads/s, $%.0f per month at $5 per million",
-				c.PublishP50, c.PublishP99, c.Upload, c.CopyAndUpload, c.UploadsPerSecond, c.DollarsPerMonth)
 		}
 		b.WriteByte('\n')
 	}
@@ -173,11 +146,6 @@ func thousands(x float64) string {
 // the report covers the completed rounds.
 func Run(ctx context.Context, cfg Config, machine *Machine) (*Report, error) {
 	b := &runner{Config: cfg}
-	for _, bc := range workloads {
-		if len(cfg.Workloads) == 0 || slices.Contains(cfg.Workloads, bc.name) {
-			b.workloads = append(b.workloads, bc)
-		}
-	}
 	sink, err := b.startSink(ctx)
 	if err != nil {
 		return &Report{Machine: machine}, err
@@ -204,11 +172,11 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 		return err
 	}
 	raw := []float64{before}
-	for _, bc := range b.workloads {
-		b.Progress.Show("%s: %s", bc.name, bc.about)
-		r, err := b.measure(ctx, bc)
+	for _, w := range b.Workloads {
+		b.Progress.Show("%s: %s", w.Name, w.About)
+		r, err := b.measure(ctx, w)
 		if err != nil {
-			return fmt.Errorf("%s: %w", bc.name, err)
+			return fmt.Errorf("%s: %w", w.Name, err)
 		}
 		after, err := b.measureRaw(ctx)
 		if err != nil {
@@ -217,13 +185,6 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 		raw = append(raw, after)
 		r.OfRaw = r.DeliveredPerSecond / ((before + after) / 2)
 		before = after
-		base, replicated := strings.CutSuffix(bc.name, replicatedSuffix)
-		base, acknowledged := strings.CutSuffix(base, acknowledgedSuffix)
-		if replicated || acknowledged {
-			if i := slices.IndexFunc(report.Results, func(r *Result) bool { return r.Case == base }); i >= 0 {
-				r.OfWithout = r.DeliveredPerSecond / report.Results[i].DeliveredPerSecond
-			}
-		}
 		report.Results = append(report.Results, r)
 	}
 	report.Raw = median(raw)
@@ -251,18 +212,11 @@ func medians(rounds []*Report) *Report {
 			func(r *Result) *float64 { return &r.AcknowledgedPerSecond },
 			func(r *Result) *float64 { return &r.DeliveredPerSecond },
 			func(r *Result) *float64 { return &r.OfRaw },
-			func(r *Result) *float64 { return &r.OfWithout },
 			func(r *Result) *float64 { return &r.P50 },
 			func(r *Result) *float64 { return &r.P99 },
 			func(r *Result) *float64 { return &r.Max },
 			func(r *Result) *float64 { return &r.Publish },
 			func(r *Result) *float64 { return &r.PublishToOne },
-			func(r *Result) *float64 { return &r.PublishP50 },
-			func(r *Result) *float64 { return &r.PublishP99 },
-			func(r *Result) *float64 { return &r.Upload },
-			func(r *Result) *float64 { return &r.CopyAndUpload },
-			func(r *Result) *float64 { return &r.UploadsPerSecond },
-			func(r *Result) *float64 { return &r.DollarsPerMonth },
 			func(r *Result) *float64 { return &r.CPU },
 			func(r *Result) *float64 { return &r.Bytes },
 		} {
@@ -288,7 +242,7 @@ func median(values []float64) float64 {
 
 // profileOf returns the file for the profile of a case, "" for none.
 func (b *runner) profileOf(name string) string {
-	if b.CPUProfile == "" || len(b.workloads) == 1 {
+	if b.CPUProfile == "" || len(b.Workloads) == 1 {
 		return b.CPUProfile
 	}
 	extension := filepath.Ext(b.CPUProfile)

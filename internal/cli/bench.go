@@ -79,7 +79,7 @@ func (c *benchCmd) config(std Streams) (bench.Config, error) {
 		Stored:     f.integer("stored", c.Stored, 0, 1_000_000_000),
 		Others:     f.integer("others", c.Others, 0, 1_000_000),
 		CPUProfile: c.CPUProfile,
-		Workloads:  c.Case,
+		Workloads:  bench.Workloads(c.Case...),
 		Log:        std.Err,
 		Progress:   terminal.NewProgress(std.Err),
 		Env:        slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SERVICE_") }),
@@ -89,11 +89,20 @@ func (c *benchCmd) config(std Streams) (bench.Config, error) {
 		f.add("data", "must be an existing directory, not %q", c.Data)
 	}
 	for _, name := range c.Case {
-		if !slices.Contains(bench.Workloads(), name) {
-			f.add("case", "must be one of %s, not %q", strings.Join(bench.Workloads(), ", "), name)
+		if len(bench.Workloads(name)) == 0 {
+			f.add("case", "must be one of %s, not %q", benchCases(), name)
 		}
 	}
 	return cfg, f.err()
+}
+
+// benchCases lists the cases.
+func benchCases() string {
+	var names []string
+	for _, w := range bench.Workloads() {
+		names = append(names, w.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // benchPartCmd is a child process of bench. It exits at the end of its stdin, so it

@@ -16,7 +16,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"service/internal/bench"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -120,7 +119,7 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 		kong.Help(printHelp(std)),
 		kong.Vars{
 			"scopes": webhook.JoinScopes(webhook.Scopes(), ", "),
-			"cases":  strings.Join(bench.Workloads(), ", "),
+			"cases":  benchCases(),
 			"name":   name,
 			"data":   placesOf(name).data,
 			"config": placesOf(name).configName(),

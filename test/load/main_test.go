@@ -1,5 +1,5 @@
-// Package load tests the service with many subscriptions and a long backlog, and runs
-// its benchmark.
+// Package load tests the service with many subscriptions and a long backlog, runs its
+// benchmark, and measures it with a replica.
 package load
 
 import (

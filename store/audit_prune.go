@@ -29,33 +29,27 @@ func pruneInterval(keep time.Duration) time.Duration { return min(keep/48, 24*ti
 
 // audit removes the entries of the audit log through last, oldest first. It first records that one in
 // the log, and keeps its hash, from which the chain continues.
-func (w *sweep) audit(last int64) error {
-	for recorded := false; ; {
-		var through, removed int64
-		err := w.write(func(t *tx) (err error) {
-			through, removed = last, 0
-			if !recorded {
-				if through, err = w.recordPrune(t, last); err != nil || through == 0 {
-					return err
-				}
+func (w *sweep) audit(last int64) (err error) {
+	recorded := false
+	w.swept.Audit, err = w.steps.repeat(w.ctx, func(t *tx, size int) (removed int64, err error) {
+		through := last
+		if !recorded {
+			if through, err = w.recordPrune(t, last); err != nil || through == 0 {
+				return 0, err
 			}
-			var num int64
-			var hash []byte
-			if err := t.Scan(selectPrunedStep, []any{through, w.step}, &num, &hash); err != nil {
-				return ignoreNoRows(err)
-			}
-			if err := t.Exec(anchorAudit, num, hash); err != nil {
-				return err
-			}
-			removed, err = t.Affected(removeAudit, num)
-			return err
-		})
-		if err != nil || removed == 0 {
-			return err
+			t.AfterCommit(func() { last, recorded = through, true })
 		}
-		last, recorded = through, true
-		w.swept.Audit += removed
-	}
+		var num int64
+		var hash []byte
+		if err := t.Scan(selectPrunedStep, []any{through, size}, &num, &hash); err != nil {
+			return 0, ignoreNoRows(err)
+		}
+		if err := t.Exec(anchorAudit, num, hash); err != nil {
+			return 0, err
+		}
+		return t.Affected(removeAudit, num)
+	})
+	return err
 }
 
 // recordPrune adds the entry about a removal of the entries through last, and returns the num of

@@ -70,7 +70,7 @@ func TestAuditRetention(t *testing.T) {
 // pruneAudit runs retention of the audit log, and returns how many entries it removed.
 func pruneAudit(t *testing.T, s *Store, edge time.Time) int64 {
 	t.Helper()
-	w := &sweep{s: s.core, ctx: t.Context(), pause: -1, step: firstSweep}
+	w := newSweep(t.Context(), s)
 	must(t, w.audit(auditBefore(t, s, edge)))
 	return w.swept.Audit
 }
@@ -85,7 +85,7 @@ func auditBefore(t *testing.T, s *Store, at time.Time) int64 {
 // the next run completes what one did not.
 func TestAuditRetentionStops(t *testing.T) {
 	s, now := openAt(t)
-	const old = 5 * firstSweep
+	const old = 5 * firstStep
 	for range old {
 		recordKey(t, s)
 	}
@@ -102,7 +102,7 @@ func TestAuditRetentionStops(t *testing.T) {
 			stop()
 		}
 	}
-	w := &sweep{s: s.core, ctx: ctx, pause: -1, step: firstSweep}
+	w := newSweep(ctx, s)
 	if err := w.audit(auditBefore(t, s, now.Add(-24*time.Hour))); !errors.Is(err, context.Canceled) || steps != 2 {
 		t.Fatalf("got %v after %d steps", err, steps)
 	}

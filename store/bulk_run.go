@@ -35,7 +35,7 @@ func (s BulkRuns) Run(ctx context.Context) error {
 // workBulkRuns works on all running bulk runs in turn, until there are none. While all of them
 // wait for redeliveries to complete, it sleeps until a delivery changes.
 func (s *core) workBulkRuns(ctx context.Context) error {
-	work := &sweep{s: s, ctx: ctx, step: firstSweep}
+	work := s.newSteps(sweepPace)
 	var changes *Watcher // open while all runs wait
 	stopWaiting := func() {
 		if changes != nil {
@@ -52,7 +52,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 		}
 		idle := true
 		for i := range runs {
-			worked, err := (&bulkWork{sweep: work, run: &runs[i]}).turn()
+			worked, err := (&bulkWork{s: s, ctx: ctx, steps: &work, run: &runs[i]}).turn()
 			var refused *webhook.Error
 			switch {
 			case errors.As(err, &refused):
@@ -131,7 +131,9 @@ const (
 // sets aside subscriptions that have reached their limit of open redeliveries, and continues
 // with them when they have room.
 type bulkWork struct {
-	*sweep
+	s     *core
+	ctx   context.Context
+	steps *steps // of all runs
 	run   *storedBulkRun
 	waits map[string]int64 // the run's progress in subscriptions that were set aside
 }
@@ -180,7 +182,7 @@ func (b *bulkWork) finish() error {
 	err := b.s.write(b.ctx, func(w Write) error { return w.BulkRuns().end(b.run, webhook.BulkDone, "", b.run.creator()) })
 	if err == nil {
 		b.s.logger.Info("bulk run completed", "bulk_run", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
-			b.run.Processed()-b.run.Done, "longest_step", b.longest)
+			b.run.Processed()-b.run.Done, "longest_step", b.steps.longest)
 	}
 	return err
 }
@@ -211,7 +213,7 @@ func (b *bulkWork) advance(subscription string) error {
 		return err
 	}
 	for first := true; first || len(nums) > 0; first = false {
-		size := b.step
+		size := b.steps.size
 		if b.run.Action == webhook.BulkRedeliver {
 			size = min(size, bulkBurst)
 		}
@@ -222,7 +224,7 @@ func (b *bulkWork) advance(subscription string) error {
 			step.after = some[len(some)-1]
 		}
 		var did bulkResult
-		err := b.write(func(t *tx) (err error) {
+		err := b.steps.write(b.ctx, func(t *tx) (err error) {
 			did, err = b.do(t, &step)
 			return err
 		})
@@ -253,14 +255,7 @@ func (b *bulkWork) pace(done int) error {
 	if b.run.Action != webhook.BulkRedeliver || done == 0 {
 		return nil
 	}
-	pause := time.NewTimer(time.Duration(done) * time.Second / bulkRate)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return nil
-	case <-b.ctx.Done():
-		return b.ctx.Err()
-	}
+	return sleep(b.ctx, time.Duration(done)*time.Second/bulkRate)
 }
 
 // bulkStep is the input of one transaction of a bulk run.

@@ -219,7 +219,7 @@ func TestBulkCancel(t *testing.T) {
 
 // A run interrupted after any step continues in the next process, and does nothing twice.
 func TestBulkRunGoesOn(t *testing.T) {
-	const all = 3 * firstSweep
+	const all = 3 * firstStep
 	for steps := 1; steps <= 4; steps++ {
 		t.Run(fmt.Sprint(steps), func(t *testing.T) {
 			dir := t.TempDir()
@@ -419,7 +419,7 @@ func TestBulkRunCancelled(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	for range 2 * firstSweep {
+	for range 2 * firstStep {
 		publish(t, s, "p", "content_updated")
 		deliver(t, s, sub.ID, webhook.StatusFailed)
 	}
@@ -441,11 +441,11 @@ func TestBulkRunCancelled(t *testing.T) {
 		}
 	}
 	must(t, s.workBulkRuns(t.Context()))
-	if r := bulkRun(t, s, id); r.Status != webhook.BulkCancelled || r.Done != firstSweep || r.Total != 2*firstSweep || r.CompletedAt.IsZero() {
-		t.Errorf("got %+v, want %d done", r, firstSweep)
+	if r := bulkRun(t, s, id); r.Status != webhook.BulkCancelled || r.Done != firstStep || r.Total != 2*firstStep || r.CompletedAt.IsZero() {
+		t.Errorf("got %+v, want %d done", r, firstStep)
 	}
-	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL"); n != firstSweep {
-		t.Errorf("%d were redelivered, want %d done", n, firstSweep)
+	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE redelivery_of IS NOT NULL"); n != firstStep {
+		t.Errorf("%d were redelivered, want %d done", n, firstStep)
 	}
 	wantCode(t, cancel(""), webhook.CodeConflict)
 	if n := count(t, s,

@@ -1,9 +1,6 @@
 package store
 
-import (
-	"encoding/json"
-	"math"
-)
+import "math"
 
 // removalByNum removes the deliveries in a JSON array of nums.
 var removalByNum = newRemoval("num IN (SELECT value FROM json_each(?1))")
@@ -133,24 +130,21 @@ type acceptedRange struct {
 // steps.
 func (w *sweep) removeDelivered(nums []int64) error {
 	for len(nums) > 0 {
-		some := nums[:min(len(nums), w.step)]
+		some := nums[:min(len(nums), w.steps.size)]
 		nums = nums[len(some):]
-		list, err := json.Marshal(some)
-		if err != nil {
-			return err
-		}
-		ranges, err := w.acceptedRanges(string(list))
+		list := jsonOf(some)
+		ranges, err := w.acceptedRanges(list)
 		if err != nil {
 			return err
 		}
 		var removed int64
-		err = w.write(func(t *tx) (err error) {
+		err = w.steps.write(w.ctx, func(t *tx) (err error) {
 			for i := range ranges {
 				if err := t.addDelivered(&ranges[i]); err != nil {
 					return err
 				}
 			}
-			removed, err = t.removeDeliveries(&removalByNum, string(list))
+			removed, err = t.removeDeliveries(&removalByNum, list)
 			return err
 		})
 		if err != nil {
@@ -164,7 +158,7 @@ func (w *sweep) removeDelivered(nums []int64) error {
 // acceptedRanges returns the events that some deliveries carried, by subscription and name.
 // Completed deliveries and their events no longer change, so reading them outside the writer is
 // safe.
-func (w *sweep) acceptedRanges(nums string) (ranges []acceptedRange, err error) {
+func (w *sweep) acceptedRanges(nums any) (ranges []acceptedRange, err error) {
 	var all []accepted
 	err = w.s.db.Each(w.ctx, selectAccepted, []any{nums}, func(scan func(...any) error) error {
 		var a accepted
@@ -265,13 +259,5 @@ func (t *tx) addDelivered(r *acceptedRange) error {
 
 // forgetDelivered removes the ranges of a program whose events have been removed.
 func (w *sweep) forgetDelivered(programID string) error {
-	for {
-		keys, err := w.keys(selectAgedRanges, programID)
-		if err != nil || len(keys) == 0 {
-			return err
-		}
-		if err := w.remove(keys, []string{removeRanges}); err != nil {
-			return err
-		}
-	}
+	return w.steps.removeFound(w.ctx, selectAgedRanges, programID, removeRanges)
 }

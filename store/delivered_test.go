@@ -184,7 +184,7 @@ func TestDeliveredRanges(t *testing.T) {
 		}
 		publish(t, s, "p", names...)
 		have := make(map[accepted]bool)
-		w := &sweep{s: s.core, ctx: t.Context(), step: firstSweep}
+		w := newSweep(t.Context(), s)
 		for range 60 {
 			var some []accepted
 			for n := 1 + random.IntN(4); n > 0; n-- {

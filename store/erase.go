@@ -60,7 +60,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	defer s.erasing.Unlock()
 	var errs []error
 	for _, id := range s.programStates.in(phaseErasing, phaseLeaving) {
-		e := &erasure{sweep: &sweep{s: s, ctx: ctx}, programID: id, dispatching: dispatching}
+		e := &erasure{s: s, ctx: ctx, steps: s.newSteps(sweepPace), programID: id, dispatching: dispatching}
 		if state := s.programStates.of(id); state.phase == phaseLeaving {
 			e.moved = state.out.id
 		}
@@ -71,7 +71,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 			errs = append(errs, err)
 		default:
 			s.logger.Info("erased a program", "program", id, "events", e.swept.Events, "deliveries", e.swept.Deliveries,
-				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.longest)
+				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.steps.longest)
 		}
 	}
 	return errors.Join(errs...)
@@ -79,7 +79,10 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 
 // erasure erases one program. Every step can be repeated, so it continues after a crash.
 type erasure struct {
-	*sweep
+	s             *core
+	ctx           context.Context
+	steps         steps
+	swept         Swept
 	programID     string
 	moved         string   // id of the move after which only tokens stay, "" to erase everything
 	dispatching   bool     // a dispatcher may have attempts of the program in flight
@@ -87,42 +90,17 @@ type erasure struct {
 }
 
 func (e *erasure) run() error {
-	parts := []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, e.shrink}
+	shrink := func() error { return e.s.shrink(e.ctx, &e.steps, &e.swept.Shrunk) }
+	parts := []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, shrink}
 	if e.moved != "" {
-		parts = []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.empty, e.shrink}
+		parts = []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.empty, shrink}
 	}
-	for _, part := range parts {
-		e.step = firstSweep
-		if err := part(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return e.steps.each(parts...)
 }
 
-// repeat runs a query that removes at most ?2 rows of ?1 until it removes none.
-func (e *erasure) repeat(query string, which any, then ...string) (removed int64, err error) {
-	for {
-		var n int64
-		step := e.step
-		err := e.write(func(t *tx) (err error) {
-			if n, err = t.Affected(query, which, step); err != nil {
-				return err
-			}
-			for _, also := range then {
-				if err := t.Exec(also, which); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return removed, err
-		}
-		if removed += n; n < int64(step) {
-			return removed, nil
-		}
-	}
+// remove removes with a query at most ?2 rows of ?1 at a time, until none is left.
+func (e *erasure) remove(query string, which any) error {
+	return e.steps.remove(e.ctx, query, which)
 }
 
 // Conditions and queries of an erasure. ?1 is the program, the subscription or the token.
@@ -182,30 +160,22 @@ func (e *erasure) close() error {
 		return err
 	}
 	now := e.s.clock.now().UnixMilli()
-	for len(left) > 0 {
-		some := left[:min(len(left), e.step)]
-		left = left[len(some):]
-		err := e.write(func(t *tx) error {
-			t.AfterCommit(func() {
-				for _, id := range some {
-					e.s.watchers.probed(id, nil)
-					e.s.housekeeping.forget(id)
-					e.s.watchers.subscriptionChanged(id)
-				}
-			})
-			return errors.Join(t.Exec(closeErased, jsonOf(some), now, t.counted()), t.Exec(eraseOldSecrets, jsonOf(some)))
+	return inSteps(e.ctx, &e.steps, left, func(t *tx, some []string) error {
+		t.AfterCommit(func() {
+			for _, id := range some {
+				e.s.watchers.probed(id, nil)
+				e.s.housekeeping.forget(id)
+				e.s.watchers.subscriptionChanged(id)
+			}
 		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return errors.Join(t.Exec(closeErased, jsonOf(some), now, t.counted()), t.Exec(eraseOldSecrets, jsonOf(some)))
+	})
 }
 
 // tokens removes the tokens with their stored responses, and what is stored for platform tokens
 // that acted in the program.
 func (e *erasure) tokens() error {
-	if _, err := e.repeat(eraseAnswers, e.programID); err != nil {
+	if err := e.remove(eraseAnswers, e.programID); err != nil {
 		return err
 	}
 	ids, err := e.s.ids(e.ctx, "SELECT id FROM tokens WHERE program_id = ?", e.programID)
@@ -213,10 +183,10 @@ func (e *erasure) tokens() error {
 		return err
 	}
 	for _, id := range ids {
-		if _, err := e.repeat(eraseKeys, id); err != nil {
+		if err := e.remove(eraseKeys, id); err != nil {
 			return err
 		}
-		err := e.write(func(t *tx) error {
+		err := e.steps.write(e.ctx, func(t *tx) error {
 			if err := t.Exec("DELETE FROM idempotency_use WHERE token_id = ?", id); err != nil || e.moved != "" {
 				return err // forwarding needs the tokens
 			}
@@ -239,7 +209,7 @@ func (e *erasure) deliveries() error {
 	left := false
 	for _, id := range e.subscriptions {
 		for {
-			nums, err := e.s.nums(e.ctx, find, id, e.step)
+			nums, err := e.s.nums(e.ctx, find, id, e.steps.size)
 			if err != nil {
 				return err
 			}
@@ -265,7 +235,7 @@ func (e *erasure) deliveries() error {
 // removeNums removes deliveries of a subscription.
 func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
 	list := jsonOf(nums)
-	return e.write(func(t *tx) error {
+	return e.steps.write(e.ctx, func(t *tx) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
 			err := scan((*deliveryID)(&id))
@@ -302,7 +272,12 @@ const removeUnlessBlank = "DELETE FROM deliveries WHERE num IN (SELECT value FRO
 
 // events removes the log.
 func (e *erasure) events() (err error) {
-	e.swept.Events, err = e.repeat(eraseEvents, e.programID, lowerMarks)
+	e.swept.Events, err = e.steps.repeat(e.ctx, func(t *tx, size int) (n int64, err error) {
+		if n, err = t.Affected(eraseEvents, e.programID, size); err == nil {
+			err = t.Exec(lowerMarks)
+		}
+		return n, err
+	})
 	return err
 }
 
@@ -313,14 +288,14 @@ func (e *erasure) runs() error {
 		if err != nil {
 			return err
 		}
-		_, err = e.repeat("DELETE FROM bulk_run_deliveries WHERE run = ?1 AND delivery IN "+
+		err = e.remove("DELETE FROM bulk_run_deliveries WHERE run = ?1 AND delivery IN "+
 			"(SELECT delivery FROM bulk_run_deliveries WHERE run = ?1 LIMIT ?2)", num)
 		if err == nil {
-			_, err = e.repeat("DELETE FROM bulk_run_subscriptions WHERE run = ?1 AND subscription_id IN "+
+			err = e.remove("DELETE FROM bulk_run_subscriptions WHERE run = ?1 AND subscription_id IN "+
 				"(SELECT subscription_id FROM bulk_run_subscriptions WHERE run = ?1 LIMIT ?2)", num)
 		}
 		if err == nil {
-			err = e.write(func(t *tx) error {
+			err = e.steps.write(e.ctx, func(t *tx) error {
 				return errors.Join(t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", num), t.Exec("DELETE FROM bulk_runs WHERE num = ?", num))
 			})
 		}
@@ -337,11 +312,11 @@ func (e *erasure) ofSubscriptions() error {
 		some := jsonOf(left[:min(len(left), erasedAtOnce)])
 		left = left[min(len(left), erasedAtOnce):]
 		for _, query := range eraseOfSubscriptions {
-			if _, err := e.repeat(query, some); err != nil {
+			if err := e.remove(query, some); err != nil {
 				return err
 			}
 		}
-		err := e.write(func(t *tx) error {
+		err := e.steps.write(e.ctx, func(t *tx) error {
 			for _, table := range eraseSingle {
 				if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id IN (SELECT value FROM json_each(?))", some); err != nil {
 					return err
@@ -397,7 +372,7 @@ func ofErased(table string) string {
 // ofProgram removes everything else.
 func (e *erasure) ofProgram() error {
 	// In a write, since a chore of the writer writes them.
-	err := e.write(func(*tx) error {
+	err := e.steps.write(e.ctx, func(*tx) error {
 		e.s.stats.forget(e.programID)
 		return nil
 	})
@@ -405,7 +380,7 @@ func (e *erasure) ofProgram() error {
 		return err
 	}
 	for _, query := range eraseOfProgram {
-		if _, err := e.repeat(query, e.programID); err != nil {
+		if err := e.remove(query, e.programID); err != nil {
 			return err
 		}
 	}
@@ -425,7 +400,7 @@ func (e *erasure) audit() error {
 		return err
 	}
 	if late {
-		err := e.write(func(t *tx) error {
+		err := e.steps.write(e.ctx, func(t *tx) error {
 			if err := newWrite(e.s, t).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
 				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
 				return err
@@ -447,10 +422,8 @@ func (e *erasure) audit() error {
 			}
 			return err
 		})
-		for err == nil && len(nums) > 0 {
-			some := nums[:min(len(nums), e.step)]
-			nums = nums[len(some):]
-			err = e.write(func(t *tx) error { return t.Exec(eraseAudit, jsonOf(some)) })
+		if err == nil {
+			err = inSteps(e.ctx, &e.steps, nums, func(t *tx, some []int64) error { return t.Exec(eraseAudit, jsonOf(some)) })
 		}
 		if err != nil {
 			return err
@@ -461,7 +434,7 @@ func (e *erasure) audit() error {
 
 // finish removes the program, after which its id can be used again.
 func (e *erasure) finish() error {
-	return e.write(func(t *tx) error {
+	return e.steps.write(e.ctx, func(t *tx) error {
 		// A write that began before the erasure may have added something.
 		var left sql.NullString
 		if err := t.Scan(selectErasedRest, []any{e.programID}, &left); err != nil {
@@ -485,7 +458,7 @@ func (e *erasure) finish() error {
 
 // empty records that the program has no records here but its tokens.
 func (e *erasure) empty() error {
-	return e.write(func(t *tx) error {
+	return e.steps.write(e.ctx, func(t *tx) error {
 		delete(t.w.heads, e.programID)
 		e.s.tail.forget(e.programID)
 		state := t.state(e.programID)

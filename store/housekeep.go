@@ -112,18 +112,19 @@ func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(c
 // removeResponses removes responses above the quotas.
 func (s *core) removeResponses(ctx context.Context) error {
 	h := &s.housekeeping
-	w := &sweep{s: s, ctx: ctx, step: max(h.step/2, firstSweep)}
-	defer func() { h.step = w.step }()
+	w := s.newSteps(sweepPace)
+	w.size = max(h.step/2, firstStep)
+	defer func() { h.step = w.size }()
 	if !h.found {
-		if err := w.findResponses(); err != nil {
+		if err := s.findResponses(ctx, &w); err != nil {
 			return err
 		}
 		h.found = true
 	}
-	if err := h.each(h.trim, w.trimSuccesses); err != nil {
+	if err := h.each(h.trim, func(id string) error { return s.trimSuccesses(ctx, &w, id) }); err != nil {
 		return err
 	}
-	return h.each(h.prune, w.pruneResponses)
+	return h.each(h.prune, func(id string) error { return s.pruneResponses(ctx, &w, id) })
 }
 
 // pruneProgram makes housekeeping prune the responses of a program that may exceed its quota.
@@ -155,29 +156,29 @@ func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error)
 }
 
 // findResponses looks for responses above a quota at startup.
-func (w *sweep) findResponses() error {
-	half, err := w.s.ids(w.ctx, selectTrimming)
+func (s *core) findResponses(ctx context.Context, w *steps) error {
+	half, err := s.ids(ctx, selectTrimming)
 	if err != nil {
 		return err
 	}
-	unmarked, err := w.s.ids(w.ctx, selectUnmarked, w.s.quotas.successes)
+	unmarked, err := s.ids(ctx, selectUnmarked, s.quotas.successes)
 	if err != nil {
 		return err
 	}
 	for _, id := range append(half, unmarked...) {
-		if err := w.trimSuccesses(id); err != nil {
+		if err := s.trimSuccesses(ctx, w, id); err != nil {
 			return err
 		}
 	}
 	if len(half) > 0 { // all of it may have been trimmed
-		if err := w.write(func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
+		if err := w.write(ctx, func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
 			return err
 		}
 	}
-	programs, err := w.s.ids(w.ctx, selectOverQuota, w.s.quotas.responses)
+	programs, err := s.ids(ctx, selectOverQuota, s.quotas.responses)
 	for _, id := range programs {
 		if err == nil {
-			err = w.pruneResponses(id)
+			err = s.pruneResponses(ctx, w, id)
 		}
 	}
 	return err
@@ -200,22 +201,18 @@ const (
 
 // endAllDeleted ends the pending deliveries of deleted subscriptions.
 func (s *core) endAllDeleted(ctx context.Context) error {
-	w := &sweep{s: s, ctx: ctx, step: firstSweep}
+	w := s.newSteps(sweepPace)
 	ids, err := s.ids(ctx, selectDeletedWaiting)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		for more := true; more; {
-			step := w.step
-			err := w.write(func(t *tx) error {
-				ended, err := s.endDeleted(t, id, step)
-				more = ended == step
-				return err
-			})
-			if err != nil {
-				return err
-			}
+		_, err := w.repeat(ctx, func(t *tx, size int) (int64, error) {
+			ended, err := s.endDeleted(t, id, size)
+			return int64(ended), err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -85,7 +85,7 @@ func TestDeletionInSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		publish(t, s, "p", "content_updated") // between two steps
-		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > maxSweep {
+		if left = count(t, s, stillWaiting, sub.ID); left >= last || last-left > int64(sweepPace.most) {
 			t.Fatalf("one step ended %d of %d deliveries", last-left, last)
 		}
 		wantEnded(t, s, sub.ID)

@@ -51,16 +51,6 @@ const importCopies = 3
 // ImportRoom returns a *webhook.Error if the disk has no room for the import of so many bytes.
 func (s Programs) ImportRoom(bytes int64) error { return s.roomFor(importCopies * bytes) }
 
-// importPause is the pause after a step of an import, in multiples of the step.
-const importPause = 2
-
-// While the program of an import is frozen, commits must be few. frozenTime is the target duration
-// of a step then, and maxFrozen the maximum of its records.
-const (
-	frozenTime = 20 * time.Millisecond
-	maxFrozen  = 4096
-)
-
 // Import adds a program in small steps. Nothing of it is visible or sent until the last step,
 // which also runs the functions. If it fails, or the process ends, what it has added is erased.
 // The error is a *webhook.Error if the program exists, and wraps [ErrUnusable] if the database
@@ -110,17 +100,19 @@ func (s *core) abandonImport(programID string) error {
 
 // importer returns an importer without an export.
 func (s Programs) importer(ctx context.Context, x *ProgramImport) *importer {
-	im := &importer{sweep: &sweep{s: s.core, ctx: ctx, step: firstSweep, pause: importPause}, retry: x.Retry, audit: x.Audit,
+	im := &importer{s: s.core, ctx: ctx, steps: s.newSteps(importPace), retry: x.Retry, audit: x.Audit,
 		subscriptions: make(map[int64]int64), runs: make(map[int64]int64), named: make(map[string]string)}
 	if x.Idle {
-		im.pause, im.long = -1, true
+		im.steps.pace = frozenPace
 	}
 	return im
 }
 
 // importer adds one program.
 type importer struct {
-	*sweep
+	s         *core
+	ctx       context.Context
+	steps     steps
 	db        *sql.DB // the export
 	keys      *keyring.Keyring
 	packed    dictionaries // of the export
@@ -395,7 +387,7 @@ func (im *importer) name() error {
 		im.done.Named = append(im.done.Named, im.named[id])
 	}
 	for left := ids; len(left) > 0 && im.audit.Action != ""; {
-		some := left[:min(len(left), im.step)]
+		some := left[:min(len(left), im.steps.size)]
 		left = left[len(some):]
 		err := im.s.write(im.ctx, func(w Write) error {
 			for _, id := range some {
@@ -434,19 +426,17 @@ func (im *importer) interrupt() error {
 	nums, err := im.s.nums(im.ctx, "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL "+
 		"AND program_id = ?", im.programID)
 	im.done.Interrupted = len(nums)
-	for len(nums) > 0 && err == nil && im.retry != nil {
-		some := nums[:min(len(nums), im.step)]
-		nums = nums[len(some):]
-		err = im.write(func(t *tx) error {
-			for _, num := range some {
-				if err := t.interrupt(num, *im.retry, time.Now()); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	if err != nil || im.retry == nil {
+		return err
 	}
-	return err
+	return inSteps(im.ctx, &im.steps, nums, func(t *tx, some []int64) error {
+		for _, num := range some {
+			if err := t.interrupt(num, *im.retry, time.Now()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // importRows are rows to add to a table.
@@ -570,7 +560,7 @@ func (im *importer) table(table *programTable) error {
 	defer rows.Close()
 	for more := true; more; {
 		r.all = r.all[:0]
-		for len(r.all) < im.step {
+		for len(r.all) < im.steps.size {
 			if more = rows.Next(); !more {
 				break
 			}
@@ -586,7 +576,7 @@ func (im *importer) table(table *programTable) error {
 		if len(r.all) == 0 {
 			break
 		}
-		if err := im.write(func(t *tx) error { return im.insert(t, table, r) }); err != nil {
+		if err := im.steps.write(im.ctx, func(t *tx) error { return im.insert(t, table, r) }); err != nil {
 			return err
 		}
 	}
@@ -714,7 +704,7 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 	}
 	var base int64
 	var added importedRange
-	err = im.write(func(t *tx) error {
+	err = im.steps.write(im.ctx, func(t *tx) error {
 		var newest int64
 		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
 			return err
@@ -757,7 +747,7 @@ func (im *importer) extend() error {
 			continue
 		}
 		part.here.from = from.Int64
-		if err := im.write(func(t *tx) error { return im.s.addImportedRange(t, part.here) }); err != nil {
+		if err := im.steps.write(im.ctx, func(t *tx) error { return im.s.addImportedRange(t, part.here) }); err != nil {
 			return err
 		}
 	}

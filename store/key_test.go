@@ -365,13 +365,13 @@ func TestRotateKeyDuringRead(t *testing.T) {
 	}
 }
 
-// steps is a context that ends after a number of calls of Err.
-type steps struct {
+// countdown is a context that ends after a number of calls of Err.
+type countdown struct {
 	context.Context
 	left int
 }
 
-func (s *steps) Err() error {
+func (s *countdown) Err() error {
 	if s.left == 0 {
 		return context.Canceled
 	}
@@ -409,7 +409,7 @@ func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 	s := opened(t, Config{Dir: dir})
 	f := fillEncrypted(t, s, reencryptBatch+1)
 	oldKey := keysIn(t, path)[0]
-	_, err := s.RotateKey(&steps{t.Context(), at})
+	_, err := s.RotateKey(&countdown{t.Context(), at})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}

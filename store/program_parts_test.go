@@ -33,7 +33,8 @@ func TestMoveTrimmed(t *testing.T) {
 	const kept = "SELECT count(*) FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = ?)"
 	trim := func(s *Store) int64 {
 		s.quotas.successes = 1
-		must(t, (&sweep{s: s.core, ctx: t.Context(), step: firstSweep}).trimSuccesses(sub))
+		trimming := s.newSteps(sweepPace)
+		must(t, s.trimSuccesses(t.Context(), &trimming, sub))
 		return count(t, s, kept, sub)
 	}
 	before := count(t, m.from, kept, sub)
@@ -221,7 +222,7 @@ func TestForgottenAlerts(t *testing.T) {
 	_, err := m.from.Subscriptions().Delete(t.Context(), p.id, sub)
 	must(t, err)
 	must(t, m.from.writer.do(func(t *tx) error {
-		for range firstSweep + 1 {
+		for range firstStep + 1 {
 			if err := m.from.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[0]}, 0); err != nil {
 				return err
 			}

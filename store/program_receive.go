@@ -56,8 +56,7 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	}
 	defer db.Close() // it was only read
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
-	// The longer it takes, the more changes there are to transfer while the program is frozen.
-	r.im.moving, r.im.pause = true, 1
+	r.im.moving, r.im.steps.pace = true, movePace
 	if err := r.im.open(db, x); err != nil {
 		return nil, err
 	}
@@ -166,7 +165,7 @@ func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := im.write(func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
+	if err := im.steps.write(im.ctx, func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
 		return err
 	}
 	if err := im.tables(); err != nil {
@@ -179,7 +178,7 @@ func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 // the program is complete here but not active. The last write also runs the functions.
 func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (Imported, error) {
 	im := r.im
-	im.pause, im.long = -1, true
+	im.steps.pace = frozenPace
 	if err := r.Add(ctx, x); err != nil {
 		return Imported{}, err
 	}

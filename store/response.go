@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 
 	"service/webhook"
 )
@@ -116,26 +115,26 @@ func successesAfter(columns, where, tail string) string {
 
 // trimSuccesses removes the responses of all but the newest successful attempts of a
 // subscription.
-func (w *sweep) trimSuccesses(subscriptionID string) error {
+func (s *core) trimSuccesses(ctx context.Context, w *steps, subscriptionID string) error {
 	var mark int64
-	if err := w.s.db.Scan(w.ctx, selectMark, []any{subscriptionID}, &mark); err != nil {
+	if err := s.db.Scan(ctx, selectMark, []any{subscriptionID}, &mark); err != nil {
 		return err
 	}
 	var kept int64 // completed_at of the oldest delivery whose response is kept
-	if err := w.s.db.Scan(w.ctx, selectKeptFrom, []any{subscriptionID, mark, w.s.quotas.successes - 1}, &kept); err != nil {
+	if err := s.db.Scan(ctx, selectKeptFrom, []any{subscriptionID, mark, s.quotas.successes - 1}, &kept); err != nil {
 		return ignoreNoRows(err)
 	}
 	for first, more := true, true; more; first = false {
 		var to sql.NullInt64
 		var n int
-		if err := w.s.db.Scan(w.ctx, selectNextTrim, []any{subscriptionID, mark, kept, w.step}, &to, &n); err != nil {
+		if err := s.db.Scan(ctx, selectNextTrim, []any{subscriptionID, mark, kept, w.size}, &to, &n); err != nil {
 			return err
 		}
 		if first && n == 0 {
 			return nil
 		}
-		more = n >= w.step
-		err := w.write(func(t *tx) error {
+		more = n >= w.size
+		err := w.write(ctx, func(t *tx) error {
 			if err := t.noteTrimming(subscriptionID, more); err != nil || n == 0 {
 				return err
 			}
@@ -165,17 +164,17 @@ func (t *tx) noteTrimming(subscriptionID string, half bool) error {
 }
 
 // pruneResponses removes the oldest other responses of a program until it is within its quota.
-func (w *sweep) pruneResponses(programID string) error {
+func (s *core) pruneResponses(ctx context.Context, w *steps, programID string) error {
 	for {
 		var use int64
-		if err := w.s.db.Scan(w.ctx, selectUse, []any{programID}, &use); err != nil || use <= w.s.quotas.responses {
+		if err := s.db.Scan(ctx, selectUse, []any{programID}, &use); err != nil || use <= s.quotas.responses {
 			return err
 		}
 		var oldest [][2]int64
-		err := w.s.db.Each(w.ctx, selectOldest, []any{programID, w.step}, func(scan func(...any) error) error {
+		err := s.db.Each(ctx, selectOldest, []any{programID, w.size}, func(scan func(...any) error) error {
 			var delivery, number, bytes int64
 			err := scan(&delivery, &number, &bytes)
-			if use > w.s.quotas.responses {
+			if use > s.quotas.responses {
 				oldest = append(oldest, [2]int64{delivery, number})
 			}
 			use -= bytes
@@ -184,16 +183,13 @@ func (w *sweep) pruneResponses(programID string) error {
 		if err != nil || len(oldest) == 0 {
 			return err
 		}
-		list, err := json.Marshal(oldest)
-		if err != nil {
-			return err
-		}
-		err = w.write(func(t *tx) error {
-			if err := t.Exec(removeResponses, string(list)); err != nil {
+		list := jsonOf(oldest)
+		err = w.write(ctx, func(t *tx) error {
+			if err := t.Exec(removeResponses, list); err != nil {
 				return err
 			}
 			t.deliveryChanged(0)
-			return t.Exec(removeStored, programID, string(list))
+			return t.Exec(removeStored, programID, list)
 		})
 		if err != nil {
 			return err

@@ -88,7 +88,7 @@ func TestResponsesOfSuccesses(t *testing.T) {
 		}
 		const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r " +
 			"WHERE r.delivery = d.num)"
-		if n := count(t, s, removed); n == 0 || n > firstSweep+1 {
+		if n := count(t, s, removed); n == 0 || n > firstStep+1 {
 			t.Fatalf("one step removed %d responses", n)
 		}
 		must(t, s.Close())

@@ -3,24 +3,11 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"math"
 	"time"
 
 	"service/webhook"
-)
-
-const (
-	// sweepTime is the target duration of one step of a sweep, during which it occupies the
-	// writer.
-	sweepTime = 2 * time.Millisecond
-	// sweepRest is the pause after a step, in multiples of the step: a sweep uses at most a
-	// fifth of the writer's time.
-	sweepRest = 4
-	// firstSweep is the number of records of the first step of each kind, and maxSweep the
-	// maximum of a step.
-	firstSweep, maxSweep = 8, 256
 )
 
 // Retention is how long records are kept.
@@ -95,8 +82,7 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 		if err == nil && s.sweeping.TryLock() { // otherwise a program is being imported
 			w, err = s.sweep(ctx, all, delivered)
 			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= pruneInterval(keep.Audit) {
-				w.step = firstSweep
-				if err = w.audit(audit.mark.audit); err == nil {
+				if err = w.steps.each(func() error { return w.audit(audit.mark.audit) }); err == nil {
 					pruned = began
 				}
 			}
@@ -110,7 +96,8 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 			s.logger.Error("failed to remove records older than the retention, will retry", "error", err)
 		} else if swept != (Swept{}) {
 			s.logger.Info("removed records older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
-				"expired", swept.Expired, "lost", swept.Lost, "audit_entries", swept.Audit, "shrunk_bytes", swept.Shrunk, "longest_step", w.longest)
+				"expired", swept.Expired, "lost", swept.Lost, "audit_entries", swept.Audit, "shrunk_bytes", swept.Shrunk,
+				"longest_step", w.steps.longest)
 		}
 		timer.Reset(pause)
 	}
@@ -131,14 +118,9 @@ func (s *core) noteSwept(swept Swept) {
 
 // sweep once removes all old records, and successful deliveries that are old by delivered.
 func (s *core) sweep(ctx context.Context, old, delivered cutoff) (*sweep, error) {
-	w := &sweep{s: s, ctx: ctx, old: old, delivered: delivered}
-	for _, part := range []func() error{w.removeEarly, w.deliveries, w.events, w.stats, w.rest, w.shrink} {
-		w.step = firstSweep
-		if err := part(); err != nil {
-			return w, err
-		}
-	}
-	return w, nil
+	w := &sweep{s: s, ctx: ctx, old: old, delivered: delivered, steps: s.newSteps(sweepPace)}
+	shrink := func() error { return s.shrink(ctx, &w.steps, &w.swept.Shrunk) }
+	return w, w.steps.each(w.removeEarly, w.deliveries, w.events, w.stats, w.rest, shrink)
 }
 
 // sweepLock is a lock that a waiting goroutine can give up. It has room for one element, which
@@ -175,53 +157,9 @@ type sweep struct {
 	old cutoff // what is removed
 	// delivered is the cutoff for successful deliveries, if it is later.
 	delivered cutoff
-	step      int  // records in the next step
-	pause     int  // after a step, in multiples of it; 0 for sweepRest, negative for none
-	long      bool // steps are longer than sweepTime, see frozenTime
+	steps     steps
 	swept     Swept
 	splits    []splitLoss // of the last step
-
-	longest time.Duration // longest step
-}
-
-// write runs one step, rests, and adapts the size of the next step to sweepTime. fn may be
-// called again if its write was rolled back.
-func (w *sweep) write(fn func(*tx) error) error {
-	if err := w.ctx.Err(); err != nil {
-		return err
-	}
-	var took time.Duration
-	err := w.s.writer.doRepeatable(func(t *tx) error {
-		began := time.Now()
-		err := fn(t)
-		took = time.Since(began)
-		return err
-	})
-	w.longest = max(w.longest, took)
-	if w.s.afterStep != nil {
-		w.s.afterStep()
-	}
-	limit, most := sweepTime, maxSweep
-	if w.long {
-		limit, most = frozenTime, maxFrozen
-	}
-	switch {
-	case took > limit:
-		w.step = max(w.step/2, 1)
-	case took < limit/3:
-		w.step = min(w.step*2, most)
-	}
-	pause := w.pause
-	if pause == 0 {
-		pause = sweepRest
-	}
-	rest := time.NewTimer(time.Duration(max(pause, 0)) * took)
-	defer rest.Stop()
-	select {
-	case <-rest.C:
-	case <-w.ctx.Done():
-	}
-	return err
 }
 
 const (
@@ -287,9 +225,9 @@ func (w *sweep) deliveriesIn(after, last, before int64) error {
 		if err != nil || to == after {
 			return err
 		}
-		more = n == w.step
+		more = n == w.steps.size
 		var swept Swept
-		err = w.write(func(t *tx) (err error) {
+		err = w.steps.write(w.ctx, func(t *tx) (err error) {
 			swept, err = w.removeAged(t, after, to, before)
 			return err
 		})
@@ -315,7 +253,7 @@ func (w *sweep) deliveriesIn(after, last, before int64) error {
 // a time, and their number, at most one step.
 func (w *sweep) aged(after, last, before int64) (to int64, n int, err error) {
 	to = after
-	err = w.s.db.Each(w.ctx, selectAged, []any{after, last, w.step}, func(scan func(...any) error) error {
+	err = w.s.db.Each(w.ctx, selectAged, []any{after, last, w.steps.size}, func(scan func(...any) error) error {
 		var num, created int64
 		if err := scan(&num, &created); err != nil {
 			return err
@@ -435,13 +373,7 @@ const (
 
 // events removes the oldest events of each program.
 func (w *sweep) events() error {
-	var programs []string
-	err := w.s.db.Each(w.ctx, "SELECT id FROM programs", nil, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		programs = append(programs, id)
-		return err
-	})
+	programs, err := w.s.ids(w.ctx, "SELECT id FROM programs")
 	for _, id := range programs {
 		if err == nil {
 			err = w.eventsOf(id)
@@ -476,7 +408,7 @@ func (w *sweep) eventsOf(programID string) error {
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after
-		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.step},
+		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.steps.size},
 			func(scan func(...any) error) error { return scan(&to) })
 		if err != nil {
 			return err
@@ -488,7 +420,7 @@ func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64)
 			return err
 		}
 		var removed int64
-		err = w.write(func(t *tx) (err error) {
+		err = w.steps.write(w.ctx, func(t *tx) (err error) {
 			removed, err = t.Affected(removeEvents, programID, after, to)
 			return err
 		})
@@ -517,21 +449,18 @@ func (w *sweep) skipLosses(programID string, after, to int64, lost map[string]in
 		if err != nil || len(losses) == 0 {
 			return err
 		}
-		for len(losses) > 0 {
-			some := losses[:min(len(losses), w.step)]
-			losses = losses[len(some):]
-			var skipped []pendingLoss
-			err := w.write(func(t *tx) (err error) {
-				skipped, err = w.skip(t, some, to)
-				return err
+		err = inSteps(w.ctx, &w.steps, losses, func(t *tx, some []pendingLoss) error {
+			skipped, err := w.skip(t, some, to)
+			t.AfterCommit(func() {
+				for _, l := range skipped {
+					lost[l.id] += l.events
+					w.swept.Lost += l.events
+				}
 			})
-			if err != nil {
-				return err
-			}
-			for _, l := range skipped {
-				lost[l.id] += l.events
-				w.swept.Lost += l.events
-			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -611,21 +540,11 @@ const (
 // records.
 func (w *sweep) stats() error {
 	old := w.old.seconds()
-	for _, part := range []struct {
-		span time.Duration
-		edge int64
-	}{{StatMinute, max(old, wholeSeconds(w.s.clock.counted()-minutesFor))}, {StatHour, old}} {
-		for removed := int64(1); removed > 0; {
-			err := w.write(func(t *tx) (err error) {
-				removed, err = t.Affected(removeStats, part.span.Milliseconds(), part.edge, w.step)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
+	minutes := max(old, wholeSeconds(w.s.clock.counted()-minutesFor))
+	if err := w.steps.remove(w.ctx, removeStats, StatMinute.Milliseconds(), minutes); err != nil {
+		return err
 	}
-	return nil
+	return w.steps.remove(w.ctx, removeStats, StatHour.Milliseconds(), old)
 }
 
 // rest removes all other kinds of records.
@@ -665,49 +584,11 @@ func (w *sweep) rest() error {
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},
 	} {
-		for more := true; more; {
-			keys, err := w.keys(part.find, part.edge)
-			if err != nil {
-				return err
-			}
-			if more = len(keys) > 0; more {
-				if err := w.remove(keys, part.remove); err != nil {
-					return err
-				}
-			}
+		if err := w.steps.removeFound(w.ctx, part.find, part.edge, part.remove...); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// keys returns the keys that a query selects for one step.
-func (w *sweep) keys(find string, which any) (keys []any, err error) {
-	err = w.s.db.Each(w.ctx, find, []any{which, w.step}, func(scan func(...any) error) error {
-		var key any
-		err := scan(&key)
-		if text, ok := key.([]byte); ok { // one of the drivers returns bytes
-			key = string(text)
-		}
-		keys = append(keys, key)
-		return err
-	})
-	return keys, err
-}
-
-// remove runs queries with the keys in one step.
-func (w *sweep) remove(keys []any, queries []string) error {
-	list, err := json.Marshal(keys)
-	if err != nil {
-		return err
-	}
-	return w.write(func(t *tx) error {
-		for _, query := range queries {
-			if err := t.Exec(query, string(list)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 var (

@@ -88,7 +88,7 @@ func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, old cutof
 	if err != nil && ctx.Err() == nil {
 		b.Error(err)
 	}
-	r.events, r.longest = w.swept.Events, w.longest
+	r.events, r.longest = w.swept.Events, w.steps.longest
 	if ctx.Err() == nil {
 		b.Log("the sweep finished before the time was over")
 	}
@@ -99,14 +99,14 @@ func (r *sweepResult) erase(ctx context.Context, b *testing.B, s *Store) {
 		_, _, err := w.Programs().Erase("p")
 		return err
 	})
-	e := &erasure{sweep: &sweep{s: s.core, ctx: ctx}, programID: "p"}
+	e := &erasure{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace), programID: "p"}
 	if err == nil {
 		err = e.run()
 	}
 	if err != nil && ctx.Err() == nil {
 		b.Error(err)
 	}
-	r.events, r.longest = e.swept.Events, e.longest
+	r.events, r.longest = e.swept.Events, e.steps.longest
 	if ctx.Err() == nil {
 		b.Log("the erasure finished before the time was over")
 	}

@@ -66,7 +66,7 @@ const (
 	// lowerMarks is for a write that has removed the newest events of the log, whose rowids the next
 	// ones get.
 	lowerMarks = "UPDATE retention_marks SET event = (SELECT coalesce(max(rowid), 0) FROM events) " +
-		"WHERE event > (SELECT coalesce(max(rowid), 0) FROM events) AND ?1 = ?1"
+		"WHERE event > (SELECT coalesce(max(rowid), 0) FROM events)"
 	// The newest one up to a time, else the oldest.
 	selectMarkSince = "SELECT counted, at FROM retention_marks WHERE counted <= max(?, (SELECT min(counted) FROM retention_marks)) " +
 		"ORDER BY counted DESC LIMIT 1"

@@ -62,6 +62,11 @@ func olderThan(t testing.TB, s *Store, at time.Time) cutoff {
 	return c
 }
 
+// newSweep returns a run of retention that removes nothing by age.
+func newSweep(ctx context.Context, s *Store) *sweep {
+	return &sweep{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace)}
+}
+
 // sweepAt removes what is older than a time.
 func sweepAt(t testing.TB, s *Store, edge time.Time) Swept {
 	t.Helper()
@@ -179,7 +184,7 @@ func TestRetentionKeepsMovedCursors(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub, slow := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated", "content_updated", "content_updated")
-		w := &sweep{s: s.core, ctx: t.Context(), step: firstSweep}
+		w := newSweep(t.Context(), s)
 		losers, err := w.pendingLosses("p", 0, 2)
 		if err != nil || len(losers) != 2 {
 			t.Fatalf("got %d pending losses (%v), want 2", len(losers), err)
@@ -188,7 +193,7 @@ func TestRetentionKeepsMovedCursors(t *testing.T) {
 			t.Fatalf("the delivery has %d events, want 3", len(c.Events))
 		}
 		var passed []pendingLoss
-		must(t, w.write(func(t *tx) (err error) {
+		must(t, w.steps.write(t.Context(), func(t *tx) (err error) {
 			passed, err = w.skip(t, losers, 2)
 			return err
 		}))
@@ -380,7 +385,7 @@ func BenchmarkSweep(b *testing.B) {
 		}
 		b.StopTimer()
 		close(stop)
-		longest, waited = max(longest, w.longest), max(waited, <-done)
+		longest, waited = max(longest, w.steps.longest), max(waited, <-done)
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest-step")

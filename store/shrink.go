@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"math/bits"
 	"time"
@@ -43,17 +44,16 @@ func (p pages) excess() int64 {
 	return (shrinkTo*p.free - p.all + shrinkTo - 2) / (shrinkTo - 1)
 }
 
-// shrink returns free pages to the file system if there are many, in steps like those of
-// retention.
-func (w *sweep) shrink() error {
-	p, err := scanPages(w.s.scanNow)
+// shrink returns free pages to the file system if there are many, and adds their bytes to shrunk.
+func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
+	p, err := scanPages(s.scanNow)
 	if err != nil {
 		return err
 	}
 	for left := p.excess(); left > 0; {
-		n := int64(1) << (bits.Len64(uint64(min(int64(w.step), left))) - 1) // a power of two, so that few statements are prepared
+		n := int64(1) << (bits.Len64(uint64(min(int64(w.size), left))) - 1) // a power of two, so that few statements are prepared
 		before, began, took := int64(0), time.Time{}, time.Duration(0)
-		err := w.write(func(t *tx) error {
+		err := w.write(ctx, func(t *tx) error {
 			began = time.Now()
 			if err := t.Scan("PRAGMA page_count", nil, &before); err != nil {
 				return err
@@ -67,12 +67,12 @@ func (w *sweep) shrink() error {
 			return err
 		}
 		var after int64
-		if err := w.s.scanNow("PRAGMA page_count", nil, &after); err != nil {
+		if err := s.scanNow("PRAGMA page_count", nil, &after); err != nil {
 			return err
 		}
-		w.swept.Shrunk += max(before-after, 0) * p.size
+		*shrunk += max(before-after, 0) * p.size
 		if left -= n; n == 1 && took > shrinkStep {
-			w.s.logger.Warn("the database file shrinks too slowly; stop the service and run service compact", "free", p.free*p.size, "step", took)
+			s.logger.Warn("the database file shrinks too slowly; stop the service and run service compact", "free", p.free*p.size, "step", took)
 			return nil
 		}
 	}

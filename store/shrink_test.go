@@ -107,7 +107,7 @@ func TestFileShrinks(t *testing.T) {
 	if now := fileSize(t, s); swept.Shrunk == 0 || now != full-swept.Shrunk || now > full/10 {
 		t.Errorf("the file has %d of %d bytes, after shrinking by %d", now, full, swept.Shrunk)
 	}
-	if least := int(swept.Shrunk / 4096 / maxSweep); steps < least {
+	if least := int(swept.Shrunk/4096) / sweepPace.most; steps < least {
 		t.Errorf("got %d steps, want at least %d", steps, least)
 	}
 	fill(t, s, 500)

@@ -116,7 +116,8 @@ func TestOldURLsAge(t *testing.T) {
 		}
 		return t.Exec("DELETE FROM deliveries WHERE subscription_id = ?", other.ID)
 	}))
-	w := &sweep{s: s.core, ctx: t.Context(), step: 1}
+	w := newSweep(t.Context(), s)
+	w.steps.size = 1
 	must(t, w.rest())
 	if got := sentTo(t, s, "p", sub.ID, kept.ID); got[0] != "https://second.example" {
 		t.Errorf("got the URL %q", got[0])

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"time"
+)
+
+// pace is how much of the writer's time steps take.
+type pace struct {
+	target time.Duration // of one step, during which it occupies the writer
+	most   int           // records in one step
+	rest   int           // the pause after a step, in multiples of it
+}
+
+var (
+	// sweepPace uses at most a fifth of the writer's time.
+	sweepPace  = pace{target: 2 * time.Millisecond, most: 256, rest: 4}
+	importPace = pace{target: 2 * time.Millisecond, most: 256, rest: 2}
+	// The longer the first parts of a move take, the more changes there are to transfer while the
+	// program is frozen.
+	movePace = pace{target: 2 * time.Millisecond, most: 256, rest: 1}
+	// While the program of an import is frozen, commits must be few.
+	frozenPace = pace{target: 20 * time.Millisecond, most: 4096}
+)
+
+// firstStep is the number of records of the first step of each kind.
+const firstStep = 8
+
+// steps divides work that grows with what is stored into short writes, so that other writes do
+// not wait long.
+type steps struct {
+	s       *core
+	pace    pace
+	size    int           // records in the next step
+	longest time.Duration // longest step
+}
+
+// newSteps returns steps of a pace, which begin with a small one.
+func (s *core) newSteps(p pace) steps { return steps{s: s, pace: p, size: firstStep} }
+
+// write runs one step, rests, and adapts the size of the next step to the pace. fn may be called
+// again if its write was rolled back.
+func (w *steps) write(ctx context.Context, fn func(*tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var took time.Duration
+	err := w.s.writer.doRepeatable(func(t *tx) error {
+		began := time.Now()
+		err := fn(t)
+		took = time.Since(began)
+		return err
+	})
+	w.longest = max(w.longest, took)
+	if w.s.afterStep != nil {
+		w.s.afterStep()
+	}
+	switch {
+	case took > w.pace.target:
+		w.size = max(w.size/2, 1)
+	case took < w.pace.target/3:
+		w.size = min(w.size*2, w.pace.most)
+	}
+	_ = sleep(ctx, time.Duration(w.pace.rest)*took) // the next step returns this error
+	return err
+}
+
+// each runs the parts of some work, each beginning with a small step.
+func (w *steps) each(parts ...func() error) error {
+	for _, part := range parts {
+		w.size = firstStep
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inSteps calls fn for all elements, as many in each step as its size.
+func inSteps[T any](ctx context.Context, w *steps, all []T, fn func(t *tx, some []T) error) error {
+	for len(all) > 0 {
+		some := all[:min(len(all), w.size)]
+		all = all[len(some):]
+		if err := w.write(ctx, func(t *tx) error { return fn(t, some) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repeat calls fn in steps until it handles fewer records than the size, and returns how many it
+// handled.
+func (w *steps) repeat(ctx context.Context, fn func(t *tx, size int) (n int64, err error)) (all int64, err error) {
+	for more := true; more && err == nil; {
+		var n int64
+		size := w.size
+		err = w.write(ctx, func(t *tx) (err error) {
+			n, err = fn(t, size)
+			return err
+		})
+		if err == nil {
+			all += n
+		}
+		more = n >= int64(size)
+	}
+	return all, err
+}
+
+// remove removes with a query, whose last argument limits the rows, until none is left.
+func (w *steps) remove(ctx context.Context, query string, args ...any) error {
+	_, err := w.repeat(ctx, func(t *tx, size int) (int64, error) { return t.Affected(query, append(args, size)...) })
+	return err
+}
+
+// removeFound removes what a query finds by an argument and a limit. The keys that it found are the
+// argument of the queries, a JSON array. It is for what is expensive to find: the writer does not.
+func (w *steps) removeFound(ctx context.Context, find string, which any, queries ...string) error {
+	for {
+		var keys []any
+		err := w.s.db.Each(ctx, find, []any{which, w.size}, func(scan func(...any) error) error {
+			var key any
+			err := scan(&key)
+			if text, ok := key.([]byte); ok { // one of the drivers returns bytes
+				key = string(text)
+			}
+			keys = append(keys, key)
+			return err
+		})
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		list := jsonOf(keys)
+		err = w.write(ctx, func(t *tx) error {
+			for _, query := range queries {
+				if err := t.Exec(query, list); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// sleep waits for a time, unless ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

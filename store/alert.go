@@ -65,7 +65,7 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, t.w.clock.wait(a.At.Add(delay)))
+	return t.queueSends(num, t.s.clock.wait(a.At.Add(delay)))
 }
 
 // AlertClaim is an alert whose next attempt has been counted durably, and must now be made and
@@ -164,7 +164,7 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, channel string, args []any) erro
 			return err
 		}
 	}
-	to, err := newWrite(s.core, t).Channels().Get(channel)
+	to, err := Write{t}.Channels().Get(channel)
 	c.Channel = &to
 	return err
 }

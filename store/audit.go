@@ -27,15 +27,15 @@ const (
 // Audit records an action in the write that performs it, so neither is stored without the
 // other. It sets the parts of the entry that follow from the others, and hashes it over the
 // entry before, which may be one of the same commit.
-func (w Write) Audit(e webhook.AuditEntry) error { return w.audit(e) }
+func (w Write) Audit(e webhook.AuditEntry) error { return w.t.audit(e) }
 
-func (w write) audit(e webhook.AuditEntry) error {
+func (t *tx) audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
 		return fmt.Errorf("store: unknown audit action %q", e.Action)
 	}
 	var last int64
 	var previous []byte
-	err := w.t.Scan(selectLastAudit, nil, &e.Num, &last, &previous)
+	err := t.Scan(selectLastAudit, nil, &e.Num, &last, &previous)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -43,8 +43,8 @@ func (w write) audit(e webhook.AuditEntry) error {
 	// not keep an owner from revoking a token.
 	copy(e.Previous[:], previous)
 	e.Num++
-	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, w.s.clock.now().UnixMilli()))
-	if e.Actor, err = w.auditActor(e.Admin); err != nil {
+	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, t.s.clock.now().UnixMilli()))
+	if e.Actor, err = t.auditActor(e.Admin); err != nil {
 		return err
 	}
 	for _, text := range []*string{&e.Admin, &e.Address, &e.RequestID, &e.ProgramID, &e.SubjectID, &e.Detail} {
@@ -54,7 +54,7 @@ func (w write) audit(e webhook.AuditEntry) error {
 		e.Detail = strings.ToValidUTF8(e.Detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
 	}
 	chainAudit(&e)
-	return w.t.Exec(insertAudit, auditValues(&e)...)
+	return t.Exec(insertAudit, auditValues(&e)...)
 }
 
 // auditValues returns the values of insertAudit.
@@ -73,12 +73,12 @@ func chainAudit(e *webhook.AuditEntry) {
 
 // auditActor returns the actor of entries of an admin, who may have been removed. Only
 // emails contain an @.
-func (w write) auditActor(admin string) (string, error) {
+func (t *tx) auditActor(admin string) (string, error) {
 	if !strings.Contains(admin, "@") {
 		return admin, nil
 	}
 	var id string
-	err := w.t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
+	err := t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
 	return webhook.ActorAdmin + id, ignoreNoRows(err)
 }
 

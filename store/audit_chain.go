@@ -146,7 +146,7 @@ func (s *core) continueAudit() error {
 			return r
 		}, string(from))
 		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+continuedSetting+"'"),
-			newWrite(s, t).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()}))
+			t.audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()}))
 	})
 }
 

@@ -63,7 +63,7 @@ func (w *sweep) recordPrune(t *tx, last int64) (through int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return through, newWrite(w.s, t).Audit(e)
+	return through, t.audit(e)
 }
 
 // pruneEntry returns the entry about a removal of the entries through num.

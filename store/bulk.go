@@ -292,7 +292,7 @@ func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int
 
 // Create creates a bulk run. The error is [ErrBegun] if its id exists.
 func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	var begun bool
 	var running int
 	if err := t.use(n.ProgramID, ""); err != nil {
@@ -347,7 +347,7 @@ func (r *storedBulkRun) creator() webhook.AuditEntry {
 // auditRun records what by did to a bulk run.
 func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
 	by.Action, by.ProgramID, by.SubjectID, by.Detail = r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail
-	return w.audit(by)
+	return w.t.audit(by)
 }
 
 // Get returns a bulk run of a program, "" for any.
@@ -457,14 +457,14 @@ func (w BulkRunWrites) end(r *storedBulkRun, status webhook.BulkStatus, stopped 
 		}
 	}
 	err := w.t.Exec("UPDATE bulk_runs SET status = ?, stopped = ?, total = ?, completed_at = ?, counted_at = ? "+
-		"WHERE id = ? AND status = 'running'", string(status), stopped, total, w.s.clock.now().UnixMilli(), w.t.counted(), r.ID)
+		"WHERE id = ? AND status = 'running'", string(status), stopped, total, w.t.s.clock.now().UnixMilli(), w.t.counted(), r.ID)
 	if err == nil {
 		err = w.t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", r.num)
 	}
 	if err != nil {
 		return err
 	}
-	w.t.AfterCommit(func() { wake(w.s.housekeeping.bulk) })
+	w.t.AfterCommit(func() { wake(w.t.s.housekeeping.bulk) })
 	return w.auditRun(r, by, bulkEnd(r, status, stopped))
 }
 
@@ -577,13 +577,13 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string) error {
 	switch {
 	case splitting:
 		w.t.deliveryChanged(num)
-		w.t.AfterCommit(func() { w.s.watchers.subscriptionChanged(subscriptionID) })
+		w.t.AfterCommit(func() { w.t.s.watchers.subscriptionChanged(subscriptionID) })
 		return w.t.Exec(deleteSplit, num)
 	case status.Final():
 		return webhook.NewError(webhook.CodeConflict, "The delivery is already completed: its status is "+string(status)+".")
 	case !waits:
 		return webhook.NewError(webhook.CodeConflict, "The delivery is in flight and cannot be cancelled. Try again when it waits for a retry.")
 	}
-	_, err := w.s.cancel(w.t, []int64{num})
+	_, err := w.t.s.cancel(w.t, []int64{num})
 	return err
 }

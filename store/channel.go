@@ -83,13 +83,13 @@ func (w ChannelWrites) Create(c webhook.AlertChannel) (webhook.AlertChannel, err
 	if c.Kind == webhook.ChannelWebhook {
 		c.Secret = webhook.NewSigningSecret()
 	}
-	c.CreatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
+	c.CreatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	return c, w.put(&c)
 }
 
 // put inserts or replaces a channel, and sets its UpdatedAt.
 func (w ChannelWrites) put(c *webhook.AlertChannel) error {
-	target, err := w.s.encryptTarget(c)
+	target, err := w.t.s.encryptTarget(c)
 	if err != nil {
 		return err
 	}
@@ -97,14 +97,14 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 	if err != nil {
 		return err
 	}
-	c.UpdatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
+	c.UpdatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	return w.t.Exec("INSERT OR REPLACE INTO alert_channels ("+channelColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		c.ID, string(c.Kind), c.Name, target, string(alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
 
 // Get returns an alert channel as of this write.
 func (w ChannelWrites) Get(id string) (webhook.AlertChannel, error) {
-	c, err := w.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
+	c, err := w.t.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
 	return c, notFound(err, "alert channel")
 }
 
@@ -136,7 +136,7 @@ func (w ChannelWrites) Test(id string) error {
 	if _, err := w.Get(id); err != nil {
 		return err
 	}
-	now := w.s.clock.now()
+	now := w.t.s.clock.now()
 	text, err := webhook.NewTestAlert(now)
 	if err != nil {
 		return err
@@ -144,12 +144,12 @@ func (w ChannelWrites) Test(id string) error {
 	w.t.alertQueued()
 	return w.t.Exec("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
 		"next_attempt_at, created_at, counted_at) VALUES (?, '', '', ?, ?, 'pending', 0, ?, ?, ?)",
-		id, string(webhook.AlertTest), text, w.s.clock.wait(now), now.UnixMilli(), w.t.counted())
+		id, string(webhook.AlertTest), text, w.t.s.clock.wait(now), now.UnixMilli(), w.t.counted())
 }
 
 // alertQueued notifies the dispatcher, after the commit, of an alert to send.
 func (t *tx) alertQueued() {
-	t.AfterCommit(func() { t.w.watchers.notify(func(c *Changes) { c.Alerts = true }) })
+	t.AfterCommit(func() { t.s.watchers.notify(func(c *Changes) { c.Alerts = true }) })
 }
 
 const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscription_id, alert, name, status, attempts_made,
@@ -159,7 +159,7 @@ const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscripti
 
 // queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
 func (t *tx) queueSends(alert, at int64) error {
-	n, err := t.Affected(insertSends, alert, at, t.w.clock.now().UnixMilli(), t.counted())
+	n, err := t.Affected(insertSends, alert, at, t.s.clock.now().UnixMilli(), t.counted())
 	if n > 0 {
 		t.alertQueued()
 	}

@@ -110,27 +110,13 @@ func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID strin
 // Ping.
 func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event,
 	also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
-	if err := ctx.Err(); err != nil {
-		return webhook.Subscription{}, webhook.Delivery{}, err
-	}
 	id := webhook.NewID()
 	result, stop := s.watchers.awaitResult(id)
 	defer stop()
-	var sub webhook.Subscription
 	var d webhook.Delivery
-	err := s.writer.do(func(t *tx) (err error) {
-		if sub, err = t.subscription(programID, subscriptionID); err != nil {
-			return err
-		}
-		if d, err = s.queueOwn(t, &sub, id, event); err != nil {
-			return err
-		}
-		for _, do := range also {
-			if err := do(newWrite(s.core, t)); err != nil {
-				return err
-			}
-		}
-		return nil
+	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) (err error) {
+		d, err = s.queueOwn(t, sub, id, event)
+		return err
 	})
 	if err != nil {
 		return sub, d, err
@@ -150,6 +136,23 @@ func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID st
 	}
 }
 
+// change runs fn with a subscription, and the other functions, in one write.
+func (s Subscriptions) change(ctx context.Context, programID, subscriptionID string, also []func(Write) error,
+	fn func(*tx, *webhook.Subscription) error) (sub webhook.Subscription, err error) {
+	err = s.write(ctx, func(w Write) (err error) {
+		if sub, err = w.t.subscription(programID, subscriptionID); err == nil {
+			err = fn(w.t, &sub)
+		}
+		for _, do := range also {
+			if err == nil {
+				err = do(w)
+			}
+		}
+		return err
+	})
+	return sub, err
+}
+
 // ProbeResult is the first attempt of a probe.
 type ProbeResult struct {
 	DeliveryID string
@@ -162,28 +165,13 @@ type ProbeResult struct {
 // run in the same write.
 func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string,
 	also ...func(Write) error) (webhook.Subscription, ProbeResult, error) {
-	var sub webhook.Subscription
-	if err := ctx.Err(); err != nil {
-		return sub, ProbeResult{}, err
-	}
 	ping := webhook.NewID()
 	pinged, stopPing := s.watchers.awaitResult(ping)
 	defer stopPing()
 	probed, stopProbe := s.watchers.awaitProbe(subscriptionID)
 	defer stopProbe()
-	err := s.writer.do(func(t *tx) (err error) {
-		if sub, err = t.subscription(programID, subscriptionID); err != nil {
-			return err
-		}
-		if err := s.probeNow(t, &sub, ping); err != nil {
-			return err
-		}
-		for _, do := range also {
-			if err := do(newWrite(s.core, t)); err != nil {
-				return err
-			}
-		}
-		return nil
+	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) error {
+		return s.probeNow(t, sub, ping)
 	})
 	if err != nil {
 		return sub, ProbeResult{}, err
@@ -279,7 +267,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
 // linked to it.
 func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	again := webhook.NewID()
 	sub, err := t.subscription(programID, subscriptionID)
 	if err != nil {

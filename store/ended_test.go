@@ -122,7 +122,7 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
 	_, _, lastErr := commitWithFailedRead(t, s, true, func(t *tx) error {
-		_, err := newWrite(s.core, t).Publish("p", []webhook.Event{event("content_updated")})
+		_, err := Write{t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
@@ -161,7 +161,7 @@ func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	credits := offer(s, l)
 	_, _, lastErr := commitWithFailedRead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {
-		_, err := newWrite(s.core, t).Publish("p", []webhook.Event{event("content_updated")})
+		_, err := Write{t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {

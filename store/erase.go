@@ -16,7 +16,7 @@ import (
 // nothing; first reports whether it was not being erased. The error is a *webhook.Error if there is
 // no such program.
 func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	switch state := t.state(id); state.phase {
 	case phaseErasing:
 		return state.at, false, nil
@@ -401,7 +401,7 @@ func (e *erasure) audit() error {
 	}
 	if late {
 		err := e.steps.write(e.ctx, func(t *tx) error {
-			if err := newWrite(e.s, t).Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
+			if err := t.audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
 				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
 				return err
 			}

@@ -23,7 +23,7 @@ const eventColumns = "seq, id, name, received_at, json"
 // The store owns the events from then on. Publish may be called again with the same events if
 // its write was rolled back.
 func (w Write) Publish(programID string, events []webhook.Event) (added int, err error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if err := t.use(programID, ""); err != nil {
 		return 0, err
 	}
@@ -83,7 +83,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 
 // repeat replaces an event that is published again by the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
-	stored, err := t.w.dictionaries.scanEvent(e.ProgramID, func(dest ...any) error {
+	stored, err := t.s.dictionaries.scanEvent(e.ProgramID, func(dest ...any) error {
 		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
 	})
 	if err != nil {

@@ -148,7 +148,7 @@ func (w EventTypeWrites) put(t, before *webhook.EventType) error {
 	switch {
 	case err != nil && !errors.Is(err, sql.ErrNoRows):
 		return err
-	case before == nil && exists && !w.s.isUnused(t.Name), before != nil && (!exists || t.ID != before.ID || t.Revision != before.Revision):
+	case before == nil && exists && !w.t.s.isUnused(t.Name), before != nil && (!exists || t.ID != before.ID || t.Revision != before.Revision):
 		return errTypeChanged
 	}
 	var count, size int64
@@ -163,7 +163,7 @@ func (w EventTypeWrites) put(t, before *webhook.EventType) error {
 			"The schemas of all event types together would be larger than %d bytes, which is the maximum.", webhook.MaxAPIEventTypeSize))
 	}
 	t.Revision++
-	t.UpdatedAt = w.s.clock.now().UTC().Truncate(time.Millisecond)
+	t.UpdatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	if exists {
 		t.CreatedAt = time.UnixMilli(created).UTC()
 		err = w.t.Exec("UPDATE event_types SET revision = ?, bytes = ?, updated_at = ?, schema = ? WHERE id = ?",
@@ -180,14 +180,14 @@ func (w EventTypeWrites) put(t, before *webhook.EventType) error {
 	if err != nil {
 		return err
 	}
-	w.t.AfterCommit(func() { w.s.catalog.Set(t) })
+	w.t.AfterCommit(func() { w.t.s.catalog.Set(t) })
 	return nil
 }
 
 // Create creates an event type that is not in the catalog. The error is a *webhook.Error
 // with CodeConflict if there are too many, or if another request creates it at the same time.
 func (w EventTypeWrites) Create(t *webhook.EventType) error {
-	if w.s.catalog == nil {
+	if w.t.s.catalog == nil {
 		return errNoCatalog
 	}
 	err := w.put(t, nil)
@@ -265,7 +265,7 @@ func (w EventTypeWrites) remove(t *webhook.EventType, uses uint64) error {
 	w.t.dropped = append(w.t.dropped, t.Name)
 	w.t.AfterCommit(func() {
 		delete(w.t.w.typeUses, id)
-		w.s.catalog.Remove(t.Name)
+		w.t.s.catalog.Remove(t.Name)
 	})
 	return nil
 }

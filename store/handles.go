@@ -104,33 +104,33 @@ func (s *Store) Tokens() Tokens { return Tokens{s.core} }
 // The handles of a [Write] group its writes by noun in the same way. They are valid as long as it.
 type (
 	// AdminWrites change accounts and invitations.
-	AdminWrites struct{ write }
+	AdminWrites Write
 	// BulkRunWrites begin and cancel bulk runs.
-	BulkRunWrites struct{ write }
+	BulkRunWrites Write
 	// ChannelWrites change the channels of notifications.
-	ChannelWrites struct{ write }
+	ChannelWrites Write
 	// DeliveryWrites redeliver and cancel single deliveries.
-	DeliveryWrites struct{ write }
+	DeliveryWrites Write
 	// EventTypeWrites create event types.
-	EventTypeWrites struct{ write }
+	EventTypeWrites Write
 	// MoveWrites are the steps of the move of a program to another installation.
-	MoveWrites struct{ write }
+	MoveWrites Write
 	// PasskeyWrites change the passkeys of admins.
-	PasskeyWrites struct{ write }
+	PasskeyWrites Write
 	// PortalWrites change the links and sessions of partners in the portal.
-	PortalWrites struct{ write }
+	PortalWrites Write
 	// ProgramWrites change and erase programs.
-	ProgramWrites struct{ write }
+	ProgramWrites Write
 	// ReplayWrites begin and cancel replays.
-	ReplayWrites struct{ write }
+	ReplayWrites Write
 	// SessionWrites begin and end sessions of admins.
-	SessionWrites struct{ write }
+	SessionWrites Write
 	// ShareWrites share deliveries with partners.
-	ShareWrites struct{ write }
+	ShareWrites Write
 	// SubscriptionWrites change subscriptions and their secrets.
-	SubscriptionWrites struct{ write }
+	SubscriptionWrites Write
 	// TokenWrites create and revoke access tokens.
-	TokenWrites struct{ write }
+	TokenWrites Write
 )
 
 // Admins returns the handle of writes to accounts and invitations.

@@ -120,7 +120,7 @@ func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64)
 
 // withdrawFailedAlert removes an alert about failed events of a subscription that waits to be sent.
 func (t *tx) withdrawFailedAlert(subscriptionID string) error {
-	since := t.w.clock.now().Add(-failedAlertDelay).UnixMilli()
+	since := t.s.clock.now().Add(-failedAlertDelay).UnixMilli()
 	if err := t.Exec(withdrawSends, subscriptionID, since); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, failed bool, sub *webh
 		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, ""
 	}
 	if failed {
-		in.noteFailed(t.w.clock, now, c.AcceptedAt)
+		in.noteFailed(t.s.clock, now, c.AcceptedAt)
 	}
 	if !opens {
 		return in, nil

@@ -119,15 +119,10 @@ func (s Holds) Released() <-chan struct{} {
 
 // Release ends the hold permanently. The error is a *webhook.Error if there is none.
 func (w Write) Release() error {
-	if _, held := w.s.hold.current(); !held {
+	if _, held := w.t.s.hold.current(); !held {
 		return webhook.NewError(webhook.CodeConflict, "Deliveries are not paused.")
 	}
-	return w.release()
-}
-
-// release ends the hold, also for the next start.
-func (w write) release() error {
-	w.t.AfterCommit(w.s.hold.end)
+	w.t.AfterCommit(w.t.s.hold.end)
 	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
 }
 

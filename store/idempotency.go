@@ -45,7 +45,7 @@ func (s *Store) StoredResponse(ctx context.Context, k *webhook.IdempotencyKey) (
 // write that performs the request. The error is a *webhook.Error if the token has reached its
 // limit.
 func (w Write) StoreResponse(k *webhook.IdempotencyKey, a *StoredResponse) error {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	now := s.clock.wait(s.clock.now())
 	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now, expiredAtOnce)
 	if err != nil {

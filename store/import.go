@@ -659,7 +659,7 @@ func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, t.w.clock.wait(now))
+	return t.queueSends(num, t.s.clock.wait(now))
 }
 
 // numbered is a table whose rows are in the order of a number, along which a time never

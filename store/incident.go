@@ -93,7 +93,7 @@ func (t *tx) openIncident(in *incident, programID, subscriptionID string, first 
 	if err := ignoreNoRows(t.Scan(selectSuccessBefore, []any{subscriptionID}, &succeeded)); err != nil {
 		return err
 	}
-	opened := max(last, t.w.clock.now().UnixMilli())
+	opened := max(last, t.s.clock.now().UnixMilli())
 	began := min(first.UnixMilli(), opened)
 	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began, millis(fromMillis(succeeded)))
 	if err != nil {
@@ -113,7 +113,7 @@ func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.Inciden
 		return nil
 	}
 	t.incidentsChanged()
-	return t.Exec(closeIncident, t.w.clock.now().UnixMilli(), t.counted(), string(by), orNull(string(f.Reason)), in.failed,
+	return t.Exec(closeIncident, t.s.clock.now().UnixMilli(), t.counted(), string(by), orNull(string(f.Reason)), in.failed,
 		orNull(in.failedFrom), orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes,
 		orNull(in.probeLog), in.num)
 }
@@ -132,10 +132,8 @@ func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
 // and housekeeping, which closes quiet incidents.
 func (t *tx) incidentsChanged() {
 	t.AfterCommit(func() {
-		t.w.watchers.notify(func(c *Changes) { c.Incidents = true })
-		if t.w.incidents != nil {
-			wake(t.w.incidents)
-		}
+		t.s.watchers.notify(func(c *Changes) { c.Incidents = true })
+		wake(t.s.housekeeping.incidents)
 	})
 }
 
@@ -151,8 +149,8 @@ func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.
 	if opens {
 		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, "" // of an earlier incident
 	}
-	now := t.w.clock.now()
-	in.noteFailed(t.w.clock, now, accepted)
+	now := t.s.clock.now()
+	in.noteFailed(t.s.clock, now, accepted)
 	in.failed += n - 1
 	if opens {
 		first := f.First

@@ -27,7 +27,7 @@ const (
 // *webhook.Error if the address or the role is invalid, an admin has the address, or there are
 // [webhook.MaxInvitations].
 func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) (webhook.Invitation, string, error) {
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	in := webhook.Invitation{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, ExpiresAt: now.Add(webhook.InvitationLife)}
 	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
 		return in, "", err
@@ -86,7 +86,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 	if err != nil {
 		return webhook.Admin{}, in, notFound(err, "invitation")
 	}
-	if !w.s.clock.now().Before(in.ExpiresAt) {
+	if !w.t.s.clock.now().Before(in.ExpiresAt) {
 		return webhook.Admin{}, in, webhook.NotFound("invitation")
 	}
 	a, err := w.Create(in.Email, in.Role, password) // which removes the invitation

@@ -74,7 +74,7 @@ func (w PasskeyWrites) Create(p webhook.Passkey) (webhook.Passkey, error) {
 	if err != nil {
 		return p, err
 	}
-	p.ID, p.CreatedAt = webhook.NewID(), w.s.clock.now().UTC().Truncate(time.Millisecond)
+	p.ID, p.CreatedAt = webhook.NewID(), w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	made, err := w.t.Affected("INSERT INTO passkeys (id, admin_id, name, rp_id, credential, public_key, sign_count, synced, created_at) "+
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (credential) DO NOTHING",
 		p.ID, p.AdminID, p.Name, p.RPID, p.Credential, p.PublicKey, int64(p.SignCount), p.Synced, p.CreatedAt.UnixMilli())
@@ -94,7 +94,7 @@ func (w PasskeyWrites) Use(id string, count uint32) error {
 	if !p.CountsUp(count) {
 		return ErrSignCount
 	}
-	return w.t.Exec("UPDATE passkeys SET sign_count = ?, used_at = ? WHERE id = ?", int64(count), w.s.clock.now().UnixMilli(), id)
+	return w.t.Exec("UPDATE passkeys SET sign_count = ?, used_at = ? WHERE id = ?", int64(count), w.t.s.clock.now().UnixMilli(), id)
 }
 
 // Remove removes a passkey of an admin and returns it. The error is a *webhook.Error if

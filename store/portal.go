@@ -47,7 +47,7 @@ func newCode() (code string, hash [sha256.Size]byte) {
 // [webhook.MaxPortalLinks] it ends the oldest link of the program. The error is a *webhook.Error
 // if n is invalid, or the program does not exist or cannot be used.
 func (w PortalWrites) CreateLink(n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := webhook.Invalid(n.Check(now)...); err != nil {
 		return l, "", err
 	}
@@ -95,10 +95,10 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 	if err != nil {
 		return p, "", notFound(err, "link")
 	}
-	if !w.s.clock.now().Before(l.ExpiresAt) {
+	if !w.t.s.clock.now().Before(l.ExpiresAt) {
 		return p, "", webhook.NotFound("link")
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
 	p = webhook.PortalSession{ID: webhook.NewID(), LinkID: l.ID, ProgramID: l.ProgramID, Role: l.Role, Address: address, Agent: agent,
 		CreatedAt: now, ExpiresAt: now.Add(webhook.PortalSessionLife)}
@@ -143,7 +143,7 @@ func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}
-	return p, err == nil && w.s.clock.now().Before(p.ExpiresAt), err
+	return p, err == nil && w.t.s.clock.now().Before(p.ExpiresAt), err
 }
 
 // Sessions returns the open sessions in the portal of a program, newest first, and the number of

@@ -109,7 +109,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Progr
 	if err := w.t.use(id, ""); err != nil {
 		return p, nil, err
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	p, err = w.Get(id)
 	var e *webhook.Error
 	switch {
@@ -131,15 +131,15 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Progr
 		ON CONFLICT DO UPDATE SET name = ?2, max_subscriptions = ?3, rate_limit = ?4, max_in_flight = ?5, updated_at = ?7, portal_origins = ?8`,
 		id, p.Name, orDefault(p.Limits.MaxSubscriptions), orDefault(p.Limits.RateLimit), orDefault(p.Limits.MaxInFlight),
 		p.CreatedAt.UnixMilli(), now.UnixMilli(), strings.Join(p.PortalOrigins, " "))
-	w.programChanged(id)
+	w.t.programChanged(id)
 	return p, before, err
 }
 
 // programChanged drops a program from the cache, and notifies watchers, after the commit.
-func (w write) programChanged(id string) {
-	w.t.AfterCommit(func() {
-		w.s.programs.forget(id)
-		w.s.watchers.programChanged(id)
+func (t *tx) programChanged(id string) {
+	t.AfterCommit(func() {
+		t.s.programs.forget(id)
+		t.s.watchers.programChanged(id)
 	})
 }
 

@@ -67,7 +67,7 @@ func checkMovable(programID string, use func(programID, record string) error,
 // starts. The error is a *webhook.Error if the program does not exist, cannot be used, or has a
 // bulk run in progress.
 func (w MoveWrites) Begin(programID, moveID string, to *MoveTarget) error {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if err := checkMovable(programID, t.use, t.Scan); err != nil {
 		return err
 	}
@@ -90,13 +90,13 @@ func (w MoveWrites) Abort(programID, moveID string) error {
 	w.t.alertQueued()
 	// The row remains for AbortedMove.
 	return errors.Join(w.t.Exec("UPDATE program_moves SET token = NULL WHERE program_id = ? AND direction = 'out'", programID),
-		w.s.setProgramState(w.t, programID, programState{}), w.t.notifyQueues(programID))
+		w.t.s.setProgramState(w.t, programID, programState{}), w.t.notifyQueues(programID))
 }
 
 // Renew replaces the token and the certificates of the target of a move. It returns false if
 // the move has ended or not begun. The URL does not change.
 func (w MoveWrites) Renew(programID, moveID string, to *MoveTarget) (renewed bool, err error) {
-	s := w.s
+	s := w.t.s
 	state, err := w.outgoing(programID, moveID, phaseMoving, phaseMoved)
 	if err != nil {
 		return false, nil
@@ -121,8 +121,8 @@ func (w MoveWrites) Complete(programID, moveID string) error {
 	if err != nil {
 		return err
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
-	return w.s.setProgramState(w.t, programID, programState{phase: phaseMoved, at: now, out: state.out})
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	return w.t.s.setProgramState(w.t, programID, programState{phase: phaseMoved, at: now, out: state.out})
 }
 
 // Activated records that the target sends the program's deliveries. Requests are forwarded
@@ -133,10 +133,10 @@ func (w MoveWrites) Activated(programID, moveID string) error {
 	if err != nil || state.phase != phaseMoved {
 		return err
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	state.phase = phaseLeaving
 	const update = "UPDATE program_moves SET activated_at = ?, token = NULL WHERE program_id = ? AND direction = 'out'"
-	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID), w.s.setProgramState(w.t, programID, state))
+	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID), w.t.s.setProgramState(w.t, programID, state))
 }
 
 // outgoing returns the state of a program that is in a move, in one of some phases, or a
@@ -178,7 +178,7 @@ func (t *tx) notifyQueues(programID string) error {
 	return t.Each(query, []any{programID}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
-		t.AfterCommit(func() { t.w.watchers.subscriptionChanged(id) })
+		t.AfterCommit(func() { t.s.watchers.subscriptionChanged(id) })
 		return err
 	})
 }

@@ -201,7 +201,7 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 
 // arrive makes the program complete but inactive.
 func (r *Reception) arrive(w Write) error {
-	s, t, id := w.s, w.t, r.im.programID
+	s, t, id := w.t.s, w.t, r.im.programID
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
 	state := programState{phase: phaseArriving, at: now, in: r.moveID, out: t.state(id).out}
 	return errors.Join(
@@ -228,7 +228,7 @@ func (r *Reception) Close() (err error) {
 		return nil // it has arrived, or begin refused it
 	}
 	said := r.s.writer.do(func(t *tx) error {
-		return newWrite(r.s.core, t).Audit(AbortedArrival(r.im.audit, id, r.moveID))
+		return t.audit(AbortedArrival(r.im.audit, id, r.moveID))
 	})
 	if state.phase == phaseImporting {
 		return errors.Join(said, r.s.abandonImport(id))
@@ -242,7 +242,7 @@ func (r *Reception) Close() (err error) {
 // Activate makes a program that has arrived active. Repeated, it changes nothing and returns
 // false. The error is a *webhook.Error if it has not arrived with this move.
 func (w MoveWrites) Activate(programID, moveID string) (activated bool, err error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if state := t.state(programID); state.phase != phaseArriving || state.in != moveID {
 		var before bool
 		const query = "SELECT EXISTS (SELECT 1 FROM program_moves WHERE program_id = ? AND direction = 'in' AND id = ? " +
@@ -266,7 +266,7 @@ func (w MoveWrites) Activate(programID, moveID string) (activated bool, err erro
 // Abandon removes what has arrived with a move that is not active, in the background. It
 // returns false if there is nothing.
 func (w MoveWrites) Abandon(programID, moveID string) (abandoned bool, err error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	state := t.state(programID)
 	if state.phase != phaseArriving || state.in != moveID {
 		return false, nil

@@ -114,7 +114,7 @@ func (t *tx) state(programID string) programState {
 			return set.programState
 		}
 	}
-	return t.w.programStates.of(programID)
+	return t.s.programStates.of(programID)
 }
 
 // stateSet is the state that a write has given a program.
@@ -232,7 +232,7 @@ func (s *core) setProgramState(t *tx, programID string, state programState) erro
 		s.tokens.clear()
 		s.housekeeping.wakeAll() // after set: what is woken reads the states
 	})
-	newWrite(s, t).programChanged(programID)
+	t.programChanged(programID)
 	if state.phase == phaseActive {
 		return t.Exec("DELETE FROM program_states WHERE program_id = ?", programID)
 	}

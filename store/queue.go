@@ -513,7 +513,7 @@ func (s Queues) form(c *Credit, w *logRun) *Forming {
 func (f *Forming) Submit() {
 	if f.alone {
 		f.alone = false
-		// Not writer.submit, which would allocate a second closure.
+		// Not with a function of *tx, which would allocate a second closure.
 		f.op = f.w.Submit(func(*sqlite.Tx) error { return f.store(&f.w.tx) }, true)
 	}
 }
@@ -979,7 +979,7 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 	}
 	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, counted_at = "+
 		"coalesce(?, counted_at), response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
-		string(step.Status), reason, t.w.clock.stored(step.NextAttemptAt), completed, counted, status, code, num)
+		string(step.Status), reason, t.s.clock.stored(step.NextAttemptAt), completed, counted, status, code, num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}
@@ -1063,7 +1063,7 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	now := time.Now()
 	ops := make([]*sqlite.Op, len(nums)) // they share their commits
 	for i, num := range nums {
-		ops[i] = s.writer.submit(func(t *tx) error { return t.interrupt(num, policy, now) }, true)
+		ops[i] = s.writer.Submit(func(*sqlite.Tx) error { return s.writer.tx.interrupt(num, policy, now) }, true)
 	}
 	n := 0
 	for i, op := range ops {
@@ -1108,7 +1108,7 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 			return err
 		}
 	}
-	t.AfterCommit(func() { t.w.metrics.end(r.Step) })
+	t.AfterCommit(func() { t.s.metrics.end(r.Step) })
 	if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {
 		return err
 	}

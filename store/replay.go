@@ -38,7 +38,7 @@ type ReplayPlan struct{ cursor replayCursor }
 
 // Create starts a planned replay.
 func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
-	s, t, r := w.s, w.t, &p.cursor
+	s, t, r := w.t.s, w.t, &p.cursor
 	sub, err := t.subscription(r.ProgramID, r.SubscriptionID)
 	if err != nil {
 		return webhook.Replay{}, err
@@ -198,7 +198,7 @@ const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND
 // Cancel stops a running replay. Its deliveries continue. A completed replay is
 // unchanged.
 func (w ReplayWrites) Cancel(programID, subscriptionID, id string) (webhook.Replay, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if _, err := w.Get(programID, subscriptionID, id); err != nil {
 		return webhook.Replay{}, err
 	}
@@ -372,7 +372,7 @@ func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool
 	}
 	status, completed, counted := webhook.ReplayRunning, any(nil), any(nil)
 	if b.after == r.until {
-		status, completed, counted = webhook.ReplayDone, t.w.clock.now().UnixMilli(), t.counted()
+		status, completed, counted = webhook.ReplayDone, t.s.clock.now().UnixMilli(), t.counted()
 		running--
 	}
 	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, "+

@@ -107,7 +107,7 @@ func (t *tx) mark(counted, interval time.Duration) error {
 	if err != nil || !last.at.IsZero() && counted-last.counted < max(interval, time.Millisecond) {
 		return err
 	}
-	return t.Exec(insertMark, counted.Milliseconds(), t.w.clock.now().UnixMilli())
+	return t.Exec(insertMark, counted.Milliseconds(), t.s.clock.now().UnixMilli())
 }
 
 // markAt returns the newest mark up to a counted time in milliseconds; zero if there is none.
@@ -124,7 +124,7 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 	c.counted = counted - keep
 	c.mark, err = t.markAt(c.counted.Milliseconds())
 	if c.before = c.mark.at; c.before.IsZero() {
-		c.before = t.w.clock.now().Add(-keep)
+		c.before = t.s.clock.now().Add(-keep)
 	}
 	return c, err
 }
@@ -149,4 +149,4 @@ func clockDifference(scan scanRow, wall time.Time, counted time.Duration, keep R
 }
 
 // counted returns the counted_at of what is created or completed now.
-func (t *tx) counted() int64 { return wholeSeconds(t.w.clock.counted()) }
+func (t *tx) counted() int64 { return wholeSeconds(t.s.clock.counted()) }

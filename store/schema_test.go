@@ -58,7 +58,7 @@ func TestTokensOfTheInstallation(t *testing.T) {
 		{"acme", "events.read platform", false},
 	} {
 		err := s.Write(t.Context(), func(w Write) error {
-			if err := w.t.ensureProgram("acme", w.s.clock.now()); err != nil {
+			if err := w.t.ensureProgram("acme", w.t.s.clock.now()); err != nil {
 				return err
 			}
 			hash := sha256.Sum256([]byte(webhook.NewID()))

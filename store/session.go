@@ -42,7 +42,7 @@ const (
 // which ends; "" for none.
 func (w SessionWrites) Create(adminID string, checked webhook.PasswordHash, address, agent,
 	replaced string) (webhook.Session, string, error) {
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	var random [32]byte
 	rand.Read(random[:])
 	secret := base64.RawURLEncoding.EncodeToString(random[:])
@@ -120,7 +120,7 @@ func (w SessionWrites) Get(secret string) (webhook.Session, bool, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, false, nil
 	}
-	return found, err == nil && w.s.clock.now().Before(found.ExpiresAt), err
+	return found, err == nil && w.t.s.clock.now().Before(found.ExpiresAt), err
 }
 
 // List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.
@@ -162,7 +162,7 @@ func (w SessionWrites) Revoke(adminID, id string) error {
 // EndAll ends all sessions of an admin except one, "" for none, and returns how many
 // active ones it ended.
 func (w SessionWrites) EndAll(adminID, except string) (ended int, err error) {
-	now := w.s.clock.now()
+	now := w.t.s.clock.now()
 	err = w.t.Scan(countAdminSessions, []any{adminID, except, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
 	if err == nil {
 		err = w.t.Exec(deleteAdminSessions, adminID, except)

@@ -40,7 +40,7 @@ func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, cod
 	if deleted {
 		return sh, "", webhook.NewError(webhook.CodeConflict, "The subscription is deleted, so its deliveries cannot be shared.")
 	}
-	now := w.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	sh = webhook.Share{ID: webhook.NewID(), ProgramID: programID, DeliveryID: deliveryID, CreatedAt: now,
 		ExpiresAt: now.Add(webhook.ShareLife)}
 	code, hash := newCode()
@@ -104,7 +104,7 @@ func (w ShareWrites) Revoke(deliveryID, id string) (webhook.Share, error) {
 
 // RevokeAll ends all links to a delivery of a program, and returns how many were open.
 func (w ShareWrites) RevokeAll(programID, deliveryID string) (int, error) {
-	n, err := w.t.Affected(deleteShares, deliveryID, programID, w.s.clock.now().UnixMilli())
+	n, err := w.t.Affected(deleteShares, deliveryID, programID, w.t.s.clock.now().UnixMilli())
 	return int(n), err
 }
 

@@ -212,13 +212,13 @@ func (t *tx) learnSize(c *Claim, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	known.LearnedAt = t.w.clock.shown(at)
+	known.LearnedAt = t.s.clock.shown(at)
 	bytes := 0
 	for _, e := range c.Events {
 		bytes += len(e)
 	}
-	t.AfterCommit(func() { t.w.watchers.subscriptionChanged(c.SubscriptionID) })
-	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.w.clock.wait(now))
+	t.AfterCommit(func() { t.s.watchers.subscriptionChanged(c.SubscriptionID) })
+	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.s.clock.wait(now))
 }
 
 const (
@@ -251,7 +251,7 @@ func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
 			err = t.Scan(countSplitRest, []any{l.num}, &l.events)
 		}
 		if err == nil && l.events > 0 {
-			err = t.Exec(addLost, l.subscription, l.events, t.w.clock.now().UnixMilli())
+			err = t.Exec(addLost, l.subscription, l.events, t.s.clock.now().UnixMilli())
 		}
 		if err == nil {
 			err = t.Exec(deleteSplit, l.num)
@@ -317,7 +317,7 @@ func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) erro
 		return err
 	}
 	t.deliveryChanged(num)
-	t.AfterCommit(t.w.metrics.ended[webhook.FailureUnsubscribed].Inc)
+	t.AfterCommit(t.s.metrics.ended[webhook.FailureUnsubscribed].Inc)
 	if err := t.Exec(failUnsubscribed, num, at, t.counted()); err != nil {
 		return err
 	}

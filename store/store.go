@@ -164,8 +164,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.writer = newWriter(s.clock, s.metrics, &s.watchers, &s.dictionaries, s.logger)
-	s.writer.incidents, s.writer.programStates = s.housekeeping.incidents, &s.programStates
+	s.writer = newWriter(s.core)
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {
 		if err == nil {

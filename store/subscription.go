@@ -30,7 +30,7 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 // of its own, 0 for no limit.
 func (w SubscriptionWrites) Create(programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if err := t.use(programID, ""); err != nil {
 		return webhook.Subscription{}, nil, err
 	}
@@ -133,7 +133,7 @@ const maxClosedInterests = 1000
 // its updated_at do not change. Events that were accepted while the subscription wanted them are
 // still delivered afterwards. Events that were accepted while it was paused are not.
 func (w SubscriptionWrites) Update(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {
 		return sub, err
@@ -246,7 +246,7 @@ func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
 // setAuthorization sets the authorization header of a subscription, nil for none, and makes the
 // next probe due now, since the new credentials may work.
 func (w SubscriptionWrites) setAuthorization(sub *webhook.Subscription, header *string) error {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	var encrypted []byte
 	if header != nil {
 		encrypted = s.keys.Encrypt([]byte(*header), "authorization_header of "+sub.ID)
@@ -281,7 +281,7 @@ func (w SubscriptionWrites) SigningSecret(programID, id string) (webhook.Signing
 	if err := w.t.Scan("SELECT signing_secret FROM subscriptions WHERE id = ?", []any{id}, &encrypted); err != nil {
 		return nil, err
 	}
-	plain, err := w.s.keys.Decrypt(encrypted, "signing_secret of "+id)
+	plain, err := w.t.s.keys.Decrypt(encrypted, "signing_secret of "+id)
 	return plain, err
 }
 
@@ -310,7 +310,7 @@ const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expir
 // shown only once. The old one also signs until the returned time, for SecretOverlap.
 func (w SubscriptionWrites) RotateSecret(programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret,
 	until time.Time, err error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	if sub, err = t.subscription(programID, id); err != nil {
 		return sub, nil, until, err
 	}
@@ -345,7 +345,7 @@ func (w SubscriptionWrites) RotateSecret(programID, id string) (sub webhook.Subs
 // and an attempt in flight is the last. The records of its deliveries stay. If there are many
 // waiting deliveries, [Store.Housekeep] completes the rest; they are shown as failed immediately.
 func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, error) {
-	s, t := w.s, w.t
+	s, t := w.t.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {
 		return sub, err

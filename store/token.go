@@ -22,11 +22,11 @@ const (
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
 func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
-	now := w.s.clock.now().Truncate(time.Millisecond)
+	now := w.t.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
 	}
-	secret := webhook.NewTokenSecret(w.s.tokenPrefix)
+	secret := webhook.NewTokenSecret(w.t.s.tokenPrefix)
 	hash, _ := webhook.HashTokenSecret(secret)
 	token := webhook.Token{
 		ID: webhook.NewID(), Hint: webhook.TokenHint(secret),
@@ -165,11 +165,11 @@ func (w TokenWrites) Revoke(id string) (webhook.Token, error) {
 	if err := w.t.use(token.ProgramID, ""); err != nil {
 		return token, err
 	}
-	err = w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.s.clock.now().UnixMilli(), id)
+	err = w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.t.s.clock.now().UnixMilli(), id)
 	if err != nil {
 		return webhook.Token{}, err
 	}
-	w.t.AfterCommit(w.s.tokens.clear)
+	w.t.AfterCommit(w.t.s.tokens.clear)
 	return w.Get(id)
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"database/sql"
 	"errors"
-	"log/slog"
 	"sync/atomic"
 
 	"service/store/replica"
@@ -17,19 +16,10 @@ type writer struct {
 	*sqlite.Writer // set by Open before the first write
 
 	commits *commitCount // set by Open before the first write
-	clock   *clock
-	metrics *metrics
+	packed  []byte       // buffer for the stored form of an event
 
-	dictionaries *dictionaries
-	packed       []byte // buffer for the stored form of an event
-
-	watchers *watchers
-	logger   *slog.Logger
-	lease    atomic.Pointer[Lease] // required for writing; nil for none
-	credits  atomic.Pointer[Credits]
-
-	incidents     chan struct{}  // that of housekeeping; nil in some tests
-	programStates *programStates // of the store
+	lease   atomic.Pointer[Lease] // required for writing; nil for none
+	credits atomic.Pointer[Credits]
 
 	heads    map[string]head // of each program's log
 	typeUses typeUses
@@ -46,7 +36,8 @@ type writer struct {
 // function that it was passed to returns.
 type tx struct {
 	*sqlite.Tx
-	w *writer
+	s *core
+	w *writer // that of s
 
 	touched   []string // programs whose head this write has moved
 	published int      // how many of accepted are from earlier writes
@@ -64,22 +55,20 @@ type tx struct {
 	formed   []*Forming      // from these credits
 }
 
-func newWriter(c *clock, m *metrics, ws *watchers, ds *dictionaries, logger *slog.Logger) *writer {
-	w := &writer{dictionaries: ds, clock: c, metrics: m, watchers: ws, logger: logger, heads: make(map[string]head), typeUses: make(typeUses),
-		programStates: new(programStates)}
-	w.tx.w = w
+func newWriter(s *core) *writer {
+	w := &writer{heads: make(map[string]head), typeUses: make(typeUses)}
+	w.tx.s, w.tx.w = s, w
 	return w
 }
 
 // do is [sqlite.Writer.Do] with the store's transaction.
-func (w *writer) do(fn func(*tx) error) error { return w.Wait(w.submit(fn, false)) }
+func (w *writer) do(fn func(*tx) error) error {
+	return w.Do(func(*sqlite.Tx) error { return fn(&w.tx) })
+}
 
 // doRepeatable is [sqlite.Writer.DoRepeatable] with the store's transaction.
-func (w *writer) doRepeatable(fn func(*tx) error) error { return w.Wait(w.submit(fn, true)) }
-
-// submit is [sqlite.Writer.Submit] with the store's transaction.
-func (w *writer) submit(fn func(*tx) error, repeatable bool) *sqlite.Op {
-	return w.Submit(func(*sqlite.Tx) error { return fn(&w.tx) }, repeatable)
+func (w *writer) doRepeatable(fn func(*tx) error) error {
+	return w.DoRepeatable(func(*sqlite.Tx) error { return fn(&w.tx) })
 }
 
 // permit is the hook [sqlite.Hooks].Permit: it forbids commits after the lease has ended.
@@ -146,7 +135,7 @@ func (w *writer) rollback(err error) {
 	t := &w.tx
 	if errors.Is(err, sqlite.ErrRolledBack) {
 		if t.spending {
-			w.logger.Error("failed to store deliveries in the commit of their events; storing them afterwards", "error", err)
+			t.s.logger.Error("failed to store deliveries in the commit of their events; storing them afterwards", "error", err)
 		}
 		err = ErrStale
 	}
@@ -200,6 +189,6 @@ func (t *tx) now() (int64, error) {
 			return 0, err
 		}
 	}
-	t.w.last = max(t.w.last, t.w.clock.now().UnixMilli())
+	t.w.last = max(t.w.last, t.s.clock.now().UnixMilli())
 	return t.w.last, nil
 }

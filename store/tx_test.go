@@ -6,11 +6,17 @@ import (
 	"testing"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 func insertProgram(id string) func(*tx) error {
 	return func(t *tx) error { return t.ensureProgram(id, time.Now()) }
+}
+
+// submit is [sqlite.Writer.Submit] with the store's transaction.
+func (w *writer) submit(fn func(*tx) error, repeatable bool) *sqlite.Op {
+	return w.Submit(func(*sqlite.Tx) error { return fn(&w.tx) }, repeatable)
 }
 
 // lead holds leadership of the writer until release is called, so that writes submitted in

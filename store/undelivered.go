@@ -100,12 +100,12 @@ func (t *tx) noteDelivered(num int64, subscriptionID string) error {
 
 // noteRecovered records that a failed delivery is recovered, if it is.
 func (t *tx) noteRecovered(num int64) error {
-	n, err := t.Affected(insertRecovered, num, t.w.clock.now().UnixMilli())
+	n, err := t.Affected(insertRecovered, num, t.s.clock.now().UnixMilli())
 	if err != nil || n == 0 {
 		return err
 	}
 	t.deliveryChanged(num)
-	t.AfterCommit(t.w.metrics.recovered.Inc)
+	t.AfterCommit(t.s.metrics.recovered.Inc)
 	return t.endSplits(ofFailed, num)
 }
 

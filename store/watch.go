@@ -142,7 +142,7 @@ func (ws *watchers) queued(subscriptionID string) {
 // deliveryChanged notifies the watchers of deliveries that the current write stored or changed
 // a delivery; num 0 stands for unnamed ones. Without such watchers it costs one atomic load.
 func (t *tx) deliveryChanged(num int64) {
-	ws := t.w.watchers
+	ws := &t.s.watchers
 	if ws == nil || ws.deliveries.Load() == 0 {
 		return
 	}

@@ -10,16 +10,7 @@ import (
 // Write is a transaction in progress. Its methods read the current state, and everything they
 // write is stored or nothing. It is valid until the function that it was passed to returns.
 // After one of its methods fails, that function must return an error.
-type Write struct{ write }
-
-// write is what [Write] and its handles share.
-type write struct {
-	s *core
-	t *tx
-}
-
-// newWrite returns a transaction in progress.
-func newWrite(s *core, t *tx) Write { return Write{write{s, t}} }
+type Write struct{ t *tx }
 
 // Write runs fn in the next commit. If it returns nil, what fn wrote is on disk (fsynced);
 // otherwise nothing is stored. Other writes wait for fn, so fn must be fast, and may use the
@@ -32,20 +23,16 @@ func (s *core) write(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.Do(func(*sqlite.Tx) error { return fn(newWrite(s, &s.writer.tx)) })
+	return s.writer.Do(func(*sqlite.Tx) error { return fn(Write{&s.writer.tx}) })
 }
 
 // WriteAgain is [Store.Write] for an fn that may be called a second time, after its first write
 // was rolled back because another write of the same commit failed. It is cheaper.
 func (s *Store) WriteAgain(ctx context.Context, fn func(Write) error) error {
-	return s.writeAgain(ctx, fn)
-}
-
-func (s *core) writeAgain(ctx context.Context, fn func(Write) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(newWrite(s, &s.writer.tx)) })
+	return s.writer.DoRepeatable(func(*sqlite.Tx) error { return fn(Write{&s.writer.tx}) })
 }
 
 // Get returns a subscription of a program as of this write.
@@ -55,8 +42,11 @@ func (w SubscriptionWrites) Get(programID, id string) (webhook.Subscription, err
 
 // Publish is [Write.Publish] in a write of its own.
 func (s Events) Publish(ctx context.Context, programID string, events []webhook.Event) (added int, err error) {
-	err = s.writeAgain(ctx, func(w Write) (err error) {
-		added, err = w.Publish(programID, events)
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	err = s.writer.doRepeatable(func(t *tx) (err error) {
+		added, err = Write{t}.Publish(programID, events)
 		return err
 	})
 	return added, err

@@ -13,7 +13,7 @@ var bugs = []bug{
 			"UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
 		{"store/queue.go", "if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {\n\t\treturn err",
 			`if err := error(nil); err != nil || num > 0 {
-		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.w.clock.stored(now), num)`},
+		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.s.clock.stored(now), num)`},
 	}},
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},

@@ -11,13 +11,9 @@ import (
 
 // attempts returns the completed attempts of a delivery, oldest first.
 func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
-	return attemptsOf(func(query string, args []any, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, args, row)
-	}, delivery)
+	_, each := s.reads(ctx)
+	return attemptsOf(each, delivery)
 }
-
-// eachRow runs a query and calls row for each row of its result.
-type eachRow func(query string, args []any, row func(scan func(...any) error) error) error
 
 // attemptsOf returns the same, read with each.
 func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {

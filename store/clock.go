@@ -197,7 +197,7 @@ func (t *tx) setNumber(setting string, n int64) error {
 
 // number reads a setting that is a number, 0 if it is not set. Scan is that of a transaction or
 // a reader.
-func number(scan func(query string, args []any, dest ...any) error, setting string) (int64, error) {
+func number(scan scanRow, setting string) (int64, error) {
 	var text []byte
 	err := scan("SELECT value FROM settings WHERE name = ?", []any{setting}, &text)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -210,8 +210,9 @@ func number(scan func(query string, args []any, dest ...any) error, setting stri
 
 // openClock reads the settings of the clock. It is called before anything else is read.
 func (s *core) openClock(ctx context.Context) error {
+	scan, _ := s.reads(ctx)
 	read := func(setting string) (time.Duration, error) {
-		ms, err := number(func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }, setting)
+		ms, err := number(scan, setting)
 		return time.Duration(ms) * time.Millisecond, err
 	}
 	offset, err1 := read(waitOffset)

@@ -67,9 +67,8 @@ func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 	if err := checkCommits(ctx, path, db.DB); err != nil {
 		return err
 	}
-	p, err := scanPages(func(query string, args []any, dest ...any) error {
-		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
-	})
+	scan, _ := readsOf(ctx, db.DB)
+	p, err := scanPages(scan)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}

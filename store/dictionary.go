@@ -34,9 +34,7 @@ func (ds *dictionaries) use(num byte) {
 // openDictionaries reads the dictionaries, and adds one with the given content unless it
 // exists. Without content it uses the newest one.
 func (s *core) openDictionaries(ctx context.Context, content []byte) error {
-	each := func(query string, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, nil, row)
-	}
+	_, each := s.reads(ctx)
 	if err := s.dictionaries.read(each); err != nil {
 		return err
 	}
@@ -71,10 +69,10 @@ func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 }
 
 // read reads all dictionaries of a database.
-func (ds *dictionaries) read(each func(query string, row func(scan func(...any) error) error) error) error {
+func (ds *dictionaries) read(each eachRow) error {
 	ds.all = make(map[byte]*s2.Dict)
 	newest := byte(0)
-	err := each("SELECT num, content FROM dictionaries ORDER BY num", func(scan func(...any) error) error {
+	err := each("SELECT num, content FROM dictionaries ORDER BY num", nil, func(scan func(...any) error) error {
 		var num byte
 		var content []byte
 		if err := scan(&num, &content); err != nil {

@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math"
 	"syscall"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -53,7 +55,7 @@ func FreeDisk(dir string) (int64, error) {
 // check returns how many bytes are free, the minimum, and whether the disk is too full for
 // events. scan reads a row of the database. If the free space is unknown, the disk is not too
 // full.
-func (d *disk) check(scan func(query string, args []any, dest ...any) error) (room, minFree int64, low bool) {
+func (d *disk) check(scan scanRow) (room, minFree int64, low bool) {
 	if d.min == 0 {
 		return 0, 0, false
 	}
@@ -103,6 +105,36 @@ func (s *core) room(t *tx) error {
 func errLowDisk() *webhook.Error {
 	return webhook.NewError(webhook.CodeUnavailable,
 		"The disk of the service is nearly full. Events are rejected until the operator frees space. Try again later.")
+}
+
+// scanRow runs a query and scans its single row.
+type scanRow = func(query string, args []any, dest ...any) error
+
+// eachRow runs a query and calls row for each row of its result.
+type eachRow = func(query string, args []any, row func(scan func(...any) error) error) error
+
+// reads returns the functions that read the database with a context.
+func (s *core) reads(ctx context.Context) (scan scanRow, each eachRow) {
+	scan = func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	each = func(query string, args []any, row func(scan func(...any) error) error) error {
+		return s.db.Each(ctx, query, args, row)
+	}
+	return scan, each
+}
+
+// readsOf returns the same for a database that no store has open.
+func readsOf(ctx context.Context, db *sql.DB) (scan scanRow, each eachRow) {
+	scan = func(query string, args []any, dest ...any) error {
+		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+	}
+	each = func(query string, args []any, row func(scan func(...any) error) error) error {
+		rows, err := db.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		return sqlite.Drain(rows, row)
+	}
+	return scan, each
 }
 
 // scanNow reads a row through a reader, outside of any request.

@@ -201,7 +201,7 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 
 // eventBodies returns the events at the given seqs, all of them or an error such as errGone. It
 // reads with scan what is no longer in memory.
-func (s *core) eventBodies(scan func(query string, args []any, dest ...any) error, programID string, seqs []int64) (c carried, err error) {
+func (s *core) eventBodies(scan scanRow, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {

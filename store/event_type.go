@@ -28,9 +28,8 @@ const selectEventTypes = "SELECT id, name, revision, created_at, updated_at, sch
 
 // readEventTypes adds the event types of the database to a catalog with those of the binary
 // and of files, which take precedence. It returns those that it could not add.
-func readEventTypes(ctx context.Context, each func(query string, row func(scan func(...any) error) error) error,
-	catalog *webhook.Catalog) (unused []UnusedType, err error) {
-	err = each(selectEventTypes, func(scan func(...any) error) error {
+func readEventTypes(ctx context.Context, each eachRow, catalog *webhook.Catalog) (unused []UnusedType, err error) {
+	err = each(selectEventTypes, nil, func(scan func(...any) error) error {
 		var id, revision, created, updated int64
 		var name, schema string
 		if err := scan(&id, &name, &revision, &created, &updated, &schema); err != nil {
@@ -65,9 +64,7 @@ func (s *core) openEventTypes(ctx context.Context) error {
 	if s.catalog == nil {
 		return nil
 	}
-	each := func(query string, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, nil, row)
-	}
+	_, each := s.reads(ctx)
 	var err error
 	s.unusedTypes, err = readEventTypes(ctx, each, s.catalog)
 	for _, u := range s.unusedTypes {

@@ -342,7 +342,7 @@ func TestEventTypesAreReplicated(t *testing.T) {
 	r.catalog = catalog
 	_, _, err = putType(r.Store, eventType(t, "order.shipped", `{}`))
 	must(t, err)
-	check := func(where string, each func(string, func(func(...any) error) error) error) {
+	check := func(where string, each eachRow) {
 		t.Helper()
 		found, err := webhook.LoadCatalog()
 		must(t, err)
@@ -359,13 +359,11 @@ func TestEventTypesAreReplicated(t *testing.T) {
 	db, err := sqlite.OpenReadOnly(snapshot.Path)
 	must(t, err)
 	defer db.Close()
-	check("snapshot", func(query string, row func(func(...any) error) error) error {
-		return queryRows(t.Context(), db, query, row)
-	})
+	_, each := readsOf(t.Context(), db)
+	check("snapshot", each)
 	must(t, snapshot.Remove())
 	must(t, r.close())
 	s, _ := restored(t, cfg, dir, time.Time{})
-	check("replica", func(query string, row func(func(...any) error) error) error {
-		return s.db.Each(t.Context(), query, nil, row)
-	})
+	_, each = s.reads(t.Context())
+	check("replica", each)
 }

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -77,13 +77,10 @@ const adviceMissing = "Follow the error message: service serve does not start un
 // skips that check.
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
+	scan, each := s.reads(ctx)
 	x.files(s.dir, s.keys.File())
-	x.disk(s.dir, s.disk.min, func(dest ...any) error { return s.db.Scan(ctx, selectUnused, nil, dest...) })
-	if f, err := s.Figures().Forecast(ctx); err == nil && s.retention.All > 0 {
-		x.forecast(f, s.clock.now())
-	}
 	x.library()
-	x.key(s.keys.File(), nil)
+	x.disk(s.dir, s.disk.min, scan)
 	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Free disk space, or resolve the error; the service then resumes by itself.",
 			"the service is not ready: %v", err)
@@ -94,21 +91,8 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	case reading > 0:
 		x.quickCheck(ctx, s.db.Readers(), reading)
 	}
-	var version int
-	if err := s.db.Scan(ctx, "SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
-		x.add(LevelFail, checkSchema, "See the log of the service.", "cannot read its version: %v", err)
-	} else {
-		x.schema(version)
-	}
-	if more, since, err := s.clockDifference(ctx); err == nil {
-		x.counted(more, since)
-	}
-	if any, err := s.Admins().Exist(ctx); err == nil {
-		x.admins(any)
-	}
-	x.audit(func(query string, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, nil, row)
-	})
+	cfg := Config{Dir: s.dir, MinFreeDisk: s.disk.min, Retention: s.retention}
+	x.database(scan, each, s.keys.File(), &cfg, s.clock)
 	x.eventTypes(s.unusedTypes)
 	status := s.Replica().Status()
 	if status.State != ReplicaOff {
@@ -124,17 +108,14 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
 	var x, bucket examination
 	bucketCtx, cancel := context.WithTimeout(ctx, bucketTimeout)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		bucket.bucket(bucketCtx, &cfg)
-	}()
+	defer cancel()
+	var asking sync.WaitGroup
+	asking.Go(func() { bucket.bucket(bucketCtx, &cfg) })
 	err := x.directory(ctx, cfg, reading)
 	if err != nil {
 		cancel()
 	}
-	<-done
-	cancel()
+	asking.Wait()
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +158,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		return nil
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		x.disk(cfg.Dir, cfg.MinFreeDisk, nil)
+		x.disk(cfg.Dir, cfg.MinFreeDisk, func(string, []any, ...any) error { return sql.ErrNoRows })
 		if err := checkOrphaned(cfg.Dir); err != nil {
 			x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 			return nil
@@ -204,14 +185,27 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		return nil
 	}
 	defer db.Close()
-	x.disk(cfg.Dir, cfg.MinFreeDisk, func(dest ...any) error { return db.QueryRowContext(ctx, selectUnused).Scan(dest...) })
+	scan, each := readsOf(ctx, db)
+	x.disk(cfg.Dir, cfg.MinFreeDisk, scan)
 	if !x.quickCheck(ctx, db, reading) {
 		return nil
 	}
 	if err := checkCommits(ctx, path, db); err != nil {
 		x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 	}
-	x.database(ctx, db, path, file, cfg)
+	x.database(scan, each, file, &cfg, nil)
+	if cfg.Replica != nil {
+		var text []byte
+		_ = scan("SELECT value FROM settings WHERE name = ?", []any{verifiedSetting}, &text)
+		if y := parseVerification(text, cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
+			x.content(y, cfg.VerifyReplica, time.Now())
+		}
+	}
+	if cfg.Catalog != nil {
+		if unused, err := readEventTypes(ctx, each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
+			x.eventTypes(unused)
+		}
+	}
 	return nil
 }
 
@@ -236,73 +230,59 @@ func readOnly(dir string) bool {
 	return errors.Is(syscall.Access(dir, writable), syscall.EROFS)
 }
 
-// database checks the content of a database whose pages are intact.
-func (x *examination) database(ctx context.Context, db *sql.DB, path string, file *keyring.File, cfg Config) {
+// database checks the content of a database, with scan and each to read it. running is the clock of
+// the store that has it open, nil if none has: cfg describes what is not in the database.
+func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, cfg *Config, running *clock) {
 	var version int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-		x.add(LevelFail, checkSchema, adviceRestore, "cannot read its version: %v", err)
+	if err := scan("SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
+		advice := adviceRestore
+		if running != nil {
+			advice = "See the log of the service."
+		}
+		x.add(LevelFail, checkSchema, advice, "cannot read its version: %v", err)
 		return
 	}
 	if !x.schema(version) || version == 0 {
 		return
 	}
-	scan := func(query string, args []any, dest ...any) error {
-		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+	now := time.Now()
+	if running != nil {
+		now = running.now()
 	}
-	if u, err := measureUsage(scan, path, time.Now(), cfg.Retention); err == nil && cfg.Retention.All > 0 {
-		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), u.At)
+	if u, err := measureUsage(scan, filepath.Join(cfg.Dir, databaseFile), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
+		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
 	}
-	setting := func(name string) (value []byte) {
-		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", name).Scan(&value)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
-		}
-		return value
+	var check []byte
+	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check); ignoreNoRows(err) != nil {
+		x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
 	}
-	x.key(file, setting(keyCheck))
-	if saved, err := strconv.ParseInt(string(setting(savedClock)), 10, 64); err == nil {
-		x.clock(time.UnixMilli(saved), time.Now())
-		counted, err1 := number(scan, countedTime)
-		more, since, err2 := clockDifference(scan, time.UnixMilli(saved), time.Duration(counted)*time.Millisecond, cfg.Retention)
-		if err1 == nil && err2 == nil { // otherwise quickCheck reports it
-			x.counted(more, since)
-		}
-	}
-	if cfg.Replica != nil {
-		if y := parseVerification(setting(verifiedSetting), cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
-			x.content(y, cfg.VerifyReplica, time.Now())
-		}
-	}
+	x.key(file, check)
+	x.clocks(scan, cfg.Retention, running, now)
 	var admins bool
-	if err := db.QueryRowContext(ctx, selectAnyAdmin).Scan(&admins); err == nil { // otherwise quickCheck reports it
+	if err := scan(selectAnyAdmin, nil, &admins); err == nil { // otherwise quickCheck reports it
 		x.admins(admins)
 	}
-	x.audit(func(query string, row func(scan func(...any) error) error) error {
-		return queryRows(ctx, db, query, row)
-	})
-	if cfg.Catalog != nil {
-		each := func(query string, row func(scan func(...any) error) error) error {
-			return queryRows(ctx, db, query, row)
-		}
-		if unused, err := readEventTypes(ctx, each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
-			x.eventTypes(unused)
-		}
-	}
+	x.audit(each)
 }
 
-// queryRows calls row for each row of a query.
-func queryRows(ctx context.Context, db *sql.DB, query string, row func(scan func(...any) error) error) error {
-	rows, err := db.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
+// clocks checks the times of a database: those of the clock running or, if that is nil, those that
+// it saved.
+func (x *examination) clocks(scan scanRow, keep Retention, running *clock, now time.Time) {
+	wall, counted := now, time.Duration(0)
+	if running != nil {
+		counted = running.counted()
+	} else {
+		saved, err := number(scan, savedClock)
+		ms, err2 := number(scan, countedTime)
+		if err != nil || err2 != nil || saved == 0 {
+			return // quickCheck reports errors
 		}
+		wall, counted = time.UnixMilli(saved), time.Duration(ms)*time.Millisecond
+		x.clock(wall, now)
 	}
-	return rows.Err()
+	if more, since, err := clockDifference(scan, wall, counted, keep); err == nil { // otherwise quickCheck reports it
+		x.counted(more, since)
+	}
 }
 
 // eventTypes reports the event types of the database that are not in use.
@@ -407,21 +387,15 @@ const (
 	fsLayer // a layer of a container
 )
 
-// disk checks the free space. unused reads the size of the free pages in the database file; nil
-// if there is no database.
-func (x *examination) disk(dir string, minFree int64, unused func(dest ...any) error) {
+// disk checks the free space. scan reads a row of the database, which may not exist.
+func (x *examination) disk(dir string, minFree int64, scan scanRow) {
 	room, size, err := free(dir)
 	if err != nil {
 		x.add(LevelWarn, checkDisk, "", "cannot determine the free space: %v", err)
 		return
 	}
 	d := disk{dir: dir, min: minFree}
-	_, need, low := d.check(func(_ string, _ []any, dest ...any) error {
-		if unused == nil {
-			return sql.ErrNoRows
-		}
-		return unused(dest...)
-	})
+	_, need, low := d.check(scan)
 	space := fmt.Sprintf("%d MiB of %d MiB free", room>>20, size>>20)
 	switch {
 	case low:
@@ -583,9 +557,9 @@ func (x *examination) admins(any bool) {
 }
 
 // audit checks the hashes of the newest entries of the audit log, and what is before the first.
-func (x *examination) audit(each func(query string, row func(scan func(...any) error) error) error) {
+func (x *examination) audit(each eachRow) {
 	v := webhook.AuditVerifier{Suffix: true}
-	err := each(selectAuditSuffix, func(scan func(...any) error) error {
+	err := each(selectAuditSuffix, nil, func(scan func(...any) error) error {
 		e, err := scanAudit(scan, true)
 		if err != nil {
 			return err
@@ -613,16 +587,16 @@ func (x *examination) audit(each func(query string, row func(scan func(...any) e
 const adviceAudit = "Someone changed the database outside of the service. Compare with a backup or an export of the audit log."
 
 // auditMissing reports whether there are records whose creation the audit log must have.
-func (x *examination) auditMissing(each func(query string, row func(scan func(...any) error) error) error) (missing bool) {
-	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)",
+func (x *examination) auditMissing(each eachRow) (missing bool) {
+	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)", nil,
 		func(scan func(...any) error) error { return scan(&missing) })
 	return err == nil && missing
 }
 
 // auditBounds checks that an entry of the audit log names what was removed before the first one.
-func auditBounds(each func(query string, row func(scan func(...any) error) error) error) error {
+func auditBounds(each eachRow) error {
 	var first, pruned *webhook.AuditEntry
-	err := each(selectAuditBounds, func(scan func(...any) error) error {
+	err := each(selectAuditBounds, nil, func(scan func(...any) error) error {
 		e, err := scanAudit(scan, true)
 		if first == nil {
 			first = &e

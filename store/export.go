@@ -349,16 +349,14 @@ const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(js
 
 // columns returns the columns of the table in a database.
 func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []string, err error) {
-	rows, err := db.QueryContext(ctx, "SELECT name, type FROM pragma_table_info(?)", p.name)
-	if err != nil {
-		return nil, nil, err
-	}
-	return names, types, sqlite.Drain(rows, func(scan func(...any) error) error {
+	_, each := readsOf(ctx, db)
+	err = each("SELECT name, type FROM pragma_table_info(?)", []any{p.name}, func(scan func(...any) error) error {
 		var name, kind string
 		err := scan(&name, &kind)
 		names, types = append(names, name), append(types, kind)
 		return err
 	})
+	return names, types, err
 }
 
 // export copies the rows of a program. offset is wall clock minus wait clock in milliseconds.
@@ -420,13 +418,10 @@ func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(pla
 		place  string
 		value  []byte
 	}
+	_, each := readsOf(ctx, db)
 	for last := (row{}); ; {
 		var some []row
-		rows, err := db.QueryContext(ctx, c.next, last.text, last.number, reencryptBatch)
-		if err != nil {
-			return err
-		}
-		err = sqlite.Drain(rows, func(scan func(...any) error) error {
+		err := each(c.next, []any{last.text, last.number, reencryptBatch}, func(scan func(...any) error) error {
 			var r row
 			err := scan(&r.text, &r.number, &r.place, &r.value)
 			r.value = slices.Clone(r.value)
@@ -450,17 +445,15 @@ func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(pla
 
 // usedNames returns the names of the event types that a program in a private database uses.
 func usedNames(ctx context.Context, db *sql.DB) (names []string, err error) {
-	rows, err := db.QueryContext(ctx, `WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
+	_, each := readsOf(ctx, db)
+	err = each(`WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
 		UNION ALL SELECT (SELECT min(e.name) FROM events e WHERE e.name > n.name) FROM n WHERE n.name IS NOT NULL)
 		SELECT name FROM n WHERE name IS NOT NULL
-		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`)
-	if err != nil {
-		return nil, err
-	}
-	return names, sqlite.Drain(rows, func(scan func(...any) error) error {
+		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`, nil, func(scan func(...any) error) error {
 		var name string
 		err := scan(&name)
 		names = append(names, name)
 		return err
 	})
+	return names, err
 }

@@ -157,9 +157,6 @@ const (
 		FROM (SELECT json, id, program_id, name FROM events ORDER BY rowid DESC LIMIT 200)`
 )
 
-// scanRow runs a query and scans its single row.
-type scanRow = func(query string, args []any, dest ...any) error
-
 // measureUsage measures a database. Its cost does not depend on how much is stored.
 func measureUsage(scan scanRow, path string, now time.Time, keep Retention) (u Usage, err error) {
 	u.At = now
@@ -238,7 +235,7 @@ func (x *examination) forecast(f Forecast, now time.Time) {
 func (s Figures) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
 
 func (s *core) forecast(ctx context.Context) (Forecast, error) {
-	scan := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	scan, _ := s.reads(ctx)
 	u, err := measureUsage(scan, filepath.Join(s.dir, databaseFile), s.clock.now(), s.retention)
 	if err != nil {
 		return Forecast{}, err

@@ -170,13 +170,8 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	if err := im.readClock(); err != nil {
 		return err
 	}
-	return im.packed.read(func(query string, row func(scan func(...any) error) error) error {
-		rows, err := im.db.QueryContext(im.ctx, query)
-		if err != nil {
-			return err
-		}
-		return sqlite.Drain(rows, row)
-	})
+	_, each := readsOf(im.ctx, im.db)
+	return im.packed.read(each)
 }
 
 // verify checks every row of the export before anything of it is written: it may have been made by
@@ -226,10 +221,9 @@ const maxClock = 200 * 365 * day
 // readClock reads the clock of the export. Its records are as old here as they were there: the wall
 // clocks of two machines may differ.
 func (im *importer) readClock() error {
+	scan, _ := readsOf(im.ctx, im.db)
 	read := func(setting string) (time.Duration, error) {
-		ms, err := number(func(query string, args []any, dest ...any) error {
-			return im.db.QueryRowContext(im.ctx, query, args...).Scan(dest...)
-		}, setting)
+		ms, err := number(scan, setting)
 		return time.Duration(ms) * time.Millisecond, err
 	}
 	counted, err1 := read(countedTime)
@@ -288,11 +282,8 @@ var references = []struct{ column, from, table, what string }{
 // checkForeign refuses a program with ids of another program here: of its own records, or in
 // references to some.
 func (im *importer) checkForeign() error {
+	_, each := readsOf(im.ctx, im.db)
 	for _, r := range references {
-		rows, err := im.db.QueryContext(im.ctx, "SELECT DISTINCT "+r.column+" FROM "+r.from)
-		if err != nil {
-			return err
-		}
 		var ids []string
 		look := func() error {
 			found, err := im.s.ids(im.ctx, "SELECT coalesce(s.program_id, '') FROM json_each(?) i CROSS JOIN "+r.table+
@@ -304,7 +295,7 @@ func (im *importer) checkForeign() error {
 			ids = ids[:0]
 			return err
 		}
-		err = sqlite.Drain(rows, func(scan func(...any) error) error {
+		err := each("SELECT DISTINCT "+r.column+" FROM "+r.from, nil, func(scan func(...any) error) error {
 			var id string
 			if err := scan(&id); err != nil {
 				return err

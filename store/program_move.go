@@ -40,11 +40,11 @@ func moveTokenPlace(programID string) string { return "move token of " + program
 
 // CheckMovable returns the error of [MoveWrites.Begin], before anything is copied.
 func (s Programs) CheckMovable(ctx context.Context, programID string) error {
-	return checkMovable(programID, s.use, func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) })
+	scan, _ := s.reads(ctx)
+	return checkMovable(programID, s.use, scan)
 }
 
-func checkMovable(programID string, use func(programID, record string) error,
-	scan func(query string, args []any, dest ...any) error) error {
+func checkMovable(programID string, use func(programID, record string) error, scan scanRow) error {
 	if err := use(programID, ""); err != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size in
 // fitting reads the first of some events that together have at most size bytes, but at least one
 // if there is one, and returns their seqs. The error is [ErrStale] if retention removed one of them.
 func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c carried, fit []int64, err error) {
-	read := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	read, _ := s.reads(ctx)
 	for {
 		if c, err = s.eventBodies(read, programID, seqs); err != nil {
 			if errors.Is(err, errGone) {

@@ -133,7 +133,7 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 // counts, since the mark that is one retention old, else the oldest, and when that was; zero if there
 // is no mark.
 func (s *core) clockDifference(ctx context.Context) (more time.Duration, since time.Time, err error) {
-	scan := func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
+	scan, _ := s.reads(ctx)
 	return clockDifference(scan, s.clock.now(), s.clock.counted(), s.retention)
 }
 

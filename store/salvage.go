@@ -58,7 +58,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
 	}
-	return o, o.dictionaries.read(func(query string, row func(scan func(...any) error) error) error { return o.each(ctx, query, nil, row) })
+	return o, o.dictionaries.read(o.each(ctx))
 }
 
 // Close releases the data directory.
@@ -73,17 +73,14 @@ func (o *OldData) Close() error {
 	return errors.Join(errs...)
 }
 
-func (o *OldData) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) error) error {
-	rows, err := o.db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	return sqlite.Drain(rows, row)
+func (o *OldData) each(ctx context.Context) eachRow {
+	_, each := readsOf(ctx, o.db.DB)
+	return each
 }
 
 // Programs returns the ids of all programs in ascending order.
 func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
-	err = o.each(ctx, "SELECT id FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
+	err = o.each(ctx)("SELECT id FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		all = append(all, id)
@@ -101,7 +98,7 @@ type OldEvent struct {
 
 // EventsAfter returns the next events of a program after seq, at most limit.
 func (o *OldData) EventsAfter(ctx context.Context, programID string, seq int64, limit int) (events []OldEvent, err error) {
-	err = o.each(ctx, "SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+	err = o.each(ctx)("SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?",
 		[]any{programID, seq, limit}, func(scan func(...any) error) error {
 			var e OldEvent
 			var received int64
@@ -146,9 +143,7 @@ func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e Sal
 
 // Records is [Store.Records] for the old data.
 func (o *OldData) Records(ctx context.Context) ([]Record, error) {
-	return records(func(query string, row func(scan func(...any) error) error) error {
-		return o.each(ctx, query, nil, row)
-	})
+	return records(o.each(ctx))
 }
 
 // Missing returns the ids that no event of a program has, in the given order. Known is false if
@@ -184,13 +179,12 @@ type Record struct {
 // Records returns all programs, subscriptions, tokens and admins, ordered by kind and then by
 // creation.
 func (s *Store) Records(ctx context.Context) ([]Record, error) {
-	return records(func(query string, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, nil, row)
-	})
+	_, each := s.reads(ctx)
+	return records(each)
 }
 
 // records runs the queries of all kinds of records with each.
-func records(each func(query string, row func(scan func(...any) error) error) error) ([]Record, error) {
+func records(each eachRow) ([]Record, error) {
 	var all []Record
 	for _, kind := range [...]struct{ name, query string }{
 		{"program", "SELECT id, id, '', created_at, 0, 0 FROM programs ORDER BY created_at, id"},
@@ -199,7 +193,7 @@ func records(each func(query string, row func(scan func(...any) error) error) er
 			"ORDER BY created_at, id"},
 		{"admin", "SELECT id, '', email, created_at, 0, 0 FROM admins ORDER BY created_at, id"},
 	} {
-		err := each(kind.query, func(scan func(...any) error) error {
+		err := each(kind.query, nil, func(scan func(...any) error) error {
 			r := Record{Kind: kind.name}
 			var created int64
 			err := scan(&r.ID, &r.ProgramID, &r.Label, &created, &r.Revision, &r.Ended)

@@ -32,7 +32,7 @@ type pages struct {
 }
 
 // scanPages reads the pages of a database.
-func scanPages(scan func(query string, args []any, dest ...any) error) (p pages, err error) {
+func scanPages(scan scanRow) (p pages, err error) {
 	return p, scan(selectPages, nil, &p.all, &p.free, &p.size, &p.vacuum)
 }
 

@@ -32,7 +32,8 @@ func TestOtherSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables := make(map[string]string)
-	must(t, queryRows(t.Context(), db, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+	_, each := readsOf(t.Context(), db)
+	must(t, each("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'", nil,
 		func(scan func(...any) error) error {
 			var name, sql string
 			err := scan(&name, &sql)

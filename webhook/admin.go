@@ -129,20 +129,22 @@ type passwordParameters struct {
 
 // HashPassword returns the hash of a password with a new salt.
 func HashPassword(password string) PasswordHash {
-	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt)}
-	rand.Read(p.salt)
+	p := newPassword()
 	p.key = argon2.IDKey([]byte(password), p.salt, p.time, p.memory, p.threads, passwordKey)
 	return p.hash()
 }
 
 // NoPassword returns a hash that no password matches. Checking it takes as long as
 // checking a real one.
-func NoPassword() PasswordHash {
-	p := passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads, salt: make([]byte, passwordSalt),
-		key: make([]byte, passwordKey)}
+func NoPassword() PasswordHash { return newPassword().hash() }
+
+// newPassword returns the parameters of a new hash, with a random salt and key.
+func newPassword() *passwordParameters {
+	p := &passwordParameters{memory: passwordMemory, time: passwordTime, threads: passwordThreads,
+		salt: make([]byte, passwordSalt), key: make([]byte, passwordKey)}
 	rand.Read(p.salt)
 	rand.Read(p.key)
-	return p.hash()
+	return p
 }
 
 func (p *passwordParameters) hash() PasswordHash {

@@ -119,12 +119,9 @@ func (a *Alert) JSON() ([]byte, error) {
 	s := &a.Subscription
 	j.Subscription.ID, j.Subscription.URL, j.Subscription.Description = s.ID, WithoutQuery(s.URL), s.Description
 	j.Subscription.Active, j.Subscription.Status = s.Active, s.Status
-	if s.DisabledReason != "" {
-		j.Subscription.DisabledReason = &s.DisabledReason
-	}
+	j.Subscription.DisabledReason = orNull(s.DisabledReason)
 	if !a.Failures.Since.IsZero() {
-		since := FormatTime(a.Failures.Since)
-		j.FailingSince, j.FailingReason = &since, &a.Failures.Reason
+		j.FailingSince, j.FailingReason = new(FormatTime(a.Failures.Since)), &a.Failures.Reason
 	}
 	if !a.ResendFrom.IsZero() {
 		at := FormatTime(a.ResendFrom)
@@ -135,21 +132,26 @@ func (a *Alert) JSON() ([]byte, error) {
 		j.LastAttempt = &alertAttemptJSON{
 			DeliveryID: a.DeliveryID, Number: t.Number, StartedAt: FormatTime(t.StartedAt), DurationMS: t.Duration.Milliseconds(), Result: t.Result,
 		}
-		if t.ResponseStatus != 0 {
-			j.LastAttempt.ResponseStatus = &t.ResponseStatus
-		}
+		j.LastAttempt.ResponseStatus = orNull(t.ResponseStatus)
 		if t.Error != ErrorNone {
 			j.LastAttempt.Error = &alertErrorJSON{t.Error, t.Error.Detail()}
 		}
 	}
-	if a.Name == AlertFailed {
+	switch a.Name {
+	case AlertFailed:
 		j.FailedEvents = &a.Failed
-	}
-	if a.Name == AlertLost {
-		before := FormatTime(a.LostBefore)
-		j.LostEvents, j.LostBefore = &a.Lost, &before
+	case AlertLost:
+		j.LostEvents, j.LostBefore = &a.Lost, new(FormatTime(a.LostBefore))
 	}
 	return json.Marshal(j)
+}
+
+// orNull returns a pointer to v, nil for the zero value.
+func orNull[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
 }
 
 // page returns the page of the admin UI to open, "" for a test alert and without the URL of the

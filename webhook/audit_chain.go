@@ -230,16 +230,10 @@ type AuditRecord struct {
 
 // NewAuditRecord returns the record of an entry.
 func NewAuditRecord(e *AuditEntry) AuditRecord {
-	null := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		return &s
-	}
 	return AuditRecord{
-		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: null(e.Admin), Address: null(e.Address),
-		RequestID: null(e.RequestID), Action: e.Action, ProgramID: null(e.ProgramID), SubjectID: null(e.SubjectID), Detail: null(e.Detail),
-		Salt: null(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
+		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: orNull(e.Admin), Address: orNull(e.Address),
+		RequestID: orNull(e.RequestID), Action: e.Action, ProgramID: orNull(e.ProgramID), SubjectID: orNull(e.SubjectID), Detail: orNull(e.Detail),
+		Salt: orNull(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
 	}
 }
 

@@ -103,10 +103,10 @@ func (c *Catalog) change(change func(byName map[string]*EventType)) {
 //go:embed catalog
 var embedded embed.FS
 
-// SchemaFile is an operator's own event type: a file <name>.json with a JSON
-// Schema.
+// SchemaFile is an event type: a file <name>.json with a JSON Schema. In a folder of the built-in
+// ones it is a schema that event types refer to by its path.
 type SchemaFile struct {
-	Name    string
+	Name    string // path
 	Content []byte
 }
 
@@ -115,26 +115,19 @@ type SchemaFile struct {
 // closed and self-contained, and must define the fields of every event. An error
 // names the file and what to change.
 func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
-	var files []schemaFile
+	var files []SchemaFile
 	err := fs.WalkDir(embedded, "catalog", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		content, err := embedded.ReadFile(path)
-		files = append(files, schemaFile{strings.TrimPrefix(path, "catalog/"), content})
+		files = append(files, SchemaFile{strings.TrimPrefix(path, "catalog/"), content})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog: %w", err)
 	}
 	return newCatalog(files, more...)
-}
-
-// schemaFile is a file of the catalog: an event type in <name>.json, or in a folder
-// a schema that event types refer to by its path.
-type schemaFile struct {
-	path    string
-	content []byte
 }
 
 var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$`)
@@ -158,31 +151,31 @@ func NewCatalog(types ...*EventType) *Catalog {
 }
 
 // newCatalog compiles the files. An error names the file and what to change.
-func newCatalog(files []schemaFile, more ...SchemaFile) (*Catalog, error) {
+func newCatalog(files []SchemaFile, more ...SchemaFile) (*Catalog, error) {
 	byName := make(map[string]*EventType)
-	var parts []schemaFile
+	var parts []SchemaFile
 	for _, f := range files {
-		if strings.Contains(f.path, "/") {
-			f.content = appendCompact(nil, f.content)
+		if strings.Contains(f.Name, "/") {
+			f.Content = appendCompact(nil, f.Content)
 			parts = append(parts, f)
 		}
 	}
 	for _, f := range files {
-		if strings.Contains(f.path, "/") {
+		if strings.Contains(f.Name, "/") {
 			continue
 		}
 		t, err := newEventType(f, parts)
 		if err != nil {
-			return nil, fmt.Errorf("event type %s: %w", f.path, err)
+			return nil, fmt.Errorf("event type %s: %w", f.Name, err)
 		}
 		if byName[t.Name] != nil {
-			return nil, fmt.Errorf("event type %s: duplicate event type", f.path)
+			return nil, fmt.Errorf("event type %s: duplicate event type", f.Name)
 		}
 		t.Source = SourceBuiltIn
 		byName[t.Name] = t
 	}
 	for _, f := range more {
-		t, err := newEventType(schemaFile{f.Name, f.Content}, nil)
+		t, err := newEventType(f, nil)
 		if err == nil && byName[t.Name] != nil {
 			err = errors.New("an event type with this name already exists")
 		}
@@ -227,19 +220,19 @@ func (c *Catalog) Dictionary() []byte {
 	return all
 }
 
-func newEventType(f schemaFile, parts []schemaFile) (*EventType, error) {
-	name, ok := strings.CutSuffix(f.path, ".json")
+func newEventType(f SchemaFile, parts []SchemaFile) (*EventType, error) {
+	name, ok := strings.CutSuffix(f.Name, ".json")
 	if !ok || !IsEventName(name) {
 		return nil, errors.New("the file name must be the event name (a-z, 0-9, _ and dots between parts, at most 64) followed by .json")
 	}
 	var d document
-	if err := d.parse(f.content, "the file"); err != nil {
+	if err := d.parse(f.Content, "the file"); err != nil {
 		return nil, err
 	}
 	if err := d.checkSize(0); err != nil {
 		return nil, err
 	}
-	text := bundle(appendCompact(nil, f.content), parts)
+	text := bundle(appendCompact(nil, f.Content), parts)
 	schema, err := compileSchema("urn:event_type:"+name, text)
 	if err != nil {
 		return nil, err
@@ -374,11 +367,11 @@ func (d *document) externalRef(i int32) string {
 
 // bundle inlines the parts that a compact schema refers to, so that it is
 // self-contained.
-func bundle(schema []byte, parts []schemaFile) []byte {
+func bundle(schema []byte, parts []SchemaFile) []byte {
 	var defs []byte
 	for _, p := range parts {
-		name := p.path[strings.LastIndexByte(p.path, '/')+1 : len(p.path)-len(".json")]
-		ref := []byte(`"$ref":"` + p.path + `"`)
+		name := p.Name[strings.LastIndexByte(p.Name, '/')+1 : len(p.Name)-len(".json")]
+		ref := []byte(`"$ref":"` + p.Name + `"`)
 		if !bytes.Contains(schema, ref) {
 			continue
 		}
@@ -390,7 +383,7 @@ func bundle(schema []byte, parts []schemaFile) []byte {
 		}
 		defs = append(defs, name...)
 		defs = append(defs, `":`...)
-		defs = append(defs, bytes.Replace(p.content, []byte(`"$schema":"https://json-schema.org/draft/2020-12/schema",`), nil, 1)...)
+		defs = append(defs, bytes.Replace(p.Content, []byte(`"$schema":"https://json-schema.org/draft/2020-12/schema",`), nil, 1)...)
 	}
 	if defs == nil {
 		return schema

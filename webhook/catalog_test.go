@@ -429,8 +429,8 @@ func TestAcceptorsAccept(t *testing.T) {
 // Schemas as an operator might write them, with keywords that the embedded ones do
 // not use.
 func TestNewCatalog(t *testing.T) {
-	schema := func(more string) []schemaFile {
-		return []schemaFile{{"order_placed.json", []byte(`{"title":"T","description":"D","type":"object","properties":{` +
+	schema := func(more string) []SchemaFile {
+		return []SchemaFile{{"order_placed.json", []byte(`{"title":"T","description":"D","type":"object","properties":{` +
 			`"id":{"type":"string","format":"uuid"},"timestamp":{"format":"date-time"},"name":{"const":"order_placed"},` +
 			`"version":{"const":"1"},` + more + `}`)}}
 	}
@@ -479,7 +479,7 @@ func TestNewCatalog(t *testing.T) {
 		}
 	}
 
-	bad := map[string][]schemaFile{
+	bad := map[string][]SchemaFile{
 		"not JSON":              {{"a.json", []byte(`{`)}},
 		"no such keyword value": {{"a.json", []byte(`{"type":"integre"}`)}},
 		"no title":              {{"a.json", []byte(`{"description":"D","examples":[{}]}`)}},

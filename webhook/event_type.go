@@ -38,7 +38,7 @@ func NewEventType(ctx context.Context, name string, schema []byte) (*EventType, 
 	if len(schema) > MaxEventTypeBytes {
 		return nil, Invalid(Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxEventTypeBytes), "schema"})
 	}
-	t, err := newEventType(schemaFile{name + ".json", schema}, nil)
+	t, err := newEventType(SchemaFile{name + ".json", schema}, nil)
 	if err == nil && ctx.Err() == nil {
 		err = t.checkOwn(ctx, schema)
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -141,12 +142,7 @@ func CheckPortalOrigins(parameter string, origins []string) (v []Validation) {
 // validPort reports whether the port of an origin, if it has one, is at most 65535 and not the
 // default one, which browsers leave out.
 func validPort(origin string) bool {
-	rest := origin[len("https://"):]
-	for i := range rest {
-		if rest[i] == ':' {
-			port, err := strconv.Atoi(rest[i+1:])
-			return err == nil && port <= 65535 && port != 443
-		}
-	}
-	return true
+	_, port, found := strings.Cut(strings.TrimPrefix(origin, "https://"), ":")
+	n, err := strconv.Atoi(port)
+	return !found || err == nil && n <= 65535 && n != 443
 }

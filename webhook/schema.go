@@ -59,16 +59,8 @@ func collectSchemas(all map[string]*jsonschema.Schema, s *jsonschema.Schema) {
 		return
 	}
 	all[s.Location] = s
-	for _, p := range s.Properties {
-		collectSchemas(all, p)
-	}
-	for _, p := range slices.Concat(s.AllOf, s.AnyOf, s.OneOf, s.PrefixItems) {
-		collectSchemas(all, p)
-	}
-	for _, p := range []*jsonschema.Schema{s.Ref, s.Not, s.If, s.Then, s.Else, s.Items2020} {
-		collectSchemas(all, p)
-	}
-	if p, ok := s.AdditionalProperties.(*jsonschema.Schema); ok {
+	here, below, one := subschemas(s)
+	for _, p := range slices.Concat(here, below, one) {
 		collectSchemas(all, p)
 	}
 }

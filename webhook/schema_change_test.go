@@ -384,7 +384,7 @@ func objectsIn(value any, all []map[string]any) []map[string]any {
 	case map[string]any:
 		all = append(all, v)
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			if m, ok := v[key].(map[string]any); ok && (slices.Contains(schemaMaps, key) || key == "$defs") {
+			if m, ok := v[key].(map[string]any); ok && (subschemasIn(key) == namedSubschemas) {
 				for _, name := range slices.Sorted(maps.Keys(m)) {
 					all = objectsIn(m[name], all)
 				}

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"regexp/syntax"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -130,13 +129,13 @@ const (
 )
 
 func subschemasIn(keyword string) subschemaForm {
-	switch {
-	case slices.Contains(schemaKeywords, keyword), slices.Contains(unevaluated, keyword), keyword == "additionalItems",
-		keyword == "contentSchema":
+	switch keyword {
+	case "not", "if", "then", "else", "additionalProperties", "propertyNames", "items", "contains", "unevaluatedProperties",
+		"unevaluatedItems", "additionalItems", "contentSchema":
 		return oneSubschema
-	case slices.Contains(schemaLists, keyword):
+	case "allOf", "anyOf", "oneOf", "prefixItems":
 		return listOfSubschemas
-	case slices.Contains(schemaMaps, keyword), keyword == "$defs", keyword == "definitions":
+	case "properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions":
 		return namedSubschemas
 	}
 	return noSubschemas
@@ -212,11 +211,3 @@ func (c *patternCompiler) compile(text string) (jsonschema.Regexp, error) {
 	c.compiled[text] = p
 	return p, nil
 }
-
-// The keywords with subschemas, by how those are written.
-var (
-	schemaKeywords = []string{"not", "if", "then", "else", "additionalProperties", "propertyNames", "items", "contains"}
-	unevaluated    = []string{"unevaluatedProperties", "unevaluatedItems"}
-	schemaLists    = []string{"allOf", "anyOf", "oneOf", "prefixItems"}
-	schemaMaps     = []string{"properties", "patternProperties", "dependentSchemas", "dependencies"}
-)

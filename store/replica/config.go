@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/benbjohnson/litestream"
@@ -21,8 +23,16 @@ import (
 type Config struct {
 	Database string // absolute path of the database; "" if the configuration comes from a URL
 	settings settings
-	opened   *openedLocation
-	gone     *goneWriter
+	// gone is the mark of the writer that was seen to be gone, nil for none, see writerState. The
+	// services of a process share it: what was seen before the database is opened holds as long
+	// as nothing has changed.
+	gone atomic.Pointer[string]
+
+	// opened is nil until first used. Its clients are kept: if this machine's clock differs from
+	// the bucket's, the bucket rejects the first request of each S3 client, and the client waits
+	// before it retries.
+	opened location
+	mu     sync.Mutex // held while opened is set
 
 	MonitorInterval     time.Duration // time between two checks of the WAL
 	CheckpointInterval  time.Duration // maximum time between two checkpoints
@@ -39,8 +49,6 @@ const maxConfigBytes = 1 << 20
 
 func defaultConfig() *Config {
 	c := &Config{
-		opened:              new(openedLocation),
-		gone:                new(goneWriter),
 		MonitorInterval:     500 * time.Millisecond,
 		CheckpointInterval:  litestream.DefaultCheckpointInterval,
 		ShutdownSyncTimeout: 8 * time.Second,

@@ -404,7 +404,7 @@ func TestMissingParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, "after all", cfg, dir)
-	if _, err := openSource(t.Context(), cfg, true); err != nil {
+	if _, err := openSource(t.Context(), cfg, noTime, true); err != nil {
 		t.Errorf("older states: got %v, want no error", err)
 	}
 }

@@ -80,7 +80,7 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 // state.
 func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 	t.Helper()
-	source, err := openSource(t.Context(), cfg, false)
+	source, err := openSource(t.Context(), cfg, noTime, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -351,7 +351,7 @@ func (f *Follower) termChanged(ctx context.Context, source termSource, list bool
 func (f *Follower) open(ctx context.Context) (termSource, error) {
 	connecting, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	source, err := openSource(connecting, f.cfg.Replica, true)
+	source, err := openSource(connecting, f.cfg.Replica, noTime, true)
 	if err != nil {
 		return source, err
 	}
@@ -492,7 +492,7 @@ func newestChange(ctx context.Context, client litestream.ReplicaClient, top int)
 // objects, the error names these and the state that can be restored. If the replica is empty, the
 // copy is as it is.
 func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
-	source, err := openSource(ctx, f.cfg.Replica, false)
+	source, err := openSource(ctx, f.cfg.Replica, noTime, false)
 	if errors.Is(err, ErrEmpty) && f.exists() {
 		return f.finishAlone()
 	} else if err != nil {

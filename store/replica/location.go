@@ -63,26 +63,18 @@ type location interface {
 	plain(ctx context.Context) (files, ofTerm bool, err error)
 }
 
-// openedLocation caches the location of a configuration, to keep its clients: if this
-// machine's clock differs from the bucket's, the bucket rejects the first request of each
-// S3 client, and the client waits before it retries.
-type openedLocation struct {
-	mu sync.Mutex
-	at location // nil until first used
-}
-
 // location returns the location of a configuration. It does not connect.
 func (cfg *Config) location(ctx context.Context) (location, error) {
-	cfg.opened.mu.Lock()
-	defer cfg.opened.mu.Unlock()
-	if cfg.opened.at == nil {
+	cfg.mu.Lock()
+	defer cfg.mu.Unlock()
+	if cfg.opened == nil {
 		at, err := newLocation(ctx, cfg)
 		if err != nil {
 			return nil, err
 		}
-		cfg.opened.at = at
+		cfg.opened = at
 	}
-	return cfg.opened.at, nil
+	return cfg.opened, nil
 }
 
 // newLocation creates the location of a configuration.

@@ -345,11 +345,7 @@ func changedSince(ctx context.Context, at location, number int64, since time.Tim
 		return false, err
 	}
 	for level := 0; level <= litestream.SnapshotLevel; level++ {
-		itr, err := c.LTXFiles(ctx, level, 0, false)
-		if err != nil {
-			return false, err
-		}
-		files, err := ltx.SliceFileIterator(itr)
+		files, err := listFiles(ctx, c, level)
 		if err != nil || newestTime(files).After(since) {
 			return err == nil, err
 		}
@@ -359,7 +355,12 @@ func changedSince(ctx context.Context, at location, number int64, since time.Tim
 
 // ownFiles lists a level of the session's term, without the files of its parent.
 func ownFiles(ctx context.Context, s *session, level int) ([]*ltx.FileInfo, error) {
-	itr, err := s.own.client.ReplicaClient.LTXFiles(ctx, level, 0, false)
+	return listFiles(ctx, s.own.client.ReplicaClient, level)
+}
+
+// listFiles lists a level.
+func listFiles(ctx context.Context, c litestream.ReplicaClient, level int) ([]*ltx.FileInfo, error) {
+	itr, err := c.LTXFiles(ctx, level, 0, false)
 	if err != nil {
 		return nil, err
 	}

@@ -33,14 +33,14 @@ type Result struct {
 // The error wraps [ErrEmpty] if there is no such state. After an error the caller must
 // delete the file, see [RemoveDatabase].
 func Restore(ctx context.Context, from *Config, path string, at time.Time) (Result, error) {
-	source, err := openSourceAt(ctx, from, at)
+	source, err := openSource(ctx, from, at, false)
 	if err != nil {
 		return Result{}, err
 	}
 	newest, damaged, err := restoreFrom(ctx, source.client, path, at)
 	if errors.As(err, new(*unreachableError)) && at.IsZero() && source.term.Complete {
 		// Objects that were copied into the term may be intact in the earlier term.
-		if older, openErr := openSource(ctx, from, true); openErr == nil {
+		if older, openErr := openSource(ctx, from, noTime, true); openErr == nil {
 			newest, damaged, err = restoreFrom(ctx, older.client, path, at)
 		}
 	}
@@ -68,35 +68,17 @@ type termSource struct {
 	client *termClient
 }
 
-// openSource opens the current term of a replica. With history, it includes the files that
-// only older states need. The error wraps [ErrEmpty] if there is no term.
-func openSource(ctx context.Context, cfg *Config, history bool) (termSource, error) {
-	return openTermOf(ctx, cfg, history, time.Time{}, newestTerm)
-}
-
-// openSourceAt opens the term that was current at a time, with its history. The state at
-// that time may not be part of a later term, which may continue an older position. A zero
-// time means now. The error wraps [ErrEmpty] if there is no term.
-func openSourceAt(ctx context.Context, cfg *Config, when time.Time) (termSource, error) {
-	if when.IsZero() {
-		return openSource(ctx, cfg, false)
-	}
-	return openTermOf(ctx, cfg, true, when, func(ctx context.Context, at location) (term, error) {
-		return termAt(ctx, at, when)
-	})
-}
-
-// openTermOf opens the term of a replica that find selects for a time, or the term whose own path
-// the replica has.
-func openTermOf(
-	ctx context.Context, cfg *Config, history bool, when time.Time, find func(context.Context, location) (term, error),
-) (s termSource, err error) {
+// openSource opens the term of a replica that was current at a time, or the term whose own path the
+// replica has. The state at that time may not be part of a later term, which may continue an older
+// position. A zero time means now. With history, which a time implies, the client includes the files
+// that only older states need. The error wraps [ErrEmpty] if there is no term.
+func openSource(ctx context.Context, cfg *Config, when time.Time, history bool) (s termSource, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if s.at, err = cfg.location(ctx); err != nil {
 		return s, err
 	}
-	switch s.term, err = find(ctx, s.at); {
+	switch s.term, err = termAt(ctx, s.at, when); {
 	case errors.Is(err, errTermPath):
 		var plain litestream.ReplicaClient
 		if plain, err = s.at.client(0); err == nil {
@@ -105,7 +87,7 @@ func openTermOf(
 	case err == nil && s.term.none():
 		err = emptyError(when)
 	case err == nil:
-		s.client, err = openTerm(ctx, s.at, s.term, history)
+		s.client, err = openTerm(ctx, s.at, s.term, history || !when.IsZero())
 	}
 	if err != nil {
 		return s, err
@@ -118,7 +100,7 @@ func openTermOf(
 func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	source, err := openSource(ctx, cfg, false)
+	source, err := openSource(ctx, cfg, noTime, false)
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -377,9 +377,8 @@ func (r *Replication) restorable(ctx context.Context, s *session) (bool, error) 
 	defer cancel()
 	sent := s.replica.Pos().TXID
 	for range 2 {
-		_, err := litestream.CalcRestorePlan(ctx, s.replica.Client, sent, noTime, quiet)
-		if err == nil || !errors.Is(err, litestream.ErrTxNotAvailable) {
-			return err == nil, err
+		if ok, err := reaches(ctx, s.replica.Client, sent); ok || err != nil {
+			return ok, err
 		}
 		// A plan up to sent cannot contain a newer snapshot.
 		snapshot, err := s.replica.MaxLTXFileInfo(ctx, litestream.SnapshotLevel)

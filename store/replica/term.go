@@ -54,19 +54,7 @@ var ErrUnreleased = errors.New("the replica has files of an unreleased version, 
 	"use the binary that wrote them, or another path")
 
 // newestTerm returns the current term, or none if none has begun.
-func newestTerm(ctx context.Context, at location) (term, error) {
-	numbers, err := at.terms(ctx)
-	if err != nil {
-		return term{}, fmt.Errorf("list the terms of the replica: %w", err)
-	}
-	for _, number := range slices.Backward(numbers) {
-		// An interrupted removal may have left a term without its record.
-		if t, err := readTerm(ctx, at, number); !errors.Is(err, errNoTerm) {
-			return t, err
-		}
-	}
-	return term{}, checkPlain(ctx, at)
-}
+func newestTerm(ctx context.Context, at location) (term, error) { return termAt(ctx, at, noTime) }
 
 // errTermPath means that the path of a replica is that of one of its terms. It can be restored.
 var errTermPath = errors.New("the path is that of a term of a replica; use the path of the replica")
@@ -85,18 +73,20 @@ func checkPlain(ctx context.Context, at location) error {
 	return ErrUnreleased
 }
 
-// termAt returns the term that was current at a time, or none.
+// termAt returns the term that was current at a time, or none. A zero time means now.
 func termAt(ctx context.Context, at location, when time.Time) (term, error) {
 	numbers, err := at.terms(ctx)
 	if err != nil {
 		return term{}, fmt.Errorf("list the terms of the replica: %w", err)
 	}
 	for _, number := range slices.Backward(numbers) {
-		if t, err := readTerm(ctx, at, number); !errors.Is(err, errNoTerm) && (err != nil || t.Began.Before(when)) {
+		// An interrupted removal may have left a term without its record.
+		t, err := readTerm(ctx, at, number)
+		if !errors.Is(err, errNoTerm) && (err != nil || when.IsZero() || t.Began.Before(when)) {
 			return t, err
 		}
 	}
-	if len(numbers) > 0 {
+	if len(numbers) > 0 && !when.IsZero() {
 		return term{}, nil
 	}
 	return term{}, checkPlain(ctx, at)

@@ -289,7 +289,7 @@ func (m *simulation) restore() {
 
 // newest returns the newest transaction in the replica.
 func (m *simulation) newest() uint64 {
-	source, err := openSource(context.Background(), m.config(m.dir), false)
+	source, err := openSource(context.Background(), m.config(m.dir), noTime, false)
 	if errors.Is(err, ErrEmpty) {
 		return 0
 	} else if err != nil {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 
@@ -140,30 +139,10 @@ func readNewestWriter(ctx context.Context, cfg *Config, path string) (y writerSt
 // wrote reports whether the directory of the record, or one that it was copied from, began t.
 func (r record) wrote(t term) bool { return r.Own && r.Term == t.Number && r.Nonce == t.Nonce }
 
-// goneWriter is a writer that was seen to be gone. The services of a process share it: what
-// was seen before the database is opened holds as long as nothing has changed.
-type goneWriter struct {
-	mu   sync.Mutex
-	mark string // see writerState; "" for none
-}
-
-func (g *goneWriter) is(mark string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.mark != "" && g.mark == mark
-}
-
-// known reports whether a writer was seen to be gone.
-func (g *goneWriter) known() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.mark != ""
-}
-
-func (g *goneWriter) set(mark string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mark = mark
+// sawGone reports whether a writer was seen to be gone, and nothing has changed since.
+func (c *Config) sawGone(mark string) bool {
+	seen := c.gone.Load()
+	return seen != nil && *seen == mark
 }
 
 // writerWatch watches the sign of life of another service by the rules of [LeaseWatch].
@@ -188,14 +167,14 @@ func (w *writerWatch) poll(ctx context.Context) (y writerState, gone bool, err e
 	if y, err = readWriter(ctx, w.cfg, w.path); err != nil {
 		return y, false, err
 	}
-	if y.gone() || w.cfg.gone.is(y.mark) {
+	if y.gone() || w.cfg.sawGone(y.mark) {
 		return y, true, nil
 	}
 	state := LeaseState{Generation: y.term.Number, Owner: y.object.Owner, etag: y.mark}
 	if !w.watch.observe(state, asked, time.Since(w.began)) {
 		return y, false, nil
 	}
-	w.cfg.gone.set(y.mark)
+	w.cfg.gone.Store(&y.mark)
 	return y, true, nil
 }
 
@@ -272,7 +251,7 @@ func mustSeeWriter(path string, cfg *Config) (bool, error) {
 // data directory of this service.
 func CheckWriter(ctx context.Context, cfg *Config, dir string) error {
 	y, err := readWriter(ctx, cfg, filepath.Join(dir, "service.db"))
-	if err != nil || y.gone() || cfg.gone.is(y.mark) {
+	if err != nil || y.gone() || cfg.sawGone(y.mark) {
 		return err
 	}
 	return y.error(ErrWriting)
@@ -281,7 +260,7 @@ func CheckWriter(ctx context.Context, cfg *Config, dir string) error {
 // CheckGone checks that the writer that [AwaitUnleased] has seen to be gone has not come back. The
 // error wraps [ErrWriting] if it has. After any other error this is unknown.
 func CheckGone(ctx context.Context, cfg *Config, dir string) error {
-	if !cfg.gone.known() {
+	if cfg.gone.Load() == nil {
 		return nil
 	}
 	return CheckWriter(ctx, cfg, dir)

@@ -232,7 +232,8 @@ type AuditRecord struct {
 func NewAuditRecord(e *AuditEntry) AuditRecord {
 	return AuditRecord{
 		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: orNull(e.Admin), Address: orNull(e.Address),
-		RequestID: orNull(e.RequestID), Action: e.Action, ProgramID: orNull(e.ProgramID), SubjectID: orNull(e.SubjectID), Detail: orNull(e.Detail),
+		RequestID: orNull(e.RequestID), Action: e.Action,
+		ProgramID: orNull(e.ProgramID), SubjectID: orNull(e.SubjectID), Detail: orNull(e.Detail),
 		Salt: orNull(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
 	}
 }

@@ -41,7 +41,8 @@ func TestPathsOutsideTheAPI(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		s.handler.ServeHTTP(w, r)
-		if kind := w.Header().Get("Content-Type"); w.Code != tt.status || !strings.HasPrefix(kind, tt.kind) || !strings.Contains(w.Body.String(), tt.text) {
+		kind := w.Header().Get("Content-Type")
+		if w.Code != tt.status || !strings.HasPrefix(kind, tt.kind) || !strings.Contains(w.Body.String(), tt.text) {
 			t.Errorf("%s %q: %d, %s, %.300s; want %d, %s, %q", tt.request, tt.headers, w.Code, kind, w.Body, tt.status, tt.kind, tt.text)
 		}
 	}

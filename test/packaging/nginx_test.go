@@ -100,6 +100,12 @@ func TestNginx(t *testing.T) {
 		!strings.HasPrefix(body, `{"error":{"code":502`) {
 		t.Errorf("without a service: %s, %s; want an error in the format of the API", resp.Status, body)
 	}
+	checkLogs(t, server, log, link)
+}
+
+// checkLogs checks that the service's log has the address of the client, and that of nginx no link.
+func checkLogs(t *testing.T, server *harness.Process, log, link string) {
+	t.Helper()
 	requests := 0
 	for _, line := range harness.ParseLog(t, "json", server.Log.Bytes()) {
 		if line["msg"] == "request" && line["route"] == "/v2/events" && line["remote"] == clientAddress+":0" {

@@ -291,8 +291,9 @@ func TestRequests(t *testing.T) {
 		output     Output
 		want       []string
 	}{
-		{name: "new", file: "event_types: [{name: a.b, schema: {title: t}}]\nprograms: [{id: new, name: N, limits: {rate_limit: 5, max_in_flight: null}}]",
-			state: state(nil), want: []string{`PUT /v2/event_types/a.b {"schema":{"title":"t"}}`,
+		{name: "new", state: state(nil), file: "event_types: [{name: a.b, schema: {title: t}}]\n" +
+			"programs: [{id: new, name: N, limits: {rate_limit: 5, max_in_flight: null}}]",
+			want: []string{`PUT /v2/event_types/a.b {"schema":{"title":"t"}}`,
 				`PUT /v2/programs/new {"limits":{"max_in_flight":null,"rate_limit":5},"name":"N"}`}},
 		{name: "changed program", file: "programs: [{id: acme, name: Acme, limits: {rate_limit: 5, max_in_flight: null}, portal_origins: []}]",
 			state: state(nil), want: []string{`PUT /v2/programs/acme {"limits":{"rate_limit":5}}`}},

@@ -329,10 +329,11 @@ func (d *diagnosis) data(
 	if err != nil {
 		catalog = nil // another check reports it
 	}
-	cfg := store.Config{Catalog: catalog, Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
+	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
 	if s != nil {
-		cfg.MinFreeDisk, cfg.Replica, cfg.Retention = s.MinFreeDisk, s.Replica, s.Retention
+		cfg = s.Data
 	}
+	cfg.Catalog = catalog
 	found, err := store.Examine(ctx, cfg, reading)
 	if err != nil {
 		d.add(store.LevelFail, "server", "Wait for it or stop it. A server has no socket while it starts and shuts down.",

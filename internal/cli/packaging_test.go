@@ -104,7 +104,7 @@ func TestStopTimes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := server.Config{Grace: grace, Replica: to}
+	cfg := server.Config{Data: server.Data{Replica: to}, Delivery: server.Delivery{Grace: grace}}
 	for name, pattern := range map[string]string{
 		"packaging/compose.yml": `stop_grace_period: (\S+)`, "packaging/service-webhooks.service": `TimeoutStopSec=(\S+)`,
 	} {

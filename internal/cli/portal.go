@@ -24,9 +24,7 @@ func (f *configErrors) portal(c *serveFlags) server.Portal {
 		}
 		p.Logo = logo
 	}
-	for _, problem := range p.Check() {
-		f.add(problem.Flag, "%s", problem.Detail)
-	}
+	server.CheckPortal(&p, f.add)
 	return p
 }
 

@@ -78,36 +78,35 @@ type serveFlags struct {
 // settings parses the flags. Its error lists all invalid ones.
 func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	var f configErrors
-	s := &server.Config{
-		Dir:               c.Data,
-		SecretKeyFile:     c.SecretKeyFile,
-		Version:           version(),
-		TLS:               f.choice("tls", c.TLS, "auto", "off") != "off",
-		TrustedProxies:    f.proxies("trusted-proxy", c.TrustedProxy),
-		AllowHTTP:         c.AllowHTTP,
-		RetryPolicy:       f.retryPolicy(c.RetrySchedule, c.RetryJitter),
-		AttemptTimeout:    f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute),
-		MaxInFlight:       f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit),
-		MaxConnections:    f.integer("max-connections", c.MaxConnections, 1, 1<<16),
-		BatchSize:         f.integer("batch-size", c.BatchSize, 1, webhook.MaxEventsLimit),
-		BatchWindow:       f.duration("batch-window", c.BatchWindow, 0, time.Minute),
-		RateLimit:         f.integer("rate-limit", c.RateLimit, 0, 1_000_000),
-		PlatformRateLimit: f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000),
-		TokenPrefix:       c.TokenPrefix,
-		RequestTimeout:    f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute),
-		MaxSubscriptions:  f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20),
-		HealthPolicy: webhook.HealthPolicy{
-			FailingAfter:   f.integer("failing-after", c.FailingAfter, 0, 1<<20),
-			RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),
-			DisableAfter:   f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
-		},
-		Retention:     f.retention(c.Retention, c.RetentionDelivered, c.RetentionAudit),
-		MinFreeDisk:   f.size("min-free-disk", c.MinFreeDisk),
-		Grace:         f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute),
-		Logger:        f.logger(logTo, c.LogFormat, c.LogLevel),
-		Replica:       f.replica("litestream", c.Litestream),
-		VerifyReplica: f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour),
+	s := new(server.Config)
+	s.Dir = c.Data
+	s.SecretKeyFile = c.SecretKeyFile
+	s.Version = version()
+	s.TLS = f.choice("tls", c.TLS, "auto", "off") != "off"
+	s.TrustedProxies = f.proxies("trusted-proxy", c.TrustedProxy)
+	s.AllowHTTP = c.AllowHTTP
+	s.RetryPolicy = f.retryPolicy(c.RetrySchedule, c.RetryJitter)
+	s.AttemptTimeout = f.duration("attempt-timeout", c.AttemptTimeout, 10*time.Millisecond, 5*time.Minute)
+	s.MaxInFlight = f.integer("max-in-flight", c.MaxInFlight, 1, webhook.MaxInFlightLimit)
+	s.MaxConnections = f.integer("max-connections", c.MaxConnections, 1, 1<<16)
+	s.BatchSize = f.integer("batch-size", c.BatchSize, 1, webhook.MaxEventsLimit)
+	s.BatchWindow = f.duration("batch-window", c.BatchWindow, 0, time.Minute)
+	s.RateLimit = f.integer("rate-limit", c.RateLimit, 0, 1_000_000)
+	s.PlatformRateLimit = f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000)
+	s.TokenPrefix = c.TokenPrefix
+	s.RequestTimeout = f.duration("request-timeout", c.RequestTimeout, 10*time.Millisecond, 10*time.Minute)
+	s.MaxSubscriptions = f.integer("max-subscriptions", c.MaxSubscriptions, 0, 1<<20)
+	s.HealthPolicy = webhook.HealthPolicy{
+		FailingAfter:   f.integer("failing-after", c.FailingAfter, 0, 1<<20),
+		RejectingAfter: f.integer("rejecting-after", c.RejectingAfter, 0, 1<<20),
+		DisableAfter:   f.duration("disable-after", c.DisableAfter, 0, 10*365*24*time.Hour),
 	}
+	s.Retention = f.retention(c.Retention, c.RetentionDelivered, c.RetentionAudit)
+	s.MinFreeDisk = f.size("min-free-disk", c.MinFreeDisk)
+	s.Grace = f.duration("grace", c.Grace, time.Millisecond, 10*time.Minute)
+	s.Logger = f.logger(logTo, c.LogFormat, c.LogLevel)
+	s.Replica = f.replica("litestream", c.Litestream)
+	s.VerifyReplica = f.duration("verify-replica", c.VerifyReplica, 0, 365*24*time.Hour)
 	s.Portal = f.portal(c)
 	if wrong := webhook.CheckTokenPrefix(c.TokenPrefix); wrong != "" {
 		f.add("token-prefix", "%s", wrong)

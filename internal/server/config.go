@@ -6,34 +6,28 @@ import (
 	"net"
 	"time"
 
+	"service/dispatcher"
 	"service/store"
-	"service/store/replica"
-	"service/webhook"
+	"service/web"
+)
+
+// Data is the configuration of the store, Delivery that of the dispatcher. The [Server] sets what
+// connects them.
+type (
+	Data     = store.Config
+	Delivery = dispatcher.Config
 )
 
 // Config is the configuration of a [Server]. The caller validates it; the command serve has
 // the defaults.
 type Config struct {
-	// Dir is the data directory. It is created if it does not exist.
-	Dir string
-	// SecretKeyFile has the key that encrypts secrets; empty for secret.key in Dir.
-	SecretKeyFile string
-	// Replica is the target of the replication; nil for none.
-	Replica *replica.Config
-	// AcknowledgeTimeout is how long a write waits for the replica before it fails with 503.
-	// If it is 0, a write is acknowledged once it is on disk. It needs a Replica.
-	AcknowledgeTimeout time.Duration
-	// VerifyReplica is the interval between comparisons of the replica with the database;
-	// 0 is never.
-	VerifyReplica time.Duration
+	Data
+	Delivery
+	Logger *slog.Logger
+
 	// Lease is the duration of the lease in the bucket of the replica, at least [MinLease];
 	// 0 is no lease.
 	Lease time.Duration
-	// MinFreeDisk is the free disk space in bytes below which events are rejected. 0 is no
-	// limit, [store.AutoFreeDisk] a share of the disk.
-	MinFreeDisk int64
-	// Retention is how long events, deliveries and attempts are kept.
-	Retention store.Retention
 
 	// Listen is the address of the API and the admin UI, as HOST:PORT.
 	Listen string
@@ -66,44 +60,17 @@ type Config struct {
 	// not counting requests that select a program; 0 is no limit.
 	PlatformRateLimit int
 
-	// TokenPrefix begins new access tokens; empty for [webhook.TokenPrefix].
-	TokenPrefix string
-
-	// Destinations are the private networks that subscriptions may target.
-	Destinations webhook.Destinations
-	// AllowHTTP permits subscription URLs that begin with http://.
-	AllowHTTP bool
 	// MaxSubscriptions is the maximum number of subscriptions per program; 0 is no limit.
 	MaxSubscriptions int
-
-	// RetryPolicy is the schedule of retries. HealthPolicy decides when a subscription is
-	// failing or disabled.
-	RetryPolicy  webhook.RetryPolicy
-	HealthPolicy webhook.HealthPolicy
-	// AttemptTimeout limits an attempt, from dialing to the end of the response.
-	AttemptTimeout time.Duration
-	// MaxInFlight is the maximum number of deliveries in flight per subscription,
-	// MaxConnections in total.
-	MaxInFlight, MaxConnections int
-	// BatchSize is the maximum number of events in a delivery. BatchWindow is the maximum
-	// time to wait for more events before sending a batch.
-	BatchSize   int
-	BatchWindow time.Duration
 
 	// AlertURL receives alerts; empty for none. It may contain a secret.
 	AlertURL string
 	// Portal is how the portal of partners looks.
 	Portal Portal
-	// SMTP is the mail server for alerts by email; the zero value is none.
-	SMTP SMTP
 	// OIDC is the OpenID Connect provider through which admins sign in; the zero value is
 	// none.
 	OIDC OIDC
-	// Grace is the shutdown timeout for requests in flight, and then again for attempts in
-	// flight.
-	Grace time.Duration
 
-	Logger *slog.Logger
 	// Version is the version of the binary, Program its name, quoted for a shell. The admin
 	// UI shows both, and the Settings.
 	Version, Program string
@@ -114,10 +81,7 @@ type Config struct {
 }
 
 // Setting is a configured setting for the admin UI. Secrets are masked.
-type Setting struct {
-	Name, Value string
-	Source      string // default, flag, the name of a variable, or a file and its line
-}
+type Setting = web.Setting
 
 // ShutdownTimeout returns the maximum duration of a shutdown: one grace period each for
 // requests and attempts, the last sync of the replica, and 10 s for the rest.

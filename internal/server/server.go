@@ -87,13 +87,9 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := cfg.checkUnleased(ctx); err != nil {
 		return nil, err
 	}
-	s.store, err = store.Open(ctx, store.Config{
-		Dir: cfg.Dir, SecretKeyFile: cfg.SecretKeyFile, Logger: cfg.Logger,
-		Retention: cfg.Retention, MinFreeDisk: cfg.MinFreeDisk, SendAlerts: cfg.AlertURL != "",
-		Replica: cfg.Replica, AcknowledgeTimeout: cfg.AcknowledgeTimeout, VerifyReplica: cfg.VerifyReplica,
-		TokenPrefix: cfg.TokenPrefix, Metrics: registry, Catalog: catalog,
-	})
-	if err != nil {
+	data := cfg.Data
+	data.Logger, data.Metrics, data.Catalog, data.SendAlerts = cfg.Logger, registry, catalog, cfg.AlertURL != ""
+	if s.store, err = store.Open(ctx, data); err != nil {
 		return nil, err
 	}
 	if err := cfg.checkGone(ctx); err != nil {
@@ -164,24 +160,16 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		return err
 	}
 	own := listeningOn(s.public, s.plain)
-	s.dispatcher = dispatcher.New(dispatcher.Config{
-		Store: s.store, Logger: cfg.Logger,
-		RetryPolicy: cfg.RetryPolicy, HealthPolicy: cfg.HealthPolicy, AttemptTimeout: cfg.AttemptTimeout,
-		MaxInFlight: cfg.MaxInFlight, MaxConnections: cfg.MaxConnections,
-		BatchSize: cfg.BatchSize, BatchWindow: cfg.BatchWindow,
-		Destinations: cfg.Destinations, Own: own, AllowHTTP: cfg.AllowHTTP,
-		Alerts: alerts, SMTP: cfg.SMTP, BaseURL: s.baseURL, Grace: cfg.Grace, Metrics: registry,
-	})
+	delivery := cfg.Delivery
+	delivery.Store, delivery.Logger, delivery.Metrics = s.store, cfg.Logger, registry
+	delivery.Own, delivery.Alerts, delivery.BaseURL = own, alerts, s.baseURL
+	s.dispatcher = dispatcher.New(delivery)
 	rules := webhook.SubscriptionRules{AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own}
-	settings := make([]web.Setting, len(cfg.Settings))
-	for i, setting := range cfg.Settings {
-		settings[i] = web.Setting(setting)
-	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// A trusted proxy serves HTTPS to the browsers.
 		Secure:  cfg.TLS || len(cfg.TrustedProxies) > 0,
-		Program: cfg.Program, BaseURL: s.baseURL, Domains: s.publicDomains(), CAFile: s.CAFile(), Settings: settings,
+		Program: cfg.Program, BaseURL: s.baseURL, Domains: s.publicDomains(), CAFile: s.CAFile(), Settings: cfg.Settings,
 		Certificates: s.certificateList,
 		Ready:        s.ready, Backlog: s.dispatcher.Backlog, PausedUntil: s.dispatcher.PausedUntil,
 		AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
@@ -189,7 +177,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
 		DisableAfter: cfg.HealthPolicy.DisableAfter, RetryPolicy: cfg.RetryPolicy, AttemptTimeout: cfg.AttemptTimeout,
-		Portal: web.PortalConfig(cfg.Portal),
+		Portal: cfg.Portal,
 	})
 	s.moves = &move.Source{Store: s.store, Catalog: catalog, Version: cfg.Version, Cut: s.dispatcher.Cut, Logger: cfg.Logger}
 	s.arrivals = &move.Target{Store: s.store, Catalog: catalog, Retry: cfg.RetryPolicy, Version: cfg.Version, Logger: cfg.Logger}

@@ -14,12 +14,12 @@ import (
 func testConfig(t *testing.T) *Config {
 	t.Helper()
 	return &Config{
-		Dir: t.TempDir(), MinFreeDisk: store.AutoFreeDisk,
-		Listen: "127.0.0.1:0", TLS: true,
-		RetryPolicy: webhook.DefaultRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10},
-		AttemptTimeout: 10 * time.Second, MaxInFlight: 8, MaxConnections: 512, BatchSize: 100,
-		RateLimit: 1000, RequestTimeout: 30 * time.Second, MaxSubscriptions: 100,
-		Retention: store.Retention{All: 30 * 24 * time.Hour}, Grace: 100 * time.Millisecond,
+		Data: Data{Dir: t.TempDir(), MinFreeDisk: store.AutoFreeDisk, Retention: store.Retention{All: 30 * 24 * time.Hour}},
+		Delivery: Delivery{
+			RetryPolicy: webhook.DefaultRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10},
+			AttemptTimeout: 10 * time.Second, MaxInFlight: 8, MaxConnections: 512, BatchSize: 100, Grace: 100 * time.Millisecond,
+		},
+		Listen: "127.0.0.1:0", TLS: true, RateLimit: 1000, RequestTimeout: 30 * time.Second, MaxSubscriptions: 100,
 		Logger: slog.New(slog.DiscardHandler), Version: "test", Program: "service",
 	}
 }

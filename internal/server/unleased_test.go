@@ -76,7 +76,7 @@ func unleasedConfig(t *testing.T) (cfg *Config, target string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Config{Dir: t.TempDir(), Replica: from, Logger: slog.New(slog.DiscardHandler)}, target
+	return &Config{Data: Data{Dir: t.TempDir(), Replica: from}, Logger: slog.New(slog.DiscardHandler)}, target
 }
 
 // A service without a lease starts if the replica is empty or cannot be read, and if the service

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/internal/durable"
 	"service/store/replica"
 )
 
@@ -28,7 +29,8 @@ func writeSign(t *testing.T, target string, writes int, released bool) {
 		"writer.json": fmt.Sprintf(`{"generation":1,"owner":"machine-1 0198","since":"2026-03-14T08:24:48Z","period_ms":30000,`+
 			`"writes":%d,"released":%t}`, writes, released),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		// As the service does: the other one must not read half a file.
+		if err := durable.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

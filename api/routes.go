@@ -65,43 +65,48 @@ func (a *API) routes() []route {
 		documents     = documentHandlers{a}
 		status        = statusHandlers{a}
 
-		none  = queryRules{}
 		free  = queryRules{ignored: true}
 		bySub = subscriptions.find
 	)
 	all := []route{
-		{"POST", subscriptionsPath, webhooksWrite, nil, none, a.idempotent(subscriptions.create), false},
-		{"GET", subscriptionsPath, webhooksRead, nil, listed(webhook.SubscriptionList), subscriptions.list, false},
-		{"GET", subscriptionPath, webhooksRead, bySub, none, subscriptions.read, false},
-		{"PUT", subscriptionPath, webhooksWrite, bySub, none, subscriptions.update, false},
-		{"DELETE", subscriptionPath, webhooksWrite, bySub, none, subscriptions.delete, false},
-		{"GET", deliveriesPath, webhooksRead, bySub, listed(webhook.DeliveryList), deliveries.list, false},
-		{"GET", deliveryPath, webhooksRead, deliveries.find, none, deliveries.read, false},
-		{"DELETE", deliveryPath + "/share", webhooksWrite, deliveries.find, none, deliveries.revokeShares, false},
-		{"POST", replaysPath, webhooksWrite, bySub, none, a.idempotent(replays.create), false},
-		{"GET", replaysPath, webhooksRead, bySub, listed(webhook.ReplayList), replays.list, false},
-		{"GET", replayPath, webhooksRead, replays.find, none, replays.read, false},
-		{"GET", "/v2/incidents", webhooksRead, nil, listed(webhook.IncidentList), incidents.list, false},
-		{"GET", "/v2/incidents/:id", webhooksRead, incidents.find, none, incidents.read, false},
-		{"POST", bulkRunsPath, webhooksWrite, nil, none, a.idempotent(bulkRuns.create), false},
-		{"GET", bulkRunsPath, webhooksWrite, nil, listed(webhook.BulkRunList), bulkRuns.list, false},
-		{"GET", bulkRunPath, webhooksWrite, bulkRuns.find, none, bulkRuns.read, false},
-		{"POST", eventsPath, eventsWrite, nil, none, a.idempotent(events.publish), false},
-		{"GET", eventsPath, eventsRead, nil, listed(webhook.EventList), events.list, false},
-		{"GET", "/v2/events/:id", eventsRead, events.find, none, events.read, false},
-		{"GET", "/v2/events/:id/deliveries", webhooksRead, events.find, listed(webhook.EventDeliveryList), deliveries.listOfEvent, false},
-		{"GET", "/v2/deliveries", webhooksRead, nil, listed(webhook.ProgramDeliveryList), deliveries.listOfProgram, false},
-		{"GET", "/v2/token", scopeAny, nil, none, tokens.read, false},
-		{"GET", "/v2/event_types", scopeAny, nil, none, eventTypes.list, false},
-		{"GET", "/v2/event_types/:name", scopeAny, eventTypes.find, none, eventTypes.read, false},
-		{"PUT", "/v2/event_types/:name", webhook.ScopePlatform, nil, none, eventTypes.put, false},
-		{"DELETE", "/v2/event_types/:name", webhook.ScopePlatform, eventTypes.find, none, eventTypes.delete, false},
-		{"GET", "/v2/openapi.json", scopeNone, nil, free, documents.contract, true},
-		{"GET", referencePath, scopeNone, nil, free, documents.page, true},
-		{"GET", referenceStylePath, scopeNone, nil, free, documents.style, true},
-		{"GET", "/healthz", scopeNone, nil, free, status.healthz, true},
-		{"GET", "/readyz", scopeNone, nil, free, status.readyz, true},
-		{"GET", metricsPath, webhook.ScopeMetricsRead, nil, free, status.metrics, true}, // see request.needsNoToken
+		{method: "POST", pattern: subscriptionsPath, scope: webhooksWrite, handle: a.idempotent(subscriptions.create)},
+		{method: "GET", pattern: subscriptionsPath, scope: webhooksRead, query: listed(webhook.SubscriptionList),
+			handle: subscriptions.list},
+		{method: "GET", pattern: subscriptionPath, scope: webhooksRead, find: bySub, handle: subscriptions.read},
+		{method: "PUT", pattern: subscriptionPath, scope: webhooksWrite, find: bySub, handle: subscriptions.update},
+		{method: "DELETE", pattern: subscriptionPath, scope: webhooksWrite, find: bySub, handle: subscriptions.delete},
+		{method: "GET", pattern: deliveriesPath, scope: webhooksRead, find: bySub, query: listed(webhook.DeliveryList),
+			handle: deliveries.list},
+		{method: "GET", pattern: deliveryPath, scope: webhooksRead, find: deliveries.find, handle: deliveries.read},
+		{method: "DELETE", pattern: deliveryPath + "/share", scope: webhooksWrite, find: deliveries.find, handle: deliveries.revokeShares},
+		{method: "POST", pattern: replaysPath, scope: webhooksWrite, find: bySub, handle: a.idempotent(replays.create)},
+		{method: "GET", pattern: replaysPath, scope: webhooksRead, find: bySub, query: listed(webhook.ReplayList), handle: replays.list},
+		{method: "GET", pattern: replayPath, scope: webhooksRead, find: replays.find, handle: replays.read},
+		{method: "GET", pattern: "/v2/incidents", scope: webhooksRead, query: listed(webhook.IncidentList), handle: incidents.list},
+		{method: "GET", pattern: "/v2/incidents/:id", scope: webhooksRead, find: incidents.find, handle: incidents.read},
+		{method: "POST", pattern: bulkRunsPath, scope: webhooksWrite, handle: a.idempotent(bulkRuns.create)},
+		{method: "GET", pattern: bulkRunsPath, scope: webhooksWrite, query: listed(webhook.BulkRunList), handle: bulkRuns.list},
+		{method: "GET", pattern: bulkRunPath, scope: webhooksWrite, find: bulkRuns.find, handle: bulkRuns.read},
+		{method: "POST", pattern: eventsPath, scope: eventsWrite, handle: a.idempotent(events.publish)},
+		{method: "GET", pattern: eventsPath, scope: eventsRead, query: listed(webhook.EventList), handle: events.list},
+		{method: "GET", pattern: "/v2/events/:id", scope: eventsRead, find: events.find, handle: events.read},
+		{method: "GET", pattern: "/v2/events/:id/deliveries", scope: webhooksRead, find: events.find, query: listed(webhook.EventDeliveryList),
+			handle: deliveries.listOfEvent},
+		{method: "GET", pattern: "/v2/deliveries", scope: webhooksRead, query: listed(webhook.ProgramDeliveryList),
+			handle: deliveries.listOfProgram},
+		{method: "GET", pattern: "/v2/token", scope: scopeAny, handle: tokens.read},
+		{method: "GET", pattern: "/v2/event_types", scope: scopeAny, handle: eventTypes.list},
+		{method: "GET", pattern: "/v2/event_types/:name", scope: scopeAny, find: eventTypes.find, handle: eventTypes.read},
+		{method: "PUT", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, handle: eventTypes.put},
+		{method: "DELETE", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, find: eventTypes.find,
+			handle: eventTypes.delete},
+		{method: "GET", pattern: "/v2/openapi.json", scope: scopeNone, query: free, handle: documents.contract, quiet: true},
+		{method: "GET", pattern: referencePath, scope: scopeNone, query: free, handle: documents.page, quiet: true},
+		{method: "GET", pattern: referenceStylePath, scope: scopeNone, query: free, handle: documents.style, quiet: true},
+		{method: "GET", pattern: "/healthz", scope: scopeNone, query: free, handle: status.healthz, quiet: true},
+		{method: "GET", pattern: "/readyz", scope: scopeNone, query: free, handle: status.readyz, quiet: true},
+		// See request.needsNoToken.
+		{method: "GET", pattern: metricsPath, scope: webhook.ScopeMetricsRead, query: free, handle: status.metrics, quiet: true},
 	}
 	return slices.Concat(all, a.platformRoutes(), a.actionRoutes())
 }
@@ -114,25 +119,25 @@ func (a *API) platformRoutes() []route {
 		tokens   = tokenHandlers{a}
 		audit    = auditHandlers{a}
 		moves    = moveHandlers{a}
-
-		none = queryRules{}
 	)
 	return []route{
-		{"GET", "/v2/audit", platform, nil, listed(webhook.AuditList), audit.list, false},
-		{"GET", programMovePath, platform, nil, none, moves.read, false},
-		{"PUT", moveIDPath, platform, nil, none, moves.first, false},
-		{"PUT", moveIDPath + "/changes", platform, nil, none, moves.changes, false},
-		{"PUT", moveIDPath + "/rest", platform, nil, none, moves.rest, false},
-		{"POST", moveIDPath + "/activate", platform, nil, none, moves.activate, false},
-		{"DELETE", moveIDPath, platform, nil, none, moves.abort, false},
-		{"GET", "/v2/programs", platform, nil, listed(webhook.ProgramList), programs.list, false},
-		{"GET", programPath, platform, programs.find, none, programs.read, false},
-		{"PUT", programPath, platform, nil, none, programs.put, false},
-		{"DELETE", programPath, platform, programs.find, none, programs.delete, false},
-		{"GET", programTokensPath, platform, programs.find, listed(webhook.TokenList), tokens.list, false},
-		{"POST", programTokensPath, platform, programs.find, none, a.idempotent(tokens.create), false},
-		{"POST", portalLinksPath, platform, programs.find, none, a.idempotent(portalHandlers{a}.createLink), false},
-		{"DELETE", programTokensPath + "/:token_id", platform, tokens.find, none, tokens.revoke, false},
+		{method: "GET", pattern: "/v2/audit", scope: platform, query: listed(webhook.AuditList), handle: audit.list},
+		{method: "GET", pattern: programMovePath, scope: platform, handle: moves.read},
+		{method: "PUT", pattern: moveIDPath, scope: platform, handle: moves.first},
+		{method: "PUT", pattern: moveIDPath + "/changes", scope: platform, handle: moves.changes},
+		{method: "PUT", pattern: moveIDPath + "/rest", scope: platform, handle: moves.rest},
+		{method: "POST", pattern: moveIDPath + "/activate", scope: platform, handle: moves.activate},
+		{method: "DELETE", pattern: moveIDPath, scope: platform, handle: moves.abort},
+		{method: "GET", pattern: "/v2/programs", scope: platform, query: listed(webhook.ProgramList), handle: programs.list},
+		{method: "GET", pattern: programPath, scope: platform, find: programs.find, handle: programs.read},
+		{method: "PUT", pattern: programPath, scope: platform, handle: programs.put},
+		{method: "DELETE", pattern: programPath, scope: platform, find: programs.find, handle: programs.delete},
+		{method: "GET", pattern: programTokensPath, scope: platform, find: programs.find, query: listed(webhook.TokenList),
+			handle: tokens.list},
+		{method: "POST", pattern: programTokensPath, scope: platform, find: programs.find, handle: a.idempotent(tokens.create)},
+		{method: "POST", pattern: portalLinksPath, scope: platform, find: programs.find,
+			handle: a.idempotent(portalHandlers{a}.createLink)},
+		{method: "DELETE", pattern: programTokensPath + "/:token_id", scope: platform, find: tokens.find, handle: tokens.revoke},
 	}
 }
 
@@ -145,19 +150,20 @@ func (a *API) actionRoutes() (all []route) {
 		replays       = replayHandlers{a}
 		bulkRuns      = bulkRunHandlers{a}
 
-		none  = queryRules{}
 		bySub = subscriptions.find
 	)
 	for _, action := range []route{
-		{"POST", subscriptionPath + "/ping", write, bySub, none, subscriptions.ping, false},
-		{"POST", subscriptionPath + "/test", write, bySub, none, subscriptions.test, false},
-		{"POST", subscriptionPath + "/probe", write, bySub, none, subscriptions.probe, false},
-		{"POST", subscriptionPath + "/rotate_secret", write, bySub, none, a.idempotent(subscriptions.rotateSecret), false},
-		{"POST", deliveryPath + "/redeliver", write, deliveries.find, none, a.idempotent(deliveries.redeliver), false},
-		{"POST", deliveryPath + "/share", write, deliveries.find, none, a.idempotent(deliveries.share), false},
-		{"POST", deliveryPath + "/cancel", write, deliveries.find, none, deliveries.cancel, false},
-		{"POST", replayPath + "/cancel", write, replays.find, none, replays.cancel, false},
-		{"POST", bulkRunPath + "/cancel", write, bulkRuns.find, none, bulkRuns.cancel, false},
+		{method: "POST", pattern: subscriptionPath + "/ping", scope: write, find: bySub, handle: subscriptions.ping},
+		{method: "POST", pattern: subscriptionPath + "/test", scope: write, find: bySub, handle: subscriptions.test},
+		{method: "POST", pattern: subscriptionPath + "/probe", scope: write, find: bySub, handle: subscriptions.probe},
+		{method: "POST", pattern: subscriptionPath + "/rotate_secret", scope: write, find: bySub,
+			handle: a.idempotent(subscriptions.rotateSecret)},
+		{method: "POST", pattern: deliveryPath + "/redeliver", scope: write, find: deliveries.find,
+			handle: a.idempotent(deliveries.redeliver)},
+		{method: "POST", pattern: deliveryPath + "/share", scope: write, find: deliveries.find, handle: a.idempotent(deliveries.share)},
+		{method: "POST", pattern: deliveryPath + "/cancel", scope: write, find: deliveries.find, handle: deliveries.cancel},
+		{method: "POST", pattern: replayPath + "/cancel", scope: write, find: replays.find, handle: replays.cancel},
+		{method: "POST", pattern: bulkRunPath + "/cancel", scope: write, find: bulkRuns.find, handle: bulkRuns.cancel},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

@@ -194,6 +194,12 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 	}
 	x.database(scan, each, file, &cfg, nil)
+	x.saved(ctx, scan, each, &cfg)
+	return nil
+}
+
+// saved checks what the last run left in the database about the replica and the event types.
+func (x *examination) saved(ctx context.Context, scan scanRow, each eachRow, cfg *Config) {
 	if cfg.Replica != nil {
 		var text []byte
 		_ = scan("SELECT value FROM settings WHERE name = ?", []any{verifiedSetting}, &text)
@@ -206,7 +212,6 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 			x.eventTypes(unused)
 		}
 	}
-	return nil
 }
 
 // Remedy returns what to do about an error of a file: about the permission, the space and a

@@ -136,9 +136,7 @@ func TestWALTooLong(t *testing.T) {
 		return !r.WALTooLong()
 	})
 	r.await("up to date", upToDate)
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if n := restoredRows(t, cfg); n != rows {
 		t.Errorf("got %d rows, want %d", n, rows)
 	}
@@ -166,9 +164,7 @@ func TestRestartedWAL(t *testing.T) {
 		t.Fatalf("got %d of %d frames checkpointed, busy %d, %v, want all", done, frames, busy, err)
 	}
 	r.insert(1) // restarts the WAL
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if n := restoredRows(t, cfg); n != 22 {
 		t.Errorf("got %d rows, want 22", n)
 	}

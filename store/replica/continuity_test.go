@@ -192,9 +192,7 @@ func TestContinue(t *testing.T) {
 			r.random(1)
 			r.settle()
 			began := r.current().own.term
-			if err := r.close(); err != nil {
-				t.Fatal(err)
-			}
+			r.mustClose()
 			if began.Number != c.term || began.Number > 1 && began.Snapshot != c.whole {
 				t.Errorf("got term %+v, want term %d, with a snapshot: %v", began, c.term, c.whole)
 			}
@@ -236,9 +234,7 @@ func TestBaselineIsNotCompacted(t *testing.T) {
 	first.random(20)
 	first.settle()
 	first.random(1)
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	first.mustClose()
 	cfg = fileConfig(t, two, target)
 	cfg.CompactionIntervals = nil
 	origin := restoreTo(t, cfg, two)
@@ -248,9 +244,7 @@ func TestBaselineIsNotCompacted(t *testing.T) {
 	}
 	second := openReplicated(t, two, cfg)
 	second.settle()
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	if err := os.WriteFile(localFile(two, origin), baseline, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -262,9 +256,7 @@ func TestBaselineIsNotCompacted(t *testing.T) {
 		files, err := ownFiles(t.Context(), second.current(), 1)
 		return err == nil && len(files) > 0
 	})
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	compare(t, "compacted", cfg, two)
 }
 
@@ -283,9 +275,7 @@ func TestLostOrigin(t *testing.T) {
 	first.random(5)
 	first.settle()
 	first.random(1)
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	first.mustClose()
 	cfg = fileConfig(t, two, target)
 	cfg.CompactionIntervals = nil
 	origin := restoreTo(t, cfg, two)
@@ -298,9 +288,7 @@ func TestLostOrigin(t *testing.T) {
 	if began := second.current().own.term; !began.Snapshot {
 		t.Errorf("got term %+v, want one with a snapshot", began)
 	}
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	compare(t, "without the origin", cfg, two)
 }
 
@@ -314,9 +302,7 @@ func TestWALChanged(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	r.random(50)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	var once sync.Once
 	change := func(q *http.Request) {
 		if strings.Contains(q.URL.RawQuery, "0001%2F0000") { // listed after the proof
@@ -334,9 +320,7 @@ func TestWALChanged(t *testing.T) {
 	if began := r.current().own.term; !began.Snapshot {
 		t.Errorf("got term %+v, want one with a snapshot", began)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	compare(t, "after the write", cfg, dir)
 }
 
@@ -356,9 +340,7 @@ func TestAbandonedClaims(t *testing.T) {
 	if began := r.current().own.term; began.Number != 31 {
 		t.Errorf("got term %+v, want term 31", began)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	compare(t, "after all", cfg, dir)
 }
 
@@ -400,9 +382,7 @@ func TestMissingParent(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	r.random(1)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	compare(t, "after all", cfg, dir)
 	if _, err := openSource(t.Context(), cfg, noTime, true); err != nil {
 		t.Errorf("older states: got %v, want no error", err)
@@ -429,18 +409,14 @@ func TestSnapshotOnce(t *testing.T) {
 	b.down.Store(false)
 	r.settle()
 	own := r.current().own
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if err := writeTerm(t.Context(), own.at, own.term); err != nil { // as it was before
 		t.Fatal(err)
 	}
 	r = openReplicated(t, dir, cfg)
 	r.random(1)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if found, err := newestTerm(t.Context(), own.at); err != nil || found.Number != 1 || !found.Complete {
 		t.Errorf("got term %+v, %v, want term 1, complete", found, err)
 	}
@@ -461,18 +437,14 @@ func TestRestoreReplaced(t *testing.T) {
 	copyDir(t, dir, older)
 	r.random(5)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	before := time.Now()
 	harness.WaitForFileTime(t, before)
 	cfg = fileConfig(t, older, target)
 	r = openReplicated(t, older, cfg)
 	r.random(1)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if n := restoredRows(t, cfg); n != 6 {
 		t.Errorf("newest state: got %d rows, want 6", n)
 	}

@@ -70,9 +70,7 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 	add()
 	do(s.db.Compact(ctx, 1))
 	add()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	return cfg, rows
 }
 
@@ -193,9 +191,7 @@ func TestDamagedEverything(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	r.insert(1)
 	r.await("up to date", upToDate)
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	err := filepath.WalkDir(target, func(path string, d os.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".ltx") {
 			replaceContent(t, path, nil)
@@ -260,9 +256,7 @@ func TestDamagedCopy(t *testing.T) {
 	r := openReplicated(t, one, cfg)
 	r.insert(10_000)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	restoreTo(t, cfg, two)
 	r = openReplicated(t, two, cfg)
 	r.settle()
@@ -271,9 +265,7 @@ func TestDamagedCopy(t *testing.T) {
 		current, err := newestTerm(context.Background(), own.at)
 		return err == nil && current.Number == 2 && current.Complete
 	})
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	name, copied := planned(t, cfg, litestream.SnapshotLevel)
 	content, err := os.ReadFile(copied)
 	if err != nil {

@@ -55,9 +55,7 @@ func TestFollowerCutOff(t *testing.T) {
 		last, err := readRecord(f.cfg.Path)
 		return err == nil && last.Term == 2 && at() >= uint64(pos.TXID)
 	})
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	got, want := pages(t, f.cfg.Path), pages(t, filepath.Join(two, "service.db"))
 	if !bytes.Equal(got, want) {
 		t.Errorf("the copy differs from the database of the second term: got %d bytes, want %d", len(got), len(want))
@@ -71,9 +69,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	first.random(5)
 	first.settle()
 	first.random(1)
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	first.mustClose()
 	cfg := fileConfig(t, two, target)
 	restoreTo(t, cfg, two)
 	second := openReplicated(t, two, cfg)
@@ -102,9 +98,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	if err := second.completeTerm(t.Context(), s); err != nil {
 		t.Errorf("completeTerm: got %v, want no error", err)
 	}
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	compare(t, "without its parent", cfg, two)
 }
 
@@ -115,9 +109,7 @@ func TestRemoveTermsEnded(t *testing.T) {
 	first := openReplicated(t, one, fileConfig(t, one, target))
 	first.random(5)
 	first.settle()
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	first.mustClose()
 	cfg := fileConfig(t, two, target)
 	restoreTo(t, cfg, two)
 	second := openReplicated(t, two, cfg)

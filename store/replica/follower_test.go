@@ -42,9 +42,7 @@ func TestFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.insert(1)
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	_, at, err := f.CatchUp(t.Context())
 	if err != nil || at.Before(began) {
 		t.Fatalf("CatchUp: got %s, %v, want no error", at, err)

@@ -84,9 +84,7 @@ func TestTermRetention(t *testing.T) {
 	r.random(1)
 	r.settle()
 	age(t, r.current(), time.Time{}, time.Now().Add(-3*time.Hour))
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	cfg := fileConfig(t, two, target)
 	restoreTo(t, cfg, two)
 	r = openReplicated(t, two, cfg)

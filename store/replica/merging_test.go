@@ -113,9 +113,7 @@ func TestFollowerMerges(t *testing.T) {
 		t.Error("has: got true for a copy that may have a part of the next change")
 	}
 
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if _, _, err := f.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -216,6 +216,14 @@ func (r *replicated) close() error {
 	return r.db.Close(r.Close)
 }
 
+// mustClose is close without an error.
+func (r *replicated) mustClose() {
+	r.t.Helper()
+	if err := r.close(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 // await waits until ok reports true for the status.
 func (r *replicated) await(what string, ok func(Status) bool) {
 	r.t.Helper()

@@ -31,9 +31,7 @@ func TestDamagedEnd(t *testing.T) {
 		r.awaitSent(r.current())
 	}
 	damagePlanned(t, cfg, 0)
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if n := restoredRows(t, cfg); n != 2 {
 		t.Errorf("got %d rows restored, want 2", n)
 	}

@@ -51,9 +51,7 @@ func TestEmptiedReplica(t *testing.T) {
 	if n := restoredRows(t, cfg); n != 3 {
 		t.Errorf("got %d rows, want 3", n)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 
 	// Close reports a loss since the last verification, and the next start repairs it.
 	r = openReplicated(t, dir, cfg)
@@ -101,9 +99,7 @@ func TestTermGone(t *testing.T) {
 	if n := restoredRows(t, cfg); n != 1 {
 		t.Errorf("got %d rows, want 1", n)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 
 	interval = time.Hour
 	r = open()
@@ -287,8 +283,6 @@ func TestSlowUploads(t *testing.T) {
 	b.delay.Store(nil)
 	close(release)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	compare(t, "after a slow upload", b.config(t, dir), dir)
 }

@@ -177,9 +177,7 @@ func testTakeover(t *testing.T, config func(dir string) *Config) {
 		current, err := newestTerm(context.Background(), own.at)
 		return err == nil && current.Complete
 	})
-	if err := second.close(); err != nil {
-		t.Fatal(err)
-	}
+	second.mustClose()
 	compare(t, "after the takeover", config(two), two)
 	if err := first.close(); err != nil {
 		t.Log(err)
@@ -205,18 +203,14 @@ func TestStateOfAnEarlierTerm(t *testing.T) {
 	r := openReplicated(t, one, fileConfig(t, one, target))
 	r.random(20)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	old := compare(t, "term 1", cfg, one)
 	harness.WaitForFileTime(t, old.State.Add(time.Millisecond))
 	restoreTo(t, cfg, two)
 	r = openReplicated(t, two, cfg)
 	r.random(1)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if now := compare(t, "term 2", cfg, two); now.Origin.term.Number != 2 {
 		t.Errorf("newest state: got one of term %d, want 2", now.Origin.term.Number)
 	}
@@ -445,9 +439,7 @@ func TestPlainBucket(t *testing.T) {
 	r.random(1)
 	r.settle()
 	at := r.current().own.at
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	compare(t, "without conditional writes", cfg, dir)
 	if err := claim(t.Context(), at, term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
 		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
@@ -462,9 +454,7 @@ func TestEndAtOnce(t *testing.T) {
 	r := openReplicated(t, dir, fileConfig(t, dir, target))
 	r.random(5)
 	r.settle()
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	for n := range 8 {
 		dir = t.TempDir()
 		cfg := fileConfig(t, dir, target)

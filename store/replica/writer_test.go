@@ -488,9 +488,7 @@ func TestWriterInBucket(t *testing.T) {
 	if err := CheckWriter(t.Context(), cfg, one); err != nil {
 		t.Errorf("the directory itself: got %v, want no error", err)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	r.mustClose()
 	if err := AwaitUnleased(t.Context(), cfg, two, testLogger(t)); err != nil {
 		t.Errorf("stopped: got %v, want no error", err)
 	}

@@ -492,15 +492,11 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	for i, num := range nums {
 		pairs[i] = [2]any{num, shortID(webhook.NewID())}
 	}
-	list, err := json.Marshal(pairs)
-	if err != nil {
-		return err
-	}
 	var before int64
 	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.Exec(insertRedeliveries, string(list), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
+	if err := t.Exec(insertRedeliveries, jsonOf(pairs), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)

@@ -106,11 +106,7 @@ func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 
 // runningBulkRuns returns the running bulk runs, oldest first.
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
-	err = s.db.Each(ctx, selectRunningBulkRuns, nil, func(scan func(...any) error) error {
-		r, err := scanBulkRun(scan)
-		runs = append(runs, r)
-		return err
-	})
+	err = s.db.Each(ctx, selectRunningBulkRuns, nil, scanInto(&runs, scanBulkRun))
 	return runs, err
 }
 

@@ -54,11 +54,7 @@ func (s *core) encryptTarget(c *webhook.AlertChannel) ([]byte, error) {
 // Channels returns the alert channels in the order of creation, including their URLs and
 // secrets, which must not be shown.
 func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err error) {
-	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, func(scan func(...any) error) error {
-		c, err := s.scanChannel(scan)
-		all = append(all, c)
-		return err
-	})
+	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, scanInto(&all, s.scanChannel))
 	return all, err
 }
 

@@ -156,12 +156,7 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 		return err
 	}
 	var many []string
-	err = v.Each(selectManySubscriptions, []any{programs, resultSubscriptions}, func(scan func(...any) error) error {
-		var program string
-		err := scan(&program)
-		many = append(many, program)
-		return err
-	})
+	err = v.Each(selectManySubscriptions, []any{programs, resultSubscriptions}, into(&many))
 	for i := range events {
 		e, r := &events[i], &results[i]
 		r.More = r.More || n == resultSpans || slices.Contains(many, e.ProgramID)

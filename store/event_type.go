@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -278,12 +277,7 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 		{selectUsedInLogs, "in the event log of "},
 	} {
 		var programs []string
-		err := s.db.Each(ctx, where.query, []any{name, shownUses + 1}, func(scan func(...any) error) error {
-			var id string
-			err := scan(&id)
-			programs = append(programs, id)
-			return err
-		})
+		err := s.db.Each(ctx, where.query, []any{name, shownUses + 1}, into(&programs))
 		if err != nil {
 			return err
 		}
@@ -309,17 +303,8 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 // Used returns which of the names of event types the log or the subscriptions of a program have,
 // in no particular order.
 func (s EventTypes) Used(ctx context.Context, programID string, names []string) ([]string, error) {
-	list, err := json.Marshal(names)
-	if err != nil {
-		return nil, err
-	}
 	var used []string
-	err = s.db.Each(ctx, selectUsedNames, []any{programID, string(list)}, func(scan func(...any) error) error {
-		var name string
-		err := scan(&name)
-		used = append(used, name)
-		return err
-	})
+	err := s.db.Each(ctx, selectUsedNames, []any{programID, jsonOf(names)}, into(&used))
 	return used, err
 }
 

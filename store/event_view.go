@@ -331,10 +331,6 @@ func (s Events) Subscribers(ctx context.Context, programID, name string, limit i
 		query, args = selectSubscribersOfProgram, append(args, programID)
 	}
 	var subs []webhook.Subscription
-	err := s.db.Each(ctx, query, args, func(scan func(...any) error) error {
-		sub, err := scanSubscription(scan)
-		subs = append(subs, sub)
-		return err
-	})
+	err := s.db.Each(ctx, query, args, scanInto(&subs, scanSubscription))
 	return subs, err
 }

@@ -449,11 +449,6 @@ func usedNames(ctx context.Context, db *sql.DB) (names []string, err error) {
 	err = each(`WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
 		UNION ALL SELECT (SELECT min(e.name) FROM events e WHERE e.name > n.name) FROM n WHERE n.name IS NOT NULL)
 		SELECT name FROM n WHERE name IS NOT NULL
-		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`, nil, func(scan func(...any) error) error {
-		var name string
-		err := scan(&name)
-		names = append(names, name)
-		return err
-	})
+		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`, nil, into(&names))
 	return names, err
 }

@@ -94,12 +94,7 @@ func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err 
 func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.Each(selectOpenIncidents, []any{programID, limit}, func(scan func(...any) error) error {
-			var num int64
-			err := scan(&num)
-			nums = append(nums, num)
-			return err
-		})
+		err := v.Each(selectOpenIncidents, []any{programID, limit}, into(&nums))
 		if err != nil {
 			return err
 		}

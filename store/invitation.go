@@ -60,11 +60,7 @@ func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) 
 // Invitations returns the open invitations, at most [webhook.MaxInvitations], newest first.
 func (s Admins) Invitations(ctx context.Context) ([]webhook.Invitation, error) {
 	var all []webhook.Invitation
-	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
-		one, err := scanInvitation(scan)
-		all = append(all, one)
-		return err
-	})
+	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, scanInto(&all, scanInvitation))
 	return all, err
 }
 

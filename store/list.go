@@ -138,13 +138,25 @@ func truths(words []string) (all []int) {
 
 // column returns the results of a query with one column.
 func column[T any](v *view, s statement, layers ...binds) (all []T, err error) {
-	err = v.Each(s.text, s.args(layers...), func(scan func(...any) error) error {
-		var one T
-		err := scan(&one)
-		all = append(all, one)
-		return err
-	})
+	err = v.Each(s.text, s.args(layers...), into(&all))
 	return all, err
+}
+
+// into returns a function that appends the only value of a row to all.
+func into[T any](all *[]T) func(scan func(...any) error) error {
+	return scanInto(all, func(scan func(...any) error) (one T, err error) {
+		err = scan(&one)
+		return one, err
+	})
+}
+
+// scanInto returns a function that appends a row, as scanRow reads it, to all.
+func scanInto[T any](all *[]T, scanRow func(scan func(...any) error) (T, error)) func(scan func(...any) error) error {
+	return func(scan func(...any) error) error {
+		one, err := scanRow(scan)
+		*all = append(*all, one)
+		return err
+	}
 }
 
 // start returns the position before all others, a key that no row has.
@@ -249,11 +261,7 @@ func numberedPage[T any](ctx context.Context, s *core, q *webhook.ListQuery, b b
 			return err
 		}
 		page := all.ordered(q.Sort)
-		return v.Each(page.text, page.args(b), func(scan func(...any) error) error {
-			row, err := scanRow(scan)
-			rows = append(rows, row)
-			return err
-		})
+		return v.Each(page.text, page.args(b), scanInto(&rows, scanRow))
 	})
 	return rows, total, err
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -77,12 +76,8 @@ type SubscriptionLabel struct{ URL, Description string }
 // Labels returns the labels of subscriptions of any program by id, including deleted ones.
 // Unknown ids are omitted.
 func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]SubscriptionLabel, error) {
-	list, err := json.Marshal(ids)
-	if err != nil {
-		return nil, err
-	}
 	labels := make(map[string]SubscriptionLabel, len(ids))
-	err = s.db.Each(ctx, selectSubscriptionLabels, []any{string(list)}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectSubscriptionLabels, []any{jsonOf(ids)}, func(scan func(...any) error) error {
 		var id string
 		var l SubscriptionLabel
 		err := scan(&id, &l.URL, &l.Description)
@@ -100,12 +95,8 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 // with the response status but without the response. Deliveries without a completed attempt are
 // omitted.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
-	list, err := json.Marshal(shortIDs(deliveryIDs))
-	if err != nil {
-		return nil, err
-	}
 	last := make(map[string]webhook.Attempt, len(deliveryIDs))
-	err = s.db.Each(ctx, selectLastAttempts, []any{string(list)}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectLastAttempts, []any{jsonOf(shortIDs(deliveryIDs))}, func(scan func(...any) error) error {
 		var a webhook.Attempt
 		var id string
 		var started, duration int64

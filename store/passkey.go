@@ -29,11 +29,7 @@ var ErrSignCount = errors.New("the sign count of the passkey did not grow")
 // Passkeys returns the passkeys of an admin, at most [webhook.MaxPasskeys], oldest first.
 func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey, error) {
 	var all []webhook.Passkey
-	err := s.db.Each(ctx, selectPasskeys, []any{adminID}, func(scan func(...any) error) error {
-		one, err := scanPasskey(scan)
-		all = append(all, one)
-		return err
-	})
+	err := s.db.Each(ctx, selectPasskeys, []any{adminID}, scanInto(&all, scanPasskey))
 	return all, err
 }
 

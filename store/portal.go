@@ -153,11 +153,7 @@ func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webh
 	if err := s.db.Scan(ctx, countPortalLinks, []any{programID, now}, &links); err != nil {
 		return nil, 0, err
 	}
-	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, func(scan func(...any) error) error {
-		p, err := scanPortalSession(scan)
-		sessions = append(sessions, p)
-		return err
-	})
+	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, scanInto(&sessions, scanPortalSession))
 	return sessions, links, err
 }
 

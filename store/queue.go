@@ -434,12 +434,7 @@ func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) (
 	var seqs []int64
 	for _, in := range q.Interests {
 		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-			[]any{q.ProgramID, in.Name, max(q.Seen, in.After), min(in.Until, newest), count}, func(scan func(...any) error) error {
-				var seq int64
-				err := scan(&seq)
-				seqs = append(seqs, seq)
-				return err
-			})
+			[]any{q.ProgramID, in.Name, max(q.Seen, in.After), min(in.Until, newest), count}, into(&seqs))
 		if err != nil {
 			return nil, err
 		}
@@ -1049,12 +1044,7 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		if err := s.recoverClock(t); err != nil {
 			return err
 		}
-		return t.Each(selectInterrupted, nil, func(scan func(...any) error) error {
-			var num int64
-			err := scan(&num)
-			nums = append(nums, num)
-			return err
-		})
+		return t.Each(selectInterrupted, nil, into(&nums))
 	})
 	if err != nil {
 		return 0, err

@@ -241,12 +241,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
 	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?6", append(r.args(), r.after, end, count),
-		func(scan func(...any) error) error {
-			var seq int64
-			err := scan(&seq)
-			seqs = append(seqs, seq)
-			return err
-		})
+		into(&seqs))
 	if len(seqs) == count {
 		end = seqs[count-1]
 	}

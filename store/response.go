@@ -207,22 +207,12 @@ const countOpenRedeliveries = `SELECT count(*) FROM (SELECT 1 FROM deliveries IN
 
 // ids returns the ids that a query selects.
 func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string, err error) {
-	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	})
+	err = s.db.Each(ctx, query, args, into(&ids))
 	return ids, err
 }
 
 // nums returns the numbers that a query selects.
 func (s *core) nums(ctx context.Context, query string, args ...any) (nums []int64, err error) {
-	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
-		var num int64
-		err := scan(&num)
-		nums = append(nums, num)
-		return err
-	})
+	err = s.db.Each(ctx, query, args, into(&nums))
 	return nums, err
 }

@@ -277,12 +277,7 @@ func (w *sweep) removeAged(t *tx, after, to, before int64) (swept Swept, err err
 		return swept, err
 	}
 	var expired []int64
-	err = t.Each(expireAged, []any{after, to, before, now, t.counted()}, func(scan func(...any) error) error {
-		var num int64
-		err := scan(&num)
-		expired = append(expired, num)
-		return err
-	})
+	err = t.Each(expireAged, []any{after, to, before, now, t.counted()}, into(&expired))
 	if err == nil {
 		swept.Expired = int64(len(expired))
 		err = t.noteAllUndelivered(expired)

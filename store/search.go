@@ -88,13 +88,6 @@ func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 		return nil, errors.New("store: limit must be at least 1")
 	}
 	var ids []string
-	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, func(scan func(...any) error) error {
-		var id string
-		if err := scan(&id); err != nil {
-			return err
-		}
-		ids = append(ids, id)
-		return nil
-	})
+	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, into(&ids))
 	return ids, err
 }

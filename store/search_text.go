@@ -31,20 +31,11 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 		return nil, nil, nil
 	}
 	err = s.view(ctx, func(v *view) error {
-		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
-			sub, err := scanSubscription(scan)
-			subs = append(subs, sub)
-			return err
-		})
+		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, scanInto(&subs, scanSubscription))
 		if err != nil {
 			return err
 		}
-		return v.Each(findProgramsByText, []any{containing(text), limit}, func(scan func(...any) error) error {
-			var id string
-			err := scan(&id)
-			programs = append(programs, id)
-			return err
-		})
+		return v.Each(findProgramsByText, []any{containing(text), limit}, into(&programs))
 	})
 	return subs, programs, err
 }

@@ -128,11 +128,7 @@ func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, 
 	var all []webhook.Session
 	now := s.clock.now()
 	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
-		func(scan func(...any) error) error {
-			one, err := scanSession(scan)
-			all = append(all, one)
-			return err
-		})
+		scanInto(&all, scanSession))
 	return all, err
 }
 

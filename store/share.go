@@ -58,11 +58,7 @@ func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, cod
 // Shares returns the open links to a delivery, newest first.
 func (s Deliveries) Shares(ctx context.Context, deliveryID string) ([]webhook.Share, error) {
 	var all []webhook.Share
-	err := s.db.Each(ctx, selectShares, []any{deliveryID, s.clock.now().UnixMilli()}, func(scan func(...any) error) error {
-		one, err := scanShare(scan)
-		all = append(all, one)
-		return err
-	})
+	err := s.db.Each(ctx, selectShares, []any{deliveryID, s.clock.now().UnixMilli()}, scanInto(&all, scanShare))
 	return all, err
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -118,11 +117,8 @@ type splitRun struct {
 // most count events, and as many as fit into size bytes, but at least one. It returns no seqs if
 // nothing is left.
 func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count, size int) (r splitRun, err error) {
-	names, err := json.Marshal(append([]string{}, except...))
-	if err != nil {
-		return r, err
-	}
-	err = s.db.Each(ctx, selectSplitNext, []any{q.SubscriptionID, string(names), count}, func(scan func(...any) error) error {
+	names := jsonOf(append([]string{}, except...))
+	err = s.db.Each(ctx, selectSplitNext, []any{q.SubscriptionID, names, count}, func(scan func(...any) error) error {
 		var parent, after, seq int64
 		var id string
 		var whole bool
@@ -336,12 +332,7 @@ func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) erro
 // longer requests, nil if there is none.
 func (t *tx) requested(num int64) error {
 	var names []string
-	err := t.Each(selectRemovedTypes, []any{num}, func(scan func(...any) error) error {
-		var name string
-		err := scan(&name)
-		names = append(names, name)
-		return err
-	})
+	err := t.Each(selectRemovedTypes, []any{num}, into(&names))
 	if err != nil || len(names) == 0 {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -116,11 +115,7 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string,
 			high, low := numbersOf(last)
 			next = s.cursor(scope, []int64{high, low})
 		}
-		return v.Each(selectSummaries, []any{jsonOf(ids), CountLimit}, func(scan func(...any) error) error {
-			u, err := scanSummary(scan)
-			page = append(page, u)
-			return err
-		})
+		return v.Each(selectSummaries, []any{jsonOf(ids), CountLimit}, scanInto(&page, scanSummary))
 	})
 	return page, next, err
 }
@@ -328,10 +323,6 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 		pairs[i] = [2]string{subs[i].ProgramID, subs[i].ID}
 		asked[subs[i].ID] = true
 	}
-	list, err := json.Marshal(pairs)
-	if err != nil {
-		return nil, err
-	}
 	all := make(map[string][]webhook.Stat, len(subs))
 	add := func(id string, one *webhook.Stat) {
 		at, found := slices.BinarySearchFunc(all[id], one.At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
@@ -348,8 +339,8 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
 		}
 	})
-	args := []any{string(list), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
-	err = s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
+	args := []any{jsonOf(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
+	err := s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
 		var id string
 		var at int64
 		var stat webhook.Stat
@@ -480,12 +471,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			}
 		}
 		var nums []int64
-		err = v.Each(selectNewestNums, []any{id, recent}, func(scan func(...any) error) error {
-			var num int64
-			err := scan(&num)
-			nums = append(nums, num)
-			return err
-		})
+		err = v.Each(selectNewestNums, []any{id, recent}, into(&nums))
 		if err != nil {
 			return err
 		}

@@ -51,11 +51,7 @@ func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + canBeUsed + " ORDER BY created_at DESC, id DESC"
-	err := s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
-		t, err := scanToken(scan)
-		all = append(all, t)
-		return err
-	})
+	err := s.db.Each(ctx, query, nil, scanInto(&all, scanToken))
 	s.uses.complete(all)
 	return all, err
 }
@@ -80,11 +76,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, func(scan func(...any) error) error {
-			t, err := scanToken(scan)
-			tokens = append(tokens, t)
-			return err
-		})
+		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, scanInto(&tokens, scanToken))
 	})
 	s.uses.complete(tokens)
 	return tokens, total, err
@@ -110,11 +102,7 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 	}
 	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
 		millis(created.From), millis(created.To), at}
-	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
-		t, err := scanToken(scan)
-		tokens = append(tokens, t)
-		return err
-	})
+	err = s.db.Each(ctx, query, args, scanInto(&tokens, scanToken))
 	s.uses.complete(tokens)
 	return tokens, err
 }

@@ -103,10 +103,7 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
 	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		if err := w.Deliveries().Cancel(req.program(), subscription, id); err != nil {
-			return err
-		}
-		return req.audit(w, webhook.ActionDeliveryCancel, req.program(), id, "")
+		return w.Deliveries().Cancel(req.program(), subscription, id, req.actor())
 	})
 	if err != nil {
 		return answer{}, err
@@ -122,10 +119,7 @@ func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		d, err := w.Deliveries().Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID)
-		if err == nil {
-			err = req.audit(w, webhook.ActionDeliveryRedeliver, req.program(), req.delivery.ID, "as "+d.ID)
-		}
+		d, err := w.Deliveries().Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID, req.actor())
 		r := newDeliveryRecord(&d)
 		r.Attempts = []attemptRecord{}
 		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID

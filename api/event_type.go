@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"service/store"
 	"service/webhook"
 )
 
@@ -71,14 +70,7 @@ func (h eventTypeHandlers) put(req *request) (answer, error) {
 				return nil
 			}
 			return conditions.write(func() (answer, error) { return eventTypeAnswer(before), nil })
-		},
-		func(w store.Write, created bool) error {
-			action := webhook.ActionEventTypeUpdate
-			if created {
-				action = webhook.ActionEventTypeCreate
-			}
-			return req.audit(w, action, "", wanted.Name, "")
-		})
+		}, req.actor())
 	if err != nil {
 		return answer{}, err
 	}
@@ -98,10 +90,7 @@ func (h eventTypeHandlers) delete(req *request) (answer, error) {
 	t, err := h.api.store.EventTypes().Delete(req.ctx, req.eventType.Name,
 		func(t *webhook.EventType) error {
 			return conditions.write(func() (answer, error) { return eventTypeAnswer(t), nil })
-		},
-		func(w store.Write) error {
-			return req.audit(w, webhook.ActionEventTypeDelete, "", req.eventType.Name, "")
-		})
+		}, req.actor())
 	if err != nil {
 		return answer{}, err
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"service/store"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -27,7 +26,7 @@ func (s *service) defineEventType(name string) {
 		s.t.Fatal(invalid)
 	}
 	_, _, err := s.store.EventTypes().Put(s.t.Context(), et,
-		func(*webhook.EventType) error { return nil }, func(store.Write, bool) error { return nil })
+		func(*webhook.EventType) error { return nil }, webhook.AuditEntry{})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func ExampleNew() {
 	defer s.Close()
 	var token string
 	err = s.Write(ctx, func(w store.Write) (err error) {
-		_, token, err = w.Tokens().Create(webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+		_, token, err = w.Tokens().Create(webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}, webhook.AuditEntry{})
 		return err
 	})
 	if err != nil {

@@ -453,7 +453,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	}
 	must(s.store.Write(t.Context(), func(w store.Write) error {
 		for range webhook.MaxOpenRedeliveries {
-			if _, err := w.Deliveries().Redeliver("acme", id, first); err != nil {
+			if _, err := w.Deliveries().Redeliver("acme", id, first, webhook.AuditEntry{}); err != nil {
 				return err
 			}
 		}

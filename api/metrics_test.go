@@ -186,7 +186,7 @@ func TestRequestsAreCounted(t *testing.T) {
 			t.Errorf("%d programs were limited, want acme, twice", n)
 		}
 		err := s.store.Write(t.Context(), func(w store.Write) error {
-			_, _, err := w.Programs().Erase("acme")
+			_, err := w.Programs().Erase("acme", webhook.AuditEntry{})
 			return err
 		})
 		if err != nil {

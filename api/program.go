@@ -66,13 +66,6 @@ func (req *request) actor() webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: webhook.ActorToken + req.token.ID, Address: host, RequestID: req.id}
 }
 
-// audit records what a request changes, in the write that changes it.
-func (req *request) audit(w store.Write, action webhook.Action, programID, subjectID, detail string) error {
-	e := req.actor()
-	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
-	return w.Audit(e)
-}
-
 // programRecord is a program in the API.
 type programRecord struct {
 	ID         string                `json:"id"`
@@ -200,19 +193,10 @@ func (h programHandlers) put(req *request) (answer, error) {
 	var program webhook.Program
 	var before *webhook.Program
 	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if program, before, err = w.Programs().Put(id, &fields); err != nil {
+		if program, before, err = w.Programs().Put(id, &fields, req.actor()); err != nil {
 			return err
 		}
-		if err := conditions.exists(before != nil); err != nil {
-			return err
-		}
-		if before == nil {
-			return req.audit(w, webhook.ActionProgramCreate, id, id, webhook.ProgramChanges(&webhook.Program{}, &program))
-		}
-		if detail := webhook.ProgramChanges(before, &program); detail != "" {
-			return req.audit(w, webhook.ActionProgramUpdate, id, id, detail)
-		}
-		return nil
+		return conditions.exists(before != nil)
 	})
 	if err != nil {
 		return answer{}, err
@@ -227,12 +211,9 @@ func (h programHandlers) put(req *request) (answer, error) {
 // delete begins to erase a program. Erasing it again changes nothing.
 func (h programHandlers) delete(req *request) (answer, error) {
 	program := *req.tenant
-	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		began, first, err := w.Programs().Erase(program.ID)
-		if program.ErasingSince = began; err != nil || !first {
-			return err
-		}
-		return req.audit(w, webhook.ActionProgramDelete, program.ID, program.ID, "")
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		program.ErasingSince, err = w.Programs().Erase(program.ID, req.actor())
+		return err
 	})
 	if err != nil {
 		return answer{}, err

@@ -29,7 +29,7 @@ func (s *selection) ask(rt *route, token string, selected ...string) response {
 	if rt.method == "DELETE" && rt.pattern == programPath { // acme is needed
 		path = "/v2/programs/" + webhook.NewID()
 		if err := s.store.Write(s.t.Context(), func(w store.Write) error {
-			_, _, err := w.Programs().Put(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{})
+			_, _, err := w.Programs().Put(strings.TrimPrefix(path, "/v2/programs/"), &webhook.ProgramFields{}, webhook.AuditEntry{})
 			return err
 		}); err != nil {
 			s.t.Fatal(err)
@@ -177,11 +177,15 @@ func TestPlatformTokenActs(t *testing.T) {
 		}
 		got = append(got, string(e.Action)+": "+strings.ReplaceAll(e.Detail, replay, "R"))
 	}
+	const at = "https://partner.example/x"
 	want := []string{
-		`program.update: name "Acme Ltd.", rate_limit 9`, "program.create: ", "subscription.create: content_updated", "subscription.pause: ",
-		"subscription.resume: ", "subscription.update: set description, ordered", "program.update: rate_limit null",
-		"subscription.rotate_secret: …", "subscription.replay: replay R", "subscription.cancel_replay: replay R", "delivery.cancel: …",
-		"subscription.delete: ", "token.create: for user backend, with events.write", "token.revoke: of user backend",
+		`program.update: name "Acme Ltd.", rate_limit 9`, "program.create: ", "subscription.create: " + at + "; content_updated",
+		"subscription.pause: " + at, "subscription.resume: " + at, "subscription.update: " + at + "; changed the description; ordered to true",
+		"program.update: rate_limit null", "subscription.rotate_secret: " + at + "; the old secret signs until 2…",
+		"subscription.replay: " + at + "; all from 2026-01-01T00:00:00.000Z to 2…",
+		"subscription.cancel_replay: " + at + "; replay R after 0 events",
+		"delivery.cancel: …", "subscription.delete: " + at, "token.create: for user backend, with events.write, never expires",
+		"token.revoke: of user backend",
 	}
 	for i := range got {
 		if i < len(want) && strings.HasSuffix(want[i], "…") {
@@ -391,7 +395,7 @@ func TestProgramStatistics(t *testing.T) {
 	err := s.store.Write(context.Background(), func(w store.Write) error {
 		for i := range 100 {
 			ids = append(ids, fmt.Sprintf("p%03d", i))
-			if _, _, err := w.Programs().Put(ids[i], &webhook.ProgramFields{}); err != nil {
+			if _, _, err := w.Programs().Put(ids[i], &webhook.ProgramFields{}, webhook.AuditEntry{}); err != nil {
 				return err
 			}
 		}

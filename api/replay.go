@@ -91,10 +91,7 @@ func (h replayHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		r, err := w.Replays().Create(plan)
-		if err == nil {
-			err = req.audit(w, webhook.ActionSubscriptionReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
-		}
+		r, err := w.Replays().Create(plan, req.actor())
 		location := "/v2/webhooks/subscriptions/" + r.SubscriptionID + "/replays/" + r.ID
 		return answer{status: http.StatusAccepted, location: location, data: newReplayRecord(&r)}, err
 	})
@@ -125,16 +122,8 @@ func (h replayHandlers) cancel(req *request) (answer, error) {
 	}
 	var r webhook.Replay
 	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if r, err = w.Replays().Get(req.program(), req.replay.SubscriptionID, req.replay.ID); err != nil {
-			return err
-		}
-		if r.Status != webhook.ReplayRunning {
-			return webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
-		}
-		if r, err = w.Replays().Cancel(req.program(), r.SubscriptionID, r.ID); err != nil {
-			return err
-		}
-		return req.audit(w, webhook.ActionSubscriptionCancelReplay, req.program(), r.SubscriptionID, "replay "+r.ID)
+		r, err = w.Replays().Cancel(req.program(), req.replay.SubscriptionID, req.replay.ID, req.actor())
+		return err
 	})
 	return answer{data: newReplayRecord(&r)}, err
 }

@@ -27,10 +27,7 @@ func (h deliveryHandlers) share(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		sh, code, err := w.Shares().Create(req.program(), req.delivery.ID)
-		if err == nil {
-			err = req.audit(w, webhook.ActionDeliveryShare, req.program(), sh.DeliveryID, "as "+sh.ID)
-		}
+		sh, code, err := w.Shares().Create(req.program(), req.delivery.ID, req.actor())
 		r := shareRecord{sh.ID, sh.DeliveryID, h.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}
 		return answer{status: http.StatusCreated, data: r}, err
 	})
@@ -40,10 +37,8 @@ func (h deliveryHandlers) share(req *request) (answer, error) {
 func (h deliveryHandlers) revokeShares(req *request) (answer, error) {
 	var did revokedShares
 	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		if did.Revoked, err = w.Shares().RevokeAll(req.program(), req.delivery.ID); err != nil || did.Revoked == 0 {
-			return err
-		}
-		return req.audit(w, webhook.ActionDeliveryRevokeShare, req.program(), req.delivery.ID, webhook.Count(did.Revoked, "link"))
+		did.Revoked, err = w.Shares().RevokeAll(req.program(), req.delivery.ID, req.actor())
+		return err
 	})
 	return answer{data: did}, err
 }

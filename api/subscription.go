@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"service/store"
@@ -72,10 +71,7 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, err := w.Subscriptions().Create(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions)
-		if err == nil {
-			err = req.audit(w, webhook.ActionSubscriptionCreate, s.ProgramID, s.ID, strings.Join(s.Events, ", "))
-		}
+		s, secret, err := w.Subscriptions().Create(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions, req.actor())
 		if err != nil {
 			return answer{}, err
 		}
@@ -91,10 +87,7 @@ func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID)
-		if err == nil {
-			err = req.audit(w, webhook.ActionSubscriptionRotateSecret, s.ProgramID, s.ID, "the old secret signs until "+webhook.FormatTime(until))
-		}
+		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID, req.actor())
 		if err != nil {
 			return answer{}, err
 		}
@@ -154,54 +147,15 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
-		before, err := w.Subscriptions().Get(req.program(), req.subscription.ID)
-		if err != nil {
-			return before, err
-		}
-		s, err := w.Subscriptions().Update(req.program(), req.subscription.ID, &fields)
-		if err == nil && s.Revision != before.Revision {
-			action, detail := updateAction(&fields)
-			err = req.audit(w, action, s.ProgramID, s.ID, detail)
-		}
-		return s, err
+		return w.Subscriptions().Update(req.program(), req.subscription.ID, &fields, req.actor())
 	})
 }
 
 // delete returns the record as it was. Its deliveries are ended in the background.
 func (h subscriptionHandlers) delete(req *request) (answer, error) {
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
-		s, err := w.Subscriptions().Delete(req.program(), req.subscription.ID)
-		if err == nil {
-			err = req.audit(w, webhook.ActionSubscriptionDelete, s.ProgramID, s.ID, "")
-		}
-		return s, err
+		return w.Subscriptions().Delete(req.program(), req.subscription.ID, req.actor())
 	})
-}
-
-// updateAction returns the audit action of an update, and the names of the fields that it
-// set.
-func updateAction(f *webhook.SubscriptionFields) (action webhook.Action, detail string) {
-	var names []string
-	for _, field := range [...]struct {
-		name string
-		set  bool
-	}{
-		{"url", f.URL != nil}, {"events", f.Events != nil}, {"authorization_header", f.AuthorizationHeader != nil},
-		{"description", f.Description != nil}, {"active", f.Active != nil}, {"ordered", f.Ordered != nil},
-		{"max_in_flight", f.MaxInFlight != nil}, {"max_per_second", f.MaxPerSecond != nil},
-		{"max_events", f.MaxEvents != nil},
-	} {
-		if field.set {
-			names = append(names, field.name)
-		}
-	}
-	switch {
-	case len(names) != 1 || f.Active == nil:
-		return webhook.ActionSubscriptionUpdate, "set " + strings.Join(names, ", ")
-	case *f.Active:
-		return webhook.ActionSubscriptionResume, ""
-	}
-	return webhook.ActionSubscriptionPause, ""
 }
 
 // change runs a write that changes the subscription if the preconditions of the request

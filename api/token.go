@@ -78,38 +78,19 @@ func (h tokenHandlers) create(req *request) (answer, error) {
 		if _, err := w.Programs().Get(req.tenant.ID); err != nil {
 			return answer{}, err // erased since it was found
 		}
-		t, secret, err := w.Tokens().Create(fields)
-		if err != nil {
-			return answer{}, err
-		}
-		detail := "for user " + t.UserID + ", with " + webhook.JoinScopes(t.Scopes, ", ")
-		if !t.ExpiresAt.IsZero() {
-			detail += ", expires " + webhook.FormatTime(t.ExpiresAt)
-		}
-		if err := req.audit(w, webhook.ActionTokenCreate, t.ProgramID, t.ID, detail); err != nil {
-			return answer{}, err
-		}
+		t, secret, err := w.Tokens().Create(fields, req.actor())
 		r := newTokenRecord(&t)
 		r.Secret = secret
-		return answer{status: http.StatusCreated, data: r}, nil
+		return answer{status: http.StatusCreated, data: r}, err
 	})
 }
 
 // revoke revokes a token. Revoking it again changes nothing.
 func (h tokenHandlers) revoke(req *request) (answer, error) {
 	var t webhook.Token
-	err := h.api.store.Write(req.ctx, func(w store.Write) error {
-		before, err := w.Tokens().Get(req.params.ByName("token_id"))
-		if err != nil {
-			return err
-		}
-		if t = before; !t.RevokedAt.IsZero() {
-			return nil
-		}
-		if t, err = w.Tokens().Revoke(t.ID); err != nil {
-			return err
-		}
-		return req.audit(w, webhook.ActionTokenRevoke, t.ProgramID, t.ID, "of user "+t.UserID)
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		t, err = w.Tokens().Revoke(req.params.ByName("token_id"), req.actor())
+		return err
 	})
 	return answer{data: newTokenRecord(&t)}, err
 }

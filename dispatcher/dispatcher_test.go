@@ -831,7 +831,7 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 		}
 		began := time.Now()
 		err := w.d.store.Write(context.Background(), func(s store.Write) error {
-			return s.Deliveries().Cancel("p", sub.ID, r.requests[1].delivery)
+			return s.Deliveries().Cancel("p", sub.ID, r.requests[1].delivery, webhook.AuditEntry{})
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func eraseProgram(w *testbed, crash bool) {
 		}
 	}
 	must(w.d.store.Write(ctx, func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("q", &webhook.ProgramFields{})
+		_, _, err := sw.Programs().Put("q", &webhook.ProgramFields{}, webhook.AuditEntry{})
 		return err
 	}))
 	names := []string{"content_updated"}
@@ -61,7 +61,7 @@ func eraseProgram(w *testbed, crash bool) {
 	synctest.Wait()
 
 	must(w.d.store.Write(ctx, func(sw store.Write) error {
-		_, _, err := sw.Programs().Erase("q")
+		_, err := sw.Programs().Erase("q", webhook.AuditEntry{})
 		return err
 	}))
 	var before []int

@@ -53,11 +53,12 @@ func Example() {
 	// Creating the first token creates the program. A new subscription gets a ping
 	// first.
 	err = s.Write(ctx, func(w store.Write) error {
-		if _, _, err := w.Tokens().Create(webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}); err != nil {
+		n := webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()}
+		if _, _, err := w.Tokens().Create(n, webhook.AuditEntry{}); err != nil {
 			return err
 		}
 		fields := webhook.SubscriptionFields{URL: &receiver.URL, Events: &[]string{"content_deleted"}}
-		_, _, err := w.Subscriptions().Create("acme", "ada", &fields, 0)
+		_, _, err := w.Subscriptions().Create("acme", "ada", &fields, 0, webhook.AuditEntry{})
 		return err
 	})
 	if err != nil {

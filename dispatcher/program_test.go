@@ -22,7 +22,7 @@ func (w *testbed) limit(n int) {
 		*fields.MaxInFlight = &n
 	}
 	err := w.d.store.Write(context.Background(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("p", fields)
+		_, _, err := sw.Programs().Put("p", fields, webhook.AuditEntry{})
 		return err
 	})
 	if err != nil {

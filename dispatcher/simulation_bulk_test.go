@@ -50,7 +50,9 @@ func (s *simulation) cancel(sub *modelSubscription, n int) {
 	id := sub.received[n%len(sub.received)].id
 	s.changes.cancellable[id], s.changes.dirty = true, true
 	s.mu.Unlock()
-	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error { return w.Deliveries().Cancel(sub.program, sub.id, id) }))
+	s.allowRefusal(s.d.store.Write(context.Background(), func(w store.Write) error {
+		return w.Deliveries().Cancel(sub.program, sub.id, id, webhook.AuditEntry{})
+	}))
 }
 
 // bulk plans a bulk run, publishes an event, and creates the run with two requests

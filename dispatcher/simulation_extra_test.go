@@ -156,7 +156,7 @@ func (s *simulation) erase(program string) {
 		s.mu.Unlock()
 		if s.eraseStored(program) {
 			s.must(s.d.store.Write(context.Background(), func(w store.Write) error {
-				_, _, err := w.Programs().Put(program, &webhook.ProgramFields{})
+				_, _, err := w.Programs().Put(program, &webhook.ProgramFields{}, webhook.AuditEntry{})
 				return err
 			}))
 		}
@@ -195,7 +195,7 @@ func (s *simulation) eraseStored(program string) bool {
 	defer stop()
 	st := s.d.store
 	err := st.Write(ctx, func(w store.Write) error {
-		_, _, err := w.Programs().Erase(program)
+		_, err := w.Programs().Erase(program, webhook.AuditEntry{})
 		return err
 	})
 	if s.must(err); err != nil {

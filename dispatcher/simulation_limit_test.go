@@ -40,7 +40,7 @@ func (s *simulation) limitProgram(program string, limit int) {
 		*fields.MaxInFlight = &limit
 	}
 	err := s.d.store.Write(context.Background(), func(w store.Write) error {
-		_, _, err := w.Programs().Put(program, fields)
+		_, _, err := w.Programs().Put(program, fields, webhook.AuditEntry{})
 		return err
 	})
 	s.mu.Lock()

@@ -57,6 +57,16 @@ func (t *tx) audit(e webhook.AuditEntry) error {
 	return t.Exec(insertAudit, auditValues(&e)...)
 }
 
+// record records a change by an actor, whose entry has no action yet. The zero entry stands for no
+// actor, as in tests: nothing is recorded.
+func (t *tx) record(by webhook.AuditEntry, action webhook.Action, programID, subjectID, detail string) error {
+	if by.Admin == "" {
+		return nil
+	}
+	by.Action, by.ProgramID, by.SubjectID, by.Detail = action, programID, subjectID, detail
+	return t.audit(by)
+}
+
 // auditValues returns the values of insertAudit.
 func auditValues(e *webhook.AuditEntry) []any {
 	return []any{e.Num, e.ID, e.At.UnixMilli(), e.Actor, e.Admin, e.Address, e.RequestID, string(e.Action), e.ProgramID, e.SubjectID,

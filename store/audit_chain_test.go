@@ -49,7 +49,7 @@ func fillAudit(t *testing.T, s *Store) {
 		mustWrite(t, s, func(w Write) error { return w.Audit(e) })
 	}
 	mustWrite(t, s, func(w Write) error {
-		if _, _, err := w.Programs().Erase("gone"); err != nil {
+		if _, err := w.Programs().Erase("gone", webhook.AuditEntry{}); err != nil {
 			return err
 		}
 		return w.Audit(webhook.AuditEntry{Admin: "ana@example.com", Address: "192.0.2.1", Action: webhook.ActionProgramDelete, ProgramID: "gone",

@@ -124,7 +124,7 @@ func TestOfferToResend(t *testing.T) {
 		header := new(string)
 		*header = "Bearer other"
 		mustWrite(t, s, func(w Write) error {
-			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header})
+			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{AuthorizationHeader: &header}, webhook.AuditEntry{})
 			if got.NextProbeAt.After(time.Now()) {
 				t.Errorf("with another credential: next probe at %s", got.NextProbeAt)
 			}
@@ -132,7 +132,7 @@ func TestOfferToResend(t *testing.T) {
 		})
 		other := "https://partner.example/other"
 		mustWrite(t, s, func(w Write) error {
-			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{URL: &other})
+			got, err := w.Subscriptions().Update("p", sub.ID, &webhook.SubscriptionFields{URL: &other}, webhook.AuditEntry{})
 			if got.Status != webhook.HealthHealthy || got.FailingReason != "" || !got.FailingSince.IsZero() || !got.NextProbeAt.IsZero() {
 				t.Errorf("with another URL: got %+v", got)
 			}
@@ -189,7 +189,7 @@ func TestProbeTooLarge(t *testing.T) {
 			record(form(t, s, queue(t, s, sub.ID), 1), 401)
 		}
 		mustWrite(t, s, func(w Write) error {
-			_, err := w.Deliveries().Redeliver("p", sub.ID, several.ID)
+			_, err := w.Deliveries().Redeliver("p", sub.ID, several.ID, webhook.AuditEntry{})
 			return err
 		})
 		time.Sleep(webhook.MaxProbeWait)

@@ -346,8 +346,7 @@ func (r *storedBulkRun) creator() webhook.AuditEntry {
 
 // auditRun records what by did to a bulk run.
 func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
-	by.Action, by.ProgramID, by.SubjectID, by.Detail = r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail
-	return w.t.audit(by)
+	return w.t.record(by, r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail)
 }
 
 // Get returns a bulk run of a program, "" for any.
@@ -554,32 +553,38 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	return n, nil
 }
 
-const selectCancellable = "SELECT num, status, next_attempt_at IS NOT NULL, EXISTS (SELECT 1 FROM splits p WHERE p.delivery = num) " +
-	"FROM deliveries WHERE id = ? AND subscription_id = ?"
+const selectCancellable = "SELECT num, status, attempts_made, next_attempt_at IS NOT NULL, " +
+	"EXISTS (SELECT 1 FROM splits p WHERE p.delivery = num) FROM deliveries WHERE id = ? AND subscription_id = ?"
 
 // Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent, or the split
 // of a failed delivery, whose deliveries so far continue. The error is a *webhook.Error with
 // CodeConflict if it has completed or is in flight.
-func (w DeliveryWrites) Cancel(programID, subscriptionID, id string) error {
+func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.AuditEntry) error {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return err
 	}
 	var num int64
+	var attempts int
 	var status webhook.Status
 	var waits, splitting bool
-	if err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &waits, &splitting); err != nil {
+	err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &attempts, &waits, &splitting)
+	if err != nil {
 		return notFound(err, "delivery")
 	}
 	switch {
 	case splitting:
 		w.t.deliveryChanged(num)
 		w.t.AfterCommit(func() { w.t.s.watchers.subscriptionChanged(subscriptionID) })
-		return w.t.Exec(deleteSplit, num)
+		err = w.t.Exec(deleteSplit, num)
 	case status.Final():
 		return webhook.NewError(webhook.CodeConflict, "The delivery is already completed: its status is "+string(status)+".")
 	case !waits:
 		return webhook.NewError(webhook.CodeConflict, "The delivery is in flight and cannot be cancelled. Try again when it waits for a retry.")
+	default:
+		_, err = w.t.s.cancel(w.t, []int64{num})
 	}
-	_, err := w.t.s.cancel(w.t, []int64{num})
-	return err
+	if err != nil {
+		return err
+	}
+	return w.t.record(by, webhook.ActionDeliveryCancel, programID, id, "after "+webhook.Count(attempts, "attempt"))
 }

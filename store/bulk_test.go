@@ -213,7 +213,7 @@ func TestBulkCancel(t *testing.T) {
 
 	for id, code := range map[string]webhook.Code{flying.ID: webhook.CodeConflict, retried.ID: webhook.CodeConflict,
 		webhook.NewID(): webhook.CodeNotFound} {
-		wantCode(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, id) }), code)
+		wantCode(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, id, webhook.AuditEntry{}) }), code)
 	}
 }
 
@@ -531,7 +531,7 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 
 	cancelled := refuse()
 	split(statuses[:1])
-	must(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, cancelled.ID) }))
+	must(t, s.Write(t.Context(), func(w Write) error { return w.Deliveries().Cancel("p", sub.ID, cancelled.ID, webhook.AuditEntry{}) }))
 	plan(2, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 2})
 	events(cancelled, 2, 2)
 }

@@ -266,7 +266,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
 // linked to it.
-func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook.Delivery, error) {
+func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webhook.AuditEntry) (webhook.Delivery, error) {
 	s, t := w.t.s, w.t
 	again := webhook.NewID()
 	sub, err := t.subscription(programID, subscriptionID)
@@ -310,7 +310,10 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string) (webhook
 	d, _, err := s.scanDelivery(func(dest ...any) error {
 		return t.Scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
 	})
-	return d, err
+	if err != nil {
+		return d, err
+	}
+	return d, w.t.record(by, webhook.ActionDeliveryRedeliver, programID, id, "as "+d.ID)
 }
 
 // notActive returns the error for a request that would send events to a paused subscription.

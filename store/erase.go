@@ -13,32 +13,34 @@ import (
 // Erase begins to erase everything of a program, and returns when that began. After the
 // commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases the
 // records in steps; the id can be used again when it has finished. Erasing it again changes
-// nothing; first reports whether it was not being erased. The error is a *webhook.Error if there is
-// no such program.
-func (w ProgramWrites) Erase(id string) (began time.Time, first bool, err error) {
+// nothing. The error is a *webhook.Error if there is no such program.
+func (w ProgramWrites) Erase(id string, by webhook.AuditEntry) (began time.Time, err error) {
 	s, t := w.t.s, w.t
 	switch state := t.state(id); state.phase {
 	case phaseErasing:
-		return state.at, false, nil
+		return state.at, nil
 	case phaseLeaving, phaseGone, phaseArriving:
 	default:
 		if err := t.use(id, ""); err != nil {
-			return began, false, err
+			return began, err
 		}
 	}
 	var exists bool
 	if err := t.Scan("SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists); err != nil {
-		return began, false, err
+		return began, err
 	}
 	if !exists {
-		return began, false, webhook.NoProgram(id)
+		return began, webhook.NoProgram(id)
 	}
 	began = s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ?, counted_at = ? "+
 		"WHERE program_id = ? AND status = 'running'", began.UnixMilli(), t.counted(), id); err != nil {
-		return began, false, err
+		return began, err
 	}
-	return began, true, s.setProgramState(t, id, programState{phase: phaseErasing, at: began})
+	if err := s.setProgramState(t, id, programState{phase: phaseErasing, at: began}); err != nil {
+		return began, err
+	}
+	return began, w.t.record(by, webhook.ActionProgramDelete, id, id, "")
 }
 
 // Erasure returns what to say about the erasure of a program that began at a time.

@@ -17,7 +17,7 @@ import (
 func erase(t testing.TB, s *Store, id string) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Programs().Erase(id)
+		_, err := w.Programs().Erase(id, webhook.AuditEntry{})
 		return err
 	}))
 }
@@ -297,7 +297,7 @@ func TestEraseWakes(t *testing.T) {
 func TestEraseUnknown(t *testing.T) {
 	s := open(t)
 	err := s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Programs().Erase("p")
+		_, err := w.Programs().Erase("p", webhook.AuditEntry{})
 		return err
 	})
 	wantCode(t, err, webhook.CodeNotFound)

@@ -83,12 +83,11 @@ var errNoCatalog = errors.New("store: opened without a catalog")
 
 // Put creates an event type, or changes the one with its name. It is in the catalog when Put
 // returns. An equal schema changes nothing. check is called before anything is written, with
-// the current event type or nil; audit in the write. Both may be called several times. The
-// error is a *webhook.Error with CodeConflict if the name belongs to a built-in event type or
-// a file, if the current schema accepts events that the new one may reject, or if there are
-// too many event types.
+// the current event type or nil, and may be called several times. The error is a *webhook.Error with
+// CodeConflict if the name belongs to a built-in event type or a file, if the current schema accepts
+// events that the new one may reject, or if there are too many event types.
 func (s EventTypes) Put(ctx context.Context, t *webhook.EventType, check func(before *webhook.EventType) error,
-	audit func(w Write, created bool) error) (put *webhook.EventType, created bool, err error) {
+	by webhook.AuditEntry) (put *webhook.EventType, created bool, err error) {
 	if s.catalog == nil {
 		return nil, false, errNoCatalog
 	}
@@ -105,11 +104,8 @@ func (s EventTypes) Put(ctx context.Context, t *webhook.EventType, check func(be
 		}
 		err := s.write(ctx, func(w Write) error {
 			after := *t // a failed write leaves t as it was
-			if err := w.EventTypes().put(&after, before); err != nil {
-				return err
-			}
 			put = &after
-			return audit(w, before == nil)
+			return w.EventTypes().put(&after, before, by)
 		})
 		if !errors.Is(err, errTypeChanged) {
 			return put, before == nil, err
@@ -137,8 +133,12 @@ const (
 
 // put stores an event type and adds it to the catalog. before is the one that it was
 // compared with, nil for none.
-func (w EventTypeWrites) put(t, before *webhook.EventType) error {
+func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry) error {
 	var created int64
+	action := webhook.ActionEventTypeCreate
+	if before != nil {
+		action = webhook.ActionEventTypeUpdate
+	}
 	err := w.t.Scan(selectEventType, []any{t.Name}, &t.ID, &t.Revision, &created)
 	exists := err == nil
 	switch {
@@ -177,16 +177,16 @@ func (w EventTypeWrites) put(t, before *webhook.EventType) error {
 		return err
 	}
 	w.t.AfterCommit(func() { w.t.s.catalog.Set(t) })
-	return nil
+	return w.t.record(by, action, "", t.Name, "")
 }
 
 // Create creates an event type that is not in the catalog. The error is a *webhook.Error
 // with CodeConflict if there are too many, or if another request creates it at the same time.
-func (w EventTypeWrites) Create(t *webhook.EventType) error {
+func (w EventTypeWrites) Create(t *webhook.EventType, by webhook.AuditEntry) error {
 	if w.t.s.catalog == nil {
 		return errNoCatalog
 	}
-	err := w.put(t, nil)
+	err := w.put(t, nil, by)
 	if errors.Is(err, errTypeChanged) {
 		return busyType(t.Name)
 	}
@@ -200,12 +200,12 @@ func (s *core) isUnused(name string) bool {
 	return slices.ContainsFunc(s.unusedTypes, func(u UnusedType) bool { return u.Name == name }) && !s.catalog.Has(name)
 }
 
-// Delete deletes an event type and returns it. check is called before anything is written;
-// audit in the write. Both may be called several times. The error is a *webhook.Error with
+// Delete deletes an event type and returns it. check is called before anything is written, and
+// may be called several times. The error is a *webhook.Error with
 // CodeNotFound if there is none, and with CodeConflict if it cannot be deleted: it is built
 // in or a file, a subscription requests it, or a log has events of it.
 func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webhook.EventType) error,
-	audit func(Write) error) (*webhook.EventType, error) {
+	by webhook.AuditEntry) (*webhook.EventType, error) {
 	if s.catalog == nil {
 		return nil, errNoCatalog
 	}
@@ -233,7 +233,7 @@ func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webho
 			if err := w.EventTypes().remove(t, uses); err != nil {
 				return err
 			}
-			return audit(w)
+			return w.t.record(by, webhook.ActionEventTypeDelete, "", name, "")
 		})
 		if !errors.Is(err, errTypeChanged) {
 			return t, err

@@ -194,7 +194,7 @@ func TestProgramView(t *testing.T) {
 	names := map[string]string{"a": "Müller", "B": "muller_x", "c-100%": "", "d": "ZOO", "e": "zoo_2"}
 	for id, name := range names {
 		must(t, s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.Programs().Put(id, &webhook.ProgramFields{Name: &name})
+			_, _, err := w.Programs().Put(id, &webhook.ProgramFields{Name: &name}, webhook.AuditEntry{})
 			return err
 		}))
 	}

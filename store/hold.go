@@ -118,12 +118,15 @@ func (s Holds) Released() <-chan struct{} {
 }
 
 // Release ends the hold permanently. The error is a *webhook.Error if there is none.
-func (w Write) Release() error {
+func (w Write) Release(by webhook.AuditEntry) error {
 	if _, held := w.t.s.hold.current(); !held {
 		return webhook.NewError(webhook.CodeConflict, "Deliveries are not paused.")
 	}
 	w.t.AfterCommit(w.t.s.hold.end)
-	return w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'")
+	if err := w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'"); err != nil {
+		return err
+	}
+	return w.t.record(by, webhook.ActionRestoreRelease, "", "", "")
 }
 
 // end ends the hold in memory; further calls have no effect.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"service/webhook"
 )
 
 // begun opens a data directory, begins its hold, and returns the store and whether there is a
@@ -81,7 +83,7 @@ func TestHoldAfterRestore(t *testing.T) {
 	}
 	must(t, s.Close())
 	s, _ = begun(t, Config{Dir: dir})
-	must(t, s.write(t.Context(), Write.Release))
+	must(t, s.write(t.Context(), func(w Write) error { return w.Release(webhook.AuditEntry{}) }))
 	must(t, s.Close())
 	if _, held = begun(t, Config{Dir: dir}); held {
 		t.Error("after the release: deliveries are paused")

@@ -285,7 +285,7 @@ func TestTimelineOfResending(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			r, err := sw.Replays().Create(plan)
+			r, err := sw.Replays().Create(plan, webhook.AuditEntry{})
 			if err != nil {
 				return err
 			}

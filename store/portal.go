@@ -46,7 +46,7 @@ func newCode() (code string, hash [sha256.Size]byte) {
 // CreateLink creates a link to the portal of a program, and returns the code in it. At
 // [webhook.MaxPortalLinks] it ends the oldest link of the program. The error is a *webhook.Error
 // if n is invalid, or the program does not exist or cannot be used.
-func (w PortalWrites) CreateLink(n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
+func (w PortalWrites) CreateLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
 	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	if err := webhook.Invalid(n.Check(now)...); err != nil {
 		return l, "", err
@@ -70,6 +70,9 @@ func (w PortalWrites) CreateLink(n webhook.NewPortalLink) (l webhook.PortalLink,
 	if err == nil {
 		err = w.t.Exec("INSERT INTO portal_links (hash, id, program_id, role, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
 			hash[:], l.ID, l.ProgramID, string(l.Role), now.UnixMilli(), l.ExpiresAt.UnixMilli())
+	}
+	if err == nil {
+		err = w.t.record(by, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
 	}
 	return l, code, err
 }

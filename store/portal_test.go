@@ -15,7 +15,7 @@ import (
 func portalLink(t *testing.T, s *Store, n webhook.NewPortalLink) (l webhook.PortalLink, code string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) (err error) {
-		l, code, err = w.Portal().CreateLink(n)
+		l, code, err = w.Portal().CreateLink(n, webhook.AuditEntry{})
 		return err
 	})
 	return l, code
@@ -117,7 +117,7 @@ func portalEnds(t *testing.T, s *Store, began time.Time, secret string) {
 func ensure(t *testing.T, s *Store, programID string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) error {
-		_, _, err := w.Programs().Put(programID, &webhook.ProgramFields{})
+		_, _, err := w.Programs().Put(programID, &webhook.ProgramFields{}, webhook.AuditEntry{})
 		return err
 	})
 }
@@ -163,7 +163,7 @@ func TestPortalLinkRefused(t *testing.T) {
 		{webhook.NewPortalLink{ProgramID: "none", Role: "read"}, webhook.CodeNotFound},
 	} {
 		wantMistake(t, s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.Portal().CreateLink(tt.n)
+			_, _, err := w.Portal().CreateLink(tt.n, webhook.AuditEntry{})
 			return err
 		}), tt.want)
 	}
@@ -210,14 +210,14 @@ func TestPortalAccess(t *testing.T) {
 	_, _, err = portalSession(t, s, left, "")
 	wantMistake(t, err, webhook.CodeNotFound)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead})
+		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead}, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)
 
 	var oldest string
 	mustWrite(t, s, func(w Write) error {
 		for i := range webhook.MaxPortalLinks + 1 {
-			_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
+			_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead}, webhook.AuditEntry{})
 			if err != nil {
 				return err
 			}

@@ -105,16 +105,19 @@ func (w ProgramWrites) Get(id string) (webhook.Program, error) {
 
 // Put sets fields of a program, and creates it if it is new. before is nil in that case.
 // A change takes effect with the commit.
-func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Program, before *webhook.Program, err error) {
+func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
+	by webhook.AuditEntry) (p webhook.Program, before *webhook.Program, err error) {
 	if err := w.t.use(id, ""); err != nil {
 		return p, nil, err
 	}
 	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	p, err = w.Get(id)
 	var e *webhook.Error
+	var old webhook.Program
+	action := webhook.ActionProgramUpdate
 	switch {
 	case err == nil:
-		old := p
+		old = p
 		before = &old
 		if !f.Apply(&p) {
 			return p, before, nil
@@ -122,6 +125,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Progr
 	case errors.As(err, &e):
 		p = webhook.Program{ID: id, PortalOrigins: []string{}, CreatedAt: now}
 		f.Apply(&p)
+		action = webhook.ActionProgramCreate
 	default:
 		return p, nil, err
 	}
@@ -132,6 +136,9 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields) (p webhook.Progr
 		id, p.Name, orDefault(p.Limits.MaxSubscriptions), orDefault(p.Limits.RateLimit), orDefault(p.Limits.MaxInFlight),
 		p.CreatedAt.UnixMilli(), now.UnixMilli(), strings.Join(p.PortalOrigins, " "))
 	w.t.programChanged(id)
+	if err == nil {
+		err = w.t.record(by, action, id, id, webhook.ProgramChanges(&old, &p))
+	}
 	return p, before, err
 }
 

@@ -68,9 +68,9 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 func (p *filledProgram) portal(t *testing.T, s *Store) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead})
+		_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
 		if err == nil {
-			_, _, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite})
+			_, _, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite}, webhook.AuditEntry{})
 		}
 		if err == nil {
 			_, _, err = w.Portal().BeginSession(code, "203.0.113.9", "Browser of "+p.id, "", false)
@@ -86,7 +86,7 @@ func (p *filledProgram) share(t *testing.T, s *Store) {
 	all, _, err := s.Deliveries().PageProgram(t.Context(), p.id, &q)
 	must(t, err)
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Shares().Create(p.id, all[0].ID)
+		_, _, err := w.Shares().Create(p.id, all[0].ID, webhook.AuditEntry{})
 		return err
 	}))
 }
@@ -111,7 +111,7 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 			if status == 200 && n == 0 { // the URL changes before it is sent
 				url := sub.URL + "/changed"
 				must(t, s.Write(t.Context(), func(w Write) (err error) {
-					*sub, err = w.Subscriptions().Update(p.id, sub.ID, &webhook.SubscriptionFields{URL: &url})
+					*sub, err = w.Subscriptions().Update(p.id, sub.ID, &webhook.SubscriptionFields{URL: &url}, webhook.AuditEntry{})
 					return err
 				}))
 				c.URLNumber++

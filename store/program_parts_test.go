@@ -91,7 +91,7 @@ func TestMoveReplaced(t *testing.T) {
 	m, p := newMove(t)
 	x, r := m.first(t)
 	mustWrite(t, m.from, func(w Write) error {
-		_, _, err := w.Programs().Erase(p.id)
+		_, err := w.Programs().Erase(p.id, webhook.AuditEntry{})
 		return err
 	})
 	must(t, m.from.eraseAll(t.Context(), false))

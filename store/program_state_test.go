@@ -158,15 +158,16 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	read("look at a token", func() error { _, err := s.Tokens().Get(ctx, token); return err })
 	all["change a subscription"] = programOperation{"record", func() error {
 		return s.Write(ctx, func(w Write) error {
-			_, err := w.Subscriptions().Update(p.id, sub.ID, &webhook.SubscriptionFields{})
+			_, err := w.Subscriptions().Update(p.id, sub.ID, &webhook.SubscriptionFields{}, webhook.AuditEntry{})
 			return errors.Join(err, errUndo)
 		})
 	}}
 
-	change("change it", func(w Write) error { _, _, err := w.Programs().Put(p.id, &webhook.ProgramFields{}); return err })
+	var by webhook.AuditEntry
+	change("change it", func(w Write) error { _, _, err := w.Programs().Put(p.id, &webhook.ProgramFields{}, by); return err })
 	change("subscribe", func(w Write) error {
 		url, names := "https://a.example/", []string{"content_updated"}
-		_, _, err := w.Subscriptions().Create(p.id, "ada", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
+		_, _, err := w.Subscriptions().Create(p.id, "ada", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0, webhook.AuditEntry{})
 		return err
 	})
 	change("publish", func(w Write) error {
@@ -174,15 +175,15 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 		return err
 	})
 	change("create a token", func(w Write) error {
-		_, _, err := w.Tokens().Create(webhook.NewToken{ProgramID: p.id, UserID: "ada", Scopes: webhook.Scopes()})
+		_, _, err := w.Tokens().Create(webhook.NewToken{ProgramID: p.id, UserID: "ada", Scopes: webhook.Scopes()}, webhook.AuditEntry{})
 		return err
 	})
-	change("revoke a token", func(w Write) error { _, err := w.Tokens().Revoke(token); return err })
+	change("revoke a token", func(w Write) error { _, err := w.Tokens().Revoke(token, webhook.AuditEntry{}); return err })
 	change("link to the portal", func(w Write) error {
-		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead})
+		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
 		return err
 	})
-	change("share a delivery", func(w Write) error { _, _, err := w.Shares().Create(p.id, delivery); return err })
+	change("share a delivery", func(w Write) error { _, _, err := w.Shares().Create(p.id, delivery, webhook.AuditEntry{}); return err })
 	change("move", func(w Write) error { return w.Moves().Begin(p.id, "other", &MoveTarget{URL: "https://b.example"}) })
 	all["check before a move"] = programOperation{"change", func() error { return s.Programs().CheckMovable(ctx, p.id) }}
 	all["export"] = programOperation{"change", func() error { return s.checkProgram(ctx, p.id) }}
@@ -199,7 +200,7 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	}}
 	all["erase"] = programOperation{"erase", func() error {
 		return s.Write(ctx, func(w Write) error {
-			_, _, err := w.Programs().Erase(p.id)
+			_, err := w.Programs().Erase(p.id, webhook.AuditEntry{})
 			return errors.Join(err, errUndo)
 		})
 	}}

@@ -379,7 +379,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	must(t, err)
 	for _, i := range []int{5, 8, 8, 9} {
 		err := s.Write(t.Context(), func(w Write) error {
-			_, _, _, err := w.Subscriptions().RotateSecret(subs[i].ProgramID, subs[i].ID)
+			_, _, _, err := w.Subscriptions().RotateSecret(subs[i].ProgramID, subs[i].ID, webhook.AuditEntry{})
 			return err
 		})
 		must(t, err)
@@ -452,7 +452,8 @@ func BenchmarkQueues(b *testing.B) {
 			url, names := "https://partner.example/hook", []string{"content_updated", "channel_created"}
 			err := s.Write(b.Context(), func(w Write) error {
 				for range number {
-					if _, _, err := w.Subscriptions().Create("p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0); err != nil {
+					fields := webhook.SubscriptionFields{URL: &url, Events: &names}
+					if _, _, err := w.Subscriptions().Create("p", "u", &fields, 0, webhook.AuditEntry{}); err != nil {
 						return err
 					}
 				}

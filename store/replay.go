@@ -37,7 +37,7 @@ func (s Replays) Plan(ctx context.Context, programID, subscriptionID string, f *
 type ReplayPlan struct{ cursor replayCursor }
 
 // Create starts a planned replay.
-func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
+func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Replay, error) {
 	s, t, r := w.t.s, w.t, &p.cursor
 	sub, err := t.subscription(r.ProgramID, r.SubscriptionID)
 	if err != nil {
@@ -56,9 +56,14 @@ func (w ReplayWrites) Create(p *ReplayPlan) (webhook.Replay, error) {
 			" running, the maximum. Wait for one to finish, or cancel one.")
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
-	return r.Replay, t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+	err = t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
 		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until,
 		r.CreatedAt.UnixMilli())
+	if err != nil {
+		return r.Replay, err
+	}
+	return r.Replay, SubscriptionWrites(w).Record(by, webhook.ActionSubscriptionReplay, &sub,
+		string(r.Only)+" from "+webhook.FormatTime(r.From)+" to "+webhook.FormatTime(r.To)+"; replay "+r.ID)
 }
 
 // ReplayCount is what a replay would send now.
@@ -195,29 +200,30 @@ var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays 
 
 const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
-// Cancel stops a running replay. Its deliveries continue. A completed replay is
-// unchanged.
-func (w ReplayWrites) Cancel(programID, subscriptionID, id string) (webhook.Replay, error) {
+// Cancel stops a running replay. Its deliveries continue. The error of a replay that no longer runs
+// has CodeConflict; it is returned as well.
+func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.AuditEntry) (webhook.Replay, error) {
 	s, t := w.t.s, w.t
-	if _, err := w.Get(programID, subscriptionID, id); err != nil {
-		return webhook.Replay{}, err
-	}
-	err := t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE id = ? AND subscription_id = ? "+
-		"AND status = 'running'", s.clock.now().UnixMilli(), t.counted(), id, subscriptionID)
+	sub, err := t.subscription(programID, subscriptionID)
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
-	return w.Get(programID, subscriptionID, id)
-}
-
-// Get returns a replay of a subscription as of this write.
-func (w ReplayWrites) Get(programID, subscriptionID, id string) (webhook.Replay, error) {
-	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
-		return webhook.Replay{}, err
+	r, err := scanReplay(func(dest ...any) error { return t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
+	if err != nil {
+		return r.Replay, notFound(err, "replay")
 	}
-	r, err := scanReplay(func(dest ...any) error { return w.t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
-	return r.Replay, notFound(err, "replay")
+	if r.Status != webhook.ReplayRunning {
+		return r.Replay, webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
+	}
+	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	r.Status, r.CompletedAt = webhook.ReplayCancelled, now
+	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE id = ?", now.UnixMilli(), t.counted(), id)
+	if err != nil {
+		return r.Replay, err
+	}
+	t.AfterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+	return r.Replay, SubscriptionWrites(w).Record(by, webhook.ActionSubscriptionCancelReplay, &sub,
+		"replay "+id+" after "+webhook.Count(int(r.EventsSent), "event"))
 }
 
 // scanReplay reads a row of replayColumns.

@@ -287,7 +287,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	var second webhook.SigningSecret
 	var until time.Time
 	err := s.Write(ctx, func(w Write) (err error) {
-		_, second, until, err = w.Subscriptions().RotateSecret("p", sub.ID)
+		_, second, until, err = w.Subscriptions().RotateSecret("p", sub.ID, webhook.AuditEntry{})
 		return err
 	})
 	if err != nil {

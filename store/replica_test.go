@@ -289,7 +289,7 @@ func TestReplicaRestoreRefuses(t *testing.T) {
 	if n := events(t, s); n != 1 {
 		t.Errorf("after refused restores: got %d events, want 1", n)
 	}
-	if err := s.Write(context.Background(), Write.Release); err == nil {
+	if err := s.Write(context.Background(), func(w Write) error { return w.Release(webhook.AuditEntry{}) }); err == nil {
 		t.Error("Release succeeded without a hold")
 	}
 }

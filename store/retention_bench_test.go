@@ -96,7 +96,7 @@ func (r *sweepResult) run(ctx context.Context, b *testing.B, s *Store, old cutof
 
 func (r *sweepResult) erase(ctx context.Context, b *testing.B, s *Store) {
 	err := s.Write(ctx, func(w Write) error {
-		_, _, err := w.Programs().Erase("p")
+		_, err := w.Programs().Erase("p", webhook.AuditEntry{})
 		return err
 	})
 	e := &erasure{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace), programID: "p"}

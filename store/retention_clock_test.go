@@ -316,7 +316,7 @@ func TestMarksAfterErasure(t *testing.T) {
 		}
 		time.Sleep(5 * day)
 		mustWrite(t, a.Store, func(w Write) error {
-			_, _, err := w.Programs().Erase("q")
+			_, err := w.Programs().Erase("q", webhook.AuditEntry{})
 			return err
 		})
 		must(t, a.Programs().Erase(t.Context()))

@@ -28,7 +28,7 @@ const (
 // Create creates a link that shows a delivery for [webhook.ShareLife], and returns the code in it.
 // At [webhook.MaxShares] it ends the oldest link of the program. The error is a *webhook.Error if
 // the program has no such delivery or cannot be used, or if the subscription is deleted.
-func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, code string, err error) {
+func (w ShareWrites) Create(programID, deliveryID string, by webhook.AuditEntry) (sh webhook.Share, code string, err error) {
 	if err := w.t.use(programID, ""); err != nil {
 		return sh, "", err
 	}
@@ -51,6 +51,9 @@ func (w ShareWrites) Create(programID, deliveryID string) (sh webhook.Share, cod
 	if err == nil {
 		err = w.t.Exec("INSERT INTO shares (hash, id, program_id, delivery_id, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
 			hash[:], sh.ID, sh.ProgramID, sh.DeliveryID, now.UnixMilli(), sh.ExpiresAt.UnixMilli())
+	}
+	if err == nil {
+		err = w.t.record(by, webhook.ActionDeliveryShare, programID, deliveryID, "as "+sh.ID)
 	}
 	return sh, code, err
 }
@@ -88,20 +91,26 @@ func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh
 
 // Revoke ends one link to a delivery. The error is a *webhook.Error if there is no such
 // link.
-func (w ShareWrites) Revoke(deliveryID, id string) (webhook.Share, error) {
+func (w ShareWrites) Revoke(deliveryID, id string, by webhook.AuditEntry) error {
 	sh, err := scanShare(func(dest ...any) error {
 		return w.t.Scan("SELECT "+shareColumns+" FROM shares WHERE id = ? AND delivery_id = ?", []any{id, deliveryID}, dest...)
 	})
 	if err != nil {
-		return sh, notFound(err, "link")
+		return notFound(err, "link")
 	}
-	return sh, w.t.Exec("DELETE FROM shares WHERE id = ?", id)
+	if err := w.t.Exec("DELETE FROM shares WHERE id = ?", id); err != nil {
+		return err
+	}
+	return w.t.record(by, webhook.ActionDeliveryRevokeShare, sh.ProgramID, deliveryID, id)
 }
 
 // RevokeAll ends all links to a delivery of a program, and returns how many were open.
-func (w ShareWrites) RevokeAll(programID, deliveryID string) (int, error) {
+func (w ShareWrites) RevokeAll(programID, deliveryID string, by webhook.AuditEntry) (int, error) {
 	n, err := w.t.Affected(deleteShares, deliveryID, programID, w.t.s.clock.now().UnixMilli())
-	return int(n), err
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	return int(n), w.t.record(by, webhook.ActionDeliveryRevokeShare, programID, deliveryID, webhook.Count(int(n), "link"))
 }
 
 func scanShare(scan func(...any) error) (sh webhook.Share, err error) {

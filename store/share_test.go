@@ -13,7 +13,7 @@ import (
 func share(t *testing.T, s *Store, programID, deliveryID string) (sh webhook.Share, code string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) (err error) {
-		sh, code, err = w.Shares().Create(programID, deliveryID)
+		sh, code, err = w.Shares().Create(programID, deliveryID, webhook.AuditEntry{})
 		return err
 	})
 	return sh, code
@@ -43,7 +43,7 @@ func TestShares(t *testing.T) {
 	id := aDelivery(t, s, "one")
 	for _, wrong := range [][2]string{{"two", id}, {"one", webhook.NewID()}, {"nowhere", id}, {"one", ""}} {
 		err := s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.Shares().Create(wrong[0], wrong[1])
+			_, _, err := w.Shares().Create(wrong[0], wrong[1], webhook.AuditEntry{})
 			return err
 		})
 		wantMistake(t, err, webhook.CodeNotFound)
@@ -61,20 +61,18 @@ func TestShares(t *testing.T) {
 		wantShared(t, s, guess, false)
 	}
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, err := w.Shares().Revoke(aDelivery(t, s, "two"), first.ID)
-		return err
+		return w.Shares().Revoke(aDelivery(t, s, "two"), first.ID, webhook.AuditEntry{})
 	}), webhook.CodeNotFound)
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.Shares().Revoke(id, first.ID)
-		return err
+		return w.Shares().Revoke(id, first.ID, webhook.AuditEntry{})
 	})
 	wantShared(t, s, code, false)
 	wantShared(t, s, second, true)
 	mustWrite(t, s, func(w Write) error {
-		if n, err := w.Shares().RevokeAll("two", id); n != 0 || err != nil {
+		if n, err := w.Shares().RevokeAll("two", id, webhook.AuditEntry{}); n != 0 || err != nil {
 			t.Errorf("of another program: %d, %v", n, err)
 		}
-		n, err := w.Shares().RevokeAll("one", id)
+		n, err := w.Shares().RevokeAll("one", id, webhook.AuditEntry{})
 		if n != len(before)+1 {
 			t.Errorf("revoked %d", n)
 		}
@@ -84,7 +82,7 @@ func TestShares(t *testing.T) {
 	// The newest links stay.
 	mustWrite(t, s, func(w Write) error {
 		for range webhook.MaxShares {
-			if _, code, err = w.Shares().Create("one", id); err != nil {
+			if _, code, err = w.Shares().Create("one", id, webhook.AuditEntry{}); err != nil {
 				return err
 			}
 		}
@@ -101,7 +99,7 @@ func TestShares(t *testing.T) {
 	must(t, err)
 	wantShared(t, s, code, false)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Shares().Create("one", id)
+		_, _, err := w.Shares().Create("one", id, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)
 	var other string // a delivery of another subscription
@@ -111,7 +109,7 @@ func TestShares(t *testing.T) {
 	wantShared(t, s, code, true)
 	// They end when the program is being erased.
 	mustWrite(t, s, func(w Write) error {
-		_, _, err := w.Programs().Erase("one")
+		_, err := w.Programs().Erase("one", webhook.AuditEntry{})
 		return err
 	})
 	wantShared(t, s, code, false)
@@ -151,13 +149,14 @@ func TestLinksMoveWithTheClock(t *testing.T) {
 			var link webhook.PortalLink
 			var linkCode, secret string
 			mustWrite(t, s, func(w Write) (err error) {
-				if _, linkCode, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}); err != nil {
+				n := webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}
+				if _, linkCode, err = w.Portal().CreateLink(n, webhook.AuditEntry{}); err != nil {
 					return err
 				}
 				if _, secret, err = w.Portal().BeginSession(linkCode, "", "", "", false); err != nil {
 					return err
 				}
-				link, linkCode, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead})
+				link, linkCode, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}, webhook.AuditEntry{})
 				return err
 			})
 			skew.Store(int64(jump))

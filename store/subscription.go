@@ -28,8 +28,8 @@ const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url,
 // returns the signing secret, which is shown only once. The subscription receives events that are
 // published from now on. limit is the maximum number of subscriptions in a program without a limit
 // of its own, 0 for no limit.
-func (w SubscriptionWrites) Create(programID, userID string, f *webhook.SubscriptionFields,
-	limit int) (webhook.Subscription, webhook.SigningSecret, error) {
+func (w SubscriptionWrites) Create(programID, userID string, f *webhook.SubscriptionFields, limit int,
+	by webhook.AuditEntry) (webhook.Subscription, webhook.SigningSecret, error) {
 	s, t := w.t.s, w.t
 	if err := t.use(programID, ""); err != nil {
 		return webhook.Subscription{}, nil, err
@@ -78,8 +78,19 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 		}
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
-	_, err = s.queuePing(t, &sub, webhook.NewID())
-	return sub, secret, err
+	if _, err := s.queuePing(t, &sub, webhook.NewID()); err != nil {
+		return sub, nil, err
+	}
+	return sub, secret, w.Record(by, webhook.ActionSubscriptionCreate, &sub, strings.Join(sub.Events, ", "))
+}
+
+// Record records an action on a subscription in the audit log, with its URL.
+func (w SubscriptionWrites) Record(by webhook.AuditEntry, action webhook.Action, sub *webhook.Subscription, detail string) error {
+	_, _, endpoint := webhook.Endpoint(sub.URL)
+	if detail != "" {
+		endpoint += "; " + detail
+	}
+	return w.t.record(by, action, sub.ProgramID, sub.ID, endpoint)
 }
 
 // limitSubscriptions returns an error if the program has reached its own limit of subscriptions, or
@@ -132,7 +143,8 @@ const maxClosedInterests = 1000
 // Update changes the fields that are not nil. If none of them differs, the record and
 // its updated_at do not change. Events that were accepted while the subscription wanted them are
 // still delivered afterwards. Events that were accepted while it was paused are not.
-func (w SubscriptionWrites) Update(programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
+func (w SubscriptionWrites) Update(programID, id string, f *webhook.SubscriptionFields,
+	by webhook.AuditEntry) (webhook.Subscription, error) {
 	s, t := w.t.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {
@@ -190,7 +202,8 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 			fmt.Sprintf("active or events changed more than %d times while earlier events wait for the subscription, the maximum. "+
 				"Try again when these events are delivered.", maxClosedInterests))
 	}
-	return sub, nil
+	action, detail := webhook.SubscriptionChanges(&before, &sub, f.AuthorizationHeader)
+	return sub, w.Record(by, action, &sub, detail)
 }
 
 // forgetHealth ends what was learned about the server of a subscription with a change of the
@@ -308,8 +321,8 @@ const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expir
 
 // RotateSecret replaces the signing secret of a subscription and returns the new one, which is
 // shown only once. The old one also signs until the returned time, for SecretOverlap.
-func (w SubscriptionWrites) RotateSecret(programID, id string) (sub webhook.Subscription, secret webhook.SigningSecret,
-	until time.Time, err error) {
+func (w SubscriptionWrites) RotateSecret(programID, id string, by webhook.AuditEntry) (sub webhook.Subscription,
+	secret webhook.SigningSecret, until time.Time, err error) {
 	s, t := w.t.s, w.t
 	if sub, err = t.subscription(programID, id); err != nil {
 		return sub, nil, until, err
@@ -336,15 +349,20 @@ func (w SubscriptionWrites) RotateSecret(programID, id string) (sub webhook.Subs
 	sub.UpdatedAt = now
 	sub.Revision++
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	return sub, secret, s.clock.shown(expires), t.Exec(
-		"UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
+	until = s.clock.shown(expires)
+	err = t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
+	if err != nil {
+		return sub, nil, until, err
+	}
+	return sub, secret, until, w.Record(by, webhook.ActionSubscriptionRotateSecret, &sub,
+		"the old secret signs until "+webhook.FormatTime(until))
 }
 
 // Delete deletes a subscription and returns it as it was. Its waiting deliveries fail,
 // and an attempt in flight is the last. The records of its deliveries stay. If there are many
 // waiting deliveries, [Store.Housekeep] completes the rest; they are shown as failed immediately.
-func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, error) {
+func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) (webhook.Subscription, error) {
 	s, t := w.t.s, w.t
 	sub, err := t.subscription(programID, id)
 	if err != nil {
@@ -392,7 +410,10 @@ func (w SubscriptionWrites) Delete(programID, id string) (webhook.Subscription, 
 	if ended == deletedAtOnce {
 		t.AfterCommit(func() { wake(s.housekeeping.deletions) })
 	}
-	return sub, err
+	if err != nil {
+		return sub, err
+	}
+	return sub, w.Record(by, webhook.ActionSubscriptionDelete, &sub, "")
 }
 
 func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {

@@ -21,7 +21,7 @@ const (
 // Create creates a token, and its program if that is new. A token of the installation has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
-func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
+func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.Token, string, error) {
 	now := w.t.s.clock.now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
@@ -33,18 +33,21 @@ func (w TokenWrites) Create(n webhook.NewToken) (webhook.Token, string, error) {
 		ProgramID: n.ProgramID, UserID: n.UserID, Name: n.Name, Scopes: n.Scopes,
 		CreatedAt: now.UTC(), ExpiresAt: n.ExpiresAt,
 	}
-	names := make([]string, len(n.Scopes))
-	for i, scope := range n.Scopes {
-		names[i] = string(scope)
-	}
 	if n.ProgramID != "" {
 		if err := w.t.ensureProgram(n.ProgramID, now); err != nil {
 			return webhook.Token{}, "", err
 		}
 	}
-	err := w.t.Exec(insertToken, token.ID, hash[:], token.Hint, orNull(token.ProgramID), token.UserID, token.Name, strings.Join(names, " "),
-		now.UnixMilli(), millis(token.ExpiresAt))
-	return token, secret, err
+	err := w.t.Exec(insertToken, token.ID, hash[:], token.Hint, orNull(token.ProgramID), token.UserID, token.Name,
+		webhook.JoinScopes(n.Scopes, " "), now.UnixMilli(), millis(token.ExpiresAt))
+	if err != nil {
+		return token, "", err
+	}
+	detail := "for user " + token.UserID + ", with " + webhook.JoinScopes(token.Scopes, ", ") + ", never expires"
+	if !token.ExpiresAt.IsZero() {
+		detail = strings.TrimSuffix(detail, "never expires") + "expires " + webhook.FormatTime(token.ExpiresAt)
+	}
+	return token, secret, w.t.record(by, webhook.ActionTokenCreate, token.ProgramID, token.ID, detail)
 }
 
 // List returns all tokens, newest first.
@@ -134,31 +137,25 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	return one[0], notFound(err, "token")
 }
 
-// Get returns a token as of this write.
-func (w TokenWrites) Get(id string) (webhook.Token, error) {
-	token, err := scanToken(func(dest ...any) error {
-		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
-	})
-	return token, notFound(err, "token")
-}
-
 // Revoke revokes a token immediately and returns it. Revoking it again changes nothing.
 // The error is a *webhook.Error if there is no such token, or if its program moves or has moved:
 // the other installation would not know of it.
-func (w TokenWrites) Revoke(id string) (webhook.Token, error) {
-	token, err := w.Get(id)
-	if err != nil {
-		return token, err
+func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, error) {
+	token, err := scanToken(func(dest ...any) error {
+		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	})
+	if err != nil || !token.RevokedAt.IsZero() {
+		return token, notFound(err, "token")
 	}
 	if err := w.t.use(token.ProgramID, ""); err != nil {
 		return token, err
 	}
-	err = w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL", w.t.s.clock.now().UnixMilli(), id)
-	if err != nil {
-		return webhook.Token{}, err
+	token.RevokedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	if err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ?", token.RevokedAt.UnixMilli(), id); err != nil {
+		return token, err
 	}
 	w.t.AfterCommit(w.t.s.tokens.clear)
-	return w.Get(id)
+	return token, w.t.record(by, webhook.ActionTokenRevoke, token.ProgramID, id, "of user "+token.UserID)
 }
 
 // Authenticate returns the token with a secret. The error is a *webhook.Error with

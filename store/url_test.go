@@ -12,7 +12,7 @@ import (
 func setURL(t *testing.T, s *Store, programID, id, url string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) error {
-		_, err := w.Subscriptions().Update(programID, id, &webhook.SubscriptionFields{URL: &url})
+		_, err := w.Subscriptions().Update(programID, id, &webhook.SubscriptionFields{URL: &url}, webhook.AuditEntry{})
 		return err
 	})
 }

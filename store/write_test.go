@@ -20,24 +20,28 @@ func inWrite[T any](ctx context.Context, s *core, fn func(Write) (T, error)) (re
 func (s Subscriptions) Create(ctx context.Context, programID, userID string, f *webhook.SubscriptionFields,
 	limit int) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	sub, err = inWrite(ctx, s.core, func(w Write) (sub webhook.Subscription, err error) {
-		sub, secret, err = w.Subscriptions().Create(programID, userID, f, limit)
+		sub, secret, err = w.Subscriptions().Create(programID, userID, f, limit, webhook.AuditEntry{})
 		return sub, err
 	})
 	return sub, secret, err
 }
 
 func (s Subscriptions) Update(ctx context.Context, programID, id string, f *webhook.SubscriptionFields) (webhook.Subscription, error) {
-	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) { return w.Subscriptions().Update(programID, id, f) })
+	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) {
+		return w.Subscriptions().Update(programID, id, f, webhook.AuditEntry{})
+	})
 }
 
 func (s Subscriptions) Delete(ctx context.Context, programID, id string) (webhook.Subscription, error) {
-	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) { return w.Subscriptions().Delete(programID, id) })
+	return inWrite(ctx, s.core, func(w Write) (webhook.Subscription, error) {
+		return w.Subscriptions().Delete(programID, id, webhook.AuditEntry{})
+	})
 }
 
 func (s Subscriptions) RotateSecret(ctx context.Context, programID,
 	id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	sub, err = inWrite(ctx, s.core, func(w Write) (sub webhook.Subscription, err error) {
-		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id)
+		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id, webhook.AuditEntry{})
 		return sub, err
 	})
 	return sub, secret, err
@@ -45,7 +49,7 @@ func (s Subscriptions) RotateSecret(ctx context.Context, programID,
 
 func (s Deliveries) Redeliver(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
 	return inWrite(ctx, s.core, func(w Write) (webhook.Delivery, error) {
-		return w.Deliveries().Redeliver(programID, subscriptionID, id)
+		return w.Deliveries().Redeliver(programID, subscriptionID, id, webhook.AuditEntry{})
 	})
 }
 
@@ -54,21 +58,23 @@ func (s Replays) Create(ctx context.Context, programID, subscriptionID string, f
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) { return w.Replays().Create(plan) })
+	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) { return w.Replays().Create(plan, webhook.AuditEntry{}) })
 }
 
 func (s Replays) Cancel(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
-	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) { return w.Replays().Cancel(programID, subscriptionID, id) })
+	return inWrite(ctx, s.core, func(w Write) (webhook.Replay, error) {
+		return w.Replays().Cancel(programID, subscriptionID, id, webhook.AuditEntry{})
+	})
 }
 
 func (s Tokens) Create(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	token, err = inWrite(ctx, s.core, func(w Write) (token webhook.Token, err error) {
-		token, secret, err = w.Tokens().Create(n)
+		token, secret, err = w.Tokens().Create(n, webhook.AuditEntry{})
 		return token, err
 	})
 	return token, secret, err
 }
 
 func (s Tokens) Revoke(ctx context.Context, id string) (webhook.Token, error) {
-	return inWrite(ctx, s.core, func(w Write) (webhook.Token, error) { return w.Tokens().Revoke(id) })
+	return inWrite(ctx, s.core, func(w Write) (webhook.Token, error) { return w.Tokens().Revoke(id, webhook.AuditEntry{}) })
 }

@@ -157,7 +157,7 @@ func TestHeldPortalForms(t *testing.T) {
 			return err
 		},
 		"program erased": func(sw store.Write) error {
-			_, _, err := sw.Programs().Erase("acme")
+			_, err := sw.Programs().Erase("acme", webhook.AuditEntry{})
 			return err
 		},
 		"nothing": func(store.Write) error { return nil },

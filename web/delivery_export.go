@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"service/web/ui"
 	"service/webhook"
 )
 
@@ -38,7 +37,7 @@ type exportedDelivery struct {
 }
 
 func newExportedDelivery(d *deliveryRow) *exportedDelivery {
-	_, _, whole := ui.Endpoint(d.url)
+	_, _, whole := webhook.Endpoint(d.url)
 	e := &exportedDelivery{
 		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
 		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,

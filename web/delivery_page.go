@@ -550,10 +550,8 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 	}
 	var again webhook.Delivery
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if again, err = sw.Deliveries().Redeliver(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionDeliveryRedeliver, d.ProgramID, d.ID, "as "+again.ID))
+		again, err = sw.Deliveries().Redeliver(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
+		return err
 	})
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
@@ -577,10 +575,7 @@ func (h *deliveryPages) cancel(r *request) (response, error) {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if err := sw.Deliveries().Cancel(d.ProgramID, d.SubscriptionID, d.ID); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionDeliveryCancel, d.ProgramID, d.ID, "after "+webhook.Count(d.AttemptsMade, "attempt")))
+		return sw.Deliveries().Cancel(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
 	})
 	if err != nil {
 		return response{}, unavailable(asProblem(err))

@@ -1400,7 +1400,7 @@ func attemptArticle(f ui.Frame, d *deliveryRecord, a *attemptRecord) templ.Compo
 			return templ_7745c5c3_Err
 		}
 		if a.URL != "" && a.URL != d.Subscription.URL {
-			_, _, whole := ui.Endpoint(a.URL)
+			_, _, whole := webhook.Endpoint(a.URL)
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 101, "<p class=\"quiet\">Sent to an earlier URL: <code class=\"whole\">")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
@@ -1988,7 +1988,7 @@ func redeliverPage(f ui.Frame, d *deliveryRecord) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			host, path, _ := ui.Endpoint(d.Subscription.URL)
+			host, path, _ := webhook.Endpoint(d.Subscription.URL)
 			templ_7745c5c3_Var88 := templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 				templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 				templ_7745c5c3_Buffer, templ_7745c5c3_IsBuffer := templruntime.GetBuffer(templ_7745c5c3_W)

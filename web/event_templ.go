@@ -1169,7 +1169,7 @@ func subscriptionLink(id, url, description string) templ.Component {
 			templ_7745c5c3_Var50 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, whole := ui.Endpoint(url)
+		host, path, whole := webhook.Endpoint(url)
 		if name := firstLineOf(description); name != "" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 47, "<a class=\"plain cut-off\" href=\"")
 			if templ_7745c5c3_Err != nil {

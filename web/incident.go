@@ -70,7 +70,7 @@ func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 	at := make(map[cause]int)
 	for n := range all {
 		i := &all[n]
-		host, _, _ := ui.Endpoint(i.URL)
+		host, _, _ := webhook.Endpoint(i.URL)
 		c := cause{i.ProgramID, originOf(i.URL), incidentResult(i)}
 		g, ok := at[c]
 		if !ok {
@@ -123,7 +123,7 @@ func incidentName(i *webhook.Incident) string {
 	if name != "" {
 		return name
 	}
-	host, path, _ := ui.Endpoint(i.URL)
+	host, path, _ := webhook.Endpoint(i.URL)
 	return cmp.Or(host+path, i.SubscriptionID)
 }
 

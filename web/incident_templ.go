@@ -442,7 +442,7 @@ func incidentDetail(f ui.Frame, i *webhook.Incident) templ.Component {
 			templ_7745c5c3_Var20 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, _ := ui.Endpoint(i.URL)
+		host, path, _ := webhook.Endpoint(i.URL)
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 31, "<p class=\"sub\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
@@ -875,7 +875,7 @@ func incidentTableRow(f ui.Frame, i *webhook.Incident) templ.Component {
 		}
 		ctx = templ.ClearChildren(ctx)
 		state, word := incidentState(i)
-		host, path, _ := ui.Endpoint(i.URL)
+		host, path, _ := webhook.Endpoint(i.URL)
 		templ_7745c5c3_Var41 := templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 			templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 			templ_7745c5c3_Buffer, templ_7745c5c3_IsBuffer := templruntime.GetBuffer(templ_7745c5c3_W)
@@ -1790,7 +1790,7 @@ func incidentFacts(f ui.Frame, i *webhook.Incident) templ.Component {
 			templ_7745c5c3_Var88 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, _ := ui.Endpoint(i.URL)
+		host, path, _ := webhook.Endpoint(i.URL)
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 109, "<section aria-labelledby=\"incident-record\"><h2 id=\"incident-record\">Details</h2>")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err

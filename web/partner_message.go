@@ -61,7 +61,7 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 // waiting events that reached most is a lower bound. Times are UTC.
 func partnerMessage(i *webhook.Incident, most int) string {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
-	_, _, whole := ui.Endpoint(i.URL)
+	_, _, whole := webhook.Endpoint(i.URL)
 	whole = ui.Visible(strings.TrimSuffix(whole, "?…"))
 	var b strings.Builder
 	line := func(texts ...string) {

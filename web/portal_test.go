@@ -23,10 +23,10 @@ func portalLink(t *testing.T, w *Web, programID string, role webhook.PortalRole)
 	var code string
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		if _, err = w.store.Programs().Get(t.Context(), programID); isCallerError(err) {
-			_, _, err = sw.Programs().Put(programID, &webhook.ProgramFields{})
+			_, _, err = sw.Programs().Put(programID, &webhook.ProgramFields{}, webhook.AuditEntry{})
 		}
 		if err == nil {
-			_, code, err = sw.Portal().CreateLink(webhook.NewPortalLink{ProgramID: programID, Role: role})
+			_, code, err = sw.Portal().CreateLink(webhook.NewPortalLink{ProgramID: programID, Role: role}, webhook.AuditEntry{})
 		}
 		return err
 	}))
@@ -72,7 +72,7 @@ func TestPortalLinks(t *testing.T) {
 		if _, _, err := sw.Portal().EndAccess("acme"); err != nil {
 			return err
 		}
-		_, _, err := sw.Programs().Erase("gone")
+		_, err := sw.Programs().Erase("gone", webhook.AuditEntry{})
 		return err
 	}))
 	requestID := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
@@ -101,7 +101,7 @@ func TestPortalLinks(t *testing.T) {
 func insidePortal(t *testing.T, f *furnished, role webhook.PortalRole) visitor {
 	t.Helper()
 	must(t, f.w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("mine", &webhook.ProgramFields{})
+		_, _, err := sw.Programs().Put("mine", &webhook.ProgramFields{}, webhook.AuditEntry{})
 		return err
 	}))
 	return enter(t, f.w, "mine", role)
@@ -299,7 +299,7 @@ func TestPortalFraming(t *testing.T) {
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
 		_, _, err := sw.Programs().Put("acme", &webhook.ProgramFields{
 			PortalOrigins: &[]string{"https://app.example.com", "https://b.example:8443"},
-		})
+		}, webhook.AuditEntry{})
 		return err
 	}))
 	framed := func(p page) bool { return mayBeFramed(t, p) }
@@ -358,7 +358,7 @@ func TestPortalFraming(t *testing.T) {
 		}
 	}
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("acme", &webhook.ProgramFields{PortalOrigins: &[]string{}})
+		_, _, err := sw.Programs().Put("acme", &webhook.ProgramFields{PortalOrigins: &[]string{}}, webhook.AuditEntry{})
 		return err
 	}))
 	if framed(v.do("GET", "/portal/subscriptions")) {
@@ -399,7 +399,7 @@ func TestPortalLimits(t *testing.T) {
 		sender{t, w.store}.subscribe(id, "https://hooks.example.com/in")
 		own := &limit
 		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{MaxSubscriptions: &own})
+			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{MaxSubscriptions: &own}, webhook.AuditEntry{})
 			return err
 		}))
 		v.send("/portal/subscriptions/new", "url", "https://hooks.example.com/2", "events", "content_published",
@@ -561,7 +561,7 @@ func TestPortalHidesOperators(t *testing.T) {
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		url := "https://second.example.com"
 		made, _, err = sw.Subscriptions().Create("acme", store.AdminUser(testAdmin), &webhook.SubscriptionFields{URL: &url,
-			Events: &[]string{"content_updated"}}, 0)
+			Events: &[]string{"content_updated"}}, 0, webhook.AuditEntry{})
 		return err
 	}))
 	partner := enter(t, w, "acme", webhook.PortalWrite)

@@ -160,6 +160,6 @@ func (d *deliveryRecord) subscriptionName() string {
 	if name := firstLineOf(d.Subscription.Description); name != "" {
 		return ui.Visible(name)
 	}
-	host, path, _ := ui.Endpoint(d.Subscription.URL)
+	host, path, _ := webhook.Endpoint(d.Subscription.URL)
 	return ui.Visible(host + path)
 }

@@ -233,14 +233,11 @@ func (h *programPages) create(r *request) (response, error) {
 	fields, err := f.parse()
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			program, before, err := sw.Programs().Put(f.id, &fields)
-			if err != nil {
-				return err
-			}
-			if before != nil {
+			_, before, err := sw.Programs().Put(f.id, &fields, r.actor())
+			if err == nil && before != nil {
 				return webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: "id", Detail: "is the ID of another program"})
 			}
-			return sw.Audit(r.entry(webhook.ActionProgramCreate, f.id, f.id, webhook.ProgramChanges(&webhook.Program{}, &program)))
+			return err
 		})
 	}
 	if f.errors = ui.FieldErrors(err, programFields); f.errors != nil {
@@ -285,17 +282,11 @@ func (h *programPages) update(r *request) (response, error) {
 	fields, err := f.parse()
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			program, before, err := sw.Programs().Put(p.ID, &fields)
-			if err != nil {
-				return err
-			}
-			if before == nil { // erased since it was read
+			_, before, err := sw.Programs().Put(p.ID, &fields, r.actor())
+			if err == nil && before == nil { // erased since it was read
 				return webhook.NotFound("program")
 			}
-			if detail := webhook.ProgramChanges(before, &program); detail != "" {
-				return sw.Audit(r.entry(webhook.ActionProgramUpdate, p.ID, p.ID, detail))
-			}
-			return nil
+			return err
 		})
 	}
 	if f.errors = ui.FieldErrors(err, programFields); f.errors != nil {
@@ -351,10 +342,8 @@ func (h *programPages) erase(r *request) (response, error) {
 		return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e), status: http.StatusUnprocessableEntity}, nil
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		if _, _, err := sw.Programs().Erase(e.ID); err != nil || !e.ErasingSince.IsZero() {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionProgramDelete, e.ID, e.ID, ""))
+		_, err := sw.Programs().Erase(e.ID, r.actor())
+		return err
 	})
 	if isCallerError(err) {
 		return response{}, asProblem(err)

@@ -77,11 +77,8 @@ func (h *programPortalPages) createLink(r *request) (response, error) {
 	var l webhook.PortalLink
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if l, code, err = sw.Portal().CreateLink(n); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
-			string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt)))
+		l, code, err = sw.Portal().CreateLink(n, r.actor())
+		return err
 	})
 	if p.errors = ui.FieldErrors(err, map[string][2]string{"role": {"role", "Role"}, "expires_at": {"life", "Works for"}}); p.errors != nil {
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
@@ -109,14 +106,11 @@ func (h *programPortalPages) saveOrigins(r *request) (response, error) {
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		_, before, err := sw.Programs().Put(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins})
-		if err != nil || before != nil && strings.Join(before.PortalOrigins, " ") == strings.Join(origins, " ") {
-			return err
+		_, before, err := sw.Programs().Put(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins}, r.actor())
+		if err == nil && before == nil {
+			err = webhook.NotFound("program") // erased since it was read
 		}
-		if before == nil {
-			return webhook.NotFound("program") // erased since it was read
-		}
-		return sw.Audit(r.entry(webhook.ActionProgramUpdate, p.program.ID, p.program.ID, "portal_origins "+strings.Join(origins, " ")))
+		return err
 	})
 	if err != nil {
 		return response{}, unavailable(asProblem(err))

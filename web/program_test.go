@@ -102,7 +102,7 @@ func TestProgramList(t *testing.T) {
 	v.signIn(w)
 	put := func(id, name string) {
 		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{Name: &name})
+			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{Name: &name}, webhook.AuditEntry{})
 			return err
 		}))
 	}

@@ -175,7 +175,7 @@ func foundPath(f *store.Found) string {
 // subscriptionName returns the display name of a subscription: its description, or its URL when
 // it has none. More is the host of a subscription with a description.
 func subscriptionName(s *webhook.Subscription) (name, more string) {
-	host, path, _ := ui.Endpoint(s.URL)
+	host, path, _ := webhook.Endpoint(s.URL)
 	if name := firstLineOf(s.Description); name != "" {
 		return name, host
 	}

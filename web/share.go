@@ -74,10 +74,8 @@ func (h *deliveryPages) share(r *request) (response, error) {
 	var sh webhook.Share
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if sh, code, err = sw.Shares().Create(view.ProgramID, view.ID); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionDeliveryShare, view.ProgramID, view.ID, "as "+sh.ID))
+		sh, code, err = sw.Shares().Create(view.ProgramID, view.ID, r.actor())
+		return err
 	})
 	if err != nil {
 		return response{}, unavailable(asProblem(err))
@@ -91,11 +89,7 @@ func (h *deliveryPages) revokeShare(r *request) (response, error) {
 	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
-			sh, err := sw.Shares().Revoke(view.ID, r.PathValue("share"))
-			if err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionDeliveryRevokeShare, view.ProgramID, view.ID, sh.ID))
+			return sw.Shares().Revoke(view.ID, r.PathValue("share"), r.actor())
 		})
 	}
 	if err != nil {

@@ -110,7 +110,7 @@ func TestSharedLinksEnd(t *testing.T) {
 	ended := v.shareDelivery(id)
 	stranger.do("GET", ended).want(t, 200, id)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Erase("acme")
+		_, err := sw.Programs().Erase("acme", webhook.AuditEntry{})
 		return err
 	}))
 	if !bytes.Equal(body(ended), guessed) {

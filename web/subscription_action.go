@@ -49,13 +49,11 @@ func (h *subscriptionPages) useOnce(r *request, code string) bool {
 const sentBefore = "This form was submitted before, or has expired. Nothing was changed. Check whether the first submission succeeded, " +
 	"or submit the form again."
 
-// entryOf is the audit entry of an action on a subscription.
-func (r *request) entryOf(action webhook.Action, s *webhook.Subscription, detail string) webhook.AuditEntry {
-	_, _, whole := ui.Endpoint(s.URL)
-	if detail != "" {
-		whole += "; " + detail
-	}
-	return r.entry(action, s.ProgramID, s.ID, whole)
+// recorded returns a function that records an action that the store carries out in the same write.
+func (r *request) recorded(action webhook.Action, u *store.SubscriptionView, detail string) func(store.Write) error {
+	return r.checked(func(sw store.Write) error {
+		return sw.Subscriptions().Record(r.actor(), action, &u.Subscription, detail)
+	})
 }
 
 func (h *subscriptionPages) ping(r *request) (response, error) {
@@ -65,9 +63,7 @@ func (h *subscriptionPages) ping(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, r.checked(func(sw store.Write) error {
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionPing, &u.Subscription, ""))
-	}))
+	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionPing, u, ""))
 	return showSent(u.ID, &d, err)
 }
 
@@ -97,9 +93,7 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, r.checked(func(sw store.Write) error {
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionTest, &u.Subscription, event.Name))
-	}))
+	_, d, err := h.store.Subscriptions().Test(ctx, u.ProgramID, u.ID, event, r.recorded(webhook.ActionSubscriptionTest, u, event.Name))
 	return showSent(u.ID, &d, err)
 }
 
@@ -111,9 +105,7 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
-	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, r.checked(func(sw store.Write) error {
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionProbe, &u.Subscription, ""))
-	}))
+	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionProbe, u, ""))
 	to := response{location: subscriptionPath(u.ID)}
 	var refused *webhook.Error
 	switch {
@@ -130,31 +122,24 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 }
 
 func (h *subscriptionPages) pause(r *request) (response, error) {
-	return h.setActive(r, false, webhook.ActionSubscriptionPause,
+	return h.setActive(r, false,
 		"Subscription paused. Only pings and tests are sent. "+
 			"Events published until you resume it are not delivered; replay the missed ones then.")
 }
 
 func (h *subscriptionPages) resume(r *request) (response, error) {
-	return h.setActive(r, true, webhook.ActionSubscriptionResume,
+	return h.setActive(r, true,
 		"Subscription resumed. New events are delivered. You can replay the events that it missed.")
 }
 
-func (h *subscriptionPages) setActive(r *request, active bool, action webhook.Action, done string) (response, error) {
+func (h *subscriptionPages) setActive(r *request, active bool, done string) (response, error) {
 	u, err := h.findExisting(r)
 	if err != nil {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		before, err := sw.Subscriptions().Get(u.ProgramID, u.ID)
-		if err != nil || before.Active == active {
-			return err // submitted twice
-		}
-		s, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active})
-		if err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(action, &s, ""))
+		_, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active}, r.actor())
+		return err
 	})
 	if err != nil {
 		return response{}, asProblem(err)
@@ -196,10 +181,8 @@ func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
 		if before, err = sw.Subscriptions().SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
-		if s, secret, until, err = sw.Subscriptions().RotateSecret(u.ProgramID, u.ID); err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionRotateSecret, &s, "the old secret signs until "+webhook.FormatTime(until)))
+		s, secret, until, err = sw.Subscriptions().RotateSecret(u.ProgramID, u.ID, r.actor())
+		return err
 	})
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
@@ -319,12 +302,8 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		made, err := sw.Replays().Create(plan)
-		if err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionReplay, &u.Subscription,
-			string(made.Only)+" from "+webhook.FormatTime(made.From)+" to "+webhook.FormatTime(made.To)+"; replay "+made.ID))
+		_, err := sw.Replays().Create(plan, r.actor())
+		return err
 	})
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
@@ -348,21 +327,11 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 		return response{}, err
 	}
 	var replay webhook.Replay
-	err = h.store.Write(r, func(sw store.Write) error {
-		before, err := sw.Replays().Get(u.ProgramID, u.ID, r.PathValue("replay"))
-		if err != nil {
-			return err
-		}
-		if replay = before; before.Status != webhook.ReplayRunning {
-			return nil
-		}
-		if replay, err = sw.Replays().Cancel(u.ProgramID, u.ID, before.ID); err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCancelReplay, &u.Subscription,
-			"replay "+before.ID+" after "+eventsOf(replay.EventsSent)))
+	err = h.store.Write(r, func(sw store.Write) (err error) {
+		replay, err = sw.Replays().Cancel(u.ProgramID, u.ID, r.PathValue("replay"), r.actor())
+		return err
 	})
-	if err != nil {
+	if err != nil && replay.Status != webhook.ReplayDone && replay.Status != webhook.ReplayCancelled {
 		return response{}, asProblem(err)
 	}
 	done := ui.Note{Kind: ui.NoteSuccess, Text: "Replay cancelled. The " + deliveriesOf(int(replay.Deliveries)) + " that it created continue."}
@@ -390,11 +359,8 @@ func (h *subscriptionPages) delete(r *request) (response, error) {
 		return response{}, err
 	}
 	err = h.store.Write(r, func(sw store.Write) error {
-		s, err := sw.Subscriptions().Delete(u.ProgramID, u.ID)
-		if err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionDelete, &s, ""))
+		_, err := sw.Subscriptions().Delete(u.ProgramID, u.ID, r.actor())
+		return err
 	})
 	if err != nil {
 		return response{}, asProblem(err)

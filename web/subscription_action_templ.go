@@ -38,7 +38,7 @@ func ofSubscription(s *webhook.Subscription) templ.Component {
 			templ_7745c5c3_Var1 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, _ := ui.Endpoint(s.URL)
+		host, path, _ := webhook.Endpoint(s.URL)
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, "<p class=\"of\"><a href=\"")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err

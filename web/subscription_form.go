@@ -217,10 +217,8 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		if s, secret, err = sw.Subscriptions().Create(p.program, r.user(), &fields, h.cfg.MaxSubscriptions); err != nil {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionCreate, &s, strings.Join(s.Events, ", ")))
+		s, secret, err = sw.Subscriptions().Create(p.program, r.user(), &fields, h.cfg.MaxSubscriptions, r.actor())
+		return err
 	})
 	if p.errors = ui.FieldErrors(err, subscriptionFieldIDs()); p.errors != nil {
 		return h.renderNew(r, p, http.StatusUnprocessableEntity)
@@ -345,7 +343,6 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 	if p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
-	var s webhook.Subscription
 	err = h.store.Write(r, func(sw store.Write) error {
 		before, err := sw.Subscriptions().Get(u.ProgramID, u.ID)
 		if err != nil {
@@ -354,10 +351,8 @@ func (h *subscriptionPages) update(r *request) (response, error) {
 		if editionOf(&before) != p.was {
 			return errStale
 		}
-		if s, err = sw.Subscriptions().Update(u.ProgramID, u.ID, &fields); err != nil || s.Revision == before.Revision {
-			return err
-		}
-		return sw.Audit(r.entryOf(webhook.ActionSubscriptionUpdate, &s, changedText(&before, &s, fields.AuthorizationHeader)))
+		_, err = sw.Subscriptions().Update(u.ProgramID, u.ID, &fields, r.actor())
+		return err
 	})
 	if errors.Is(err, errStale) {
 		return h.renderStale(r, p)
@@ -379,7 +374,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		return response{}, asProblem(err)
 	}
 	p.editing, p.was = &u, editionOf(&u.Subscription)
-	_, _, whole := ui.Endpoint(u.URL)
+	_, _, whole := webhook.Endpoint(u.URL)
 	for _, d := range []struct {
 		differs    bool
 		name, text string
@@ -413,37 +408,4 @@ func orTheDefault(limit int) string {
 // sameNames reports whether two lists have the same names in any order.
 func sameNames(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
-}
-
-// changedText describes the changes of a subscription for the audit log, without secrets.
-func changedText(before, after *webhook.Subscription, authorization **string) string {
-	var parts []string
-	if before.URL != after.URL {
-		_, _, whole := ui.Endpoint(before.URL)
-		parts = append(parts, "the URL, before "+whole)
-	}
-	if !sameNames(before.Events, after.Events) {
-		parts = append(parts, "the events to "+strings.Join(after.Events, ", "))
-	}
-	if before.Description != after.Description {
-		parts = append(parts, "the description")
-	}
-	if before.Ordered != after.Ordered {
-		parts = append(parts, fmt.Sprintf("ordered to %t", after.Ordered))
-	}
-	if before.MaxInFlight != after.MaxInFlight {
-		parts = append(parts, fmt.Sprintf("max_in_flight to %d", after.MaxInFlight))
-	}
-	if before.MaxPerSecond != after.MaxPerSecond {
-		parts = append(parts, "max_per_second to "+cmp.Or(perSecond(after.MaxPerSecond), "none"))
-	}
-	if before.MaxEvents != after.MaxEvents {
-		parts = append(parts, "max_events to "+orTheDefault(after.MaxEvents))
-	}
-	if authorization != nil && *authorization == nil {
-		parts = append(parts, "the authorization header removed")
-	} else if authorization != nil {
-		parts = append(parts, "the authorization header replaced")
-	}
-	return "changed " + strings.Join(parts, "; ")
 }

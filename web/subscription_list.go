@@ -186,7 +186,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 			page, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]
-				_, _, whole := ui.Endpoint(s.URL)
+				_, _, whole := webhook.Endpoint(s.URL)
 				rows = append(rows, []any{
 					s.ID, s.ProgramID, whole, string(s.Status), string(s.FailingReason), s.Active, s.DisabledReason, s.Description,
 					s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.MaxEvents, s.HasAuthorizationHeader,

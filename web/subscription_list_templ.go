@@ -262,7 +262,7 @@ func subscriptionLine(f ui.Frame, s *subscriptionRow) templ.Component {
 			templ_7745c5c3_Var8 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, whole := ui.Endpoint(s.URL)
+		host, path, whole := webhook.Endpoint(s.URL)
 		sum := statSum(s.hours)
 		name := firstLineOf(s.Description)
 		templ_7745c5c3_Var9 := templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {

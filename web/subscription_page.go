@@ -126,7 +126,7 @@ func (h *subscriptionPages) show(r *request) (response, error) {
 	}
 	p.curls = h.curls(u)
 	p.types = h.testTypes(u)
-	host, path, _ := ui.Endpoint(u.URL)
+	host, path, _ := webhook.Endpoint(u.URL)
 	f := h.frame(r, cmp.Or(ui.Visible(firstLineOf(u.Description)), host+path))
 	f.Program = "" // the page belongs to one program, whatever program is selected
 	f.Programs = nil

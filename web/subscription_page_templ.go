@@ -392,7 +392,7 @@ func subscriptionTitle(f ui.Frame, s *subscriptionPage) templ.Component {
 			templ_7745c5c3_Var11 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		host, path, _ := ui.Endpoint(s.URL)
+		host, path, _ := webhook.Endpoint(s.URL)
 		name := firstLineOf(s.Description)
 		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 33, "<div class=\"title\"><div class=\"record\"><h1><span class=\"noun\">Subscription</span> ")
 		if templ_7745c5c3_Err != nil {
@@ -728,7 +728,7 @@ func subscriptionFacts(f ui.Frame, s *store.SubscriptionView) templ.Component {
 					}()
 				}
 				ctx = templ.InitializeContext(ctx)
-				_, _, whole := ui.Endpoint(s.URL)
+				_, _, whole := webhook.Endpoint(s.URL)
 				templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 57, "<code class=\"whole\">")
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

@@ -145,12 +145,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 
 // releaseHold resumes deliveries after a restore.
 func (h *systemPages) releaseHold(r *request) (response, error) {
-	err := h.store.Write(r, func(sw store.Write) error {
-		if err := sw.Release(); err != nil {
-			return err
-		}
-		return sw.Audit(r.entry(webhook.ActionRestoreRelease, "", "", ""))
-	})
+	err := h.store.Write(r, func(sw store.Write) error { return sw.Release(r.actor()) })
 	if err != nil {
 		return response{}, asProblem(err)
 	}

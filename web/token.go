@@ -181,10 +181,8 @@ func (h *tokenPages) create(r *request) (response, error) {
 	}
 	if err = validationError(faults); faults == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
-			if token, secret, err = sw.Tokens().Create(n); err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, tokenDetail(&token)))
+			token, secret, err = sw.Tokens().Create(n, r.actor())
+			return err
 		})
 	}
 	if f.errors = ui.FieldErrors(err, tokenFields); f.errors != nil {
@@ -202,15 +200,6 @@ func (h *tokenPages) listCommand(t *webhook.Token) string {
 		return h.curl.Command("GET", "/v2/programs", "")
 	}
 	return h.curl.Command("GET", "/v2/webhooks/subscriptions", "")
-}
-
-// tokenDetail describes a token for the audit log.
-func tokenDetail(t *webhook.Token) string {
-	text := "for user " + t.UserID + ", with " + strings.Join(scopeNames(t), ", ")
-	if t.ExpiresAt.IsZero() {
-		return text + ", never expires"
-	}
-	return text + ", expires " + webhook.FormatTime(t.ExpiresAt)
 }
 
 func scopeNames(t *webhook.Token) []string {
@@ -234,16 +223,12 @@ func (h *tokenPages) revoke(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	if before.RevokedAt.IsZero() {
-		err = h.store.Write(r, func(sw store.Write) error {
-			if _, err := sw.Tokens().Revoke(before.ID); err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionTokenRevoke, before.ProgramID, before.ID, "of user "+before.UserID))
-		})
-		if err != nil {
-			return response{}, unavailable(err)
-		}
+	err = h.store.Write(r, func(sw store.Write) error {
+		_, err := sw.Tokens().Revoke(before.ID, r.actor())
+		return err
+	})
+	if err != nil {
+		return response{}, unavailable(err)
 	}
 	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Token revoked. Requests with it get 401."}},
 		nil

@@ -68,6 +68,67 @@ type SubscriptionFields struct {
 	SigningSecret       SigningSecret // only when creating; nil generates one
 }
 
+// SubscriptionChanges returns the action of an update in the audit log, and what it changed, without
+// secrets. authorization is that of the fields.
+func SubscriptionChanges(before, after *Subscription, authorization **string) (action Action, detail string) {
+	var changes []string
+	add := func(changed bool, text string) {
+		if changed {
+			changes = append(changes, text)
+		}
+	}
+	_, _, was := Endpoint(before.URL)
+	add(before.URL != after.URL, "the URL, before "+was)
+	add(!slices.Equal(before.Events, after.Events), "the events to "+strings.Join(after.Events, ", "))
+	add(before.Description != after.Description, "the description")
+	add(before.Ordered != after.Ordered, fmt.Sprintf("ordered to %t", after.Ordered))
+	for _, limit := range [...]struct {
+		name, none string
+		was, is    float64
+	}{
+		{"max_in_flight", "the default", float64(before.MaxInFlight), float64(after.MaxInFlight)},
+		{"max_per_second", "none", before.MaxPerSecond, after.MaxPerSecond},
+		{"max_events", "the default", float64(before.MaxEvents), float64(after.MaxEvents)},
+	} {
+		text := limit.none
+		if limit.is != 0 {
+			text = strconv.FormatFloat(limit.is, 'f', -1, 64)
+		}
+		add(limit.was != limit.is, limit.name+" to "+text)
+	}
+	if authorization != nil {
+		add(*authorization == nil, "the authorization header removed")
+		add(*authorization != nil, "the authorization header replaced")
+	}
+	switch {
+	case before.Active == after.Active:
+	case changes != nil:
+		add(true, fmt.Sprintf("active to %t", after.Active))
+	case after.Active:
+		return ActionSubscriptionResume, ""
+	default:
+		return ActionSubscriptionPause, ""
+	}
+	return ActionSubscriptionUpdate, "changed " + strings.Join(changes, "; ")
+}
+
+// Endpoint splits the URL of a subscription into host and path for display; whole is for a title.
+// The query, which may hold a secret, is replaced by an ellipsis.
+func Endpoint(raw string) (host, path, whole string) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return raw, "", raw
+	}
+	if path = u.EscapedPath(); path == "/" {
+		path = ""
+	}
+	whole = u.Scheme + "://" + u.Host + u.EscapedPath()
+	if u.RawQuery != "" {
+		whole += "?…"
+	}
+	return u.Host, path, whole
+}
+
 // SubscriptionRules are the operator's rules for subscriptions.
 type SubscriptionRules struct {
 	AllowHTTP    bool

@@ -340,3 +340,19 @@ func FuzzParseSubscription(f *testing.F) {
 		}
 	})
 }
+
+func TestEndpoint(t *testing.T) {
+	for _, tt := range []struct{ raw, host, path, whole string }{
+		{"https://a.example", "a.example", "", "https://a.example"},
+		{"https://a.example/", "a.example", "", "https://a.example/"},
+		{"https://a.example:8443/x%2Fy?key=secret", "a.example:8443", "/x%2Fy", "https://a.example:8443/x%2Fy?…"},
+		{"https://[2001:db8::1]/x", "[2001:db8::1]", "/x", "https://[2001:db8::1]/x"},
+		{"", "", "", ""},
+		{"::", "::", "", "::"},
+	} {
+		host, path, whole := Endpoint(tt.raw)
+		if host != tt.host || path != tt.path || whole != tt.whole {
+			t.Errorf("endpoint(%q): got %q, %q, %q", tt.raw, host, path, whole)
+		}
+	}
+}

@@ -63,11 +63,7 @@ func (c CheckedTypes) Create(w store.Write, actor webhook.AuditEntry) error {
 		}
 	}
 	for _, t := range c.Missing {
-		if err := w.EventTypes().Create(t); err != nil {
-			return err
-		}
-		actor.Action, actor.ProgramID, actor.SubjectID, actor.Detail = webhook.ActionEventTypeCreate, "", t.Name, ""
-		if err := w.Audit(actor); err != nil {
+		if err := w.EventTypes().Create(t, actor); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +20,9 @@ type AuditedStore struct {
 	Catalog func() (*webhook.Catalog, error)
 }
 
+// terminal is the actor of commands.
+func terminal() webhook.AuditEntry { return webhook.AuditEntry{Admin: webhook.Terminal} }
+
 // entry returns an entry of the audit log.
 func (AuditedStore) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: webhook.Terminal, Action: action, ProgramID: programID, SubjectID: subjectID, Detail: detail}
@@ -34,11 +36,8 @@ func (t AuditedStore) audit(ctx context.Context, action webhook.Action, programI
 // CreateToken calls [store.TokenWrites.Create].
 func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, secret, err = w.Tokens().Create(n); err != nil {
-			return err
-		}
-		detail := fmt.Sprintf("%s… for user %s: %s", token.Hint, token.UserID, webhook.JoinScopes(token.Scopes, ", "))
-		return w.Audit(t.entry(webhook.ActionTokenCreate, token.ProgramID, token.ID, detail))
+		token, secret, err = w.Tokens().Create(n, terminal())
+		return err
 	})
 	return token, secret, err
 }
@@ -46,11 +45,8 @@ func (t AuditedStore) CreateToken(ctx context.Context, n webhook.NewToken) (toke
 // CreatePortalLink calls [store.PortalWrites.CreateLink].
 func (t AuditedStore) CreatePortalLink(ctx context.Context, n webhook.NewPortalLink) (l webhook.PortalLink, code string, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if l, code, err = w.Portal().CreateLink(n); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionPortalLinkCreate, l.ProgramID, l.ID,
-			string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt)))
+		l, code, err = w.Portal().CreateLink(n, terminal())
+		return err
 	})
 	return l, code, err
 }
@@ -68,10 +64,8 @@ func (t AuditedStore) Admins(ctx context.Context) ([]webhook.Admin, error) {
 // RevokeToken calls [store.TokenWrites.Revoke].
 func (t AuditedStore) RevokeToken(ctx context.Context, id string) (token webhook.Token, err error) {
 	err = t.Write(ctx, func(w store.Write) (err error) {
-		if token, err = w.Tokens().Revoke(id); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionTokenRevoke, token.ProgramID, token.ID, token.Hint+"…"))
+		token, err = w.Tokens().Revoke(id, terminal())
+		return err
 	})
 	return token, err
 }
@@ -190,12 +184,7 @@ func (t AuditedStore) Salvage(ctx context.Context, programID string, events []we
 
 // Release ends the hold after a restore.
 func (t AuditedStore) Release(ctx context.Context) error {
-	return t.Write(ctx, func(w store.Write) error {
-		if err := w.Release(); err != nil {
-			return err
-		}
-		return w.Audit(t.entry(webhook.ActionRestoreRelease, "", "", ""))
-	})
+	return t.Write(ctx, func(w store.Write) error { return w.Release(terminal()) })
 }
 
 // DeleteProgram begins to erase a program. If no server runs, it erases all of it.
@@ -212,14 +201,9 @@ func (t AuditedStore) DeleteProgram(ctx context.Context, id string) (webhook.Era
 // beginErasure begins to erase a program.
 func (t AuditedStore) beginErasure(ctx context.Context, id string) (e webhook.Erasure, err error) {
 	err = t.Write(ctx, func(w store.Write) error {
-		began, first, err := w.Programs().Erase(id)
-		if err != nil {
-			return err
-		}
-		if e = t.Store.Programs().Erasure(id, began); !first {
-			return nil
-		}
-		return w.Audit(t.entry(webhook.ActionProgramDelete, id, id, ""))
+		began, err := w.Programs().Erase(id, terminal())
+		e = t.Store.Programs().Erasure(id, began)
+		return err
 	})
 	return e, err
 }

@@ -21,7 +21,7 @@ func write[T any](ctx context.Context, s *store.Store, fn func(store.Write) (T, 
 // CreateToken calls [store.TokenWrites.Create].
 func CreateToken(ctx context.Context, s *store.Store, n webhook.NewToken) (token webhook.Token, secret string, err error) {
 	token, err = write(ctx, s, func(w store.Write) (token webhook.Token, err error) {
-		token, secret, err = w.Tokens().Create(n)
+		token, secret, err = w.Tokens().Create(n, webhook.AuditEntry{})
 		return token, err
 	})
 	return token, secret, err
@@ -29,14 +29,14 @@ func CreateToken(ctx context.Context, s *store.Store, n webhook.NewToken) (token
 
 // RevokeToken calls [store.TokenWrites.Revoke].
 func RevokeToken(ctx context.Context, s *store.Store, id string) (webhook.Token, error) {
-	return write(ctx, s, func(w store.Write) (webhook.Token, error) { return w.Tokens().Revoke(id) })
+	return write(ctx, s, func(w store.Write) (webhook.Token, error) { return w.Tokens().Revoke(id, webhook.AuditEntry{}) })
 }
 
 // CreateSubscription calls [store.SubscriptionWrites.Create] without a limit.
 func CreateSubscription(ctx context.Context, s *store.Store, programID, userID string,
 	f *webhook.SubscriptionFields) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	sub, err = write(ctx, s, func(w store.Write) (sub webhook.Subscription, err error) {
-		sub, secret, err = w.Subscriptions().Create(programID, userID, f, 0)
+		sub, secret, err = w.Subscriptions().Create(programID, userID, f, 0, webhook.AuditEntry{})
 		return sub, err
 	})
 	return sub, secret, err
@@ -45,18 +45,22 @@ func CreateSubscription(ctx context.Context, s *store.Store, programID, userID s
 // UpdateSubscription calls [store.SubscriptionWrites.Update].
 func UpdateSubscription(ctx context.Context, s *store.Store, programID, id string,
 	f *webhook.SubscriptionFields) (webhook.Subscription, error) {
-	return write(ctx, s, func(w store.Write) (webhook.Subscription, error) { return w.Subscriptions().Update(programID, id, f) })
+	return write(ctx, s, func(w store.Write) (webhook.Subscription, error) {
+		return w.Subscriptions().Update(programID, id, f, webhook.AuditEntry{})
+	})
 }
 
 // DeleteSubscription calls [store.SubscriptionWrites.Delete].
 func DeleteSubscription(ctx context.Context, s *store.Store, programID, id string) (webhook.Subscription, error) {
-	return write(ctx, s, func(w store.Write) (webhook.Subscription, error) { return w.Subscriptions().Delete(programID, id) })
+	return write(ctx, s, func(w store.Write) (webhook.Subscription, error) {
+		return w.Subscriptions().Delete(programID, id, webhook.AuditEntry{})
+	})
 }
 
 // RotateSecret calls [store.SubscriptionWrites.RotateSecret].
 func RotateSecret(ctx context.Context, s *store.Store, programID, id string) (webhook.SigningSecret, error) {
 	return write(ctx, s, func(w store.Write) (webhook.SigningSecret, error) {
-		_, secret, _, err := w.Subscriptions().RotateSecret(programID, id)
+		_, secret, _, err := w.Subscriptions().RotateSecret(programID, id, webhook.AuditEntry{})
 		return secret, err
 	})
 }
@@ -64,14 +68,14 @@ func RotateSecret(ctx context.Context, s *store.Store, programID, id string) (we
 // Redeliver calls [store.DeliveryWrites.Redeliver].
 func Redeliver(ctx context.Context, s *store.Store, programID, subscriptionID, id string) (webhook.Delivery, error) {
 	return write(ctx, s, func(w store.Write) (webhook.Delivery, error) {
-		return w.Deliveries().Redeliver(programID, subscriptionID, id)
+		return w.Deliveries().Redeliver(programID, subscriptionID, id, webhook.AuditEntry{})
 	})
 }
 
 // Cancel calls [store.DeliveryWrites.Cancel].
 func Cancel(ctx context.Context, s *store.Store, programID, subscriptionID, id string) error {
 	_, err := write(ctx, s, func(w store.Write) (struct{}, error) {
-		return struct{}{}, w.Deliveries().Cancel(programID, subscriptionID, id)
+		return struct{}{}, w.Deliveries().Cancel(programID, subscriptionID, id, webhook.AuditEntry{})
 	})
 	return err
 }
@@ -83,13 +87,13 @@ func CreateReplay(ctx context.Context, s *store.Store, programID, subscriptionID
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	return write(ctx, s, func(w store.Write) (webhook.Replay, error) { return w.Replays().Create(plan) })
+	return write(ctx, s, func(w store.Write) (webhook.Replay, error) { return w.Replays().Create(plan, webhook.AuditEntry{}) })
 }
 
 // CancelReplay calls [store.ReplayWrites.Cancel].
 func CancelReplay(ctx context.Context, s *store.Store, programID, subscriptionID, id string) (webhook.Replay, error) {
 	return write(ctx, s, func(w store.Write) (webhook.Replay, error) {
-		return w.Replays().Cancel(programID, subscriptionID, id)
+		return w.Replays().Cancel(programID, subscriptionID, id, webhook.AuditEntry{})
 	})
 }
 

@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -86,23 +85,6 @@ func splitID(id string) (head, tail string) {
 	}
 	i := len(id) - idTail
 	return id[:i], id[i:]
-}
-
-// Endpoint splits the URL of a subscription into host and path for display; whole is for a title.
-// The query, which may hold a secret, is replaced by an ellipsis.
-func Endpoint(raw string) (host, path, whole string) {
-	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" {
-		return raw, "", raw
-	}
-	if path = u.EscapedPath(); path == "/" {
-		path = ""
-	}
-	whole = u.Scheme + "://" + u.Host + u.EscapedPath()
-	if u.RawQuery != "" {
-		whole += "?…"
-	}
-	return u.Host, path, whole
 }
 
 // Label returns a name of the API as the label of a field.

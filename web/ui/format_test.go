@@ -63,22 +63,6 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestEndpoint(t *testing.T) {
-	for _, tt := range []struct{ raw, host, path, whole string }{
-		{"https://a.example", "a.example", "", "https://a.example"},
-		{"https://a.example/", "a.example", "", "https://a.example/"},
-		{"https://a.example:8443/x%2Fy?key=secret", "a.example:8443", "/x%2Fy", "https://a.example:8443/x%2Fy?…"},
-		{"https://[2001:db8::1]/x", "[2001:db8::1]", "/x", "https://[2001:db8::1]/x"},
-		{"", "", "", ""},
-		{"::", "::", "", "::"},
-	} {
-		host, path, whole := Endpoint(tt.raw)
-		if host != tt.host || path != tt.path || whole != tt.whole {
-			t.Errorf("endpoint(%q): got %q, %q, %q", tt.raw, host, path, whole)
-		}
-	}
-}
-
 func TestSplitID(t *testing.T) {
 	for id, want := range map[string][2]string{
 		"0195f2c0-1111-7222-8333-0123456789ab": {"0195f2c0-1111-7222-8333-0123", "456789ab"},

@@ -24,6 +24,20 @@ type answer struct {
 	replayed bool   // stored by an earlier request with the same Idempotency-Key
 }
 
+// listAnswer returns the response with the records of a page, or err.
+func listAnswer[T, R any](page []T, record func(*T) R, meta any, err error) (answer, error) {
+	return answer{data: recordsOf(page, record), meta: meta}, err
+}
+
+// recordsOf returns the records of all, which are never nil.
+func recordsOf[T, R any](all []T, record func(*T) R) []R {
+	records := make([]R, len(all))
+	for i := range all {
+		records[i] = record(&all[i])
+	}
+	return records
+}
+
 // appender is a record that renders its own JSON.
 type appender interface{ appendJSON(dst []byte) []byte }
 

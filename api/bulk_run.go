@@ -85,14 +85,7 @@ func (h bulkRunHandlers) find(req *request) error {
 
 func (h bulkRunHandlers) list(req *request) (answer, error) {
 	all, next, err := h.api.store.BulkRuns().Page(req.ctx, req.program(), &req.query)
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]bulkRunRecord, len(all))
-	for n := range all {
-		records[n] = newBulkRunRecord(&all[n])
-	}
-	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+	return listAnswer(all, newBulkRunRecord, newFeedMeta(&req.query, next), err)
 }
 
 // create starts a bulk run, or with dry_run counts what it would do. The count is read

@@ -48,13 +48,13 @@ func (h deliveryHandlers) find(req *request) error {
 
 func (h deliveryHandlers) list(req *request) (answer, error) {
 	deliveries, next, err := h.api.store.Deliveries().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
-	return deliveryPage(req, deliveries, next, err)
+	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
 // listOfProgram lists the deliveries of all subscriptions.
 func (h deliveryHandlers) listOfProgram(req *request) (answer, error) {
 	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &req.query)
-	return deliveryPage(req, deliveries, next, err)
+	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
 // listOfEvent lists the deliveries that carry an event.
@@ -66,19 +66,7 @@ func (h deliveryHandlers) listOfEvent(req *request) (answer, error) {
 	}
 	query.Filters["event_id"] = []string{req.event.ID}
 	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &query)
-	return deliveryPage(req, deliveries, next, err)
-}
-
-// deliveryPage is the answer of a list of deliveries.
-func deliveryPage(req *request, deliveries []webhook.Delivery, next string, err error) (answer, error) {
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]deliveryRecord, len(deliveries))
-	for i := range deliveries {
-		records[i] = newDeliveryRecord(&deliveries[i])
-	}
-	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
 func (h deliveryHandlers) read(req *request) (answer, error) {
@@ -88,10 +76,7 @@ func (h deliveryHandlers) read(req *request) (answer, error) {
 // newWholeDeliveryRecord returns the record of a single delivery, with its attempts.
 func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	r := newDeliveryRecord(d)
-	r.Attempts = make([]attemptRecord, len(d.Attempts))
-	for i := range d.Attempts {
-		r.Attempts[i] = newAttemptRecord(&d.Attempts[i])
-	}
+	r.Attempts = recordsOf(d.Attempts, newAttemptRecord)
 	return r
 }
 
@@ -120,9 +105,7 @@ func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
 		d, err := w.Deliveries().Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID, req.actor())
-		r := newDeliveryRecord(&d)
-		r.Attempts = []attemptRecord{}
 		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID
-		return answer{status: http.StatusCreated, location: location, data: r}, err
+		return answer{status: http.StatusCreated, location: location, data: newWholeDeliveryRecord(&d)}, err
 	})
 }

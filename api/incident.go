@@ -96,14 +96,7 @@ func (h incidentHandlers) find(req *request) error {
 
 func (h incidentHandlers) list(req *request) (answer, error) {
 	all, next, err := h.api.store.Incidents().Page(req.ctx, req.program(), &req.query)
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]incidentRecord, len(all))
-	for n := range all {
-		records[n] = newIncidentRecord(&all[n])
-	}
-	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+	return listAnswer(all, newIncidentRecord, newFeedMeta(&req.query, next), err)
 }
 
 func (h incidentHandlers) read(req *request) (answer, error) {

@@ -99,14 +99,7 @@ func (h replayHandlers) create(req *request) (answer, error) {
 
 func (h replayHandlers) list(req *request) (answer, error) {
 	replays, next, err := h.api.store.Replays().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]replayRecord, len(replays))
-	for i := range replays {
-		records[i] = newReplayRecord(&replays[i])
-	}
-	return answer{data: records, meta: newFeedMeta(&req.query, next)}, nil
+	return listAnswer(replays, newReplayRecord, newFeedMeta(&req.query, next), err)
 }
 
 func replayAnswer(r *webhook.Replay) answer {

@@ -121,14 +121,7 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 
 func (h subscriptionHandlers) list(req *request) (answer, error) {
 	subs, total, err := h.api.store.Subscriptions().Page(req.ctx, req.program(), &req.query)
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]subscriptionRecord, len(subs))
-	for i := range subs {
-		records[i] = newSubscriptionRecord(&subs[i])
-	}
-	return answer{data: records, meta: newPageMeta(&req.query, total)}, nil
+	return listAnswer(subs, newSubscriptionRecord, newPageMeta(&req.query, total), err)
 }
 
 // subscriptionAnswer returns the response to a GET. The revision makes its ETag change with
@@ -194,21 +187,26 @@ type pingRecord struct {
 	} `json:"subscription"`
 }
 
-// ping waits for the first attempt of a ping. After the timeout the ping continues as a
-// delivery, which the error names.
+// ping waits for the first attempt of a ping.
 func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	s, d, err := h.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
-		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The first attempt of the ping was not completed within %s. The ping continues as delivery %s.", h.api.timeout, d.ID))
+	return h.sent("ping", &s, &d, err)
+}
+
+// sent returns the response with the first attempt of a ping or a test. After the timeout it
+// continues as a delivery, which the error names.
+func (h subscriptionHandlers) sent(noun string, s *webhook.Subscription, d *webhook.Delivery, err error) (answer, error) {
+	if errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
+		err = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
+			"The first attempt of the %s was not completed within %s. The %[1]s continues as delivery %[3]s.", noun, h.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
+	return answer{data: newPingRecord(s, d.ID, &d.Attempts[0])}, nil
 }
 
 // test sends the example of an event type to this subscription only.
@@ -222,14 +220,7 @@ func (h subscriptionHandlers) test(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	s, d, err := h.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
-	if err != nil && errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
-		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The first attempt of the test was not completed within %s. The test continues as delivery %s.", h.api.timeout, d.ID))
-	}
-	if err != nil {
-		return answer{}, err
-	}
-	return answer{data: newPingRecord(&s, d.ID, &d.Attempts[0])}, nil
+	return h.sent("test", &s, &d, err)
 }
 
 // probe sends the next probe of a failing subscription now.

@@ -53,14 +53,7 @@ func (h tokenHandlers) find(req *request) error {
 
 func (h tokenHandlers) list(req *request) (answer, error) {
 	tokens, total, err := h.api.store.Tokens().Page(req.ctx, req.tenant.ID, &req.query)
-	if err != nil {
-		return answer{}, err
-	}
-	records := make([]tokenRecord, len(tokens))
-	for i := range tokens {
-		records[i] = newTokenRecord(&tokens[i])
-	}
-	return answer{data: records, meta: newPageMeta(&req.query, total)}, nil
+	return listAnswer(tokens, newTokenRecord, newPageMeta(&req.query, total), err)
 }
 
 // create creates a token of a program and returns its secret, which no later response

@@ -169,11 +169,7 @@ func (h *adminPages) find(r *request) (*adminView, error) {
 	return v, err
 }
 
-func (h *adminPages) show(r *request) (response, error) {
-	v, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *adminPages) show(r *request, v *adminView) (response, error) {
 	return response{page: adminPage(h.frame(r, ui.Visible(v.Email)), v)}, nil
 }
 
@@ -217,11 +213,7 @@ func (h *adminPages) endSessions(r *request) (response, error) {
 		Text: "Ended " + webhook.Count(ended, "session") + " of " + a.Email + "."}}, nil
 }
 
-func (h *adminPages) confirmRemove(r *request) (response, error) {
-	v, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *adminPages) confirmRemove(r *request, v *adminView) (response, error) {
 	return response{page: adminRemovePage(h.frame(r, "Remove "+ui.Visible(v.Email)), v)}, nil
 }
 

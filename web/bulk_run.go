@@ -120,11 +120,7 @@ func (h *bulkRunPages) read(r *request) (*bulkRunRecord, error) {
 	return h.newBulkRunRecord(&run), nil
 }
 
-func (h *bulkRunPages) show(r *request) (response, error) {
-	b, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *bulkRunPages) show(r *request, b *bulkRunRecord) (response, error) {
 	f := h.frame(r, b.verb.title+" deliveries")
 	f.Section = "/deliveries"
 	if b.open() {
@@ -134,11 +130,7 @@ func (h *bulkRunPages) show(r *request) (response, error) {
 }
 
 // stream keeps the page of a run up to date.
-func (h *bulkRunPages) stream(r *request) (response, error) {
-	b, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *bulkRunPages) stream(r *request, b *bulkRunRecord) (response, error) {
 	return response{stream: func(s *stream) error { return h.follow(s, r, b) }}, nil
 }
 

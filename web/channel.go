@@ -150,39 +150,29 @@ func channelDetail(c *webhook.AlertChannel) string {
 	return string(c.Kind) + " " + c.Name + ": " + c.Target()
 }
 
+func (h *channelPages) find(r *request) (webhook.AlertChannel, error) {
+	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
+	return c, asProblem(err)
+}
+
 // channelView is the page of one channel.
 type channelView struct {
 	webhook.AlertChannel
 	sends []store.AlertSend
 }
 
-func (h *channelPages) show(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
-	v := channelView{AlertChannel: c}
-	if v.sends, err = h.store.Alerts().Sends(r.Context(), c.ID, channelSends); err != nil {
-		return response{}, err
-	}
-	return response{page: channelPage(h.frame(r, ui.Visible(c.Name)), &v)}, nil
+func (h *channelPages) show(r *request, c webhook.AlertChannel) (response, error) {
+	sends, err := h.store.Alerts().Sends(r.Context(), c.ID, channelSends)
+	return response{page: channelPage(h.frame(r, ui.Visible(c.Name)), &channelView{c, sends})}, err
 }
 
-func (h *channelPages) editForm(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
+func (h *channelPages) editForm(r *request, c webhook.AlertChannel) (response, error) {
 	f := channelForm{editing: true, target: c.Target(), to: strings.Join(c.To, ", "), smtp: h.cfg.Email, channel: c}
 	f.channel.URL = "" // the URL may contain a secret
 	return response{page: channelFormPage(h.frame(r, "Edit "+ui.Visible(c.Name)), &f)}, nil
 }
 
-func (h *channelPages) update(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
+func (h *channelPages) update(r *request, c webhook.AlertChannel) (response, error) {
 	target, name := c.Target(), c.Name
 	f, err := h.readForm(r, &c)
 	if err != nil {
@@ -210,13 +200,10 @@ func (h *channelPages) update(r *request) (response, error) {
 }
 
 // test sends a test alert.
-func (h *channelPages) test(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err == nil {
-		err = h.store.Write(r, func(sw store.Write) error {
-			return errors.Join(sw.Channels().Test(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
-		})
-	}
+func (h *channelPages) test(r *request, c webhook.AlertChannel) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
+		return errors.Join(sw.Channels().Test(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
+	})
 	if err != nil {
 		return response{}, asProblem(err)
 	}
@@ -224,24 +211,17 @@ func (h *channelPages) test(r *request) (response, error) {
 		Text: "A test alert is being sent. Its result is listed under Recent alerts."}}, nil
 }
 
-func (h *channelPages) confirmDelete(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
+func (h *channelPages) confirmDelete(r *request, c webhook.AlertChannel) (response, error) {
 	return response{page: channelDeletePage(h.frame(r, "Delete "+ui.Visible(c.Name)), &c)}, nil
 }
 
-func (h *channelPages) delete(r *request) (response, error) {
-	c, err := h.store.Alerts().Channel(r.Context(), r.PathValue("id"))
-	if err == nil {
-		err = h.store.Write(r, func(sw store.Write) error {
-			if err := sw.Channels().Delete(c.ID); err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionAlertChannelDelete, "", c.ID, channelDetail(&c)))
-		})
-	}
+func (h *channelPages) delete(r *request, c webhook.AlertChannel) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
+		if err := sw.Channels().Delete(c.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAlertChannelDelete, "", c.ID, channelDetail(&c)))
+	})
 	if err != nil {
 		return response{}, asProblem(err)
 	}

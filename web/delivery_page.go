@@ -101,11 +101,7 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 	return d, nil
 }
 
-func (h *deliveryPages) show(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) show(r *request, d *deliveryRecord) (response, error) {
 	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() || d.Splitting {
 		f.Live = &ui.Live{Stream: ui.At(r.Context(), deliveryPath(d.ID)+"/stream"), From: d.state(), Page: f.Address, Noun: "attempt"}
@@ -129,11 +125,7 @@ func (d *deliveryRecord) state() string {
 }
 
 // stream sends the changes of a delivery to its page.
-func (h *deliveryPages) stream(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) stream(r *request, d *deliveryRecord) (_ response, err error) {
 	f := h.frame(r, "")
 	return response{stream: func(s *stream) error {
 		watcher := h.store.WatchDeliveries()
@@ -491,11 +483,7 @@ func (d *deliveryRecord) asCurl() string {
 }
 
 // body sends the body of the request as a file.
-func (h *deliveryPages) body(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) body(r *request, d *deliveryRecord) (response, error) {
 	if d.body == nil {
 		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
 			text: "The events of this delivery were older than the retention period and were removed."}
@@ -504,11 +492,7 @@ func (h *deliveryPages) body(r *request) (response, error) {
 }
 
 // attemptBody sends the stored part of a response body as a file.
-func (h *deliveryPages) attemptBody(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) attemptBody(r *request, d *deliveryRecord) (response, error) {
 	for i := range d.attempts {
 		if n := strconv.Itoa(d.attempts[i].Number); n == r.PathValue("number") {
 			if d.attempts[i].ResponseRemoved {
@@ -535,21 +519,13 @@ func textFile(name string, data []byte) response {
 	}}}
 }
 
-func (h *deliveryPages) confirmRedeliver(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) confirmRedeliver(r *request, d *deliveryRecord) (response, error) {
 	return response{page: redeliverPage(h.frame(r, "Resend"), d)}, nil
 }
 
-func (h *deliveryPages) redeliver(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) redeliver(r *request, d *deliveryRecord) (response, error) {
 	var again webhook.Delivery
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		again, err = sw.Deliveries().Redeliver(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
 		return err
 	})
@@ -561,20 +537,12 @@ func (h *deliveryPages) redeliver(r *request) (response, error) {
 			"flight allow."}}, nil
 }
 
-func (h *deliveryPages) confirmCancel(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *deliveryPages) confirmCancel(r *request, d *deliveryRecord) (response, error) {
 	return response{page: cancelPage(h.frame(r, "Cancel delivery"), d)}, nil
 }
 
-func (h *deliveryPages) cancel(r *request) (response, error) {
-	d, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
-	err = h.store.Write(r, func(sw store.Write) error {
+func (h *deliveryPages) cancel(r *request, d *deliveryRecord) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
 		return sw.Deliveries().Cancel(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
 	})
 	if err != nil {

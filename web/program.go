@@ -107,11 +107,7 @@ type programView struct {
 	curl      string
 }
 
-func (h *programPages) show(r *request) (response, error) {
-	program, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPages) show(r *request, program *webhook.Program) (response, error) {
 	ctx, id := r.Context(), program.ID
 	rows, err := h.withStatistics(r, []webhook.Program{*program})
 	if err != nil {
@@ -250,11 +246,7 @@ func (h *programPages) create(r *request) (response, error) {
 		Text: "Program created. Create a token next: the backend publishes events with it."}}, nil
 }
 
-func (h *programPages) editForm(r *request) (response, error) {
-	p, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPages) editForm(r *request, p *webhook.Program) (response, error) {
 	f := programForm{id: p.ID, name: p.Name, editing: true, defaults: h.defaults(), limits: map[string]string{
 		"max_subscriptions": typedLimit(p.Limits.MaxSubscriptions), "rate_limit": typedLimit(p.Limits.RateLimit),
 		"max_in_flight": typedLimit(p.Limits.MaxInFlight),
@@ -269,11 +261,7 @@ func typedLimit(limit *int) string {
 	return strconv.Itoa(*limit)
 }
 
-func (h *programPages) update(r *request) (response, error) {
-	p, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPages) update(r *request, p *webhook.Program) (response, error) {
 	f, err := h.readForm(r)
 	if err != nil {
 		return response{}, err
@@ -319,20 +307,12 @@ func (h *programPages) erasure(r *request) (*programErasure, error) {
 	return &programErasure{programRow: rows[0], notice: e.Notice(), export: programPath(p.ID) + "#export"}, nil
 }
 
-func (h *programPages) confirmErase(r *request) (response, error) {
-	e, err := h.erasure(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPages) confirmErase(r *request, e *programErasure) (response, error) {
 	return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e)}, nil
 }
 
 // erase begins to erase a program if its id was typed.
-func (h *programPages) erase(r *request) (response, error) {
-	e, err := h.erasure(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPages) erase(r *request, e *programErasure) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err

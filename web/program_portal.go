@@ -44,11 +44,7 @@ func (h *programPortalPages) read(r *request) (*programPortal, error) {
 	return p, err
 }
 
-func (h *programPortalPages) show(r *request) (response, error) {
-	p, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPortalPages) show(r *request, p *programPortal) (response, error) {
 	return h.render(r, p, http.StatusOK), nil
 }
 
@@ -57,11 +53,7 @@ func (h *programPortalPages) render(r *request, p *programPortal, status int) re
 }
 
 // createLink creates a link and shows it in this response only.
-func (h *programPortalPages) createLink(r *request) (response, error) {
-	p, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPortalPages) createLink(r *request, p *programPortal) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err
@@ -90,11 +82,7 @@ func (h *programPortalPages) createLink(r *request) (response, error) {
 }
 
 // saveOrigins sets where the portal may be embedded.
-func (h *programPortalPages) saveOrigins(r *request) (response, error) {
-	p, err := h.read(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *programPortalPages) saveOrigins(r *request, p *programPortal) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err

@@ -56,11 +56,7 @@ func (r *request) recorded(action webhook.Action, u *store.SubscriptionView, det
 	})
 }
 
-func (h *subscriptionPages) ping(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) ping(r *request, u *store.SubscriptionView) (response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
 	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionPing, u, ""))
@@ -77,11 +73,7 @@ func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, 
 }
 
 // test sends the example of an event type to this subscription only.
-func (h *subscriptionPages) test(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) test(r *request, u *store.SubscriptionView) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err
@@ -98,11 +90,7 @@ func (h *subscriptionPages) test(r *request) (response, error) {
 }
 
 // probe sends the next probe of a failing subscription now, and shows the result.
-func (h *subscriptionPages) probe(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) probe(r *request, u *store.SubscriptionView) (response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
 	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionProbe, u, ""))
@@ -121,23 +109,19 @@ func (h *subscriptionPages) probe(r *request) (response, error) {
 	return to, nil
 }
 
-func (h *subscriptionPages) pause(r *request) (response, error) {
-	return h.setActive(r, false,
+func (h *subscriptionPages) pause(r *request, u *store.SubscriptionView) (response, error) {
+	return h.setActive(r, u, false,
 		"Subscription paused. Only pings and tests are sent. "+
 			"Events published until you resume it are not delivered; replay the missed ones then.")
 }
 
-func (h *subscriptionPages) resume(r *request) (response, error) {
-	return h.setActive(r, true,
+func (h *subscriptionPages) resume(r *request, u *store.SubscriptionView) (response, error) {
+	return h.setActive(r, u, true,
 		"Subscription resumed. New events are delivered. You can replay the events that it missed.")
 }
 
-func (h *subscriptionPages) setActive(r *request, active bool, done string) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
-	err = h.store.Write(r, func(sw store.Write) error {
+func (h *subscriptionPages) setActive(r *request, u *store.SubscriptionView, active bool, done string) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active}, r.actor())
 		return err
 	})
@@ -148,11 +132,7 @@ func (h *subscriptionPages) setActive(r *request, active bool, done string) (res
 }
 
 // confirmRotate shows the effects of a secret rotation.
-func (h *subscriptionPages) confirmRotate(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) confirmRotate(r *request, u *store.SubscriptionView) (response, error) {
 	return h.renderRotate(r, u, "", http.StatusOK), nil
 }
 
@@ -162,11 +142,7 @@ func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, 
 }
 
 // rotateSecret rotates the secret. Only this response shows the new secret and the previous one.
-func (h *subscriptionPages) rotateSecret(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) rotateSecret(r *request, u *store.SubscriptionView) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err
@@ -258,11 +234,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 }
 
 // newReplay shows the form and, once it is complete, the counts.
-func (h *subscriptionPages) newReplay(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) newReplay(r *request, u *store.SubscriptionView) (response, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address",
@@ -283,11 +255,7 @@ func (h *subscriptionPages) newReplay(r *request) (response, error) {
 }
 
 // createReplay starts a replay.
-func (h *subscriptionPages) createReplay(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) createReplay(r *request, u *store.SubscriptionView) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err
@@ -321,13 +289,9 @@ func (h *subscriptionPages) createReplay(r *request) (response, error) {
 		Text: text + " It continues in the background, even after a restart of the service."}}, nil
 }
 
-func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) cancelReplay(r *request, u *store.SubscriptionView) (response, error) {
 	var replay webhook.Replay
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		replay, err = sw.Replays().Cancel(u.ProgramID, u.ID, r.PathValue("replay"), r.actor())
 		return err
 	})
@@ -345,20 +309,12 @@ func (h *subscriptionPages) cancelReplay(r *request) (response, error) {
 }
 
 // confirmDelete shows the effects of a deletion.
-func (h *subscriptionPages) confirmDelete(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) confirmDelete(r *request, u *store.SubscriptionView) (response, error) {
 	return response{page: deletePage(h.frame(r, "Delete subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
-func (h *subscriptionPages) delete(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
-	err = h.store.Write(r, func(sw store.Write) error {
+func (h *subscriptionPages) delete(r *request, u *store.SubscriptionView) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Subscriptions().Delete(u.ProgramID, u.ID, r.actor())
 		return err
 	})

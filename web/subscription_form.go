@@ -279,11 +279,7 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	return response{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
 }
 
-func (h *subscriptionPages) editForm(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) editForm(r *request, u *store.SubscriptionView) (response, error) {
 	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events,
 		ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
@@ -328,11 +324,7 @@ func editionOf(s *webhook.Subscription) string {
 // errStale rejects a form that was loaded before another change of the record.
 var errStale = errors.New("web: the record was changed by another request")
 
-func (h *subscriptionPages) update(r *request) (response, error) {
-	u, err := h.findExisting(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (response, error) {
 	form, err := r.form()
 	if err != nil {
 		return response{}, err

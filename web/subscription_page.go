@@ -73,8 +73,8 @@ func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 	return &u, nil
 }
 
-// findExisting is find without deleted subscriptions.
-func (h *subscriptionPages) findExisting(r *request) (*store.SubscriptionView, error) {
+// existing is find without deleted subscriptions.
+func (h *subscriptionPages) existing(r *request) (*store.SubscriptionView, error) {
 	u, err := h.find(r)
 	if err == nil && !u.DeletedAt.IsZero() {
 		return nil, &problem{
@@ -85,11 +85,7 @@ func (h *subscriptionPages) findExisting(r *request) (*store.SubscriptionView, e
 	return u, err
 }
 
-func (h *subscriptionPages) show(r *request) (response, error) {
-	u, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *subscriptionPages) show(r *request, u *store.SubscriptionView) (response, error) {
 	p := subscriptionPage{SubscriptionView: u, shown: "24h"}
 	if r.URL.Query().Get(ui.SpanParameter) == "7d" {
 		p.shown = "7d"

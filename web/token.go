@@ -41,11 +41,7 @@ func (h *tokenPages) list(r *request) (response, error) {
 	return response{page: tokensPage(h.frame(r, "Tokens"), &t, h.tokenCommand(r.program)), status: status}, nil
 }
 
-func (h *tokenPages) show(r *request) (response, error) {
-	t, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *tokenPages) show(r *request, t webhook.Token) (response, error) {
 	revoke := ""
 	if t.RevokedAt.IsZero() {
 		revoke = h.command("token revoke " + t.ID)
@@ -210,20 +206,12 @@ func scopeNames(t *webhook.Token) []string {
 	return names
 }
 
-func (h *tokenPages) confirmRevoke(r *request) (response, error) {
-	t, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
+func (h *tokenPages) confirmRevoke(r *request, t webhook.Token) (response, error) {
 	return response{page: revokePage(h.frame(r, "Revoke token "+t.Hint+"…"), &t)}, nil
 }
 
-func (h *tokenPages) revoke(r *request) (response, error) {
-	before, err := h.find(r)
-	if err != nil {
-		return response{}, err
-	}
-	err = h.store.Write(r, func(sw store.Write) error {
+func (h *tokenPages) revoke(r *request, before webhook.Token) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Tokens().Revoke(before.ID, r.actor())
 		return err
 	})

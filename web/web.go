@@ -292,6 +292,23 @@ func (w *Web) guard(t route) handler {
 	}
 }
 
+// of returns the handlers of the pages and actions of a record that find reads. nil is none.
+func of[T any](find func(*request) (T, error), get, post func(*request, T) (response, error)) by {
+	with := func(do func(*request, T) (response, error)) handler {
+		if do == nil {
+			return nil
+		}
+		return func(r *request) (response, error) {
+			record, err := find(r)
+			if err != nil {
+				return response{}, err
+			}
+			return do(r, record)
+		}
+	}
+	return by{get: with(get), post: with(post)}
+}
+
 // requireRole passes on requests of admins whose role allows them. Each request reads the
 // session, and with it the current role. Pages then show only the links and forms that the role
 // allows.
@@ -317,7 +334,7 @@ func (w *Web) roleOf(address string) webhook.Role {
 
 // routes returns every route of the pages.
 func (w *Web) routes() []route {
-	p := &w.pages
+	p, subs := &w.pages, w.pages.subscriptions
 	return slices.Concat([]route{
 		{"/setup/{code}", anyone, pageRoute, by{get: p.signIn.newFirstAdmin, post: p.signIn.createFirstAdmin}},
 		{"/sign-in", anyone, pageRoute, by{get: p.signIn.showSignIn, post: p.signIn.signIn}},
@@ -337,23 +354,23 @@ func (w *Web) routes() []route {
 		{"/incidents", viewer, pageRoute, by{get: p.incidents.list}},
 		{"/incidents/{id}", viewer, pageRoute, by{get: p.incidents.show}},
 
-		{"/subscriptions", viewer, pageRoute, by{get: p.subscriptions.list}},
+		{"/subscriptions", viewer, pageRoute, by{get: subs.list}},
 		{"/subscriptions/arrivals", viewer, partRoute,
-			by{get: p.subscriptions.showNewRows(webhook.AllSubscriptionList, p.subscriptions.arrived)}},
-		{"/subscriptions/export", viewer, pageRoute, by{get: p.subscriptions.export}},
-		{"/subscriptions/new", operator, pageRoute, by{get: p.subscriptions.newForm, post: p.subscriptions.create}},
-		{"/subscriptions/check-url", operator, pageRoute, by{post: p.subscriptions.checkURL}},
-		{"/subscriptions/{id}", viewer, pageRoute, by{get: p.subscriptions.show}},
-		{"/subscriptions/{id}/edit", operator, pageRoute, by{get: p.subscriptions.editForm, post: p.subscriptions.update}},
-		{"/subscriptions/{id}/ping", operator, pageRoute, by{post: p.subscriptions.ping}},
-		{"/subscriptions/{id}/probe", operator, pageRoute, by{post: p.subscriptions.probe}},
-		{"/subscriptions/{id}/test", operator, pageRoute, by{post: p.subscriptions.test}},
-		{"/subscriptions/{id}/pause", operator, pageRoute, by{post: p.subscriptions.pause}},
-		{"/subscriptions/{id}/resume", operator, pageRoute, by{post: p.subscriptions.resume}},
-		{"/subscriptions/{id}/rotate-secret", operator, pageRoute, by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret}},
-		{"/subscriptions/{id}/replay", operator, pageRoute, by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay}},
-		{"/subscriptions/{id}/replays/{replay}/cancel", operator, pageRoute, by{post: p.subscriptions.cancelReplay}},
-		{"/subscriptions/{id}/delete", operator, pageRoute, by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete}},
+			by{get: subs.showNewRows(webhook.AllSubscriptionList, subs.arrived)}},
+		{"/subscriptions/export", viewer, pageRoute, by{get: subs.export}},
+		{"/subscriptions/new", operator, pageRoute, by{get: subs.newForm, post: subs.create}},
+		{"/subscriptions/check-url", operator, pageRoute, by{post: subs.checkURL}},
+		{"/subscriptions/{id}", viewer, pageRoute, of(subs.find, subs.show, nil)},
+		{"/subscriptions/{id}/edit", operator, pageRoute, of(subs.existing, subs.editForm, subs.update)},
+		{"/subscriptions/{id}/ping", operator, pageRoute, of(subs.existing, nil, subs.ping)},
+		{"/subscriptions/{id}/probe", operator, pageRoute, of(subs.existing, nil, subs.probe)},
+		{"/subscriptions/{id}/test", operator, pageRoute, of(subs.existing, nil, subs.test)},
+		{"/subscriptions/{id}/pause", operator, pageRoute, of(subs.existing, nil, subs.pause)},
+		{"/subscriptions/{id}/resume", operator, pageRoute, of(subs.existing, nil, subs.resume)},
+		{"/subscriptions/{id}/rotate-secret", operator, pageRoute, of(subs.existing, subs.confirmRotate, subs.rotateSecret)},
+		{"/subscriptions/{id}/replay", operator, pageRoute, of(subs.existing, subs.newReplay, subs.createReplay)},
+		{"/subscriptions/{id}/replays/{replay}/cancel", operator, pageRoute, of(subs.existing, nil, subs.cancelReplay)},
+		{"/subscriptions/{id}/delete", operator, pageRoute, of(subs.existing, subs.confirmDelete, subs.delete)},
 	}, w.deliveryRoutes(), w.eventRoutes(), w.settingRoutes())
 }
 
@@ -371,18 +388,18 @@ func (w *Web) deliveryRoutes() []route {
 		{"/deliveries/cancel", operator, pageRoute, by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)}},
 		{"/deliveries/redeliver/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkRedeliver)}},
 		{"/deliveries/cancel/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkCancel)}},
-		{"/deliveries/{id}", viewer, pageRoute, by{get: p.deliveries.show}},
-		{"/deliveries/{id}/stream", viewer, partRoute, by{get: p.deliveries.stream}},
-		{"/deliveries/{id}/body.json.txt", viewer, pageRoute, by{get: p.deliveries.body}},
-		{"/deliveries/{id}/attempts/{number}/body.txt", viewer, pageRoute, by{get: p.deliveries.attemptBody}},
-		{"/deliveries/{id}/redeliver", operator, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
+		{"/deliveries/{id}", viewer, pageRoute, of(p.deliveries.read, p.deliveries.show, nil)},
+		{"/deliveries/{id}/stream", viewer, partRoute, of(p.deliveries.read, p.deliveries.stream, nil)},
+		{"/deliveries/{id}/body.json.txt", viewer, pageRoute, of(p.deliveries.read, p.deliveries.body, nil)},
+		{"/deliveries/{id}/attempts/{number}/body.txt", viewer, pageRoute, of(p.deliveries.read, p.deliveries.attemptBody, nil)},
+		{"/deliveries/{id}/redeliver", operator, pageRoute, of(p.deliveries.read, p.deliveries.confirmRedeliver, p.deliveries.redeliver)},
 		{"/deliveries/{id}/share", operator, pageRoute, by{post: p.deliveries.share}},
 		{"/deliveries/{id}/shares/{share}/revoke", operator, pageRoute, by{post: p.deliveries.revokeShare}},
-		{"/deliveries/{id}/cancel", operator, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
+		{"/deliveries/{id}/cancel", operator, pageRoute, of(p.deliveries.read, p.deliveries.confirmCancel, p.deliveries.cancel)},
 
 		{"/bulk-runs", viewer, pageRoute, by{get: p.bulkRuns.list}},
-		{"/bulk-runs/{id}", viewer, pageRoute, by{get: p.bulkRuns.show}},
-		{"/bulk-runs/{id}/stream", viewer, partRoute, by{get: p.bulkRuns.stream}},
+		{"/bulk-runs/{id}", viewer, pageRoute, of(p.bulkRuns.read, p.bulkRuns.show, nil)},
+		{"/bulk-runs/{id}/stream", viewer, partRoute, of(p.bulkRuns.read, p.bulkRuns.stream, nil)},
 		{"/bulk-runs/{id}/cancel", operator, pageRoute, by{post: p.bulkRuns.cancel}},
 	}
 }
@@ -409,37 +426,37 @@ func (w *Web) settingRoutes() []route {
 	return []route{
 		{"/programs", viewer, pageRoute, by{get: p.programs.list}},
 		{"/programs/-/new", owner, pageRoute, by{get: p.programs.newForm, post: p.programs.create}},
-		{"/programs/{id}", viewer, pageRoute, by{get: p.programs.show}},
-		{"/programs/{id}/edit", owner, pageRoute, by{get: p.programs.editForm, post: p.programs.update}},
-		{"/programs/{id}/erase", owner, pageRoute, by{get: p.programs.confirmErase, post: p.programs.erase}},
+		{"/programs/{id}", viewer, pageRoute, of(p.programs.find, p.programs.show, nil)},
+		{"/programs/{id}/edit", owner, pageRoute, of(p.programs.find, p.programs.editForm, p.programs.update)},
+		{"/programs/{id}/erase", owner, pageRoute, of(p.programs.erasure, p.programs.confirmErase, p.programs.erase)},
 
 		{"/tokens", viewer, pageRoute, by{get: p.tokens.list}},
 		{"/tokens/export", viewer, pageRoute, by{get: p.tokens.export}},
 		{"/tokens/new", owner, pageRoute, by{get: p.tokens.newForm, post: p.tokens.create}},
-		{"/tokens/{id}", viewer, pageRoute, by{get: p.tokens.show}},
-		{"/tokens/{id}/revoke", owner, pageRoute, by{get: p.tokens.confirmRevoke, post: p.tokens.revoke}},
+		{"/tokens/{id}", viewer, pageRoute, of(p.tokens.find, p.tokens.show, nil)},
+		{"/tokens/{id}/revoke", owner, pageRoute, of(p.tokens.find, p.tokens.confirmRevoke, p.tokens.revoke)},
 
-		{"/programs/{id}/portal", owner, pageRoute, by{get: p.programPortal.show, post: p.programPortal.createLink}},
-		{"/programs/{id}/portal/origins", owner, pageRoute, by{post: p.programPortal.saveOrigins}},
+		{"/programs/{id}/portal", owner, pageRoute, of(p.programPortal.read, p.programPortal.show, p.programPortal.createLink)},
+		{"/programs/{id}/portal/origins", owner, pageRoute, of(p.programPortal.read, nil, p.programPortal.saveOrigins)},
 		{"/programs/{id}/portal/end", owner, pageRoute, by{post: p.programPortal.end}},
 
 		{"/alerts", viewer, pageRoute, by{get: p.channels.list}},
 		{"/alerts/new", owner, pageRoute, by{get: p.channels.newForm, post: p.channels.create}},
-		{"/alerts/{id}", viewer, pageRoute, by{get: p.channels.show}},
-		{"/alerts/{id}/edit", owner, pageRoute, by{get: p.channels.editForm, post: p.channels.update}},
-		{"/alerts/{id}/test", owner, pageRoute, by{post: p.channels.test}},
-		{"/alerts/{id}/delete", owner, pageRoute, by{get: p.channels.confirmDelete, post: p.channels.delete}},
+		{"/alerts/{id}", viewer, pageRoute, of(p.channels.find, p.channels.show, nil)},
+		{"/alerts/{id}/edit", owner, pageRoute, of(p.channels.find, p.channels.editForm, p.channels.update)},
+		{"/alerts/{id}/test", owner, pageRoute, of(p.channels.find, nil, p.channels.test)},
+		{"/alerts/{id}/delete", owner, pageRoute, of(p.channels.find, p.channels.confirmDelete, p.channels.delete)},
 
 		{"/system", viewer, pageRoute, by{get: p.system.show}},
 		{"/system/release", owner, pageRoute, by{post: p.system.releaseHold}},
 		{"/admins", viewer, pageRoute, by{get: p.admins.list}},
 		{"/admins/invite", owner, pageRoute, by{get: p.admins.inviteForm, post: p.admins.invite}},
 		{"/admins/invitations/{id}/revoke", owner, pageRoute, by{post: p.admins.revokeInvitation}},
-		{"/admins/{id}", viewer, pageRoute, by{get: p.admins.show}},
+		{"/admins/{id}", viewer, pageRoute, of(p.admins.find, p.admins.show, nil)},
 		{"/admins/{id}/role", owner, pageRoute, by{post: p.admins.setRole}},
 		{"/admins/{id}/end-sessions", owner, pageRoute, by{post: p.admins.endSessions}},
 		{"/admins/{id}/passkeys/{passkey}/remove", owner, pageRoute, by{post: p.admins.removePasskey}},
-		{"/admins/{id}/remove", owner, pageRoute, by{get: p.admins.confirmRemove, post: p.admins.remove}},
+		{"/admins/{id}/remove", owner, pageRoute, by{get: of(p.admins.find, p.admins.confirmRemove, nil).get, post: p.admins.remove}},
 
 		{"/audit", viewer, pageRoute, by{get: p.audit.list}},
 		{"/audit/arrivals", viewer, partRoute, by{get: p.audit.showNewRows(webhook.AuditList, p.audit.arrived)}},
@@ -458,7 +475,7 @@ func (w *Web) settingRoutes() []route {
 
 // portalRoutes are the routes of the portal. Most are the admin's, for one program.
 func (w *Web) portalRoutes() []route {
-	p := &w.pages
+	p, subs := &w.pages, w.pages.subscriptions
 	all := []route{
 		{"/link/{code}", anyone, pageRoute, by{get: p.portal.showLink, post: p.portal.useLink}},
 		{"/{$}", reader, pageRoute, by{get: p.portal.home}},
@@ -471,26 +488,26 @@ func (w *Web) portalRoutes() []route {
 	}
 	all = append(all, route{portalBase, reader, pageRoute, by{get: p.portal.home}})
 	shared := []route{
-		{"/subscriptions", reader, pageRoute, by{get: p.subscriptions.list}},
-		{"/subscriptions/new", writer, pageRoute, by{get: p.subscriptions.newForm, post: p.subscriptions.create}},
-		{"/subscriptions/check-url", writer, pageRoute, by{post: p.subscriptions.checkURL}},
-		{"/subscriptions/{id}", reader, pageRoute, by{get: p.subscriptions.show}},
-		{"/subscriptions/{id}/edit", writer, pageRoute, by{get: p.subscriptions.editForm, post: p.subscriptions.update}},
-		{"/subscriptions/{id}/ping", writer, pageRoute, by{post: p.subscriptions.ping}},
-		{"/subscriptions/{id}/probe", writer, pageRoute, by{post: p.subscriptions.probe}},
-		{"/subscriptions/{id}/test", writer, pageRoute, by{post: p.subscriptions.test}},
-		{"/subscriptions/{id}/pause", writer, pageRoute, by{post: p.subscriptions.pause}},
-		{"/subscriptions/{id}/resume", writer, pageRoute, by{post: p.subscriptions.resume}},
-		{"/subscriptions/{id}/rotate-secret", writer, pageRoute, by{get: p.subscriptions.confirmRotate, post: p.subscriptions.rotateSecret}},
-		{"/subscriptions/{id}/replay", writer, pageRoute, by{get: p.subscriptions.newReplay, post: p.subscriptions.createReplay}},
-		{"/subscriptions/{id}/replays/{replay}/cancel", writer, pageRoute, by{post: p.subscriptions.cancelReplay}},
-		{"/subscriptions/{id}/delete", writer, pageRoute, by{get: p.subscriptions.confirmDelete, post: p.subscriptions.delete}},
+		{"/subscriptions", reader, pageRoute, by{get: subs.list}},
+		{"/subscriptions/new", writer, pageRoute, by{get: subs.newForm, post: subs.create}},
+		{"/subscriptions/check-url", writer, pageRoute, by{post: subs.checkURL}},
+		{"/subscriptions/{id}", reader, pageRoute, of(subs.find, subs.show, nil)},
+		{"/subscriptions/{id}/edit", writer, pageRoute, of(subs.existing, subs.editForm, subs.update)},
+		{"/subscriptions/{id}/ping", writer, pageRoute, of(subs.existing, nil, subs.ping)},
+		{"/subscriptions/{id}/probe", writer, pageRoute, of(subs.existing, nil, subs.probe)},
+		{"/subscriptions/{id}/test", writer, pageRoute, of(subs.existing, nil, subs.test)},
+		{"/subscriptions/{id}/pause", writer, pageRoute, of(subs.existing, nil, subs.pause)},
+		{"/subscriptions/{id}/resume", writer, pageRoute, of(subs.existing, nil, subs.resume)},
+		{"/subscriptions/{id}/rotate-secret", writer, pageRoute, of(subs.existing, subs.confirmRotate, subs.rotateSecret)},
+		{"/subscriptions/{id}/replay", writer, pageRoute, of(subs.existing, subs.newReplay, subs.createReplay)},
+		{"/subscriptions/{id}/replays/{replay}/cancel", writer, pageRoute, of(subs.existing, nil, subs.cancelReplay)},
+		{"/subscriptions/{id}/delete", writer, pageRoute, of(subs.existing, subs.confirmDelete, subs.delete)},
 		{"/deliveries", reader, pageRoute, by{get: p.deliveries.listOfProgram}},
-		{"/deliveries/{id}", reader, pageRoute, by{get: p.deliveries.show}},
-		{"/deliveries/{id}/stream", reader, partRoute, by{get: p.deliveries.stream}},
-		{"/deliveries/{id}/body.json.txt", reader, pageRoute, by{get: p.deliveries.body}},
-		{"/deliveries/{id}/redeliver", writer, pageRoute, by{get: p.deliveries.confirmRedeliver, post: p.deliveries.redeliver}},
-		{"/deliveries/{id}/cancel", writer, pageRoute, by{get: p.deliveries.confirmCancel, post: p.deliveries.cancel}},
+		{"/deliveries/{id}", reader, pageRoute, of(p.deliveries.read, p.deliveries.show, nil)},
+		{"/deliveries/{id}/stream", reader, partRoute, of(p.deliveries.read, p.deliveries.stream, nil)},
+		{"/deliveries/{id}/body.json.txt", reader, pageRoute, of(p.deliveries.read, p.deliveries.body, nil)},
+		{"/deliveries/{id}/redeliver", writer, pageRoute, of(p.deliveries.read, p.deliveries.confirmRedeliver, p.deliveries.redeliver)},
+		{"/deliveries/{id}/cancel", writer, pageRoute, of(p.deliveries.read, p.deliveries.confirmCancel, p.deliveries.cancel)},
 		{"/events", reader, pageRoute, by{get: p.events.list}},
 		{"/events/arrivals", reader, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
 		{"/events/{program}/{id}", reader, pageRoute, by{get: p.events.show}},

@@ -73,10 +73,7 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 // changePassword takes the current password and a new one. It ends all other sessions of the
 // admin and replaces the current one.
 func (h *accountPages) changePassword(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	wrong := checkNewPassword(form.Get("password"), form.Get("again"))
 	if form.Get("current") == "" {
 		wrong = append([]webhook.Validation{{Code: webhook.InvalidRequired, Parameter: "current", Detail: "is required"}}, wrong...)

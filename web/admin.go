@@ -54,10 +54,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	s := setupForm{action: "/setup/" + code, email: form.Get("email")}
 	email := webhook.NormalizeEmail(s.email)
 	wrong := webhook.CheckEmail("email", email)
@@ -175,13 +172,10 @@ func (h *adminPages) show(r *request, v *adminView) (response, error) {
 
 // setRole changes the role of an admin. It applies to the next request of open sessions.
 func (h *adminPages) setRole(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	role := webhook.Role(form.Get("role"))
 	var before webhook.Admin
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if before, err = sw.Admins().SetRole(r.PathValue("id"), role); err != nil || before.Role == role {
 			return err
 		}

@@ -83,11 +83,8 @@ func (h *channelPages) newForm(r *request) (response, error) {
 }
 
 // readForm reads the form into a channel.
-func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) (*channelForm, error) {
-	form, err := r.form()
-	if err != nil {
-		return nil, err
-	}
+func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) *channelForm {
+	form := r.PostForm
 	c.Name, c.Active = strings.TrimSpace(form.Get("name")), form.Has("active")
 	c.Alerts = nil
 	for _, name := range webhook.AlertNames() {
@@ -109,7 +106,7 @@ func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) (*channelFo
 		}
 	}
 	f.channel = *c
-	return f, nil
+	return f
 }
 
 func (h *channelPages) check(c *webhook.AlertChannel) error {
@@ -119,12 +116,10 @@ func (h *channelPages) check(c *webhook.AlertChannel) error {
 // create creates a channel. The response shows the signing secret of a webhook, once.
 func (h *channelPages) create(r *request) (response, error) {
 	c := webhook.AlertChannel{}
-	f, err := h.readForm(r, &c)
-	if err != nil {
-		return response{}, err
-	}
+	f := h.readForm(r, &c)
 	c.Active = true
-	if err = h.check(&c); err == nil {
+	err := h.check(&c)
+	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if c, err = sw.Channels().Create(c); err != nil {
 				return err
@@ -174,11 +169,9 @@ func (h *channelPages) editForm(r *request, c webhook.AlertChannel) (response, e
 
 func (h *channelPages) update(r *request, c webhook.AlertChannel) (response, error) {
 	target, name := c.Target(), c.Name
-	f, err := h.readForm(r, &c)
-	if err != nil {
-		return response{}, err
-	}
-	if err = h.check(&c); err == nil {
+	f := h.readForm(r, &c)
+	err := h.check(&c)
+	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
 			if err := sw.Channels().Update(c); err != nil {
 				return err

@@ -474,10 +474,7 @@ func draft(event []byte) string {
 
 // publish publishes an event with the same checks as the API.
 func (h *eventPages) publish(r *request) (response, error) {
-	form, err := r.formUpTo(maxPublishForm)
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	f := publishForm{program: strings.TrimSpace(form.Get("program")), text: form.Get("event")}
 	fields := map[string][2]string{"program": {"publish-program", "Program"}}
 	wrong := ui.FieldErrors(validationError(webhook.CheckIdentifier("program", f.program)), fields)
@@ -499,7 +496,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 	}
 	added := 0
 	events := []webhook.Event{event}
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if added, err = sw.Publish(f.program, events); err != nil || added == 0 {
 			return err
 		}

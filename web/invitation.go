@@ -37,10 +37,7 @@ func (h *adminPages) renderInvite(r *request, status int, f *invitationForm) res
 
 // invite creates an invitation. The response shows its link, once.
 func (h *adminPages) invite(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	f := invitationForm{email: strings.TrimSpace(form.Get("email")), role: form.Get("role")}
 	if h.cfg.OIDC != nil && webhook.Role(f.role).Allows(webhook.RoleViewer) && f.role != string(webhook.RoleOwner) {
 		f.errors = []ui.FieldError{{ID: "role", Label: "Role", Text: "must be owner: viewers and operators sign in with " + h.providerName() +
@@ -49,7 +46,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 	}
 	var in webhook.Invitation
 	var code string
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		in, code, err = sw.Admins().CreateInvitation(r.session.AdminID, webhook.NormalizeEmail(f.email), webhook.Role(f.role))
 		if err != nil {
 			return err
@@ -137,10 +134,7 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	if !form.Has("password") {
 		return h.renderAccept(r, http.StatusOK, f), nil
 	}

@@ -173,10 +173,7 @@ func (h *signInPages) visitor(r *request) string {
 
 // signInByPasskey checks the response of a passkey. The passkey says who the admin is.
 func (h *signInPages) signInByPasskey(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	s := signInForm{next: localPath(form.Get("next"), "/"), kept: readKeptForm(form)}
 	rp, why := h.relyingParty(r)
 	if why != "" {
@@ -293,10 +290,7 @@ type newPasskeyView struct {
 // newPasskey checks the password of the admin, and shows the page that creates a
 // passkey.
 func (h *accountPages) newPasskey(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	rp, why := h.relyingParty(r)
 	if why != "" {
 		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Passkeys do not work here", text: why}
@@ -375,10 +369,7 @@ func (h *accountPages) confirmPassword(r *request, password string) (admin webho
 
 // createPasskey stores the passkey that the browser created.
 func (h *accountPages) createPasskey(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	refused := func(text string) (response, error) {
 		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "The passkey was not added", text: text}
 	}

@@ -239,10 +239,7 @@ func (h *portalPages) home(*request) (response, error) {
 
 // savePreferences keeps the theme and the time zone.
 func (h *portalPages) savePreferences(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p := readPreferences(r.Request)
 	if !p.read(form) {
 		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown time zone", text: "Nothing was changed."}

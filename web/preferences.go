@@ -108,10 +108,7 @@ func (h *accountPages) showPreferences(r *request) (response, error) {
 // savePreferences saves the preferences that the form has fields for and keeps the others. It
 // redirects to the page that has the form.
 func (h *accountPages) savePreferences(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p := readPreferences(r.Request)
 	if !p.read(form) {
 		return response{

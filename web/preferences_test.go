@@ -36,7 +36,7 @@ func TestPrefer(t *testing.T) {
 		if cookie != nil {
 			r.AddCookie(cookie)
 		}
-		a, err := w.pages.account.savePreferences(w.newRequest(r, "id"))
+		a, err := by{post: w.pages.account.savePreferences}.handle(w.newRequest(r, "id"))
 		if err != nil {
 			t.Fatal(err)
 		}

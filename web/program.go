@@ -203,17 +203,14 @@ func (f *programForm) parse() (webhook.ProgramFields, error) {
 }
 
 // readForm reads the form of a program.
-func (h *programPages) readForm(r *request) (*programForm, error) {
-	form, err := r.form()
-	if err != nil {
-		return nil, err
-	}
+func (h *programPages) readForm(r *request) *programForm {
+	form := r.PostForm
 	f := &programForm{id: strings.TrimSpace(form.Get("id")), name: strings.TrimSpace(form.Get("name")), limits: make(map[string]string),
 		defaults: h.defaults()}
 	for _, l := range programLimitFields {
 		f.limits[l[0]] = strings.TrimSpace(form.Get(l[0]))
 	}
-	return f, nil
+	return f
 }
 
 func (h *programPages) newForm(r *request) (response, error) {
@@ -222,10 +219,7 @@ func (h *programPages) newForm(r *request) (response, error) {
 }
 
 func (h *programPages) create(r *request) (response, error) {
-	f, err := h.readForm(r)
-	if err != nil {
-		return response{}, err
-	}
+	f := h.readForm(r)
 	fields, err := f.parse()
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
@@ -262,10 +256,7 @@ func typedLimit(limit *int) string {
 }
 
 func (h *programPages) update(r *request, p *webhook.Program) (response, error) {
-	f, err := h.readForm(r)
-	if err != nil {
-		return response{}, err
-	}
+	f := h.readForm(r)
 	f.id, f.editing = p.ID, true
 	fields, err := f.parse()
 	if err == nil {
@@ -313,15 +304,12 @@ func (h *programPages) confirmErase(r *request, e *programErasure) (response, er
 
 // erase begins to erase a program if its id was typed.
 func (h *programPages) erase(r *request, e *programErasure) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	if e.typed = strings.TrimSpace(form.Get("confirm")); e.typed != e.ID {
 		e.errors = []ui.FieldError{{ID: "confirm", Label: "Program ID", Text: "must be " + e.ID}}
 		return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e), status: http.StatusUnprocessableEntity}, nil
 	}
-	err = h.store.Write(r, func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Programs().Erase(e.ID, r.actor())
 		return err
 	})

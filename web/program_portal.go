@@ -54,10 +54,7 @@ func (h *programPortalPages) render(r *request, p *programPortal, status int) re
 
 // createLink creates a link and shows it in this response only.
 func (h *programPortalPages) createLink(r *request, p *programPortal) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p.role, p.life = form.Get("role"), form.Get("life")
 	n := webhook.NewPortalLink{ProgramID: p.program.ID, Role: webhook.PortalRole(p.role)}
 	life, err := time.ParseDuration(p.life)
@@ -83,17 +80,14 @@ func (h *programPortalPages) createLink(r *request, p *programPortal) (response,
 
 // saveOrigins sets where the portal may be embedded.
 func (h *programPortalPages) saveOrigins(r *request, p *programPortal) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p.origins = form.Get("origins")
 	origins := append([]string{}, strings.Fields(p.origins)...)
 	if v := webhook.CheckPortalOrigins("origins", origins); v != nil {
 		p.errors = []ui.FieldError{{ID: "origins", Label: "Origins", Text: v[0].Detail}}
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
 	}
-	err = h.store.Write(r, func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		_, before, err := sw.Programs().Put(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins}, r.actor())
 		if err == nil && before == nil {
 			err = webhook.NotFound("program") // erased since it was read

@@ -90,9 +90,6 @@ func tokenPath(id string) string { return "/tokens/" + url.PathEscape(id) }
 // maxForm bounds the body of a form, in bytes.
 const maxForm = 64 << 10
 
-// form reads the fields of a POST. The error is a problem.
-func (r *request) form() (url.Values, error) { return r.formUpTo(maxForm) }
-
 // formUpTo reads the fields of a POST of at most max bytes. The error is a problem.
 func (r *request) formUpTo(limit int64) (url.Values, error) {
 	r.Body = http.MaxBytesReader(nil, r.Body, limit)

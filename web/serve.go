@@ -52,13 +52,19 @@ type file struct {
 type handler func(*request) (response, error)
 
 // by holds the handlers of a path by method. get also serves HEAD.
-type by struct{ get, post handler }
+type by struct {
+	get, post handler
+	limit     int64 // of the form that post gets as PostForm, in bytes; 0 for maxForm
+}
 
 func (b by) handle(r *request) (response, error) {
 	switch {
 	case b.get != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		return b.get(r)
 	case b.post != nil && r.Method == http.MethodPost:
+		if _, err := r.formUpTo(cmp.Or(b.limit, maxForm)); err != nil {
+			return response{}, err
+		}
 		return b.post(r)
 	}
 	allow := "POST"

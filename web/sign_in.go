@@ -166,10 +166,7 @@ func (h *signInPages) unavailable(err error) string {
 // signIn checks an email address and a password. Neither its response nor its duration
 // reveals whether an admin with that address exists.
 func (h *signInPages) signIn(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	s := signInForm{next: localPath(form.Get("next"), "/"), email: form.Get("email"), kept: readKeptForm(form)}
 	if form.Has("continue") && s.kept != nil {
 		return h.continueKept(r, s)

@@ -74,10 +74,7 @@ func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, 
 
 // test sends the example of an event type to this subscription only.
 func (h *subscriptionPages) test(r *request, u *store.SubscriptionView) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	event, invalid := h.cfg.Rules.Catalog.TestEvent(form.Get("name"), time.Now())
 	if invalid != nil {
 		return response{}, &problem{status: http.StatusUnprocessableEntity, title: "Unknown event type",
@@ -143,17 +140,14 @@ func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, 
 
 // rotateSecret rotates the secret. Only this response shows the new secret and the previous one.
 func (h *subscriptionPages) rotateSecret(r *request, u *store.SubscriptionView) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	if !h.useOnce(r, form.Get("once")) {
 		return h.renderRotate(r, u, sentBefore, http.StatusConflict), nil
 	}
 	var s webhook.Subscription
 	var secret, before webhook.SigningSecret
 	var until time.Time
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		if before, err = sw.Subscriptions().SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
@@ -256,10 +250,7 @@ func (h *subscriptionPages) newReplay(r *request, u *store.SubscriptionView) (re
 
 // createReplay starts a replay.
 func (h *subscriptionPages) createReplay(r *request, u *store.SubscriptionView) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	form["from"] = []string{form.Get("from")} // required
 	p := h.readReplay(r, u, form)
 	if p.faults != nil || p.refused != "" {

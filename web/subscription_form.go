@@ -186,10 +186,7 @@ func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status in
 
 // create creates a subscription. Only this response shows its signing secret.
 func (h *subscriptionPages) create(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p := readSubscriptionForm(form)
 	if r.portal.in() {
 		p.program = r.program
@@ -216,7 +213,7 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	}
 	var s webhook.Subscription
 	var secret webhook.SigningSecret
-	err = h.store.Write(r, func(sw store.Write) (err error) {
+	err := h.store.Write(r, func(sw store.Write) (err error) {
 		s, secret, err = sw.Subscriptions().Create(p.program, r.user(), &fields, h.cfg.MaxSubscriptions, r.actor())
 		return err
 	})
@@ -268,10 +265,7 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, autho
 // checkURL responds to the script with the validation of a URL and the first ping. It uses POST
 // because a URL may hold a secret.
 func (h *subscriptionPages) checkURL(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p := readSubscriptionForm(form)
 	if r.portal.in() {
 		p.program = r.program
@@ -325,17 +319,14 @@ func editionOf(s *webhook.Subscription) string {
 var errStale = errors.New("web: the record was changed by another request")
 
 func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	p := readSubscriptionForm(form)
 	p.editing = u
 	fields := p.fields(&h.cfg.Rules)
 	if p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}
-	err = h.store.Write(r, func(sw store.Write) error {
+	err := h.store.Write(r, func(sw store.Write) error {
 		before, err := sw.Subscriptions().Get(u.ProgramID, u.ID)
 		if err != nil {
 			return err

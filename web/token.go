@@ -146,10 +146,7 @@ func (h *tokenPages) newForm(r *request) (response, error) {
 
 // create creates a token. Only this response shows it.
 func (h *tokenPages) create(r *request) (response, error) {
-	form, err := r.form()
-	if err != nil {
-		return response{}, err
-	}
+	form := r.PostForm
 	f := tokenForm{
 		program: strings.TrimSpace(form.Get("program")), user: strings.TrimSpace(form.Get("user")),
 		name: strings.TrimSpace(form.Get("name")), days: form.Get("days"), scopes: make(map[webhook.Scope]bool),
@@ -175,7 +172,8 @@ func (h *tokenPages) create(r *request) (response, error) {
 	if n.ProgramID == "" && !f.platform() && n.Check(r.clock.Now) == nil { // metrics of all programs: only on the command line
 		faults = append(faults, webhook.CheckIdentifier("program", "")...)
 	}
-	if err = validationError(faults); faults == nil {
+	err := validationError(faults)
+	if faults == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
 			token, secret, err = sw.Tokens().Create(n, r.actor())
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,17 @@ func TestAcknowledge(t *testing.T) {
 			strings.Replace(event, `"content_id":1`, `"content_id":2`, 1)), 503)
 		wantStatus(t, "what is not valid", s.send("POST", "/v2/events", "{}"), 400)
 		wantStatus(t, "reading", s.send("GET", "/v2/events/0198f6a2-7c1e-7d4b-9a41-000000000001", ""), 200)
+		owner := s.api.Owner(OwnerConfig{})
+		for body, want := range map[string]int{
+			`/v2/owner/tokens {"program_id":"acme","user_id":"u","scopes":["events.read"]}`: 503, `/v2/owner/audit/export {}`: 200,
+		} {
+			path, body, _ := strings.Cut(body, " ")
+			r, w := httptest.NewRequest("POST", path, strings.NewReader(body)), httptest.NewRecorder()
+			r.Header.Set("Content-Type", "application/json")
+			if owner.ServeHTTP(w, r); w.Code != want || want == 503 && !strings.Contains(w.Body.String(), "stored on this host") {
+				t.Errorf("the owner's %s: got %d %s, want %d", path, w.Code, w.Body, want)
+			}
+		}
 		if log := s.log.String(); !strings.Contains(log, "status=503") {
 			t.Errorf("the log has no 503:\n%s", log)
 		}

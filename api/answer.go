@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -14,9 +15,10 @@ import (
 type answer struct {
 	status   int // 0 is 200
 	location string
-	data     any   // of the envelope: a value for encoding/json, or an appender
-	meta     any   // nil for none
-	file     *file // instead of data, and without an envelope
+	data     any                   // of the envelope: a value for encoding/json, or an appender
+	meta     any                   // nil for none
+	file     *file                 // instead of data, and without an envelope
+	stream   func(io.Writer) error // instead of data, of any size
 
 	tagged   bool   // a single record, which has an ETag
 	revision int64  // goes into the ETag, for changes that the record does not show
@@ -42,8 +44,12 @@ func recordsOf[T, R any](all []T, record func(*T) R) []R {
 type appender interface{ appendJSON(dst []byte) []byte }
 
 // write writes the response, and returns its status and the size of its body. No
-// other function writes one.
+// other function writes one, except [API.stream].
 func (a *API) write(req *request, ans answer, err error) (status, size int) {
+	if err == nil && ans.stream != nil {
+		a.stream(req, ans.stream)
+		return http.StatusOK, 0
+	}
 	body := a.buffer()
 	defer a.putBuffer(body)
 	var problem *webhook.Error

@@ -77,6 +77,9 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 		a.logError(req, "internal error", err)
 		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request id "+req.id+" to the operator.")
 	}
+	if req.owner() && !errors.As(err, new(*webhook.Error)) && !errors.As(err, &p) {
+		e = webhook.NewError(e.Code, err.Error()) // the owner can read the log
+	}
 	var part partial
 	if errors.As(err, &part) {
 		e = &webhook.Error{Code: e.Code, Detail: e.Detail + " " + part.sentence(), Validations: e.Validations}

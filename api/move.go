@@ -114,3 +114,23 @@ func (h moveHandlers) abort(req *request) (answer, error) {
 	}
 	return h.read(req)
 }
+
+// MoveRequest names the installation that a program moves to.
+type MoveRequest struct {
+	ProgramID string           `json:"program_id"`
+	To        store.MoveTarget `json:"to"`
+}
+
+// moveProgram moves a program and streams progress. The move continues if the client goes away.
+func (h ownerHandlers) moveProgram(req *request, in *MoveRequest) (answer, error) {
+	job, attached, err := h.Moves.Start(req.ctx, in.ProgramID, &in.To, req.actor())
+	if err != nil {
+		return answer{}, err
+	}
+	return req.streamed(func(w io.Writer) error {
+		if attached {
+			req.show(w, Progress{Text: "The move is already in progress."})
+		}
+		return job.Follow(req.ctx, func(text string) { req.show(w, Progress{Text: text}) })
+	}), nil
+}

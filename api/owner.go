@@ -2,22 +2,70 @@ package api
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
 	"net/http"
+	"net/url"
+	"time"
 
+	"github.com/julienschmidt/httprouter"
+
+	"service/internal/move"
+	"service/store"
 	"service/webhook"
 )
+
+// scopeOwner is the scope of routes that only [API.Owner] serves.
+const scopeOwner webhook.Scope = "owner"
+
+// The paths that a standby serves too.
+const (
+	promotePath     = "/v2/owner/promote"
+	examinationPath = "/v2/owner/examination"
+)
+
+// OwnerConfig has what the routes of the owner need in addition to [Config]. Without a server, only
+// the first two fields are set, and no route that needs the others may be requested.
+type OwnerConfig struct {
+	Version    string // of the binary, for the manifest of backups
+	CatalogErr error  // what is wrong with the files of the event types
+
+	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
+	Examine       func(context.Context) []store.Finding
+	AdminsChanged func(email string)             // called after an admin was created or got a new password
+	Standbys      func(context.Context) []string // hosts of the standbys that run
+	Retention     time.Duration                  // how long events are kept
+	Retry         *webhook.RetryPolicy           // decides what follows attempts that were in flight in an export
+	Moves         *move.Source                   // moves programs to other installations
+}
 
 // ownerKey marks the context of a request of the owner.
 type ownerKey struct{}
 
-// Owner returns a handler of the API for the owner of the data directory. Requests need no
-// token and act like those of a platform token, but count against no limit, and their
-// Idempotency-Key is not stored because no token owns it. Audit entries name the terminal.
+// Owner returns a handler of the API, and of the routes of the commands, for the owner of the data
+// directory. Requests need no token and act like those of a platform token, but count against no
+// limit, and their Idempotency-Key is not stored because no token owns it. Audit entries name the
+// terminal. Errors of the service are not hidden.
 //
-// The caller must make sure that only the owner can send requests.
-func (a *API) Owner() http.Handler {
+// The caller must make sure that only the owner can send requests. Owner must be called before the
+// API serves its first request.
+func (a *API) Owner(cfg OwnerConfig) http.Handler {
+	router := httprouter.New()
+	for _, rt := range (ownerHandlers{a, cfg}).routes() {
+		a.metrics.add(routeKey{rt.method, rt.pattern})
+		router.Handle(rt.method, rt.pattern, func(w http.ResponseWriter, r *http.Request, params httprouter.Params) {
+			a.serve(&rt, w, r, params)
+		})
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, true)))
+		r = r.WithContext(context.WithValue(r.Context(), ownerKey{}, true))
+		if serve, params, _ := router.Lookup(r.Method, r.URL.EscapedPath()); serve != nil {
+			serve(w, r, params)
+			return
+		}
+		a.ServeHTTP(w, r)
 	})
 }
 
@@ -28,4 +76,173 @@ func (req *request) owner() bool { return req.http.Context().Value(ownerKey{}) !
 // it.
 func ownerToken() *webhook.Token {
 	return &webhook.Token{UserID: webhook.Terminal, Scopes: []webhook.Scope{webhook.ScopePlatform}}
+}
+
+// ownerHandlers serve the routes of commands that no token may use.
+type ownerHandlers struct {
+	api *API
+	OwnerConfig
+}
+
+// routes returns the routes of the owner. They act in no program, and have no time limit.
+func (h ownerHandlers) routes() []route {
+	tokens, none := tokenHandlers{h.api}, queryRules{}
+	return []route{
+		{"GET", "/v2/owner/tokens", scopeOwner, nil, none, tokens.all, false},
+		{"POST", "/v2/owner/tokens", scopeOwner, nil, none, posted(tokens.insert), false},
+		{"DELETE", "/v2/owner/tokens/:token_id", scopeOwner, nil, none, tokens.revoke, false},
+		{"GET", "/v2/owner/admins", scopeOwner, nil, none, h.admins, false},
+		{"POST", "/v2/owner/admins", scopeOwner, nil, none, posted(h.createAdmin), false},
+		{"POST", "/v2/owner/admins/reset_password", scopeOwner, nil, none, posted(h.resetPassword), false},
+		{"POST", "/v2/owner/admins/remove", scopeOwner, nil, none, posted(h.removeAdmin), false},
+		{"POST", "/v2/owner/admins/logout", scopeOwner, nil, none, posted(h.endSessions), false},
+		{"POST", "/v2/owner/setup_link", scopeOwner, nil, none, h.setupLink, false},
+		{"GET", "/v2/owner/audit", scopeOwner, nil, none, h.audit, false},
+		{"POST", "/v2/owner/audit/export", scopeOwner, nil, none, h.exportAudit, false},
+		{"POST", "/v2/owner/backup", scopeOwner, nil, none, posted(h.backup), false},
+		{"POST", "/v2/owner/programs/space", scopeOwner, nil, none, posted(h.exportSpace), false},
+		{"POST", "/v2/owner/programs/export", scopeOwner, nil, none, posted(h.exportProgram), false},
+		{"POST", "/v2/owner/programs/import", scopeOwner, nil, none, h.importProgram, false},
+		{"POST", "/v2/owner/programs/move", scopeOwner, nil, none, posted(h.moveProgram), false},
+		{"POST", "/v2/owner/key/rotate", scopeOwner, nil, none, h.rotateKey, false},
+		{"POST", "/v2/owner/release", scopeOwner, nil, none, h.release, false},
+		{"GET", "/v2/owner/records", scopeOwner, nil, none, h.records, false},
+		{"POST", "/v2/owner/events/missing", scopeOwner, nil, none, posted(h.missingEvents), false},
+		{"POST", "/v2/owner/events/salvage", scopeOwner, nil, none, posted(h.salvage), false},
+		{"GET", examinationPath, scopeOwner, nil, none, func(req *request) (answer, error) {
+			return answer{data: h.Examine(req.ctx)}, nil
+		}, false},
+		{"POST", promotePath, scopeOwner, nil, none, func(*request) (answer, error) {
+			return answer{}, webhook.NewError(webhook.CodeConflict, "This service is not a standby: it is already the primary.")
+		}, false},
+	}
+}
+
+// posted returns a handler that decodes the body of a request of the owner.
+func posted[T any](handle func(*request, *T) (answer, error)) func(*request) (answer, error) {
+	return func(req *request) (answer, error) {
+		body, err := req.readJSON()
+		if err != nil {
+			return answer{}, err
+		}
+		var in T
+		if json.Unmarshal(body, &in) != nil {
+			return answer{}, webhook.NewError(webhook.CodeInvalid, "The request is not valid JSON.")
+		}
+		return handle(req, &in)
+	}
+}
+
+// streamed returns a response that send writes. The replica need not have it.
+func (req *request) streamed(send func(io.Writer) error) answer {
+	req.acknowledged = true
+	return answer{stream: send}
+}
+
+// streamError is the trailer with the error of a response that was streamed, with escapes like in
+// a path. Without it the response is complete.
+const streamError = "X-Error"
+
+// stream writes a response of any size.
+func (a *API) stream(req *request, send func(io.Writer) error) {
+	header := req.w.Header()
+	header.Set("X-Request-Id", req.id)
+	header.Set("Trailer", streamError)
+	req.writeUntil(time.Time{})
+	if err := send(req.w); err != nil {
+		header.Set(streamError, url.PathEscape(a.problem(req, err).Error()))
+	}
+}
+
+// Progress is a line of the response to a move or a promotion.
+type Progress struct {
+	Text  string    `json:"text,omitempty"`
+	State time.Time `json:"state,omitzero"` // of the newest change that a promoted standby has
+}
+
+// show sends a line of progress at once.
+func (req *request) show(w io.Writer, line Progress) {
+	if json.NewEncoder(w).Encode(line) == nil { // an error means that the client is gone
+		_ = http.NewResponseController(req.w).Flush()
+	}
+}
+
+func (h ownerHandlers) setupLink(req *request) (answer, error) {
+	link, err := h.SetupLink(req.ctx)
+	return answer{data: link}, err
+}
+
+func (h ownerHandlers) rotateKey(req *request) (answer, error) {
+	r, err := h.api.store.RotateKey(req.ctx)
+	if errors.Is(err, store.ErrKey) {
+		return answer{}, webhook.NewError(webhook.CodeConflict, err.Error())
+	} else if err != nil {
+		return answer{}, err
+	}
+	if h.Standbys != nil {
+		r.Standbys = h.Standbys(req.ctx)
+	}
+	return answer{data: r}, h.record(req, webhook.ActionKeyRotate, "", "re-encrypted "+webhook.Count(r.Secrets(), "secret"))
+}
+
+// release ends the hold after a restore.
+func (h ownerHandlers) release(req *request) (answer, error) {
+	return answer{}, h.api.store.Write(req.ctx, func(w store.Write) error {
+		return w.Release(req.actor())
+	})
+}
+
+// audit records an action of the owner in the write that performs it.
+func (req *request) audit(w store.Write, action webhook.Action, programID, subjectID, detail string) error {
+	e := req.actor()
+	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
+	return w.Audit(e)
+}
+
+// record records an action on a program, "" for none, in a write of its own.
+func (h ownerHandlers) record(req *request, action webhook.Action, programID, detail string) error {
+	return h.api.store.Write(req.ctx, func(w store.Write) error { return req.audit(w, action, programID, programID, detail) })
+}
+
+// StandbyOwner has what the requests of the owner of a standby need. All fields must be set.
+type StandbyOwner struct {
+	// Promote makes the standby take over, with force even if the primary is alive. It returns
+	// the time of the newest change that the standby has.
+	Promote func(ctx context.Context, force bool, progress func(string)) (time.Time, error)
+	Examine func() []store.Finding
+	Refusal func() string // describes the standby, to commands that need the primary
+	Logger  *slog.Logger
+}
+
+// Promotion is the request to promote a standby.
+type Promotion struct {
+	Force bool `json:"force"`
+}
+
+// Handler returns the handler that [API.Owner] returns for a primary.
+func (s *StandbyOwner) Handler() http.Handler {
+	a := &API{logger: s.Logger, metrics: newMetrics(), timeout: DefaultRequestTimeout}
+	a.handle([]route{
+		{"POST", promotePath, scopeOwner, nil, queryRules{}, posted(func(req *request, in *Promotion) (answer, error) {
+			return req.streamed(func(w io.Writer) error {
+				state, err := s.Promote(req.ctx, in.Force, func(text string) { req.show(w, Progress{Text: text}) })
+				if err == nil {
+					req.show(w, Progress{State: state})
+				}
+				return err
+			}), nil
+		}), false},
+		{"GET", examinationPath, scopeOwner, nil, queryRules{}, func(*request) (answer, error) {
+			return answer{data: s.Examine()}, nil
+		}, false},
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(context.WithValue(r.Context(), ownerKey{}, true))
+		if serve, params, _ := a.router.Lookup(r.Method, r.URL.EscapedPath()); serve != nil {
+			serve(w, r, params)
+			return
+		}
+		a.serve(refusal(webhook.NewError(webhook.CodeConflict,
+			s.Refusal()+" Run the command on the primary, or promote this standby first.")), w, r, nil)
+	})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // and is named as the terminal in the audit log. The public handler is not affected.
 func TestOwner(t *testing.T) {
 	s := start(t, func(cfg *Config) { cfg.RateLimit, cfg.PlatformRateLimit = 1, 1 })
-	owner := s.api.Owner()
+	owner := s.api.Owner(OwnerConfig{})
 	send := func(method, target, body string, headers ...string) *httptest.ResponseRecorder {
 		t.Helper()
 		r := httptest.NewRequest(method, target, strings.NewReader(body))
@@ -65,5 +66,72 @@ func TestOwner(t *testing.T) {
 	w := httptest.NewRecorder()
 	if s.api.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
 		t.Errorf("the public handler without a token: got %d, want 401", w.Code)
+	}
+}
+
+// TestOwnerRoutesArePrivate checks that the public handler does not know the routes of the owner,
+// whatever token a request has.
+func TestOwnerRoutesArePrivate(t *testing.T) {
+	s := start(t)
+	owner := s.api.Owner(OwnerConfig{})
+	tokens := map[string]string{"none": "", "invalid": "nonsense", "of a program": s.token, "platform": s.platform,
+		"metrics": s.newToken("", "prometheus", webhook.ScopeMetricsRead)}
+	routes := ownerHandlers{api: s.api}.routes()
+	if len(routes) == 0 {
+		t.Fatal("there are no routes")
+	}
+	for _, rt := range routes {
+		if rt.scope != scopeOwner {
+			t.Errorf("%s %s: got the scope %s, want %s", rt.method, rt.pattern, rt.scope, scopeOwner)
+		}
+		for name, token := range tokens {
+			r := httptest.NewRequest(rt.method, strings.ReplaceAll(rt.pattern, ":token_id", "x"), strings.NewReader("{}"))
+			r.Header.Set("Content-Type", "application/json")
+			if token != "" {
+				r.Header.Set("Authorization", "Bearer "+token)
+			}
+			w := httptest.NewRecorder()
+			if s.api.ServeHTTP(w, r); w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), "No route matches this path.") {
+				t.Errorf("%s %s, token %s: got %d %s, want 404", rt.method, rt.pattern, name, w.Code, w.Body)
+			}
+		}
+	}
+	w := httptest.NewRecorder()
+	if owner.ServeHTTP(w, httptest.NewRequest("GET", "/v2/owner/tokens", nil)); w.Code != http.StatusOK {
+		t.Errorf("the owner: got %d %s, want 200", w.Code, w.Body)
+	}
+}
+
+// TestOwnerErrors checks that the owner gets the cause of an error of the service, even if the response
+// has begun, and that clients do not.
+func TestOwnerErrors(t *testing.T) {
+	s := start(t)
+	owner := s.api.Owner(OwnerConfig{})
+	s.closeStore()
+	get := func(h http.Handler, path string) *http.Response {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Header.Set("Authorization", "Bearer "+s.token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Result()
+	}
+	body := func(r *http.Response) string {
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if r := get(s.api, subscriptionsPath); r.StatusCode < 500 || strings.Contains(body(r), "closed") {
+		t.Errorf("a client: got %d and the cause, want an error without it", r.StatusCode)
+	}
+	if r := get(owner, "/v2/owner/tokens"); r.StatusCode < 500 || !strings.Contains(body(r), "closed") {
+		t.Errorf("the owner: got %d, want an error with the cause", r.StatusCode)
+	}
+	if r := get(owner, "/v2/owner/audit"); r.StatusCode != 200 || !strings.Contains(r.Trailer.Get(streamError), "closed") {
+		t.Errorf("a stream: got %d and the trailer %v, want the cause", r.StatusCode, r.Trailer)
+	}
+	if !strings.Contains(s.log.String(), "closed") {
+		t.Errorf("the log lacks the cause: %s", s.log)
 	}
 }

@@ -56,7 +56,10 @@ func isNotFound(err error) bool {
 // actor returns an audit entry with the token, the address and the id of the request, or the
 // terminal for the owner.
 func (req *request) actor() webhook.AuditEntry {
-	if req.owner() {
+	switch {
+	case req.route.scope == scopeOwner:
+		return webhook.AuditEntry{Admin: webhook.Terminal}
+	case req.owner():
 		return webhook.AuditEntry{Admin: webhook.Terminal, RequestID: req.id}
 	}
 	host, _, err := net.SplitHostPort(req.http.RemoteAddr)
@@ -76,6 +79,7 @@ type programRecord struct {
 	UpdatedAt  timestamp             `json:"updated_at"`
 	Status     string                `json:"status"`
 	Erasure    *programErasure       `json:"erasure"`
+	MovesTo    string                `json:"moves_to,omitempty"` // for the owner: the URL of the other installation
 	Statistics programStatistics     `json:"statistics"`
 }
 
@@ -144,6 +148,9 @@ func (h programHandlers) records(req *request, programs []webhook.Program) ([]pr
 				Events: s.Events, LastEventAt: timestamp(s.LastEventAt),
 				Attempts24h: attemptCounts{s.Attempts.Success, s.Attempts.Failed, s.Attempts.Retryable},
 			},
+		}
+		if req.owner() && p.Move != nil && p.Move.Status != webhook.ProgramArriving {
+			records[i].MovesTo = p.Move.URL
 		}
 		if !p.ErasingSince.IsZero() {
 			records[i].Erasure = newProgramErasure(h.api.store.Programs().Erasure(p.ID, p.ErasingSince))

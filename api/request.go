@@ -127,7 +127,11 @@ func (a *API) process(req *request) (ans answer, err error) {
 			err = panicked{p, debug.Stack()}
 		}
 	}()
-	if scope := req.route.scope; !req.needsNoToken() {
+	switch scope := req.route.scope; {
+	case scope == scopeOwner:
+		req.token, req.ctx = ownerToken(), store.ForLists(req.http.Context(), "") // without a deadline
+		req.readUntil(time.Time{})
+	case !req.needsNoToken():
 		if err := a.authenticate(req); err != nil {
 			return ans, err
 		}
@@ -139,8 +143,6 @@ func (a *API) process(req *request) (ans answer, err error) {
 				Code: webhook.InvalidRequired, Parameter: programHeader, Detail: "is required with a platform token: the ID of a program",
 			})
 		}
-	}
-	if req.token != nil {
 		req.ctx = req.reading()
 	}
 	defer func() { err = a.overtaken(req, err) }()

@@ -56,6 +56,12 @@ func (h tokenHandlers) list(req *request) (answer, error) {
 	return listAnswer(tokens, newTokenRecord, newPageMeta(&req.query, total), err)
 }
 
+// all lists the tokens of all programs and of the installation for the owner.
+func (h tokenHandlers) all(req *request) (answer, error) {
+	tokens, err := h.api.store.Tokens().List(req.ctx)
+	return answer{data: tokens}, err
+}
+
 // create creates a token of a program and returns its secret, which no later response
 // contains.
 func (h tokenHandlers) create(req *request) (answer, error) {
@@ -67,11 +73,18 @@ func (h tokenHandlers) create(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
+	return h.insert(req, &fields)
+}
+
+// insert creates a token. The program must exist, unless the owner creates the token.
+func (h tokenHandlers) insert(req *request, fields *webhook.NewToken) (answer, error) {
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		if _, err := w.Programs().Get(req.tenant.ID); err != nil {
-			return answer{}, err // erased since it was found
+		if req.tenant != nil {
+			if _, err := w.Programs().Get(req.tenant.ID); err != nil {
+				return answer{}, err // erased since it was found
+			}
 		}
-		t, secret, err := w.Tokens().Create(fields, req.actor())
+		t, secret, err := w.Tokens().Create(*fields, req.actor())
 		r := newTokenRecord(&t)
 		r.Secret = secret
 		return answer{status: http.StatusCreated, data: r}, err

@@ -185,13 +185,8 @@ func refusal(resp *http.Response, body []byte, program string) error {
 			Detail      string
 			Validations []webhook.Validation
 		}
-		Detail string // of the admin socket of a standby
 	}
-	err := json.Unmarshal(body, &problem)
-	if err == nil && problem.Error.Title == "" && problem.Detail != "" {
-		return &Refusal{resp.StatusCode, problem.Detail, program}
-	}
-	if err != nil || problem.Error.Title == "" {
+	if err := json.Unmarshal(body, &problem); err != nil || problem.Error.Title == "" {
 		return fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}
 	e := webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}

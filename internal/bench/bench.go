@@ -826,8 +826,7 @@ func createToken(ctx context.Context, data, program string) (string, error) {
 		return "", err
 	}
 	defer admin.Close()
-	_, token, err := admin.CreateToken(ctx, webhook.NewToken{
+	return admin.CreateToken(ctx, webhook.NewToken{
 		ProgramID: program, UserID: "bench", Scopes: []webhook.Scope{webhook.ScopeWebhooksWrite, webhook.ScopeEventsWrite},
 	})
-	return token, err
 }

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"text/tabwriter"
 
 	"golang.org/x/term"
 
-	"service/internal/control"
+	"service/api"
 	"service/webhook"
 )
 
@@ -137,13 +138,13 @@ type credentialFlags struct {
 }
 
 // open reads the email address and the password, and opens the data like [openData].
-func (c *credentialFlags) open(ctx context.Context, std Streams) (d dataAccess, email string, hash webhook.PasswordHash,
+func (c *credentialFlags) open(ctx context.Context, std Streams) (d data, email string, hash webhook.PasswordHash,
 	err error) {
 	if email, err = c.emailFlag.read(); err != nil {
-		return nil, "", "", err
+		return d, "", "", err
 	}
 	if hash, err = c.passwordFlag.read(ctx, std); err != nil {
-		return nil, "", "", err
+		return d, "", "", err
 	}
 	d, err = openData(ctx, c.dataFlag, c.keyFlag, std)
 	return d, email, hash, err
@@ -167,8 +168,9 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	admin, err := d.CreateAdmin(ctx, email, webhook.Role(c.Role), hash)
-	if err != nil {
+	var admin webhook.Admin
+	request := api.AdminRequest{Email: email, Role: webhook.Role(c.Role), Hash: hash}
+	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins", request, &admin); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.Out, "Created admin %s with the role %s, who can now sign in to the admin UI.\n", admin.Email, admin.Role)
@@ -178,16 +180,13 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 type adminSetupLinkCmd struct{ dataFlag }
 
 func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return fmt.Errorf("no server is running on %s; start it with service serve, which prints a link while there is no admin", c.Data)
-	}
+	running, err := dialServer(ctx, c.Data, "; start it with service serve, which prints a link while there is no admin")
 	if err != nil {
 		return err
 	}
 	defer running.Close()
-	link, err := running.SetupLink(ctx)
-	if err != nil {
+	var link string
+	if err := running.Call(ctx, http.MethodPost, "/v2/owner/setup_link", nil, &link); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(std.Out, link)
@@ -205,8 +204,9 @@ func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	did, err := d.ResetPassword(ctx, email, hash, c.RemovePasskeys)
-	if err != nil {
+	var did api.PasswordReset
+	request := api.AdminRequest{Email: email, Hash: hash, RemovePasskeys: c.RemovePasskeys}
+	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/reset_password", request, &did); err != nil {
 		return err
 	}
 	also := ""
@@ -233,8 +233,8 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	all, err := d.Admins(ctx)
-	if err != nil {
+	var all []webhook.Admin
+	if err := d.Call(ctx, http.MethodGet, "/v2/owner/admins", nil, &all); err != nil {
 		return err
 	}
 	if c.JSON {
@@ -275,7 +275,7 @@ func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	if err := d.RemoveAdmin(ctx, email); err != nil {
+	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/remove", api.AdminRequest{Email: email}, new(any)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.Out, "Removed admin %s and ended all sessions.\n", email)
@@ -301,8 +301,8 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	ended, err := d.EndSessions(ctx, email)
-	if err != nil {
+	var ended int
+	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/logout", api.AdminRequest{Email: email}, &ended); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.Out, "Ended %s.\n", webhook.Count(ended, "session"))

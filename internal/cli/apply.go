@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"service/internal/apply"
-	"service/internal/control"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -89,10 +88,8 @@ func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(
 		client.Replays = true
 		send, end = api.Do, api.CloseIdleConnections
 	} else {
-		running, err := control.Dial(ctx, c.Data)
-		if errors.Is(err, control.ErrNoServer) {
-			return nil, fmt.Errorf("no server is running on %s: start it, or set --url and --token-file", c.Data)
-		} else if err != nil {
+		running, err := dialServer(ctx, c.Data, ": start it, or set --url and --token-file")
+		if err != nil {
 			return nil, err
 		}
 		client.BaseURL = ""

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -44,7 +45,7 @@ type auditListCmd struct {
 
 // values returns the query of the list.
 func (c *auditListCmd) values() url.Values {
-	v := url.Values{"page[size]": {"100"}}
+	v := url.Values{}
 	for name, values := range map[string][]string{
 		"admin": c.Admin, "token_id": c.TokenID, "program_id": c.Program, "action": c.Action, "subject_id": c.Subject,
 	} {
@@ -80,25 +81,23 @@ func (c *auditListCmd) Run(ctx context.Context, std Streams) error {
 	}
 	defer t.Close()
 	print, end := auditPrinter(std.Out, c.JSON)
-	for listed := 0; ; {
-		page, err := t.AuditPage(ctx, values)
-		if err != nil {
-			return err
-		}
-		for i := range page.Entries {
+	listed := 0
+	err = pages(ctx, t, "/v2/audit", values, func(page []webhook.AuditRecord) error {
+		for i := range page {
 			if limit > 0 && listed == limit {
-				return end()
+				return io.EOF
 			}
-			if err := print(&page.Entries[i]); err != nil {
+			if err := print(&page[i]); err != nil {
 				return err
 			}
 			listed++
 		}
-		if page.Next == "" {
-			return end()
-		}
-		values.Set("page[cursor]", page.Next)
+		return nil
+	})
+	if err != nil && err != io.EOF {
+		return err
 	}
+	return end()
 }
 
 // addInvalid adds the faults of a query of the audit log, with the names of the flags.
@@ -166,7 +165,7 @@ func (c *auditExportCmd) Run(ctx context.Context, std Streams) error {
 	defer t.Close()
 	write := func(w io.Writer) error {
 		print, end := auditPrinter(w, true)
-		return errors.Join(t.EachAudit(ctx, true, print), end())
+		return errors.Join(lines(ctx, t.Client, http.MethodPost, "/v2/owner/audit/export", nil, print), end())
 	}
 	if c.File == "" {
 		return write(std.Out)
@@ -225,7 +224,7 @@ func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.Audit
 		if err != nil {
 			return err
 		}
-		err = t.EachAudit(ctx, false, add)
+		err = lines(ctx, t.Client, http.MethodGet, "/v2/owner/audit", nil, add)
 		if s, _ := v.End(); err == nil && s.Entries == 0 {
 			err = emptyAudit(ctx, t)
 		}
@@ -243,9 +242,11 @@ func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.Audit
 
 // emptyAudit returns an error if the audit log may not be empty: an admin or a token is created with
 // an entry, and retention never removes the newest one.
-func emptyAudit(ctx context.Context, t dataAccess) error {
-	admins, err := t.Admins(ctx)
-	tokens, err2 := t.Tokens(ctx)
+func emptyAudit(ctx context.Context, t data) error {
+	var admins []webhook.Admin
+	var tokens []webhook.Token
+	err := t.Call(ctx, http.MethodGet, "/v2/owner/admins", nil, &admins)
+	err2 := t.Call(ctx, http.MethodGet, "/v2/owner/tokens", nil, &tokens)
 	if err := errors.Join(err, err2); err != nil || len(admins)+len(tokens) == 0 {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,7 +108,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	}
 	var m *archive.Manifest
 	size, err := file.write(ctx, "backup", func(f *os.File) error {
-		return d.Backup(ctx, r, func(from io.Reader) (err error) {
+		return d.Stream(ctx, http.MethodPost, "/v2/owner/backup", r, func(from io.Reader) (err error) {
 			m, err = archive.Write(f, from, passphrase, file.room)
 			return err
 		})

@@ -2,21 +2,22 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"os/user"
 	"strconv"
 	"syscall"
 
-	"service/internal/archive"
+	"service/api"
 	"service/internal/control"
 	"service/internal/server"
 	"service/store"
-	"service/webhook"
 )
 
 // dataFlag has the flags of every command that needs the data directory.
@@ -44,55 +45,89 @@ func (d dataFlag) checkOwner() error {
 		d.Data, name, shellQuote(name))
 }
 
-// dataAccess is the data that a command works on: through the running server, or in the
-// store, opened by the command itself.
-type dataAccess interface {
-	CreateToken(context.Context, webhook.NewToken) (webhook.Token, string, error)
-	Tokens(context.Context) ([]webhook.Token, error)
-	RevokeToken(ctx context.Context, id string) (webhook.Token, error)
-	Programs(context.Context) ([]control.Program, error)
-	RotateKey(context.Context) (store.KeyRotation, error)
-	Release(context.Context) error
-	Admins(context.Context) ([]webhook.Admin, error)
-	CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error)
-	ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash, removePasskeys bool) (control.PasswordReset, error)
-	RemoveAdmin(ctx context.Context, email string) error
-	EndSessions(ctx context.Context, email string) (ended int, err error)
-	// DeleteProgram begins to erase a program; without a server it erases all of it.
-	DeleteProgram(ctx context.Context, id string) (webhook.Erasure, error)
-	// ProgramSpace returns how much space an export needs, with more copies on the same disk.
-	ProgramSpace(ctx context.Context, copies int) (control.ProgramSpace, error)
-	// ExportProgram calls use with the input of [archive.WriteProgram] and returns its error.
-	ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error
-	// ImportProgram imports a program from the output of [archive.ProgramSource.Send].
-	ImportProgram(ctx context.Context, from io.Reader) (store.Imported, error)
-	// AuditPage returns a page of the audit log. The query is one of [webhook.AuditList].
-	AuditPage(context.Context, url.Values) (control.AuditPage, error)
-	// EachAudit calls fn with every entry of the audit log, oldest first, and records an export.
-	EachAudit(ctx context.Context, export bool, fn func(*webhook.AuditRecord) error) error
-	// Backup calls use with the input of [archive.Write] and returns its error.
-	Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error
-	Close() error
+// data is what a command works on: the API of the running server, or of the store that the command
+// has opened itself.
+type data struct {
+	*control.Client
+	store *store.Store // nil if a server is running
+}
+
+// Close waits for the requests, and closes the store if the command has opened it.
+func (d data) Close() error {
+	err := d.Client.Close()
+	if d.store != nil {
+		err = errors.Join(err, d.store.Close())
+	}
+	return err
+}
+
+// pages calls use with every page of a list of the API.
+func pages[T any](ctx context.Context, d data, path string, query url.Values, use func([]T) error) error {
+	query.Set("page[size]", "100")
+	for number := 1; ; number++ {
+		var page struct {
+			Data []T
+			Meta struct {
+				Pagination struct {
+					Next  string
+					Pages int `json:"total_pages"`
+				}
+			}
+		}
+		err := d.Stream(ctx, http.MethodGet, path+"?"+query.Encode(), nil, func(response io.Reader) error {
+			return json.NewDecoder(response).Decode(&page)
+		})
+		if err == nil {
+			err = use(page.Data)
+		}
+		switch at := page.Meta.Pagination; {
+		case err != nil:
+			return err
+		case at.Next != "":
+			query.Set("page[cursor]", at.Next)
+		case number < at.Pages:
+			query.Set("page[number]", strconv.Itoa(number+1))
+		default:
+			return nil
+		}
+	}
+}
+
+// lines calls use with every line of a response that is streamed.
+func lines[T any](ctx context.Context, c *control.Client, method, path string, in any, use func(*T) error) error {
+	return c.Stream(ctx, method, path, in, func(response io.Reader) error {
+		for decoder := json.NewDecoder(response); ; {
+			var line T
+			if err := decoder.Decode(&line); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if err := use(&line); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // openData connects to the server that runs on the data directory. If none runs, it opens
 // the store. It never creates a database: only serve and restore do.
-func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams) (dataAccess, error) {
+func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams) (data, error) {
 	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std)
 }
 
 // openDataWith is openData with a configuration for the store, if no server runs. It sets
 // its directory, logger and catalog.
-func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams) (dataAccess, error) {
+func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams) (data, error) {
 	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
-		return running, nil
+		return data{Client: running}, nil
 	}
 	if !errors.Is(err, control.ErrNoServer) {
-		return nil, err
+		return data{}, err
 	}
 	if err := store.CheckData(d.Data); err != nil {
-		return nil, explainNoData(err)
+		return data{}, explainNoData(err)
 	}
 	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
 	// Most commands need no event types, so a file that is wrong does not matter to them.
@@ -100,10 +135,19 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 	cfg.Catalog = types
 	st, err := store.Open(ctx, cfg)
 	if err != nil {
-		return nil, keyFlag{cfg.SecretKeyFile}.explain(err)
+		return data{}, keyFlag{cfg.SecretKeyFile}.explain(err)
 	}
-	catalog := func() (*webhook.Catalog, error) { return types, typesErr }
-	return control.AuditedStore{Store: st, Version: version(), Catalog: catalog}, nil
+	handler := api.New(api.Config{Store: st, Catalog: types})
+	return data{control.Local(handler.Owner(api.OwnerConfig{Version: version(), CatalogErr: typesErr})), st}, nil
+}
+
+// dialServer connects to the running server. If there is none, the error ends with advice.
+func dialServer(ctx context.Context, dir, advice string) (*control.Client, error) {
+	running, err := control.Dial(ctx, dir)
+	if errors.Is(err, control.ErrNoServer) {
+		return nil, errors.New("no server is running on " + dir + advice)
+	}
+	return running, err
 }
 
 // explainNoData adds what the operator can do to an error of a command that needs a database.

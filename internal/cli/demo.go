@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"service/api"
 	"service/internal/control"
 	"service/internal/server"
 	"service/webhook"
@@ -197,14 +198,19 @@ func (d *demonstration) run(ctx context.Context) error {
 		return err
 	}
 	defer d.client.CloseIdleConnections()
-	s := control.AuditedStore{Store: d.svc.Store(), Version: version()}
-	if _, d.token, err = s.CreateToken(ctx, webhook.NewToken{
+	owner, err := control.Dial(ctx, d.settings.Dir)
+	if err != nil {
+		return err
+	}
+	defer owner.Close()
+	if d.token, err = owner.CreateToken(ctx, webhook.NewToken{
 		ProgramID: demoProgram, UserID: demoUser, Name: "demo", Scopes: webhook.Scopes(),
 	}); err != nil {
 		return err
 	}
-	admin, err := s.CreateAdmin(ctx, demoAdmin, webhook.RoleOwner, webhook.NoPassword())
-	if err != nil {
+	var admin webhook.Admin
+	request := api.AdminRequest{Email: demoAdmin, Role: webhook.RoleOwner, Hash: webhook.NoPassword()}
+	if err := owner.Call(ctx, http.MethodPost, "/v2/owner/admins", request, &admin); err != nil {
 		return err
 	}
 

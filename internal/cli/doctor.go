@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -300,7 +301,8 @@ func (d *diagnosis) data(
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, examineWait)
 		defer cancel()
-		found, err := running.Examine(bounded)
+		var found []store.Finding
+		err := running.Call(bounded, http.MethodGet, "/v2/owner/examination", nil, &found)
 		if bounded.Err() != nil {
 			d.hangs(c.Data)
 			return true, false

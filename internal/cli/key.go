@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 
 	"service/internal/terminal"
@@ -31,7 +32,8 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	r, err := d.RotateKey(ctx)
+	var r store.KeyRotation
+	err = d.CallSlow(ctx, http.MethodPost, "/v2/owner/key/rotate", nil, &r)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted: the file has both the new key and the old one; to finish, run this again or restart the service")

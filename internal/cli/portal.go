@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"time"
 
-	"service/internal/control"
 	"service/internal/server"
 	"service/webhook"
 )
@@ -62,20 +62,22 @@ func (c *portalLinkCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return fmt.Errorf("no server is running on %s; a link leads to a running server", c.Data)
-	}
+	running, err := dialServer(ctx, c.Data, "; a link leads to a running server")
 	if err != nil {
 		return err
 	}
 	defer running.Close()
-	link, url, err := running.CreatePortalLink(ctx, request)
-	if err != nil {
+	var link struct {
+		webhook.PortalLink
+		URL string
+	}
+	path := "/v2/programs/" + c.Program + "/portal_links"
+	body := map[string]any{"role": request.Role, "expires_at": request.ExpiresAt}
+	if err := running.Call(ctx, http.MethodPost, path, body, &link); err != nil {
 		return err
 	}
 	fmt.Fprintf(std.Err, "Works once, until %s. Anyone with it can open the portal of %s (%s).\n", webhook.FormatTime(link.ExpiresAt),
 		link.ProgramID, link.Role)
-	_, err = fmt.Fprintln(std.Out, url)
+	_, err = fmt.Fprintln(std.Out, link.URL)
 	return err
 }

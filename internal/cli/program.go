@@ -2,14 +2,15 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"service/internal/control"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -34,22 +35,29 @@ func (c *programListCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer t.Close()
-	all, err := t.Programs(ctx)
-	if err != nil {
+	var all []programRecord
+	records := []json.RawMessage{} // with every property
+	err = pages(ctx, t, "/v2/programs", url.Values{}, func(page []json.RawMessage) error {
+		for _, record := range page {
+			var p programRecord
+			if err := json.Unmarshal(record, &p); err != nil {
+				return err
+			}
+			all, records = append(all, p), append(records, record)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
 		return err
+	case c.JSON:
+		return printJSON(std.Out, records)
 	}
-	if !c.JSON {
-		return printPrograms(std.Out, all)
-	}
-	records := make([]programRecord, len(all))
-	for i := range all {
-		records[i] = newProgramRecord(&all[i])
-	}
-	return printJSON(std.Out, records)
+	return printPrograms(std.Out, all)
 }
 
 // printPrograms prints the programs as a table.
-func printPrograms(w io.Writer, all []control.Program) error {
+func printPrograms(w io.Writer, all []programRecord) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "No programs yet.")
 		return err
@@ -63,21 +71,21 @@ func printPrograms(w io.Writer, all []control.Program) error {
 			subscriptions += " of " + programLimit(p.Limits.MaxSubscriptions)
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", p.ID, subscriptions, s.FailingSubscriptions, s.Tokens, s.Events,
-			s.Attempts.Total(), s.Attempts.FailedAttempts(), programLimit(p.Limits.RateLimit), programLimit(p.Limits.MaxInFlight),
+			s.Attempts24h.Total(), s.Attempts24h.FailedAttempts(), programLimit(p.Limits.RateLimit), programLimit(p.Limits.MaxInFlight),
 			day(p.CreatedAt), terminal.Escape(programName(p)))
 	}
 	return t.Flush()
 }
 
 // programName returns the name of a program, with its status unless it is active.
-func programName(p *control.Program) string {
+func programName(p *programRecord) string {
 	switch {
-	case p.Status() == "active":
+	case p.Status == "active":
 		return p.Name
-	case p.Move != nil && p.Move.Status != webhook.ProgramArriving:
-		return strings.TrimSpace(p.Name + " (" + p.Status() + " to " + p.Move.URL + ")")
+	case p.MovesTo != "":
+		return strings.TrimSpace(p.Name + " (" + p.Status + " to " + p.MovesTo + ")")
 	}
-	return strings.TrimSpace(p.Name + " (" + p.Status() + ")")
+	return strings.TrimSpace(p.Name + " (" + p.Status + ")")
 }
 
 // programLimit formats a limit of a program.
@@ -91,39 +99,19 @@ func programLimit(limit *int) string {
 	return strconv.Itoa(*limit)
 }
 
-// programRecord is a program in JSON, like in the API.
+// programRecord has what is printed of a program in the API.
 type programRecord struct {
-	ID         string                `json:"id"`
-	Status     string                `json:"status"` // active, erasing, moving, moved or arriving
-	Name       string                `json:"name"`
-	Limits     webhook.ProgramLimits `json:"limits"`
-	Origins    []string              `json:"portal_origins"`
-	CreatedAt  time.Time             `json:"created_at"`
-	UpdatedAt  time.Time             `json:"updated_at"`
-	Statistics programStatistics     `json:"statistics"`
-}
-
-type programStatistics struct {
-	Subscriptions         int              `json:"subscriptions"`
-	ActiveSubscriptions   int              `json:"active_subscriptions"`
-	FailingSubscriptions  int              `json:"failing_subscriptions"`
-	DisabledSubscriptions int              `json:"disabled_subscriptions"`
-	OpenIncidents         int              `json:"open_incidents"`
-	Tokens                int              `json:"tokens"`
-	Events                int64            `json:"events"`
-	LastEventAt           *time.Time       `json:"last_event_at"`
-	Attempts24h           map[string]int64 `json:"attempts_24h"`
-}
-
-func newProgramRecord(p *control.Program) programRecord {
-	s := &p.Statistics
-	r := programRecord{p.ID, p.Status(), p.Name, p.Limits, p.PortalOrigins, p.CreatedAt, p.UpdatedAt, programStatistics{
-		Subscriptions: s.Subscriptions, ActiveSubscriptions: s.ActiveSubscriptions, FailingSubscriptions: s.FailingSubscriptions,
-		DisabledSubscriptions: s.DisabledSubscriptions, OpenIncidents: s.OpenIncidents, Tokens: s.Tokens, Events: s.Events,
-		Attempts24h: map[string]int64{"success": s.Attempts.Success, "failed": s.Attempts.Failed, "retryable": s.Attempts.Retryable},
-	}}
-	if !s.LastEventAt.IsZero() {
-		r.Statistics.LastEventAt = &s.LastEventAt
+	ID         string
+	Status     string // active, erasing, importing, moving, moved or arriving
+	MovesTo    string `json:"moves_to"`
+	Name       string
+	Limits     webhook.ProgramLimits
+	CreatedAt  time.Time `json:"created_at"`
+	Statistics struct {
+		Subscriptions        int
+		FailingSubscriptions int `json:"failing_subscriptions"`
+		Tokens               int
+		Events               int64
+		Attempts24h          webhook.Stat `json:"attempts_24h"`
 	}
-	return r
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 
 	"service/internal/terminal"
 )
@@ -24,7 +26,11 @@ func (c *programDeleteCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	e, err := d.DeleteProgram(ctx, c.ID)
+	var program struct{ Erasure struct{ Notice string } }
+	err = d.Call(ctx, http.MethodDelete, "/v2/programs/"+url.PathEscape(c.ID), nil, &program)
+	if err == nil && d.store != nil {
+		err = d.store.Programs().Erase(ctx)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted: the next start of the service continues to erase the program")
@@ -32,9 +38,9 @@ func (c *programDeleteCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	format := "Erasing program %s: its tokens are invalid, and nothing more is sent. The id can be used again when that has finished.\n%s\n"
-	if e.Finished {
+	if d.store != nil {
 		format = "Erased program %s.\n%s\n"
 	}
-	_, err = fmt.Fprintf(std.Out, format, terminal.Escape(c.ID), e.Notice())
+	_, err = fmt.Fprintf(std.Out, format, terminal.Escape(c.ID), program.Erasure.Notice)
 	return err
 }

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"service/api"
 	"service/internal/archive"
 	"service/internal/terminal"
+	"service/store"
 	"service/webhook"
 )
 
@@ -46,8 +49,8 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	if onOneDisk(filepath.Dir(c.File), c.Data) {
 		r.Copies = 1 // the file
 	}
-	space, err := d.ProgramSpace(ctx, r.Copies)
-	if err != nil {
+	var space api.ExportSpace
+	if err := d.Call(ctx, http.MethodPost, "/v2/owner/programs/space", r, &space); err != nil {
 		return err
 	}
 	fmt.Fprintf(std.Err, "The export needs up to %s on the disk of %s while it is made; %s are free.\n", webhook.ByteSize(space.Need),
@@ -61,7 +64,7 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	}
 	var h *archive.ProgramHeader
 	size, err := file.write(ctx, "export", func(f *os.File) error {
-		return d.ExportProgram(ctx, r, func(from io.Reader) (err error) {
+		return d.Stream(ctx, http.MethodPost, "/v2/owner/programs/export", r, func(from io.Reader) (err error) {
 			h, err = archive.WriteProgram(f, from, passphrase, file.room)
 			return err
 		})
@@ -105,8 +108,8 @@ func (c *programImportCmd) Run(ctx context.Context, std Streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	y, err := d.ImportProgram(ctx, from)
-	if err != nil {
+	var y store.Imported
+	if err := d.CallSlow(ctx, http.MethodPost, "/v2/owner/programs/import", from, &y); err != nil {
 		return c.explain(ctx, err)
 	}
 	_, err = fmt.Fprintf(std.Out, "Imported program %s as of %s: %s, %s, %s.\n", y.ProgramID, webhook.FormatTime(p.Header.CreatedAt),

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 
-	"service/internal/control"
+	"service/api"
 	"service/internal/terminal"
 	"service/store"
 )
@@ -46,14 +47,16 @@ func (c *programMoveCmd) Run(ctx context.Context, std Streams) error {
 		}
 		to.CA = string(ca)
 	}
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server is running on " + c.Data + ": start it, since it moves the program itself")
-	} else if err != nil {
+	running, err := dialServer(ctx, c.Data, ": start it, since it moves the program itself")
+	if err != nil {
 		return err
 	}
 	defer running.Close()
-	err = running.MoveProgram(ctx, c.ID, to, func(text string) { fmt.Fprintln(std.Err, terminal.Escape(text)) })
+	request := api.MoveRequest{ProgramID: c.ID, To: to}
+	err = lines(ctx, running, http.MethodPost, "/v2/owner/programs/move", request, func(p *api.Progress) error {
+		_, err := fmt.Fprintln(std.Err, terminal.Escape(p.Text))
+		return err
+	})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted: the server continues the move; run the command again to follow it")

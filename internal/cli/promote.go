@@ -2,10 +2,11 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
-	"service/internal/control"
+	"service/api"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -16,14 +17,19 @@ type promoteCmd struct {
 }
 
 func (c *promoteCmd) Run(ctx context.Context, std Streams) error {
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server is running on " + c.Data + ": start it with service serve --lease")
-	} else if err != nil {
+	running, err := dialServer(ctx, c.Data, ": start it with service serve --lease")
+	if err != nil {
 		return err
 	}
 	defer running.Close()
-	state, err := running.Promote(ctx, c.Force, func(text string) { fmt.Fprintln(std.Err, terminal.Escape(text)) })
+	var state time.Time
+	err = lines(ctx, running, http.MethodPost, "/v2/owner/promote", api.Promotion{Force: c.Force}, func(p *api.Progress) error {
+		if state = p.State; !state.IsZero() {
+			return nil
+		}
+		_, err := fmt.Fprintln(std.Err, terminal.Escape(p.Text))
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/http"
 
-	"service/internal/control"
 	"service/store"
 	"service/webhook"
 )
@@ -13,14 +12,12 @@ import (
 type releaseCmd struct{ dataFlag }
 
 func (c *releaseCmd) Run(ctx context.Context, std Streams) error {
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server is running on " + c.Data + ", so no deliveries are paused")
-	} else if err != nil {
+	running, err := dialServer(ctx, c.Data, ", so no deliveries are paused")
+	if err != nil {
 		return err
 	}
 	defer running.Close()
-	if err := running.Release(ctx); err != nil {
+	if err := running.Call(ctx, http.MethodPost, "/v2/owner/release", nil, new(any)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(std.Out, "Started the paused deliveries.")

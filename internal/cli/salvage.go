@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 
+	"service/api"
 	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
@@ -37,10 +39,8 @@ func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 		f.add("from", "is required: the data directory of the old primary")
 		return f.err()
 	}
-	running, err := control.Dial(ctx, c.Data)
-	if errors.Is(err, control.ErrNoServer) {
-		return errors.New("no server is running on " + c.Data + ": start the new primary first, and set --data to its data directory")
-	} else if err != nil {
+	running, err := dialServer(ctx, c.Data, ": start the new primary first, and set --data to its data directory")
+	if err != nil {
 		return err
 	}
 	defer running.Close()
@@ -122,7 +122,8 @@ func (s *salvage) program(ctx context.Context, program string) error {
 		for i, e := range events {
 			ids[i] = e.ID
 		}
-		y, err := s.server.MissingEvents(ctx, program, ids)
+		var y api.MissingEvents
+		err = s.server.Call(ctx, http.MethodPost, "/v2/owner/events/missing", api.SalvageRequest{ProgramID: program, IDs: ids}, &y)
 		if err != nil {
 			return err
 		}
@@ -139,7 +140,7 @@ func (s *salvage) program(ctx context.Context, program string) error {
 }
 
 // choose returns the events to publish.
-func (s *salvage) choose(events []store.OldEvent, y *control.MissingEvents) (missing []store.OldEvent) {
+func (s *salvage) choose(events []store.OldEvent, y *api.MissingEvents) (missing []store.OldEvent) {
 	absent := make(map[string]bool, len(y.Missing))
 	for _, id := range y.Missing {
 		absent[id] = true
@@ -165,7 +166,9 @@ func (s *salvage) publish(ctx context.Context, program string, missing []store.O
 		if len(batch) == 0 {
 			return nil
 		}
-		y, err := s.server.Salvage(ctx, program, batch, s.dryRun)
+		var y api.Salvaged
+		err := s.server.Call(ctx, http.MethodPost, "/v2/owner/events/salvage",
+			api.SalvageRequest{ProgramID: program, Events: batch, DryRun: s.dryRun}, &y)
 		s.added += y.Added
 		for _, r := range y.Refused {
 			s.refused++
@@ -234,8 +237,8 @@ func (s *salvage) records(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	present, err := s.server.Records(ctx)
-	if err != nil {
+	var present []store.Record
+	if err := s.server.Call(ctx, http.MethodGet, "/v2/owner/records", nil, &present); err != nil {
 		return err
 	}
 	differences := store.CompareRecords(old, present)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,7 +63,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer t.Close()
-	_, secret, err := t.CreateToken(ctx, request)
+	secret, err := t.CreateToken(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -81,8 +83,8 @@ func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer t.Close()
-	all, err := t.Tokens(ctx)
-	if err != nil {
+	var all []webhook.Token
+	if err := t.Call(ctx, http.MethodGet, "/v2/owner/tokens", nil, &all); err != nil {
 		return err
 	}
 	if !c.JSON {
@@ -139,8 +141,8 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer t.Close()
-	revoked, err := t.RevokeToken(ctx, c.ID)
-	if err != nil {
+	var revoked webhook.Token
+	if err := t.Call(ctx, http.MethodDelete, "/v2/owner/tokens/"+url.PathEscape(c.ID), nil, &revoked); err != nil {
 		return err
 	}
 	whose := "of program " + revoked.ProgramID

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/api"
 	"service/internal/control"
 	"service/internal/server"
 	"service/store"
@@ -30,16 +30,13 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := &control.Server{
-		Standbys:      func(context.Context) []string { return nil },
-		Store:         control.AuditedStore{Store: st, Version: "v1"},
-		Logger:        slog.New(slog.DiscardHandler),
-		AdminsChanged: func(string) {},
-		SetupLink:     func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
-	}
+	admin := api.New(api.Config{Store: st}).Owner(api.OwnerConfig{
+		Version: "v1", Standbys: func(context.Context) []string { return nil }, AdminsChanged: func(string) {},
+		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- server.Serve(ctx, &http.Server{Handler: admin.Handler()}, l, time.Second) }()
+	go func() { done <- server.Serve(ctx, &http.Server{Handler: admin}, l, time.Second) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-done, st.Close()); err != nil {

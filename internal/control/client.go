@@ -14,14 +14,13 @@ import (
 	"syscall"
 	"time"
 
-	"service/internal/archive"
-	"service/store"
 	"service/webhook"
 )
 
-// Client sends requests to the server that runs on a data directory.
+// Client sends requests of the API as the owner of a data directory, see [service/api.API.Owner].
 type Client struct {
 	http *http.Client
+	end  func() error // ends the handler in this process, if that is where it is
 }
 
 // ErrNoServer means that no server is running on a data directory.
@@ -46,231 +45,132 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 		return nil, fmt.Errorf("connect to the running server: %w", withoutURL(err))
 	}
 	conn.Close()
-	return &Client{&http.Client{Transport: &http.Transport{DialContext: dial}}}, nil
+	return &Client{&http.Client{Transport: &http.Transport{DialContext: dial}}, func() error { return nil }}, nil
 }
+
+// Local returns a client for a handler in this process. Close waits for its requests.
+func Local(h http.Handler) *Client {
+	l := pipes{make(chan net.Conn), make(chan struct{})}
+	server, done := &http.Server{Handler: h}, make(chan error)
+	go func() { done <- server.Serve(l) }()
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		l.conns <- there
+		return here, nil
+	}
+	return &Client{&http.Client{Transport: &http.Transport{DialContext: dial}}, func() error {
+		err := server.Shutdown(context.Background())
+		<-done
+		return err
+	}}
+}
+
+// pipes is a listener for connections within the process.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l pipes) Close() error   { close(l.closed); return nil }
+func (l pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
 // Close closes the connections to the server.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
-	return nil
+	return c.end()
 }
 
 // callTimeout limits a quick request.
 const callTimeout = 30 * time.Second
 
-// call sends a quick request and decodes the response into out. If the server refuses the
-// request, the error is a *webhook.Error, like one of the store.
-func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+// Call sends a quick request, with in as JSON unless it is nil, and decodes the data of the response
+// into out. If the server refuses the request, the error is a *webhook.Error.
+func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.callSlow(ctx, method, path, in, out)
+	return c.CallSlow(ctx, method, path, in, out)
 }
 
-// callSlow is call without a timeout.
-func (c *Client) callSlow(ctx context.Context, method, path string, in, out any) error {
-	return c.stream(ctx, method, path, in, func(response io.Reader) error {
-		if err := json.NewDecoder(response).Decode(out); err != nil {
+// CallSlow is Call without a timeout. If in is an [io.Reader], it is the body.
+func (c *Client) CallSlow(ctx context.Context, method, path string, in, out any) error {
+	return c.Stream(ctx, method, path, in, func(response io.Reader) error {
+		envelope := struct{ Data any }{out}
+		if err := json.NewDecoder(response).Decode(&envelope); err != nil {
 			return fmt.Errorf("invalid response of the running server: %w", err)
 		}
 		return nil
 	})
 }
 
-// stream sends a request and calls use with the body of the response.
-func (c *Client) stream(ctx context.Context, method, path string, in any, use func(io.Reader) error) error {
-	var body bytes.Buffer
-	if in != nil {
-		if err := json.NewEncoder(&body).Encode(in); err != nil {
+// Stream is CallSlow for any response: it calls use with the body.
+func (c *Client) Stream(ctx context.Context, method, path string, in any, use func(io.Reader) error) error {
+	body, isReader := in.(io.Reader)
+	if !isReader && in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
 			return err
 		}
+		body = bytes.NewReader(b)
 	}
-	return c.send(ctx, method, path, &body, use)
-}
-
-// send sends a request with a body and calls use with the body of the response.
-func (c *Client) send(ctx context.Context, method, path string, body io.Reader, use func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, method, "http://service"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
-	resp, err := c.http.Do(req)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.API(req)
 	if err != nil {
 		return fmt.Errorf("connect to the running server: %w", withoutURL(err))
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
-		return use(resp.Body)
+	if resp.StatusCode < http.StatusBadRequest {
+		return use(responseBody{resp})
 	}
-	var refused webhook.Error
+	var refused struct {
+		Error struct {
+			Detail      string
+			Validations []webhook.Validation
+		}
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&refused); err != nil {
 		return fmt.Errorf("invalid response of the running server (%s): %w", resp.Status, err)
 	}
-	return &refused
+	return &webhook.Error{Detail: refused.Error.Detail, Validations: refused.Error.Validations}
 }
 
-// CreateToken calls [AuditedStore.CreateToken] in the running server.
-func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (webhook.Token, string, error) {
-	var created createdToken
-	err := c.call(ctx, http.MethodPost, "/tokens", n, &created)
-	return created.Token, created.Secret, err
-}
+// responseBody reads a response to its end, or to the error that the server had while it sent it.
+type responseBody struct{ *http.Response }
 
-// createdPortalLink is the response to a request for a link to the portal.
-type createdPortalLink struct {
-	Link webhook.PortalLink
-	URL  string
-}
-
-// CreatePortalLink calls [AuditedStore.CreatePortalLink] in the running server, which knows the
-// address of the portal, and returns the URL of the link.
-func (c *Client) CreatePortalLink(ctx context.Context, n webhook.NewPortalLink) (webhook.PortalLink, string, error) {
-	var created createdPortalLink
-	err := c.call(ctx, http.MethodPost, "/portal-links", n, &created)
-	return created.Link, created.URL, err
-}
-
-// Tokens calls [store.Tokens.List] in the running server.
-func (c *Client) Tokens(ctx context.Context) ([]webhook.Token, error) {
-	var all []webhook.Token
-	err := c.call(ctx, http.MethodGet, "/tokens", nil, &all)
-	return all, err
-}
-
-// RevokeToken calls [AuditedStore.RevokeToken] in the running server.
-func (c *Client) RevokeToken(ctx context.Context, id string) (webhook.Token, error) {
-	var revoked webhook.Token
-	err := c.call(ctx, http.MethodPost, "/tokens/"+url.PathEscape(id)+"/revoke", nil, &revoked)
-	return revoked, err
-}
-
-// Programs calls [AuditedStore.Programs] in the running server.
-func (c *Client) Programs(ctx context.Context) ([]Program, error) {
-	var all []Program
-	err := c.call(ctx, http.MethodGet, "/programs", nil, &all)
-	return all, err
-}
-
-// RotateKey calls [AuditedStore.RotateKey] in the running server.
-func (c *Client) RotateKey(ctx context.Context) (store.KeyRotation, error) {
-	var r store.KeyRotation
-	return r, c.callSlow(ctx, http.MethodPost, "/key/rotate", nil, &r)
-}
-
-// Release calls [AuditedStore.Release] in the running server.
-func (c *Client) Release(ctx context.Context) error {
-	return c.call(ctx, http.MethodPost, "/release", nil, new(json.RawMessage))
-}
-
-// DeleteProgram calls [AuditedStore.DeleteProgram] in the running server, which erases the
-// program in the background.
-func (c *Client) DeleteProgram(ctx context.Context, id string) (webhook.Erasure, error) {
-	var e webhook.Erasure
-	return e, c.call(ctx, http.MethodPost, "/programs/"+url.PathEscape(id)+"/delete", nil, &e)
-}
-
-// ProgramSpace is how many bytes an export of a program needs at most, and how many are free.
-type ProgramSpace struct {
-	Need int64 `json:"need"`
-	Free int64 `json:"free"`
-}
-
-// ProgramSpace calls [AuditedStore.ProgramSpace] in the running server.
-func (c *Client) ProgramSpace(ctx context.Context, copies int) (ProgramSpace, error) {
-	var y ProgramSpace
-	return y, c.call(ctx, http.MethodPost, "/programs/space", archive.ProgramRequest{Copies: copies}, &y)
-}
-
-// ExportProgram calls [AuditedStore.ExportProgram] in the running server.
-func (c *Client) ExportProgram(ctx context.Context, r archive.ProgramRequest, use func(io.Reader) error) error {
-	return c.stream(ctx, http.MethodPost, "/programs/export", r, use)
-}
-
-// ImportProgram imports a program in the running server.
-func (c *Client) ImportProgram(ctx context.Context, from io.Reader) (y store.Imported, err error) {
-	return y, c.send(ctx, http.MethodPost, importPath, from, func(response io.Reader) error {
-		return json.NewDecoder(response).Decode(&y)
-	})
-}
-
-// Backup calls [AuditedStore.Backup] in the running server.
-func (c *Client) Backup(ctx context.Context, r archive.Request, use func(io.Reader) error) error {
-	return c.stream(ctx, http.MethodPost, "/backup", r, use)
-}
-
-// Examine returns the findings of the running server's checks.
-func (c *Client) Examine(ctx context.Context) ([]store.Finding, error) {
-	var found []store.Finding
-	return found, c.call(ctx, http.MethodGet, "/examination", nil, &found)
-}
-
-// Admins calls [store.Admins.List] in the running server.
-func (c *Client) Admins(ctx context.Context) ([]webhook.Admin, error) {
-	var all []webhook.Admin
-	err := c.call(ctx, http.MethodGet, "/admins", nil, &all)
-	return all, err
-}
-
-// CreateAdmin calls [AuditedStore.CreateAdmin] in the running server.
-func (c *Client) CreateAdmin(ctx context.Context, email string, role webhook.Role, hash webhook.PasswordHash) (webhook.Admin, error) {
-	var created webhook.Admin
-	err := c.call(ctx, http.MethodPost, "/admins", adminRequest{Email: email, Role: role, Hash: hash}, &created)
-	return created, err
-}
-
-// ResetPassword calls [AuditedStore.ResetPassword] in the running server.
-func (c *Client) ResetPassword(ctx context.Context, email string, hash webhook.PasswordHash, removePasskeys bool) (PasswordReset, error) {
-	var did PasswordReset
-	request := adminRequest{Email: email, Hash: hash, RemovePasskeys: removePasskeys}
-	err := c.call(ctx, http.MethodPost, "/admins/reset-password", request, &did)
-	return did, err
-}
-
-// RemoveAdmin calls [AuditedStore.RemoveAdmin] in the running server.
-func (c *Client) RemoveAdmin(ctx context.Context, email string) error {
-	return c.call(ctx, http.MethodPost, "/admins/remove", adminRequest{Email: email}, new(endedSessions))
-}
-
-// EndSessions calls [AuditedStore.EndSessions] in the running server.
-func (c *Client) EndSessions(ctx context.Context, email string) (int, error) {
-	var sessions endedSessions
-	err := c.call(ctx, http.MethodPost, "/admins/logout", adminRequest{Email: email}, &sessions)
-	return sessions.Ended, err
-}
-
-// SetupLink returns a new one-time URL that creates the first admin. If there is an admin, the
-// error is a *webhook.Error.
-func (c *Client) SetupLink(ctx context.Context) (string, error) {
-	var link setupLink
-	err := c.call(ctx, http.MethodPost, "/setup-link", nil, &link)
-	return link.URL, err
-}
-
-// Promote makes the standby on the data directory take over and waits for it. With force, it
-// takes over even if the primary is alive. It returns the time of the newest change that the
-// standby has. If the standby refuses, or the server is not a standby, the error is a
-// *webhook.Error.
-func (c *Client) Promote(ctx context.Context, force bool, progress func(string)) (state time.Time, err error) {
-	err = c.stream(ctx, http.MethodPost, "/promote", promoteRequest{force}, func(response io.Reader) error {
-		for lines := json.NewDecoder(response); ; {
-			var line promoteLine
-			if err := lines.Decode(&line); err != nil {
-				return fmt.Errorf("invalid response of the standby: %w", err)
-			}
-			switch {
-			case line.Error != nil:
-				return line.Error
-			case line.State != nil:
-				state = *line.State
-				return nil
-			}
-			progress(line.Progress)
+func (b responseBody) Read(p []byte) (int, error) {
+	n, err := b.Body.Read(p)
+	if text := b.Trailer.Get("X-Error"); text != "" && err == io.EOF {
+		text, err = url.PathUnescape(text)
+		if err == nil {
+			err = errors.New(text)
 		}
-	})
-	return state, err
+	}
+	return n, err
 }
 
-// API sends a request of the API to the running server, as its owner. The path and the query of
-// its URL count. The caller closes the body of the response.
+// CreateToken creates a token, and its program if that is new. It returns the secret.
+func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (string, error) {
+	var created struct{ Secret string }
+	err := c.Call(ctx, http.MethodPost, "/v2/owner/tokens", n, &created)
+	return created.Secret, err
+}
+
+// API sends a request of the API to the server. The path and the query of its URL count. The
+// caller closes the body of the response.
 func (c *Client) API(req *http.Request) (*http.Response, error) {
 	req.URL.Scheme, req.URL.Host = "http", "service"
 	return c.http.Do(req)

@@ -1,13 +1,10 @@
 package control
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -15,29 +12,23 @@ import (
 	"strings"
 	"testing"
 
-	"service/store"
+	"service/webhook"
 )
 
-// serveSocket runs the control socket of a new data directory until the test ends.
-func serveSocket(t *testing.T, dir string) {
+// echo responds with the method, the path and the size of the body of a request.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	fmt.Fprintf(w, "%s %s %d", r.Method, r.URL.RequestURI(), len(body))
+})
+
+// serveSocket runs a handler on the socket of a data directory until the test ends.
+func serveSocket(t *testing.T, dir string, handler http.Handler) {
 	t.Helper()
-	st, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := Listen(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := &Server{
-		Store: AuditedStore{Store: st, Version: "v1"}, Logger: slog.New(slog.DiscardHandler),
-		SetupLink: func(context.Context) (string, error) { return "https://127.0.0.1:8443/setup/CODE", nil },
-		API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, _ := io.ReadAll(r.Body)
-			fmt.Fprintf(w, "%s %s %d", r.Method, r.URL.RequestURI(), len(body))
-		}),
-	}
-	server := &http.Server{Handler: admin.Handler()}
+	server := &http.Server{Handler: handler}
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -45,15 +36,12 @@ func serveSocket(t *testing.T, dir string) {
 			t.Error(err)
 		}
 		<-done
-		if err := st.Close(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 func TestSocketMode(t *testing.T) {
 	dir := t.TempDir()
-	serveSocket(t, dir)
+	serveSocket(t, dir, echo)
 	info, err := os.Stat(filepath.Join(dir, socketName))
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +54,7 @@ func TestSocketMode(t *testing.T) {
 // TestAPI checks that the socket passes requests of the API on as they are, also large ones.
 func TestAPI(t *testing.T) {
 	dir := t.TempDir()
-	serveSocket(t, dir)
+	serveSocket(t, dir, echo)
 	c, err := Dial(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +86,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if _, err := Dial(t.Context(), dir); !errors.Is(err, ErrNoServer) {
 		t.Fatalf("with a stale socket: got %v, want %v", err, ErrNoServer)
 	}
-	serveSocket(t, dir)
+	serveSocket(t, dir, echo)
 	if _, err := Dial(t.Context(), dir); err != nil {
 		t.Error(err)
 	}
@@ -110,16 +98,13 @@ func TestSocketWithLongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("", func(t *testing.T) {
-		serveSocket(t, dir)
+		serveSocket(t, dir, echo)
 		c, err := Dial(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if link, err := c.SetupLink(t.Context()); err != nil || link == "" {
-			t.Errorf("got %q, %v", link, err)
-		}
-		if _, err := c.Tokens(t.Context()); err != nil {
+		if err := c.Stream(t.Context(), "GET", "/", nil, func(io.Reader) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -128,37 +113,61 @@ func TestSocketWithLongPath(t *testing.T) {
 	}
 }
 
-// TestErrorsAreHidden checks that an internal error is in the log but not in the response.
-func TestErrorsAreHidden(t *testing.T) {
-	dir := t.TempDir()
-	closed, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
+// TestResponses checks what a client makes of responses, over the socket and in the process.
+func TestResponses(t *testing.T) {
+	m := http.NewServeMux()
+	m.HandleFunc("POST /data", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, `{"data": %s}`, body)
+	})
+	m.HandleFunc("GET /refused", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+		io.WriteString(w, `{"error": {"code": 409, "detail": "Taken.", "validations": [{"parameter": "id", "detail": "exists"}]}}`)
+	})
+	m.HandleFunc("GET /failed", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Error")
+		io.WriteString(w, "a part")
+		w.Header().Set("X-Error", "100%25 full%0A")
+	})
+	m.HandleFunc("GET /cut", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "a part")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	test := func(t *testing.T, c *Client) {
+		var got []int
+		if err := c.Call(t.Context(), "POST", "/data", []int{1, 2}, &got); err != nil || len(got) != 2 {
+			t.Errorf("data: got %v, %v", got, err)
+		}
+		var refused *webhook.Error
+		if err := c.Call(t.Context(), "GET", "/refused", nil, &got); !errors.As(err, &refused) || err.Error() != "Taken. id: exists" {
+			t.Errorf("refused: got %v", err)
+		}
+		read := func(path string) (text string, err error) {
+			return text, c.Stream(t.Context(), "GET", path, nil, func(r io.Reader) error {
+				b, err := io.ReadAll(r)
+				text = string(b)
+				return err
+			})
+		}
+		if _, err := read("/failed"); err == nil || err.Error() != "100% full\n" {
+			t.Errorf("failed: got %v", err)
+		}
+		if _, err := read("/cut"); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("cut off: got %v, want %v", err, io.ErrUnexpectedEOF)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := Listen(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	admin := &Server{Store: AuditedStore{Store: closed, Version: "v1"}, Logger: slog.New(slog.NewTextHandler(&log, nil))}
-	server := &http.Server{Handler: admin.Handler()}
-	done := make(chan error)
-	go func() { done <- server.Serve(l) }()
-	c, err := Dial(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Tokens(t.Context()); err == nil || err.Error() != "The server failed. Its log has the error." {
-		t.Errorf("got %v", err)
-	}
-	if err := errors.Join(c.Close(), server.Close()); err != nil {
-		t.Error(err)
-	}
-	<-done
-	if !strings.Contains(log.String(), "closed") {
-		t.Errorf("the log lacks the error: %s", &log)
-	}
+	t.Run("socket", func(t *testing.T) {
+		dir := t.TempDir()
+		serveSocket(t, dir, m)
+		c, err := Dial(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, c)
+	})
+	t.Run("process", func(t *testing.T) { test(t, Local(m)) })
 }

@@ -1,8 +1,9 @@
 // Package control connects the commands of this binary to the server that runs on a data
-// directory, through a Unix socket in that directory. It has both ends.
+// directory, through a Unix socket in that directory, or to a handler in the same process. What
+// it transports is the API, with the routes of its owner.
 //
 // The socket has mode 0600 and requires no token: a user who can open it can also read the
-// data directory. The protocol is HTTP with JSON bodies, private to this binary.
+// data directory.
 package control
 
 import (

@@ -10,6 +10,9 @@ import (
 	"service/store/replica"
 )
 
+// examineTime limits the check of the database in a running server.
+const examineTime = 3 * time.Second
+
 // examine checks the running service. It checks the database for at most the given time, or
 // not at all if that is 0.
 func (s *Server) examine(ctx context.Context, reading time.Duration) []store.Finding {

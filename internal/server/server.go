@@ -52,9 +52,8 @@ type Server struct {
 	public       net.Listener
 	plain        net.Listener // for plain HTTP, nil for none
 	socket       net.Listener
-	localURL     string // of the listener, without a trailing slash
-	baseURL      string // the same as clients see it
-	catalog      *webhook.Catalog
+	localURL     string        // of the listener, without a trailing slash
+	baseURL      string        // the same as clients see it
 	caFile       string        // the certificate that clients must trust; empty without TLS
 	lost         chan struct{} // closed when another service has taken the lease
 }
@@ -130,7 +129,6 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		return nil, err
 	}
 
-	s.catalog = catalog
 	if err := s.wire(catalog, registry); err != nil {
 		return nil, err
 	}
@@ -188,7 +186,11 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
 		Metrics: registry,
 	})
-	s.api, s.owner = apiHandler, apiHandler.Owner()
+	s.api, s.owner = apiHandler, apiHandler.Owner(api.OwnerConfig{
+		Version: cfg.Version, SetupLink: s.SetupLink, AdminsChanged: s.web.AdminsChanged, Standbys: s.standbys.alive,
+		Examine:   func(ctx context.Context) []store.Finding { return s.examine(ctx, examineTime) },
+		Retention: cfg.Retention.All, Retry: &cfg.RetryPolicy, Moves: s.moves,
+	})
 	s.route(apiHandler)
 	return nil
 }
@@ -401,18 +403,12 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	if s.certificates != nil {
 		g.Go(func() error { return s.certificates.Run(running) })
 	}
-	catalog := func() (*webhook.Catalog, error) { return s.catalog, nil }
-	commands := &control.Server{
-		Store: control.AuditedStore{Store: s.store, Version: s.cfg.Version, Catalog: catalog}, SetupLink: s.SetupLink, BaseURL: s.baseURL,
-		Retry: s.cfg.RetryPolicy, Examine: s.examine, Standbys: s.standbys.alive, AdminsChanged: s.web.AdminsChanged, Catalog: s.catalog,
-		Retention: s.cfg.Retention.All, API: s.owner, Moves: s.moves, Logger: logger,
-	}
 	g.Go(func() error {
 		defer s.arrivals.Close()
 		return s.moves.Run(running)
 	})
 	g.Go(func() error {
-		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, s.socket, time.Second)
+		return Serve(running, &http.Server{Handler: s.owner, ErrorLog: errorLog}, s.socket, time.Second)
 	})
 	g.Go(func() error {
 		err := s.dispatcher.Run(sending)

@@ -182,7 +182,7 @@ func (b *Standby) goServe(running context.Context, g *errgroup.Group, admin net.
 	if b.certificates != nil {
 		g.Go(func() error { return b.certificates.Run(running) })
 	}
-	commands := &control.Standby{
+	commands := &api.StandbyOwner{
 		Promote: b.requestPromotion, Examine: b.examine, Logger: logger,
 		Refusal: func() string { s := b.status(); return s.Detail() },
 	}

@@ -234,7 +234,6 @@ var privileges = []privilege{
 		"service/internal/bench",
 		"service/internal/certs",
 		"service/internal/cli",
-		"service/internal/control",
 		"service/internal/move",
 		"service/internal/ratelimit",
 		"service/internal/server",

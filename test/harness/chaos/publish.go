@@ -192,7 +192,6 @@ func createToken(ctx context.Context, data, program string) (string, error) {
 		return "", err
 	}
 	defer client.Close()
-	_, secret, err := client.CreateToken(ctx, webhook.NewToken{ProgramID: program, UserID: "chaos",
+	return client.CreateToken(ctx, webhook.NewToken{ProgramID: program, UserID: "chaos",
 		Scopes: []webhook.Scope{webhook.ScopeWebhooksRead}})
-	return secret, err
 }

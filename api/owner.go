@@ -86,35 +86,35 @@ type ownerHandlers struct {
 
 // routes returns the routes of the owner. They act in no program, and have no time limit.
 func (h ownerHandlers) routes() []route {
-	tokens, none := tokenHandlers{h.api}, queryRules{}
+	tokens := tokenHandlers{h.api}
 	return []route{
-		{"GET", "/v2/owner/tokens", scopeOwner, nil, none, tokens.all, false},
-		{"POST", "/v2/owner/tokens", scopeOwner, nil, none, posted(tokens.insert), false},
-		{"DELETE", "/v2/owner/tokens/:token_id", scopeOwner, nil, none, tokens.revoke, false},
-		{"GET", "/v2/owner/admins", scopeOwner, nil, none, h.admins, false},
-		{"POST", "/v2/owner/admins", scopeOwner, nil, none, posted(h.createAdmin), false},
-		{"POST", "/v2/owner/admins/reset_password", scopeOwner, nil, none, posted(h.resetPassword), false},
-		{"POST", "/v2/owner/admins/remove", scopeOwner, nil, none, posted(h.removeAdmin), false},
-		{"POST", "/v2/owner/admins/logout", scopeOwner, nil, none, posted(h.endSessions), false},
-		{"POST", "/v2/owner/setup_link", scopeOwner, nil, none, h.setupLink, false},
-		{"GET", "/v2/owner/audit", scopeOwner, nil, none, h.audit, false},
-		{"POST", "/v2/owner/audit/export", scopeOwner, nil, none, h.exportAudit, false},
-		{"POST", "/v2/owner/backup", scopeOwner, nil, none, posted(h.backup), false},
-		{"POST", "/v2/owner/programs/space", scopeOwner, nil, none, posted(h.exportSpace), false},
-		{"POST", "/v2/owner/programs/export", scopeOwner, nil, none, posted(h.exportProgram), false},
-		{"POST", "/v2/owner/programs/import", scopeOwner, nil, none, h.importProgram, false},
-		{"POST", "/v2/owner/programs/move", scopeOwner, nil, none, posted(h.moveProgram), false},
-		{"POST", "/v2/owner/key/rotate", scopeOwner, nil, none, h.rotateKey, false},
-		{"POST", "/v2/owner/release", scopeOwner, nil, none, h.release, false},
-		{"GET", "/v2/owner/records", scopeOwner, nil, none, h.records, false},
-		{"POST", "/v2/owner/events/missing", scopeOwner, nil, none, posted(h.missingEvents), false},
-		{"POST", "/v2/owner/events/salvage", scopeOwner, nil, none, posted(h.salvage), false},
-		{"GET", examinationPath, scopeOwner, nil, none, func(req *request) (answer, error) {
+		{method: "GET", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: tokens.all},
+		{method: "POST", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: posted(tokens.insert)},
+		{method: "DELETE", pattern: "/v2/owner/tokens/:token_id", scope: scopeOwner, handle: tokens.revoke},
+		{method: "GET", pattern: "/v2/owner/admins", scope: scopeOwner, handle: h.admins},
+		{method: "POST", pattern: "/v2/owner/admins", scope: scopeOwner, handle: posted(h.createAdmin)},
+		{method: "POST", pattern: "/v2/owner/admins/reset_password", scope: scopeOwner, handle: posted(h.resetPassword)},
+		{method: "POST", pattern: "/v2/owner/admins/remove", scope: scopeOwner, handle: posted(h.removeAdmin)},
+		{method: "POST", pattern: "/v2/owner/admins/logout", scope: scopeOwner, handle: posted(h.endSessions)},
+		{method: "POST", pattern: "/v2/owner/setup_link", scope: scopeOwner, handle: h.setupLink},
+		{method: "GET", pattern: "/v2/owner/audit", scope: scopeOwner, handle: h.audit},
+		{method: "POST", pattern: "/v2/owner/audit/export", scope: scopeOwner, handle: h.exportAudit},
+		{method: "POST", pattern: "/v2/owner/backup", scope: scopeOwner, handle: posted(h.backup)},
+		{method: "POST", pattern: "/v2/owner/programs/space", scope: scopeOwner, handle: posted(h.exportSpace)},
+		{method: "POST", pattern: "/v2/owner/programs/export", scope: scopeOwner, handle: posted(h.exportProgram)},
+		{method: "POST", pattern: "/v2/owner/programs/import", scope: scopeOwner, handle: h.importProgram},
+		{method: "POST", pattern: "/v2/owner/programs/move", scope: scopeOwner, handle: posted(h.moveProgram)},
+		{method: "POST", pattern: "/v2/owner/key/rotate", scope: scopeOwner, handle: h.rotateKey},
+		{method: "POST", pattern: "/v2/owner/release", scope: scopeOwner, handle: h.release},
+		{method: "GET", pattern: "/v2/owner/records", scope: scopeOwner, handle: h.records},
+		{method: "POST", pattern: "/v2/owner/events/missing", scope: scopeOwner, handle: posted(h.missingEvents)},
+		{method: "POST", pattern: "/v2/owner/events/salvage", scope: scopeOwner, handle: posted(h.salvage)},
+		{method: "GET", pattern: examinationPath, scope: scopeOwner, handle: func(req *request) (answer, error) {
 			return answer{data: h.Examine(req.ctx)}, nil
-		}, false},
-		{"POST", promotePath, scopeOwner, nil, none, func(*request) (answer, error) {
+		}},
+		{method: "POST", pattern: promotePath, scope: scopeOwner, handle: func(*request) (answer, error) {
 			return answer{}, webhook.NewError(webhook.CodeConflict, "This service is not a standby: it is already the primary.")
-		}, false},
+		}},
 	}
 }
 
@@ -223,7 +223,7 @@ type Promotion struct {
 func (s *StandbyOwner) Handler() http.Handler {
 	a := &API{logger: s.Logger, metrics: newMetrics(), timeout: DefaultRequestTimeout}
 	a.handle([]route{
-		{"POST", promotePath, scopeOwner, nil, queryRules{}, posted(func(req *request, in *Promotion) (answer, error) {
+		{method: "POST", pattern: promotePath, scope: scopeOwner, handle: posted(func(req *request, in *Promotion) (answer, error) {
 			return req.streamed(func(w io.Writer) error {
 				state, err := s.Promote(req.ctx, in.Force, func(text string) { req.show(w, Progress{Text: text}) })
 				if err == nil {
@@ -231,10 +231,10 @@ func (s *StandbyOwner) Handler() http.Handler {
 				}
 				return err
 			}), nil
-		}), false},
-		{"GET", examinationPath, scopeOwner, nil, queryRules{}, func(*request) (answer, error) {
+		})},
+		{method: "GET", pattern: examinationPath, scope: scopeOwner, handle: func(*request) (answer, error) {
 			return answer{data: s.Examine()}, nil
-		}, false},
+		}},
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(context.WithValue(r.Context(), ownerKey{}, true))

@@ -99,11 +99,12 @@ func setSecurityHeaders(h http.Header) {
 }
 
 // Find reports whether a request gets a page, and whether its address exists. Without a session,
-// pages that need one are for browsers, which ask for text/html; other clients get errors of the API.
+// pages that need one, but the first, are for browsers, which ask for text/html; other clients get
+// errors of the API.
 func (w *Web) Find(r *http.Request) (page, exists bool) {
 	_, pattern := w.mux.Handler(r)
 	exists = pattern != "" && pattern != "/" && pattern != portalBase+"/"
-	if exists && w.roles[pattern] == anyone || strings.Contains(strings.Join(r.Header["Accept"], ","), "text/html") {
+	if exists && w.roles[pattern] == anyone || r.URL.Path == "/" || strings.Contains(strings.Join(r.Header["Accept"], ","), "text/html") {
 		return true, exists
 	}
 	for _, name := range []string{sessionCookie, portalCookie, framedPortalCookie} {

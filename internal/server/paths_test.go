@@ -24,7 +24,7 @@ func TestPathsOutsideTheAPI(t *testing.T) {
 		{"GET /v1/webhooks", []string{"Authorization", "Bearer x", "Accept", envelope}, 404, envelope, "Paths of the API begin with /v2/."},
 		{"POST /events", []string{"Authorization", "Bearer x"}, 404, envelope, "Paths of the API begin with /v2/."},
 		{"GET /events", []string{"Accept", "*/*"}, 401, envelope, "This is a page for admins"},
-		{"GET /", nil, 401, envelope, "This is a page for admins"},
+		{"GET /", []string{"Authorization", "Bearer x"}, 401, page, "<!doctype html>"},
 		{"GET /nowhere", []string{"Accept", "*/*"}, 404, envelope, "Paths of the API begin with /v2/."},
 		{"GET /portal/nowhere", nil, 404, envelope, "Paths of the API begin with /v2/."},
 		{"POST //v2/events", []string{"Authorization", "Bearer x"}, 404, envelope, "two slashes"},

@@ -22,7 +22,7 @@ func TestPathsOutsideTheAPI(t *testing.T) {
 		text    string
 	}{
 		{"GET /v1/webhooks", []string{"Authorization", "Bearer x", "Accept", envelope}, 404, envelope, "Paths of the API begin with /v2/."},
-		{"POST /events", []string{"Authorization", "Bearer x"}, 404, envelope, "Paths of the API begin with /v2/."},
+		{"POST /events", []string{"Authorization", "Bearer x"}, 401, envelope, "Paths of the API begin with /v2/."},
 		{"GET /events", []string{"Accept", "*/*"}, 401, envelope, "This is a page for admins"},
 		{"GET /", []string{"Authorization", "Bearer x"}, 401, page, "<!doctype html>"},
 		{"GET /nowhere", []string{"Accept", "*/*"}, 404, envelope, "Paths of the API begin with /v2/."},

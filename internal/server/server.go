@@ -290,7 +290,7 @@ func (s *Server) servePage(apiHandler *api.API, w http.ResponseWriter, r *http.R
 	switch page, exists := s.web.Find(r); {
 	case page:
 		s.web.ServeHTTP(w, r)
-	case exists && r.Header.Get("Authorization") == "":
+	case exists:
 		apiHandler.Refuse(w, r, webhook.NewError(webhook.CodeUnauthenticated,
 			"This is a page for admins, who sign in with a browser. Paths of the API begin with /v2/."))
 	default:

@@ -245,7 +245,10 @@ func (m *moveSimulation) openSite(s *site) {
 				return nil, ctx.Err()
 			}
 		}}
-	s.handler = api.New(api.Config{Store: s.d.store, Catalog: m.catalog, Moves: s.target, Logger: logger})
+	handler := api.New(api.Config{Store: s.d.store, Catalog: m.catalog, Moves: s.target, Logger: logger})
+	m.mu.Lock() // a request may still be on its way
+	s.handler = handler
+	m.mu.Unlock()
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
 	source, st := s.source, s.d.store
@@ -494,19 +497,17 @@ func (m *moveSimulation) passOn(s *site, r *http.Request, body io.Reader) (w *re
 		}
 	}()
 	parts := strings.Split(r.URL.Path, "/") // /v2/programs/ID/move/MOVE/activate
-	activates := parts[len(parts)-1] == "activate"
-	if activates {
-		m.mu.Lock()
-		if id := parts[len(parts)-2]; !m.activated[id] {
-			m.activated[id] = true
-			m.owner[parts[3]] = s.number
-		}
-		m.mu.Unlock()
+	m.mu.Lock()
+	if id := parts[len(parts)-2]; parts[len(parts)-1] == "activate" && !m.activated[id] {
+		m.activated[id] = true
+		m.owner[parts[3]] = s.number
 	}
+	handler := s.handler
+	m.mu.Unlock()
 	again := r.Clone(r.Context())
 	again.Body = io.NopCloser(body)
 	w = &recordedResponse{header: make(http.Header)}
-	s.handler.ServeHTTP(w, again)
+	handler.ServeHTTP(w, again)
 	return w
 }
 

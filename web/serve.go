@@ -57,6 +57,12 @@ type by struct {
 	limit     int64 // of the form that post gets as PostForm, in bytes; 0 for maxForm
 }
 
+// upTo returns b with a limit of its form.
+func (b by) upTo(limit int64) by {
+	b.limit = limit
+	return b
+}
+
 func (b by) handle(r *request) (response, error) {
 	switch {
 	case b.get != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead):

@@ -411,7 +411,7 @@ func (w *Web) eventRoutes() []route {
 		{"/events", viewer, pageRoute, by{get: p.events.list}},
 		{"/events/arrivals", viewer, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
 		{"/events/export", viewer, pageRoute, by{get: p.events.export}},
-		{"/events/publish", operator, pageRoute, by{p.events.newForm, p.events.publish, maxPublishForm}},
+		{"/events/publish", operator, pageRoute, by{get: p.events.newForm, post: p.events.publish}.upTo(maxPublishForm)},
 		{"/events/{program}/{id}", viewer, pageRoute, by{get: p.events.show}},
 		{"/events/{program}/{id}/body.json.txt", viewer, pageRoute, by{get: p.events.body}},
 

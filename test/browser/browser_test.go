@@ -217,30 +217,47 @@ func webRoutes(t *testing.T) []webRoute {
 			continue
 		}
 		path, isText := row.Elts[0].(*ast.BasicLit)
-		by, isBy := row.Elts[3].(*ast.CompositeLit)
-		if !isText || !isBy || types.ExprString(by.Type) != "by" {
+		if !isText {
 			continue
 		}
 		r := webRoute{}
 		if r.Path, err = strconv.Unquote(path.Value); err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range by.Elts {
-			switch key := types.ExprString(e.(*ast.KeyValueExpr).Key); key {
-			case "get":
-				r.Get = true
-			case "post":
-				r.Post = true
-			default:
-				t.Fatalf("web/web.go: route %s has the unknown key %s, want get or post", r.Path, key)
-			}
-		}
+		r.read(t, row.Elts[3])
 		all = append(all, r)
 	}
 	if len(all) < 40 {
 		t.Fatalf("web/web.go: got a table of %d pages, want at least 40", len(all))
 	}
 	return all
+}
+
+// read reads the methods of a route: by{get: f, post: f}, which may have a limit, or
+// of(find, get, post), whose functions may be nil.
+func (r *webRoute) read(t *testing.T, methods ast.Expr) {
+	t.Helper()
+	set := func(name string, f ast.Expr) {
+		switch there := types.ExprString(f) != "nil"; name {
+		case "get":
+			r.Get = there
+		case "post":
+			r.Post = there
+		default:
+			t.Fatalf("web/web.go: route %s has the unknown key %s, want get or post", r.Path, name)
+		}
+	}
+	if call, ok := methods.(*ast.CallExpr); ok && types.ExprString(call.Fun) == "of" && len(call.Args) == 3 {
+		set("get", call.Args[1])
+		set("post", call.Args[2])
+		return
+	} else if ok { // by{…}.upTo(limit)
+		methods = call.Fun.(*ast.SelectorExpr).X
+	}
+	for _, e := range methods.(*ast.CompositeLit).Elts {
+		pair := e.(*ast.KeyValueExpr)
+		set(types.ExprString(pair.Key), pair.Value)
+	}
 }
 
 // browserPrograms are the paths of the programs that run a journey.

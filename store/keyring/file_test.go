@@ -5,22 +5,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"testing"
 
 	"service/internal/durable"
+	"service/test/harness"
 )
 
 // A key file of another user may be readable for others: systemd and Kubernetes mount
 // secrets in this way.
 func TestKeyFileOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
-		if slices.Contains(strings.Split(os.Getenv("SERVICE_TEST_REQUIRE"), ","), "owner") {
-			t.Fatal("SERVICE_TEST_REQUIRE has owner, but this test needs root")
-		}
-		t.Skip("KEY FILES OF OTHER USERS ARE NOT TESTED: this test needs root")
+		harness.Unavailable(t, "owner", "only root can make a key file of another user")
 	}
 	path := filepath.Join(t.TempDir(), "key")
 	key := NewKey()

@@ -2,9 +2,16 @@
 
 package dispatcher
 
-import "runtime"
+import (
+	"runtime"
+	"testing"
+)
 
-// Expired timers of a synctest bubble share one context of the race detector, whichever thread runs
-// them, so two processors crash it (golang/go#78156): 3 of 6 runs of TestMoves, and none of 6 with
-// one. The detector compares what happened before what, and needs no two processors for it.
-func init() { runtime.GOMAXPROCS(1) }
+// TestMain limits the tests to one processor. Expired timers of a synctest bubble share one context
+// of the race detector, whichever thread runs them, so two processors crash it (golang/go#78156): 3
+// of 6 runs of TestMoves, and none of 6 with one. The detector compares what happened before what,
+// and needs no two processors for it.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	m.Run()
+}

@@ -244,7 +244,8 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 		return printJSON(std.Out, all)
 	}
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(std.Out, spelled("No admins yet. Create the first with the link that service admin setup-link prints.", ownName()))
+		note := "No admins yet. Create the first with the link that service admin setup-link prints."
+		_, err := fmt.Fprintln(std.Out, spelled(note, commandName()))
 		return err
 	}
 	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)

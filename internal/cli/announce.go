@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 
 	"service/internal/server"
@@ -17,7 +16,7 @@ import (
 // prepare sets up the process for serving: the settings that the admin UI shows, and
 // the logger of libraries.
 func prepare(s *server.Config, shown []server.Setting) {
-	s.Program, s.Settings = shellQuote(os.Args[0]), shown
+	s.Program, s.Settings = commandName(), shown
 	// net/http logs unsolicited responses through package log. They are remote input
 	// and only useful for debugging.
 	slog.SetDefault(s.Logger)

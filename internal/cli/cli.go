@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -50,7 +52,7 @@ type commands struct {
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
-	Program     programCmd     `cmd:"" group:"access" help:"List, export, import and delete programs, the tenants of the service."`
+	Program     programCmd     `cmd:"" group:"access" help:"List, export, import, move and delete programs, the tenants of the service."`
 	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to the portal of a program, for a partner. Needs a running server."`
 	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Audit       auditCmd       `cmd:"" group:"access" help:"List, export and verify the audit log."`
@@ -69,7 +71,7 @@ type commands struct {
 	Man         manCmd         `cmd:"" group:"operations" help:"Print the manual page. To read it: service man | man -l -"`
 	Version     versionCmd     `cmd:"" group:"operations" help:"Print the version."`
 
-	ShowVersion versionFlag `name:"version" env:"-" help:"Print the version."`
+	ShowVersion versionFlag `name:"version" short:"v" env:"-" help:"Print the version."`
 
 	BenchPart benchPartCmd `cmd:"" name:"bench-part" hidden:""`
 }
@@ -89,14 +91,15 @@ func Run(ctx context.Context, args []string, std Streams) int {
 	placesOf(ownName()).loadEnvironment()
 	parser, err := newParser(ctx, &c, std, conf, &helped)
 	if err != nil {
-		return fail(std, err)
+		return fail(std, "", err)
 	}
 	command, err := parser.Parse(args)
 	switch {
 	case helped:
 		return exitDone
 	case err != nil:
-		return fail(std, usageError{listCommands(err)})
+		at := commandOf(err)
+		return fail(std, pathOf(at), usageError{explainUsage(err, at)})
 	}
 	target := command.Selected().Target.Addr().Interface()
 	if _, isDoctor := target.(*doctorCmd); isDoctor || len(conf.errs) == 0 {
@@ -104,15 +107,15 @@ func Run(ctx context.Context, args []string, std Streams) int {
 	} else if checker, ok := target.(interface{ check() error }); ok {
 		err = checker.check() // reports the errors of the flags along with those of the file
 	}
-	return fail(std, conf.explain(err))
+	return fail(std, pathOf(command.Selected()), conf.explain(err))
 }
 
 // newParser returns the parser of the command line. It sets helped after it has printed
 // help.
 func newParser(ctx context.Context, c *commands, std Streams, conf *configuration, helped *bool) (*kong.Kong, error) {
 	name := ownName()
-	parser, err := kong.New(c,
-		kong.Name(name),
+	return kong.New(c,
+		kong.Name(commandName()),
 		kong.DefaultEnvars("SERVICE"),
 		kong.PostBuild(setVariables),
 		kong.PostBuild(groupFlags),
@@ -132,10 +135,6 @@ func newParser(ctx context.Context, c *commands, std Streams, conf *configuratio
 		kong.Bind(std, conf),
 		kong.Resolvers(conf),
 	)
-	if err == nil {
-		spellAll(parser.Model.Node, name)
-	}
-	return parser, err
 }
 
 // describe returns the help of a flag with its default and environment variable.
@@ -153,18 +152,22 @@ func describe(v *kong.Value) string {
 	return v.Help + " (" + strings.Join(notes, ", ") + ")"
 }
 
-// fail prints err, if any, in one line and returns the exit status for it.
-func fail(std Streams, err error) int {
-	var usage usageError
-	name := painter(std.Err).paint(red, ownName()+":")
-	switch {
-	case err == nil:
+// fail prints err, if any, in one line and returns the exit status for it. command is the path of
+// the command, such as "token create ", whose help an error of its arguments refers to.
+func fail(std Streams, command string, err error) int {
+	if err == nil {
 		return exitDone
-	case errors.As(err, &usage):
-		fmt.Fprintf(std.Err, "%s %s (see %s --help)\n", name, terminal.Line(spelled(err.Error(), ownName())), ownName())
+	}
+	var usage usageError
+	isUsage := errors.As(err, &usage)
+	text := terminal.Line(spelled(err.Error(), commandName()))
+	if isUsage {
+		text += fmt.Sprintf(" (see %s %s--help)", commandName(), command)
+	}
+	fmt.Fprintf(std.Err, "%s %s\n", painter(std.Err).paint(red, filepath.Base(os.Args[0])+":"), text)
+	if isUsage {
 		return exitUsage
 	}
-	fmt.Fprintf(std.Err, "%s %s\n", name, terminal.Line(spelled(err.Error(), ownName())))
 	return exitFailed
 }
 

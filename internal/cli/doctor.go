@@ -132,7 +132,7 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 		}
 		all := make([]numbered, len(d))
 		for i, f := range d {
-			f.Detail, f.Advice = spelled(f.Detail, ownName()), spelled(f.Advice, ownName())
+			f.Detail, f.Advice = spelled(f.Detail, commandName()), spelled(f.Advice, commandName())
 			all[i] = numbered{i + 1, f}
 		}
 		if err := printJSON(std.Out, all); err != nil {
@@ -142,9 +142,9 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 		c := painter(std.Out)
 		for i, f := range d {
 			level := c.paint(levelColor(f.Level), fmt.Sprintf("%-4s", f.Level))
-			fmt.Fprintf(std.Out, "%2d  %s  %s: %s\n", i+1, level, f.Check, terminal.Line(spelled(f.Detail, ownName())))
+			fmt.Fprintf(std.Out, "%2d  %s  %s: %s\n", i+1, level, f.Check, terminal.Line(spelled(f.Detail, commandName())))
 			if f.Advice != "" {
-				fmt.Fprintf(std.Out, "          %s\n", terminal.Line(spelled(f.Advice, ownName())))
+				fmt.Fprintf(std.Out, "          %s\n", terminal.Line(spelled(f.Advice, commandName())))
 			}
 		}
 		fmt.Fprintf(std.Out, "\n%s\n", d.summary(c))

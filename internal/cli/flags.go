@@ -34,17 +34,35 @@ func (f *configErrors) add(flag, format string, args ...any) {
 	*f = append(*f, configError{flag, fmt.Sprintf(format, args...)})
 }
 
-// Error lists all errors.
+// Error lists all errors, first the flags that are missing.
 func (f configErrors) Error() string {
-	var all []string
+	var missing, wrong []string
+	reason := ""
 	for _, one := range f {
-		all = append(all, one.String())
+		rest, required := strings.CutPrefix(one.text, isRequired)
+		if !required || one.flag == "" || rest != "" && rest[0] != ':' {
+			wrong = append(wrong, one.String())
+			continue
+		}
+		missing, reason = append(missing, "--"+one.flag), rest
 	}
-	if len(all) == 1 {
-		return all[0]
+	text := strings.Join(wrong, "; ")
+	if len(wrong) > 1 {
+		text = fmt.Sprintf("%d settings are wrong: %s", len(wrong), text)
 	}
-	return fmt.Sprintf("%d settings are wrong: %s", len(all), strings.Join(all, "; "))
+	switch len(missing) {
+	case 0:
+		return text
+	case 1:
+		text = "missing flag " + missing[0] + reason + "; " + text
+	default:
+		text = "missing flags: " + strings.Join(missing, ", ") + "; " + text
+	}
+	return strings.TrimSuffix(text, "; ")
 }
+
+// isRequired begins the error of a flag that is missing. A reason may follow a colon.
+const isRequired = "is required"
 
 // err returns the errors as one usage error that wraps f, or nil.
 func (f configErrors) err() error {

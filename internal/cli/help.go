@@ -70,6 +70,8 @@ func groupFlags(k *kong.Kong) error {
 		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
 			switch group := groupOf(flag.Name); {
+			case !all && n.Parent != nil && slices.Contains(commonFlags, flag.Name):
+				flag.Group = &kong.Group{Key: "common", Title: "Data and configuration:"} // after the command's own
 			case all && n.Name == "serve":
 				flag.Group = group
 			case all && group != nil && !slices.Contains(settingsToFind, flag.Name):
@@ -96,6 +98,9 @@ func groupFlags(k *kong.Kong) error {
 	return nil
 }
 
+// commonFlags are those that most commands have.
+var commonFlags = []string{"config", "data", "secret-key-file"}
+
 // settingsToFind are the settings that tell a command where to look.
 var settingsToFind = []string{"config", "data", "secret-key-file", "listen", "litestream"}
 
@@ -114,7 +119,7 @@ func groupOf(flag string) *kong.Group {
 var commandGroups = []struct{ key, title string }{
 	{"run", "Run"},
 	{"publish", "Publish and receive"},
-	{"access", "Tokens and admins"},
+	{"access", "Programs, tokens and admins"},
 	{"data", "Data"},
 	{"operations", "Operations"},
 }
@@ -124,7 +129,12 @@ var commandGroups = []struct{ key, title string }{
 func printHelp(std Streams) kong.HelpPrinter {
 	return func(options kong.HelpOptions, ctx *kong.Context) error {
 		if ctx.Selected() != nil {
-			return kong.DefaultHelpPrinter(options, ctx)
+			spellAll(ctx.Model.Node, commandName())
+			if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
+				return err
+			}
+			_, err := fmt.Fprint(std.Out, exampleHelp(ctx.Selected(), painter(std.Out)))
+			return err
 		}
 		_, err := fmt.Fprint(std.Out, commandHelp(ctx.Model.Node, painter(std.Out)))
 		return err
@@ -177,12 +187,11 @@ func commandNames(n *kong.Node) []string {
 	return names
 }
 
-// listCommands adds the list of commands to an error about a missing or unknown command. It
-// returns other errors unchanged.
-func listCommands(err error) error {
+// commandOf returns the command that an error of the parser is about.
+func commandOf(err error) *kong.Node {
 	var parse *kong.ParseError
 	if !errors.As(err, &parse) || parse.Context == nil {
-		return err
+		return nil
 	}
 	at := parse.Context.Model.Node
 	for _, step := range parse.Context.Path {
@@ -190,24 +199,42 @@ func listCommands(err error) error {
 			at = step.Command
 		}
 	}
-	names := commandNames(at)
-	if len(names) == 0 {
+	return at
+}
+
+// pathOf returns the words of a command, each followed by a space: "token create ". It is empty
+// for the binary itself.
+func pathOf(n *kong.Node) string {
+	if n == nil || n.Parent == nil {
+		return ""
+	}
+	return pathOf(n.Parent) + n.Name + " "
+}
+
+// explainUsage says in an error of the parser what is missing or unknown, and what there is.
+func explainUsage(err error, at *kong.Node) error {
+	if at == nil {
 		return err
 	}
-	path := ""
-	if at.Parent != nil {
-		path = at.Name + " "
-	}
-	text := err.Error()
-	if rest, ok := strings.CutPrefix(text, "unexpected argument "); ok {
-		word, meant, _ := strings.Cut(rest, ", did you mean ")
-		text = fmt.Sprintf("%s%s is not a command", path, word)
-		if meant != "" {
-			text += "; did you mean " + strings.TrimSuffix(meant, "?")
+	names, text := commandNames(at), err.Error()
+	expected, isMissing := strings.CutPrefix(text, "expected ")
+	word, isUnknown := strings.CutPrefix(text, "unexpected argument ")
+	switch {
+	case isMissing && len(names) == 0:
+		arguments := strings.Fields(strings.ToUpper(strings.NewReplacer(`"`, "", "<", "", ">", "").Replace(expected)))
+		if len(arguments) == 1 {
+			return fmt.Errorf("missing argument: %s", arguments[0])
 		}
-	} else if strings.HasPrefix(text, "expected ") {
-		text = path + "needs a command"
-	} else {
+		return fmt.Errorf("missing arguments: %s", strings.Join(arguments, ", "))
+	case isMissing:
+		text = pathOf(at) + "needs a command"
+	case isUnknown && len(names) > 0:
+		word, meant, suggested := strings.Cut(word, ", did you mean ")
+		text = fmt.Sprintf("%s%s is not a command", pathOf(at), word)
+		if suggested {
+			return fmt.Errorf("%s; did you mean %s", text, meant)
+		}
+	default:
 		return err
 	}
 	if len(names) == 1 {

@@ -98,6 +98,44 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+// TestExamples checks that the help of every command has one to three examples, and parses them.
+func TestExamples(t *testing.T) {
+	left := len(examples)
+	for _, c := range commandTree(model(t), nil) {
+		if len(c.commands) > 0 {
+			continue
+		}
+		lines := strings.Split(examples[c.path], "\n")
+		if examples[c.path] == "" || len(lines) > 3 {
+			t.Errorf("%s: got %q, want one to three examples", c.path, lines)
+			continue
+		}
+		left--
+		for _, line := range lines {
+			if _, after, piped := strings.Cut(line, " | service"); piped {
+				line = "service" + after
+			}
+			line, _, _ = strings.Cut(line, " | ")
+			line, _, _ = strings.Cut(line, " > ")
+			parser, err := newParser(t.Context(), new(commands), Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := parser.Parse(strings.Fields(line)[1:])
+			if err != nil || strings.TrimSpace(pathOf(got.Selected())) != c.path {
+				t.Errorf("%s: %s: got error %v", c.path, line, err)
+			}
+		}
+		help, _ := expect(t, exitDone, append(strings.Fields(c.path), "--help")...)
+		if !strings.HasSuffix(help, "  "+lines[len(lines)-1]+"\n") {
+			t.Errorf("%s: got help that ends\n%s", c.path, help[max(0, len(help)-200):])
+		}
+	}
+	if left != 0 {
+		t.Errorf("%d examples belong to no command", left)
+	}
+}
+
 func TestColors(t *testing.T) {
 	if got := colors(true).paint(red, "x"); got != "\x1b[31mx\x1b[0m" {
 		t.Errorf("got %q", got)

@@ -23,7 +23,7 @@ type listenCmd struct {
 	JSON       bool   `name:"json" help:"Print one JSON object per line, with the full body."`
 }
 
-func (c *listenCmd) Run(ctx context.Context, std Streams) error {
+func (c *listenCmd) Run(ctx context.Context, std Streams, conf *configuration) error {
 	var f configErrors
 	f.address("listen", c.Listen)
 	status := f.integer("status", c.Status, 200, 599)
@@ -58,8 +58,11 @@ func (c *listenCmd) Run(ctx context.Context, std Streams) error {
 	}
 
 	l, err := net.Listen("tcp", c.Listen)
+	if err != nil && !conf.given["listen"] {
+		l, err = net.Listen("tcp", "127.0.0.1:0") // the default port is taken
+	}
 	if err != nil {
-		return err
+		return server.ExplainListen(ctx, "listen", c.Listen, err)
 	}
 	fmt.Fprintf(std.Err, "Receiving webhooks on http://%s/ until Ctrl-C.\n", l.Addr())
 	if key == "" {

@@ -14,7 +14,7 @@ import (
 // cannot forge lines or fields because slog quotes it, and cannot control a terminal because
 // plainLines escapes it.
 func newLogger(w io.Writer, format string, minLevel slog.Leveler) *slog.Logger {
-	options := &slog.HandlerOptions{Level: minLevel}
+	options := &slog.HandlerOptions{Level: minLevel, ReplaceAttr: spelledLog}
 	w = plainLines{w}
 	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))

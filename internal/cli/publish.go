@@ -82,7 +82,7 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	}
 	fmt.Fprintf(std.Out, "%s\n", p.tally)
 	if note != "" {
-		fmt.Fprintf(std.Err, "%s\n", spelled(note, ownName()))
+		fmt.Fprintf(std.Err, "%s\n", spelled(note, commandName()))
 	}
 	return nil
 }

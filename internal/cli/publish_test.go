@@ -356,8 +356,8 @@ func TestPublishCommand(t *testing.T) {
 		{"refused", []string{"--token-file", token, refused}, "", exitFailed, "", "service: line 3: name is not the name of an event type; " +
 			"2 events accepted; publishing this input again duplicates its events without an id (for a file, --stable-ids prevents that)\n"},
 		{"a wrong token", []string{"--token", "guess", events}, "", exitFailed, "", "401 Unauthorized"},
-		{"no token", []string{events}, "", exitUsage, "", "--token: is required"},
-		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "2 settings are wrong: --retry-for: "},
+		{"no token", []string{events}, "", exitUsage, "", "missing flag --token: "},
+		{"two faults", []string{"--retry-for", "x", events}, "", exitUsage, "", "scope events.write; --retry-for: "},
 		{"no such file", []string{"--token", "hush", filepath.Join(dir, "none")}, "", exitFailed, "", "no such file"},
 		{"no such token file", []string{"--token-file", filepath.Join(dir, "none"), events}, "", exitFailed, "", "--token-file: open"},
 		{"no CA", []string{"--token", "hush", "--ca", events, events}, "", exitFailed, "", "no PEM certificate found"},

@@ -133,16 +133,24 @@ func (p *publisher) flush(ctx context.Context, c *chunk, readErr error) error {
 		if err == nil {
 			return readErr
 		}
-		return fmt.Errorf("lines %d to %d: %w", c.lines[0], c.lines[len(c.lines)-1], err)
+		return fmt.Errorf("%s: %w", lineRange(c.lines), err)
 	}
 	// Send the events before the refused one again to be sure that they are published.
 	// Their ids make that idempotent.
 	if bad.index > 0 {
 		if err := p.send(ctx, c.body.Bytes()[:c.ends[bad.index-1]]); err != nil {
-			return fmt.Errorf("lines %d to %d: %w", c.lines[0], c.lines[bad.index-1], err)
+			return fmt.Errorf("%s: %w", lineRange(c.lines[:bad.index]), err)
 		}
 	}
 	return lineError{c.lines[bad.index], bad.detail}
+}
+
+// lineRange names lines in an error, of which there is at least one.
+func lineRange(lines []int) string {
+	if len(lines) == 1 {
+		return fmt.Sprintf("line %d", lines[0])
+	}
+	return fmt.Sprintf("lines %d to %d", lines[0], lines[len(lines)-1])
 }
 
 // send posts events until the server accepts or refuses them, or retryFor has passed.

@@ -76,7 +76,7 @@ func (c *restoreCmd) printPause(std Streams) {
 	if c.RestoreHold != "" {
 		note = "Deliveries begin as soon as the service starts."
 	}
-	fmt.Fprintln(std.Out, spelled(note, ownName()))
+	fmt.Fprintln(std.Out, spelled(note, commandName()))
 }
 
 // printAside says where the previous data is, if there was any.

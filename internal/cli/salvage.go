@@ -109,7 +109,7 @@ func (s *salvage) program(ctx context.Context, program string) error {
 		if unknown > 0 {
 			s.unknown += unknown
 			s.printLine("%s of program %s not published: the new primary has no such program; create it with: %s token create --program %s",
-				webhook.Count(unknown, "event"), program, ownName(), shellQuote(program))
+				webhook.Count(unknown, "event"), program, commandName(), shellQuote(program))
 		}
 	}()
 	for after := int64(0); ; {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net"
 
 	"github.com/alecthomas/kong"
 
@@ -30,10 +31,23 @@ func (c *serveCmd) Run(ctx context.Context, std Streams, conf *configuration, li
 	}
 	prepare(s, conf.shown(line))
 	if c.Demo {
+		if !conf.given["listen"] && !canListen(s.Listen) {
+			s.Listen = "127.0.0.1:0"
+		}
 		return demo(ctx, s, c.AllowDestination, std, demoPace)
 	}
 	return c.keyFlag.explain(server.Run(ctx, s, server.Roles{
 		Primary: func(ctx context.Context, svc *server.Server) error { return announcePrimary(ctx, svc, s, std) },
 		Standby: func(b *server.Standby) { announceStandby(std.Out, b, s) },
 	}))
+}
+
+// canListen reports whether an address is free.
+func canListen(addr string) bool {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,13 +18,33 @@ const (
 	packagedName = "service-webhooks"
 )
 
-// ownName returns the name that this process was started as, if it is the packaged name,
-// otherwise the usual name.
+// ownName returns the name of the installation: the packaged name if this process was started as
+// that, otherwise the usual name. [commandName] is for what a reader types.
 func ownName() string {
 	if filepath.Base(os.Args[0]) == packagedName {
 		return packagedName
 	}
 	return usualName
+}
+
+// commandName returns what to type in a shell to run this program again: its name, or the path
+// that it was started with where the name alone would run another program, as ./service does on
+// Debian, which has a command named service.
+func commandName() string {
+	base := filepath.Base(os.Args[0])
+	if base == os.Args[0] {
+		return base
+	}
+	found, err := exec.LookPath(base)
+	if err != nil {
+		return shellQuote(os.Args[0])
+	}
+	there, err := os.Stat(found)
+	here, hereErr := os.Stat(os.Args[0])
+	if err != nil || hereErr != nil || !os.SameFile(there, here) {
+		return shellQuote(os.Args[0])
+	}
+	return base
 }
 
 // spelled returns a text with its commands, such as service config show, changed to the
@@ -31,7 +53,25 @@ func spelled(text, name string) string {
 	if name == usualName || !strings.Contains(text, usualName+" ") {
 		return text
 	}
-	return regexp.MustCompile(`\bservice (`+commandWords+`|help|--help)\b`).ReplaceAllString(text, name+" $1")
+	return regexp.MustCompile(`\bservice (`+commandWords+`|help|--help)\b`).ReplaceAllStringFunc(text, func(s string) string {
+		return name + strings.TrimPrefix(s, usualName)
+	})
+}
+
+// spelledLog is spelled for the parts of a log record that this program words itself: the message
+// and the error.
+func spelledLog(_ []string, a slog.Attr) slog.Attr {
+	switch x := a.Value.Any().(type) {
+	case string:
+		if a.Key == slog.MessageKey {
+			a.Value = slog.StringValue(spelled(x, commandName()))
+		}
+	case error:
+		if text := x.Error(); strings.Contains(text, usualName+" ") {
+			a.Value = slog.StringValue(spelled(text, commandName()))
+		}
+	}
+	return a
 }
 
 // commandWords are the first words of all commands, for a regular expression.

@@ -99,7 +99,7 @@ func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
 // printTokens prints the tokens as a table.
 func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, spelled("No tokens yet. Create one with service token create.", ownName()))
+		_, err := fmt.Fprintln(w, spelled("No tokens yet. Create one with service token create.", commandName()))
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -105,7 +105,7 @@ func TestTokenUsage(t *testing.T) {
 		want []string
 	}{
 		{nil, []string{
-			"3 settings are wrong", "--program: is required", "--user: is required", "--scope: is required: one or more of webhooks.read",
+			"service: missing flags: --program, --user, --scope (see service token create --help)",
 		}},
 		{[]string{"--program", "a b", "--user", "u", "--scope", "x"}, []string{"--program: must be", `--scope: "x" is not one of`}},
 		{[]string{"--program", "a", "--user", "u", "--scope", "events.read,events.read"}, []string{`"events.read" is given twice`}},

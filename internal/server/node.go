@@ -34,6 +34,9 @@ func Run(ctx context.Context, cfg *Config, roles Roles) error {
 		}
 		return serve(ctx, s, roles)
 	}
+	if err := cfg.checkPorts(ctx); err != nil {
+		return startError(ctx, err)
+	}
 	for wait := time.Duration(0); ; wait = lockWait {
 		s, err := standBy(ctx, cfg, wait, roles)
 		if err == nil {

@@ -8,12 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -62,7 +62,12 @@ type Server struct {
 // Close.
 //
 // Errors about the secret key wrap [store.ErrKey].
-func Open(ctx context.Context, cfg *Config) (*Server, error) { return open(ctx, cfg, nil) }
+func Open(ctx context.Context, cfg *Config) (*Server, error) {
+	if err := cfg.checkPorts(ctx); err != nil {
+		return nil, err
+	}
+	return open(ctx, cfg, nil)
+}
 
 // open is Open with an acquired lease, which may be nil.
 func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, err error) {
@@ -135,15 +140,32 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	return s, nil
 }
 
+// checkPorts reports an address that cannot be listened on, before the data directory is created.
+// If it exists, opening it comes first: its lock names the process that has the port as well.
+func (cfg *Config) checkPorts(ctx context.Context) error {
+	if _, err := os.Stat(cfg.Dir); err == nil {
+		return nil
+	}
+	public, plain, err := cfg.listen(ctx)
+	if err != nil {
+		return err
+	}
+	err = public.Close()
+	if plain != nil {
+		err = errors.Join(err, plain.Close())
+	}
+	return err
+}
+
 // listen opens the listener for clients and, if one is configured, that for plain HTTP.
 func (cfg *Config) listen(ctx context.Context) (public, plain net.Listener, err error) {
 	if public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
-		return nil, nil, explainListen("listen", err)
+		return nil, nil, ExplainListen(ctx, "listen", cfg.Listen, err)
 	}
 	if cfg.HTTPListen != "" {
 		if plain, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.HTTPListen); err != nil {
 			public.Close()
-			return nil, nil, explainListen("http-listen", err)
+			return nil, nil, ExplainListen(ctx, "http-listen", cfg.HTTPListen, err)
 		}
 		plain = newLimitedListener(plain, MaxClientConnections, maxNetworkConnections, nil, cfg.Logger)
 	}
@@ -296,14 +318,6 @@ func (s *Server) servePage(apiHandler *api.API, w http.ResponseWriter, r *http.R
 	default:
 		apiHandler.ServeHTTP(w, r)
 	}
-}
-
-// explainListen adds the flag of the address and a missing permission to an error.
-func explainListen(flag string, err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("--%s: %w: ports below 1024 need root or CAP_NET_BIND_SERVICE", flag, err)
-	}
-	return fmt.Errorf("--%s: %w", flag, err)
 }
 
 // delivering returns nil if the dispatcher is running. Its error may be public.

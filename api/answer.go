@@ -61,7 +61,9 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 		tag, err = req.tag(&ans, body)
 	}
 	if err != nil {
-		problem = a.problem(req, err)
+		if problem = a.problem(req, err); problem.Code == webhook.CodeInvalid {
+			req.invalid = problem
+		}
 		ans = answer{status: kinds[problem.Code].status}
 		body.Reset()
 		_ = render(body, newErrorRecord(problem)) // strings and numbers cannot fail

@@ -18,6 +18,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -237,7 +238,7 @@ func (a *API) respond(req *request) (status, size int) {
 }
 
 // logRequest logs a request. Of what the client sent it contains only the method, whose
-// characters net/http has checked.
+// characters net/http has checked, and what the detail of a 400 quotes.
 func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	level := slog.LevelInfo
 	if req.route.quiet {
@@ -246,7 +247,7 @@ func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	if !a.logger.Enabled(req.ctx, level) {
 		return
 	}
-	attrs := [12]slog.Attr{
+	attrs := [13]slog.Attr{
 		slog.String("method", req.http.Method),
 		slog.String("route", req.route.pattern),
 		slog.Int("status", status),
@@ -264,5 +265,28 @@ func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 		attrs[10], attrs[11] = slog.String("forwarded_to", req.move.URL), slog.String("target_request_id", req.targetRequestID)
 		n = 12
 	}
+	if req.invalid != nil {
+		attrs[n] = slog.String("reason", reasonOf(req.invalid))
+		n++
+	}
 	a.logger.LogAttrs(req.ctx, level, "request", attrs[:n]...)
+}
+
+// maxReason bounds the reason of a 400 in the log, in bytes.
+const maxReason = 500
+
+// reasonOf returns what is wrong with a request, for the log.
+func reasonOf(e *webhook.Error) string {
+	text := e.Detail
+	for i, v := range e.Validations {
+		separator := "; "
+		if i == 0 {
+			text, separator = "", ""
+		}
+		text += separator + v.Parameter + " " + v.Detail
+		if len(text) > maxReason {
+			return strings.ToValidUTF8(text[:maxReason], "") + "…"
+		}
+	}
+	return text
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"service/webhook"
 )
@@ -307,5 +308,24 @@ func TestReadDeadlineEndsWithTheBody(t *testing.T) {
 		if last.IsZero() == test.bounds || test.bounds && time.Until(last) > maxReusedTime {
 			t.Errorf("%s: got %d and the last deadline %v", test.name, w.Code, last)
 		}
+	}
+}
+
+// TestReasonInLog checks that the log says why a request got a 400.
+func TestReasonInLog(t *testing.T) {
+	s := start(t)
+	s.send("POST", "/v2/webhooks/subscriptions", `{"url":"ftp://x"}`)
+	s.send("POST", "/v2/events", `{`)
+	for _, want := range []string{`reason="url must begin with https://; events is required"`, `status=400`} {
+		if !strings.Contains(s.log.String(), want) {
+			t.Errorf("got\n%s\nwant %s", s.log, want)
+		}
+	}
+	if n := strings.Count(s.log.String(), " reason="); n != 2 {
+		t.Errorf("got %d reasons, want 2\n%s", n, s.log)
+	}
+	long := webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: "x", Detail: strings.Repeat("ä", maxReason)})
+	if got := reasonOf(long); len(got) > maxReason+len("…") || !utf8.ValidString(got) {
+		t.Errorf("got a reason of %d bytes", len(got))
 	}
 }

@@ -50,6 +50,8 @@ type request struct {
 	move            *webhook.ProgramMove // set if the request is forwarded, see API.forward
 	targetRequestID string               // of the installation that it was forwarded to
 
+	invalid *webhook.Error // the error of a 400, for the log
+
 	acknowledged bool // the handler has done what API.acknowledge does
 
 	body    *bytes.Buffer // from API.buffer, returned by release

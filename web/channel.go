@@ -109,8 +109,8 @@ func (h *channelPages) readForm(r *request, c *webhook.AlertChannel) *channelFor
 	return f
 }
 
-func (h *channelPages) check(c *webhook.AlertChannel) error {
-	return validationError(webhook.CheckChannel(c, h.cfg.Rules, h.cfg.Email))
+func (h *channelPages) check(r *request, c *webhook.AlertChannel) error {
+	return validationError(webhook.CheckChannel(c, *h.rules(r), h.cfg.Email))
 }
 
 // create creates a channel. The response shows the signing secret of a webhook, once.
@@ -118,7 +118,7 @@ func (h *channelPages) create(r *request) (response, error) {
 	c := webhook.AlertChannel{}
 	f := h.readForm(r, &c)
 	c.Active = true
-	err := h.check(&c)
+	err := h.check(r, &c)
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) (err error) {
 			if c, err = sw.Channels().Create(c); err != nil {
@@ -170,7 +170,7 @@ func (h *channelPages) editForm(r *request, c webhook.AlertChannel) (response, e
 func (h *channelPages) update(r *request, c webhook.AlertChannel) (response, error) {
 	target, name := c.Target(), c.Name
 	f := h.readForm(r, &c)
-	err := h.check(&c)
+	err := h.check(r, &c)
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
 			if err := sw.Channels().Update(c); err != nil {

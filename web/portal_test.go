@@ -107,6 +107,19 @@ func insidePortal(t *testing.T, f *furnished, role webhook.PortalRole) visitor {
 	return enter(t, f.w, "mine", role)
 }
 
+// TestPortalHidesFlags checks that a partner who does not run the service sees none of its flags.
+func TestPortalHidesFlags(t *testing.T) {
+	for _, local := range []bool{true, false} {
+		w := testWeb(t, func(cfg *Config) { cfg.Rules.ShowFlags = local })
+		f := &furnished{t: t, w: w}
+		p := insidePortal(t, f, webhook.PortalWrite).send("/portal/subscriptions/check-url", "url", "http://127.0.0.1/")
+		p.want(t, 200, "must begin with https://")
+		if got := strings.Contains(p.body, "--allow-http"); got != local {
+			t.Errorf("local %t: got %s", local, p.body)
+		}
+	}
+}
+
 // TestPortalReachesNoOtherProgram asks for each route of the portal with the ids of another
 // program, and for each route of the admin UI.
 func TestPortalReachesNoOtherProgram(t *testing.T) {

@@ -40,6 +40,14 @@ var sections = []ui.Section{
 	{Path: "/audit", Icon: "audit", Label: "Audit log"},
 }
 
+// rules returns the rules for what r sends. Errors name flags of serve to admins, but to partners only
+// where they run the service themselves.
+func (h *site) rules(r *request) *webhook.SubscriptionRules {
+	rules := h.cfg.Rules
+	rules.ShowFlags = rules.ShowFlags || !r.portal.in()
+	return &rules
+}
+
 // frame returns the frame of a page. Its section follows from the path of r, unless the handler
 // sets another.
 func (h *site) frame(r *request, title string) ui.Frame {

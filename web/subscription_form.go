@@ -192,12 +192,12 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 		p.program = r.program
 	}
 	if form.Get("step") == "check" {
-		if v := h.cfg.Rules.CheckURL(p.url); v != nil {
+		if v := h.rules(r).CheckURL(p.url); v != nil {
 			p.errors = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
 		}
 		return h.renderNew(r, p, http.StatusOK)
 	}
-	fields := p.fields(&h.cfg.Rules)
+	fields := p.fields(h.rules(r))
 	if there, err := h.store.Programs().Exists(r.Context(), p.program); err != nil {
 		return response{}, err
 	} else if p.program == "" {
@@ -242,7 +242,7 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, autho
 		program = ""
 	}
 	host, path := "example.com", "/"
-	if v := h.cfg.Rules.CheckURL(typed); len(v) > 0 {
+	if v := h.rules(r).CheckURL(typed); len(v) > 0 {
 		p.fault = v[0].Detail
 	}
 	if u, err := url.Parse(typed); err == nil && u.Host != "" && p.fault == "" {
@@ -322,7 +322,7 @@ func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (respo
 	form := r.PostForm
 	p := readSubscriptionForm(form)
 	p.editing = u
-	fields := p.fields(&h.cfg.Rules)
+	fields := p.fields(h.rules(r))
 	if p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)
 	}

@@ -182,7 +182,7 @@ func TestCheckURL(t *testing.T) {
 		"":                              "is checked while you type:",
 		"https://partner.example/a?b=c": "The URL is valid.",
 		"ftp://partner.example/":        "must begin with https://",
-		"https://localhost/":            "may not be sent to",
+		"https://localhost/":            "or start the service with --allow-destination 127.0.0.0/8",
 		"https://user:x@example.com/":   "must not contain a user name",
 	} {
 		p := v.send("/subscriptions/check-url", "url", typed, "for_program", "acme")

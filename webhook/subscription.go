@@ -141,6 +141,10 @@ type SubscriptionRules struct {
 	// Own lists the addresses that the service listens on. A URL with one of them
 	// is refused. A host name that resolves to one is blocked when it is dialed.
 	Own []netip.AddrPort
+
+	// ShowFlags makes the errors of a URL name the flags of serve that would permit it: for
+	// admins, and for everyone on an installation that only its own machine can reach.
+	ShowFlags bool
 }
 
 // Parse parses the body of a request that creates or updates a subscription, and
@@ -381,7 +385,7 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 		return fail(InvalidFormat, "must be an absolute URL that starts with "+schemes+
 			", with two hexadecimal digits after each percent sign")
 	case u.Scheme != "https" && !(u.Scheme == "http" && r.AllowHTTP):
-		return fail(InvalidFormat, "must begin with "+schemes)
+		return fail(InvalidFormat, "must begin with "+schemes+r.flagsFor(u))
 	case u.Opaque != "" || u.Hostname() == "":
 		return fail(InvalidFormat, "must have a host after "+schemes)
 	case u.User != nil:
@@ -399,12 +403,38 @@ func (r *SubscriptionRules) CheckURL(s string) []Validation {
 		}
 	}
 	if !r.Destinations.AllowsHost(u.Hostname()) {
-		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to; use one on the public internet")
+		return fail(InvalidBlockedDestination, "leads to an address that deliveries may not be sent to; use one on the public internet"+
+			r.flagsFor(u))
 	}
 	if r.isOwn(u) {
 		return fail(InvalidBlockedDestination, "must not target this service itself")
 	}
 	return nil
+}
+
+// flagsFor returns the end of an error of a URL: the flags of serve that would permit it, if the
+// reader may know them.
+func (r *SubscriptionRules) flagsFor(u *url.URL) string {
+	if !r.ShowFlags {
+		return ""
+	}
+	var flags []string
+	if u.Scheme == "http" && !r.AllowHTTP {
+		flags = append(flags, "--allow-http")
+	}
+	if host := u.Hostname(); !r.Destinations.AllowsHost(host) {
+		addr, err := netip.ParseAddr(host)
+		switch {
+		case Loopback(host) != nil || addr.Is4() && addr.IsLoopback():
+			flags = append(flags, "--allow-destination 127.0.0.0/8")
+		case err == nil:
+			flags = append(flags, "--allow-destination "+host)
+		}
+	}
+	if flags == nil {
+		return ""
+	}
+	return ", or start the service with " + strings.Join(flags, " ")
 }
 
 // Limits of a host name (RFC 1035, section 2.3.4), without a trailing dot.

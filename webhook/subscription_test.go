@@ -200,6 +200,22 @@ func TestSubscriptionFields(t *testing.T) {
 		err.Validations[0].Detail != "must begin with https:// or http://" {
 		t.Errorf("ftp with AllowHTTP: got %v", err)
 	}
+	for url, want := range map[string]string{
+		"http://127.0.0.1:9000/": ", or start the service with --allow-http --allow-destination 127.0.0.0/8",
+		"http://localhost/":      ", or start the service with --allow-http --allow-destination 127.0.0.0/8",
+		"https://[::1]/":         ", or start the service with --allow-destination ::1",
+		"https://10.1.2.3/":      ", or start the service with --allow-destination 10.1.2.3",
+		"http://example.com/":    ", or start the service with --allow-http",
+		"ftp://example.com/":     "must begin with https://",
+	} {
+		own := SubscriptionRules{Catalog: rules.Catalog, ShowFlags: true}
+		if v := own.CheckURL(url); len(v) != 1 || !strings.HasSuffix(v[0].Detail, want) {
+			t.Errorf("%s: got %v, want %q", url, v, want)
+		}
+		if v := rules.CheckURL(url); len(v) != 1 || strings.Contains(v[0].Detail, "--") {
+			t.Errorf("%s for a partner elsewhere: got %v", url, v)
+		}
+	}
 	if _, err := rules.Parse([]byte(`{"events":[{"name":"ping"}]}`), true); !only(err, InvalidRequired, "url") {
 		t.Errorf("without url: got %v", err)
 	}

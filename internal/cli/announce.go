@@ -60,6 +60,13 @@ func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 		fmt.Fprintf(w, "          (creates the first admin; valid for 30 minutes; new link: %s admin setup-link%s)\n", s.Program, data)
 	}
 	fmt.Fprintf(w, "API       %s\n", svc.URL())
+	if len(s.Domains) == 0 {
+		flags := ""
+		if !s.AllowHTTP || !s.Destinations.AllowsHost("localhost") {
+			flags = "start serve with --allow-http --allow-destination 127.0.0.0/8, then "
+		}
+		fmt.Fprintf(w, "Receive   on this machine: %srun %s listen\n", flags, s.Program)
+	}
 	const scopes = "webhooks.read,webhooks.write,events.read,events.write"
 	fmt.Fprintf(w, "Token     TOKEN=$(%s token create%s --program acme --user me --scope %s)\n", s.Program, data, scopes)
 	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", curl(svc))

@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"service/dispatcher"
@@ -91,6 +92,13 @@ func (cfg *Config) ShutdownTimeout() time.Duration {
 		d += cfg.Replica.ShutdownSyncTimeout
 	}
 	return d
+}
+
+// isLocal reports whether only this machine can reach the service: who uses it, runs it.
+func (cfg *Config) isLocal() bool {
+	ip, err := netip.ParseAddr(cfg.host())
+	onLoopback := err == nil && ip.IsLoopback() || cfg.host() == "localhost"
+	return onLoopback && len(cfg.Domains) == 0 && len(cfg.TrustedProxies) == 0 && cfg.PublicURL == ""
 }
 
 // host returns the host of the listen address.

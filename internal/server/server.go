@@ -184,7 +184,9 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	delivery.Store, delivery.Logger, delivery.Metrics = s.store, cfg.Logger, registry
 	delivery.Own, delivery.Alerts, delivery.BaseURL = own, alerts, s.baseURL
 	s.dispatcher = dispatcher.New(delivery)
-	rules := webhook.SubscriptionRules{AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own}
+	rules := webhook.SubscriptionRules{
+		AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own, ShowFlags: cfg.isLocal(),
+	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// A trusted proxy serves HTTPS to the browsers.

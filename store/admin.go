@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -74,7 +75,7 @@ func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.Pass
 func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
-	return a, hash, notFound(err, "admin")
+	return a, hash, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 
 // Get returns the admin with an address, as of this write. The error is a *webhook.Error if
@@ -82,7 +83,7 @@ func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, we
 func (w AdminWrites) Get(email string) (webhook.Admin, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdmin, []any{email}, dest...) }, &hash)
-	return a, notFound(err, "admin")
+	return a, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 
 // Create creates an admin and ends an invitation of the address. The error is a
@@ -168,7 +169,7 @@ func (w AdminWrites) SetRole(adminID string, role webhook.Role) (webhook.Admin, 
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdminByID, []any{adminID}, dest...) }, &hash)
 	if err != nil {
-		return a, notFound(err, "admin")
+		return a, sqlite.NoRows(err, webhook.NotFound("admin"))
 	}
 	if role != webhook.RoleOwner {
 		if err := w.checkOtherOwner(&a); err != nil {
@@ -208,7 +209,7 @@ func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
 	var signedIn sql.NullInt64
 	var issuer, subject sql.NullString
 	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, &a.HasPassword, &a.HasPasskey, &issuer, &subject, more)
-	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), fromMillis(signedIn)
+	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(signedIn)
 	a.OIDCIssuer, a.OIDCSubject = issuer.String, subject.String
 	return a, err
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -57,7 +58,7 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
 		"created_at, counted_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
 		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), t.counted(),
-		orNull(incident))
+		sqlite.OrNull(incident))
 	if err != nil {
 		return err
 	}

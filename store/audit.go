@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -89,7 +91,7 @@ func (t *tx) auditActor(admin string) (string, error) {
 	}
 	var id string
 	err := t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
-	return webhook.ActorAdmin + id, ignoreNoRows(err)
+	return webhook.ActorAdmin + id, sqlite.NoRows(err, nil)
 }
 
 // Page returns a page of the audit log, and the cursor of the next page, "" on the last. It
@@ -101,10 +103,10 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		if nums, next, err = f.page(v); err != nil {
+		if nums, next, err = f.Page(v.View); err != nil {
 			return err
 		}
-		return v.Each(selectListedAudit, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectListedAudit, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 			e, err := scanAudit(scan, true)
 			entries = append(entries, e)
 			return err
@@ -120,57 +122,58 @@ func (s Audit) Newer(ctx context.Context, q *webhook.ListQuery) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	return f.newer(ctx)
+	return f.Newer(ctx)
 }
 
 // feed returns the feed of audit entries that match q.
-func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, "", q.Ranges["at"], s.before)
+func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*list.Feed, error) {
+	low, high, err := s.lists.Between(ctx, "", q.Ranges["at"], s.before)
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"audit", "", "", webhook.AuditList.Selection(q)}, budget: q.Size + 1}
+	f := &list.Feed{Reader: s.lists, Query: q, Low: low, High: high, Scope: list.Scope{List: "audit",
+		Selection: webhook.AuditList.Selection(q)}, Budget: q.Size + 1}
 	// Read the index with the fewest rows: by subject, else by who, else by program.
-	f.binds = bindsOf(q)
+	f.Binds = list.BindsOf(q)
 	actors := make([]string, 0, len(q.Filters["token_id"]))
 	for _, id := range q.Filters["token_id"] {
 		actors = append(actors, webhook.ActorToken+id)
 	}
 	if len(actors) > 0 {
-		f.binds["token_id"] = jsonOf(actors)
+		f.Binds["token_id"] = sqlite.JSON(actors)
 	}
 	if subjects := q.Filters["subject_id"]; subjects != nil {
 		for _, subject := range subjects {
-			f.streams = append(f.streams, stream{access: auditBySubject, binds: binds{"value": subject}})
+			f.Streams = append(f.Streams, list.Stream{Access: auditBySubject, Binds: list.Binds{"value": subject}})
 		}
 	} else if admins := q.Filters["admin"]; admins != nil {
 		for _, admin := range admins {
-			f.streams = append(f.streams, stream{access: auditByAdmin, binds: binds{"value": admin}})
+			f.Streams = append(f.Streams, list.Stream{Access: auditByAdmin, Binds: list.Binds{"value": admin}})
 		}
 	} else if len(actors) > 0 {
 		for _, actor := range actors {
-			f.streams = append(f.streams, stream{access: auditByActor, binds: binds{"value": actor}})
+			f.Streams = append(f.Streams, list.Stream{Access: auditByActor, Binds: list.Binds{"value": actor}})
 		}
 	} else if programs := q.Filters["program_id"]; programs != nil {
 		for _, program := range programs {
-			f.streams = append(f.streams, stream{access: auditByProgram, binds: binds{"value": program}})
+			f.Streams = append(f.Streams, list.Stream{Access: auditByProgram, Binds: list.Binds{"value": program}})
 		}
 	} else {
-		f.streams = []stream{{access: auditAll}}
+		f.Streams = []list.Stream{{Access: auditAll}}
 	}
 	if q.Filters != nil {
-		f.budget = s.lists.scan
+		f.Budget = s.lists.Limits.Scan
 	}
 	return f, nil
 }
 
 var (
-	auditMatches   = allOf(isIn("a.admin"), ofTokens, isIn("a.action"), isIn("a.subject_id"), isIn("a.program_id"))
-	auditAll       = along("a.num", "a.num", auditMatches, "FROM audit a WHERE TRUE")
-	auditBySubject = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = :value")
-	auditByAdmin   = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_admin WHERE a.admin = :value")
-	auditByActor   = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_actor WHERE a.actor = :value")
-	auditByProgram = along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_program WHERE a.program_id = :value")
+	auditMatches   = list.AllOf(list.IsIn("a.admin"), ofTokens, list.IsIn("a.action"), list.IsIn("a.subject_id"), list.IsIn("a.program_id"))
+	auditAll       = list.Along("a.num", "a.num", auditMatches, "FROM audit a WHERE TRUE")
+	auditBySubject = list.Along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = :value")
+	auditByAdmin   = list.Along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_admin WHERE a.admin = :value")
+	auditByActor   = list.Along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_actor WHERE a.actor = :value")
+	auditByProgram = list.Along("a.num", "a.num", auditMatches, "FROM audit a INDEXED BY audit_by_program WHERE a.program_id = :value")
 )
 
 // ofTokens is the condition of the filter by token_id, which binds actors.
@@ -188,7 +191,7 @@ const (
 // before returns the highest num of the entries that were made before a time, 0 if there are
 // none.
 func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "", "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
+	return s.lists.LastBefore(ctx, "", "SELECT 0, coalesce(max(num), 0) + 1 FROM audit", selectAuditFrom, at)
 }
 
 // scanAudit scans auditColumns, and if previous is set, previousAudit.

@@ -68,7 +68,7 @@ func (w *auditWalk) read(v interface {
 }) (entries []webhook.AuditEntry, err error) {
 	var removed int64
 	var anchor []byte
-	if err := ignoreNoRows(v.Scan(selectAuditAnchor, nil, &removed, &anchor)); err != nil {
+	if err := sqlite.NoRows(v.Scan(selectAuditAnchor, nil, &removed, &anchor), nil); err != nil {
 		return nil, err
 	}
 	switch {
@@ -133,9 +133,9 @@ func (s *core) continueAudit() error {
 		var from, hash []byte
 		err := t.Scan("SELECT value FROM settings WHERE name = '"+continuedSetting+"'", nil, &from)
 		if err != nil {
-			return ignoreNoRows(err)
+			return sqlite.NoRows(err, nil)
 		}
-		if err := ignoreNoRows(t.Scan(selectLastAudit, nil, &gap.Num, new(int64), &hash)); err != nil {
+		if err := sqlite.NoRows(t.Scan(selectLastAudit, nil, &gap.Num, new(int64), &hash), nil); err != nil {
 			return err
 		}
 		copy(gap.Hash[:], hash)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -42,7 +43,7 @@ func (w *sweep) audit(last int64) (err error) {
 		var num int64
 		var hash []byte
 		if err := t.Scan(selectPrunedStep, []any{through, size}, &num, &hash); err != nil {
-			return 0, ignoreNoRows(err)
+			return 0, sqlite.NoRows(err, nil)
 		}
 		if err := t.Exec(anchorAudit, num, hash); err != nil {
 			return 0, err
@@ -57,7 +58,7 @@ func (w *sweep) audit(last int64) (err error) {
 func (w *sweep) recordPrune(t *tx, last int64) (through int64, err error) {
 	var hash []byte
 	if err := t.Scan(selectPruned, []any{last}, &through, &hash); err != nil {
-		return 0, ignoreNoRows(err)
+		return 0, sqlite.NoRows(err, nil)
 	}
 	e, err := pruneEntry(through, hash)
 	if err != nil {

@@ -162,7 +162,7 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 			return c, err
 		}
 	}
-	c.Newest = fromMillis(newest)
+	c.Newest = sqlite.FromMillis(newest)
 	if keys == nil {
 		return c, nil
 	}

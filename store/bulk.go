@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -136,7 +138,7 @@ func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	if total.Valid {
 		r.Total = int(total.Int64)
 	}
-	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), fromMillis(completed)
+	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	var q bulkQuery
 	err = errors.Join(json.Unmarshal([]byte(query), &q), json.Unmarshal([]byte(skipped), &r.Skipped))
 	r.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: q.Filters, Ranges: q.Ranges, Size: webhook.DefaultPageSize,
@@ -209,7 +211,7 @@ func (s BulkRuns) DryRun(ctx context.Context, programID string, a webhook.BulkAc
 func (s BulkRuns) createdAt(ctx context.Context, num int64) (time.Time, error) {
 	var at int64
 	if err := s.db.Scan(ctx, selectCreated, []any{num}, &at); err != nil {
-		return time.Time{}, ignoreNoRows(err)
+		return time.Time{}, sqlite.NoRows(err, nil)
 	}
 	return time.UnixMilli(at).UTC(), nil
 }
@@ -220,7 +222,7 @@ func (s BulkRuns) countOutcomes(ctx context.Context, p *BulkPlan, count string, 
 		return nil
 	}
 	seen := 0
-	err := s.db.Each(ctx, count, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, count, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 		var skip webhook.BulkSkip
 		var succeeded bool
 		var n int
@@ -255,9 +257,9 @@ func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto i
 	if err != nil {
 		return nil, after, false, err
 	}
-	f.low, f.high = max(f.low, after), min(f.high, upto+1)
+	f.Low, f.High = max(f.Low, after), min(f.High, upto+1)
 	err = s.view(ctx, func(v *view) error {
-		nums, at, more, err = f.walk(v, false, start(false))
+		nums, at, more, err = f.Walk(v.View, false, list.Start(false))
 		return err
 	})
 	if !more {
@@ -356,7 +358,7 @@ func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRu
 		err = sql.ErrNoRows
 	}
 	if err != nil {
-		return webhook.BulkRun{}, notFound(err, "bulk run")
+		return webhook.BulkRun{}, sqlite.NoRows(err, webhook.NotFound("bulk run"))
 	}
 	if r.Action == webhook.BulkRedeliver {
 		r.Results = make(map[webhook.Status]int)
@@ -372,26 +374,27 @@ func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRu
 }
 
 // bulkRunsOfProgram reads all bulk runs, which are few.
-var bulkRunsOfProgram = along("n.num", "n.num", allOf(isIn("n.program_id"), isIn("n.status"), isIn("n.action")),
+var bulkRunsOfProgram = list.Along("n.num", "n.num", list.AllOf(list.IsIn("n.program_id"), list.IsIn("n.status"), list.IsIn("n.action")),
 	"FROM bulk_runs n WHERE TRUE")
 
 // Page returns a page of the bulk runs of a program, without their results, and the cursor of
 // the next page, "" on the last. It reads a bounded number of runs, so a page with a cursor may
 // be short or empty.
 func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQuery) (all []webhook.BulkRun, next string, err error) {
-	b := bindsOf(q)
-	b["program_id"] = jsonOf([]string{programID})
-	f := &feed{
-		s: s.core, q: q, binds: b, high: math.MaxInt64, budget: s.lists.scan, streams: []stream{{access: bulkRunsOfProgram}},
-		scope: cursorScope{"bulk_runs", programID, "", webhook.BulkRunList.Selection(q)},
+	b := list.BindsOf(q)
+	b["program_id"] = sqlite.JSON([]string{programID})
+	f := &list.Feed{
+		Reader: s.lists, Query: q, Binds: b, High: math.MaxInt64, Budget: s.lists.Limits.Scan,
+		Streams: []list.Stream{{Access: bulkRunsOfProgram}},
+		Scope:   list.Scope{List: "bulk_runs", ProgramID: programID, Selection: webhook.BulkRunList.Selection(q)},
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		if nums, next, err = f.page(v); err != nil {
+		if nums, next, err = f.Page(v.View); err != nil {
 			return err
 		}
 		all = make([]webhook.BulkRun, len(nums))
-		return v.Each(selectBulkRunsOf, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectBulkRunsOf, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 			r, err := scanBulkRun(scan)
 			all[slices.Index(nums, r.num)] = r.BulkRun
 			return err
@@ -432,7 +435,7 @@ func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webh
 		err = sql.ErrNoRows
 	}
 	if err != nil {
-		return webhook.BulkRun{}, notFound(err, "bulk run")
+		return webhook.BulkRun{}, sqlite.NoRows(err, webhook.NotFound("bulk run"))
 	}
 	if err := w.t.use(r.ProgramID, ""); err != nil {
 		return webhook.BulkRun{}, err
@@ -495,7 +498,7 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.Exec(insertRedeliveries, jsonOf(pairs), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
+	if err := t.Exec(insertRedeliveries, sqlite.JSON(pairs), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)
@@ -514,7 +517,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	queues := make(map[string]struct{})
 	var pings []string
 	var cancelled []int64 // but for pings
-	err = t.Each(cancelWaiting, []any{jsonOf(nums), now, t.counted()}, func(scan func(...any) error) error {
+	err = t.Each(cancelWaiting, []any{sqlite.JSON(nums), now, t.counted()}, func(scan func(...any) error) error {
 		var num int64
 		var id, subscription string
 		var ping bool
@@ -569,7 +572,7 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.
 	var waits, splitting bool
 	err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &attempts, &waits, &splitting)
 	if err != nil {
-		return notFound(err, "delivery")
+		return sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
 	switch {
 	case splitting:

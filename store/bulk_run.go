@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -106,7 +107,7 @@ func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
 
 // runningBulkRuns returns the running bulk runs, oldest first.
 func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err error) {
-	err = s.db.Each(ctx, selectRunningBulkRuns, nil, scanInto(&runs, scanBulkRun))
+	err = s.db.Each(ctx, selectRunningBulkRuns, nil, sqlite.ScanInto(&runs, scanBulkRun))
 	return runs, err
 }
 
@@ -317,7 +318,7 @@ func (b *bulkWork) choose(t *tx, step *bulkStep, did *bulkResult) (chosen []bulk
 	}
 	_, find := bulkOutcomes(b.run.Action)
 	var all []bulkFound
-	err = t.Each(find, []any{jsonOf(step.nums)}, func(scan func(...any) error) error {
+	err = t.Each(find, []any{sqlite.JSON(step.nums)}, func(scan func(...any) error) error {
 		var f bulkFound
 		err := scan(&f.num, &f.skip, &f.subscription)
 		all = append(all, f)
@@ -385,7 +386,7 @@ func (b *bulkWork) apply(t *tx, chosen []bulkFound) error {
 	if err := b.s.redeliverAll(t, nums, b.run.num); err != nil {
 		return err
 	}
-	return t.Exec(countBulkRun, b.run.num, jsonOf(nums))
+	return t.Exec(countBulkRun, b.run.num, sqlite.JSON(nums))
 }
 
 // move stores the progress of the run after a step.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -54,14 +55,14 @@ func (s *core) encryptTarget(c *webhook.AlertChannel) ([]byte, error) {
 // Channels returns the alert channels in the order of creation, including their URLs and
 // secrets, which must not be shown.
 func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err error) {
-	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, scanInto(&all, s.scanChannel))
+	err = s.db.Each(ctx, "SELECT "+channelColumns+" FROM alert_channels ORDER BY id", nil, sqlite.ScanInto(&all, s.scanChannel))
 	return all, err
 }
 
 // Channel returns an alert channel.
 func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, error) {
 	c, err := s.scanChannel(func(dest ...any) error { return s.db.Scan(ctx, selectChannel, []any{id}, dest...) })
-	return c, notFound(err, "alert channel")
+	return c, sqlite.NoRows(err, webhook.NotFound("alert channel"))
 }
 
 // Create stores a valid channel with a new id. A webhook gets a new signing secret,
@@ -101,7 +102,7 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 // Get returns an alert channel as of this write.
 func (w ChannelWrites) Get(id string) (webhook.AlertChannel, error) {
 	c, err := w.t.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
-	return c, notFound(err, "alert channel")
+	return c, sqlite.NoRows(err, webhook.NotFound("alert channel"))
 }
 
 // Update stores a channel that was read with [ChannelWrites.Get], except its kind and
@@ -186,7 +187,7 @@ func (s Alerts) Sends(ctx context.Context, channelID string, limit int) (all []A
 		var next, attempted sql.NullInt64
 		var created int64
 		err := scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
-		a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), fromMillis(attempted), time.UnixMilli(created).UTC()
+		a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
 		all = append(all, a)
 		return err
 	})

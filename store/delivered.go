@@ -1,6 +1,9 @@
 package store
 
-import "math"
+import (
+	"math"
+	"service/store/sqlite"
+)
 
 // removalByNum removes the deliveries in a JSON array of nums.
 var removalByNum = newRemoval("num IN (SELECT value FROM json_each(?1))")
@@ -55,8 +58,8 @@ func (w *sweep) removeEarly() error {
 		return nil
 	}
 	last := w.delivered.mark.delivery
-	for _, r := range w.s.imported.of("deliveries") { // older than those before them
-		if err := w.removeEarlyIn(max(r.first-1, last), r.last, w.delivered.imported(&r), false); err != nil {
+	for _, r := range w.s.lists.Imported.Of("deliveries") { // older than those before them
+		if err := w.removeEarlyIn(max(r.First-1, last), r.Last, w.delivered.imported(&r), false); err != nil {
 			return err
 		}
 	}
@@ -132,7 +135,7 @@ func (w *sweep) removeDelivered(nums []int64) error {
 	for len(nums) > 0 {
 		some := nums[:min(len(nums), w.steps.size)]
 		nums = nums[len(some):]
-		list := jsonOf(some)
+		list := sqlite.JSON(some)
 		ranges, err := w.acceptedRanges(list)
 		if err != nil {
 			return err
@@ -219,7 +222,7 @@ func (t *tx) addDelivered(r *acceptedRange) error {
 	}
 	var otherFirst, otherLast int64
 	err := t.Scan(selectRangeBefore, []any{r.subscription, r.name, first}, &otherFirst, &otherLast)
-	if ignoreNoRows(err) != nil {
+	if sqlite.NoRows(err, nil) != nil {
 		return err
 	}
 	if err == nil {
@@ -237,7 +240,7 @@ func (t *tx) addDelivered(r *acceptedRange) error {
 	for {
 		err := t.Scan(selectRangeAfter, []any{r.subscription, r.name, first}, &otherFirst, &otherLast)
 		if err != nil {
-			if ignoreNoRows(err) != nil {
+			if sqlite.NoRows(err, nil) != nil {
 				return err
 			}
 			break

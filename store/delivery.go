@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -47,7 +48,7 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 			[]any{shortID(id), subscriptionID}, dest...)
 	})
 	if err != nil {
-		return d, notFound(err, "delivery")
+		return d, sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
 	d.Attempts, err = s.attempts(ctx, num)
 	return d, err
@@ -66,11 +67,11 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 		return d, num, err
 	}
 	d.FailureReason = webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), fromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), sqlite.FromMillis(recovered)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	if deleted.Valid {
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
-			fromMillis(deleted)
+			sqlite.FromMillis(deleted)
 	}
 	if ping != nil {
 		var ref webhook.EventRef
@@ -285,7 +286,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
 		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), t.counted()}, &num, &seqs)
 	if err != nil {
-		return webhook.Delivery{}, notFound(err, "delivery")
+		return webhook.Delivery{}, sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
 	if seqs.Valid && !sub.Active {
 		return webhook.Delivery{}, notActive()

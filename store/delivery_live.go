@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -20,7 +22,7 @@ type Arrivals struct {
 // it counts them, at a constant cost without filters, and bounded like a page with filters.
 func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, limit int) (a Arrivals, err error) {
 	query := *q
-	query.Size = s.lists.scan
+	query.Size = s.lists.Limits.Scan
 	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return Arrivals{Newest: after}, err
@@ -34,8 +36,8 @@ func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after in
 			a.Count = int(all)
 			return nil
 		}
-		f.low, f.high = max(f.low, after), min(f.high, a.Newest+1)
-		nums, _, more, err := f.walk(v, true, start(true))
+		f.Low, f.High = max(f.Low, after), min(f.High, a.Newest+1)
+		nums, _, more, err := f.Walk(v.View, true, list.Start(true))
 		a.Count, a.More = len(nums), more
 		if err != nil || more || len(nums) > limit {
 			return err
@@ -57,8 +59,8 @@ func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64,
 		return nil, nil, err
 	}
 	err = s.view(ctx, func(v *view) error {
-		f.high = min(f.high, num+1)
-		found, _, _, err := f.walk(v, true, start(true))
+		f.High = min(f.High, num+1)
+		found, _, _, err := f.Walk(v.View, true, list.Start(true))
 		if err != nil {
 			return err
 		}
@@ -85,8 +87,8 @@ const selectNumOf = "SELECT num FROM deliveries WHERE id = ?"
 func (s Deliveries) Behind(ctx context.Context, q *webhook.ListQuery, id string) (string, error) {
 	var num int64
 	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id)}, &num); err != nil {
-		return "", notFound(err, "delivery")
+		return "", sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
-	scope := cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}
-	return s.cursor(scope, []int64{num}), nil
+	scope := list.Scope{List: "deliveries", Selection: webhook.AllDeliveryList.Selection(q)}
+	return s.lists.Key.Cursor(scope, []int64{num}), nil
 }

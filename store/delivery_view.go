@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -62,9 +63,9 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			err = s.use(d.ProgramID, "delivery")
 		}
 		if err != nil {
-			return notFound(err, "delivery")
+			return sqlite.NoRows(err, webhook.NotFound("delivery"))
 		}
-		d.ClaimedAt, d.ReplayID = fromMillis(claimed), replay.String
+		d.ClaimedAt, d.ReplayID = sqlite.FromMillis(claimed), replay.String
 		if d.Attempts, err = attemptsOf(v.Each, d.Num); err != nil {
 			return err
 		}

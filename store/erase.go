@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -170,7 +171,7 @@ func (e *erasure) close() error {
 				e.s.watchers.subscriptionChanged(id)
 			}
 		})
-		return errors.Join(t.Exec(closeErased, jsonOf(some), now, t.counted()), t.Exec(eraseOldSecrets, jsonOf(some)))
+		return errors.Join(t.Exec(closeErased, sqlite.JSON(some), now, t.counted()), t.Exec(eraseOldSecrets, sqlite.JSON(some)))
 	})
 }
 
@@ -236,7 +237,7 @@ func (e *erasure) deliveries() error {
 
 // removeNums removes deliveries of a subscription.
 func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
-	list := jsonOf(nums)
+	list := sqlite.JSON(nums)
 	return e.steps.write(e.ctx, func(t *tx) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
@@ -311,7 +312,7 @@ const erasedAtOnce = 64
 // ofSubscriptions removes what belongs to the subscriptions, and these.
 func (e *erasure) ofSubscriptions() error {
 	for left := e.subscriptions; len(left) > 0; {
-		some := jsonOf(left[:min(len(left), erasedAtOnce)])
+		some := sqlite.JSON(left[:min(len(left), erasedAtOnce)])
 		left = left[min(len(left), erasedAtOnce):]
 		for _, query := range eraseOfSubscriptions {
 			if err := e.remove(query, some); err != nil {
@@ -425,7 +426,7 @@ func (e *erasure) audit() error {
 			return err
 		})
 		if err == nil {
-			err = inSteps(e.ctx, &e.steps, nums, func(t *tx, some []int64) error { return t.Exec(eraseAudit, jsonOf(some)) })
+			err = inSteps(e.ctx, &e.steps, nums, func(t *tx, some []int64) error { return t.Exec(eraseAudit, sqlite.JSON(some)) })
 		}
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -119,7 +120,7 @@ func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, e
 	e, err := s.dictionaries.scanEvent(programID, func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
-	return e, notFound(err, "event")
+	return e, sqlite.NoRows(err, webhook.NotFound("event"))
 }
 
 // seqBefore returns the newest seq of a program's log that was received before a time, 0 if

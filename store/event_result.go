@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -101,7 +102,7 @@ func (s Events) Results(ctx context.Context, events []webhook.Event) ([]EventRes
 		programs = append(programs, []any{id, span[0], span[1]})
 	}
 	err := s.view(ctx, func(v *view) error {
-		err := v.Each(selectEventResults, []any{jsonOf(places), resultDeliveries + 1}, func(scan func(...any) error) error {
+		err := v.Each(selectEventResults, []any{sqlite.JSON(places), resultDeliveries + 1}, func(scan func(...any) error) error {
 			var i, deliveries int
 			var states []byte
 			if err := scan(&i, &deliveries, &states); err != nil {
@@ -113,7 +114,7 @@ func (s Events) Results(ctx context.Context, events []webhook.Event) ([]EventRes
 		if err != nil {
 			return err
 		}
-		return v.addSpans(results, events, jsonOf(programs))
+		return v.addSpans(results, events, sqlite.JSON(programs))
 	})
 	return results, err
 }
@@ -156,7 +157,7 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 		return err
 	}
 	var many []string
-	err = v.Each(selectManySubscriptions, []any{programs, resultSubscriptions}, into(&many))
+	err = v.Each(selectManySubscriptions, []any{programs, resultSubscriptions}, sqlite.Into(&many))
 	for i := range events {
 		e, r := &events[i], &results[i]
 		r.More = r.More || n == resultSpans || slices.Contains(many, e.ProgramID)

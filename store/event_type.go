@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -277,7 +278,7 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 		{selectUsedInLogs, "in the event log of "},
 	} {
 		var programs []string
-		err := s.db.Each(ctx, where.query, []any{name, shownUses + 1}, into(&programs))
+		err := s.db.Each(ctx, where.query, []any{name, shownUses + 1}, sqlite.Into(&programs))
 		if err != nil {
 			return err
 		}
@@ -304,7 +305,7 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 // in no particular order.
 func (s EventTypes) Used(ctx context.Context, programID string, names []string) ([]string, error) {
 	var used []string
-	err := s.db.Each(ctx, selectUsedNames, []any{programID, jsonOf(names)}, into(&used))
+	err := s.db.Each(ctx, selectUsedNames, []any{programID, sqlite.JSON(names)}, sqlite.Into(&used))
 	return used, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -26,10 +28,10 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 	}
 	err = s.view(ctx, func(v *view) error {
 		var rows []int64
-		if rows, next, err = f.page(v); err != nil {
+		if rows, next, err = f.Page(v.View); err != nil {
 			return err
 		}
-		return v.Each(selectListedRows, []any{jsonOf(rows)}, func(scan func(...any) error) error {
+		return v.Each(selectListedRows, []any{sqlite.JSON(rows)}, func(scan func(...any) error) error {
 			var program string
 			e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
 			e.ProgramID = program
@@ -41,7 +43,7 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 }
 
 // feedAll returns the feed of events of all programs that match q.
-func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error) {
+func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*list.Feed, error) {
 	received := q.Ranges["received_at"]
 	wide := received // bounds the rowids; the filter then checks each row
 	if !wide.From.IsZero() {
@@ -50,47 +52,49 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*feed, error
 	if !wide.To.IsZero() {
 		wide.To = wide.To.Add(disorder)
 	}
-	low, high, err := s.between(ctx, "events", wide, s.rowBefore)
+	low, high, err := s.lists.Between(ctx, "events", wide, s.rowBefore)
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{s: s.core, q: q, low: low, high: high, scope: cursorScope{"all events", "", "", webhook.EventList.Selection(q)}}
-	f.binds = bindsOfEvents(q)
+	f := &list.Feed{Reader: s.lists, Query: q, Low: low, High: high, Scope: list.Scope{List: "all events",
+		Selection: webhook.EventList.Selection(q)}}
+	f.Binds = bindsOfEvents(q)
 	switch {
 	case q.Filters["id"] != nil:
-		f.streams = []stream{{access: allEventsByID}}
+		f.Streams = []list.Stream{{Access: allEventsByID}}
 	case q.Filters["name"] != nil:
-		f.find = func(v *view, descending bool, from int64) ([]stream, error) {
-			low, high := beyond(from, descending, low, high)
+		f.Find = func(lv *sqlite.View, descending bool, from int64) ([]list.Stream, error) {
+			v := &view{lv, s.core}
+			low, high := list.Beyond(from, descending, low, high)
 			if few, err := v.namedEvents(q.Filters["name"], low, high); err != nil || few != nil {
 				return few, err
 			}
-			return []stream{{access: allEvents}}, nil
+			return []list.Stream{{Access: allEvents}}, nil
 		}
 	default:
-		f.streams = []stream{{access: allEvents}}
+		f.Streams = []list.Stream{{Access: allEvents}}
 	}
-	f.budget = q.Size + 1
+	f.Budget = q.Size + 1
 	switch {
 	case q.Filters["id"] != nil, q.Ranges["timestamp"] != (webhook.TimeRange{}):
-		f.budget = s.lists.costlyScan
+		f.Budget = s.lists.Limits.CostlyScan
 	case q.Filters != nil || q.Ranges != nil:
-		f.budget = s.lists.scan / 2 // reads whole rows with their JSON, not index entries
+		f.Budget = s.lists.Limits.Scan / 2 // reads whole rows with their JSON, not index entries
 	}
 	return f, nil
 }
 
 // The rows of the logs of all programs, in the order in which events were stored.
 var (
-	rowMatches    = allOf(isWithin("received_at", "e.received_at"), "e.program_id"+canBeUsed, eventMatches)
-	allEvents     = along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
-	allEventsByID = along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
+	rowMatches    = list.AllOf(list.IsWithin("received_at", "e.received_at"), "e.program_id"+canBeUsed, eventMatches)
+	allEvents     = list.Along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
+	allEventsByID = list.Along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
 		CROSS JOIN events e INDEXED BY events_by_id
 		ON e.program_id = p.id AND e.id = i.value WHERE TRUE`)
 
 	// One program and one name, between two seqs. The rowid rises with the seq, so a walk
 	// continues where it stopped.
-	allEventsByName = along("e.rowid", "e.seq", rowMatches,
+	allEventsByName = list.Along("e.rowid", "e.seq", rowMatches,
 		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value AND e.seq > :from AND e.seq < :to")
 )
 
@@ -111,12 +115,12 @@ const maxNamedLogs = 128
 
 // namedEvents returns a stream for each program and name, limited to rows between two rowids,
 // or nil if those would be too many.
-func (v *view) namedEvents(names []string, low, high int64) ([]stream, error) {
+func (v *view) namedEvents(names []string, low, high int64) ([]list.Stream, error) {
 	programs, err := v.allPrograms()
 	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
 		return nil, err
 	}
-	var streams []stream
+	var streams []list.Stream
 	for _, program := range programs {
 		from, to := int64(0), int64(math.MaxInt64)
 		if low > 0 {
@@ -132,8 +136,9 @@ func (v *view) namedEvents(names []string, low, high int64) ([]stream, error) {
 		}
 		for _, name := range names {
 			// "name" is nil: the index already selects the name.
-			streams = append(streams, stream{access: allEventsByName, binds: binds{"program": program, "value": name, "name": nil, "from": from,
-				"to": to}})
+			streams = append(streams, list.Stream{Access: allEventsByName, Binds: list.Binds{"program": program, "value": name, "name": nil,
+				"from": from,
+				"to":   to}})
 		}
 	}
 	return streams, nil
@@ -163,7 +168,7 @@ func (v *view) seqAtMost(programID string, row int64) (int64, error) {
 // rowBefore returns the highest rowid of an event that was received before a time, 0 if there
 // is none, give or take disorder.
 func (s Events) rowBefore(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "events", selectRowEnds, selectRowFrom, at)
+	return s.lists.LastBefore(ctx, "events", selectRowEnds, selectRowFrom, at)
 }
 
 // EventDelivery is a delivery that carries an event, with its target.
@@ -226,10 +231,10 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		return e, err
 	}
 	id = e.ID
-	scope := cursorScope{"event deliveries", programID, id, ""}
+	scope := list.Scope{List: "event deliveries", ProgramID: programID, Parent: id}
 	position := []int64{1<<63 - 1}
 	if cursor != "" {
-		if err := s.parseCursor(scope, cursor, position); err != nil {
+		if err := s.lists.Key.ParseCursor(scope, cursor, position); err != nil {
 			return e, err
 		}
 	}
@@ -245,7 +250,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		}
 		if len(nums) > EventDeliveries {
 			e.Deliveries = e.Deliveries[:EventDeliveries]
-			e.Older = s.cursor(scope, nums[EventDeliveries-1:EventDeliveries])
+			e.Older = s.lists.Key.Cursor(scope, nums[EventDeliveries-1:EventDeliveries])
 		}
 		if err := v.Scan(countEventRemoved, []any{programID, e.Name, e.Seq, MaxEventWaits}, &e.Removed); err != nil {
 			return err
@@ -269,11 +274,11 @@ func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d E
 		&recovered, &d.Splitting, &created, &completed, &status, &code, &d.URL, &d.Description, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.SplitOf, d.ReplayID = longID(redelivery.String), longID(split.String), replay.String
-	d.RecoveredAt = fromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), fromMillis(completed)
+	d.RecoveredAt = sqlite.FromMillis(recovered)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	if deleted.Valid { // see scanDelivery
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
-			fromMillis(deleted)
+			sqlite.FromMillis(deleted)
 	}
 	d.ResponseStatus, d.Error = int(status.Int64), webhook.ErrorCode(code.String)
 	return d, num, err
@@ -331,6 +336,103 @@ func (s Events) Subscribers(ctx context.Context, programID, name string, limit i
 		query, args = selectSubscribersOfProgram, append(args, programID)
 	}
 	var subs []webhook.Subscription
-	err := s.db.Each(ctx, query, args, scanInto(&subs, scanSubscription))
+	err := s.db.Each(ctx, query, args, sqlite.ScanInto(&subs, scanSubscription))
 	return subs, err
+}
+
+// Page returns a page of a program's log, and the cursor of the next page, "" on the last. A
+// page with filters reads a bounded number of events, so it may be short or empty although more
+// follow.
+func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
+	f, err := s.feed(ctx, programID, q)
+	if err != nil {
+		return nil, "", err
+	}
+	err = s.view(ctx, func(v *view) error {
+		var seqs []int64
+		if seqs, next, err = f.Page(v.View); err != nil {
+			return err
+		}
+		return v.Each(selectListedEvents, []any{programID, sqlite.JSON(seqs)}, func(scan func(...any) error) error {
+			e, err := s.dictionaries.scanEvent(programID, scan)
+			events = append(events, e)
+			return err
+		})
+	})
+	return events, next, err
+}
+
+// Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
+// first. programID is "" for all programs.
+func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
+	f, err := s.feedAll(ctx, q)
+	if programID != "" {
+		f, err = s.feed(ctx, programID, q)
+	}
+	if err != nil {
+		return "", err
+	}
+	return f.Newer(ctx)
+}
+
+// feed returns the feed of a program's events that match q.
+func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
+	low, high, err := s.lists.Between(ctx, "", q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
+		return s.seqBefore(ctx, programID, at)
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &list.Feed{Reader: s.lists, Query: q, Low: low, High: high, Scope: list.Scope{List: "events", ProgramID: programID,
+		Selection: webhook.EventList.Selection(q)},
+		Budget: q.Size + 1}
+	f.Binds = bindsOfEvents(q)
+	f.Binds["program"] = programID
+	switch names := q.Filters["name"]; {
+	case q.Filters["id"] != nil:
+		f.Streams = []list.Stream{{Access: eventsByID}}
+	case names == nil:
+		f.Streams = []list.Stream{{Access: eventsBySeq}}
+	default:
+		for _, name := range names {
+			f.Streams = append(f.Streams, list.Stream{Access: eventsByName, Binds: list.Binds{"name": nil, "value": name}})
+		}
+	}
+	if q.Ranges["timestamp"] != (webhook.TimeRange{}) || q.Filters["id"] != nil {
+		f.Budget = s.lists.Limits.CostlyScan
+	}
+	return f, nil
+}
+
+func bindsOfEvents(q *webhook.ListQuery) list.Binds {
+	b, stamps := list.BindsOf(q), q.Ranges["timestamp"]
+	b["timestamp_from"], b["timestamp_to"] = stampOf(stamps.From), stampOf(stamps.To)
+	return b
+}
+
+// The timestamp of an event is at a fixed offset of its JSON, a different one if that is
+// compressed. It is UTC with Z or +00:00; without that suffix, timestamps sort as text.
+const (
+	eventStamp = "replace(rtrim(substr(" + stampFrom + ", 1, instr(" + stampFrom + ", '\"') - 1), 'Z'), '+00:00', '')"
+	stampFrom  = "CAST(substr(e.json, iif(substr(e.json, 1, 1) = x'7b', 59, 2), 40) AS TEXT)"
+)
+
+var (
+	eventMatches = list.AllOf(list.IsIn("e.name"), list.IsWithin("timestamp", eventStamp))
+	eventsBySeq  = list.Along("e.seq", "e.seq", eventMatches, "FROM events e INDEXED BY events_by_seq WHERE e.program_id = :program")
+	eventsByName = list.Along("e.seq", "e.seq", eventMatches,
+		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value")
+	eventsByID = list.Along("e.seq", "e.seq", eventMatches,
+		"FROM events e INDEXED BY events_by_id WHERE e.program_id = :program AND e.id IN (SELECT value FROM json_each(:id))")
+)
+
+const selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?2) i " +
+	"CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key"
+
+// stampOf formats a time for comparison with eventStamp; the zero time is NULL.
+func stampOf(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UTC().Format("2006-01-02T15:04:05.999999999") // 9s omit trailing zeros
 }

@@ -78,7 +78,7 @@ func TestAllEventsBounded(t *testing.T) {
 	program(t, s, "p")
 	program(t, s, "q") // a second log
 	publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 30)...)
-	s.lists.scan = 10
+	s.lists.Limits.Scan = 10
 	q := query(t, webhook.EventList, "filter[name]=none_such"+noneSuch())
 	page, next, err := s.Events().PageAll(t.Context(), q)
 	if err != nil || len(page) != 0 || next == "" {

@@ -258,7 +258,7 @@ func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, c
 		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
 	}
 	var check []byte
-	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check); ignoreNoRows(err) != nil {
+	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check); sqlite.NoRows(err, nil) != nil {
 		x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
 	}
 	x.key(file, check)

@@ -161,8 +161,8 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 		return err
 	}
 	var offset int64
-	err := ignoreNoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
-		waitOffset).Scan(&offset))
+	err := sqlite.NoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
+		waitOffset).Scan(&offset), nil)
 	if err != nil {
 		return err
 	}
@@ -449,6 +449,6 @@ func usedNames(ctx context.Context, db *sql.DB) (names []string, err error) {
 	err = each(`WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
 		UNION ALL SELECT (SELECT min(e.name) FROM events e WHERE e.name > n.name) FROM n WHERE n.name IS NOT NULL)
 		SELECT name FROM n WHERE name IS NOT NULL
-		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`, nil, into(&names))
+		UNION SELECT x.value FROM subscriptions s, json_each(s.events) x WHERE s.deleted_at IS NULL ORDER BY 1`, nil, sqlite.Into(&names))
 	return names, err
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"service/store/sqlite"
 )
 
 // FirstRun is how far the setup of a new installation has come.
@@ -38,9 +39,9 @@ func (s *Store) FirstRun(ctx context.Context) (r FirstRun, err error) {
 	if err := s.db.Scan(ctx, selectAnyDelivered, nil, &r.Delivered); err != nil || r.Delivered {
 		return r, err
 	}
-	if err := ignoreNoRows(s.db.Scan(ctx, selectNewestToken, nil, &r.ProgramID)); err != nil {
+	if err := sqlite.NoRows(s.db.Scan(ctx, selectNewestToken, nil, &r.ProgramID), nil); err != nil {
 		return r, err
 	}
 	r.Token = r.ProgramID != ""
-	return r, ignoreNoRows(s.db.Scan(ctx, selectNewestSubscription, nil, &r.SubscriptionID, &r.ProgramID))
+	return r, sqlite.NoRows(s.db.Scan(ctx, selectNewestSubscription, nil, &r.SubscriptionID, &r.ProgramID), nil)
 }

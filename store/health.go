@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -130,7 +131,7 @@ func (t *tx) withdrawFailedAlert(subscriptionID string) error {
 // toEarlierURL reports whether the subscription's URL has changed since an attempt was sent.
 func (t *tx) toEarlierURL(c *Claim) (earlier bool, err error) {
 	err = t.Scan("SELECT url_number > ? FROM subscriptions WHERE id = ?", []any{c.URLNumber, c.SubscriptionID}, &earlier)
-	return earlier, ignoreNoRows(err)
+	return earlier, sqlite.NoRows(err, nil)
 }
 
 // recordIncident returns the incident of a subscription after an attempt, and opens one if
@@ -229,7 +230,7 @@ func (t *tx) noteRejected(c *Claim, before, after *webhook.Failures, r *Recorded
 	err := t.Scan("SELECT e.name FROM deliveries d CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = d.seqs ->> 0 "+
 		"WHERE d.num = ?", []any{c.num}, &after.RejectedName)
 	r.Rejected = after.RejectedName
-	return ignoreNoRows(err)
+	return sqlite.NoRows(err, nil)
 }
 
 // setHealth stores the health of a subscription and the reason.
@@ -258,7 +259,7 @@ func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 		&f.Count, &f.Rejected, &first, &name, &reason, &since, &next, &f.Probes, &f.Pinged,
 		&lastAt, &lastStatus, &code, &lastDelivery, &num, &in.failed, &failedFrom, &quietAt, &log)
 	if err != nil {
-		return webhook.Failures{}, incident{}, ignoreNoRows(err)
+		return webhook.Failures{}, incident{}, sqlite.NoRows(err, nil)
 	}
 	in.num, in.failedFrom, in.quietAt, in.probeLog = num.Int64, failedFrom.Int64, quietAt.Int64, log.String
 	in.lastAt, in.lastStatus, in.lastError, in.lastDelivery = lastAt.Int64, lastStatus.Int64, code.String, lastDelivery.Int64
@@ -266,7 +267,7 @@ func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
 		return webhook.Failures{}, in, nil // only the incident is stored
 	}
 	f.First, f.RejectedName, f.Reason = time.UnixMilli(first), name.String, webhook.FailingReason(reason.String)
-	f.Since, f.NextProbe = fromMillis(since), fromMillis(next)
+	f.Since, f.NextProbe = sqlite.FromMillis(since), sqlite.FromMillis(next)
 	return f, in, nil
 }
 
@@ -283,10 +284,11 @@ func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 	}
 	return t.Exec("INSERT OR REPLACE INTO failures (subscription_id, "+failureColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "+
 		"?, ?, ?, ?, ?, ?)",
-		id, f.Count, f.Rejected, f.First.UnixMilli(), orNull(f.RejectedName), orNull(string(f.Reason)),
-		millis(f.Since), millis(f.NextProbe), f.Probes, f.Pinged,
-		orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), orNull(in.num), in.failed,
-		orNull(in.failedFrom), orNull(in.quietAt), orNull(in.probeLog))
+		id, f.Count, f.Rejected, f.First.UnixMilli(), sqlite.OrNull(f.RejectedName), sqlite.OrNull(string(f.Reason)),
+		sqlite.Millis(f.Since), sqlite.Millis(f.NextProbe), f.Probes, f.Pinged,
+		sqlite.OrNull(in.lastAt), sqlite.OrNull(in.lastStatus), sqlite.OrNull(in.lastError), sqlite.OrNull(in.lastDelivery),
+		sqlite.OrNull(in.num), in.failed,
+		sqlite.OrNull(in.failedFrom), sqlite.OrNull(in.quietAt), sqlite.OrNull(in.probeLog))
 }
 
 // mayBeIn reports whether a subscription may be in a set of ids, which query reads if it is

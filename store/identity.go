@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -81,7 +82,7 @@ func (w AdminWrites) adminByIdentity(id webhook.Identity) (webhook.Admin, webhoo
 func (w AdminWrites) adminWithPassword(query string, key ...any) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
 	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(query, key, dest...) }, &hash)
-	return a, hash, notFound(err, "admin")
+	return a, hash, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 
 // linkIdentity gives an identity to the admin with its address.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"service/store/keyring"
+	"service/store/list"
 	"service/store/sqlite"
 	"service/store/transit"
 	"service/webhook"
@@ -139,7 +140,7 @@ type importer struct {
 type numberedPart struct {
 	last  int64 // number in the export
 	added int64 // to the numbers of the export
-	here  importedRange
+	here  list.ImportedRange
 }
 
 // open sets the export, and reads the id of the program and the dictionaries.
@@ -150,7 +151,7 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	}
 	var check []byte
 	err = im.db.QueryRowContext(im.ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
-	if err := ignoreNoRows(err); err != nil {
+	if err := sqlite.NoRows(err, nil); err != nil {
 		return err
 	}
 	if !im.keys.Fits(check) {
@@ -287,7 +288,7 @@ func (im *importer) checkForeign() error {
 		var ids []string
 		look := func() error {
 			found, err := im.s.ids(im.ctx, "SELECT coalesce(s.program_id, '') FROM json_each(?) i CROSS JOIN "+r.table+
-				" s ON s.id = i.value WHERE s.program_id IS NOT ? LIMIT 1", jsonOf(ids), im.programID)
+				" s ON s.id = i.value WHERE s.program_id IS NOT ? LIMIT 1", sqlite.JSON(ids), im.programID)
 			if err == nil && len(found) > 0 {
 				err = webhook.NewError(webhook.CodeConflict,
 					"Another program here has "+r.what+" of this export. Delete it first, or keep it.")
@@ -694,15 +695,16 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 		}
 	}
 	var base int64
-	var added importedRange
+	var added list.ImportedRange
 	err = im.steps.write(im.ctx, func(t *tx) error {
 		var newest int64
 		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
 			return err
 		}
 		base = newest - reserved
-		added = importedRange{of.table, newest + 1, last + base, from.Int64, to.Int64, im.ahead.Milliseconds()}
-		if err := im.s.addImportedRange(t, added); err != nil {
+		added = list.ImportedRange{Table: of.table, First: newest + 1, Last: last + base, From: from.Int64, To: to.Int64,
+			Ahead: im.ahead.Milliseconds()}
+		if err := im.s.lists.Imported.Record(t.Tx, added); err != nil {
 			return err
 		}
 		rows := *r
@@ -734,11 +736,11 @@ func (im *importer) extend() error {
 		if err != nil {
 			return err
 		}
-		if before = part.last; !from.Valid || from.Int64 >= part.here.from {
+		if before = part.last; !from.Valid || from.Int64 >= part.here.From {
 			continue
 		}
-		part.here.from = from.Int64
-		if err := im.steps.write(im.ctx, func(t *tx) error { return im.s.addImportedRange(t, part.here) }); err != nil {
+		part.here.From = from.Int64
+		if err := im.steps.write(im.ctx, func(t *tx) error { return im.s.lists.Imported.Record(t.Tx, part.here) }); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -90,12 +91,13 @@ func (t *tx) openIncident(in *incident, programID, subscriptionID string, first 
 		return err
 	}
 	var succeeded sql.NullInt64
-	if err := ignoreNoRows(t.Scan(selectSuccessBefore, []any{subscriptionID}, &succeeded)); err != nil {
+	if err := sqlite.NoRows(t.Scan(selectSuccessBefore, []any{subscriptionID}, &succeeded), nil); err != nil {
 		return err
 	}
 	opened := max(last, t.s.clock.now().UnixMilli())
 	began := min(first.UnixMilli(), opened)
-	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began, millis(fromMillis(succeeded)))
+	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began,
+		sqlite.Millis(sqlite.FromMillis(succeeded)))
 	if err != nil {
 		return err
 	}
@@ -113,9 +115,10 @@ func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.Inciden
 		return nil
 	}
 	t.incidentsChanged()
-	return t.Exec(closeIncident, t.s.clock.now().UnixMilli(), t.counted(), string(by), orNull(string(f.Reason)), in.failed,
-		orNull(in.failedFrom), orNull(in.lastAt), orNull(in.lastStatus), orNull(in.lastError), orNull(in.lastDelivery), f.Probes,
-		orNull(in.probeLog), in.num)
+	return t.Exec(closeIncident, t.s.clock.now().UnixMilli(), t.counted(), string(by), sqlite.OrNull(string(f.Reason)), in.failed,
+		sqlite.OrNull(in.failedFrom), sqlite.OrNull(in.lastAt), sqlite.OrNull(in.lastStatus), sqlite.OrNull(in.lastError),
+		sqlite.OrNull(in.lastDelivery), f.Probes,
+		sqlite.OrNull(in.probeLog), in.num)
 }
 
 // endIncident closes the open incident of a subscription that was changed or deleted, if there

@@ -461,11 +461,11 @@ func TestIncidentPlans(t *testing.T) {
 		args  int
 		want  string
 	}{
-		{incidentsAll.down.text, len(incidentsAll.down.names), "SEARCH n USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
-		{incidentsByProgram.down.text, len(incidentsByProgram.down.names), "incidents_by_program (program_id=? AND num>? AND num<?)"},
-		{incidentsBySubscription.up.text, len(incidentsBySubscription.up.names),
+		{incidentsAll.Down.Text, len(incidentsAll.Down.Names), "SEARCH n USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
+		{incidentsByProgram.Down.Text, len(incidentsByProgram.Down.Names), "incidents_by_program (program_id=? AND num>? AND num<?)"},
+		{incidentsBySubscription.Up.Text, len(incidentsBySubscription.Up.Names),
 			"incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
-		{incidentsUnresolved.down.text, len(incidentsUnresolved.down.names), "incidents_unresolved"},
+		{incidentsUnresolved.Down.Text, len(incidentsUnresolved.Down.Names), "incidents_unresolved"},
 		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
 		{selectIncidents, 2, "deliveries_completed (subscription=?"},
 		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},

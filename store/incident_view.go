@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -66,14 +68,15 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 	if err != nil {
 		return i, num, nil, err
 	}
-	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), fromMillis(closed), time.UnixMilli(first).UTC()
-	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = fromMillis(success), fromMillis(lastAt), fromMillis(failedFrom),
-		fromMillis(oldest)
+	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), sqlite.FromMillis(closed), time.UnixMilli(first).UTC()
+	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = sqlite.FromMillis(success), sqlite.FromMillis(lastAt),
+		sqlite.FromMillis(failedFrom),
+		sqlite.FromMillis(oldest)
 	if fact, ok := strings.CutPrefix(header, factMark); ok {
 		i.ErrorFact = fact
 	}
 	if i.Health == webhook.HealthFailing {
-		i.NextProbe = fromMillis(probe)
+		i.NextProbe = sqlite.FromMillis(probe)
 	}
 	if text != "" {
 		if err := json.Unmarshal([]byte(text), &log); err != nil {
@@ -94,7 +97,7 @@ func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err 
 func (s Incidents) Open(ctx context.Context, programID string, limit, waiting int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		err := v.Each(selectOpenIncidents, []any{programID, limit}, into(&nums))
+		err := v.Each(selectOpenIncidents, []any{programID, limit}, sqlite.Into(&nums))
 		if err != nil {
 			return err
 		}
@@ -118,7 +121,7 @@ func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err
 	if len(nums) == 0 {
 		return nil, nil
 	}
-	err = v.Each(selectIncidents, []any{jsonOf(nums), waiting}, func(scan func(...any) error) error {
+	err = v.Each(selectIncidents, []any{sqlite.JSON(nums), waiting}, func(scan func(...any) error) error {
 		i, _, _, err := scanIncident(scan)
 		all = append(all, i)
 		return err
@@ -133,9 +136,9 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 		var num int64
 		var log []probeEntry
 		if err := v.Scan(selectIncidentNum, []any{id, programID, programID}, &num); err != nil {
-			return notFound(err, "incident")
+			return sqlite.NoRows(err, webhook.NotFound("incident"))
 		}
-		err := v.Each(selectIncidents, []any{jsonOf([]int64{num}), MaxWaitingOfOne}, func(scan func(...any) error) (err error) {
+		err := v.Each(selectIncidents, []any{sqlite.JSON([]int64{num}), MaxWaitingOfOne}, func(scan func(...any) error) (err error) {
 			i, num, log, err = scanIncident(scan)
 			return err
 		})
@@ -159,7 +162,7 @@ func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook
 	err = s.view(ctx, func(v *view) error {
 		var num int64
 		if err := v.Scan(selectNewestIncident, []any{subscriptionID}, &num); err != nil {
-			return notFound(err, "incident")
+			return sqlite.NoRows(err, webhook.NotFound("incident"))
 		}
 		all, err := v.incidents([]int64{num}, MaxWaiting)
 		if err == nil {
@@ -281,7 +284,7 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 			r.Events = max(r.Events, events)
 		}
 		if r.ReplayID != "" && err == nil {
-			err = ignoreNoRows(v.Scan(selectReplayAdmin, []any{i.SubscriptionID, r.ReplayID}, &r.Admin))
+			err = sqlite.NoRows(v.Scan(selectReplayAdmin, []any{i.SubscriptionID, r.ReplayID}, &r.Admin), nil)
 		}
 	}
 	return err
@@ -307,7 +310,7 @@ func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
 	for n, p := range log {
 		nums[n] = p.Delivery
 	}
-	err := v.Each(selectDeliveryIDs, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+	err := v.Each(selectDeliveryIDs, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 		var num int64
 		var id string
 		err := scan(&num, (*deliveryID)(&id))
@@ -332,7 +335,7 @@ func (s Incidents) Page(ctx context.Context, programID string, q *webhook.ListQu
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		if nums, next, err = f.page(v); err != nil {
+		if nums, next, err = f.Page(v.View); err != nil {
 			return err
 		}
 		all, err = v.incidents(nums, MaxWaiting)
@@ -348,53 +351,54 @@ func (s Incidents) Newer(ctx context.Context, programID string, q *webhook.ListQ
 	if err != nil {
 		return "", err
 	}
-	return f.newer(ctx)
+	return f.Newer(ctx)
 }
 
 // feed returns the feed of incidents that match q.
-func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, "incidents", q.Ranges["opened_at"], s.before)
+func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
+	low, high, err := s.lists.Between(ctx, "incidents", q.Ranges["opened_at"], s.before)
 	if err != nil {
 		return nil, err
 	}
-	list, b := webhook.AllIncidentList, bindsOf(q)
+	of, b := webhook.AllIncidentList, list.BindsOf(q)
 	programs := q.Filters["program_id"]
 	if programID != "" {
-		list, programs = webhook.IncidentList, []string{programID}
-		b["program_id"] = jsonOf(programs)
+		of, programs = webhook.IncidentList, []string{programID}
+		b["program_id"] = sqlite.JSON(programs)
 	}
-	f := &feed{s: s.core, q: q, binds: b, low: low, high: high, scope: cursorScope{"incidents", programID, "", list.Selection(q)},
-		budget: s.lists.scan}
-	each := func(a *access, values []string) {
+	f := &list.Feed{Reader: s.lists, Query: q, Binds: b, Low: low, High: high, Scope: list.Scope{List: "incidents", ProgramID: programID,
+		Selection: of.Selection(q)},
+		Budget: s.lists.Limits.Scan}
+	each := func(a *list.Access, values []string) {
 		for _, value := range values {
-			f.streams = append(f.streams, stream{access: a, binds: binds{"value": value}})
+			f.Streams = append(f.Streams, list.Stream{Access: a, Binds: list.Binds{"value": value}})
 		}
 	}
 	switch subscriptions := q.Filters["subscription_id"]; {
 	case subscriptions != nil:
 		each(incidentsBySubscription, subscriptions)
 	case slices.Equal(q.Filters["status"], []string{webhook.IncidentOpen}):
-		f.streams = []stream{{access: incidentsUnresolved}}
+		f.Streams = []list.Stream{{Access: incidentsUnresolved}}
 	case programs != nil:
 		each(incidentsByProgram, programs)
 	default:
-		f.streams = []stream{{access: incidentsAll}}
+		f.Streams = []list.Stream{{Access: incidentsAll}}
 	}
 	return f, nil
 }
 
 var (
-	incidentMatches = allOf("n.program_id"+canBeUsed, isIn("n.program_id"), isIn("n.subscription_id"), isIn("n.closed_by"),
-		isWithin("closed_at", "n.closed_at"), isWithin("opened_at", "n.opened_at"),
+	incidentMatches = list.AllOf("n.program_id"+canBeUsed, list.IsIn("n.program_id"), list.IsIn("n.subscription_id"), list.IsIn("n.closed_by"),
+		list.IsWithin("closed_at", "n.closed_at"), list.IsWithin("opened_at", "n.opened_at"),
 		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
 		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f "+
 			"WHERE f.subscription_id = n.subscription_id AND f.incident = n.num)) IN (SELECT value FROM json_each(:failing_reason))")
-	incidentsAll        = along("n.num", "n.num", incidentMatches, "FROM incidents n WHERE TRUE")
-	incidentsUnresolved = along("n.num", "n.num", incidentMatches,
+	incidentsAll        = list.Along("n.num", "n.num", incidentMatches, "FROM incidents n WHERE TRUE")
+	incidentsUnresolved = list.Along("n.num", "n.num", incidentMatches,
 		"FROM incidents n INDEXED BY incidents_unresolved WHERE n.closed_at IS NULL")
-	incidentsByProgram = along("n.num", "n.num", incidentMatches,
+	incidentsByProgram = list.Along("n.num", "n.num", incidentMatches,
 		"FROM incidents n INDEXED BY incidents_by_program WHERE n.program_id = :value")
-	incidentsBySubscription = along("n.num", "n.num", incidentMatches,
+	incidentsBySubscription = list.Along("n.num", "n.num", incidentMatches,
 		"FROM incidents n INDEXED BY incidents_by_subscription WHERE n.subscription_id = :value")
 )
 
@@ -403,7 +407,7 @@ const selectIncidentFrom = "SELECT num, opened_at FROM incidents WHERE num >= ? 
 // before returns the highest num of an incident that was opened before a time, 0 if there is
 // none.
 func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "incidents", "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
+	return s.lists.LastBefore(ctx, "incidents", "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
 }
 
 const countWaiting = `SELECT count(*) FROM (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id

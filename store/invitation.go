@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -60,7 +61,7 @@ func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) 
 // Invitations returns the open invitations, at most [webhook.MaxInvitations], newest first.
 func (s Admins) Invitations(ctx context.Context) ([]webhook.Invitation, error) {
 	var all []webhook.Invitation
-	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, scanInto(&all, scanInvitation))
+	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, sqlite.ScanInto(&all, scanInvitation))
 	return all, err
 }
 
@@ -80,7 +81,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 	hash := sha256.Sum256([]byte(code))
 	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitation, []any{hash[:]}, dest...) })
 	if err != nil {
-		return webhook.Admin{}, in, notFound(err, "invitation")
+		return webhook.Admin{}, in, sqlite.NoRows(err, webhook.NotFound("invitation"))
 	}
 	if !w.t.s.clock.now().Before(in.ExpiresAt) {
 		return webhook.Admin{}, in, webhook.NotFound("invitation")
@@ -94,7 +95,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 func (w AdminWrites) RevokeInvitation(id string) (webhook.Invitation, error) {
 	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitationByID, []any{id}, dest...) })
 	if err != nil {
-		return in, notFound(err, "invitation")
+		return in, sqlite.NoRows(err, webhook.NotFound("invitation"))
 	}
 	return in, w.t.Exec("DELETE FROM invitations WHERE id = ?", id)
 }

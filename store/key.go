@@ -59,18 +59,18 @@ func (s *core) openKeyring(cfg *Config) error {
 			file.Path)
 	}
 	if encrypted := settings[cursorKey]; encrypted != nil {
-		if s.macKey, err = keys.Decrypt(encrypted, cursorKey); err != nil {
+		if s.lists.Key, err = keys.Decrypt(encrypted, cursorKey); err != nil {
 			return err
 		}
 	} else {
-		s.macKey = make([]byte, 32)
-		rand.Read(s.macKey)
+		s.lists.Key = make([]byte, 32)
+		rand.Read(s.lists.Key)
 	}
 	if settings[keyCheck] == nil || settings[cursorKey] == nil {
 		err := s.writer.do(func(t *tx) error {
 			return errors.Join(
 				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyCheck, keys.NewCheck()),
-				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, keys.Encrypt(s.macKey, cursorKey)))
+				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, keys.Encrypt(s.lists.Key, cursorKey)))
 		})
 		if err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 
 	"service/internal/durable"
 	"service/store/keyring"
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -70,7 +71,7 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 		f.secrets[sub.ID] = []webhook.SigningSecret{second, first}
 		f.answers[key] = "answer of " + sub.ID
 	}
-	f.cursor = s.cursor(cursorScope{list: "deliveries", programID: f.program}, []int64{7})
+	f.cursor = s.lists.Key.Cursor(list.Scope{List: "deliveries", ProgramID: f.program}, []int64{7})
 	return f
 }
 
@@ -96,7 +97,7 @@ func (f *encryptedThings) check(t testing.TB, s *Store) {
 		}
 	}
 	place := make([]int64, 1)
-	if err := s.parseCursor(cursorScope{list: "deliveries", programID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
+	if err := s.lists.Key.ParseCursor(list.Scope{List: "deliveries", ProgramID: f.program}, f.cursor, place); err != nil || place[0] != 7 {
 		t.Errorf("cursor made before: got %v, %v", place, err)
 	}
 }

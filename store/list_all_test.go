@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -111,7 +113,7 @@ func (d *allDeliveries) insert(i int) {
 		for _, name := range m.names {
 			seqs, m.events = append(seqs, d.seqs[sub.ProgramID][name]), append(m.events, d.ids[sub.ProgramID][name])
 		}
-		seq = jsonOf(seqs)
+		seq = sqlite.JSON(seqs)
 	}
 	state := r.IntN(10)
 	if sub.ID == d.subs[len(d.subs)-1].ID { // deleted: nothing is pending
@@ -141,7 +143,7 @@ func (d *allDeliveries) insert(i int) {
 			"claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at, counted_at) "+
 			"VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 1)",
 			m.num, shortID(m.id), m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
-			blob(bytesOf(ping)), null(shortID(m.original)), null(m.replay), m.created, null(m.completed))
+			sqlite.Blob(bytesOf(ping)), null(shortID(m.original)), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {
 			err = tx.linkEvents(m.program, m.num, seq.(string))
 		}
@@ -303,10 +305,10 @@ func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
 // taken.
 func TestAllDeliveriesAgainstAModel(t *testing.T) {
 	first := seed.Fresh(t)
-	for i, limits := range []listLimits{{set: 4, scan: 6, costlyScan: 3}, {set: 1000, scan: 100, costlyScan: 100},
-		{set: 20, scan: 20, costlyScan: 20}} {
+	for i, limits := range []list.Limits{{Set: 4, Scan: 6, CostlyScan: 3}, {Set: 1000, Scan: 100, CostlyScan: 100},
+		{Set: 20, Scan: 20, CostlyScan: 20}} {
 		d := newAllDeliveries(t, seed.New(first+uint64(i)))
-		d.s.lists = limits
+		d.s.lists.Limits = limits
 		for walk := range 150 {
 			raw := d.randomQuery()
 			if walk < 4 { // few of one kind, read as a set, with many of the others, read by an index

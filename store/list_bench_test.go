@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/list"
 	"service/webhook"
 )
 
@@ -61,7 +62,8 @@ func benchmarkOne(b *testing.B, s *Store, subscriptionID string, rows int, half 
 		b.Run(page.name, func(b *testing.B) {
 			q := query(b, webhook.DeliveryList, page.raw)
 			if page.name == "deep" {
-				q.Cursor = s.cursor(cursorScope{"deliveries", "p", subscriptionID, webhook.DeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+				q.Cursor = s.lists.Key.Cursor(list.Scope{List: "deliveries", ProgramID: "p", Parent: subscriptionID,
+					Selection: webhook.DeliveryList.Selection(q)}, []int64{int64(rows / 10)})
 			}
 			benchmarkPage(b, func() (int, error) {
 				got, _, err := s.Deliveries().Page(context.Background(), "p", subscriptionID, q)
@@ -103,7 +105,8 @@ func benchmarkAll(b *testing.B, s *Store, subscriptionID string, rows int, half 
 		b.Run("all, "+page.name, func(b *testing.B) {
 			q := query(b, webhook.AllDeliveryList, page.raw)
 			if page.name == "deep" {
-				q.Cursor = s.cursor(cursorScope{"deliveries", "", "", webhook.AllDeliveryList.Selection(q)}, []int64{int64(rows / 10)})
+				q.Cursor = s.lists.Key.Cursor(list.Scope{List: "deliveries", Selection: webhook.AllDeliveryList.Selection(q)},
+					[]int64{int64(rows / 10)})
 			}
 			benchmarkPage(b, func() (int, error) {
 				got, _, err := s.Deliveries().PageAll(context.Background(), q)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -27,9 +29,10 @@ const (
 // The conditions of the filters of deliveries. A range of created_at is a range of num, with
 // which it never decreases, except among imported deliveries.
 var (
-	deliveryMatches = allOf(":status IS NULL OR iif("+ofDeleted+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
-		isIn("d.response_status"), isIn("d.error"), isWithin("created_at", "d.created_at"), isWithin("completed_at", "d.completed_at"),
-		isWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+ofDeleted,
+	deliveryMatches = list.AllOf(":status IS NULL OR iif("+ofDeleted+", 'failed', d.status) IN (SELECT value FROM json_each(:status))",
+		list.IsIn("d.response_status"), list.IsIn("d.error"), list.IsWithin("created_at", "d.created_at"), list.IsWithin("completed_at",
+			"d.completed_at"),
+		list.IsWithin("next_attempt_at", "d.next_attempt_at"), ":next_attempt_at_from IS NULL AND :next_attempt_at_to IS NULL OR NOT "+ofDeleted,
 		`:event IS NULL OR d.ping IS NOT NULL AND 'ping' IN (SELECT value FROM json_each(:event))
 			OR EXISTS (SELECT 1 FROM json_each(d.seqs) x CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = x.value
 			WHERE e.name IN (SELECT value FROM json_each(:event)))`,
@@ -39,14 +42,14 @@ var (
 			"FROM json_each(:failure_reason))",
 		`:recovered IS NULL OR d.status = 'failed' AND CASE WHEN EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'true'
 			WHEN `+isLeft+` THEN 'false' ELSE '' END IN (SELECT value FROM json_each(:recovered))`,
-		isIn("d.program_id"), isIn("d.subscription_id"), "d.program_id"+canBeUsed, "d.program_id <> ''", // see blankNewest
+		list.IsIn("d.program_id"), list.IsIn("d.subscription_id"), "d.program_id"+canBeUsed, "d.program_id <> ''", // see blankNewest
 		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
-		isIn("d.id"), isIn("d.redelivery_of"), isIn("d.split_of"), isIn("d.replay_id"),
+		list.IsIn("d.id"), list.IsIn("d.redelivery_of"), list.IsIn("d.split_of"), list.IsIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+
 			"WHERE r.id IN (SELECT value FROM json_each(:bulk_run_id)))")
 
-	deliveriesOfSet = statement{}.with("SELECT d.num FROM json_each(:nums) i " +
-		"CROSS JOIN deliveries d ON d.num = i.value WHERE " + truthOf(deliveryMatches) + withinNums)
+	deliveriesOfSet = list.Statement{}.With("SELECT d.num FROM json_each(:nums) i " +
+		"CROSS JOIN deliveries d ON d.num = i.value WHERE " + list.TruthOf(deliveryMatches) + withinNums)
 )
 
 // ofDeleted is the condition of pending deliveries of a deleted subscription, which count as
@@ -60,25 +63,26 @@ const withinNums = " AND d.num > :low AND d.num < :high"
 
 // deliveryAccess reads deliveries through an index.
 type deliveryAccess struct {
-	*access           // in the order of num; nil if the index has another order
-	set     statement // the nums of at most :limit rows, unordered; the zero value if only the access is used
-	next    statement // the lowest existing response status above :value
+	*list.Access                // in the order of num; nil if the index has another order
+	set          list.Statement // the nums of at most :limit rows, unordered; the zero value if only the access is used
+	next         list.Statement // the lowest existing response status above :value
 }
 
 // orderedBy returns the access through an index in the order of num.
 func orderedBy(index, where string) *deliveryAccess {
-	return &deliveryAccess{access: along("d.num", "d.num", deliveryMatches, "FROM deliveries d "+index+" WHERE "+where)}
+	return &deliveryAccess{Access: list.Along("d.num", "d.num", deliveryMatches, "FROM deliveries d "+index+" WHERE "+where)}
 }
 
 // ofOne returns the access to all deliveries of one subscription.
 func ofOne() *deliveryAccess {
-	s := statement{}.with("SELECT d.num, " + truthOf(deliveryMatches) + " " + createdOf(":subscription") + withinNums + " ORDER BY 1")
-	return &deliveryAccess{access: &access{up: s.with(" LIMIT :limit"), down: s.with(" DESC LIMIT :limit")}}
+	s := list.Statement{}.With("SELECT d.num, " + list.TruthOf(deliveryMatches) + " " + createdOf(":subscription") + withinNums +
+		" ORDER BY 1")
+	return &deliveryAccess{Access: &list.Access{Up: s.With(" LIMIT :limit"), Down: s.With(" DESC LIMIT :limit")}}
 }
 
 // ofBulkRun returns the access to the redeliveries of a bulk run.
 func ofBulkRun() *deliveryAccess {
-	return &deliveryAccess{access: along("x.delivery", "x.delivery", deliveryMatches,
+	return &deliveryAccess{Access: list.Along("x.delivery", "x.delivery", deliveryMatches,
 		"FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = :value)")}
 }
 
@@ -87,21 +91,21 @@ func ofBulkRun() *deliveryAccess {
 func ofEvent() *deliveryAccess {
 	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 " +
 		"AND x.seq = :value ->> 1"
-	return &deliveryAccess{access: along("x.delivery", "x.delivery", deliveryMatches, from)}
+	return &deliveryAccess{Access: list.Along("x.delivery", "x.delivery", deliveryMatches, from)}
 }
 
 // byResponse returns the access through an index with response_status before num.
 func byResponse(index, where string) *deliveryAccess {
 	const exceptions = " AND d.response_status NOT BETWEEN 200 AND 299"
 	a := orderedBy(index, where+"d.response_status = :value"+exceptions)
-	a.next = statement{}.with("SELECT coalesce(min(d.response_status), 1000) " +
+	a.next = list.Statement{}.With("SELECT coalesce(min(d.response_status), 1000) " +
 		"FROM deliveries d " + index + " WHERE " + where + "d.response_status > :value" + exceptions)
 	return a
 }
 
 // setOf returns the access through an index with another order.
 func setOf(from string) *deliveryAccess {
-	return &deliveryAccess{set: statement{}.with("SELECT " + from + " LIMIT :limit")}
+	return &deliveryAccess{set: list.Statement{}.With("SELECT " + from + " LIMIT :limit")}
 }
 
 var (
@@ -143,7 +147,7 @@ var (
 
 // has reports whether an access has a parameter.
 func (a *deliveryAccess) has(parameter string) bool {
-	return slices.Contains(a.set.names, parameter) || a.access != nil && slices.Contains(a.up.names, parameter)
+	return slices.Contains(a.set.Names, parameter) || a.Access != nil && slices.Contains(a.Up.Names, parameter)
 }
 
 // lookup is an access with the values to look up in its index.
@@ -275,7 +279,7 @@ func responsesOf(q *webhook.ListQuery) (statuses []string) {
 // deliveryList finds the rows of a page.
 type deliveryList struct {
 	*view
-	f             *feed
+	f             *list.Feed
 	subscriptions []string // the subscriptions of the list, nil for all
 	programs      []string // the programs of the list, nil for all
 	events        []string // program and seq of each event of the filter event_id
@@ -283,28 +287,30 @@ type deliveryList struct {
 
 // deliveryFeed returns the deliveries of one subscription, "" for all, as a feed in the order
 // of num.
-func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, list *webhook.List,
-	q *webhook.ListQuery) (*feed, error) {
-	low, high, err := s.between(ctx, "deliveries", q.Ranges["created_at"], s.numBefore)
-	f := &feed{s: s, q: q, scope: cursorScope{"deliveries", programID, subscriptionID, list.Selection(q)}, low: low, high: high,
-		budget: s.lists.scan}
+func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, of *webhook.List,
+	q *webhook.ListQuery) (*list.Feed, error) {
+	low, high, err := s.lists.Between(ctx, "deliveries", q.Ranges["created_at"], s.numBefore)
+	f := &list.Feed{Reader: s.lists, Query: q, Scope: list.Scope{List: "deliveries", ProgramID: programID, Parent: subscriptionID,
+		Selection: of.Selection(q)}, Low: low, High: high,
+		Budget: s.lists.Limits.Scan}
 	if q.Filters["event"] != nil || q.Filters["event_id"] != nil {
-		f.budget = s.lists.costlyScan
+		f.Budget = s.lists.Limits.CostlyScan
 	}
-	f.binds = bindsOf(q)
+	f.Binds = list.BindsOf(q)
 	for _, name := range []string{"id", "redelivery_of", "split_of"} {
-		f.binds[name] = jsonOf(shortIDs(q.Filters[name]))
+		f.Binds[name] = sqlite.JSON(shortIDs(q.Filters[name]))
 	}
 	due := q.Ranges["next_attempt_at"]
-	f.binds["next_attempt_at_from"], f.binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
+	f.Binds["next_attempt_at_from"], f.Binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
 	if responses := responsesOf(q); responses != nil {
-		f.binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
+		f.Binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
 	}
 	if least := q.Filters["attempts_made.from"]; least != nil {
-		f.binds["attempts_made"] = least[0]
+		f.Binds["attempts_made"] = least[0]
 	}
-	f.find = func(v *view, descending bool, from int64) ([]stream, error) {
-		f.binds["low"], f.binds["high"] = beyond(from, descending, f.low, f.high)
+	f.Find = func(lv *sqlite.View, descending bool, from int64) ([]list.Stream, error) {
+		v := &view{lv, s}
+		f.Binds["low"], f.Binds["high"] = list.Beyond(from, descending, f.Low, f.High)
 		l := &deliveryList{view: v, f: f}
 		if subscriptionID != "" {
 			l.subscriptions, l.programs = []string{subscriptionID}, []string{programID}
@@ -316,14 +322,14 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 
 // streams returns the streams of the first choice that is cheap enough. A stream of a set has
 // only its matching rows.
-func (l *deliveryList) streams() ([]stream, error) {
+func (l *deliveryList) streams() ([]list.Stream, error) {
 	if err := l.narrow(); err != nil {
 		return nil, err
 	}
 	if l.subscriptions != nil && len(l.subscriptions) == 0 {
 		return nil, nil
 	}
-	choices := choose(l.f.q, len(l.subscriptions))
+	choices := choose(l.f.Query, len(l.subscriptions))
 	for i, c := range choices {
 		streams, ok, err := l.take(&c, i == len(choices)-1)
 		if err != nil || ok {
@@ -335,8 +341,8 @@ func (l *deliveryList) streams() ([]stream, error) {
 
 // take returns the streams of a choice. It returns false if they or their rows are too many and
 // the choice is not the last.
-func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, err error) {
-	maxRows, maxStreams := min(l.s.lists.set, l.f.budget), listSubscriptions
+func (l *deliveryList) take(c *choice, last bool) (streams []list.Stream, ok bool, err error) {
+	maxRows, maxStreams := min(l.s.lists.Limits.Set, l.f.Budget), listSubscriptions
 	if last {
 		maxRows, maxStreams = math.MaxInt32, math.MaxInt
 	}
@@ -345,7 +351,7 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 		if err != nil || !ok {
 			return nil, false, err
 		}
-		streams = append(streams, stream{rows: rows})
+		streams = append(streams, list.Stream{Rows: rows})
 	}
 	for _, walk := range c.walks {
 		all, err := l.bindsOf(walk, maxStreams)
@@ -354,7 +360,7 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 		}
 		for _, b := range all {
 			b[c.settled] = nil
-			streams = append(streams, stream{access: walk.access, binds: b})
+			streams = append(streams, list.Stream{Access: walk.Access, Binds: b})
 		}
 	}
 	return streams, len(streams) <= maxStreams, nil
@@ -362,7 +368,7 @@ func (l *deliveryList) take(c *choice, last bool) (streams []stream, ok bool, er
 
 // set returns the matching rows of a choice's sets. It returns false if the sets have more than
 // limit rows.
-func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error) {
+func (l *deliveryList) set(c *choice, limit int) (rows []list.Row, ok bool, err error) {
 	nums := []int64{}
 	for _, of := range c.sets {
 		if of.has("programs") && l.programs == nil {
@@ -374,7 +380,7 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 		}
 		for _, b := range all {
 			b["limit"] = limit + 1 - len(nums)
-			more, err := column[int64](l.view, of.set, b, l.f.binds)
+			more, err := list.Column[int64](l.View, of.set, b, l.f.Binds)
 			if nums = append(nums, more...); err != nil || len(nums) > limit {
 				return nil, false, err
 			}
@@ -384,13 +390,13 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 		return nil, true, nil
 	}
 	slices.Sort(nums)
-	b := binds{"nums": jsonOf(slices.Compact(nums)), c.settled: nil}
+	b := list.Binds{"nums": sqlite.JSON(slices.Compact(nums)), c.settled: nil}
 	if !slices.ContainsFunc(c.sets, func(of lookup) bool { return !of.has("subscription") }) {
 		b["subscription_id"] = nil // the sets select it already
 	}
-	err = l.Each(deliveriesOfSet.text, deliveriesOfSet.args(b, l.f.binds), func(scan func(...any) error) error {
-		r := row{ok: true}
-		err := scan(&r.key)
+	err = l.Each(deliveriesOfSet.Text, deliveriesOfSet.Args(b, l.f.Binds), func(scan func(...any) error) error {
+		r := list.Row{OK: true}
+		err := scan(&r.Key)
 		rows = append(rows, r)
 		return err
 	})
@@ -398,7 +404,7 @@ func (l *deliveryList) set(c *choice, limit int) (rows []row, ok bool, err error
 }
 
 // bindsOf returns the binds of a lookup for each subscription and value. It stops above limit.
-func (l *deliveryList) bindsOf(of lookup, limit int) (all []binds, err error) {
+func (l *deliveryList) bindsOf(of lookup, limit int) (all []list.Binds, err error) {
 	ids, each := []string{""}, of.has("subscription")
 	if each {
 		ids = l.subscriptions
@@ -409,7 +415,7 @@ func (l *deliveryList) bindsOf(of lookup, limit int) (all []binds, err error) {
 			return nil, err
 		}
 		for _, value := range values {
-			b := binds{"value": value}
+			b := list.Binds{"value": value}
 			if each {
 				b["subscription"], b["subscription_id"] = id, nil
 			}
@@ -430,11 +436,11 @@ func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []stri
 		return l.events, nil
 	case of.values == nil:
 		return []string{""}, nil
-	case of.next.text == "" || len(of.values) <= 3:
+	case of.next.Text == "" || len(of.values) <= 3:
 		return of.values, nil
 	}
 	for status := 0; status < 1000; {
-		if err := l.Scan(of.next.text, of.next.args(binds{"subscription": subscriptionID, "value": status}), &status); err != nil {
+		if err := l.Scan(of.next.Text, of.next.Args(list.Binds{"subscription": subscriptionID, "value": status}), &status); err != nil {
 			return nil, err
 		}
 		if value := strconv.Itoa(status); slices.Contains(of.values, value) {
@@ -445,19 +451,19 @@ func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []stri
 }
 
 var (
-	selectProgramSubscriptions = statement{}.with("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program " +
+	selectProgramSubscriptions = list.Statement{}.With("SELECT id FROM subscriptions INDEXED BY subscriptions_of_program " +
 		"WHERE program_id = :program ORDER BY id LIMIT :limit")
-	selectEventPlaces = statement{}.with("SELECT json_array(e.program_id, e.seq) FROM json_each(:programs) p " +
+	selectEventPlaces = list.Statement{}.With("SELECT json_array(e.program_id, e.seq) FROM json_each(:programs) p " +
 		"CROSS JOIN json_each(:event_id) i" +
 		" CROSS JOIN events e INDEXED BY events_by_id ON e.program_id = p.value AND e.id = i.value")
-	selectSubscriptionPrograms = statement{}.with("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i " +
+	selectSubscriptionPrograms = list.Statement{}.With("SELECT DISTINCT s.program_id FROM json_each(:subscription_id) i " +
 		"CROSS JOIN subscriptions s ON s.id = i.value")
 )
 
 // narrow determines the subscriptions and programs of the list, if its filters limit them to
 // few.
 func (l *deliveryList) narrow() (err error) {
-	f := l.f.q.Filters
+	f := l.f.Query.Filters
 	ids := l.subscriptions
 	switch {
 	case ids != nil:
@@ -471,7 +477,7 @@ func (l *deliveryList) narrow() (err error) {
 	if err != nil {
 		return err
 	}
-	if l.f.binds["subscription_id"] = jsonOf(ids); len(ids) <= listSubscriptions {
+	if l.f.Binds["subscription_id"] = sqlite.JSON(ids); len(ids) <= listSubscriptions {
 		l.subscriptions = ids
 	}
 	named := f["event"] != nil && !slices.Equal(f["event"], []string{webhook.EventPing})
@@ -480,12 +486,12 @@ func (l *deliveryList) narrow() (err error) {
 	case f["program_id"] != nil:
 		l.programs = f["program_id"]
 	case l.subscriptions != nil:
-		l.programs, err = column[string](l.view, selectSubscriptionPrograms, l.f.binds)
+		l.programs, err = list.Column[string](l.View, selectSubscriptionPrograms, l.f.Binds)
 		l.programs = append([]string{}, l.programs...) // nil would mean all
 	default:
 		l.programs, err = l.allPrograms()
 	}
-	if l.f.binds["programs"] = jsonOf(l.programs); err != nil || f["event_id"] == nil {
+	if l.f.Binds["programs"] = sqlite.JSON(l.programs); err != nil || f["event_id"] == nil {
 		return err
 	}
 	if l.programs == nil {
@@ -494,7 +500,7 @@ func (l *deliveryList) narrow() (err error) {
 			Detail: "cannot be looked up in more than " + webhook.Count(listPrograms, "program") + "; add filter[program_id]",
 		})
 	}
-	l.events, err = column[string](l.view, selectEventPlaces, l.f.binds)
+	l.events, err = list.Column[string](l.View, selectEventPlaces, l.f.Binds)
 	return err
 }
 
@@ -503,7 +509,7 @@ func (l *deliveryList) narrow() (err error) {
 func (l *deliveryList) ofPrograms(programs []string) ([]string, error) {
 	ids := []string{}
 	for _, program := range programs {
-		more, err := column[string](l.view, selectProgramSubscriptions, binds{"program": program, "limit": listSubscriptions + 1})
+		more, err := list.Column[string](l.View, selectProgramSubscriptions, list.Binds{"program": program, "limit": listSubscriptions + 1})
 		if ids = append(ids, more...); err != nil || len(ids) > listSubscriptions {
 			return nil, err
 		}
@@ -513,7 +519,8 @@ func (l *deliveryList) ofPrograms(programs []string) ([]string, error) {
 
 // allPrograms returns the ids of all programs, nil for more than listPrograms.
 func (v *view) allPrograms() ([]string, error) {
-	ids, err := column[string](v, statement{text: selectProgramIDs, names: []string{"limit"}}, binds{"limit": listPrograms + 1})
+	ids, err := list.Column[string](v.View, list.Statement{Text: selectProgramIDs, Names: []string{"limit"}},
+		list.Binds{"limit": listPrograms + 1})
 	if err != nil || len(ids) > listPrograms {
 		return nil, err
 	}
@@ -523,12 +530,12 @@ func (v *view) allPrograms() ([]string, error) {
 // named returns the subscriptions whose URL contains one of the texts. If there are too many to
 // find all, the error is a *webhook.Error, since a partial result would hide the others.
 func (l *deliveryList) named(texts []string) ([]string, error) {
-	programs, given := l.f.q.Filters["program_id"], l.f.q.Filters["subscription_id"]
+	programs, given := l.f.Query.Filters["program_id"], l.f.Query.Filters["subscription_id"]
 	if programs == nil {
 		programs = []string{""}
 	}
 	narrow, orNarrow := "add filter[program_id] or filter[subscription_id]", ", or add filter[program_id]"
-	if l.f.q.Filters["program_id"] != nil { // given, or that of the token or portal
+	if l.f.Query.Filters["program_id"] != nil { // given, or that of the token or portal
 		narrow, orNarrow = "add filter[subscription_id]", ""
 	}
 	ids, looked := []string{}, 0
@@ -597,15 +604,15 @@ func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []w
 }
 
 // list returns a page of the deliveries of one subscription, "" for all.
-func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, list *webhook.List,
+func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, of *webhook.List,
 	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	f, err := s.deliveryFeed(ctx, programID, subscriptionID, list, q)
+	f, err := s.deliveryFeed(ctx, programID, subscriptionID, of, q)
 	if err != nil {
 		return nil, "", err
 	}
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
-		if nums, next, err = f.page(v); err != nil {
+		if nums, next, err = f.Page(v.View); err != nil {
 			return err
 		}
 		page, _, err = v.deliveries(nums)
@@ -617,7 +624,7 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 // numBefore returns the highest num of a delivery that was created before a time, 0 if there is
 // none.
 func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
-	return s.lastBefore(ctx, "deliveries", selectNumEnds, selectFromNum, at)
+	return s.lists.LastBefore(ctx, "deliveries", selectNumEnds, selectFromNum, at)
 }
 
 const (
@@ -639,13 +646,13 @@ func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor str
 	if err != nil {
 		return "", err
 	}
-	return f.newer(ctx)
+	return f.Newer(ctx)
 }
 
 // deliveries returns the deliveries with these nums, in their order, and their nums. Removed
 // ones are omitted.
 func (v *view) deliveries(nums []int64) (all []webhook.Delivery, found []int64, err error) {
-	err = v.Each(selectListedDeliveries, []any{jsonOf(append([]int64{}, nums...))}, func(scan func(...any) error) error {
+	err = v.Each(selectListedDeliveries, []any{sqlite.JSON(append([]int64{}, nums...))}, func(scan func(...any) error) error {
 		d, num, err := v.s.scanDelivery(scan)
 		all, found = append(all, d), append(found, num)
 		return err

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -185,7 +187,7 @@ func (d *deliveries) arrive() {
 	d.exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
 		"seqs, ping, created_at, counted_at) VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), 'p', 'pending', 0, "+
 		"?4, ?5, ?6, ?7, 1)",
-		m.num, shortID(m.id), sub.ID, m.next, seqs, blob(bytesOf(ping)), m.created)
+		m.num, shortID(m.id), sub.ID, m.next, seqs, sqlite.Blob(bytesOf(ping)), m.created)
 	if seqs != nil {
 		if err := d.s.writer.do(func(t *tx) error { return t.linkEvents("p", m.num, seqs.(string)) }); err != nil {
 			d.t.Fatal(err)
@@ -250,7 +252,7 @@ func (m *modelDelivery) matches(q *webhook.ListQuery) bool {
 
 // sorted compares two deliveries in the order of a query.
 func sorted(q *webhook.ListQuery) func(a, b *modelDelivery) int {
-	return func(a, b *modelDelivery) int { return down(q.Sort[0].Descending, cmp.Compare(a.num, b.num)) }
+	return func(a, b *modelDelivery) int { return list.Down(q.Sort[0].Descending, cmp.Compare(a.num, b.num)) }
 }
 
 // randomQuery returns a query that matches rows of a small model.
@@ -287,12 +289,12 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 		walks = 20
 	}
 	first := seed.Fresh(t)
-	for i, limits := range []listLimits{
-		{set: 4, scan: 6, costlyScan: 3}, {set: 4, scan: 6, costlyScan: 3}, {set: 1, scan: 1, costlyScan: 1},
-		{set: 1000, scan: 1000, costlyScan: 1000}, {set: 1, scan: 1000, costlyScan: 1000}, {set: 20, scan: 5, costlyScan: 20},
+	for i, limits := range []list.Limits{
+		{Set: 4, Scan: 6, CostlyScan: 3}, {Set: 4, Scan: 6, CostlyScan: 3}, {Set: 1, Scan: 1, CostlyScan: 1},
+		{Set: 1000, Scan: 1000, CostlyScan: 1000}, {Set: 1, Scan: 1000, CostlyScan: 1000}, {Set: 20, Scan: 5, CostlyScan: 20},
 	} {
 		d := newDeliveries(t, seed.New(first+uint64(i)))
-		d.s.lists = limits
+		d.s.lists.Limits = limits
 		for range 40 {
 			d.arrive()
 			if d.random.IntN(3) > 0 {
@@ -497,7 +499,7 @@ func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
 // Random lists of events match a simple model, while events are published.
 func TestEventsAgainstAModel(t *testing.T) {
 	s := open(t)
-	s.lists = listLimits{set: 4, scan: 6, costlyScan: 3}
+	s.lists.Limits = list.Limits{Set: 4, Scan: 6, CostlyScan: 3}
 	program(t, s, "p")
 	l := &modelLog{t: t, s: s, random: seed.Rand(t), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
 	for range 40 {
@@ -632,9 +634,9 @@ func describe(choices []choice) string {
 	lookups := func(all []lookup) string {
 		var parts []string
 		for _, l := range all {
-			text := l.set.text
-			if l.access != nil {
-				text = l.up.text
+			text := l.set.Text
+			if l.Access != nil {
+				text = l.Up.Text
 			}
 			m := index.FindStringSubmatch(text)
 			parts = append(parts, strings.Join(append([]string{m[1] + m[2]}, l.values[:min(3, len(l.values))]...), " "))
@@ -706,20 +708,20 @@ const planOfSubscription = "SEARCH d USING INDEX deliveries_of_subscription (sub
 
 // listPlans are the queries of lists.
 var listPlans = []struct {
-	query  statement
+	query  list.Statement
 	search string // how the first table is read
 	sorts  string // what is sorted
 }{
-	{deliveriesOfAll.up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{deliveriesOfAll.down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{deliveriesOfOne.up, planOfSubscription, ""},
-	{deliveriesOfOne.down, planOfSubscription, ""},
-	{deliveriesByStatus.up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByStatus.down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByResponse.down,
+	{deliveriesOfAll.Up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{deliveriesOfAll.Down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{deliveriesOfOne.Up, planOfSubscription, ""},
+	{deliveriesOfOne.Down, planOfSubscription, ""},
+	{deliveriesByStatus.Up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByStatus.Down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByResponse.Down,
 		"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
-	{deliveriesByError.down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
-	{deliveriesPings.up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
+	{deliveriesByError.Down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
+	{deliveriesPings.Up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
 	{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", ""},
 	{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", ""},
 	{fewPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
@@ -727,15 +729,15 @@ var listPlans = []struct {
 	{deliveriesDue.set,
 		"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", ""},
 
-	{allByTrouble.down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
-	{allByTrouble.up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
-	{allByResponse.down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", ""},
-	{allByError.down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", ""},
-	{allRetried.down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", ""},
-	{allByOriginal.down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", ""},
-	{allByReplay.down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", ""},
-	{allByBulkRun.down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", ""},
-	{allByID.down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", ""},
+	{allByTrouble.Down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
+	{allByTrouble.Up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
+	{allByResponse.Down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", ""},
+	{allByError.Down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", ""},
+	{allRetried.Down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", ""},
+	{allByOriginal.Down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", ""},
+	{allByReplay.Down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", ""},
+	{allByBulkRun.Down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", ""},
+	{allByID.Down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", ""},
 	{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", ""},
 	{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", ""},
 	{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", ""},
@@ -744,22 +746,22 @@ var listPlans = []struct {
 	{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", ""},
 	{selectSubscriptionPrograms, "SEARCH s USING PRIMARY KEY (id=?)", "DISTINCT"},
 
-	{eventsBySeq.up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
-	{eventsBySeq.down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
-	{eventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
-	{eventsByID.down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
+	{eventsBySeq.Up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
+	{eventsBySeq.Down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
+	{eventsByName.Down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
+	{eventsByID.Down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
 
-	{allEvents.down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{allEventsByName.down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
-	{auditAll.up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{auditBySubject.down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", ""},
-	{auditByActor.up, "SEARCH a USING INDEX audit_by_actor (actor=? AND num>? AND num<?)", ""},
-	{auditByProgram.up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", ""},
-	{auditByAdmin.up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", ""},
+	{allEvents.Down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{allEventsByName.Down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
+	{auditAll.Up, "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
+	{auditBySubject.Down, "SEARCH a USING INDEX audit_by_subject (subject_id=? AND num>? AND num<?)", ""},
+	{auditByActor.Up, "SEARCH a USING INDEX audit_by_actor (actor=? AND num>? AND num<?)", ""},
+	{auditByProgram.Up, "SEARCH a USING INDEX audit_by_program (program_id=? AND num>? AND num<?)", ""},
+	{auditByAdmin.Up, "SEARCH a USING INDEX audit_by_admin (admin=? AND num>? AND num<?)", ""},
 
-	{selectSubscriptions.ordered(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
+	{selectSubscriptions.Ordered(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
 		""},
-	{selectSubscriptions.ordered([]webhook.SortField{{Name: "url"}}),
+	{selectSubscriptions.Ordered([]webhook.SortField{{Name: "url"}}),
 		"SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
 		"ORDER BY"},
 	{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", ""},
@@ -772,9 +774,9 @@ func TestListPlans(t *testing.T) {
 	known := knownParameters()
 	for _, tt := range listPlans {
 		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
-		for _, name := range tt.query.names {
+		for _, name := range tt.query.Names {
 			if !known[name] {
-				t.Errorf("%s: the parameter %q is never bound", tt.query.text, name)
+				t.Errorf("%s: the parameter %q is never bound", tt.query.Text, name)
 			}
 		}
 	}
@@ -818,21 +820,21 @@ func TestPlainListPlans(t *testing.T) {
 }
 
 // plain returns the statement of a query with numbered parameters or none.
-func plain(query string) statement {
+func plain(query string) list.Statement {
 	n := strings.Count(query, "?")
 	for strings.Contains(query, "?1") && !strings.Contains(query, fmt.Sprint("?", n)) {
 		n--
 	}
-	return statement{query, make([]string, n)}
+	return list.Statement{Text: query, Names: make([]string, n)}
 }
 
 // checkListPlan compares how a query finds its rows, and what it sorts ("" for nothing), with
 // the expected plan.
-func checkListPlan(t *testing.T, s *Store, query statement, search, sorting string) {
+func checkListPlan(t *testing.T, s *Store, query list.Statement, search, sorting string) {
 	t.Helper()
 	var plan []string
 	outer, sorts := -1, ""
-	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.text, query.args(nil), func(scan func(...any) error) error {
+	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.Text, query.Args(nil), func(scan func(...any) error) error {
 		var id, parent, unused int
 		var detail string
 		err := scan(&id, &parent, &unused, &detail)
@@ -847,7 +849,7 @@ func checkListPlan(t *testing.T, s *Store, query statement, search, sorting stri
 		return err
 	})
 	if err != nil {
-		t.Errorf("%s: %v", query.text, err)
+		t.Errorf("%s: %v", query.Text, err)
 		return
 	}
 	// The events of a delivery are looked up, not scanned.
@@ -855,7 +857,7 @@ func checkListPlan(t *testing.T, s *Store, query statement, search, sorting stri
 		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
 	})
 	if outer < 0 || plan[outer] != search || sorts != sorting || scansATable(plan) || wholeLog {
-		t.Errorf("%s\n\t%s\nwant %s, sorting %q", query.text, strings.Join(plan, "\n\t"), search, sorting)
+		t.Errorf("%s\n\t%s\nwant %s, sorting %q", query.Text, strings.Join(plan, "\n\t"), search, sorting)
 	}
 }
 
@@ -910,7 +912,7 @@ func TestAllDeliveries(t *testing.T) {
 // without filters. The next page continues.
 func TestListsEndInTime(t *testing.T) {
 	s := open(t)
-	const entries = 3 * minScan
+	const entries = 3 * list.MinScan
 	err := s.Write(t.Context(), func(w Write) error {
 		for i := range entries {
 			action := webhook.ActionTokenCreate
@@ -927,7 +929,7 @@ func TestListsEndInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
-		s.lists.time = limit
+		s.lists.Limits.Time = limit
 		q := query(t, webhook.AuditList, "filter[action]=token.revoke")
 		found, pages := 0, 0
 		for next := ""; pages == 0 || next != ""; pages++ {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -77,7 +78,7 @@ type SubscriptionLabel struct{ URL, Description string }
 // Unknown ids are omitted.
 func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]SubscriptionLabel, error) {
 	labels := make(map[string]SubscriptionLabel, len(ids))
-	err := s.db.Each(ctx, selectSubscriptionLabels, []any{jsonOf(ids)}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectSubscriptionLabels, []any{sqlite.JSON(ids)}, func(scan func(...any) error) error {
 		var id string
 		var l SubscriptionLabel
 		err := scan(&id, &l.URL, &l.Description)
@@ -96,7 +97,7 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 // omitted.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {
 	last := make(map[string]webhook.Attempt, len(deliveryIDs))
-	err := s.db.Each(ctx, selectLastAttempts, []any{jsonOf(shortIDs(deliveryIDs))}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectLastAttempts, []any{sqlite.JSON(shortIDs(deliveryIDs))}, func(scan func(...any) error) error {
 		var a webhook.Attempt
 		var id string
 		var started, duration int64

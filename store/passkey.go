@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -29,7 +30,7 @@ var ErrSignCount = errors.New("the sign count of the passkey did not grow")
 // Passkeys returns the passkeys of an admin, at most [webhook.MaxPasskeys], oldest first.
 func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey, error) {
 	var all []webhook.Passkey
-	err := s.db.Each(ctx, selectPasskeys, []any{adminID}, scanInto(&all, scanPasskey))
+	err := s.db.Each(ctx, selectPasskeys, []any{adminID}, sqlite.ScanInto(&all, scanPasskey))
 	return all, err
 }
 
@@ -37,7 +38,7 @@ func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey
 // there is none.
 func (s Admins) Passkey(ctx context.Context, credential []byte) (webhook.Passkey, error) {
 	p, err := scanPasskey(func(dest ...any) error { return s.db.Scan(ctx, selectPasskey, []any{credential}, dest...) })
-	return p, notFound(err, "passkey")
+	return p, sqlite.NoRows(err, webhook.NotFound("passkey"))
 }
 
 // HavePasskey reports whether any admin has a passkey.
@@ -85,7 +86,7 @@ func (w PasskeyWrites) Create(p webhook.Passkey) (webhook.Passkey, error) {
 func (w PasskeyWrites) Use(id string, count uint32) error {
 	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
 	if err != nil {
-		return notFound(err, "passkey")
+		return sqlite.NoRows(err, webhook.NotFound("passkey"))
 	}
 	if !p.CountsUp(count) {
 		return ErrSignCount
@@ -101,7 +102,7 @@ func (w PasskeyWrites) Remove(adminID, id string) (webhook.Passkey, error) {
 		err = sql.ErrNoRows
 	}
 	if err != nil {
-		return p, notFound(err, "passkey")
+		return p, sqlite.NoRows(err, webhook.NotFound("passkey"))
 	}
 	return p, w.t.Exec("DELETE FROM passkeys WHERE id = ?", id)
 }
@@ -123,6 +124,6 @@ func scanPasskey(scan func(...any) error) (p webhook.Passkey, err error) {
 	var created int64
 	var used sql.NullInt64
 	err = scan(&p.ID, &p.AdminID, &p.Name, &p.RPID, &p.Credential, &p.PublicKey, &p.SignCount, &p.Synced, &created, &used)
-	p.CreatedAt, p.UsedAt = time.UnixMilli(created).UTC(), fromMillis(used)
+	p.CreatedAt, p.UsedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(used)
 	return p, err
 }

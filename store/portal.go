@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -96,7 +97,7 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 	hash := sha256.Sum256([]byte(code))
 	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })
 	if err != nil {
-		return p, "", notFound(err, "link")
+		return p, "", sqlite.NoRows(err, webhook.NotFound("link"))
 	}
 	if !w.t.s.clock.now().Before(l.ExpiresAt) {
 		return p, "", webhook.NotFound("link")
@@ -156,7 +157,7 @@ func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webh
 	if err := s.db.Scan(ctx, countPortalLinks, []any{programID, now}, &links); err != nil {
 		return nil, 0, err
 	}
-	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, scanInto(&sessions, scanPortalSession))
+	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, sqlite.ScanInto(&sessions, scanPortalSession))
 	return sessions, links, err
 }
 

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -77,7 +79,7 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 // program.
 func (s Programs) MaxInFlight(ctx context.Context, id string) (limit int, err error) {
 	err = s.db.Scan(ctx, "SELECT coalesce(max_in_flight, 0) FROM programs WHERE id = ?", []any{id}, &limit)
-	return limit, ignoreNoRows(err)
+	return limit, sqlite.NoRows(err, nil)
 }
 
 // AllMaxInFlight returns MaxInFlight of all programs that have one. unreadable is why those of others
@@ -100,7 +102,7 @@ func (s Programs) AllMaxInFlight(ctx context.Context) (limits map[string]int, un
 // Get returns a program as of this write.
 func (w ProgramWrites) Get(id string) (webhook.Program, error) {
 	p, err := scanProgram(func(dest ...any) error { return w.t.Scan(selectProgram, []any{id}, dest...) })
-	return p, noProgram(err, id)
+	return p, sqlite.NoRows(err, webhook.NoProgram(id))
 }
 
 // Put sets fields of a program, and creates it if it is new. before is nil in that case.
@@ -160,21 +162,21 @@ func orDefault(limit *int) any {
 
 // Page returns a page of the programs, and how many match the filters.
 func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []webhook.Program, total int, err error) {
-	return s.page(ctx, q, binds{"unlisted": jsonOf(s.programStates.in(phaseImporting))})
+	return s.page(ctx, q, list.Binds{"unlisted": sqlite.JSON(s.programStates.in(phaseImporting))})
 }
 
 // page reads a page of programs. b has values besides those of q.
-func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b binds) (programs []webhook.Program, total int, err error) {
-	maps.Copy(b, bindsOf(q))
-	b["failing"] = jsonOf(truths(q.Filters["failing"]))
+func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b list.Binds) (programs []webhook.Program, total int, err error) {
+	maps.Copy(b, list.BindsOf(q))
+	b["failing"] = sqlite.JSON(list.Truths(q.Filters["failing"]))
 	if texts := q.Filters["program_name"]; texts != nil {
 		patterns := make([]string, len(texts))
 		for i, text := range texts {
 			patterns[i] = containing(text)
 		}
-		b["program_name"] = jsonOf(patterns)
+		b["program_name"] = sqlite.JSON(patterns)
 	}
-	return numberedPage(ctx, s.core, q, b, countPrograms, selectPrograms, func(scan func(...any) error) (webhook.Program, error) {
+	return list.NumberedPage(ctx, s.db, q, b, countPrograms, selectPrograms, func(scan func(...any) error) (webhook.Program, error) {
 		p, err := scanProgram(scan)
 		s.programStates.describe(&p)
 		return p, err
@@ -184,15 +186,15 @@ func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b binds) (prog
 // listedPrograms selects programs by [webhook.ProgramList] and [webhook.AllProgramList]. LIKE
 // ignores the case of ASCII letters.
 var (
-	listedPrograms = " FROM programs WHERE " + allOf(isIn("id"), isIn("name"),
+	listedPrograms = " FROM programs WHERE " + list.AllOf(list.IsIn("id"), list.IsIn("name"),
 		":unlisted IS NULL OR id NOT IN (SELECT value FROM json_each(:unlisted))",
-		isWithin("created_at", "created_at"), isWithin("updated_at", "updated_at"),
+		list.IsWithin("created_at", "created_at"), list.IsWithin("updated_at", "updated_at"),
 		`:program_name IS NULL OR EXISTS (SELECT 1 FROM json_each(:program_name) t WHERE programs.name LIKE t.value ESCAPE '\'
 			OR programs.id LIKE t.value ESCAPE '\')`,
 		`:failing IS NULL OR (id IN (SELECT s.program_id FROM subscriptions s INDEXED BY subscriptions_by_health
 			WHERE s.status = 'failing' AND s.status <> 'healthy' AND s.deleted_at IS NULL)) IN (SELECT value FROM json_each(:failing))`)
-	countPrograms  = statement{}.with("SELECT count(*)" + listedPrograms)
-	selectPrograms = statement{}.with("SELECT " + programColumns + listedPrograms)
+	countPrograms  = list.Statement{}.With("SELECT count(*)" + listedPrograms)
+	selectPrograms = list.Statement{}.With("SELECT " + programColumns + listedPrograms)
 )
 
 // The statistics of the programs whose ids are a JSON array: each row has the id and four
@@ -251,7 +253,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 	}
 	return all, s.view(ctx, func(v *view) error {
 		for _, part := range parts {
-			err := v.Each(part.query, append([]any{jsonOf(ids)}, part.args...), func(scan func(...any) error) error {
+			err := v.Each(part.query, append([]any{sqlite.JSON(ids)}, part.args...), func(scan func(...any) error) error {
 				var id string
 				var n [4]int64
 				err := scan(&id, &n[0], &n[1], &n[2], &n[3])

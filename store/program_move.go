@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -111,7 +112,7 @@ func (w MoveWrites) Renew(programID, moveID string, to *MoveTarget) (renewed boo
 func (s Programs) AbortedMove(ctx context.Context, programID string) (id string, err error) {
 	const query = "SELECT id FROM program_moves m WHERE program_id = ? AND direction = 'out' " +
 		"AND NOT EXISTS (SELECT 1 FROM program_states s WHERE s.program_id = m.program_id)"
-	return id, ignoreNoRows(s.db.Scan(ctx, query, []any{programID}, &id))
+	return id, sqlite.NoRows(s.db.Scan(ctx, query, []any{programID}, &id), nil)
 }
 
 // Complete records that the target has the program. It is never active here again, except

@@ -147,7 +147,7 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+canBeUsed, []any{subscriptionID}, dest...)
 	})
 	if err != nil {
-		return nil, notFound(err, "subscription")
+		return nil, sqlite.NoRows(err, webhook.NotFound("subscription"))
 	}
 	if q.NextDue, err = s.nextDue(ctx, selectNextDelivery, subscriptionID); err != nil {
 		return q, err
@@ -179,7 +179,7 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
 	if q.Failing && probe.Valid {
 		// The next commit shifts the stored time by this jump.
-		q.NextProbe = s.clock.processAt(fromMillis(probe).Add(s.clock.jump()))
+		q.NextProbe = s.clock.processAt(sqlite.FromMillis(probe).Add(s.clock.jump()))
 	}
 	if authorization != nil {
 		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+q.SubscriptionID)
@@ -434,7 +434,7 @@ func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) (
 	var seqs []int64
 	for _, in := range q.Interests {
 		err := s.db.Each(ctx, "SELECT seq FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-			[]any{q.ProgramID, in.Name, max(q.Seen, in.After), min(in.Until, newest), count}, into(&seqs))
+			[]any{q.ProgramID, in.Name, max(q.Seen, in.After), min(in.Until, newest), count}, sqlite.Into(&seqs))
 		if err != nil {
 			return nil, err
 		}
@@ -1044,7 +1044,7 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 		if err := s.recoverClock(t); err != nil {
 			return err
 		}
-		return t.Each(selectInterrupted, nil, into(&nums))
+		return t.Each(selectInterrupted, nil, sqlite.Into(&nums))
 	})
 	if err != nil {
 		return 0, err

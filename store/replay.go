@@ -7,6 +7,8 @@ import (
 	"errors"
 	"time"
 
+	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -154,7 +156,7 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 	r, err := scanReplay(func(dest ...any) error {
 		return s.db.Scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
 	})
-	return r.Replay, notFound(err, "replay")
+	return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
 }
 
 // Page returns a page of a subscription's replays, for a query of webhook.ReplayList, and the
@@ -164,39 +166,39 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
-	b := bindsOf(q)
+	b := list.BindsOf(q)
 	b["subscription"], b["limit"] = subscriptionID, q.Size+1
-	scope := cursorScope{"replays", programID, subscriptionID, webhook.ReplayList.Selection(q)}
+	scope := list.Scope{List: "replays", ProgramID: programID, Parent: subscriptionID, Selection: webhook.ReplayList.Selection(q)}
 	if q.Cursor != "" {
 		place := make([]int64, 2)
-		if err := s.parseCursor(scope, q.Cursor, place); err != nil {
+		if err := s.lists.Key.ParseCursor(scope, q.Cursor, place); err != nil {
 			return nil, "", err
 		}
 		b["behind"] = idAt(place)
 	}
-	list := selectReplays[q.Sort[0].Descending]
-	err = s.db.Each(ctx, list.text, list.args(b), func(scan func(...any) error) error {
+	query := selectReplays[q.Sort[0].Descending]
+	err = s.db.Each(ctx, query.Text, query.Args(b), func(scan func(...any) error) error {
 		r, err := scanReplay(scan)
 		page = append(page, r.Replay)
 		return err
 	})
 	if err == nil && len(page) > q.Size {
 		page = page[:q.Size]
-		next = s.cursor(scope, idPlace(page[q.Size-1].ID))
+		next = s.lists.Key.Cursor(scope, idPlace(page[q.Size-1].ID))
 	}
 	return page, next, err
 }
 
 // selectReplays lists the replays of a subscription by their ids, which rise in the
 // order of creation, by whether they descend.
-var selectReplays = map[bool]statement{
-	false: listedReplays.with(" AND (:behind IS NULL OR id > :behind) ORDER BY id LIMIT :limit"),
-	true:  listedReplays.with(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
+var selectReplays = map[bool]list.Statement{
+	false: listedReplays.With(" AND (:behind IS NULL OR id > :behind) ORDER BY id LIMIT :limit"),
+	true:  listedReplays.With(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
 }
 
-var listedReplays = statement{}.with("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
+var listedReplays = list.Statement{}.With("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
 	"WHERE subscription_id = :subscription AND " +
-	allOf(isIn("status"), isWithin("created_at", "created_at")))
+	list.AllOf(list.IsIn("status"), list.IsWithin("created_at", "created_at")))
 
 const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
@@ -210,7 +212,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 	}
 	r, err := scanReplay(func(dest ...any) error { return t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
 	if err != nil {
-		return r.Replay, notFound(err, "replay")
+		return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
 	}
 	if r.Status != webhook.ReplayRunning {
 		return r.Replay, webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
@@ -236,7 +238,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 		return r, err
 	}
 	r.From, r.To = time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC()
-	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), fromMillis(completed)
+	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	r.Scanned, r.Total = r.after-r.first, r.until-r.first
 	return r, json.Unmarshal([]byte(r.names), &r.Events)
 }
@@ -247,7 +249,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
 	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?6", append(r.args(), r.after, end, count),
-		into(&seqs))
+		sqlite.Into(&seqs))
 	if len(seqs) == count {
 		end = seqs[count-1]
 	}
@@ -294,7 +296,7 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 			[]any{q.SubscriptionID}, dest...)
 	})
 	if err != nil {
-		return nil, false, ignoreNoRows(err)
+		return nil, false, sqlite.NoRows(err, nil)
 	}
 	b, err := s.replayBatch(ctx, &r, count, size)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -122,7 +123,7 @@ func (s *core) trimSuccesses(ctx context.Context, w *steps, subscriptionID strin
 	}
 	var kept int64 // completed_at of the oldest delivery whose response is kept
 	if err := s.db.Scan(ctx, selectKeptFrom, []any{subscriptionID, mark, s.quotas.successes - 1}, &kept); err != nil {
-		return ignoreNoRows(err)
+		return sqlite.NoRows(err, nil)
 	}
 	for first, more := true, true; more; first = false {
 		var to sql.NullInt64
@@ -183,7 +184,7 @@ func (s *core) pruneResponses(ctx context.Context, w *steps, programID string) e
 		if err != nil || len(oldest) == 0 {
 			return err
 		}
-		list := jsonOf(oldest)
+		list := sqlite.JSON(oldest)
 		err = w.write(ctx, func(t *tx) error {
 			if err := t.Exec(removeResponses, list); err != nil {
 				return err
@@ -207,12 +208,12 @@ const countOpenRedeliveries = `SELECT count(*) FROM (SELECT 1 FROM deliveries IN
 
 // ids returns the ids that a query selects.
 func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string, err error) {
-	err = s.db.Each(ctx, query, args, into(&ids))
+	err = s.db.Each(ctx, query, args, sqlite.Into(&ids))
 	return ids, err
 }
 
 // nums returns the numbers that a query selects.
 func (s *core) nums(ctx context.Context, query string, args ...any) (nums []int64, err error) {
-	err = s.db.Each(ctx, query, args, into(&nums))
+	err = s.db.Each(ctx, query, args, sqlite.Into(&nums))
 	return nums, err
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -209,9 +210,9 @@ func (t *tx) removeDeliveries(r *removal, args ...any) (int64, error) {
 // deliveries expires old pending deliveries, and removes old completed ones.
 func (w *sweep) deliveries() error {
 	err := w.deliveriesIn(0, w.old.mark.delivery, math.MaxInt64)
-	for _, r := range w.s.imported.of("deliveries") { // older than those before them
+	for _, r := range w.s.lists.Imported.Of("deliveries") { // older than those before them
 		if err == nil {
-			err = w.deliveriesIn(max(r.first-1, w.old.mark.delivery), r.last, w.old.imported(&r))
+			err = w.deliveriesIn(max(r.First-1, w.old.mark.delivery), r.Last, w.old.imported(&r))
 		}
 	}
 	return err
@@ -277,7 +278,7 @@ func (w *sweep) removeAged(t *tx, after, to, before int64) (swept Swept, err err
 		return swept, err
 	}
 	var expired []int64
-	err = t.Each(expireAged, []any{after, to, before, now, t.counted()}, into(&expired))
+	err = t.Each(expireAged, []any{after, to, before, now, t.counted()}, sqlite.Into(&expired))
 	if err == nil {
 		swept.Expired = int64(len(expired))
 		err = t.noteAllUndelivered(expired)
@@ -345,7 +346,7 @@ func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.noteEnded(e.program, e.subscription, e.n, fromMillis(sql.NullInt64{Int64: e.accepted, Valid: e.accepted != 0}))
+		_, err = t.noteEnded(e.program, e.subscription, e.n, sqlite.FromMillis(sql.NullInt64{Int64: e.accepted, Valid: e.accepted != 0}))
 	}
 	return err
 }
@@ -379,7 +380,7 @@ func (w *sweep) events() error {
 
 // eventsOf removes the oldest events of one program, and alerts about losses.
 func (w *sweep) eventsOf(programID string) error {
-	imported := w.s.imported.of("events")
+	imported := w.s.lists.Imported.Of("events")
 	until, err := w.s.lastSeq(w.ctx, programID, func(row, received int64) bool { return w.old.hasEvent(imported, row, received) })
 	if err != nil {
 		return err

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"math"
+	"service/store/list"
+	"service/store/sqlite"
 	"time"
 )
 
@@ -43,15 +45,15 @@ type cutoff struct {
 func (c *cutoff) seconds() int64 { return -wholeSeconds(-c.counted) }
 
 // imported returns the time before which the rows of an imported range are old, by their own times.
-func (c *cutoff) imported(r *importedRange) int64 { return c.counted.Milliseconds() + r.ahead }
+func (c *cutoff) imported(r *list.ImportedRange) int64 { return c.counted.Milliseconds() + r.Ahead }
 
 // hasEvent reports whether an event is old.
-func (c *cutoff) hasEvent(imported []importedRange, row, received int64) bool {
+func (c *cutoff) hasEvent(imported []list.ImportedRange, row, received int64) bool {
 	if row <= c.mark.event {
 		return true
 	}
-	r := rangeOf(imported, row, received)
-	return r != nil && received >= r.from && received < c.imported(r)
+	r := list.RangeOf(imported, row, received)
+	return r != nil && received >= r.From && received < c.imported(r)
 }
 
 const (
@@ -114,8 +116,8 @@ func (t *tx) mark(counted, interval time.Duration) error {
 func (t *tx) markAt(ms int64) (m mark, err error) {
 	var counted int64
 	var at sql.NullInt64
-	err = ignoreNoRows(t.Scan(selectMarkAt, []any{ms}, &counted, &at, &m.delivery, &m.event, &m.audit))
-	m.counted, m.at = time.Duration(counted)*time.Millisecond, fromMillis(at)
+	err = sqlite.NoRows(t.Scan(selectMarkAt, []any{ms}, &counted, &at, &m.delivery, &m.event, &m.audit), nil)
+	m.counted, m.at = time.Duration(counted)*time.Millisecond, sqlite.FromMillis(at)
 	return m, err
 }
 
@@ -142,7 +144,7 @@ func clockDifference(scan scanRow, wall time.Time, counted time.Duration, keep R
 	var then, at int64
 	err = scan(selectMarkSince, []any{(counted - keep.All).Milliseconds()}, &then, &at)
 	if err != nil {
-		return 0, time.Time{}, ignoreNoRows(err)
+		return 0, time.Time{}, sqlite.NoRows(err, nil)
 	}
 	since = time.UnixMilli(at).UTC()
 	return wall.Sub(since) - counted + time.Duration(then)*time.Millisecond, since, nil

@@ -80,7 +80,7 @@ func (o *OldData) each(ctx context.Context) eachRow {
 
 // Programs returns the ids of all programs in ascending order.
 func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
-	err = o.each(ctx)("SELECT id FROM programs ORDER BY id", nil, into(&all))
+	err = o.each(ctx)("SELECT id FROM programs ORDER BY id", nil, sqlite.Into(&all))
 	return all, err
 }
 
@@ -147,7 +147,7 @@ func (s Events) Missing(ctx context.Context, programID string, ids []string) (mi
 	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {
 		return nil, false, err
 	}
-	err = s.db.Each(ctx, selectMissing, []any{programID, jsonOf(ids)}, into(&missing))
+	err = s.db.Each(ctx, selectMissing, []any{programID, sqlite.JSON(ids)}, sqlite.Into(&missing))
 	return missing, known, err
 }
 

@@ -88,6 +88,6 @@ func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 		return nil, errors.New("store: limit must be at least 1")
 	}
 	var ids []string
-	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, into(&ids))
+	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, sqlite.Into(&ids))
 	return ids, err
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -31,11 +32,11 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 		return nil, nil, nil
 	}
 	err = s.view(ctx, func(v *view) error {
-		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, scanInto(&subs, scanSubscription))
+		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, sqlite.ScanInto(&subs, scanSubscription))
 		if err != nil {
 			return err
 		}
-		return v.Each(findProgramsByText, []any{containing(text), limit}, into(&programs))
+		return v.Each(findProgramsByText, []any{containing(text), limit}, sqlite.Into(&programs))
 	})
 	return subs, programs, err
 }
@@ -66,10 +67,10 @@ const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json
 // Search reads events, newest first, until it has found Limit events, reached From, or searched
 // for Within.
 func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) {
-	scope := cursorScope{"event search", q.ProgramID, "", q.Field + ":" + q.Value}
-	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}, imported: s.imported.of("events")}
+	scope := list.Scope{List: "event search", ProgramID: q.ProgramID, Selection: q.Field + ":" + q.Value}
+	x := eventSearch{EventSearch: q, position: []int64{1<<63 - 1}, imported: s.lists.Imported.Of("events")}
 	if q.Cursor != "" {
-		if err := s.parseCursor(scope, q.Cursor, x.position); err != nil {
+		if err := s.lists.Key.ParseCursor(scope, q.Cursor, x.position); err != nil {
 			return x.found, err
 		}
 	}
@@ -96,7 +97,7 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 		case x.ended || x.found.Read-read < searchStep && !x.full():
 			return x.found, nil
 		case x.full() || !time.Now().Before(end):
-			x.found.More = s.cursor(scope, x.position)
+			x.found.More = s.lists.Key.Cursor(scope, x.position)
 			return x.found, nil
 		}
 	}
@@ -108,7 +109,7 @@ type eventSearch struct {
 	found    EventsFound
 	position []int64 // the rowid of the last event read
 	ended    bool    // From was reached
-	imported []importedRange
+	imported []list.ImportedRange
 }
 
 func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
@@ -116,7 +117,7 @@ func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
 // take examines the next event. It returns [sqlite.ErrStop] if no more events must be read.
 func (x *eventSearch) take(row int64, e *webhook.Event) error {
 	// Events of different programs may be slightly out of order.
-	if e.ReceivedAt.Before(x.From.Add(-disorder)) && rangeOf(x.imported, row, e.ReceivedAt.UnixMilli()) == nil {
+	if e.ReceivedAt.Before(x.From.Add(-disorder)) && list.RangeOf(x.imported, row, e.ReceivedAt.UnixMilli()) == nil {
 		x.ended = true
 		return sqlite.ErrStop
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -128,7 +129,7 @@ func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, 
 	var all []webhook.Session
 	now := s.clock.now()
 	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
-		scanInto(&all, scanSession))
+		sqlite.ScanInto(&all, scanSession))
 	return all, err
 }
 
@@ -185,7 +186,7 @@ func (s Sessions) NewDevice(adminID string) string {
 	var random [16]byte
 	rand.Read(random[:])
 	nonce := base64.RawURLEncoding.EncodeToString(random[:])
-	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.mac(deviceMark, adminID, nonce))
+	return nonce + "." + base64.RawURLEncoding.EncodeToString(s.lists.Key.MAC(deviceMark, adminID, nonce))
 }
 
 // Device returns the name of the browser that an admin's mark was issued to, and false if the
@@ -193,7 +194,7 @@ func (s Sessions) NewDevice(adminID string) string {
 func (s Sessions) Device(adminID, mark string) (string, bool) {
 	nonce, sum, _ := strings.Cut(mark, ".")
 	got, err := base64.RawURLEncoding.Strict().DecodeString(sum)
-	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.mac(deviceMark, adminID, nonce)) {
+	if err != nil || len(nonce) != base64.RawURLEncoding.EncodedLen(16) || !hmac.Equal(got, s.lists.Key.MAC(deviceMark, adminID, nonce)) {
 		return "", false
 	}
 	return nonce, true

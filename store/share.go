@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -35,7 +36,7 @@ func (w ShareWrites) Create(programID, deliveryID string, by webhook.AuditEntry)
 	var deleted bool
 	err = w.t.Scan(selectOwnDelivery, []any{shortID(deliveryID), programID}, &deleted)
 	if err != nil {
-		return sh, "", notFound(err, "delivery")
+		return sh, "", sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
 	if deleted {
 		return sh, "", webhook.NewError(webhook.CodeConflict, "The subscription is deleted, so its deliveries cannot be shared.")
@@ -61,7 +62,7 @@ func (w ShareWrites) Create(programID, deliveryID string, by webhook.AuditEntry)
 // Shares returns the open links to a delivery, newest first.
 func (s Deliveries) Shares(ctx context.Context, deliveryID string) ([]webhook.Share, error) {
 	var all []webhook.Share
-	err := s.db.Each(ctx, selectShares, []any{deliveryID, s.clock.now().UnixMilli()}, scanInto(&all, scanShare))
+	err := s.db.Each(ctx, selectShares, []any{deliveryID, s.clock.now().UnixMilli()}, sqlite.ScanInto(&all, scanShare))
 	return all, err
 }
 
@@ -86,7 +87,7 @@ func (s Deliveries) Shared(ctx context.Context, code string) (d DeliveryView, sh
 	}
 	// A partner cannot revoke the links of a subscription that it has deleted.
 	err = s.db.Scan(ctx, "SELECT deleted_at IS NULL FROM subscriptions WHERE id = ?", []any{d.SubscriptionID}, &open)
-	return d, sh, open, ignoreNoRows(err)
+	return d, sh, open, sqlite.NoRows(err, nil)
 }
 
 // Revoke ends one link to a delivery. The error is a *webhook.Error if there is no such
@@ -96,7 +97,7 @@ func (w ShareWrites) Revoke(deliveryID, id string, by webhook.AuditEntry) error 
 		return w.t.Scan("SELECT "+shareColumns+" FROM shares WHERE id = ? AND delivery_id = ?", []any{id, deliveryID}, dest...)
 	})
 	if err != nil {
-		return notFound(err, "link")
+		return sqlite.NoRows(err, webhook.NotFound("link"))
 	}
 	if err := w.t.Exec("DELETE FROM shares WHERE id = ?", id); err != nil {
 		return err

@@ -99,7 +99,7 @@ func (t *tx) endSplitOf(num int64, subscriptionID string) error {
 	}
 	var parent int64
 	if err := t.Scan(selectSplitOf, []any{num}, &parent); err != nil {
-		return ignoreNoRows(err)
+		return sqlite.NoRows(err, nil)
 	}
 	return t.endSplits(ofFailed, parent)
 }
@@ -117,7 +117,7 @@ type splitRun struct {
 // most count events, and as many as fit into size bytes, but at least one. It returns no seqs if
 // nothing is left.
 func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count, size int) (r splitRun, err error) {
-	names := jsonOf(append([]string{}, except...))
+	names := sqlite.JSON(append([]string{}, except...))
 	err = s.db.Each(ctx, selectSplitNext, []any{q.SubscriptionID, names, count}, func(scan func(...any) error) error {
 		var parent, after, seq int64
 		var id string
@@ -204,7 +204,7 @@ const (
 func (t *tx) learnSize(c *Claim, now time.Time) error {
 	var known webhook.SizeBound
 	var at sql.NullInt64
-	err := ignoreNoRows(t.Scan(selectSizeBound, []any{c.SubscriptionID}, &known.Bytes, &at))
+	err := sqlite.NoRows(t.Scan(selectSizeBound, []any{c.SubscriptionID}, &known.Bytes, &at), nil)
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) erro
 // longer requests, nil if there is none.
 func (t *tx) requested(num int64) error {
 	var names []string
-	err := t.Each(selectRemovedTypes, []any{num}, into(&names))
+	err := t.Each(selectRemovedTypes, []any{num}, sqlite.Into(&names))
 	if err != nil || len(names) == 0 {
 		return err
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"service/store/sqlite"
 	"time"
 )
 
@@ -129,7 +130,7 @@ func (w *steps) removeFound(ctx context.Context, find string, which any, queries
 		if err != nil || len(keys) == 0 {
 			return err
 		}
-		list := jsonOf(keys)
+		list := sqlite.JSON(keys)
 		err = w.write(ctx, func(t *tx) error {
 			for _, query := range queries {
 				if err := t.Exec(query, list); err != nil {

@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store/keyring"
+	"service/store/list"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -97,9 +98,8 @@ type core struct {
 	db      *sqlite.DB // nil until opened
 	writer  *writer
 	keys    *keyring.Keyring
-	macKey  []byte // authenticates cursors and devices; unaffected by key rotations
 	tail    *tail
-	lists   listLimits
+	lists   *list.Reader
 	metrics *metrics
 
 	replication *replica.Replication // nil without a replica
@@ -133,7 +133,6 @@ type core struct {
 	deliveredFrom atomic.Int64
 
 	programStates programStates
-	imported      importedRanges
 	erasing       sync.Mutex // held while programs are erased
 	sweeping      sweepLock  // held by retention while it removes records, and by an import
 
@@ -153,7 +152,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{core: &core{
 		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now, cfg.Retention.maxStep()), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
-		tail: newTail(tailBytes), lists: defaultListLimits, metrics: newMetrics(), hold: newHold(), retention: cfg.Retention,
+		tail: newTail(tailBytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
+		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
 	}}
@@ -183,7 +183,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err = s.openDatabase(ctx, path, &cfg); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.openClock(ctx), s.openProgramStates(ctx), s.openImportedRanges(ctx)); err != nil {
+	if err := errors.Join(s.openClock(ctx), s.openProgramStates(ctx), s.lists.Imported.Open(ctx, s.db)); err != nil {
 		return nil, err
 	}
 	s.replication = s.newReplication(&cfg, path)
@@ -250,6 +250,7 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	if err != nil {
 		return err
 	}
+	s.lists.DB = s.db
 	s.writer.Writer = s.db.Writer()
 	s.writer.commits, err = openCommits(path, func(query string, dest ...any) error { return s.db.Scan(ctx, query, nil, dest...) }, s.logger)
 	return err
@@ -374,60 +375,4 @@ func (s *Store) Guard(ctx context.Context) error { return s.db.WaitDamaged(ctx) 
 func checkFiles(dir string) error {
 	_, err := os.Stat(filepath.Join(dir, keyring.FileName)) // the key file is created after the schema
 	return sqlite.CheckFiles(filepath.Join(dir, databaseFile), err == nil)
-}
-
-// notFound converts sql.ErrNoRows to a *webhook.Error.
-func notFound(err error, noun string) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return webhook.NotFound(noun)
-	}
-	return err
-}
-
-// noProgram converts sql.ErrNoRows to the *webhook.Error about a program.
-func noProgram(err error, id string) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return webhook.NoProgram(id)
-	}
-	return err
-}
-
-// ignoreNoRows converts sql.ErrNoRows to nil.
-func ignoreNoRows(err error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	return err
-}
-
-// millis binds a time in Unix milliseconds; the zero time is NULL. fromMillis is the reverse.
-func millis(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UnixMilli()
-}
-
-// orNull binds a value; the zero value is NULL.
-func orNull[T comparable](v T) any {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return v
-}
-
-// blob binds bytes; nil is NULL, which not all drivers do by themselves.
-func blob(b []byte) any {
-	if b == nil {
-		return nil
-	}
-	return b
-}
-
-func fromMillis(n sql.NullInt64) time.Time {
-	if !n.Valid {
-		return time.Time{}
-	}
-	return time.UnixMilli(n.Int64).UTC()
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -59,9 +60,9 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 		return sub, nil, err
 	}
 	err = t.Exec(insertSubscription,
-		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, blob(authorization),
-		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), orNull(sub.MaxPerSecond),
-		orNull(sub.MaxEvents))
+		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, sqlite.Blob(authorization),
+		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), sqlite.OrNull(sub.MaxPerSecond),
+		sqlite.OrNull(sub.MaxEvents))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -98,7 +99,7 @@ func (w SubscriptionWrites) Record(by webhook.AuditEntry, action webhook.Action,
 // one.
 func (t *tx) limitSubscriptions(programID string, limit int) error {
 	var own sql.NullInt64
-	if err := t.Scan("SELECT max_subscriptions FROM programs WHERE id = ?", []any{programID}, &own); ignoreNoRows(err) != nil {
+	if err := t.Scan("SELECT max_subscriptions FROM programs WHERE id = ?", []any{programID}, &own); sqlite.NoRows(err, nil) != nil {
 		return err
 	}
 	if own.Valid {
@@ -131,7 +132,7 @@ func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.S
 	sub, err := scanSubscription(func(dest ...any) error {
 		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
 	})
-	return sub, notFound(err, "subscription")
+	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
 }
 
 const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
@@ -180,7 +181,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight,
-		orNull(sub.MaxPerSecond), orNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
+		sqlite.OrNull(sub.MaxPerSecond), sqlite.OrNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
@@ -265,7 +266,7 @@ func (w SubscriptionWrites) setAuthorization(sub *webhook.Subscription, header *
 		encrypted = s.keys.Encrypt([]byte(*header), "authorization_header of "+sub.ID)
 	}
 	sub.HasAuthorizationHeader = encrypted != nil
-	if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", blob(encrypted), sub.ID); err != nil {
+	if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", sqlite.Blob(encrypted), sub.ID); err != nil {
 		return err
 	}
 	at := s.clock.now().UTC().Truncate(time.Millisecond)
@@ -423,7 +424,7 @@ func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 	sub, err := scanSubscription(func(dest ...any) error {
 		return t.Scan(selectSubscription, []any{id, programID}, dest...)
 	})
-	return sub, notFound(err, "subscription")
+	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
 }
 
 func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
@@ -455,10 +456,11 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 	if err != nil {
 		return sub, err
 	}
-	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), fromMillis(deleted)
+	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), sqlite.FromMillis(deleted)
 	sub.DisabledReason, sub.MaxPerSecond = reason.String, rate.Float64
 	if sub.Status == webhook.HealthFailing {
-		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), fromMillis(since), fromMillis(probe)
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
+			sqlite.FromMillis(probe)
 	}
 	return sub, json.Unmarshal([]byte(names), &sub.Events)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -83,11 +84,11 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 			&u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
 	})
 	u.Failures = webhook.Failures{
-		Count: int(count.Int64), Rejected: int(rejected.Int64), First: fromMillis(first), Since: fromMillis(since),
+		Count: int(count.Int64), Rejected: int(rejected.Int64), First: sqlite.FromMillis(first), Since: sqlite.FromMillis(since),
 		Reason: webhook.FailingReason(reason.String),
 	}
-	u.Lost, u.LostLastAt = lost.Int64, fromMillis(lostAt)
-	u.OldestEvent, u.LastSuccess = fromMillis(oldest), fromMillis(success)
+	u.Lost, u.LostLastAt = lost.Int64, sqlite.FromMillis(lostAt)
+	u.OldestEvent, u.LastSuccess = sqlite.FromMillis(oldest), sqlite.FromMillis(success)
 	return u, err
 }
 
@@ -98,10 +99,10 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 func (s Subscriptions) PageAll(ctx context.Context, programID string,
 	q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
 	l := newSubscriptionWalk(s.core, programID, q)
-	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
+	scope := list.Scope{List: "subscriptions", ProgramID: programID, Selection: webhook.AllSubscriptionList.Selection(q)}
 	if q.Cursor != "" {
 		position := make([]int64, 2)
-		if err := s.parseCursor(scope, q.Cursor, position); err != nil {
+		if err := s.lists.Key.ParseCursor(scope, q.Cursor, position); err != nil {
 			return nil, "", err
 		}
 		l.at = idOf(position[0], position[1])
@@ -113,9 +114,9 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string,
 		}
 		if more {
 			high, low := numbersOf(last)
-			next = s.cursor(scope, []int64{high, low})
+			next = s.lists.Key.Cursor(scope, []int64{high, low})
 		}
-		return v.Each(selectSummaries, []any{jsonOf(ids), CountLimit}, scanInto(&page, scanSummary))
+		return v.Each(selectSummaries, []any{sqlite.JSON(ids), CountLimit}, sqlite.ScanInto(&page, scanSummary))
 	})
 	return page, next, err
 }
@@ -124,9 +125,9 @@ func (s Subscriptions) PageAll(ctx context.Context, programID string,
 // [webhook.AllSubscriptionList], or "" if that page is the first. It walks in the opposite direction
 // from the cursor, which is the last position of the page before.
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
-	scope := cursorScope{"subscriptions", programID, "", webhook.AllSubscriptionList.Selection(q)}
+	scope := list.Scope{List: "subscriptions", ProgramID: programID, Selection: webhook.AllSubscriptionList.Selection(q)}
 	position := make([]int64, 2)
-	if err := s.parseCursor(scope, q.Cursor, position); err != nil {
+	if err := s.lists.Key.ParseCursor(scope, q.Cursor, position); err != nil {
 		return "", err
 	}
 	descending := q.Sort[0].Descending
@@ -138,7 +139,7 @@ func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.L
 		_, last, more, err := l.walk(v)
 		if err == nil && more {
 			high, low := numbersOf(adjacentID(last, !descending))
-			cursor = s.cursor(scope, []int64{high, low})
+			cursor = s.lists.Key.Cursor(scope, []int64{high, low})
 		}
 		return err
 	})
@@ -162,7 +163,7 @@ func adjacentID(id string, before bool) string {
 
 // subscriptionWalk finds the ids of a page. Ids increase in the order of creation.
 type subscriptionWalk struct {
-	limits     listLimits
+	limits     list.Limits
 	size       int
 	descending bool
 	at         string // the page begins after this id
@@ -202,7 +203,7 @@ const (
 
 func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
 	f, created := q.Filters, q.Ranges["created_at"]
-	deleted := truths(f["deleted"])
+	deleted := list.Truths(f["deleted"])
 	if deleted == nil {
 		deleted = []int{0}
 	}
@@ -212,12 +213,13 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	}
 	lastHour, _ := LastHour(s.clock.now())
 	w := &subscriptionWalk{
-		limits: s.lists, size: q.Size, descending: q.Sort[0].Descending,
-		args: []any{programID, jsonOf(f["status"]), jsonOf(truths(f["active"])), jsonOf(deleted), jsonOf(truths(f["losses"])),
-			millis(created.From), millis(created.To), jsonOf(texts), jsonOf(f["event"]), lastHour.UnixMilli(), "[]"},
+		limits: s.lists.Limits, size: q.Size, descending: q.Sort[0].Descending,
+		args: []any{programID, sqlite.JSON(f["status"]), sqlite.JSON(list.Truths(f["active"])), sqlite.JSON(deleted),
+			sqlite.JSON(list.Truths(f["losses"])),
+			sqlite.Millis(created.From), sqlite.Millis(created.To), sqlite.JSON(texts), sqlite.JSON(f["event"]), lastHour.UnixMilli(), "[]"},
 	}
 	if f["status"] != nil {
-		w.args[len(w.args)-1] = jsonOf(s.stats.failedSince(lastHour))
+		w.args[len(w.args)-1] = sqlite.JSON(s.stats.failedSince(lastHour))
 	}
 	if w.descending {
 		w.at = "~" // greater than all ids
@@ -253,8 +255,8 @@ func (w *subscriptionWalk) compare(a, b string) int {
 func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
 	ids = []string{}
 	want := w.size + 1
-	examined, over := 0, w.limits.deadline(time.Now())
-	budget := max(w.limits.scan/len(w.values), want)
+	examined, over := 0, w.limits.Deadline(time.Now())
+	budget := max(w.limits.Scan/len(w.values), want)
 	for _, value := range w.values {
 		last, late := "", false
 		seen, matched := 0, 0
@@ -268,7 +270,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 				matched++
 			}
 			examined++
-			if late = w.limits.late(examined, over); matched == want || late {
+			if late = w.limits.Late(examined, over); matched == want || late {
 				return sqlite.ErrStop
 			}
 			return nil
@@ -339,7 +341,7 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
 		}
 	})
-	args := []any{jsonOf(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
+	args := []any{sqlite.JSON(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
 	err := s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
 		var id string
 		var at int64
@@ -424,7 +426,7 @@ var (
 func (s Subscriptions) View(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		err := sql.ErrNoRows
-		if err := v.Each(selectSummaries, []any{jsonOf([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
+		if err := v.Each(selectSummaries, []any{sqlite.JSON([]string{id}), CountLimit}, func(scan func(...any) error) (bad error) {
 			u.SubscriptionSummary, bad = scanSummary(scan)
 			err = nil
 			return bad
@@ -435,10 +437,10 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			err = s.use(u.ProgramID, "subscription")
 		}
 		if err != nil {
-			return notFound(err, "subscription")
+			return sqlite.NoRows(err, webhook.NotFound("subscription"))
 		}
 		var learned sql.NullInt64
-		if err := ignoreNoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned)); err != nil {
+		if err := sqlite.NoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned), nil); err != nil {
 			return err
 		}
 		u.SizeBound.LearnedAt = s.clock.shown(learned)
@@ -471,11 +473,11 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			}
 		}
 		var nums []int64
-		err = v.Each(selectNewestNums, []any{id, recent}, into(&nums))
+		err = v.Each(selectNewestNums, []any{id, recent}, sqlite.Into(&nums))
 		if err != nil {
 			return err
 		}
-		return v.Each(selectListedDeliveries, []any{jsonOf(nums)}, func(scan func(...any) error) error {
+		return v.Each(selectListedDeliveries, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 			d, _, err := s.scanDelivery(scan)
 			u.Recent = append(u.Recent, d)
 			return err
@@ -507,3 +509,20 @@ func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error
 	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists)
 	return exists, err
 }
+
+// Page returns a page of a program's subscriptions, and how many match the filters.
+func (s Subscriptions) Page(ctx context.Context, programID string,
+	q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
+	b := list.BindsOf(q)
+	b["program"], b["active"] = programID, sqlite.JSON(list.Truths(q.Filters["active"]))
+	return list.NumberedPage(ctx, s.db, q, b, countSubscriptions, selectSubscriptions, scanSubscription)
+}
+
+var (
+	listedSubscriptions = " FROM subscriptions WHERE program_id = :program AND deleted_at IS NULL AND " +
+		list.AllOf(list.IsIn("active"), list.IsIn("status"), list.IsIn("url"), list.IsWithin("created_at", "created_at"),
+			list.IsWithin("updated_at", "updated_at"),
+			":event IS NULL OR EXISTS (SELECT 1 FROM json_each(events) WHERE value IN (SELECT value FROM json_each(:event)))")
+	countSubscriptions  = list.Statement{}.With("SELECT count(*)" + listedSubscriptions)
+	selectSubscriptions = list.Statement{}.With("SELECT " + subscriptionColumns + listedSubscriptions)
+)

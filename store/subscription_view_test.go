@@ -116,7 +116,7 @@ func TestAllSubscriptions(t *testing.T) {
 func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want []string) {
 	t.Helper()
 	for _, limit := range []int{7, 10_000} {
-		s.lists.scan = limit
+		s.lists.Limits.Scan = limit
 		page := func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
 			return s.Subscriptions().PageAll(ctx, programID, q)
 		}

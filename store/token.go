@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -38,8 +39,8 @@ func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.
 			return webhook.Token{}, "", err
 		}
 	}
-	err := w.t.Exec(insertToken, token.ID, hash[:], token.Hint, orNull(token.ProgramID), token.UserID, token.Name,
-		webhook.JoinScopes(n.Scopes, " "), now.UnixMilli(), millis(token.ExpiresAt))
+	err := w.t.Exec(insertToken, token.ID, hash[:], token.Hint, sqlite.OrNull(token.ProgramID), token.UserID, token.Name,
+		webhook.JoinScopes(n.Scopes, " "), now.UnixMilli(), sqlite.Millis(token.ExpiresAt))
 	if err != nil {
 		return token, "", err
 	}
@@ -54,7 +55,7 @@ func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
 	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + canBeUsed + " ORDER BY created_at DESC, id DESC"
-	err := s.db.Each(ctx, query, nil, scanInto(&all, scanToken))
+	err := s.db.Each(ctx, query, nil, sqlite.ScanInto(&all, scanToken))
 	s.uses.complete(all)
 	return all, err
 }
@@ -67,8 +68,8 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	if programID != "" {
 		program = programID
 	}
-	args := []any{s.clock.now().UnixMilli(), 0, 0, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To)}
+	args := []any{s.clock.now().UnixMilli(), 0, 0, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
+		sqlite.Millis(created.From), sqlite.Millis(created.To)}
 	order := " ORDER BY created_at, id"
 	if q.Sort[0].Descending {
 		order = " ORDER BY created_at DESC, id DESC"
@@ -79,7 +80,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, scanInto(&tokens, scanToken))
+		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, sqlite.ScanInto(&tokens, scanToken))
 	})
 	s.uses.complete(tokens)
 	return tokens, total, err
@@ -103,9 +104,9 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 		query = "SELECT " + tokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
 			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
-	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, jsonOf(q.Filters["state"]), jsonOf(q.Filters["user_id"]),
-		millis(created.From), millis(created.To), at}
-	err = s.db.Each(ctx, query, args, scanInto(&tokens, scanToken))
+	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
+		sqlite.Millis(created.From), sqlite.Millis(created.To), at}
+	err = s.db.Each(ctx, query, args, sqlite.ScanInto(&tokens, scanToken))
 	s.uses.complete(tokens)
 	return tokens, err
 }
@@ -134,7 +135,7 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	}
 	one := []webhook.Token{t}
 	s.uses.complete(one)
-	return one[0], notFound(err, "token")
+	return one[0], sqlite.NoRows(err, webhook.NotFound("token"))
 }
 
 // Revoke revokes a token immediately and returns it. Revoking it again changes nothing.
@@ -145,7 +146,7 @@ func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, er
 		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !token.RevokedAt.IsZero() {
-		return token, notFound(err, "token")
+		return token, sqlite.NoRows(err, webhook.NotFound("token"))
 	}
 	if err := w.t.use(token.ProgramID, ""); err != nil {
 		return token, err
@@ -203,7 +204,8 @@ func scanToken(scan func(...any) error) (t webhook.Token, err error) {
 	for s := range strings.FieldsSeq(scopes) {
 		t.Scopes = append(t.Scopes, webhook.Scope(s))
 	}
-	t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt = time.UnixMilli(created).UTC(), fromMillis(expires), fromMillis(revoked), fromMillis(used)
+	t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(expires), sqlite.FromMillis(revoked),
+		sqlite.FromMillis(used)
 	return t, err
 }
 

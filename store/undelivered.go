@@ -2,6 +2,7 @@ package store
 
 import (
 	"database/sql"
+	"service/store/sqlite"
 	"time"
 )
 
@@ -59,7 +60,7 @@ const (
 // noteUndelivered records the events of a delivery that failed for good, in an incident, 0 for
 // none. It returns how many of them no delivery has delivered.
 func (t *tx) noteUndelivered(num int64, subscriptionID string, incident int64) (int64, error) {
-	n, err := t.Affected(insertUndelivered, num, orNull(incident))
+	n, err := t.Affected(insertUndelivered, num, sqlite.OrNull(incident))
 	if err != nil {
 		return 0, err
 	}
@@ -117,8 +118,8 @@ const selectLeftFrom = `SELECT e.received_at FROM undelivered u CROSS JOIN deliv
 // resend once a delivery has succeeded, zero if there is none.
 func (t *tx) leftFrom(incident, delivered int64) (time.Time, error) {
 	var from sql.NullInt64
-	err := ignoreNoRows(t.Scan(selectLeftFrom, []any{incident, delivered}, &from))
-	return fromMillis(from), err
+	err := sqlite.NoRows(t.Scan(selectLeftFrom, []any{incident, delivered}, &from), nil)
+	return sqlite.FromMillis(from), err
 }
 
 const selectOwner = "SELECT subscription_id FROM deliveries WHERE num = ?"
@@ -157,6 +158,6 @@ const maxLeft = 10_000
 func (v *view) left(programID, subscriptionID string) (l Left, err error) {
 	var from sql.NullInt64
 	err = v.Scan(selectLeft, []any{subscriptionID, programID, maxLeft}, &l.Deliveries, &l.Events, &l.Failed, &from)
-	l.From, l.More = fromMillis(from), l.Events == maxLeft
+	l.From, l.More = sqlite.FromMillis(from), l.Events == maxLeft
 	return l, err
 }

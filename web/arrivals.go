@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"strings"
 
-	"service/store"
+	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
 )
 
 // arrived returns how many rows of a list were stored after a mark.
-type arrived func(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error)
+type arrived func(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error)
 
 // newRows returns how many rows of a list were stored since the visitor loaded its first page,
 // and adds the mark for the next count to the links of the page. It returns nil for a list that

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"net/http"
 
-	"service/store"
+	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -80,7 +80,7 @@ func ofAuditProgram(r *request, q *webhook.ListQuery) {
 }
 
 // arrived counts the entries of a list that were stored after a mark.
-func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	ofAuditProgram(r, q)
 	return h.store.Audit().Arrived(r.Context(), q, mark)
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -199,7 +199,7 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 }
 
 // arrived counts the deliveries of a list that were stored after a mark.
-func (h *deliveryPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+func (h *deliveryPages) arrived(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	return h.store.Deliveries().Arrived(r.Context(), ofProgram(q, r.program), mark)
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -81,7 +82,7 @@ func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 }
 
 // arrived counts the events of a list that were stored after a mark.
-func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -67,7 +68,7 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 }
 
 // arrived counts the subscriptions of a list that were stored after a mark.
-func (h *subscriptionPages) arrived(r *request, q *webhook.ListQuery, mark string) (store.Arrived, error) {
+func (h *subscriptionPages) arrived(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	return h.store.Subscriptions().Arrived(r.Context(), r.program, q, mark)
 }
 

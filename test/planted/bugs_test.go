@@ -178,7 +178,7 @@ var bugs = []bug{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
 	}},
 	{"a bulk cancellation takes what is newer than its plan", []edit{
-		{"store/bulk.go", "min(f.high, upto+1)", "f.high"},
+		{"store/bulk.go", "min(f.High, upto+1)", "f.High"},
 	}},
 	{"a bulk cancellation takes what is in flight", []edit{
 		{"store/bulk.go", "\t\tWHEN d.next_attempt_at IS NULL THEN 'in_flight'\n", ""},

@@ -232,7 +232,7 @@ func (m *auditMatrix) prepare(i *ids, name string) string {
 		pending()
 	case "DELETE " + deliveryPath + "/share":
 		err := m.store.Write(m.t.Context(), func(w store.Write) error {
-			_, _, err := w.Shares().Create("acme", i.delivery, webhook.AuditEntry{})
+			_, _, err := w.Deliveries().Share("acme", i.delivery, webhook.AuditEntry{})
 			return err
 		})
 		if err != nil {

@@ -32,7 +32,7 @@ func (h portalHandlers) createLink(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		l, code, err := w.Portal().CreateLink(n, req.actor())
+		l, code, err := w.Programs().CreatePortalLink(n, req.actor())
 		return answer{status: http.StatusCreated, data: portalLinkRecord{
 			ID: l.ID, ProgramID: l.ProgramID, URL: h.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
 			CreatedAt: timestamp(l.CreatedAt), ExpiresAt: timestamp(l.ExpiresAt),

@@ -27,7 +27,7 @@ func (h deliveryHandlers) share(req *request) (answer, error) {
 		return answer{}, err
 	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		sh, code, err := w.Shares().Create(req.program(), req.delivery.ID, req.actor())
+		sh, code, err := w.Deliveries().Share(req.program(), req.delivery.ID, req.actor())
 		r := shareRecord{sh.ID, sh.DeliveryID, h.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}
 		return answer{status: http.StatusCreated, data: r}, err
 	})

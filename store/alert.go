@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -85,9 +86,9 @@ type AlertClaim struct {
 // Alerts of programs that cannot be used are not sent. An alert of a subscription waits for the one
 // before, unless that is not due yet for the first time. ?1 is now, in wait clock time.
 const (
-	dueAlerts = "a.next_attempt_at IS NOT NULL AND a.program_id" + canBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alerts e
+	dueAlerts = "a.next_attempt_at IS NOT NULL AND a.program_id" + list.CanBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alerts e
 		WHERE e.subscription_id = a.subscription_id AND e.num < a.num AND ` + waitedFor + ")"
-	dueSends = "a.next_attempt_at IS NOT NULL AND a.program_id" + canBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alert_sends e
+	dueSends = "a.next_attempt_at IS NOT NULL AND a.program_id" + list.CanBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alert_sends e
 		WHERE e.channel_id = a.channel_id AND e.subscription_id = a.subscription_id AND e.num < a.num AND e.subscription_id <> ''
 		AND ` + waitedFor + ")"
 	waitedFor = "e.next_attempt_at IS NOT NULL AND (e.attempts_made > 0 OR e.next_attempt_at <= ?1)"

@@ -25,17 +25,6 @@ func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQu
 	return f.Arrived(ctx, mark, newest, args)
 }
 
-// Arrived counts the entries that were stored after a mark.
-func (s Audit) Arrived(ctx context.Context, q *webhook.ListQuery, mark string) (list.Arrived, error) {
-	query := *q
-	query.Size = list.MaxArrived
-	f, err := s.feed(ctx, &query)
-	if err != nil {
-		return list.Arrived{}, err
-	}
-	return f.Arrived(ctx, mark, "SELECT coalesce(max(num), 0) FROM audit", nil)
-}
-
 // Arrived counts the deliveries that were stored after a mark.
 func (s Deliveries) Arrived(ctx context.Context, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	query := *q

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/list"
 	"service/webhook"
 )
 
@@ -40,7 +41,7 @@ var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscripti
 	l.events, l.first_at, l.last_at
 	FROM (SELECT subscription_id, events, first_at, last_at FROM losses INDEXED BY losses_by_time
 	ORDER BY last_at DESC, subscription_id DESC LIMIT ?1) l
-	CROSS JOIN subscriptions s ON s.id = l.subscription_id WHERE s.program_id` + canBeUsed + `
+	CROSS JOIN subscriptions s ON s.id = l.subscription_id WHERE s.program_id` + list.CanBeUsed + `
 	ORDER BY l.last_at DESC, l.subscription_id DESC LIMIT ?2`
 
 // Losses returns what subscriptions of all programs lost to retention, newest first, at most
@@ -80,7 +81,7 @@ type Alert struct {
 
 var selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at,
 	created_at
-	FROM alerts a WHERE a.program_id` + canBeUsed + " ORDER BY num DESC LIMIT ?1"
+	FROM alerts a WHERE a.program_id` + list.CanBeUsed + " ORDER BY num DESC LIMIT ?1"
 
 // Last returns the newest alerts of all programs, newest first, at most limit.
 func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error) {

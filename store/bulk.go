@@ -348,7 +348,7 @@ func (r *storedBulkRun) creator() webhook.AuditEntry {
 
 // auditRun records what by did to a bulk run.
 func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
-	return w.t.record(by, r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail)
+	return w.t.people.Record(by, r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail)
 }
 
 // Get returns a bulk run of a program, "" for any.
@@ -589,5 +589,5 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.
 	if err != nil {
 		return err
 	}
-	return w.t.record(by, webhook.ActionDeliveryCancel, programID, id, "after "+webhook.Count(attempts, "attempt"))
+	return w.t.people.Record(by, webhook.ActionDeliveryCancel, programID, id, "after "+webhook.Count(attempts, "attempt"))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -112,7 +113,7 @@ func (s *core) runningBulkRuns(ctx context.Context) (runs []storedBulkRun, err e
 }
 
 const (
-	selectRunningBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE status = 'running' AND program_id" + canBeUsed +
+	selectRunningBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE status = 'running' AND program_id" + list.CanBeUsed +
 		" ORDER BY created_at, id"
 	selectBulkWaits = "SELECT subscription_id, after_num FROM bulk_run_waits WHERE run = ?"
 	moveBulkRun     = "UPDATE bulk_runs SET after_num = ?, done = ?, skipped = ? WHERE id = ? AND status = 'running'"

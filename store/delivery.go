@@ -314,7 +314,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 	if err != nil {
 		return d, err
 	}
-	return d, w.t.record(by, webhook.ActionDeliveryRedeliver, programID, id, "as "+d.ID)
+	return d, w.t.people.Record(by, webhook.ActionDeliveryRedeliver, programID, id, "as "+d.ID)
 }
 
 // notActive returns the error for a request that would send events to a paused subscription.

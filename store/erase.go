@@ -41,7 +41,7 @@ func (w ProgramWrites) Erase(id string, by webhook.AuditEntry) (began time.Time,
 	if err := s.setProgramState(t, id, programState{phase: phaseErasing, at: began}); err != nil {
 		return began, err
 	}
-	return began, w.t.record(by, webhook.ActionProgramDelete, id, id, "")
+	return began, w.t.people.Record(by, webhook.ActionProgramDelete, id, id, "")
 }
 
 // Erasure returns what to say about the erasure of a program that began at a time.
@@ -404,7 +404,7 @@ func (e *erasure) audit() error {
 	}
 	if late {
 		err := e.steps.write(e.ctx, func(t *tx) error {
-			if err := t.audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
+			if err := t.people.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
 				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/sqlite/sqlitetest"
 	"service/webhook"
 )
 
@@ -307,7 +308,7 @@ func TestEraseUnknown(t *testing.T) {
 func TestErasePlans(t *testing.T) {
 	s := open(t)
 	for _, query := range append(slices.Clone(eraseOfSubscriptions), eraseOfProgram...) {
-		checkPlan(t, s, query, 2, "")
+		sqlitetest.CheckPlan(t, s.db, query, 2, "")
 	}
 	for _, c := range []struct {
 		query string
@@ -329,6 +330,6 @@ func TestErasePlans(t *testing.T) {
 		{selectLateAudit, 2, "SEARCH audit USING INDEX audit_by_program (program_id=? AND num>?)"},
 		{eraseAudit, 1, "SEARCH audit USING INTEGER PRIMARY KEY (rowid=?)"},
 	} {
-		checkPlan(t, s, c.query, c.args, c.want)
+		sqlitetest.CheckPlan(t, s.db, c.query, c.args, c.want)
 	}
 }

@@ -178,7 +178,7 @@ func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry
 		return err
 	}
 	w.t.AfterCommit(func() { w.t.s.catalog.Set(t) })
-	return w.t.record(by, action, "", t.Name, "")
+	return w.t.people.Record(by, action, "", t.Name, "")
 }
 
 // Create creates an event type that is not in the catalog. The error is a *webhook.Error
@@ -234,7 +234,7 @@ func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webho
 			if err := w.EventTypes().remove(t, uses); err != nil {
 				return err
 			}
-			return w.t.record(by, webhook.ActionEventTypeDelete, "", name, "")
+			return w.t.people.Record(by, webhook.ActionEventTypeDelete, "", name, "")
 		})
 		if !errors.Is(err, errTypeChanged) {
 			return t, err

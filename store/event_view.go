@@ -86,7 +86,7 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*list.Feed, 
 
 // The rows of the logs of all programs, in the order in which events were stored.
 var (
-	rowMatches    = list.AllOf(list.IsWithin("received_at", "e.received_at"), "e.program_id"+canBeUsed, eventMatches)
+	rowMatches    = list.AllOf(list.IsWithin("received_at", "e.received_at"), "e.program_id"+list.CanBeUsed, eventMatches)
 	allEvents     = list.Along("e.rowid", "e.rowid", rowMatches, "FROM events e WHERE TRUE")
 	allEventsByID = list.Along("e.rowid", "e.rowid", rowMatches, `FROM json_each(:id) i CROSS JOIN programs p
 		CROSS JOIN events e INDEXED BY events_by_id

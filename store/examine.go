@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/store/keyring"
+	"service/store/people"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -264,7 +265,7 @@ func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, c
 	x.key(file, check)
 	x.clocks(scan, cfg.Retention, running, now)
 	var admins bool
-	if err := scan(selectAnyAdmin, nil, &admins); err == nil { // otherwise quickCheck reports it
+	if err := scan("SELECT EXISTS (SELECT 1 FROM admins)", nil, &admins); err == nil { // otherwise quickCheck reports it
 		x.admins(admins)
 	}
 	x.audit(each)
@@ -563,29 +564,18 @@ func (x *examination) admins(any bool) {
 
 // audit checks the hashes of the newest entries of the audit log, and what is before the first.
 func (x *examination) audit(each eachRow) {
-	v := webhook.AuditVerifier{Suffix: true}
-	err := each(selectAuditSuffix, nil, func(scan func(...any) error) error {
-		e, err := scanAudit(scan, true)
-		if err != nil {
-			return err
-		}
-		return v.Add(&e)
-	})
-	s, faulty := v.End()
-	if err == nil && faulty == nil {
-		faulty = auditBounds(each)
-	}
+	entries, err := people.CheckNewestAudit(people.Each(each))
 	var fault *webhook.AuditFault
 	switch {
-	case errors.As(errors.Join(err, faulty), &fault):
+	case errors.As(err, &fault):
 		x.add(LevelFail, checkAudit, adviceAudit, "%v", fault)
 	case err != nil: // quickCheck reports a damaged database
-	case s.Entries == 0 && x.auditMissing(each):
+	case entries == 0 && x.auditMissing(each):
 		x.add(LevelFail, checkAudit, adviceAudit, "empty, although there are admins or tokens")
-	case s.Entries == 0:
+	case entries == 0:
 		x.ok(checkAudit, "empty")
 	default:
-		x.ok(checkAudit, "the newest %s match; service audit verify checks all", webhook.Count(int(s.Entries), "entry"))
+		x.ok(checkAudit, "the newest %s match; service audit verify checks all", webhook.Count(int(entries), "entry"))
 	}
 }
 
@@ -596,28 +586,6 @@ func (x *examination) auditMissing(each eachRow) (missing bool) {
 	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)", nil,
 		func(scan func(...any) error) error { return scan(&missing) })
 	return err == nil && missing
-}
-
-// auditBounds checks that an entry of the audit log names what was removed before the first one.
-func auditBounds(each eachRow) error {
-	var first, pruned *webhook.AuditEntry
-	err := each(selectAuditBounds, nil, func(scan func(...any) error) error {
-		e, err := scanAudit(scan, true)
-		if first == nil {
-			first = &e
-		}
-		if e.Action == webhook.ActionAuditPrune {
-			pruned = &e
-		}
-		return err
-	})
-	if err != nil || first == nil {
-		return err
-	}
-	if fault := webhook.PruneFault(first, pruned); fault != nil {
-		return fault
-	}
-	return nil
 }
 
 // replicaBehind is how far a healthy replica may lag, idle or under load.

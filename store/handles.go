@@ -1,14 +1,15 @@
 package store
 
+import (
+	"service/store/people"
+	"service/webhook"
+)
+
 // A handle groups the methods of one noun. It is a value that holds the store and
 // nothing else, so creating one allocates nothing.
 type (
-	// Admins are the accounts that may sign in to the admin UI.
-	Admins struct{ *core }
 	// Alerts are the notices to the operator, sent and unsent.
 	Alerts struct{ *core }
-	// Audit is the log of what admins, and commands on the terminal, have changed.
-	Audit struct{ *core }
 	// BulkRuns redeliver or cancel all deliveries that match a filter.
 	BulkRuns struct{ *core }
 	// Deliveries are the deliveries of all subscriptions, with their attempts.
@@ -23,8 +24,6 @@ type (
 	Holds struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
 	Incidents struct{ *core }
-	// Portal has the links and sessions of partners in the portal.
-	Portal struct{ *core }
 	// Programs are the tenants.
 	Programs struct{ *core }
 	// Queues are the subscription queues that the dispatcher works on: waiting
@@ -36,8 +35,6 @@ type (
 	Replays struct{ *core }
 	// Search finds what a part of an id or a text belongs to.
 	Search struct{ *core }
-	// Sessions are the sessions of admins.
-	Sessions struct{ *core }
 	// Subscriptions are the partners' subscriptions.
 	Subscriptions struct{ *core }
 	// Tokens are the access tokens of the API.
@@ -45,13 +42,13 @@ type (
 )
 
 // Admins returns the handle of admins.
-func (s *Store) Admins() Admins { return Admins{s.core} }
+func (s *Store) Admins() people.Admins { return people.Admins(s.people) }
 
 // Alerts returns the handle of alerts.
 func (s *Store) Alerts() Alerts { return Alerts{s.core} }
 
 // Audit returns the handle of the audit log.
-func (s *Store) Audit() Audit { return Audit{s.core} }
+func (s *Store) Audit() people.Audit { return people.Audit(s.people) }
 
 // BulkRuns returns the handle of bulk runs.
 func (s *Store) BulkRuns() BulkRuns { return BulkRuns{s.core} }
@@ -75,7 +72,7 @@ func (s *Store) Holds() Holds { return Holds{s.core} }
 func (s *Store) Incidents() Incidents { return Incidents{s.core} }
 
 // Portal returns the handle of the portal.
-func (s *Store) Portal() Portal { return Portal{s.core} }
+func (s *Store) Portal() people.Portal { return people.Portal(s.people) }
 
 // Programs returns the handle of programs.
 func (s *Store) Programs() Programs { return Programs{s.core} }
@@ -93,7 +90,7 @@ func (s *Store) Replays() Replays { return Replays{s.core} }
 func (s *Store) Search() Search { return Search{s.core} }
 
 // Sessions returns the handle of sessions.
-func (s *Store) Sessions() Sessions { return Sessions{s.core} }
+func (s *Store) Sessions() people.Sessions { return people.Sessions(s.people) }
 
 // Subscriptions returns the handle of subscriptions.
 func (s *Store) Subscriptions() Subscriptions { return Subscriptions{s.core} }
@@ -103,8 +100,6 @@ func (s *Store) Tokens() Tokens { return Tokens{s.core} }
 
 // The handles of a [Write] group its writes by noun in the same way. They are valid as long as it.
 type (
-	// AdminWrites change accounts and invitations.
-	AdminWrites Write
 	// BulkRunWrites begin and cancel bulk runs.
 	BulkRunWrites Write
 	// ChannelWrites change the channels of notifications.
@@ -115,18 +110,10 @@ type (
 	EventTypeWrites Write
 	// MoveWrites are the steps of the move of a program to another installation.
 	MoveWrites Write
-	// PasskeyWrites change the passkeys of admins.
-	PasskeyWrites Write
-	// PortalWrites change the links and sessions of partners in the portal.
-	PortalWrites Write
 	// ProgramWrites change and erase programs.
 	ProgramWrites Write
 	// ReplayWrites begin and cancel replays.
 	ReplayWrites Write
-	// SessionWrites begin and end sessions of admins.
-	SessionWrites Write
-	// ShareWrites share deliveries with partners.
-	ShareWrites Write
 	// SubscriptionWrites change subscriptions and their secrets.
 	SubscriptionWrites Write
 	// TokenWrites create and revoke access tokens.
@@ -134,7 +121,7 @@ type (
 )
 
 // Admins returns the handle of writes to accounts and invitations.
-func (w Write) Admins() AdminWrites { return AdminWrites(w) }
+func (w Write) Admins() people.AdminWrites { return people.AdminWrites(w.t.people) }
 
 // BulkRuns returns the handle of writes to bulk runs.
 func (w Write) BulkRuns() BulkRunWrites { return BulkRunWrites(w) }
@@ -152,10 +139,10 @@ func (w Write) EventTypes() EventTypeWrites { return EventTypeWrites(w) }
 func (w Write) Moves() MoveWrites { return MoveWrites(w) }
 
 // Passkeys returns the handle of writes to passkeys.
-func (w Write) Passkeys() PasskeyWrites { return PasskeyWrites(w) }
+func (w Write) Passkeys() people.PasskeyWrites { return people.PasskeyWrites(w.t.people) }
 
 // Portal returns the handle of writes to the portal.
-func (w Write) Portal() PortalWrites { return PortalWrites(w) }
+func (w Write) Portal() people.PortalWrites { return people.PortalWrites(w.t.people) }
 
 // Programs returns the handle of writes to programs.
 func (w Write) Programs() ProgramWrites { return ProgramWrites(w) }
@@ -164,13 +151,16 @@ func (w Write) Programs() ProgramWrites { return ProgramWrites(w) }
 func (w Write) Replays() ReplayWrites { return ReplayWrites(w) }
 
 // Sessions returns the handle of writes to sessions.
-func (w Write) Sessions() SessionWrites { return SessionWrites(w) }
+func (w Write) Sessions() people.SessionWrites { return people.SessionWrites(w.t.people) }
 
 // Shares returns the handle of writes to shared deliveries.
-func (w Write) Shares() ShareWrites { return ShareWrites(w) }
+func (w Write) Shares() people.ShareWrites { return people.ShareWrites(w.t.people) }
 
 // Subscriptions returns the handle of writes to subscriptions.
 func (w Write) Subscriptions() SubscriptionWrites { return SubscriptionWrites(w) }
 
 // Tokens returns the handle of writes to access tokens.
 func (w Write) Tokens() TokenWrites { return TokenWrites(w) }
+
+// Audit records an action in the write that performs it, see [people.Writes.Audit].
+func (w Write) Audit(e webhook.AuditEntry) error { return w.t.people.Audit(e) }

@@ -126,7 +126,7 @@ func (w Write) Release(by webhook.AuditEntry) error {
 	if err := w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'"); err != nil {
 		return err
 	}
-	return w.t.record(by, webhook.ActionRestoreRelease, "", "", "")
+	return w.t.people.Record(by, webhook.ActionRestoreRelease, "", "", "")
 }
 
 // end ends the hold in memory; further calls have no effect.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"service/store/people"
 	"service/webhook"
 )
 
@@ -243,4 +244,20 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 	t.deliveryChanged(0)
 	t.AfterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(ended)) })
 	return ended, nil
+}
+
+// auditLogInterval is the time between two log lines with the newest hash of the audit log.
+const auditLogInterval = time.Hour
+
+// logAudit logs the newest hash of the audit log, for a later [webhook.AuditVerifier].Expect,
+// and returns when to log it again.
+func (s *core) logAudit(ctx context.Context) (next time.Time, err error) {
+	e, ok, err := people.Audit(s.people).Newest(ctx)
+	if err != nil {
+		return next, err
+	}
+	if ok {
+		s.logger.Info("newest hash of the audit log", "entry", e.Num, "at", webhook.FormatTime(e.At), "hash", e.Hash.String())
+	}
+	return time.Now().Add(auditLogInterval), nil
 }

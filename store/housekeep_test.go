@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/sqlite/sqlitetest"
 	"service/webhook"
 )
 
@@ -248,6 +249,6 @@ func TestHousekeepingPlans(t *testing.T) {
 		{endDeletedPings, 4, "deliveries_due_pings (subscription_id=?"},
 		{endDeletedRest, 4, "deliveries_due (subscription_id=?"},
 	} {
-		checkPlan(t, s, c.query, c.args, c.want)
+		sqlitetest.CheckPlan(t, s.db, c.query, c.args, c.want)
 	}
 }

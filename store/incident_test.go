@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/sqlite/sqlitetest"
 	"service/webhook"
 )
 
@@ -473,7 +474,7 @@ func TestIncidentPlans(t *testing.T) {
 		{selectAgedIncidents, 2, "incidents_closed (counted_at<?)"},
 		{selectSuccessBefore, 1, "deliveries_completed (subscription=?"},
 	} {
-		checkPlan(t, s, c.query, c.args, c.want)
+		sqlitetest.CheckPlan(t, s.db, c.query, c.args, c.want)
 	}
 }
 

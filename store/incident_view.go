@@ -50,10 +50,10 @@ var (
 	// Most severe first, as far as known without counting waiting events.
 	selectOpenIncidents = `SELECT n.num FROM incidents n INDEXED BY incidents_unresolved LEFT JOIN failures f
 		ON f.subscription_id = n.subscription_id
-		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + canBeUsed + `
+		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + list.CanBeUsed + `
 		ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
 	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL " +
-		"AND (program_id = ?1 OR ?1 = '') AND program_id" + canBeUsed
+		"AND (program_id = ?1 OR ?1 = '') AND program_id" + list.CanBeUsed
 )
 
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
@@ -388,7 +388,8 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 }
 
 var (
-	incidentMatches = list.AllOf("n.program_id"+canBeUsed, list.IsIn("n.program_id"), list.IsIn("n.subscription_id"), list.IsIn("n.closed_by"),
+	incidentMatches = list.AllOf("n.program_id"+list.CanBeUsed, list.IsIn("n.program_id"), list.IsIn("n.subscription_id"),
+		list.IsIn("n.closed_by"),
 		list.IsWithin("closed_at", "n.closed_at"), list.IsWithin("opened_at", "n.opened_at"),
 		":status IS NULL OR iif(n.closed_at IS NULL, 'open', 'resolved') IN (SELECT value FROM json_each(:status))",
 		":failing_reason IS NULL OR coalesce(n.failing_reason, (SELECT f.failing_reason FROM failures f "+

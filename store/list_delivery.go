@@ -42,7 +42,7 @@ var (
 			"FROM json_each(:failure_reason))",
 		`:recovered IS NULL OR d.status = 'failed' AND CASE WHEN EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'true'
 			WHEN `+isLeft+` THEN 'false' ELSE '' END IN (SELECT value FROM json_each(:recovered))`,
-		list.IsIn("d.program_id"), list.IsIn("d.subscription_id"), "d.program_id"+canBeUsed, "d.program_id <> ''", // see blankNewest
+		list.IsIn("d.program_id"), list.IsIn("d.subscription_id"), "d.program_id"+list.CanBeUsed, "d.program_id <> ''", // see blankNewest
 		":attempts_made IS NULL OR d.attempts_made >= :attempts_made",
 		list.IsIn("d.id"), list.IsIn("d.redelivery_of"), list.IsIn("d.split_of"), list.IsIn("d.replay_id"),
 		":bulk_run_id IS NULL OR EXISTS (SELECT 1 FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num AND x.delivery = d.num "+

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -30,18 +31,18 @@ type Totals struct {
 
 var (
 	selectProgramTotals = `SELECT count(*), coalesce(sum((SELECT max(e.seq) FROM events e WHERE e.program_id = p.id)), 0)
-		FROM (SELECT id FROM programs WHERE id` + canBeUsed + ` ORDER BY id LIMIT ?1) p`
+		FROM (SELECT id FROM programs WHERE id` + list.CanBeUsed + ` ORDER BY id LIMIT ?1) p`
 	selectSubscriptionTotals = `SELECT count(*), coalesce(sum(active), 0)
 		FROM (SELECT active FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL
-		AND program_id` + canBeUsed + ` LIMIT ?1)`
+		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
 	selectInFlightTotal = `SELECT count(*)
 		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'
-		AND claimed_at IS NOT NULL AND program_id` + canBeUsed + ` LIMIT ?1)`
+		AND claimed_at IS NOT NULL AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
 	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
 		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL
-		AND program_id` + canBeUsed + ` LIMIT ?1)`
+		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
 	// Rows of the log are only appended, and the newest is never removed.
-	selectLastEvent = "SELECT name, received_at FROM events WHERE program_id" + canBeUsed + " ORDER BY rowid DESC LIMIT 1"
+	selectLastEvent = "SELECT name, received_at FROM events WHERE program_id" + list.CanBeUsed + " ORDER BY rowid DESC LIMIT 1"
 )
 
 // Totals counts the records. It reads the counts one after another, so they may be of slightly

@@ -186,7 +186,7 @@ func TestLastAttempts(t *testing.T) {
 	}
 }
 
-// planOfHidden reports whether a step of a plan belongs to the condition canBeUsed.
+// planOfHidden reports whether a step of a plan belongs to the condition list.CanBeUsed.
 func planOfHidden(step string) bool {
 	return step == "USING INDEX sqlite_autoindex_program_states_1 FOR IN-OPERATOR"
 }

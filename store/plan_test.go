@@ -1,12 +1,9 @@
 package store
 
 import (
-	"context"
-	"slices"
-	"strings"
 	"testing"
 
-	"service/store/sqlite"
+	"service/store/sqlite/sqlitetest"
 )
 
 // queryPlans are the queries of requests, deliveries and pages.
@@ -34,47 +31,7 @@ var queryPlans = []struct {
 	{selectNextDelivery, 1, "deliveries_due"},
 	{selectNextPing, 1, "deliveries_due_pings"},
 	{selectDueTimes, 0, "deliveries_due (subscription_id>?)"},
-	{selectSession, 1, "SEARCH s USING PRIMARY KEY (hash=?)"},
-	{selectShare, 1, "SEARCH shares USING PRIMARY KEY (hash=?)"},
-	{selectShares, 2, "shares_by_delivery (delivery_id=?)"},
-	{deleteShares, 3, "shares_by_delivery (delivery_id=?)"},
-	{deleteExpiredShares, 1, "shares_by_expiry (expires_at<?)"},
-	{deleteOldestShares, 2, "shares_by_program (program_id=?)"},
 	{selectOwnDelivery, 2, "sqlite_autoindex_deliveries_1 (id=?)"},
-	{selectPasskeys, 1, "passkeys_by_admin (admin_id=?)"},
-	{selectPasskey, 1, "sqlite_autoindex_passkeys_"},
-	{selectPasskeyByID, 1, "PRIMARY KEY (id=?)"},
-	{countPasskeys, 1, "passkeys_by_admin (admin_id=?)"},
-	{deletePasskeys, 1, "passkeys_by_admin (admin_id=?)"},
-	{selectSessions, 3, "sessions_by_admin (admin_id=?)"},
-	{deleteExpiredSessions, 1, "sessions_by_expiry (expires_at<?)"},
-	{deleteOldestSessions, 2, "sessions_by_admin (admin_id=?)"},
-	{deleteAdminSessions, 2, "sessions_by_admin (admin_id=?)"},
-	{countAdminSessions, 4, "sessions_by_admin (admin_id=?)"},
-	{selectAdmin, 1, "sqlite_autoindex_admins_"},
-	{selectAdminByID, 1, "USING PRIMARY KEY"},
-	{selectAdminByIdentity, 2, "admins_by_identity (oidc_issuer=? AND oidc_subject=?)"},
-	{selectInvitation, 1, "SEARCH i USING PRIMARY KEY (hash=?)"},
-	{selectPortalLink, 1, "SEARCH portal_links USING PRIMARY KEY (hash=?)"},
-	{selectPortalSession, 1, "SEARCH portal_sessions USING PRIMARY KEY (hash=?)"},
-	{selectPortalSessions, 2, "portal_sessions_by_program (program_id=?)"},
-	{countPortalLinks, 2, "portal_links_by_program (program_id=?)"},
-	{deleteExpiredPortalLinks, 1, "portal_links_by_expiry (expires_at<?)"},
-	{deleteOldestPortalLinks, 2, "portal_links_by_program (program_id=?)"},
-	{deleteExpiredPortalSessions, 1, "portal_sessions_by_expiry (expires_at<?)"},
-	{deleteOldestPortalSessions, 2, "portal_sessions_by_program (program_id=?)"},
-	{deletePortalLinks, 1, "portal_links_by_program (program_id=?)"},
-	{deletePortalSessions, 1, "portal_sessions_by_program (program_id=?)"},
-	{selectInvitationByID, 1, "sqlite_autoindex_invitations_"},
-	{auditAll.Down.Text, len(auditAll.Down.Names), "SEARCH a USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
-	{auditBySubject.Down.Text, len(auditBySubject.Down.Names), "audit_by_subject (subject_id=? AND num>? AND num<?)"},
-	{auditByAdmin.Up.Text, len(auditByAdmin.Up.Names), "audit_by_admin (admin=? AND num>? AND num<?)"},
-	{auditByActor.Up.Text, len(auditByActor.Up.Names), "audit_by_actor (actor=? AND num>? AND num<?)"},
-	{auditByProgram.Up.Text, len(auditByProgram.Up.Names), "audit_by_program (program_id=? AND num>? AND num<?)"},
-	{selectAuditAfter, 2, "INTEGER PRIMARY KEY (rowid>?)"},
-	{selectAuditFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
-	{selectPruned, 1, "SEARCH audit USING INTEGER PRIMARY KEY (rowid=?)"},
-	{selectPruned, 1, "SEARCH audit USING INTEGER PRIMARY KEY (rowid<?)"},
 	{selectDeliveryView, 1, "sqlite_autoindex_deliveries_1 (id=?)"},
 	{selectAgain, 2, "deliveries_by_original (redelivery_of=?)"},
 	{selectAnySubscription, 1, "USING PRIMARY KEY (id=?)"},
@@ -136,44 +93,6 @@ var queryPlans = []struct {
 func TestQueryPlans(t *testing.T) {
 	s := open(t)
 	for _, c := range queryPlans {
-		checkPlan(t, s, c.query, c.args, c.want)
+		sqlitetest.CheckPlan(t, s.db, c.query, c.args, c.want)
 	}
-}
-
-// checkPlan checks that the plan of a query contains want, and scans no table.
-func checkPlan(t *testing.T, s *Store, query string, args int, want string) {
-	t.Helper()
-	var plan []string
-	rows, err := s.db.Readers().QueryContext(context.Background(), "EXPLAIN QUERY PLAN "+query, make([]any, args)...)
-	if err != nil {
-		t.Errorf("%s: %v", query, err)
-		return
-	}
-	err = sqlite.Drain(rows, func(scan func(...any) error) error {
-		var id, parent, unused int
-		var detail string
-		err := scan(&id, &parent, &unused, &detail)
-		plan = append(plan, detail)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.Join(plan, "\n\t")
-	if !strings.Contains(text, want) || strings.Contains(text, "TEMP B-TREE FOR ORDER BY") && !strings.Contains(query, "json_each") ||
-		scansATable(plan) {
-		t.Errorf("%s\n\tgot  %s\n\twant %s, and no table scan", query, text, want)
-	}
-}
-
-// scansATable reports whether a plan reads a whole table. JSON arrays, automatic indexes and
-// subquery results do not count.
-func scansATable(plan []string) bool {
-	for _, step := range plan {
-		if strings.HasPrefix(step, "SCAN ") && !strings.Contains(step, "VIRTUAL TABLE") && !strings.Contains(step, "CONSTANT ROW") &&
-			!slices.Contains(plan, strings.Replace(step, "SCAN ", "CO-ROUTINE ", 1)) {
-			return true
-		}
-	}
-	return false
 }

@@ -139,7 +139,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
 		p.CreatedAt.UnixMilli(), now.UnixMilli(), strings.Join(p.PortalOrigins, " "))
 	w.t.programChanged(id)
 	if err == nil {
-		err = w.t.record(by, action, id, id, webhook.ProgramChanges(&old, &p))
+		err = w.t.people.Record(by, action, id, id, webhook.ProgramChanges(&old, &p))
 	}
 	return p, before, err
 }
@@ -306,4 +306,19 @@ func (c *programCache) forget(id string) {
 	defer c.mu.Unlock()
 	delete(c.programs, id)
 	c.generation++
+}
+
+// CreatePortalLink creates a link to the portal of a program, see [people.Writes.CreatePortalLink].
+// The error is a *webhook.Error if n is invalid, or the program does not exist or cannot be used.
+func (w ProgramWrites) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
+	if err := webhook.Invalid(n.Check(w.t.s.clock.now())...); err != nil {
+		return l, "", err
+	}
+	if err := w.t.use(n.ProgramID, ""); err != nil {
+		return l, "", err
+	}
+	if _, err := w.Get(n.ProgramID); err != nil {
+		return l, "", err
+	}
+	return w.t.people.CreatePortalLink(n, by)
 }

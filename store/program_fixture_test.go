@@ -68,9 +68,9 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 func (p *filledProgram) portal(t *testing.T, s *Store) {
 	t.Helper()
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
+		_, code, err := w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
 		if err == nil {
-			_, _, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite}, webhook.AuditEntry{})
+			_, _, err = w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalWrite}, webhook.AuditEntry{})
 		}
 		if err == nil {
 			_, _, err = w.Portal().BeginSession(code, "203.0.113.9", "Browser of "+p.id, "", false)
@@ -86,7 +86,7 @@ func (p *filledProgram) share(t *testing.T, s *Store) {
 	all, _, err := s.Deliveries().PageProgram(t.Context(), p.id, &q)
 	must(t, err)
 	must(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Shares().Create(p.id, all[0].ID, webhook.AuditEntry{})
+		_, _, err := w.Deliveries().Share(p.id, all[0].ID, webhook.AuditEntry{})
 		return err
 	}))
 }

@@ -228,7 +228,7 @@ func (r *Reception) Close() (err error) {
 		return nil // it has arrived, or begin refused it
 	}
 	said := r.s.writer.do(func(t *tx) error {
-		return t.audit(AbortedArrival(r.im.audit, id, r.moveID))
+		return t.people.Audit(AbortedArrival(r.im.audit, id, r.moveID))
 	})
 	if state.phase == phaseImporting {
 		return errors.Join(said, r.s.abandonImport(id))

@@ -104,9 +104,6 @@ func (s *core) use(programID, record string) error {
 // use is [core.use] as of this write.
 func (t *tx) use(programID, record string) error { return t.state(programID).use(programID, record) }
 
-// canBeUsed is the rule in SQL, for lists. It follows a column with a program.
-const canBeUsed = " NOT IN (SELECT program_id FROM program_states)"
-
 // state returns the state of a program as of this write. Earlier writes of its commit count.
 func (t *tx) state(programID string) programState {
 	for _, set := range slices.Backward(t.states) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/list"
 	"service/webhook"
 )
 
@@ -140,7 +141,7 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 			return s.Write(ctx, func(w Write) error { return errors.Join(do(w), errUndo) })
 		}}
 	}
-	list := func(name string, do func() (int, error)) {
+	show := func(name string, do func() (int, error)) {
 		all[name] = programOperation{"list", func() error {
 			n, err := do()
 			if n == 0 && err == nil {
@@ -180,15 +181,15 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	})
 	change("revoke a token", func(w Write) error { _, err := w.Tokens().Revoke(token, webhook.AuditEntry{}); return err })
 	change("link to the portal", func(w Write) error {
-		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
+		_, _, err := w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: p.id, Role: webhook.PortalRead}, webhook.AuditEntry{})
 		return err
 	})
-	change("share a delivery", func(w Write) error { _, _, err := w.Shares().Create(p.id, delivery, webhook.AuditEntry{}); return err })
+	change("share a delivery", func(w Write) error { return shareIn(w, p.id, delivery) })
 	change("move", func(w Write) error { return w.Moves().Begin(p.id, "other", &MoveTarget{URL: "https://b.example"}) })
 	all["check before a move"] = programOperation{"change", func() error { return s.Programs().CheckMovable(ctx, p.id) }}
 	all["export"] = programOperation{"change", func() error { return s.checkProgram(ctx, p.id) }}
 
-	listOperations(t, s, sub.ID, list)
+	listOperations(t, s, sub.ID, show)
 	all["authenticate"] = programOperation{"token", func() error { _, err := s.Tokens().Authenticate(ctx, p.tokens[token]); return err }}
 	all["look at it"] = programOperation{"admin", func() error { _, err := s.Programs().Lookup(ctx, p.id); return err }}
 	all["list it"] = programOperation{"admin", func() error {
@@ -207,36 +208,36 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	return all
 }
 
-// listOperations passes operations that have nothing of a closed program to list.
-func listOperations(t *testing.T, s *Store, subscriptionID string, list func(name string, do func() (int, error))) {
+// listOperations passes operations that have nothing of a closed program to show.
+func listOperations(t *testing.T, s *Store, subscriptionID string, show func(name string, do func() (int, error))) {
 	t.Helper()
 	ctx := t.Context()
-	list("list programs for the switch", func() (int, error) { ids, err := s.Programs().IDs(ctx, 10); return len(ids), err })
-	list("list subscriptions", func() (int, error) {
+	show("list programs for the switch", func() (int, error) { ids, err := s.Programs().IDs(ctx, 10); return len(ids), err })
+	show("list subscriptions", func() (int, error) {
 		found, _, err := s.Subscriptions().PageAll(ctx, "", query(t, webhook.AllSubscriptionList, ""))
 		return len(found), err
 	})
-	list("list deliveries", func() (int, error) {
+	show("list deliveries", func() (int, error) {
 		found, _, err := s.Deliveries().PageAll(ctx, query(t, webhook.AllDeliveryList, ""))
 		return len(found), err
 	})
-	list("list incidents", func() (int, error) {
+	show("list incidents", func() (int, error) {
 		found, _, err := s.Incidents().Page(ctx, "", query(t, webhook.AllIncidentList, ""))
 		return len(found), err
 	})
-	list("list tokens", func() (int, error) { found, err := s.Tokens().List(ctx); return len(found), err })
-	list("search", func() (int, error) { found, err := s.Search().Prefix(ctx, subscriptionID, 1); return len(found), err })
-	list("deliver", func() (int, error) { queues, err := s.Queues().All(ctx); return len(queues), err })
-	list("deliver one", func() (int, error) {
+	show("list tokens", func() (int, error) { found, err := s.Tokens().List(ctx); return len(found), err })
+	show("search", func() (int, error) { found, err := s.Search().Prefix(ctx, subscriptionID, 1); return len(found), err })
+	show("deliver", func() (int, error) { queues, err := s.Queues().All(ctx); return len(queues), err })
+	show("deliver one", func() (int, error) {
 		_, err := s.Queues().Get(ctx, subscriptionID)
 		if answerOf(err) == missing {
 			return 0, nil
 		}
 		return 1, err
 	})
-	list("show a shared delivery", func() (int, error) {
+	show("show a shared delivery", func() (int, error) {
 		var n int
-		return n, s.db.Scan(ctx, "SELECT count(*) FROM shares WHERE program_id"+canBeUsed, nil, &n)
+		return n, s.db.Scan(ctx, "SELECT count(*) FROM shares WHERE program_id"+list.CanBeUsed, nil, &n)
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"service/store/keyring"
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -100,7 +101,7 @@ const selectDueTimes = `WITH RECURSIVE o(id) AS (
 // returned with Unusable set; the others are unaffected.
 func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 	var queues []*Queue
-	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.program_id"+canBeUsed, nil, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.program_id"+list.CanBeUsed, nil, func(scan func(...any) error) error {
 		q, err := s.scanQueue(scan)
 		if errors.Is(err, keyring.ErrDecrypt) {
 			q, err = &Queue{SubscriptionID: q.SubscriptionID, Unusable: err}, nil
@@ -144,7 +145,8 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 // it was deleted.
 func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
 	q, err := s.scanQueue(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+canBeUsed, []any{subscriptionID}, dest...)
+		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+list.CanBeUsed, []any{subscriptionID},
+			dest...)
 	})
 	if err != nil {
 		return nil, sqlite.NoRows(err, webhook.NotFound("subscription"))

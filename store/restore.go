@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -252,4 +253,32 @@ func setAside(dir, in string) (aside string, err error) {
 // tidy removes unfinished files of killed processes. The caller holds the lock.
 func tidy(dir string) error {
 	return errors.Join(durable.RemoveTempAll(dir, databaseFile), durable.RemoveTempAll(dir, restoring))
+}
+
+// continuedSetting is the setting of a database that was restored since it was last open: what it
+// was restored from.
+const continuedSetting = "audit_continued"
+
+// MarkBackup marks the database of a restored backup like [Restoration.FromReplica]: deliveries are
+// paused until they are released, and the next [Open] records that the audit log continues from
+// the entry that it ends with, see [webhook.AuditGap]. from describes the backup, and state is its
+// time. No process may have the database open.
+func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Time) error {
+	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), databaseFile))
+	if err != nil {
+		return err
+	}
+	return errors.Join(setMarks(ctx, newMark(from, state), true, r.pause(), db.ExecContext), db.Close())
+}
+
+// continueAudit records, once after a restore, from which entry the audit log continues.
+func (s *core) continueAudit() error {
+	return s.writer.do(func(t *tx) error {
+		var from []byte
+		err := t.Scan("SELECT value FROM settings WHERE name = '"+continuedSetting+"'", nil, &from)
+		if err != nil {
+			return sqlite.NoRows(err, nil)
+		}
+		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+continuedSetting+"'"), t.people.ContinueAudit(string(from)))
+	})
 }

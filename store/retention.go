@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"service/store/people"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -82,7 +83,7 @@ func (s *Store) Retain(ctx context.Context, keep Retention) error {
 		w := &sweep{}
 		if err == nil && s.sweeping.TryLock() { // otherwise a program is being imported
 			w, err = s.sweep(ctx, all, delivered)
-			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= pruneInterval(keep.Audit) {
+			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= people.PruneInterval(keep.Audit) {
 				if err = w.steps.each(func() error { return w.audit(audit.mark.audit) }); err == nil {
 					pruned = began
 				}
@@ -604,3 +605,20 @@ var (
 	selectForgotten = "SELECT id FROM subscriptions s WHERE counted_at <= ? AND NOT EXISTS (SELECT 1 " +
 		createdOf("s.id") + ") ORDER BY counted_at LIMIT ?"
 )
+
+// audit removes the entries of the audit log through last, oldest first. It first records that one in
+// the log.
+func (w *sweep) audit(last int64) (err error) {
+	recorded := false
+	w.swept.Audit, err = w.steps.repeat(w.ctx, func(t *tx, size int) (removed int64, err error) {
+		through := last
+		if !recorded {
+			if through, err = t.people.RecordPrune(last); err != nil || through == 0 {
+				return 0, err
+			}
+			t.AfterCommit(func() { last, recorded = through, true })
+		}
+		return t.people.Prune(through, size)
+	})
+	return err
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"service/store/list"
 	"service/store/sqlite"
 )
 
@@ -28,13 +29,14 @@ const (
 
 // Each reads a range of ids from an index; the upper bound is exclusive, except that of deliveries.
 const (
-	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? AND program_id" + canBeUsed + " ORDER BY id LIMIT ?"
-	findDeliveries    = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id <= ? AND length(id) = 22 AND program_id" +
-		canBeUsed + " ORDER BY id LIMIT ?"
+	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? AND program_id" + list.CanBeUsed +
+		" ORDER BY id LIMIT ?"
+	findDeliveries = "SELECT id, program_id FROM deliveries WHERE id >= ? AND id <= ? AND length(id) = 22 AND program_id" +
+		list.CanBeUsed + " ORDER BY id LIMIT ?"
 	findTokens = "SELECT id, coalesce(program_id, '') FROM tokens WHERE id >= ? AND id < ? AND coalesce(program_id, '')" +
-		canBeUsed + " ORDER BY id LIMIT ?"
+		list.CanBeUsed + " ORDER BY id LIMIT ?"
 	findEvents = "SELECT e.id, p.id FROM programs p CROSS JOIN events e WHERE e.program_id = p.id AND e.id >= ? AND e.id < ? AND p.id" +
-		canBeUsed + " LIMIT ?"
+		list.CanBeUsed + " LIMIT ?"
 )
 
 // Prefix returns the records of all programs whose id begins with prefix, at most limit of each
@@ -80,7 +82,7 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
 
-const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + canBeUsed + " ORDER BY id LIMIT ?"
+const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + list.CanBeUsed + " ORDER BY id LIMIT ?"
 
 // IDs returns the ids of at most limit programs in ascending order.
 func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {

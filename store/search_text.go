@@ -13,9 +13,9 @@ import (
 const (
 	// The query of a URL is not searched: it may contain a secret that could be guessed.
 	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
-		WHERE deleted_at IS NULL AND program_id` + canBeUsed + ` AND (description LIKE ?1 ESCAPE '\'
+		WHERE deleted_at IS NULL AND program_id` + list.CanBeUsed + ` AND (description LIKE ?1 ESCAPE '\'
 		OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
-	findProgramsByText = `SELECT id FROM programs WHERE id` + canBeUsed + ` AND (id LIKE ?1 ESCAPE '\'
+	findProgramsByText = `SELECT id FROM programs WHERE id` + list.CanBeUsed + ` AND (id LIKE ?1 ESCAPE '\'
 		OR name LIKE ?1 ESCAPE '\') ORDER BY id LIMIT ?2`
 )
 

@@ -13,7 +13,7 @@ import (
 func share(t *testing.T, s *Store, programID, deliveryID string) (sh webhook.Share, code string) {
 	t.Helper()
 	mustWrite(t, s, func(w Write) (err error) {
-		sh, code, err = w.Shares().Create(programID, deliveryID, webhook.AuditEntry{})
+		sh, code, err = w.Deliveries().Share(programID, deliveryID, webhook.AuditEntry{})
 		return err
 	})
 	return sh, code
@@ -43,12 +43,12 @@ func TestShares(t *testing.T) {
 	id := aDelivery(t, s, "one")
 	for _, wrong := range [][2]string{{"two", id}, {"one", webhook.NewID()}, {"nowhere", id}, {"one", ""}} {
 		err := s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.Shares().Create(wrong[0], wrong[1], webhook.AuditEntry{})
+			_, _, err := w.Deliveries().Share(wrong[0], wrong[1], webhook.AuditEntry{})
 			return err
 		})
 		wantMistake(t, err, webhook.CodeNotFound)
 	}
-	before, err := s.Deliveries().Shares(t.Context(), id)
+	before, err := s.Deliveries().Shares().List(t.Context(), id)
 	must(t, err)
 	first, code := share(t, s, "one", id)
 	_, second := share(t, s, "one", id)
@@ -82,7 +82,7 @@ func TestShares(t *testing.T) {
 	// The newest links stay.
 	mustWrite(t, s, func(w Write) error {
 		for range webhook.MaxShares {
-			if _, code, err = w.Shares().Create("one", id, webhook.AuditEntry{}); err != nil {
+			if _, code, err = w.Deliveries().Share("one", id, webhook.AuditEntry{}); err != nil {
 				return err
 			}
 		}
@@ -99,7 +99,7 @@ func TestShares(t *testing.T) {
 	must(t, err)
 	wantShared(t, s, code, false)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Shares().Create("one", id, webhook.AuditEntry{})
+		_, _, err := w.Deliveries().Share("one", id, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)
 	var other string // a delivery of another subscription
@@ -124,7 +124,7 @@ func TestSharesExpire(t *testing.T) {
 		wantShared(t, s, code, true)
 		time.Sleep(time.Second)
 		wantShared(t, s, code, false)
-		all, err := s.Deliveries().Shares(t.Context(), aDelivery(t, s, "one"))
+		all, err := s.Deliveries().Shares().List(t.Context(), aDelivery(t, s, "one"))
 		if err != nil || len(all) != 0 {
 			t.Errorf("%d links are listed, %v", len(all), err)
 		}
@@ -150,13 +150,14 @@ func TestLinksMoveWithTheClock(t *testing.T) {
 			var linkCode, secret string
 			mustWrite(t, s, func(w Write) (err error) {
 				n := webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}
-				if _, linkCode, err = w.Portal().CreateLink(n, webhook.AuditEntry{}); err != nil {
+				if _, linkCode, err = w.Programs().CreatePortalLink(n, webhook.AuditEntry{}); err != nil {
 					return err
 				}
 				if _, secret, err = w.Portal().BeginSession(linkCode, "", "", "", false); err != nil {
 					return err
 				}
-				link, linkCode, err = w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead}, webhook.AuditEntry{})
+				link, linkCode, err = w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: "one", Role: webhook.PortalRead},
+					webhook.AuditEntry{})
 				return err
 			})
 			skew.Store(int64(jump))
@@ -180,4 +181,10 @@ func TestLinksMoveWithTheClock(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shareIn shares a delivery of a program in a write.
+func shareIn(w Write, programID, deliveryID string) error {
+	_, _, err := w.Deliveries().Share(programID, deliveryID, webhook.AuditEntry{})
+	return err
 }

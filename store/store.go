@@ -30,6 +30,7 @@ import (
 
 	"service/store/keyring"
 	"service/store/list"
+	"service/store/people"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -100,6 +101,7 @@ type core struct {
 	keys    *keyring.Keyring
 	tail    *tail
 	lists   *list.Reader
+	people  people.Reads
 	metrics *metrics
 
 	replication *replica.Replication // nil without a replica
@@ -164,6 +166,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
+	s.people = people.NewReads(s.lists, s.clock.now)
 	s.writer = newWriter(s.core)
 	path := filepath.Join(cfg.Dir, databaseFile)
 	defer func() {

@@ -91,7 +91,7 @@ func (w SubscriptionWrites) Record(by webhook.AuditEntry, action webhook.Action,
 	if detail != "" {
 		endpoint += "; " + detail
 	}
-	return w.t.record(by, action, sub.ProgramID, sub.ID, endpoint)
+	return w.t.people.Record(by, action, sub.ProgramID, sub.ID, endpoint)
 }
 
 // limitSubscriptions returns an error if the program has reached its own limit of subscriptions, or

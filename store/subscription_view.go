@@ -184,7 +184,7 @@ const (
 	subscriptionsUp, subscriptionsDown = " AND s.id > ?2 ORDER BY s.id LIMIT ?1", " AND s.id < ?2 ORDER BY s.id DESC LIMIT ?1"
 
 	subscriptionMatches = `((?4 = '' OR s.program_id = ?4)
-		AND s.program_id` + canBeUsed + `
+		AND s.program_id` + list.CanBeUsed + `
 		AND (?5 IS NULL OR iif(` + subscriptionDegraded + `, 'degraded', s.status) IN (SELECT value FROM json_each(?5)))
 		AND (?6 IS NULL OR s.active IN (SELECT value FROM json_each(?6)))
 		AND (?7 IS NULL OR (s.deleted_at IS NOT NULL) IN (SELECT value FROM json_each(?7)))

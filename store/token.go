@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -48,13 +49,14 @@ func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.
 	if !token.ExpiresAt.IsZero() {
 		detail = strings.TrimSuffix(detail, "never expires") + "expires " + webhook.FormatTime(token.ExpiresAt)
 	}
-	return token, secret, w.t.record(by, webhook.ActionTokenCreate, token.ProgramID, token.ID, detail)
+	return token, secret, w.t.people.Record(by, webhook.ActionTokenCreate, token.ProgramID, token.ID, detail)
 }
 
 // List returns all tokens, newest first.
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + canBeUsed + " ORDER BY created_at DESC, id DESC"
+	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + list.CanBeUsed +
+		" ORDER BY created_at DESC, id DESC"
 	err := s.db.Each(ctx, query, nil, sqlite.ScanInto(&all, scanToken))
 	s.uses.complete(all)
 	return all, err
@@ -123,7 +125,7 @@ var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NO
 		IN (SELECT value FROM json_each(?5)))
 	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
 	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)
-	AND coalesce(program_id, '')` + canBeUsed
+	AND coalesce(program_id, '')` + list.CanBeUsed
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
@@ -156,7 +158,7 @@ func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, er
 		return token, err
 	}
 	w.t.AfterCommit(w.t.s.tokens.clear)
-	return token, w.t.record(by, webhook.ActionTokenRevoke, token.ProgramID, id, "of user "+token.UserID)
+	return token, w.t.people.Record(by, webhook.ActionTokenRevoke, token.ProgramID, id, "of user "+token.UserID)
 }
 
 // Authenticate returns the token with a secret. The error is a *webhook.Error with

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"service/store/people"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -36,8 +37,9 @@ type writer struct {
 // function that it was passed to returns.
 type tx struct {
 	*sqlite.Tx
-	s *core
-	w *writer // that of s
+	s      *core
+	w      *writer // that of s
+	people people.Writes
 
 	touched   []string // programs whose head this write has moved
 	published int      // how many of accepted are from earlier writes
@@ -87,7 +89,7 @@ func (w *writer) leased() bool {
 
 // beforeWrite is the hook [sqlite.Hooks].BeforeWrite.
 func (w *writer) beforeWrite(t *sqlite.Tx) {
-	w.tx.Tx = t
+	w.tx.Tx, w.tx.people = t, people.NewWrites(t, w.tx.s.clock.now)
 	w.tx.touched, w.tx.published, w.tx.kept, w.tx.left = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped), false
 	w.tx.set = len(w.tx.states)
 }

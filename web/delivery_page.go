@@ -94,7 +94,7 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 		}
 	}
 	d.curl = d.asCurl()
-	if d.shares, err = h.store.Deliveries().Shares(r.Context(), d.ID); err != nil {
+	if d.shares, err = h.store.Deliveries().Shares().List(r.Context(), d.ID); err != nil {
 		return nil, err
 	}
 	d.api = h.curl.Command("GET", "/v2/webhooks/subscriptions/"+d.SubscriptionID+"/deliveries/"+d.ID, "")

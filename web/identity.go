@@ -15,6 +15,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/store/people"
 	"service/web/oidc"
 	"service/web/ui"
 	"service/webhook"
@@ -305,7 +306,7 @@ func (h *signInPages) admitIdentity(r *request, flow *keptFlow, id webhook.Ident
 }
 
 // admissionEntries are the audit entries of a sign-in through the provider.
-func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntry) {
+func admissionEntries(r *request, got *people.Admission) (all []webhook.AuditEntry) {
 	const through = "through OpenID Connect"
 	id := got.Admin.ID
 	switch {
@@ -326,8 +327,8 @@ func admissionEntries(r *request, got *store.Admission) (all []webhook.AuditEntr
 	return append(all, begun)
 }
 
-// raised says what a higher role ended, see [store.Admission].
-func raised(got *store.Admission) string {
+// raised says what a higher role ended, see [people.Admission].
+func raised(got *people.Admission) string {
 	var all []string
 	if got.HadPassword {
 		all = append(all, "the password")

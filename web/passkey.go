@@ -17,6 +17,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/store/people"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -243,7 +244,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 		return sw.Audit(e)
 	})
 	switch {
-	case errors.Is(err, store.ErrSignCount):
+	case errors.Is(err, people.ErrSignCount):
 		r.session, r.admin = webhook.Session{}, ""
 		e := r.entry(webhook.ActionPasskeyRefuse, "", p.ID, p.Name+": its sign count did not grow, so it may have been copied")
 		e.Admin = admin.Email

@@ -26,7 +26,7 @@ func portalLink(t *testing.T, w *Web, programID string, role webhook.PortalRole)
 			_, _, err = sw.Programs().Put(programID, &webhook.ProgramFields{}, webhook.AuditEntry{})
 		}
 		if err == nil {
-			_, code, err = sw.Portal().CreateLink(webhook.NewPortalLink{ProgramID: programID, Role: role}, webhook.AuditEntry{})
+			_, code, err = sw.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: programID, Role: role}, webhook.AuditEntry{})
 		}
 		return err
 	}))

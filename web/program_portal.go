@@ -66,7 +66,7 @@ func (h *programPortalPages) createLink(r *request, p *programPortal) (response,
 	var l webhook.PortalLink
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		l, code, err = sw.Portal().CreateLink(n, r.actor())
+		l, code, err = sw.Programs().CreatePortalLink(n, r.actor())
 		return err
 	})
 	if p.errors = ui.FieldErrors(err, map[string][2]string{"role": {"role", "Role"}, "expires_at": {"life", "Works for"}}); p.errors != nil {

@@ -76,7 +76,7 @@ func furnish(t *testing.T) *furnished {
 		if err != nil {
 			return err
 		}
-		link, shared, err = sw.Shares().Create("acme", failed.ID, webhook.AuditEntry{})
+		link, shared, err = sw.Deliveries().Share("acme", failed.ID, webhook.AuditEntry{})
 		return err
 	}))
 	f.paths = map[string]string{

@@ -74,7 +74,7 @@ func (h *deliveryPages) share(r *request) (response, error) {
 	var sh webhook.Share
 	var code string
 	err = h.store.Write(r, func(sw store.Write) (err error) {
-		sh, code, err = sw.Shares().Create(view.ProgramID, view.ID, r.actor())
+		sh, code, err = sw.Deliveries().Share(view.ProgramID, view.ID, r.actor())
 		return err
 	})
 	if err != nil {

@@ -79,7 +79,7 @@ func TestSharedDelivery(t *testing.T) {
 func TestSharedLinksEnd(t *testing.T) {
 	w, v, id := sharedFixture(t)
 	revoked := v.shareDelivery(id)
-	shares, err := w.store.Deliveries().Shares(t.Context(), id)
+	shares, err := w.store.Deliveries().Shares().List(t.Context(), id)
 	must(t, err)
 	v.do("GET", deliveryPath(id)).want(t, 200, shares[0].ID)
 	v.do("POST", deliveryPath(id)+"/shares/"+webhook.NewID()+"/revoke").want(t, 404, "")

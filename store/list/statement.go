@@ -140,3 +140,6 @@ func (s Statement) Ordered(order []webhook.SortField) Statement {
 	}
 	return s.With(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
+
+// CanBeUsed is the condition that a program can be used. It follows a column with its id.
+const CanBeUsed = " NOT IN (SELECT program_id FROM program_states)"

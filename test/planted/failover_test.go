@@ -127,16 +127,16 @@ var raceBugs = []testBug{
 		{"dispatcher/client/attempt.go", "if x.interim++; x.interim > maxInterim {", "if x.interim++; x.interim < 0 {"},
 	}}, "TestEvilReceivers", "got status 200", "dispatcher/client"},
 	{bug{name: "an entry of the audit log is not hashed over the one before", edits: []edit{
-		{"store/audit.go", "\tcopy(e.Previous[:], previous)\n\te.Num++", "\te.Num++"},
-	}}, "TestAuditChain", "does not verify", "store"},
+		{"store/people/audit.go", "\tcopy(e.Previous[:], previous)\n\te.Num++", "\te.Num++"},
+	}}, "TestAuditChain", "does not verify", "store/people"},
 	{bug{name: "a column of the audit log is not hashed", edits: []edit{
 		{"webhook/audit_chain.go", "string(e.Action), e.ProgramID, e.SubjectID,", "string(e.Action), e.ProgramID,"},
-	}}, "TestAuditTampering", "subject_id of entry", "store"},
+	}}, "TestAuditTampering", "subject_id of entry", "store/people"},
 	{bug{name: "the address of an entry of the audit log is not in its digest", edits: []edit{
 		{"webhook/audit_chain.go", "e.Admin, e.Address, e.Detail)", "e.Admin, e.Detail)"},
-	}}, "TestAuditTampering", "address of entry", "store"},
+	}}, "TestAuditTampering", "address of entry", "store/people"},
 	{bug{name: "retention of the audit log keeps no hash", edits: []edit{
-		{"store/audit_prune.go", "t.Exec(anchorAudit, num, hash)", "t.Exec(anchorAudit, num, make([]byte, len(hash)))"},
+		{"store/people/audit_prune.go", "w.t.Exec(anchorAudit, num, hash)", "w.t.Exec(anchorAudit, num, make([]byte, len(hash)))"},
 	}}, "TestAuditRetention", "does not verify", "store"},
 	{bug{name: "the end of a log is remembered from a commit that failed", edits: []edit{
 		{"store/tx.go", "clear(w.heads)\n", ""},

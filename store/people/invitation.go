@@ -1,11 +1,9 @@
-package store
+package people
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"time"
@@ -28,7 +26,7 @@ const (
 // *webhook.Error if the address or the role is invalid, an admin has the address, or there are
 // [webhook.MaxInvitations].
 func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) (webhook.Invitation, string, error) {
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.now().UTC().Truncate(time.Millisecond)
 	in := webhook.Invitation{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, ExpiresAt: now.Add(webhook.InvitationLife)}
 	if err := webhook.Invalid(append(webhook.CheckEmail("email", email), webhook.CheckRole("role", role)...)...); err != nil {
 		return in, "", err
@@ -50,10 +48,7 @@ func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) 
 	if err != nil {
 		return in, "", err
 	}
-	var random [32]byte
-	rand.Read(random[:])
-	code := base64.RawURLEncoding.EncodeToString(random[:])
-	hash := sha256.Sum256([]byte(code))
+	code, hash := newCode()
 	return in, code, w.t.Exec("INSERT INTO invitations (hash, id, email, role, invited_by, created_at, expires_at) "+
 		"VALUES (?, ?, ?, ?, ?, ?, ?)", hash[:], in.ID, in.Email, string(in.Role), ownerID, now.UnixMilli(), in.ExpiresAt.UnixMilli())
 }
@@ -61,18 +56,18 @@ func (w AdminWrites) CreateInvitation(ownerID, email string, role webhook.Role) 
 // Invitations returns the open invitations, at most [webhook.MaxInvitations], newest first.
 func (s Admins) Invitations(ctx context.Context) ([]webhook.Invitation, error) {
 	var all []webhook.Invitation
-	err := s.db.Each(ctx, selectInvitations, []any{s.clock.now().UnixMilli()}, sqlite.ScanInto(&all, scanInvitation))
+	err := s.lists.DB.Each(ctx, selectInvitations, []any{s.now().UnixMilli()}, sqlite.ScanInto(&all, scanInvitation))
 	return all, err
 }
 
 // Invitation returns the open invitation with a code, and false if there is none.
 func (s Admins) Invitation(ctx context.Context, code string) (webhook.Invitation, bool, error) {
 	hash := sha256.Sum256([]byte(code))
-	in, err := scanInvitation(func(dest ...any) error { return s.db.Scan(ctx, selectInvitation, []any{hash[:]}, dest...) })
+	in, err := scanInvitation(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectInvitation, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return in, false, nil
 	}
-	return in, err == nil && s.clock.now().Before(in.ExpiresAt), err
+	return in, err == nil && s.now().Before(in.ExpiresAt), err
 }
 
 // AcceptInvitation creates the admin of an open invitation, which ends. The error is a
@@ -83,7 +78,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 	if err != nil {
 		return webhook.Admin{}, in, sqlite.NoRows(err, webhook.NotFound("invitation"))
 	}
-	if !w.t.s.clock.now().Before(in.ExpiresAt) {
+	if !w.now().Before(in.ExpiresAt) {
 		return webhook.Admin{}, in, webhook.NotFound("invitation")
 	}
 	a, err := w.Create(in.Email, in.Role, password) // which removes the invitation

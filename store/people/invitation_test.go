@@ -1,15 +1,16 @@
-package store
+package people_test
 
 import (
 	"testing"
 
+	"service/store"
 	"service/webhook"
 )
 
 // setRole changes the role of an admin.
-func setRole(t *testing.T, s *Store, id string, role webhook.Role) error {
+func setRole(t *testing.T, s *store.Store, id string, role webhook.Role) error {
 	t.Helper()
-	return s.Write(t.Context(), func(w Write) error {
+	return s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().SetRole(id, role)
 		return err
 	})
@@ -18,11 +19,11 @@ func setRole(t *testing.T, s *Store, id string, role webhook.Role) error {
 // The role of a session is that of its admin at the moment, and there is always an owner.
 func TestRoles(t *testing.T) {
 	s := open(t)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().Create("bo@example.com", webhook.RoleViewer, hashOf("abc"))
 		return err
 	}), webhook.CodeConflict)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().Create("bo@example.com", "root", hashOf("abc"))
 		return err
 	}), webhook.CodeInvalid)
@@ -47,11 +48,11 @@ func TestRoles(t *testing.T) {
 		t.Errorf("the other owner: last %v, %v; the first has the role %s", last, err, role())
 	}
 	wantMistake(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().Remove(bo.Email)
 		return err
 	}), webhook.CodeConflict)
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
@@ -60,11 +61,11 @@ func TestRoles(t *testing.T) {
 // invitations makes and accepts invitations.
 type invitations struct {
 	t *testing.T
-	s *Store
+	s *store.Store
 }
 
 func (c invitations) invite(owner webhook.Admin, email string, role webhook.Role) (in webhook.Invitation, code string, err error) {
-	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
+	err = c.s.Write(c.t.Context(), func(w store.Write) (err error) {
 		in, code, err = w.Admins().CreateInvitation(owner.ID, email, role)
 		return err
 	})
@@ -79,7 +80,7 @@ func (c invitations) isOpen(code string) bool {
 }
 
 func (c invitations) accept(code string) (a webhook.Admin, err error) {
-	err = c.s.Write(c.t.Context(), func(w Write) (err error) {
+	err = c.s.Write(c.t.Context(), func(w store.Write) (err error) {
 		a, _, err = w.Admins().AcceptInvitation(code, hashOf("abc"))
 		return err
 	})
@@ -122,7 +123,7 @@ func TestInvitations(t *testing.T) {
 	}
 	_, err = c.accept(code)
 	wantMistake(t, err, webhook.CodeNotFound)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().RevokeInvitation(in.ID)
 		return err
 	}), webhook.CodeNotFound)
@@ -133,34 +134,34 @@ func TestInvitationEnds(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	c := invitations{t, s}
-	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w Write) error) {
+	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w store.Write) error) {
 		t.Helper()
 		in, code, err := c.invite(owner, "di@example.com", webhook.RoleOwner)
 		must(t, err)
 		if !c.isOpen(code) {
 			t.Errorf("%s: not open at first", about)
 		}
-		mustWrite(t, s, func(w Write) error { return end(in, w) })
+		mustWrite(t, s, func(w store.Write) error { return end(in, w) })
 		_, err = c.accept(code)
 		wantMistake(t, err, webhook.CodeNotFound)
 		if c.isOpen(code) {
 			t.Errorf("%s: still open", about)
 		}
 	}
-	ends("revoked", ana, func(in webhook.Invitation, w Write) error {
+	ends("revoked", ana, func(in webhook.Invitation, w store.Write) error {
 		_, err := w.Admins().RevokeInvitation(in.ID)
 		return err
 	})
-	ends("the owner is one no more", bo, func(_ webhook.Invitation, w Write) error {
+	ends("the owner is one no more", bo, func(_ webhook.Invitation, w store.Write) error {
 		_, err := w.Admins().SetRole(bo.ID, webhook.RoleViewer)
 		return err
 	})
 	must(t, setRole(t, s, bo.ID, webhook.RoleOwner))
-	ends("the owner is removed", bo, func(_ webhook.Invitation, w Write) error {
+	ends("the owner is removed", bo, func(_ webhook.Invitation, w store.Write) error {
 		_, err := w.Admins().Remove(bo.Email)
 		return err
 	})
-	ends("an admin with the address", ana, func(in webhook.Invitation, w Write) error {
+	ends("an admin with the address", ana, func(in webhook.Invitation, w store.Write) error {
 		_, err := w.Admins().Create(in.Email, webhook.RoleViewer, hashOf("abc"))
 		return err
 	})

@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"context"
@@ -30,21 +30,21 @@ var ErrSignCount = errors.New("the sign count of the passkey did not grow")
 // Passkeys returns the passkeys of an admin, at most [webhook.MaxPasskeys], oldest first.
 func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey, error) {
 	var all []webhook.Passkey
-	err := s.db.Each(ctx, selectPasskeys, []any{adminID}, sqlite.ScanInto(&all, scanPasskey))
+	err := s.lists.DB.Each(ctx, selectPasskeys, []any{adminID}, sqlite.ScanInto(&all, scanPasskey))
 	return all, err
 }
 
 // Passkey returns the passkey with the id of a credential. The error is a *webhook.Error if
 // there is none.
 func (s Admins) Passkey(ctx context.Context, credential []byte) (webhook.Passkey, error) {
-	p, err := scanPasskey(func(dest ...any) error { return s.db.Scan(ctx, selectPasskey, []any{credential}, dest...) })
+	p, err := scanPasskey(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectPasskey, []any{credential}, dest...) })
 	return p, sqlite.NoRows(err, webhook.NotFound("passkey"))
 }
 
 // HavePasskey reports whether any admin has a passkey.
 func (s Admins) HavePasskey(ctx context.Context) (bool, error) {
 	var any bool
-	err := s.db.Scan(ctx, selectAnyPasskey, nil, &any)
+	err := s.lists.DB.Scan(ctx, selectAnyPasskey, nil, &any)
 	return any, err
 }
 
@@ -71,7 +71,7 @@ func (w PasskeyWrites) Create(p webhook.Passkey) (webhook.Passkey, error) {
 	if err != nil {
 		return p, err
 	}
-	p.ID, p.CreatedAt = webhook.NewID(), w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	p.ID, p.CreatedAt = webhook.NewID(), w.now().UTC().Truncate(time.Millisecond)
 	made, err := w.t.Affected("INSERT INTO passkeys (id, admin_id, name, rp_id, credential, public_key, sign_count, synced, created_at) "+
 		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (credential) DO NOTHING",
 		p.ID, p.AdminID, p.Name, p.RPID, p.Credential, p.PublicKey, int64(p.SignCount), p.Synced, p.CreatedAt.UnixMilli())
@@ -91,7 +91,7 @@ func (w PasskeyWrites) Use(id string, count uint32) error {
 	if !p.CountsUp(count) {
 		return ErrSignCount
 	}
-	return w.t.Exec("UPDATE passkeys SET sign_count = ?, used_at = ? WHERE id = ?", int64(count), w.t.s.clock.now().UnixMilli(), id)
+	return w.t.Exec("UPDATE passkeys SET sign_count = ?, used_at = ? WHERE id = ?", int64(count), w.now().UnixMilli(), id)
 }
 
 // Remove removes a passkey of an admin and returns it. The error is a *webhook.Error if

@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"context"
@@ -43,11 +43,8 @@ const (
 // which ends; "" for none.
 func (w SessionWrites) Create(adminID string, checked webhook.PasswordHash, address, agent,
 	replaced string) (webhook.Session, string, error) {
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
-	var random [32]byte
-	rand.Read(random[:])
-	secret := base64.RawURLEncoding.EncodeToString(random[:])
-	hash := sha256.Sum256([]byte(secret))
+	now := w.now().UTC().Truncate(time.Millisecond)
+	secret, hash := newCode()
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
 	s := webhook.Session{ID: webhook.NewID(), AdminID: adminID, Address: address, Agent: agent, CreatedAt: now, SeenAt: now,
 		ExpiresAt: now.Add(webhook.SessionLife)}
@@ -80,12 +77,15 @@ func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool
 	if err != nil || !good {
 		return found, good, err
 	}
-	if now := s.clock.now(); now.Sub(found.SeenAt) >= sessionSaveInterval {
+	if now := s.now(); now.Sub(found.SeenAt) >= sessionSaveInterval {
 		hash := sha256.Sum256([]byte(secret))
-		err := s.write(ctx, func(w Write) error {
-			return w.t.Exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
+		if err := ctx.Err(); err != nil {
+			return found, false, err
+		}
+		err := s.lists.DB.Writer().Do(func(t *sqlite.Tx) error {
+			return t.Exec("UPDATE sessions SET seen_at = ? WHERE hash = ? AND seen_at < ?", now.UnixMilli(), hash[:], now.UnixMilli())
 		})
-		if err != nil && !Unavailable(err) {
+		if err != nil && !sqlite.Unavailable(err) {
 			return found, false, err
 		}
 		found.SeenAt = now.UTC().Truncate(time.Millisecond)
@@ -97,16 +97,16 @@ func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool
 // It does not mark the session as seen, so that it ends when the admin is inactive.
 func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return s.db.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
+	found, err := scanSession(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, false, nil
 	}
 	if err != nil {
 		return found, false, err
 	}
-	now := s.clock.now()
+	now := s.now()
 	judged := found
-	if s.writer.Failed() {
+	if s.lists.DB.Writer().Failed() {
 		judged.SeenAt = now
 	}
 	return found, judged.Valid(now), nil
@@ -121,14 +121,14 @@ func (w SessionWrites) Get(secret string) (webhook.Session, bool, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return found, false, nil
 	}
-	return found, err == nil && w.t.s.clock.now().Before(found.ExpiresAt), err
+	return found, err == nil && w.now().Before(found.ExpiresAt), err
 }
 
 // List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.
 func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, error) {
 	var all []webhook.Session
-	now := s.clock.now()
-	err := s.db.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
+	now := s.now()
+	err := s.lists.DB.Each(ctx, selectSessions, []any{adminID, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
 		sqlite.ScanInto(&all, scanSession))
 	return all, err
 }
@@ -159,7 +159,7 @@ func (w SessionWrites) Revoke(adminID, id string) error {
 // EndAll ends all sessions of an admin except one, "" for none, and returns how many
 // active ones it ended.
 func (w SessionWrites) EndAll(adminID, except string) (ended int, err error) {
-	now := w.t.s.clock.now()
+	now := w.now()
 	err = w.t.Scan(countAdminSessions, []any{adminID, except, now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()}, &ended)
 	if err == nil {
 		err = w.t.Exec(deleteAdminSessions, adminID, except)
@@ -202,7 +202,7 @@ func (s Sessions) Device(adminID, mark string) (string, bool) {
 
 // DeviceOfAny is Device for any admin.
 func (s Sessions) DeviceOfAny(ctx context.Context, mark string) (device string, known bool, err error) {
-	err = s.db.Each(ctx, "SELECT id FROM admins", nil, func(scan func(...any) error) error {
+	err = s.lists.DB.Each(ctx, "SELECT id FROM admins", nil, func(scan func(...any) error) error {
 		var id string
 		if err := scan(&id); err != nil || known {
 			return err

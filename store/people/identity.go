@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"errors"
@@ -60,7 +60,7 @@ func (w AdminWrites) AdmitIdentity(id webhook.Identity) (Admission, error) {
 	if !id.EmailVerified {
 		var invited bool
 		err := w.t.Scan("SELECT EXISTS (SELECT 1 FROM invitations WHERE email = ? AND expires_at > ?)",
-			[]any{id.Email, w.t.s.clock.now().UnixMilli()}, &invited)
+			[]any{id.Email, w.now().UnixMilli()}, &invited)
 		if err != nil {
 			return Admission{}, err
 		}
@@ -186,7 +186,7 @@ func (w AdminWrites) insert(email string, role webhook.Role, hash webhook.Passwo
 	if count >= webhook.MaxAdmins {
 		return webhook.Admin{}, tooManyAdmins(count)
 	}
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.now().UTC().Truncate(time.Millisecond)
 	a := webhook.Admin{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, HasPassword: hash != ""}
 	var issuer, subject any
 	if id != nil {

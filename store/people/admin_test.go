@@ -1,4 +1,4 @@
-package store
+package people_test
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store"
+	"service/store/people"
 	"service/webhook"
 )
 
@@ -18,7 +20,7 @@ func hashOf(name string) webhook.PasswordHash {
 }
 
 // mustWrite runs do in one write, which must succeed.
-func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
+func mustWrite(t *testing.T, s *store.Store, do func(w store.Write) error) {
 	t.Helper()
 	if err := s.Write(t.Context(), do); err != nil {
 		t.Fatal(err)
@@ -26,10 +28,10 @@ func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 }
 
 // createAdmin creates an admin.
-func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
+func createAdmin(t *testing.T, s *store.Store, email string) webhook.Admin {
 	t.Helper()
 	var a webhook.Admin
-	mustWrite(t, s, func(w Write) (err error) {
+	mustWrite(t, s, func(w store.Write) (err error) {
 		a, err = w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 		return err
 	})
@@ -38,11 +40,11 @@ func createAdmin(t *testing.T, s *Store, email string) webhook.Admin {
 
 // createSession signs in an admin created by createAdmin, and returns the session and its
 // secret.
-func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (webhook.Session, string) {
+func createSession(t *testing.T, s *store.Store, a webhook.Admin, replaced string) (webhook.Session, string) {
 	t.Helper()
 	var session webhook.Session
 	var secret string
-	mustWrite(t, s, func(w Write) (err error) {
+	mustWrite(t, s, func(w store.Write) (err error) {
 		session, secret, err = w.Sessions().Create(a.ID, hashOf("abc"), "192.0.2.1", "Firefox", replaced)
 		return err
 	})
@@ -50,7 +52,7 @@ func createSession(t *testing.T, s *Store, a webhook.Admin, replaced string) (we
 }
 
 // good reports whether a secret is that of an active session.
-func good(t *testing.T, s *Store, secret string) bool {
+func good(t *testing.T, s *store.Store, secret string) bool {
 	t.Helper()
 	_, ok, err := s.Sessions().Get(t.Context(), secret)
 	if err != nil {
@@ -82,16 +84,16 @@ func TestAdmins(t *testing.T) {
 	for email, want := range map[string]webhook.Code{
 		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
 	} {
-		wantMistake(t, s.Write(t.Context(), func(w Write) error {
+		wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 			_, err := w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 			return err
 		}), want)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().CreateFirst("cy@example.com", hashOf("abc"))
 		return err
 	}), webhook.CodeConflict)
-	if err := s.Write(t.Context(), func(w Write) error {
+	if err := s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().Create("cy@example.com", webhook.RoleOwner, "a password")
 		return err
 	}); err == nil {
@@ -112,7 +114,7 @@ func TestAdmins(t *testing.T) {
 	_, first := createSession(t, s, ana, "")
 	second, secret := createSession(t, s, ana, "")
 	ended := 0
-	mustWrite(t, s, func(w Write) (err error) {
+	mustWrite(t, s, func(w store.Write) (err error) {
 		ended, err = w.Admins().SetPassword(ana.ID, hashOf("def"), second.ID)
 		return err
 	})
@@ -121,7 +123,7 @@ func TestAdmins(t *testing.T) {
 			good(t, s, secret), good(t, s, kept))
 	}
 	// A sign-in fails if the password was replaced after it was checked.
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, _, err := w.Sessions().Create(ana.ID, hashOf("abc"), "", "", "")
 		return err
 	}), webhook.CodeNotFound)
@@ -130,14 +132,14 @@ func TestAdmins(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Email != ana.Email || all[0].Sessions != 1 || all[0].SignedInAt.IsZero() || all[1].Sessions != 1 {
 		t.Errorf("got %+v, %v", all, err)
 	}
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
 	if good(t, s, secret) {
 		t.Error("a removed admin is still signed in")
 	}
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Admins().Remove(ana.Email)
 		return err
 	}), webhook.CodeNotFound)
@@ -167,15 +169,15 @@ func TestSessions(t *testing.T) {
 	}
 	third, thirdSecret := createSession(t, s, ana, "")
 	// An admin cannot revoke another admin's session.
-	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
 	if !good(t, s, thirdSecret) {
 		t.Error("another admin revoked the session")
 	}
-	mustWrite(t, s, func(w Write) error { return w.Sessions().Revoke(ana.ID, third.ID) })
+	mustWrite(t, s, func(w store.Write) error { return w.Sessions().Revoke(ana.ID, third.ID) })
 	if good(t, s, thirdSecret) || !good(t, s, next) {
 		t.Errorf("after a revocation: active: revoked %v, other %v; want false, true", good(t, s, thirdSecret), good(t, s, next))
 	}
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, found, err := w.Sessions().End(next)
 		if !found {
 			t.Error("EndSession found no session")
@@ -245,7 +247,7 @@ func TestSessionsEnd(t *testing.T) {
 		}
 		createSession(t, s, ana, "")
 		var left int
-		if err := s.db.Scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
+		if err := people.DB(s.Admins()).Scan(t.Context(), "SELECT count(*) FROM sessions", nil, &left); err != nil || left != 1 {
 			t.Errorf("%d sessions are stored (%v), want the expired ones removed", left, err)
 		}
 		must(t, s.Close())
@@ -259,7 +261,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
-			if err := s.db.Scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
+			if err := people.DB(s.Admins()).Scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
 				t.Fatal(err)
 			}
 			return ms
@@ -310,9 +312,9 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-func mustOpen(t *testing.T, dir string) *Store {
+func mustOpen(t *testing.T, dir string) *store.Store {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Dir: dir})
+	s, err := store.Open(t.Context(), store.Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,10 +322,10 @@ func mustOpen(t *testing.T, dir string) *Store {
 }
 
 // openAt is open with a clock that the test sets.
-func openAt(t *testing.T) (*Store, *time.Time) {
+func openAt(t *testing.T) (*store.Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
-	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
+	s, err := store.Open(t.Context(), store.Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +338,7 @@ func TestAudit(t *testing.T) {
 	began := *now
 	add := func(e webhook.AuditEntry) {
 		t.Helper()
-		mustWrite(t, s, func(w Write) error { return w.Audit(e) })
+		mustWrite(t, s, func(w store.Write) error { return w.Audit(e) })
 	}
 	ana := func(action webhook.Action, subject string) webhook.AuditEntry {
 		return webhook.AuditEntry{Admin: "ana@example.com", Address: "192.0.2.1", Action: action, ProgramID: "acme", SubjectID: subject,
@@ -413,7 +415,7 @@ func TestAudit(t *testing.T) {
 func TestAuditIsAtomic(t *testing.T) {
 	s := open(t)
 	rollback := errors.New("roll back")
-	err := s.Write(t.Context(), func(w Write) error {
+	err := s.Write(t.Context(), func(w store.Write) error {
 		if err := w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish}); err != nil {
 			return err
 		}
@@ -422,7 +424,7 @@ func TestAuditIsAtomic(t *testing.T) {
 	if !errors.Is(err, rollback) {
 		t.Fatal(err)
 	}
-	err = s.Write(t.Context(), func(w Write) error {
+	err = s.Write(t.Context(), func(w store.Write) error {
 		if _, err := w.Admins().Create("ana@example.com", webhook.RoleOwner, hashOf("abc")); err != nil {
 			return err
 		}
@@ -436,7 +438,7 @@ func TestAuditIsAtomic(t *testing.T) {
 	if any, err2 := s.Admins().Exist(t.Context()); err != nil || err2 != nil || len(entries) != 0 || any {
 		t.Errorf("got %+v, %v, an admin: %v, %v", entries, err, any, err2)
 	}
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		return w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish, Detail: strings.Repeat("ö", 2000) + "\xff"})
 	})
 	if entries, _, err = s.Audit().Page(t.Context(), &q); err != nil || len(entries) != 1 ||

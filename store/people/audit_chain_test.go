@@ -1,42 +1,42 @@
-package store
+package people_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"service/store"
+	"service/store/people"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 // verifyAudit fails the test unless the audit log verifies.
-func verifyAudit(t *testing.T, s *Store) webhook.AuditSummary {
+func verifyAudit(t *testing.T, s *store.Store) webhook.AuditSummary {
 	t.Helper()
-	summary, err := s.verifyAudit(t.Context(), webhook.AuditHash{})
+	summary, err := findAudit(t, s, webhook.AuditHash{})
 	if err != nil {
 		t.Fatalf("the audit log does not verify: %v", err)
 	}
 	return summary
 }
 
-func (s *Store) verifyAudit(ctx context.Context, expect webhook.AuditHash) (webhook.AuditSummary, error) {
+// findAudit verifies the audit log, which must contain a hash.
+func findAudit(t *testing.T, s *store.Store, expect webhook.AuditHash) (webhook.AuditSummary, error) {
 	v := webhook.AuditVerifier{Expect: expect}
-	if err := s.Audit().Each(ctx, v.Add); err != nil {
+	if err := s.Audit().Each(t.Context(), v.Add); err != nil {
 		return webhook.AuditSummary{}, err
 	}
 	return v.End()
 }
 
 // fillAudit records entries of every kind of actor, and erases a program.
-func fillAudit(t *testing.T, s *Store) {
+func fillAudit(t *testing.T, s *store.Store) {
 	t.Helper()
-	program(t, s, "p")
-	program(t, s, "gone")
+	ensure(t, s, "p")
+	ensure(t, s, "gone")
 	createAdmin(t, s, "ana@example.com")
 	for _, e := range []webhook.AuditEntry{
 		{Admin: "ana@example.com", Address: "192.0.2.1", RequestID: "r1", Action: webhook.ActionSubscriptionPause, ProgramID: "p",
@@ -46,9 +46,9 @@ func fillAudit(t *testing.T, s *Store) {
 		{Admin: webhook.Terminal, Action: webhook.ActionTokenCreate, ProgramID: "gone", SubjectID: "t2", Detail: "for user ula@example.com"},
 		{Admin: "left@example.com", Address: "192.0.2.1", Action: webhook.ActionKeyRotate},
 	} {
-		mustWrite(t, s, func(w Write) error { return w.Audit(e) })
+		mustWrite(t, s, func(w store.Write) error { return w.Audit(e) })
 	}
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		if _, err := w.Programs().Erase("gone", webhook.AuditEntry{}); err != nil {
 			return err
 		}
@@ -56,20 +56,20 @@ func fillAudit(t *testing.T, s *Store) {
 			SubjectID: "gone"})
 	})
 	must(t, s.Programs().Erase(t.Context()))
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		return w.Audit(webhook.AuditEntry{Admin: "token:t1", Action: webhook.ActionDeliveryCancel, ProgramID: "p", SubjectID: "d1"})
 	})
 }
 
 // changeAudit runs a statement that no code of the store runs.
-func changeAudit(t *testing.T, s *Store, query string, args ...any) {
+func changeAudit(t *testing.T, s *store.Store, query string, args ...any) {
 	t.Helper()
-	must(t, s.writer.do(unchecked(func(t *tx) error { return t.Exec(query, args...) })))
+	must(t, people.DB(s.Admins()).Writer().Do(unchecked(func(t *sqlite.Tx) error { return t.Exec(query, args...) })))
 }
 
 // unchecked returns a write without CHECK constraints, as a change from outside may be.
-func unchecked(change func(*tx) error) func(*tx) error {
-	return func(t *tx) error {
+func unchecked(change func(*sqlite.Tx) error) func(*sqlite.Tx) error {
+	return func(t *sqlite.Tx) error {
 		return errors.Join(t.Exec("PRAGMA ignore_check_constraints = ON"), change(t), t.Exec("PRAGMA ignore_check_constraints = OFF"))
 	}
 }
@@ -95,14 +95,14 @@ func TestAuditChain(t *testing.T) {
 			t.Errorf("entry %d: got %+v", i, e)
 		}
 		previous = e.Hash
-		if _, err := s.verifyAudit(t.Context(), e.Hash); err != nil {
+		if _, err := findAudit(t, s, e.Hash); err != nil {
 			t.Errorf("expecting entry %d: %v", i, err)
 		}
 	}
 	if n, ok, err := s.Audit().Newest(t.Context()); err != nil || !ok || n.Hash != previous || n.Previous != entries[4].Hash {
 		t.Errorf("newest: got %+v, %v, %v", n, ok, err)
 	}
-	if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{1}); err == nil {
+	if _, err := findAudit(t, s, webhook.AuditHash{1}); err == nil {
 		t.Error("a hash that no entry has was found")
 	}
 	byToken, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[token_id]=t1"))
@@ -113,12 +113,12 @@ func TestAuditChain(t *testing.T) {
 	// Entries removed from the end leave a log that verifies, so their hash must be known.
 	changeAudit(t, s, "DELETE FROM audit WHERE num = 6")
 	verifyAudit(t, s)
-	if _, err := s.verifyAudit(t.Context(), previous); err == nil {
+	if _, err := findAudit(t, s, previous); err == nil {
 		t.Error("a removed entry was found")
 	}
 }
 
-func admin(t *testing.T, s *Store, email string) (webhook.Admin, error) {
+func admin(t *testing.T, s *store.Store, email string) (webhook.Admin, error) {
 	a, _, err := s.Admins().ByEmail(t.Context(), email)
 	return a, err
 }
@@ -126,7 +126,7 @@ func admin(t *testing.T, s *Store, email string) (webhook.Admin, error) {
 // auditTamper changes the audit log.
 type auditTamper struct {
 	t       *testing.T
-	s       *Store
+	s       *store.Store
 	changes int
 }
 
@@ -134,13 +134,13 @@ type auditTamper struct {
 // transaction, so that it need not be undone.
 func (a *auditTamper) try(num int64, what, query string, args ...any) {
 	a.t.Helper()
-	a.tryFunc(num, what, func(tx *tx) error { return tx.Exec(query, args...) })
+	a.tryFunc(num, what, func(tx *sqlite.Tx) error { return tx.Exec(query, args...) })
 }
 
 // tryAll is try with several statements.
 func (a *auditTamper) tryAll(num int64, what string, queries ...string) {
 	a.t.Helper()
-	a.tryFunc(num, what, func(tx *tx) (err error) {
+	a.tryFunc(num, what, func(tx *sqlite.Tx) (err error) {
 		for _, query := range queries {
 			err = errors.Join(err, tx.Exec(query))
 		}
@@ -148,16 +148,16 @@ func (a *auditTamper) tryAll(num int64, what string, queries ...string) {
 	})
 }
 
-func (a *auditTamper) tryFunc(num int64, what string, change func(*tx) error) {
+func (a *auditTamper) tryFunc(num int64, what string, change func(*sqlite.Tx) error) {
 	a.t.Helper()
 	a.changes++
 	rollback := errors.New("roll back")
-	err := a.s.writer.do(func(tx *tx) error {
+	err := people.DB(a.s.Admins()).Writer().Do(func(tx *sqlite.Tx) error {
 		if err := unchecked(change)(tx); err != nil {
 			return err
 		}
 		var v webhook.AuditVerifier
-		err := eachAuditOf(tx, v.Add)
+		err := people.EachAudit(tx, v.Add)
 		if err == nil {
 			_, err = v.End()
 		}
@@ -177,7 +177,7 @@ func (a *auditTamper) tryFunc(num int64, what string, change func(*tx) error) {
 func (a *auditTamper) everyColumn(num int64) {
 	a.t.Helper()
 	var columns []string
-	must(a.t, a.s.db.Each(a.t.Context(), "SELECT name FROM pragma_table_info('audit') WHERE name <> 'num'", nil,
+	must(a.t, people.DB(a.s.Admins()).Each(a.t.Context(), "SELECT name FROM pragma_table_info('audit') WHERE name <> 'num'", nil,
 		func(scan func(...any) error) error {
 			var name string
 			err := scan(&name)
@@ -186,7 +186,7 @@ func (a *auditTamper) everyColumn(num int64) {
 		}))
 	for _, column := range columns {
 		var value any
-		must(a.t, a.s.db.Scan(a.t.Context(), "SELECT "+column+" FROM audit WHERE num = ?", []any{num}, &value))
+		must(a.t, people.DB(a.s.Admins()).Scan(a.t.Context(), "SELECT "+column+" FROM audit WHERE num = ?", []any{num}, &value))
 		change := func(what string, to any) {
 			a.t.Helper()
 			a.try(num, fmt.Sprintf("%s of entry %d, %s", column, num, what), "UPDATE audit SET "+column+" = ? WHERE num = ?", to, num)
@@ -295,7 +295,7 @@ func TestPrunedAuditTampering(t *testing.T) {
 }
 
 // TestAuditWithoutNewestHash checks that a hash that is missing stays a fault, which neither a
-// later entry nor Open repairs, and that changes are still recorded.
+// later entry nor [store.Open] repairs, and that changes are still recorded.
 func TestAuditWithoutNewestHash(t *testing.T) {
 	dir := memoryDir(t)
 	s := openDir(t, dir)
@@ -304,7 +304,7 @@ func TestAuditWithoutNewestHash(t *testing.T) {
 	want := func(when string) {
 		t.Helper()
 		var fault *webhook.AuditFault
-		if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{}); !errors.As(err, &fault) || fault.Num != 3 {
+		if _, err := findAudit(t, s, webhook.AuditHash{}); !errors.As(err, &fault) || fault.Num != 3 {
 			t.Errorf("%s: got %v, want a fault of entry 3", when, err)
 		}
 		if n := count(t, s, "SELECT count(*) FROM audit WHERE hash = x''"); n != 4 {
@@ -322,73 +322,11 @@ func TestAuditWithoutNewestHash(t *testing.T) {
 }
 
 // recordKey adds an entry to the audit log.
-func recordKey(t *testing.T, s *Store) {
+func recordKey(t *testing.T, s *store.Store) {
 	t.Helper()
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		return w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate})
 	})
-}
-
-// TestAuditIsLogged checks that the newest hash is logged at startup and every hour.
-func TestAuditIsLogged(t *testing.T) {
-	dir := memoryDir(t)
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var lines []string // about the newest hash
-		s, err := Open(t.Context(), Config{Dir: dir, Logger: slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if strings.Contains(string(p), "newest hash of the audit log") {
-				lines = append(lines, string(p))
-			}
-			return len(p), nil
-		}), nil))})
-		must(t, err)
-		defer s.Close()
-		recordKey(t, s)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Housekeep(ctx) }()
-		want := func(when string, n int, hash webhook.AuditHash) {
-			t.Helper()
-			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if len(lines) != n || !strings.Contains(lines[n-1], hash.String()) {
-				t.Errorf("%s: got %q, want %d lines, the last with %s", when, lines, n, hash)
-			}
-		}
-		first := verifyAudit(t, s).Newest
-		want("at startup", 1, first)
-		recordKey(t, s)
-		second := verifyAudit(t, s).Newest
-		time.Sleep(time.Hour - time.Second)
-		want("before an hour", 1, first)
-		time.Sleep(2 * time.Second)
-		want("after an hour", 2, second)
-		for range 22 {
-			time.Sleep(time.Hour)
-		}
-		want("after a day", 24, second)
-		stop()
-		must(t, <-done)
-	})
-}
-
-// eachAuditOf is [Audit.Each] in a write.
-func eachAuditOf(t *tx, fn func(*webhook.AuditEntry) error) error {
-	var w auditWalk
-	for {
-		entries, err := w.read(t)
-		if err != nil || len(entries) == 0 {
-			return err
-		}
-		for i := range entries {
-			if err := fn(&entries[i]); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // TestAuditOfConcurrentWrites checks that entries of one commit, also next to writes that fail,
@@ -400,7 +338,7 @@ func TestAuditOfConcurrentWrites(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for n := range 50 {
-				err := s.Write(t.Context(), func(w Write) error {
+				err := s.Write(t.Context(), func(w store.Write) error {
 					if err := auditRotations(w, 1+n%2); err != nil {
 						return err
 					}
@@ -422,7 +360,7 @@ func TestAuditOfConcurrentWrites(t *testing.T) {
 }
 
 // auditRotations adds n entries.
-func auditRotations(w Write, n int) error {
+func auditRotations(w store.Write, n int) error {
 	for range n {
 		if err := w.Audit(webhook.AuditEntry{Admin: webhook.Terminal, Action: webhook.ActionKeyRotate}); err != nil {
 			return err
@@ -431,49 +369,21 @@ func auditRotations(w Write, n int) error {
 	return nil
 }
 
-// A restore adds one entry, which names the entry that the log continues from. Entries that there
-// were after it are gone, and the log verifies.
-func TestAuditContinuesAfterRestore(t *testing.T) {
-	dir := t.TempDir()
-	cfg := fileReplica(t, dir, t.TempDir())
-	r := openReplicated(t, dir, cfg)
-	recordKey(t, r.Store)
-	must(t, r.close())
-	s := openDir(t, dir) // without the replica
-	newest, _, err := s.Audit().Newest(t.Context())
-	must(t, err)
-	recordKey(t, s)
-	late, _, err := s.Audit().Newest(t.Context())
-	must(t, err)
-	if len(verifyAudit(t, s).Gaps) != 0 {
-		t.Error("without a restore there is a gap")
-	}
-	must(t, s.Close())
-
-	s, y := restored(t, cfg, dir, time.Time{})
-	again := s.Dir()
-	for range 2 { // a restart adds nothing
-		gaps := verifyAudit(t, s).Gaps
-		if len(gaps) != 1 || gaps[0].Num != newest.Num || gaps[0].Hash != newest.Hash || gaps[0].From != y.From || gaps[0].At.IsZero() {
-			t.Errorf("got %+v, want entry %d of %s", gaps, newest.Num, y.From)
+// pruneAudit removes the entries of the audit log that were made before a time, and returns how many
+// there were.
+func pruneAudit(t *testing.T, s *store.Store, edge time.Time) (removed int64) {
+	t.Helper()
+	db := people.DB(s.Admins())
+	var last int64
+	must(t, db.Scan(t.Context(), "SELECT max(num) FROM audit WHERE at < ?", []any{edge.UnixMilli()}, &last))
+	must(t, db.Writer().Do(func(tx *sqlite.Tx) error {
+		w := people.NewWrites(tx, time.Now)
+		through, err := w.RecordPrune(last)
+		if err != nil {
+			return err
 		}
-		if _, err := s.verifyAudit(t.Context(), newest.Hash); err != nil {
-			t.Error(err)
-		}
-		if _, err := s.verifyAudit(t.Context(), late.Hash); err == nil {
-			t.Error("an entry that was not restored is found")
-		}
-		must(t, s.Close())
-		s = openDir(t, again)
-	}
-	// An entry that claims another place is a fault.
-	changeAudit(t, s, "DELETE FROM audit WHERE num = (SELECT max(num) FROM audit)")
-	mustWrite(t, s, func(w Write) error {
-		gap := webhook.AuditGap{Num: late.Num, Hash: late.Hash, From: y.From}
-		return w.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()})
-	})
-	var fault *webhook.AuditFault
-	if _, err := s.verifyAudit(t.Context(), webhook.AuditHash{}); !errors.As(err, &fault) {
-		t.Errorf("a forged gap: got %v", err)
-	}
+		removed, err = w.Prune(through, 100)
+		return err
+	}))
+	return removed
 }

@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"context"
@@ -29,15 +29,13 @@ const (
 // Audit records an action in the write that performs it, so neither is stored without the
 // other. It sets the parts of the entry that follow from the others, and hashes it over the
 // entry before, which may be one of the same commit.
-func (w Write) Audit(e webhook.AuditEntry) error { return w.t.audit(e) }
-
-func (t *tx) audit(e webhook.AuditEntry) error {
+func (w Writes) Audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
 		return fmt.Errorf("store: unknown audit action %q", e.Action)
 	}
 	var last int64
 	var previous []byte
-	err := t.Scan(selectLastAudit, nil, &e.Num, &last, &previous)
+	err := w.t.Scan(selectLastAudit, nil, &e.Num, &last, &previous)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -45,8 +43,8 @@ func (t *tx) audit(e webhook.AuditEntry) error {
 	// not keep an owner from revoking a token.
 	copy(e.Previous[:], previous)
 	e.Num++
-	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, t.s.clock.now().UnixMilli()))
-	if e.Actor, err = t.auditActor(e.Admin); err != nil {
+	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, w.now().UnixMilli()))
+	if e.Actor, err = w.auditActor(e.Admin); err != nil {
 		return err
 	}
 	for _, text := range []*string{&e.Admin, &e.Address, &e.RequestID, &e.ProgramID, &e.SubjectID, &e.Detail} {
@@ -56,17 +54,17 @@ func (t *tx) audit(e webhook.AuditEntry) error {
 		e.Detail = strings.ToValidUTF8(e.Detail[:webhook.MaxAuditDetail-len("…")], "") + "…"
 	}
 	chainAudit(&e)
-	return t.Exec(insertAudit, auditValues(&e)...)
+	return w.t.Exec(insertAudit, auditValues(&e)...)
 }
 
-// record records a change by an actor, whose entry has no action yet. The zero entry stands for no
+// Record records a change by an actor, whose entry has no action yet. The zero entry stands for no
 // actor, as in tests: nothing is recorded.
-func (t *tx) record(by webhook.AuditEntry, action webhook.Action, programID, subjectID, detail string) error {
+func (w Writes) Record(by webhook.AuditEntry, action webhook.Action, programID, subjectID, detail string) error {
 	if by.Admin == "" {
 		return nil
 	}
 	by.Action, by.ProgramID, by.SubjectID, by.Detail = action, programID, subjectID, detail
-	return t.audit(by)
+	return w.Audit(by)
 }
 
 // auditValues returns the values of insertAudit.
@@ -85,12 +83,12 @@ func chainAudit(e *webhook.AuditEntry) {
 
 // auditActor returns the actor of entries of an admin, who may have been removed. Only
 // emails contain an @.
-func (t *tx) auditActor(admin string) (string, error) {
+func (w Writes) auditActor(admin string) (string, error) {
 	if !strings.Contains(admin, "@") {
 		return admin, nil
 	}
 	var id string
-	err := t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
+	err := w.t.Scan("SELECT id FROM admins WHERE email = ?", []any{admin}, &id)
 	return webhook.ActorAdmin + id, sqlite.NoRows(err, nil)
 }
 
@@ -101,9 +99,9 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.view(ctx, func(v *view) error {
+	err = s.lists.DB.View(ctx, func(v *sqlite.View) error {
 		var nums []int64
-		if nums, next, err = f.Page(v.View); err != nil {
+		if nums, next, err = f.Page(v); err != nil {
 			return err
 		}
 		return v.Each(selectListedAudit, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
@@ -209,4 +207,15 @@ func scanAudit(scan func(...any) error, previous bool) (e webhook.AuditEntry, er
 	copy(e.Hash[:], hash)
 	copy(e.Previous[:], before)
 	return e, err
+}
+
+// Arrived counts the entries that were stored after a mark.
+func (s Audit) Arrived(ctx context.Context, q *webhook.ListQuery, mark string) (list.Arrived, error) {
+	query := *q
+	query.Size = list.MaxArrived
+	f, err := s.feed(ctx, &query)
+	if err != nil {
+		return list.Arrived{}, err
+	}
+	return f.Arrived(ctx, mark, "SELECT coalesce(max(num), 0) FROM audit", nil)
 }

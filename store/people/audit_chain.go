@@ -1,13 +1,11 @@
-package store
+package people
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
-	"time"
 	"unicode"
 
 	"service/store/sqlite"
@@ -17,8 +15,6 @@ import (
 const (
 	// auditChunk is the number of entries of the audit log that are read at a time.
 	auditChunk = 1000
-	// auditLogInterval is the time between two log lines with the newest hash.
-	auditLogInterval = time.Hour
 
 	selectAuditAfter  = "SELECT " + auditColumns + " FROM audit a WHERE a.num > ? ORDER BY a.num LIMIT ?"
 	selectAuditAnchor = "SELECT num, hash FROM audit_anchor"
@@ -46,7 +42,7 @@ func (s Audit) Each(ctx context.Context, fn func(*webhook.AuditEntry) error) err
 	var w auditWalk
 	for {
 		var entries []webhook.AuditEntry
-		err := s.view(ctx, func(v *view) (err error) {
+		err := s.lists.DB.View(ctx, func(v *sqlite.View) (err error) {
 			entries, err = w.read(v)
 			return err
 		})
@@ -102,7 +98,7 @@ func (w *auditWalk) read(v interface {
 
 // Newest returns the newest entry of the audit log, and false if it is empty.
 func (s Audit) Newest(ctx context.Context) (e webhook.AuditEntry, ok bool, err error) {
-	err = s.db.Each(ctx, selectNewestAudit, nil, func(scan func(...any) error) (err error) {
+	err = s.lists.DB.Each(ctx, selectNewestAudit, nil, func(scan func(...any) error) (err error) {
 		e, err = scanAudit(scan, true)
 		ok = true
 		return err
@@ -110,55 +106,64 @@ func (s Audit) Newest(ctx context.Context) (e webhook.AuditEntry, ok bool, err e
 	return e, ok, err
 }
 
-// continuedSetting is the setting of a database that was restored since it was last open: what it
-// was restored from.
-const continuedSetting = "audit_continued"
-
-// MarkBackup marks the database of a restored backup like [Restoration.FromReplica]: deliveries are
-// paused until they are released, and the next [Open] records that the audit log continues from
-// the entry that it ends with, see [webhook.AuditGap]. from describes the backup, and state is its
-// time. No process may have the database open.
-func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Time) error {
-	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), databaseFile))
-	if err != nil {
+// ContinueAudit records from which entry the log continues after a restore from what from describes,
+// see [webhook.AuditGap].
+func (w Writes) ContinueAudit(from string) error {
+	var gap webhook.AuditGap
+	var hash []byte
+	if err := sqlite.NoRows(w.t.Scan(selectLastAudit, nil, &gap.Num, new(int64), &hash), nil); err != nil {
 		return err
 	}
-	return errors.Join(setMarks(ctx, newMark(from, state), true, r.pause(), db.ExecContext), db.Close())
+	copy(gap.Hash[:], hash)
+	gap.From = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, from)
+	return w.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()})
 }
 
-// continueAudit records, once after a restore, from which entry the log continues.
-func (s *core) continueAudit() error {
-	return s.writer.do(func(t *tx) error {
-		var gap webhook.AuditGap
-		var from, hash []byte
-		err := t.Scan("SELECT value FROM settings WHERE name = '"+continuedSetting+"'", nil, &from)
+// Each reads the rows of a query.
+type Each func(query string, args []any, row func(scan func(...any) error) error) error
+
+// CheckNewestAudit checks the hashes of the newest entries of the audit log, and that an entry names
+// what was removed before the first one. It returns how many it has checked. The error is a
+// *webhook.AuditFault if they do not match.
+func CheckNewestAudit(each Each) (entries int64, err error) {
+	v := webhook.AuditVerifier{Suffix: true}
+	err = each(selectAuditSuffix, nil, func(scan func(...any) error) error {
+		e, err := scanAudit(scan, true)
 		if err != nil {
-			return sqlite.NoRows(err, nil)
-		}
-		if err := sqlite.NoRows(t.Scan(selectLastAudit, nil, &gap.Num, new(int64), &hash), nil); err != nil {
 			return err
 		}
-		copy(gap.Hash[:], hash)
-		gap.From = strings.Map(func(r rune) rune {
-			if unicode.IsControl(r) {
-				return -1
-			}
-			return r
-		}, string(from))
-		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+continuedSetting+"'"),
-			t.audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()}))
+		return v.Add(&e)
 	})
+	s, faulty := v.End()
+	if err == nil && faulty == nil {
+		faulty = checkAuditBounds(each)
+	}
+	return s.Entries, errors.Join(err, faulty)
 }
 
-// logAudit logs the newest hash of the audit log, for a later [webhook.AuditVerifier].Expect,
-// and returns when to log it again.
-func (s *core) logAudit(ctx context.Context) (next time.Time, err error) {
-	e, ok, err := Audit{s}.Newest(ctx)
-	if err != nil {
-		return next, err
+// checkAuditBounds checks that an entry of the audit log names what was removed before the first one.
+func checkAuditBounds(each Each) error {
+	var first, pruned *webhook.AuditEntry
+	err := each(selectAuditBounds, nil, func(scan func(...any) error) error {
+		e, err := scanAudit(scan, true)
+		if first == nil {
+			first = &e
+		}
+		if e.Action == webhook.ActionAuditPrune {
+			pruned = &e
+		}
+		return err
+	})
+	if err != nil || first == nil {
+		return err
 	}
-	if ok {
-		s.logger.Info("newest hash of the audit log", "entry", e.Num, "at", webhook.FormatTime(e.At), "hash", e.Hash.String())
+	if fault := webhook.PruneFault(first, pruned); fault != nil {
+		return fault
 	}
-	return time.Now().Add(auditLogInterval), nil
+	return nil
 }

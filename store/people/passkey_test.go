@@ -1,4 +1,4 @@
-package store
+package people_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"service/store"
+	"service/store/people"
 	"service/webhook"
 )
 
@@ -16,9 +18,9 @@ func passkeyOf(admin webhook.Admin, credential string) webhook.Passkey {
 }
 
 // createPasskey stores a passkey.
-func createPasskey(t *testing.T, s *Store, p webhook.Passkey) (webhook.Passkey, error) {
+func createPasskey(t *testing.T, s *store.Store, p webhook.Passkey) (webhook.Passkey, error) {
 	t.Helper()
-	err := s.Write(t.Context(), func(w Write) (err error) {
+	err := s.Write(t.Context(), func(w store.Write) (err error) {
 		p, err = w.Passkeys().Create(p)
 		return err
 	})
@@ -58,11 +60,11 @@ func TestPasskeys(t *testing.T) {
 	_, err = s.Admins().Passkey(t.Context(), []byte("On"))
 	wantMistake(t, err, webhook.CodeNotFound)
 
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
 		_, err := w.Passkeys().Remove(bo.ID, first.ID)
 		return err
 	}), webhook.CodeNotFound)
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, err := w.Passkeys().Remove(ana.ID, first.ID)
 		return err
 	})
@@ -71,7 +73,7 @@ func TestPasskeys(t *testing.T) {
 	}
 	_, err = createPasskey(t, s, passkeyOf(bo, "of bo"))
 	must(t, err)
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		removed, err := w.Passkeys().RemoveAll(bo.ID)
 		left, err2 := w.Passkeys().Count(bo.ID)
 		others, err3 := w.Passkeys().Count(ana.ID)
@@ -81,7 +83,7 @@ func TestPasskeys(t *testing.T) {
 		return errors.Join(err, err2, err3)
 	})
 	// They end with their admin.
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, err := w.Admins().Remove(ana.Email)
 		return err
 	})
@@ -99,8 +101,8 @@ func TestSignCount(t *testing.T) {
 		count uint32
 		good  bool
 	}{{0, true}, {0, true}, {5, true}, {5, false}, {4, false}, {0, false}, {6, true}, {1<<32 - 1, true}, {0, false}} {
-		err := s.Write(t.Context(), func(w Write) error { return w.Passkeys().Use(p.ID, tt.count) })
-		if tt.good != (err == nil) || !tt.good && !errors.Is(err, ErrSignCount) {
+		err := s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(p.ID, tt.count) })
+		if tt.good != (err == nil) || !tt.good && !errors.Is(err, people.ErrSignCount) {
 			t.Errorf("step %d, count %d: got %v", i, tt.count, err)
 		}
 	}
@@ -108,5 +110,5 @@ func TestSignCount(t *testing.T) {
 	if err != nil || found.UsedAt.IsZero() || found.SignCount != 1<<32-1 {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
 }

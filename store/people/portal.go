@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"context"
@@ -10,16 +10,17 @@ import (
 	"strings"
 	"time"
 
+	"service/store/list"
 	"service/store/sqlite"
 	"service/webhook"
 )
 
 const (
-	selectPortalLink = "SELECT id, program_id, role, created_at, expires_at FROM portal_links WHERE hash = ? AND program_id" + canBeUsed
+	selectPortalLink = "SELECT id, program_id, role, created_at, expires_at FROM portal_links WHERE hash = ? AND program_id" + list.CanBeUsed
 
 	portalSessionColumns = "id, link_id, program_id, role, address, agent, created_at, expires_at"
 	selectPortalSession  = "SELECT " + portalSessionColumns + " FROM portal_sessions WHERE hash = ?"
-	openPortalSession    = selectPortalSession + " AND program_id" + canBeUsed
+	openPortalSession    = selectPortalSession + " AND program_id" + list.CanBeUsed
 	selectPortalSessions = "SELECT " + portalSessionColumns + " FROM portal_sessions INDEXED BY portal_sessions_by_program " +
 		"WHERE program_id = ? AND expires_at > ? ORDER BY created_at DESC"
 	countPortalLinks = "SELECT count(*) FROM portal_links INDEXED BY portal_links_by_program WHERE program_id = ? AND expires_at > ?"
@@ -44,22 +45,13 @@ func newCode() (code string, hash [sha256.Size]byte) {
 	return code, sha256.Sum256([]byte(code))
 }
 
-// CreateLink creates a link to the portal of a program, and returns the code in it. At
-// [webhook.MaxPortalLinks] it ends the oldest link of the program. The error is a *webhook.Error
-// if n is invalid, or the program does not exist or cannot be used.
-func (w PortalWrites) CreateLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
-	if err := webhook.Invalid(n.Check(now)...); err != nil {
-		return l, "", err
-	}
+// CreatePortalLink creates a link to the portal of a program, and returns the code in it. At
+// [webhook.MaxPortalLinks] it ends the oldest link of the program. The caller has checked n, and
+// that the program can be used.
+func (w Writes) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
+	now := w.now().UTC().Truncate(time.Millisecond)
 	if n.ExpiresAt.IsZero() {
 		n.ExpiresAt = now.Add(webhook.DefaultPortalLinkLife)
-	}
-	if err := w.t.use(n.ProgramID, ""); err != nil {
-		return l, "", err
-	}
-	if _, err := ProgramWrites(w).Get(n.ProgramID); err != nil {
-		return l, "", err
 	}
 	l = webhook.PortalLink{ID: webhook.NewID(), ProgramID: n.ProgramID, Role: n.Role, CreatedAt: now,
 		ExpiresAt: n.ExpiresAt.UTC().Truncate(time.Millisecond)}
@@ -73,7 +65,7 @@ func (w PortalWrites) CreateLink(n webhook.NewPortalLink, by webhook.AuditEntry)
 			hash[:], l.ID, l.ProgramID, string(l.Role), now.UnixMilli(), l.ExpiresAt.UnixMilli())
 	}
 	if err == nil {
-		err = w.t.record(by, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
+		err = w.Record(by, webhook.ActionPortalLinkCreate, l.ProgramID, l.ID, string(l.Role)+", expires "+webhook.FormatTime(l.ExpiresAt))
 	}
 	return l, code, err
 }
@@ -82,11 +74,11 @@ func (w PortalWrites) CreateLink(n webhook.NewPortalLink, by webhook.AuditEntry)
 // used.
 func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool, error) {
 	hash := sha256.Sum256([]byte(code))
-	l, err := scanPortalLink(func(dest ...any) error { return s.db.Scan(ctx, selectPortalLink, []any{hash[:]}, dest...) })
+	l, err := scanPortalLink(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectPortalLink, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, false, nil
 	}
-	return l, err == nil && s.clock.now().Before(l.ExpiresAt), err
+	return l, err == nil && s.now().Before(l.ExpiresAt), err
 }
 
 // BeginSession uses a link, which ends with that, and returns a session with its secret, of
@@ -99,10 +91,10 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 	if err != nil {
 		return p, "", sqlite.NoRows(err, webhook.NotFound("link"))
 	}
-	if !w.t.s.clock.now().Before(l.ExpiresAt) {
+	if !w.now().Before(l.ExpiresAt) {
 		return p, "", webhook.NotFound("link")
 	}
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.now().UTC().Truncate(time.Millisecond)
 	agent = strings.ToValidUTF8(agent[:min(len(agent), maxAgent)], "")
 	p = webhook.PortalSession{ID: webhook.NewID(), LinkID: l.ID, ProgramID: l.ProgramID, Role: l.Role, Address: address, Agent: agent,
 		CreatedAt: now, ExpiresAt: now.Add(webhook.PortalSessionLife)}
@@ -133,11 +125,11 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 // used.
 func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSession, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return s.db.Scan(ctx, openPortalSession, []any{hash[:]}, dest...) })
+	p, err := scanPortalSession(func(dest ...any) error { return s.lists.DB.Scan(ctx, openPortalSession, []any{hash[:]}, dest...) })
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}
-	return p, err == nil && s.clock.now().Before(p.ExpiresAt), err
+	return p, err == nil && s.now().Before(p.ExpiresAt), err
 }
 
 // Session is [Portal.Session] as of this write.
@@ -147,17 +139,17 @@ func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}
-	return p, err == nil && w.t.s.clock.now().Before(p.ExpiresAt), err
+	return p, err == nil && w.now().Before(p.ExpiresAt), err
 }
 
 // Sessions returns the open sessions in the portal of a program, newest first, and the number of
 // its open links.
 func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webhook.PortalSession, links int, err error) {
-	now := s.clock.now().UnixMilli()
-	if err := s.db.Scan(ctx, countPortalLinks, []any{programID, now}, &links); err != nil {
+	now := s.now().UnixMilli()
+	if err := s.lists.DB.Scan(ctx, countPortalLinks, []any{programID, now}, &links); err != nil {
 		return nil, 0, err
 	}
-	err = s.db.Each(ctx, selectPortalSessions, []any{programID, now}, sqlite.ScanInto(&sessions, scanPortalSession))
+	err = s.lists.DB.Each(ctx, selectPortalSessions, []any{programID, now}, sqlite.ScanInto(&sessions, scanPortalSession))
 	return sessions, links, err
 }
 

@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"fmt"
@@ -24,47 +24,36 @@ const (
 		"(SELECT max(num) FROM audit INDEXED BY audit_prunes WHERE action = 'audit.prune')) ORDER BY a.num"
 )
 
-// pruneInterval returns the time between two runs that remove entries of the audit log. Each
+// PruneInterval returns the time between two runs that remove entries of the audit log. Each
 // adds an entry, so they are rare compared with the retention.
-func pruneInterval(keep time.Duration) time.Duration { return min(keep/48, 24*time.Hour) }
+func PruneInterval(keep time.Duration) time.Duration { return min(keep/48, 24*time.Hour) }
 
-// audit removes the entries of the audit log through last, oldest first. It first records that one in
-// the log, and keeps its hash, from which the chain continues.
-func (w *sweep) audit(last int64) (err error) {
-	recorded := false
-	w.swept.Audit, err = w.steps.repeat(w.ctx, func(t *tx, size int) (removed int64, err error) {
-		through := last
-		if !recorded {
-			if through, err = w.recordPrune(t, last); err != nil || through == 0 {
-				return 0, err
-			}
-			t.AfterCommit(func() { last, recorded = through, true })
-		}
-		var num int64
-		var hash []byte
-		if err := t.Scan(selectPrunedStep, []any{through, size}, &num, &hash); err != nil {
-			return 0, sqlite.NoRows(err, nil)
-		}
-		if err := t.Exec(anchorAudit, num, hash); err != nil {
-			return 0, err
-		}
-		return t.Affected(removeAudit, num)
-	})
-	return err
-}
-
-// recordPrune adds the entry about a removal of the entries through last, and returns the num of
+// RecordPrune adds the entry about a removal of the entries through last, and returns the num of
 // the last one to remove, 0 if there is none.
-func (w *sweep) recordPrune(t *tx, last int64) (through int64, err error) {
+func (w Writes) RecordPrune(last int64) (through int64, err error) {
 	var hash []byte
-	if err := t.Scan(selectPruned, []any{last}, &through, &hash); err != nil {
+	if err := w.t.Scan(selectPruned, []any{last}, &through, &hash); err != nil {
 		return 0, sqlite.NoRows(err, nil)
 	}
 	e, err := pruneEntry(through, hash)
 	if err != nil {
 		return 0, err
 	}
-	return through, t.audit(e)
+	return through, w.Audit(e)
+}
+
+// Prune removes at most so many of the entries through a num that [Writes.RecordPrune] returned,
+// oldest first, and keeps the hash of the last, from which the chain continues.
+func (w Writes) Prune(through int64, size int) (removed int64, err error) {
+	var num int64
+	var hash []byte
+	if err := w.t.Scan(selectPrunedStep, []any{through, size}, &num, &hash); err != nil {
+		return 0, sqlite.NoRows(err, nil)
+	}
+	if err := w.t.Exec(anchorAudit, num, hash); err != nil {
+		return 0, err
+	}
+	return w.t.Affected(removeAudit, num)
 }
 
 // pruneEntry returns the entry about a removal of the entries through num.

@@ -1,4 +1,4 @@
-package store
+package people_test
 
 import (
 	"errors"
@@ -8,23 +8,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store"
+	"service/store/people"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 // portalLink creates a link to the portal of a program and returns its code.
-func portalLink(t *testing.T, s *Store, n webhook.NewPortalLink) (l webhook.PortalLink, code string) {
+func portalLink(t *testing.T, s *store.Store, n webhook.NewPortalLink) (l webhook.PortalLink, code string) {
 	t.Helper()
-	mustWrite(t, s, func(w Write) (err error) {
-		l, code, err = w.Portal().CreateLink(n, webhook.AuditEntry{})
+	mustWrite(t, s, func(w store.Write) (err error) {
+		l, code, err = w.Programs().CreatePortalLink(n, webhook.AuditEntry{})
 		return err
 	})
 	return l, code
 }
 
 // portalSession uses a link.
-func portalSession(t *testing.T, s *Store, code, replaced string) (p webhook.PortalSession, secret string, err error) {
+func portalSession(t *testing.T, s *store.Store, code, replaced string) (p webhook.PortalSession, secret string, err error) {
 	t.Helper()
-	err = s.Write(t.Context(), func(w Write) (err error) {
+	err = s.Write(t.Context(), func(w store.Write) (err error) {
 		p, secret, err = w.Portal().BeginSession(code, "203.0.113.9", "agent", replaced, false)
 		return err
 	})
@@ -32,7 +35,7 @@ func portalSession(t *testing.T, s *Store, code, replaced string) (p webhook.Por
 }
 
 // inPortal reports whether a secret is that of an open session.
-func inPortal(t *testing.T, s *Store, secret string) bool {
+func inPortal(t *testing.T, s *store.Store, secret string) bool {
 	t.Helper()
 	_, good, err := s.Portal().Session(t.Context(), secret)
 	must(t, err)
@@ -44,7 +47,7 @@ func TestPortalLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t)
 		ensure(t, s, "acme")
-		began := s.clock.now()
+		began := time.Now()
 		l, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalWrite})
 		if !l.ExpiresAt.Equal(l.CreatedAt.Add(24*time.Hour)) || l.Role != webhook.PortalWrite {
 			t.Errorf("got %+v", l)
@@ -77,7 +80,7 @@ func TestPortalLink(t *testing.T) {
 }
 
 // wrongCodes tries codes that are none.
-func wrongCodes(t *testing.T, s *Store, code string) {
+func wrongCodes(t *testing.T, s *store.Store, code string) {
 	t.Helper()
 	for _, wrong := range []string{"", "guess", code + "A", code[:42]} {
 		if _, good, err := s.Portal().Link(t.Context(), wrong); good || err != nil {
@@ -89,7 +92,7 @@ func wrongCodes(t *testing.T, s *Store, code string) {
 }
 
 // portalEnds waits for the end of a link, and of the session that began at a time.
-func portalEnds(t *testing.T, s *Store, began time.Time, secret string) {
+func portalEnds(t *testing.T, s *store.Store, began time.Time, secret string) {
 	t.Helper()
 	_, short := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead, ExpiresAt: began.Add(time.Hour)})
 	time.Sleep(time.Hour)
@@ -114,9 +117,9 @@ func portalEnds(t *testing.T, s *Store, began time.Time, secret string) {
 	}
 }
 
-func ensure(t *testing.T, s *Store, programID string) {
+func ensure(t *testing.T, s *store.Store, programID string) {
 	t.Helper()
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		_, _, err := w.Programs().Put(programID, &webhook.ProgramFields{}, webhook.AuditEntry{})
 		return err
 	})
@@ -151,7 +154,7 @@ func TestPortalLinkOnce(t *testing.T) {
 func TestPortalLinkRefused(t *testing.T) {
 	s := open(t)
 	ensure(t, s, "acme")
-	now := s.clock.now()
+	now := time.Now()
 	for _, tt := range []struct {
 		n    webhook.NewPortalLink
 		want webhook.Code
@@ -162,8 +165,8 @@ func TestPortalLinkRefused(t *testing.T) {
 		{webhook.NewPortalLink{ProgramID: "acme", Role: "read", ExpiresAt: now.Add(8 * 24 * time.Hour)}, webhook.CodeInvalid},
 		{webhook.NewPortalLink{ProgramID: "none", Role: "read"}, webhook.CodeNotFound},
 	} {
-		wantMistake(t, s.Write(t.Context(), func(w Write) error {
-			_, _, err := w.Portal().CreateLink(tt.n, webhook.AuditEntry{})
+		wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
+			_, _, err := w.Programs().CreatePortalLink(tt.n, webhook.AuditEntry{})
 			return err
 		}), tt.want)
 	}
@@ -191,7 +194,7 @@ func TestPortalAccess(t *testing.T) {
 	if err != nil || len(sessions) != 1 || links != 1 {
 		t.Errorf("got %d sessions, %d links, %v", len(sessions), links, err)
 	}
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		sessions, links, err := w.Portal().EndAccess("acme")
 		if sessions != 1 || links != 1 {
 			t.Errorf("ended %d sessions, %d links", sessions, links)
@@ -203,21 +206,24 @@ func TestPortalAccess(t *testing.T) {
 	}
 
 	_, left = portalLink(t, s, webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead})
-	erase(t, s, "other")
+	mustWrite(t, s, func(w store.Write) error {
+		_, err := w.Programs().Erase("other", webhook.AuditEntry{})
+		return err
+	})
 	if _, good, _ := s.Portal().Link(t.Context(), left); good || inPortal(t, s, of) {
 		t.Error("a program that is being erased can be used")
 	}
 	_, _, err = portalSession(t, s, left, "")
 	wantMistake(t, err, webhook.CodeNotFound)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
-		_, _, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead}, webhook.AuditEntry{})
+	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
+		_, _, err := w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead}, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)
 
 	var oldest string
-	mustWrite(t, s, func(w Write) error {
+	mustWrite(t, s, func(w store.Write) error {
 		for i := range webhook.MaxPortalLinks + 1 {
-			_, code, err := w.Portal().CreateLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead}, webhook.AuditEntry{})
+			_, code, err := w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead}, webhook.AuditEntry{})
 			if err != nil {
 				return err
 			}
@@ -225,8 +231,11 @@ func TestPortalAccess(t *testing.T) {
 				oldest = code
 			}
 		}
-		return w.t.Exec("UPDATE portal_links SET created_at = created_at - 1 WHERE program_id = 'acme'")
+		return nil
 	})
+	must(t, people.DB(s.Admins()).Writer().Do(func(t *sqlite.Tx) error {
+		return t.Exec("UPDATE portal_links SET created_at = created_at - 1 WHERE program_id = 'acme'")
+	}))
 	_, newest := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
 	if n := count(t, s, "SELECT count(*) FROM portal_links WHERE program_id = 'acme'"); n != webhook.MaxPortalLinks {
 		t.Errorf("%d links are stored (%q is the oldest)", n, oldest)

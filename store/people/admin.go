@@ -1,4 +1,4 @@
-package store
+package people
 
 import (
 	"context"
@@ -30,8 +30,8 @@ const (
 // List returns all admins, at most [webhook.MaxAdmins], ordered by address.
 func (s Admins) List(ctx context.Context) ([]webhook.Admin, error) {
 	var all []webhook.Admin
-	now := s.clock.now()
-	err := s.db.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
+	now := s.now()
+	err := s.lists.DB.Each(ctx, selectAdmins, []any{now.Add(-webhook.SessionIdle).UnixMilli(), now.UnixMilli()},
 		func(scan func(...any) error) error {
 			var sessions int
 			a, err := scanAdmin(scan, &sessions)
@@ -45,7 +45,7 @@ func (s Admins) List(ctx context.Context) ([]webhook.Admin, error) {
 // Exist reports whether there is an admin.
 func (s Admins) Exist(ctx context.Context) (bool, error) {
 	var any bool
-	err := s.db.Scan(ctx, selectAnyAdmin, nil, &any)
+	err := s.lists.DB.Scan(ctx, selectAnyAdmin, nil, &any)
 	return any, err
 }
 
@@ -55,7 +55,7 @@ func (s Admins) LastOwner(ctx context.Context, a *webhook.Admin) (bool, error) {
 		return false, nil
 	}
 	var others int
-	err := s.db.Scan(ctx, selectOtherOwnersCount, []any{a.ID}, &others)
+	err := s.lists.DB.Scan(ctx, selectOtherOwnersCount, []any{a.ID}, &others)
 	return others == 0, err
 }
 
@@ -74,7 +74,7 @@ func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.Pass
 // admin reads one admin by a query with one parameter.
 func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return s.db.Scan(ctx, query, []any{key}, dest...) }, &hash)
+	a, err := scanAdmin(func(dest ...any) error { return s.lists.DB.Scan(ctx, query, []any{key}, dest...) }, &hash)
 	return a, hash, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 

@@ -1,10 +1,12 @@
-package store
+package people_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
+	"service/store"
+	"service/store/people"
 	"service/webhook"
 )
 
@@ -13,12 +15,13 @@ func TestAdmitIdentity(t *testing.T) {
 	s := open(t)
 	hash := webhook.NoPassword()
 	var owner webhook.Admin
-	write := func(do func(Write) error) error { return s.Write(t.Context(), do) }
-	if err := write(func(w Write) (err error) { owner, err = w.Admins().CreateFirst("ana@example.com", hash); return err }); err != nil {
-		t.Fatal(err)
-	}
-	admit := func(id webhook.Identity) (a Admission, err error) {
-		err = write(func(w Write) (err error) { a, err = w.Admins().AdmitIdentity(id); return err })
+	write := func(do func(store.Write) error) error { return s.Write(t.Context(), do) }
+	must(t, write(func(w store.Write) (err error) {
+		owner, err = w.Admins().CreateFirst("ana@example.com", hash)
+		return err
+	}))
+	admit := func(id webhook.Identity) (a people.Admission, err error) {
+		err = write(func(w store.Write) (err error) { a, err = w.Admins().AdmitIdentity(id); return err })
 		return a, err
 	}
 	refused := func(id webhook.Identity, want string) {
@@ -29,7 +32,6 @@ func TestAdmitIdentity(t *testing.T) {
 	}
 	const a, b = "https://a.example", "https://b.example"
 	cy := webhook.Identity{Issuer: a, Subject: "1", Email: "cy@example.com", Role: webhook.RoleOwner}
-
 	got, err := admit(cy)
 	if err != nil || !got.Created || got.Linked || got.Password != "" || got.Admin.HasPassword || got.Admin.OIDCSubject != "1" {
 		t.Fatalf("got %+v, %v", got, err)
@@ -40,11 +42,11 @@ func TestAdmitIdentity(t *testing.T) {
 	if err != nil || !last {
 		t.Errorf("got %v, %v", last, err)
 	}
-	err = write(func(w Write) error { _, err := w.Admins().SetRole(owner.ID, webhook.RoleViewer); return err })
+	err = write(func(w store.Write) error { _, err := w.Admins().SetRole(owner.ID, webhook.RoleViewer); return err })
 	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
 		t.Errorf("got %v", err)
 	}
-	err = write(func(w Write) error { _, err := w.Admins().Remove(owner.Email); return err })
+	err = write(func(w store.Write) error { _, err := w.Admins().Remove(owner.Email); return err })
 	if err == nil || !strings.Contains(err.Error(), "last owner with a password") {
 		t.Errorf("got %v", err)
 	}
@@ -91,9 +93,9 @@ func TestAdmitIdentity(t *testing.T) {
 }
 
 // checkRefusedIdentity checks that without a role the sessions end, of this admin only.
-func checkRefusedIdentity(t *testing.T, s *Store, identity webhook.Identity, id, owner string, hash webhook.PasswordHash) {
+func checkRefusedIdentity(t *testing.T, s *store.Store, identity webhook.Identity, id, owner string, hash webhook.PasswordHash) {
 	t.Helper()
-	err := s.Write(t.Context(), func(w Write) error {
+	err := s.Write(t.Context(), func(w store.Write) error {
 		for _, one := range []struct {
 			id   string
 			hash webhook.PasswordHash
@@ -120,17 +122,17 @@ func checkRefusedIdentity(t *testing.T, s *Store, identity webhook.Identity, id,
 // password of an owner remains.
 func TestRaisedIdentity(t *testing.T) {
 	s := open(t)
-	write := func(do func(Write) error) { t.Helper(); must(t, s.Write(t.Context(), do)) }
+	write := func(do func(store.Write) error) { t.Helper(); must(t, s.Write(t.Context(), do)) }
 	hash := webhook.NoPassword()
 	const issuer = "https://a.example"
 	var roles = []webhook.Role{webhook.RoleOwner, webhook.RoleOperator, webhook.RoleViewer}
-	write(func(w Write) error { _, err := w.Admins().CreateFirst("first@example.com", hash); return err })
+	write(func(w store.Write) error { _, err := w.Admins().CreateFirst("first@example.com", hash); return err })
 	for i, before := range roles {
 		for j, after := range roles {
 			email := string(before) + "-" + string(after) + "@example.com"
 			var admin webhook.Admin
 			var secret string
-			write(func(w Write) (err error) {
+			write(func(w store.Write) (err error) {
 				if admin, err = w.Admins().Create(email, before, hash); err != nil {
 					return err
 				}
@@ -141,8 +143,8 @@ func TestRaisedIdentity(t *testing.T) {
 					Credential: []byte(email), PublicKey: []byte("key")})
 				return err
 			})
-			var got Admission
-			write(func(w Write) (err error) {
+			var got people.Admission
+			write(func(w store.Write) (err error) {
 				got, err = w.Admins().AdmitIdentity(webhook.Identity{Issuer: issuer, Subject: email, Email: email, EmailVerified: true, Role: after})
 				if err != nil {
 					return err
@@ -172,14 +174,14 @@ func TestRaisedIdentity(t *testing.T) {
 func TestRefutedAddress(t *testing.T) {
 	s := open(t)
 	var owner webhook.Admin
-	must(t, s.Write(t.Context(), func(w Write) (err error) {
+	must(t, s.Write(t.Context(), func(w store.Write) (err error) {
 		owner, err = w.Admins().CreateFirst("ana@example.com", webhook.NoPassword())
 		return err
 	}))
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", EmailRefuted: true, Role: webhook.RoleOwner}
 	for _, email := range []string{owner.Email, "new@example.com"} {
 		id.Email = email
-		err := s.Write(t.Context(), func(w Write) error { _, err := w.Admins().AdmitIdentity(id); return err })
+		err := s.Write(t.Context(), func(w store.Write) error { _, err := w.Admins().AdmitIdentity(id); return err })
 		if !errors.As(err, new(*webhook.Error)) || !strings.Contains(err.Error(), "has not verified the address "+email+".") {
 			t.Errorf("%s: got %v", email, err)
 		}
@@ -190,9 +192,9 @@ func TestRefutedAddress(t *testing.T) {
 	// An admin with the identity signs in, and keeps the address.
 	id.Email, id.EmailRefuted = "cy@example.com", false
 	for _, email := range []string{"cy@example.com", "dee@example.com"} {
-		var got Admission
+		var got people.Admission
 		id.Email = email
-		must(t, s.Write(t.Context(), func(w Write) (err error) { got, err = w.Admins().AdmitIdentity(id); return err }))
+		must(t, s.Write(t.Context(), func(w store.Write) (err error) { got, err = w.Admins().AdmitIdentity(id); return err }))
 		if got.Admin.Email != "cy@example.com" {
 			t.Errorf("got %+v", got)
 		}
@@ -205,7 +207,7 @@ func TestRefusedIdentityEndsInvitations(t *testing.T) {
 	s := open(t)
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleOwner}
 	var owner webhook.Admin
-	must(t, s.Write(t.Context(), func(w Write) (err error) {
+	must(t, s.Write(t.Context(), func(w store.Write) (err error) {
 		if owner, err = w.Admins().CreateFirst("ana@example.com", webhook.NoPassword()); err != nil {
 			return err
 		}
@@ -219,7 +221,7 @@ func TestRefusedIdentityEndsInvitations(t *testing.T) {
 		_, _, err = w.Admins().CreateInvitation(owner.ID, "by-ana@example.com", webhook.RoleOwner)
 		return err
 	}))
-	must(t, s.Write(t.Context(), func(w Write) error { _, _, _, err := w.Admins().RefuseIdentity(id); return err }))
+	must(t, s.Write(t.Context(), func(w store.Write) error { _, _, _, err := w.Admins().RefuseIdentity(id); return err }))
 	all, err := s.Admins().Invitations(t.Context())
 	if err != nil || len(all) != 1 || all[0].Email != "by-ana@example.com" {
 		t.Errorf("got %+v, %v", all, err)

@@ -1,0 +1,58 @@
+// Package people stores who uses the service: admins with their sessions, passkeys and identities,
+// the links and sessions of partners, and the audit log.
+//
+// It changes them in the transactions of its caller, so that an entry of the audit log is stored
+// together with what it records, or neither is.
+package people
+
+import (
+	"time"
+
+	"service/store/list"
+	"service/store/sqlite"
+)
+
+// Reads is what the handles read from, which are conversions of it.
+type Reads struct {
+	lists *list.Reader
+	now   func() time.Time
+}
+
+// NewReads returns the reads of a database by a clock.
+func NewReads(lists *list.Reader, now func() time.Time) Reads { return Reads{lists, now} }
+
+type (
+	// Admins are the accounts that may sign in to the admin UI.
+	Admins Reads
+	// Audit is the log of what admins, and commands on the terminal, have changed.
+	Audit Reads
+	// Portal has the links and sessions of partners in the portal.
+	Portal Reads
+	// Sessions are the sessions of admins.
+	Sessions Reads
+	// Shares are the links that show a delivery to a partner.
+	Shares Reads
+)
+
+// Writes are the changes of one transaction. They are valid as long as it, and so are the handles,
+// which are conversions of it.
+type Writes struct {
+	t   *sqlite.Tx
+	now func() time.Time
+}
+
+// NewWrites returns the changes of a transaction by a clock.
+func NewWrites(t *sqlite.Tx, now func() time.Time) Writes { return Writes{t, now} }
+
+type (
+	// AdminWrites change accounts and invitations.
+	AdminWrites Writes
+	// PasskeyWrites change the passkeys of admins.
+	PasskeyWrites Writes
+	// PortalWrites change the links and sessions of partners in the portal.
+	PortalWrites Writes
+	// SessionWrites begin and end sessions of admins.
+	SessionWrites Writes
+	// ShareWrites end links to deliveries.
+	ShareWrites Writes
+)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"service/internal/durable"
 	"service/store/keyring"
 	"service/store/people"
 	"service/store/replica"
@@ -346,19 +347,19 @@ func (x *examination) files(dir string, key *keyring.File) {
 	if !wrong {
 		x.ok(checkDirectory, "%s is accessible only to its owner", dir)
 	}
-	switch name, kind := fileSystem(dir); kind {
-	case fsNetwork:
+	switch name, kind := durable.FileSystem(dir); kind {
+	case durable.OnNetwork:
 		x.add(LevelWarn, checkFileSystem,
 			"Move the data directory to a local disk: SQLite's locks and fsync are not reliable over a network, and the database could be "+
 				"damaged.", "the data directory is on a network file system (%s)", name)
-	case fsMemory:
+	case durable.InMemory:
 		x.add(LevelWarn, checkFileSystem, "Move the data directory to a disk: data in memory is lost when the machine stops.",
 			"the data directory is in memory (%s)", name)
-	case fsLayer:
+	case durable.InLayer:
 		x.add(LevelWarn, checkFileSystem, "Mount a volume for the data directory: a container's layer is removed with the container.",
 			"the data directory is in a container's layer (%s)", name)
 	default:
-		x.ok(checkFileSystem, "%s", FileSystem(dir))
+		x.ok(checkFileSystem, "%s", name)
 	}
 }
 
@@ -372,26 +373,6 @@ func isPrivate(name string) bool {
 	}
 	return false
 }
-
-// FileSystem names the file system of a directory. For ext4 it adds whether there is a journal,
-// if the system reports it.
-func FileSystem(dir string) string {
-	name, _ := fileSystem(dir)
-	if name == "ext4" {
-		name += journal(dir)
-	}
-	return name
-}
-
-// fsKind is a kind of file system, as far as it matters to a database.
-type fsKind int
-
-const (
-	fsDisk fsKind = iota
-	fsNetwork
-	fsMemory
-	fsLayer // a layer of a container
-)
 
 // disk checks the free space. scan reads a row of the database, which may not exist.
 func (x *examination) disk(dir string, minFree int64, scan scanRow) {

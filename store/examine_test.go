@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -186,18 +185,6 @@ func TestNewEnough(t *testing.T) {
 		if got := newEnough(v); got != want {
 			t.Errorf("newEnough(%q) = %v, want %v", v, got, want)
 		}
-	}
-}
-
-func TestFileSystem(t *testing.T) {
-	if name := FileSystem(t.TempDir()); name == "" {
-		t.Error("the file system has no name")
-	}
-	if runtime.GOOS != "linux" {
-		t.Skip("A FILE SYSTEM IN MEMORY IS NOT TESTED: only Linux has /dev/shm")
-	}
-	if name, kind := fileSystem("/dev/shm"); name != "tmpfs" || kind != fsMemory {
-		t.Errorf("/dev/shm: got %s, %v, want tmpfs, in memory", name, kind)
 	}
 }
 

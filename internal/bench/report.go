@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"service/internal/durable"
 	"service/store"
 )
 
@@ -40,9 +41,10 @@ func NewMachine(data, version string) (*Machine, error) {
 	if data == "" {
 		data = os.TempDir()
 	}
+	fileSystem, _ := durable.FileSystem(data)
 	return &Machine{
 		Version: version, Go: runtime.Version(), Driver: store.DriverName, SQLite: sqlite, Synchronous: "FULL",
-		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: processors(), Data: data, FileSystem: store.FileSystem(data),
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: processors(), Data: data, FileSystem: fileSystem,
 	}, nil
 }
 

@@ -1,8 +1,8 @@
 //go:build !linux
 
-package store
+package durable
 
 // fileSystem cannot determine the file system on this operating system.
-func fileSystem(string) (name string, kind fsKind) { return "unknown", fsDisk }
+func fileSystem(string) (name string, kind FileSystemKind) { return "unknown", OnDisk }
 
 func journal(string) string { return "" }

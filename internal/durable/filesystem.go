@@ -1,0 +1,22 @@
+package durable
+
+// FileSystemKind is a kind of file system, as far as it matters to what is written to it.
+type FileSystemKind int
+
+// The kinds of file systems. An unknown one counts as a disk.
+const (
+	OnDisk FileSystemKind = iota
+	OnNetwork
+	InMemory
+	InLayer // a layer of a container
+)
+
+// FileSystem returns the name and the kind of the file system of a directory. For ext4 the name says
+// whether there is a journal, if the system reports it.
+func FileSystem(dir string) (name string, kind FileSystemKind) {
+	name, kind = fileSystem(dir)
+	if name == "ext4" {
+		name += journal(dir)
+	}
+	return name, kind
+}

@@ -48,7 +48,7 @@ func TestEventFields(t *testing.T) {
 		name := test.event[:min(len(test.event), 100)]
 		parameter, nested := test.parameter, "events[1]."+test.parameter
 		if parameter == "" {
-			parameter, nested = "event", "events[1]"
+			parameter, nested = "body", "events[1]"
 		}
 		r := s.send("POST", "/v2/events", test.event)
 		if parameter == "campaign_name" {

@@ -51,6 +51,8 @@ type contract struct {
 		Headers    members[field]
 		Responses  members[reply]
 		Schemas    members[*schema]
+
+		SecuritySchemes members[struct{ Description string }]
 	}
 	Security []members[[]string]
 }
@@ -211,7 +213,16 @@ func (o Operation) AllParameters() []field {
 		}
 		all = append(all, q)
 	}
-	return all
+	if !o.Webhook {
+		return all
+	}
+	// OpenAPI forbids parameters of these names: one is the media type of the body, the other a
+	// security scheme.
+	text := &schema{Type: oneOrMore{"string"}}
+	return append([]field{
+		{Name: "Content-Type", In: "header", Required: true, Schema: text, Description: "Always `" + mediaJSON + "`."},
+		{Name: "Authorization", In: "header", Schema: text, Description: o.page.Components.SecuritySchemes.get("authorization_header").Description},
+	}, all...)
 }
 
 // Answer is a response of an operation.

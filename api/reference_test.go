@@ -294,3 +294,18 @@ func TestReferenceOrder(t *testing.T) {
 		last = at
 	}
 }
+
+// TestReferenceHasEveryHeader checks that the table of a delivery's headers has those of the
+// specification, with the ones that OpenAPI does not permit as parameters.
+func TestReferenceHasEveryHeader(t *testing.T) {
+	page := start(t).send("GET", "/docs", "").body
+	_, delivery, _ := strings.Cut(page, `<h3 id="delivery">`)
+	delivery, _, _ = strings.Cut(delivery, "</article>")
+	for _, name := range []string{
+		"Content-Type", "Authorization", "User-Agent", "X-Service-Delivery", "X-Service-Subscription", "X-Service-Program", "webhook-signature",
+	} {
+		if !strings.Contains(delivery, `<th scope="row"><code>`+name+`</code>`) {
+			t.Errorf("the reference lacks %s", name)
+		}
+	}
+}

@@ -166,11 +166,24 @@ func TestWholeRecordSentBack(t *testing.T) {
 	}
 }
 
+// An update that would change the signing secret is refused, since it would do nothing.
+func TestUpdateKeepsSecret(t *testing.T) {
+	s := start(t)
+	id := s.subscribe("content_updated")
+	for _, secret := range []string{`"whsec_c2VjcmV0IG9mIHRoZSBwYXJ0bmVyJ3Mgb3duLCAzMkI="`, `"x"`} {
+		r := s.send("PUT", "/v2/webhooks/subscriptions/"+id, `{"signing_secret":`+secret+`}`)
+		wantFault(t, secret, r, "invalid_value", "signing_secret")
+		if !strings.Contains(r.body, "see rotate_secret") {
+			t.Errorf("got %s, want the route that rotates the secret", r.body)
+		}
+	}
+}
+
 func TestSubscriptionsAreLimited(t *testing.T) {
 	s := start(t, func(c *Config) { c.MaxSubscriptions = 2 })
 	s.subscribe("content_updated")
 	id := s.subscribe("content_updated")
-	wantFault(t, "one too many", s.send("POST", "/v2/webhooks/subscriptions", fields(nil)), "too_many", "subscriptions")
+	wantFault(t, "one too many", s.send("POST", "/v2/webhooks/subscriptions", fields(nil)), "too_many", "body")
 	wantStatus(t, "delete one", s.send("DELETE", "/v2/webhooks/subscriptions/"+id, ""), 200)
 	s.subscribe("content_updated")
 }

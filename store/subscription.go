@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/subtle"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -119,7 +120,7 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 		return err
 	}
 	return webhook.Invalid(webhook.Validation{
-		Code: webhook.InvalidTooMany, Parameter: "subscriptions",
+		Code: webhook.InvalidTooMany, Parameter: webhook.WholeBody,
 		Detail: fmt.Sprintf("the program has %d subscriptions; at most %d are allowed: delete one first", count, limit),
 	})
 }
@@ -150,6 +151,13 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	sub, err := t.subscription(programID, id)
 	if err != nil {
 		return sub, err
+	}
+	if f.SigningSecret != nil {
+		if secret, err := w.SigningSecret(programID, id); err != nil {
+			return sub, err
+		} else if subtle.ConstantTimeCompare(secret, f.SigningSecret) == 0 {
+			return sub, webhook.Invalid(webhook.SecretNotRotated())
+		}
 	}
 	before := sub
 	apply(&sub, f)

@@ -13,6 +13,9 @@ type body struct {
 	faults []Validation
 }
 
+// WholeBody is the parameter of an error of a body as a whole.
+const WholeBody = "body"
+
 // parseBody parses the body of a request, which must be an object. like continues the error about any
 // other value, "" for nothing: such as {"name": "a"}.
 func parseBody(raw []byte, like string) (*body, *Error) {

@@ -83,10 +83,10 @@ func TestEventCommonFields(t *testing.T) {
 		{`{"timestamp":"now","name":"content_deleted","version":"1","content_id":1}`, InvalidFormat, "timestamp"},
 		{`{"timestamp":"","timestamp":"","name":"content_deleted","version":"1","content_id":1}`, InvalidDuplicate, "timestamp"},
 		{`{"content_id":1,"content_id":1,"name":"content_deleted","version":"1"}`, InvalidDuplicate, "content_id"},
-		{`[]`, InvalidType, "event"},
-		{`null`, InvalidType, "event"},
-		{`"content_deleted"`, InvalidType, "event"},
-		{strings.Repeat(" ", MaxEventBytes+1), InvalidTooLarge, "event"},
+		{`[]`, InvalidType, WholeBody},
+		{`null`, InvalidType, WholeBody},
+		{`"content_deleted"`, InvalidType, WholeBody},
+		{strings.Repeat(" ", MaxEventBytes+1), InvalidTooLarge, WholeBody},
 	}
 	for _, test := range tests {
 		e, err := c.NewEvent([]byte(test.raw), "", testNow)
@@ -97,7 +97,7 @@ func TestEventCommonFields(t *testing.T) {
 			t.Errorf("%.200s: got an event with the error: %+v", test.raw, e)
 		}
 		want := "events[7]"
-		if test.parameter != "event" {
+		if test.parameter != WholeBody {
 			want += "." + test.parameter
 		}
 		if _, err := c.NewEvent([]byte(test.raw), "events[7]", testNow); !only(err, test.code, want) {
@@ -209,7 +209,7 @@ func TestEventSize(t *testing.T) {
 	if _, err := c.NewEvent(event(MaxEventBytes), "", testNow); err != nil {
 		t.Errorf("%d bytes: %v", MaxEventBytes, err)
 	}
-	if _, err := c.NewEvent(event(MaxEventBytes+1), "", testNow); !only(err, InvalidTooLarge, "event") {
+	if _, err := c.NewEvent(event(MaxEventBytes+1), "", testNow); !only(err, InvalidTooLarge, WholeBody) {
 		t.Errorf("one byte more: got %v", err)
 	}
 	batch := fmt.Appendf(nil, `{"events":[%s,%s]}`, event(100), event(MaxEventBytes+1))

@@ -50,7 +50,7 @@ func TestParseReplayErrors(t *testing.T) {
 		from(`"2026-02-30"`):                         "invalid_format from",
 		from(`"2026-03-14T8:00:00Z"`):                "invalid_format from",
 		from(`"2026-03-14T08:00:00"`):                "invalid_format from",
-		from(`"2026-03-14T08:00:00,5Z"`):             "invalid_format from",
+		from(`"2026-03-14T08:00:00,Z"`):              "invalid_format from",
 		from(`"2026-03-14 08:00:00Z"`):               "invalid_format from",
 		from(`"0000-12-31T23:00:00+00:00"`):          "invalid_format from",
 		from(`"9999-12-31T23:59:00-01:00"`):          "invalid_format from",

@@ -492,4 +492,6 @@ func literal(v any) string {
 	return string(text)
 }
 
-func wholeEvent(at string) string { return cmp.Or(at, "event") }
+// wholeEvent returns the parameter of an error of an event as a whole, which is the body of a request
+// with one event.
+func wholeEvent(at string) string { return cmp.Or(at, WholeBody) }

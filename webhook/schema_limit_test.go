@@ -89,7 +89,7 @@ func TestEventWorkIsBounded(t *testing.T) {
 	if err := publish(`[` + listOf(500, `%d`) + `]`); err != nil {
 		t.Errorf("500 values: got %v", err)
 	}
-	if err := publish(`[` + listOf(20_000, `%d`) + `]`); !only(err, InvalidTooLarge, "event") ||
+	if err := publish(`[` + listOf(20_000, `%d`) + `]`); !only(err, InvalidTooLarge, WholeBody) ||
 		!strings.Contains(err.Error(), "because the schema of order_shipped is complex") {
 		t.Errorf("20,000 values: got %.300v", err)
 	}

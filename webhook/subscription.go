@@ -202,9 +202,7 @@ func (p *subscriptionParser) field(name string, value int32) {
 	case "max_events":
 		f.MaxEvents = p.maxEvents(name, value)
 	case "signing_secret":
-		if p.creating {
-			p.signingSecret(name, value)
-		}
+		p.signingSecret(name, value)
 	default:
 		if p.creating || !slices.Contains(readOnlyFields, name) {
 			p.unknown(name, "a subscription",
@@ -246,9 +244,20 @@ func (p *subscriptionParser) signingSecret(name string, value int32) {
 		return
 	}
 	var err error
-	if p.fields.SigningSecret, err = ParseSigningSecret(*secret); err != nil {
-		p.fail(InvalidFormat, name, err.Error())
+	if p.fields.SigningSecret, err = ParseSigningSecret(*secret); err == nil {
+		return
 	}
+	if p.creating {
+		p.fail(InvalidFormat, name, err.Error())
+	} else {
+		p.faults = append(p.faults, SecretNotRotated())
+	}
+}
+
+// SecretNotRotated is the error of an update with another signing secret than the current one.
+func SecretNotRotated() Validation {
+	const detail = "cannot be changed with the record; see rotate_secret, which accepts a secret of your own"
+	return Validation{InvalidValue, detail, "signing_secret"}
 }
 
 // readOnlyFields are the fields of a record that an update may send back unchanged.

@@ -284,8 +284,11 @@ func TestSubscriptionReadOnlyFields(t *testing.T) {
 	if err != nil || f.SigningSecret.Reveal() != secret {
 		t.Errorf("create with a secret: %v", err)
 	}
-	if f, err = rules.Parse([]byte(`{"signing_secret":"x"}`), false); err != nil || f.SigningSecret != nil {
+	if f, err = rules.Parse([]byte(`{"signing_secret":"`+secret+`"}`), false); err != nil || f.SigningSecret.Reveal() != secret {
 		t.Errorf("update with a secret: %+v, %v", f, err)
+	}
+	if _, err = rules.Parse([]byte(`{"signing_secret":"x"}`), false); !only(err, InvalidValue, "signing_secret") {
+		t.Errorf("update with a malformed secret: %v", err)
 	}
 }
 

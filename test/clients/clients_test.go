@@ -104,7 +104,7 @@ func TestGoClient(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(p.dir, "client"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	p.run(goTool, "tool", "oapi-codegen", "-config", "oapi-codegen.yaml", "openapi.json")
+	p.run(goTool, "tool", "oapi-codegen", "-generate", "types,client", "-package", "client", "-o", "client/client.go", "openapi.json")
 	p.run(goTool, "vet", "./...")
 	p.run(goTool, "build", "-o", "partner", ".")
 	p.use(filepath.Join(p.dir, "partner"))

@@ -49,6 +49,9 @@ func FieldErrors(err error, ids map[string][2]string) []FieldError {
 	var all []FieldError
 	for _, v := range e.Validations {
 		f := FieldError{Label: v.Parameter, Text: labelled(v.Detail, ids)}
+		if v.Parameter == webhook.WholeBody {
+			f.Label = "" // a form has no body to correct
+		}
 		if field, ok := ids[v.Parameter]; ok {
 			f.ID, f.Label = field[0], field[1]
 		} else if field, ok := ids[strings.SplitN(v.Parameter, "[", 2)[0]]; ok {

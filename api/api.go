@@ -81,6 +81,9 @@ type Config struct {
 	// trailing slash; "" is https://service.example.
 	BaseURL string
 
+	// Receiving has the settings that the guide for receivers shows. Its BaseURL is not used.
+	Receiving webhook.Receiving
+
 	// RequestTimeout bounds a request: 504 when its work takes longer, 408 when
 	// its body takes longer to arrive. For a stream of events
 	// (application/x-ndjson), whose duration is not bounded, it bounds the
@@ -185,7 +188,7 @@ func newAPI(cfg Config) *API {
 	if a.ready == nil {
 		a.ready = func() error { return nil }
 	}
-	a.documents = newDocuments(a.catalog, a.baseURL)
+	a.documents = newDocuments(a.catalog, a.baseURL, cfg.Receiving)
 	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
 		a.batchSize = DefaultBatchSize
 	}

@@ -24,7 +24,10 @@ import (
 type documents struct {
 	catalog *webhook.Catalog
 	baseURL string
-	style   *file // of the reference page
+	style   *file // of the pages
+
+	receiving, receivingText *file // the guide for receivers, as a page and as Markdown
+	index                    *file // of the pages, for language models
 
 	current atomic.Pointer[rendering]
 
@@ -45,10 +48,16 @@ type rendering struct {
 // client asks for them before: once for many changes in a row.
 const renderDelay = time.Second
 
-func newDocuments(catalog *webhook.Catalog, baseURL string) *documents {
+func newDocuments(catalog *webhook.Catalog, baseURL string, receiving webhook.Receiving) *documents {
+	baseURL = cmp.Or(baseURL, exampleBaseURL)
+	receiving.BaseURL = baseURL
+	guide := receiving.Guide()
 	return &documents{
-		catalog: catalog, baseURL: cmp.Or(baseURL, exampleBaseURL), style: newFile("text/css; charset=utf-8", "", referenceCSS),
-		types: make(map[string]*renderedType),
+		catalog: catalog, baseURL: baseURL, style: newFile("text/css; charset=utf-8", "", referenceCSS),
+		receiving:     newFile(mediaHTML, referencePolicy, guidePage(guide)),
+		receivingText: newFile(mediaMarkdown, "", []byte(guide)),
+		index:         newFile("text/plain; charset=utf-8", "", llmsText(baseURL)),
+		types:         make(map[string]*renderedType),
 	}
 }
 
@@ -89,7 +98,7 @@ func (d *documents) get() *rendering {
 	r := &rendering{
 		version:    version,
 		contract:   newFile("application/json; charset=utf-8", "", d.base.contract(parts)),
-		reference:  newFile("text/html; charset=utf-8", referencePolicy, d.base.reference(parts)),
+		reference:  newFile(mediaHTML, referencePolicy, d.base.reference(parts)),
 		eventTypes: newFile("application/json; charset=utf-8", "", eventTypeList(parts)),
 	}
 	d.current.Store(r)
@@ -257,6 +266,19 @@ func (h documentHandlers) contract(*request) (answer, error) {
 func (h documentHandlers) page(*request) (answer, error) {
 	return h.api.documents.get().reference.answer()
 }
+
+// receiving returns the guide for receivers.
+func (h documentHandlers) receiving(*request) (answer, error) {
+	return h.api.documents.receiving.answer()
+}
+
+// receivingText returns the guide for receivers as Markdown.
+func (h documentHandlers) receivingText(*request) (answer, error) {
+	return h.api.documents.receivingText.answer()
+}
+
+// index returns the list of the pages for language models.
+func (h documentHandlers) index(*request) (answer, error) { return h.api.documents.index.answer() }
 
 // style returns the style sheet of the page.
 func (h documentHandlers) style(*request) (answer, error) { return h.api.documents.style.answer() }

@@ -43,7 +43,7 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := newDocuments(catalog, "").get().contract.content
+	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
 	c := &contractChecker{seen: make(map[string]bool)}
 	if c.served, err = openapi3.NewLoader().LoadFromData(text); err != nil {
 		return nil, err
@@ -246,9 +246,12 @@ var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
 // which has moved.
 var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound", 409: "Conflict"}
 
+// partsOfPages are the routes that the document mentions only with those of their pages.
+var partsOfPages = []string{referenceStylePath, receivingTextPath, llmsPath}
+
 // isTestRoute reports whether a request is for a route that only tests add.
 func isTestRoute(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/v2/test") || r.URL.Path == referenceStylePath
+	return strings.HasPrefix(r.URL.Path, "/v2/test") || slices.Contains(partsOfPages, r.URL.Path)
 }
 
 // isFile reports whether a response has no envelope, and checks such a response.
@@ -264,6 +267,7 @@ func isFile(t testing.TB, request string, head bool, r response) bool {
 	}
 	media, ok := map[string]string{
 		"/v2/openapi.json": "application/json", referencePath: "text/html", referenceStylePath: "text/css",
+		receivingPath: "text/html", receivingTextPath: "text/markdown", llmsPath: "text/plain",
 	}[target]
 	if !ok || r.status >= 400 {
 		return false
@@ -345,7 +349,9 @@ func TestDocumentMatchesRoutes(t *testing.T) {
 	for _, rt := range s.api.routes() {
 		routes[rt.method+" "+rt.pattern] = &rt
 	}
-	delete(routes, "GET "+referenceStylePath) // a part of the page
+	for _, part := range partsOfPages {
+		delete(routes, "GET "+part)
+	}
 	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
 		name := method + " " + routePattern(pattern)
 		rt := routes[name]
@@ -482,7 +488,7 @@ func TestDocumentVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(newDocuments(catalog, "").get().contract.content)
+	sum := sha256.Sum256(newDocuments(catalog, "", webhook.Receiving{}).get().contract.content)
 	line := c.served.Info.Version + " " + hex.EncodeToString(sum[:])
 	text, err := os.ReadFile("testdata/openapi.versions")
 	if err != nil {
@@ -708,7 +714,7 @@ func TestDocumentedDeliveries(t *testing.T) {
 
 func TestDocumentIsServed(t *testing.T) {
 	s := start(t)
-	for _, target := range []string{"/v2/openapi.json", referencePath, referenceStylePath} {
+	for _, target := range []string{"/v2/openapi.json", referencePath, referenceStylePath, receivingPath, receivingTextPath, llmsPath} {
 		r := s.send("GET", target, "", "Authorization", "")
 		wantStatus(t, target, r, 200)
 		etag := r.header.Get("ETag")
@@ -757,7 +763,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := newDocuments(catalog, "").get().contract.content
+	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
 	doc, err := openapi3.NewLoader().LoadFromData(text)
 	if err != nil {
 		t.Fatal(err)
@@ -790,7 +796,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 			t.Errorf("the document: %s: got %v", own, err)
 		}
 	}
-	page := string(newDocuments(catalog, "").get().reference.content)
+	page := string(newDocuments(catalog, "", webhook.Receiving{}).get().reference.content)
 	if !strings.Contains(page, `id="event-shift_planned"`) || strings.Contains(page, "<b>shift") {
 		t.Error("the page lacks the event type, or renders its description as HTML")
 	}

@@ -33,6 +33,14 @@ const referencePolicy = "default-src 'none'; style-src 'self'; base-uri 'none'; 
 const (
 	referencePath      = "/docs"
 	referenceStylePath = "/docs/style.css"
+	receivingPath      = "/docs/receiving"
+	receivingTextPath  = receivingPath + ".md"
+	llmsPath           = "/llms.txt"
+)
+
+const (
+	mediaHTML     = "text/html; charset=utf-8"
+	mediaMarkdown = "text/markdown; charset=utf-8"
 )
 
 // exampleBaseURL stands for the address of the service where none is configured.
@@ -218,10 +226,10 @@ func (o Operation) AllParameters() []field {
 	}
 	// OpenAPI forbids parameters of these names: one is the media type of the body, the other a
 	// security scheme.
-	text := &schema{Type: oneOrMore{"string"}}
+	text, own := &schema{Type: oneOrMore{"string"}}, o.page.Components.SecuritySchemes.get("authorization_header")
 	return append([]field{
 		{Name: "Content-Type", In: "header", Required: true, Schema: text, Description: "Always `" + mediaJSON + "`."},
-		{Name: "Authorization", In: "header", Schema: text, Description: o.page.Components.SecuritySchemes.get("authorization_header").Description},
+		{Name: "Authorization", In: "header", Schema: text, Description: own.Description},
 	}, all...)
 }
 
@@ -670,9 +678,12 @@ func indented(v json.RawMessage) string {
 func (p *referencePage) Guide() template.HTML { return markdown(p.Info.Description) }
 
 // Chapters returns the headings of the guide.
-func (p *referencePage) Chapters() []member[string] {
+func (p *referencePage) Chapters() []member[string] { return chapters(p.Info.Description) }
+
+// chapters returns the headings of the second level in a text, each with its id on the page.
+func chapters(text string) []member[string] {
 	var all []member[string]
-	for line := range strings.Lines(p.Info.Description) {
+	for line := range strings.Lines(text) {
 		if title, ok := strings.CutPrefix(line, "## "); ok {
 			title = strings.TrimSpace(title)
 			all = append(all, member[string]{title, strings.ReplaceAll(strings.ToLower(title), " ", "-")})
@@ -694,4 +705,31 @@ func markdown(text string) template.HTML {
 		panic(fmt.Errorf("description in the OpenAPI document: %w", err))
 	}
 	return template.HTML(b.String())
+}
+
+// guidePage renders a guide, which begins with its title, as a page.
+func guidePage(text string) []byte {
+	title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
+	var b bytes.Buffer
+	page := template.Must(template.New("reference").Funcs(template.FuncMap{"markdown": markdown, "label": label}).Parse(referenceHTML))
+	if err := page.ExecuteTemplate(&b, "guide", struct {
+		Title    string
+		Chapters []member[string]
+		Text     template.HTML
+	}{title, chapters(text), markdown(text)}); err != nil {
+		panic(fmt.Errorf("the page %s: %w", title, err))
+	}
+	return b.Bytes()
+}
+
+// llmsText lists the pages as https://llmstxt.org describes.
+func llmsText(baseURL string) []byte {
+	return fmt.Appendf(nil, `# Service API
+
+> A webhook sender: partners subscribe over a REST API, and receive events in signed deliveries.
+
+- [Receiving webhooks](%[1]s%[2]s): how to write the server that receives deliveries, with the settings of this installation
+- [OpenAPI document](%[1]s/v2/openapi.json): every operation, schema and event type
+- [Reference](%[1]s%[3]s): the same as a page
+`, baseURL, receivingTextPath, referencePath)
 }

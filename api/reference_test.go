@@ -93,7 +93,7 @@ func TestReferenceEscapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(newDocuments(catalog, "https://<b>x").get().reference.content)
+	page := string(newDocuments(catalog, "https://<b>x", webhook.Receiving{}).get().reference.content)
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
 	}

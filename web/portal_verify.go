@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"service/web/ui"
 	"service/webhook"
@@ -81,18 +80,8 @@ type verifyView struct {
 	receiver string // a program that receives deliveries
 
 	loopback bool // deliveries to this computer are permitted
-	timeout  time.Duration
-	retry    webhook.RetryPolicy
-}
 
-// waits lists the waits between the attempts.
-func (v *verifyView) waits() string {
-	var all []string
-	for _, wait := range v.retry.Waits {
-		all = append(all, ui.Duration(wait))
-	}
-	last := len(all) - 1
-	return strings.Join(all[:last], ", ") + " and " + all[last]
+	checklist []string // of the guide for receivers
 }
 
 // recentForVerify is among how many deliveries one that was sent is looked for.
@@ -114,7 +103,7 @@ func (h *portalPages) verify(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	v := verifyView{
-		example: madeUpExample(r), receiver: verifySource("receiver"), timeout: h.cfg.AttemptTimeout, retry: h.cfg.RetryPolicy,
+		example: madeUpExample(r), receiver: verifySource("receiver"), checklist: h.cfg.Receiving.Checklist(),
 		loopback: h.cfg.Rules.AllowHTTP && h.cfg.Rules.Destinations.Allows(netip.AddrFrom4([4]byte{127, 0, 0, 1})),
 	}
 	for i := range page {

@@ -41,7 +41,7 @@ func verifyPrograms(t *testing.T, p page) map[string]string {
 // another secret and another body.
 func TestVerifyPrograms(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) {
-		cfg.AttemptTimeout, cfg.RetryPolicy = 10*time.Second, webhook.DefaultRetryPolicy()
+		cfg.Receiving = webhook.Receiving{Timeout: 30 * time.Second, Retry: webhook.DefaultRetryPolicy()}
 	})
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	l.publish("content_published", `"Grüße \u2028 <b>'quoted' $x #{y} \\ \"z\""`)
@@ -58,7 +58,7 @@ func TestVerifyPrograms(t *testing.T) {
 	v := enter(t, w, "acme", webhook.PortalRead)
 	page := v.do("GET", "/portal/verify?subscription="+l.sub.ID)
 	page.want(t, 200, claim.ID)
-	page.has(t, `id="answer"`, "Respond with a status of 2xx within 10 s", "waits of about 5 s, 5 min, 30 min and 2 h")
+	page.has(t, `id="answer"`, "status within 30 s", "after waits of 5 s, 5 min, 30 min and 2 h", "<code>webhook-signature</code>", "/docs/receiving")
 	programs := verifyPrograms(t, page)
 	for i := range verifyLanguages {
 		lang := &verifyLanguages[i]

@@ -89,16 +89,15 @@ type Config struct {
 	// once per request.
 	Checks func(context.Context) []store.Finding
 
-	// Portal is how the portal of partners looks.
-	Portal PortalConfig
+	// Portal is how the portal of partners looks, and Receiving what its checklist for receivers says.
+	Portal    PortalConfig
+	Receiving webhook.Receiving
 
 	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program, and
 	// RateLimit that of its requests in 60 seconds, for programs without limits of their own; 0 is
 	// no limit. BatchSize is the maximum number of events in a delivery.
 	Rules            webhook.SubscriptionRules
 	DisableAfter     time.Duration // time until a failing subscription is disabled; 0 is never
-	RetryPolicy      webhook.RetryPolicy
-	AttemptTimeout   time.Duration
 	MaxSubscriptions int
 	RateLimit        int
 	BatchSize        int

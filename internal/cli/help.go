@@ -52,7 +52,7 @@ var flagGroups = []struct {
 }{
 	{"Data and keys", []string{"config", "data", "secret-key-file", "retention", "retention-", "min-free-disk"}},
 	{"Addresses and HTTPS", []string{"listen", "domain", "acme-", "http-listen", "tls", "trusted-proxy", "public-url"}},
-	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-"}},
+	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-", "egress-note"}},
 	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
 	{"Alerts", []string{"alert-", "smtp-"}},
 	{"Sign-in of admins", []string{"oidc-"}},

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"service/internal/server"
 	"service/store"
@@ -38,6 +39,7 @@ type serveFlags struct {
 	MaxConnections     string   `default:"512" placeholder:"N" help:"Maximum deliveries in flight in total."`
 	BatchSize          string   `default:"100" placeholder:"N" help:"Maximum events in one delivery, 1 to 1000. A subscription's max_events can lower it."`
 	BatchWindow        string   `default:"0s" placeholder:"D" help:"Maximum time to wait for more events before sending a batch."`
+	EgressNote         string   `placeholder:"TEXT" help:"Which addresses deliveries come from, as a sentence for partners on the page /docs/receiving."`
 	FailingAfter       string   `default:"10" placeholder:"N" help:"Consecutive attempts with a 5xx or no response, over at least a minute, after which a subscription is failing. Its events then wait, and single attempts (probes) are made until one succeeds. 0 is never."`
 	RejectingAfter     string   `default:"5" placeholder:"N" help:"Consecutive responses other than 2xx and 5xx after which a subscription is failing. 0 is never."`
 	DisableAfter       string   `default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled: no more probes and deliveries until it is activated. 0 is never."`
@@ -91,6 +93,9 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	s.MaxConnections = f.integer("max-connections", c.MaxConnections, 1, 1<<16)
 	s.BatchSize = f.integer("batch-size", c.BatchSize, 1, webhook.MaxEventsLimit)
 	s.BatchWindow = f.duration("batch-window", c.BatchWindow, 0, time.Minute)
+	if s.EgressNote = strings.TrimSpace(c.EgressNote); len(s.EgressNote) > 1000 || strings.ContainsFunc(s.EgressNote, unicode.IsControl) {
+		f.add("egress-note", "must be one line of at most 1000 bytes")
+	}
 	s.RateLimit = f.integer("rate-limit", c.RateLimit, 0, 1_000_000)
 	s.PlatformRateLimit = f.integer("platform-rate-limit", c.PlatformRateLimit, 0, 1_000_000)
 	s.TokenPrefix = c.TokenPrefix

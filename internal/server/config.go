@@ -68,6 +68,8 @@ type Config struct {
 	AlertURL string
 	// Portal is how the portal of partners looks.
 	Portal Portal
+	// EgressNote says which addresses deliveries come from, in the guide for receivers; empty for not known.
+	EgressNote string
 	// OIDC is the OpenID Connect provider through which admins sign in; the zero value is
 	// none.
 	OIDC OIDC

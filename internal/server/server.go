@@ -187,6 +187,10 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	rules := webhook.SubscriptionRules{
 		AllowHTTP: cfg.AllowHTTP, Destinations: cfg.Destinations, Catalog: catalog, Own: own, ShowFlags: cfg.isLocal(),
 	}
+	receiving := webhook.Receiving{
+		Timeout: cfg.AttemptTimeout, Retry: cfg.RetryPolicy, Health: cfg.HealthPolicy, BatchSize: cfg.BatchSize, Window: cfg.BatchWindow,
+		Retention: cfg.Retention.All, Egress: cfg.EgressNote,
+	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),
 		// A trusted proxy serves HTTPS to the browsers.
@@ -198,8 +202,8 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
-		DisableAfter: cfg.HealthPolicy.DisableAfter, RetryPolicy: cfg.RetryPolicy, AttemptTimeout: cfg.AttemptTimeout,
-		Portal: cfg.Portal,
+		DisableAfter: cfg.HealthPolicy.DisableAfter,
+		Portal:       cfg.Portal, Receiving: receiving,
 	})
 	s.moves = &move.Source{Store: s.store, Catalog: catalog, Version: cfg.Version, Cut: s.dispatcher.Cut, Logger: cfg.Logger}
 	s.arrivals = &move.Target{Store: s.store, Catalog: catalog, Retry: cfg.RetryPolicy, Version: cfg.Version, Logger: cfg.Logger}
@@ -208,7 +212,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Rules: rules,
 		Ready: s.delivering, MaxSubscriptions: cfg.MaxSubscriptions, BatchSize: cfg.BatchSize, BaseURL: s.baseURL,
 		RateLimit: cfg.RateLimit, PlatformRateLimit: cfg.PlatformRateLimit, RequestTimeout: cfg.RequestTimeout,
-		Metrics: registry,
+		Metrics: registry, Receiving: receiving,
 	})
 	s.api, s.owner = apiHandler, apiHandler.Owner(api.OwnerConfig{
 		Version: cfg.Version, SetupLink: s.SetupLink, AdminsChanged: s.web.AdminsChanged, Standbys: s.standbys.alive,

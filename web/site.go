@@ -115,7 +115,7 @@ func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, stat
 // log logs an internal error. It logs the pattern of the path, since the path may
 // contain the code of a sign-in link.
 func (h *site) log(r *request, err error) {
-	h.logger.Error("admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
+	h.logger.Error("failed to serve an admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
 }
 
 // audit records an action that has no write of its own, such as an export.

@@ -140,17 +140,23 @@ func (req *request) discardBody() {
 	_, _ = io.CopyN(io.Discard, req.http.Body, maxDiscarded)
 }
 
-// requireNoBody returns an error unless the body is absent or an empty JSON object.
-func (req *request) requireNoBody() error {
+// readOptionalJSON returns the JSON body of a request, {} if it has none.
+func (req *request) readOptionalJSON() ([]byte, error) {
 	body, err := req.readBody()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	body = bytes.TrimSpace(body)
-	if len(body) == 0 {
-		return nil
+	if body = bytes.TrimSpace(body); len(body) == 0 {
+		return []byte("{}"), nil
 	}
-	if _, err := req.mediaType(mediaJSON); err != nil {
+	_, err = req.mediaType(mediaJSON)
+	return body, err
+}
+
+// requireNoBody returns an error unless the body is absent or an empty JSON object.
+func (req *request) requireNoBody() error {
+	body, err := req.readOptionalJSON()
+	if err != nil {
 		return err
 	}
 	if body[0] != '{' || body[len(body)-1] != '}' || len(bytes.TrimSpace(body[1:len(body)-1])) > 0 {

@@ -23,6 +23,7 @@ type subscriptionRecord struct {
 	MaxPerSecond           *float64            `json:"max_per_second"`
 	MaxEvents              *int                `json:"max_events"` // null: the operator's batch size
 	HasAuthorizationHeader bool                `json:"has_authorization_header"`
+	HeaderNames            []string            `json:"header_names"`
 	Status                 webhook.Health      `json:"status"`
 	FailingReason          *string             `json:"failing_reason"` // null unless it is failing, like the next two
 	FailingSince           timestamp           `json:"failing_since"`
@@ -43,7 +44,7 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
 		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight, MaxPerSecond: orNull(s.MaxPerSecond),
-		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader,
+		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader, HeaderNames: s.HeaderNames,
 		Status: s.Status, DisabledReason: orNull(s.DisabledReason),
 		FailingReason: orNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
 		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
@@ -83,11 +84,16 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 
 // rotateSecret returns the new secret and the time until which the old one is valid.
 func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
+	body, err := req.readOptionalJSON()
+	if err != nil {
 		return answer{}, err
 	}
+	rotation, invalid := webhook.ParseRotation(body)
+	if invalid != nil {
+		return answer{}, invalid
+	}
 	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID, req.actor())
+		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID, rotation, req.actor())
 		if err != nil {
 			return answer{}, err
 		}

@@ -95,7 +95,8 @@ func request(to attemptTarget, c *store.Claim) *client.Request {
 	}
 	return &client.Request{
 		DeliveryID: c.ID, SubscriptionID: c.SubscriptionID, ProgramID: c.ProgramID,
-		To: to.target, Authorization: to.Authorization, Secrets: to.SigningSecrets(time.Now()), Number: c.Number, Trace: c.Trace,
+		To: to.target, Authorization: to.Authorization, Headers: to.Headers, Secrets: to.SigningSecrets(time.Now()),
+		Number: c.Number, Trace: c.Trace,
 		// A test is stored as a ping with an example event.
 		Test: c.Ping && len(c.Events) == 1 && webhook.IsTestEvent(c.Events[0]),
 		Body: webhook.AppendBody(make([]byte, 0, size), c.ID, c.SubscriptionID, c.ProgramID, c.Events),

@@ -319,13 +319,10 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 			return webhook.BulkRun{}, err
 		}
 	}
-	query, err := json.Marshal(bulkQuery{n.Query.Filters, n.Query.Ranges})
-	if err != nil {
-		return webhook.BulkRun{}, err
-	}
-	err = t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, "+
+	err := t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, "+
 		"admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
-		n.ID, n.ProgramID, string(n.Action), string(query), newest, n.Audit.Admin, n.Audit.Address, s.clock.now().UnixMilli())
+		n.ID, n.ProgramID, string(n.Action), jsonText(bulkQuery{n.Query.Filters, n.Query.Ranges}), newest,
+		n.Audit.Admin, n.Audit.Address, s.clock.now().UnixMilli())
 	if err != nil {
 		return webhook.BulkRun{}, err
 	}

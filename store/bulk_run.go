@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -396,11 +395,7 @@ func (b *bulkWork) move(t *tx, step *bulkStep, did *bulkResult) error {
 	if step.subscription != "" {
 		after = b.run.after
 	}
-	skipped, err := json.Marshal(did.skipped)
-	if err != nil {
-		return err
-	}
-	if err := t.Exec(moveBulkRun, after, b.run.Done+did.done, string(skipped), b.run.ID); err != nil {
+	if err := t.Exec(moveBulkRun, after, b.run.Done+did.done, jsonText(did.skipped), b.run.ID); err != nil {
 		return err
 	}
 	for _, l := range did.left {

@@ -90,13 +90,9 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 	if err != nil {
 		return err
 	}
-	alerts, err := json.Marshal(c.Alerts)
-	if err != nil {
-		return err
-	}
 	c.UpdatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
 	return w.t.Exec("INSERT OR REPLACE INTO alert_channels ("+channelColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		c.ID, string(c.Kind), c.Name, target, string(alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
+		c.ID, string(c.Kind), c.Name, target, jsonText(c.Alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
 
 // Get returns an alert channel as of this write.

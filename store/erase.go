@@ -111,7 +111,7 @@ const (
 	selectErasedSubscriptions = "SELECT id, deleted_at IS NULL OR active OR signing_secret <> x'' FROM subscriptions " +
 		"INDEXED BY subscriptions_of_program WHERE program_id = ? ORDER BY id"
 	closeErased = `UPDATE subscriptions SET deleted_at = coalesce(deleted_at, ?2), counted_at = coalesce(counted_at, ?3), active = 0,
-		authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
+		authorization_header = NULL, header_names = '[]', headers = NULL, signing_secret = x'', revision = revision + 1 WHERE id IN (SELECT value FROM json_each(?1))`
 	eraseOldSecrets = "DELETE FROM old_signing_secrets WHERE subscription_id IN (SELECT value FROM json_each(?1))"
 
 	eraseKeys    = "DELETE FROM idempotency_keys WHERE rowid IN (SELECT rowid FROM idempotency_keys WHERE token_id = ?1 LIMIT ?2)"

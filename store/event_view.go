@@ -211,7 +211,7 @@ const (
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
 	selectEventWaits = `SELECT ?3 - c.seq, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
-		s.authorization_header IS NOT NULL, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
+		s.authorization_header IS NOT NULL, s.header_names, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
 		s.max_per_second, coalesce(s.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at
 		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c
 		ON c.subscription_id = s.id

@@ -851,7 +851,8 @@ func secretsOf(table *programTable, r *importRows, row []any) map[string]string 
 	switch table.name {
 	case "subscriptions":
 		id := text("id")
-		return map[string]string{"authorization_header": "authorization_header of " + id, "signing_secret": "signing_secret of " + id}
+		return map[string]string{"authorization_header": "authorization_header of " + id, "headers": "headers of " + id,
+			"signing_secret": "signing_secret of " + id}
 	case "old_signing_secrets":
 		return map[string]string{"secret": "signing_secret of " + text("subscription_id")}
 	}

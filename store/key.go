@@ -107,6 +107,7 @@ func ReadKeys(dir, name string) ([]byte, error) {
 type KeyRotation struct {
 	File                 string // the key file
 	AuthorizationHeaders int
+	Headers              int      // subscriptions with static headers
 	SigningSecrets       int      // including replaced ones that still sign
 	Answers              int      // stored idempotent responses
 	CertificateFiles     int      // certificates, their keys, ACME accounts
@@ -118,7 +119,7 @@ type KeyRotation struct {
 
 // Secrets returns the number of re-encrypted secrets.
 func (r *KeyRotation) Secrets() int {
-	return r.AuthorizationHeaders + r.SigningSecrets + r.Answers + r.CertificateFiles + r.AlertChannels
+	return r.AuthorizationHeaders + r.Headers + r.SigningSecrets + r.Answers + r.CertificateFiles + r.AlertChannels
 }
 
 // RotateKey replaces the key that encrypts the secrets, while the service runs, see
@@ -182,6 +183,11 @@ func encryptedColumns() []encryptedColumn {
 			func(r *KeyRotation) *int { return &r.AuthorizationHeaders },
 			"SELECT id, 0, 'authorization_header of ' || id, authorization_header FROM subscriptions WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
 			"UPDATE subscriptions SET authorization_header = ?3 WHERE id = ?1 AND ?2 = 0",
+		},
+		{
+			func(r *KeyRotation) *int { return &r.Headers },
+			"SELECT id, 0, 'headers of ' || id, headers FROM subscriptions WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
+			"UPDATE subscriptions SET headers = ?3 WHERE id = ?1 AND ?2 = 0",
 		},
 		{
 			func(r *KeyRotation) *int { return &r.SigningSecrets },

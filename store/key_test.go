@@ -48,7 +48,8 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 	for i := range count {
 		sub, first, err := s.Subscriptions().Create(ctx, f.program, "u",
-			&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
+			&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header,
+				Headers: &[]webhook.Header{{Name: "X-Api-Key", Value: f.header}}}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +195,8 @@ func TestRotateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(f.subs)
-	want := KeyRotation{File: path, AuthorizationHeaders: n, SigningSecrets: 2 * n, Answers: n, CertificateFiles: n, AlertChannels: 1}
+	want := KeyRotation{File: path, AuthorizationHeaders: n, Headers: n, SigningSecrets: 2 * n,
+		Answers: n, CertificateFiles: n, AlertChannels: 1}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got %+v, want %+v", r, want)
 	}
@@ -591,8 +593,8 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	f.check(t, s)
 	put(second, first)
 	r, err := s.RotateKey(t.Context())
-	if err != nil || !r.OldKeyKept || r.Secrets() != 5*3 {
-		t.Errorf("got %+v, %v; want 15 secrets and OldKeyKept", r, err)
+	if err != nil || !r.OldKeyKept || r.Secrets() != 6*3 {
+		t.Errorf("got %+v, %v; want 18 secrets and OldKeyKept", r, err)
 	}
 	f.check(t, s)
 	if r, err := s.RotateKey(t.Context()); err == nil {

@@ -24,7 +24,7 @@ var queryPlans = []struct {
 	{selectMissing, 2, "events_by_id (program_id=? AND id=?)"},
 	{selectSubscription, 2, "USING PRIMARY KEY"},
 	{selectEventType, 1, "sqlite_autoindex_event_types_1 (name=?)"},
-	{"SELECT count(*) FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", 1, "subscriptions_by_program"},
+	{"SELECT count(*) " + inProgram, 1, "subscriptions_by_program"},
 	{"SELECT " + deliveryColumns + " FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?", 2, "sqlite_autoindex_deliveries_1"},
 	{claimDueDelivery, 4, "deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},
 	{claimDuePing, 4, "deliveries_due_pings (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)"},

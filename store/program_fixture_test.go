@@ -42,8 +42,10 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 	for i := range 4 {
 		url, names, header := fmt.Sprintf("https://%s.example/%d", id, i), []string{"content_updated", "content_deleted"}, "Bearer of "+id
 		authorization, maxEvents, maxPerSecond := &header, 10*i, 100*float64(i) // 0 for none
+		headers := []webhook.Header{{Name: "X-Api-Key", Value: "key of " + id}, {Name: "X-Team", Value: "<a> & b"}}[:i%3]
 		sub, secret, err := s.Subscriptions().Create(t.Context(), id, "ada", &webhook.SubscriptionFields{
-			URL: &url, Events: &names, AuthorizationHeader: &authorization, MaxPerSecond: &maxPerSecond, MaxEvents: &maxEvents}, 0)
+			URL: &url, Events: &names, AuthorizationHeader: &authorization, Headers: &headers,
+			MaxPerSecond: &maxPerSecond, MaxEvents: &maxEvents}, 0)
 		must(t, err)
 		p.subscriptions, p.secrets[sub.ID] = append(p.subscriptions, sub), secret
 	}

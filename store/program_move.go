@@ -175,7 +175,7 @@ func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err er
 // notifyQueues makes the dispatcher read the queues of a program again after the commit. It must
 // follow setProgramState.
 func (t *tx) notifyQueues(programID string) error {
-	const query = "SELECT id FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
+	const query = "SELECT id FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ? AND deleted_at IS NULL"
 	return t.Each(query, []any{programID}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)

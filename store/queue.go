@@ -29,7 +29,8 @@ type Queue struct {
 	SubscriptionID string
 	ProgramID      string
 	URL            string
-	URLNumber      int64                   // incremented by every change of URL
+	URLNumber      int64 // incremented by every change of URL
+	Headers        []webhook.Header
 	Authorization  string                  // the Authorization header, "" for none
 	Secrets        []webhook.SigningSecret // the current secret, then replaced ones that have not expired
 	Expiry         []time.Time             // of Secrets[1:]; monotonic
@@ -80,7 +81,7 @@ func (q *Queue) Wants(name string, seq int64) bool {
 	return false
 }
 
-const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.signing_secret, s.active, s.status, s.ordered, " +
+const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.headers, s.signing_secret, s.active, s.status, s.ordered, " +
 	"s.max_in_flight, coalesce(s.max_events, 0), s.revision, c.seq, " +
 	"s.max_per_second, coalesce(f.rejected, 0) > 0, coalesce(f.rejected_name, ''), f.next_probe_at, coalesce(f.failing_reason, '') = " +
 	"'rejecting', coalesce(f.pinged, 0), coalesce(b.bytes, 0), b.learned_at, s.url_number"
@@ -167,10 +168,10 @@ func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) 
 // with the error, so that the caller knows which subscription is unusable.
 func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	q := &Queue{}
-	var authorization, secret []byte
+	var authorization, headers, secret []byte
 	var rate sql.NullFloat64
 	var probe, learned sql.NullInt64
-	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
+	err := scan(&q.SubscriptionID, &q.ProgramID, &q.URL, &authorization, &headers, &secret, &q.Active, &q.Status, &q.Ordered, &q.MaxInFlight,
 		&q.MaxEvents, &q.Revision, &q.Cursor,
 		&rate, &q.Rejected, &q.RejectedName, &probe, &q.Rejecting, &q.Pinged,
 		&q.SizeBound.Bytes, &learned, &q.URLNumber)
@@ -189,6 +190,15 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 			return q, err
 		}
 		q.Authorization = string(plain)
+	}
+	if headers != nil {
+		plain, err := s.keys.Decrypt(headers, "headers of "+q.SubscriptionID)
+		if err != nil {
+			return q, err
+		}
+		if err := json.Unmarshal(plain, &q.Headers); err != nil {
+			return q, err
+		}
 	}
 	plain, err := s.keys.Decrypt(secret, "signing_secret of "+q.SubscriptionID)
 	q.Secrets = []webhook.SigningSecret{plain}

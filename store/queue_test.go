@@ -379,7 +379,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	must(t, err)
 	for _, i := range []int{5, 8, 8, 9} {
 		err := s.Write(t.Context(), func(w Write) error {
-			_, _, _, err := w.Subscriptions().RotateSecret(subs[i].ProgramID, subs[i].ID, webhook.AuditEntry{})
+			_, _, _, err := w.Subscriptions().RotateSecret(subs[i].ProgramID, subs[i].ID, webhook.Rotation{}, webhook.AuditEntry{})
 			return err
 		})
 		must(t, err)

@@ -129,11 +129,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if r.Events == nil {
 		r.Events = sub.Events
 	}
-	names, err := json.Marshal(r.Events)
-	if err != nil {
-		return r, err
-	}
-	r.names = string(names)
+	r.names = jsonText(r.Events)
 	if r.first, err = s.seqBefore(ctx, programID, r.From); err != nil {
 		return r, err
 	}

@@ -287,7 +287,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	var second webhook.SigningSecret
 	var until time.Time
 	err := s.Write(ctx, func(w Write) (err error) {
-		_, second, until, err = w.Subscriptions().RotateSecret("p", sub.ID, webhook.AuditEntry{})
+		_, second, until, err = w.Subscriptions().RotateSecret("p", sub.ID, webhook.Rotation{}, webhook.AuditEntry{})
 		return err
 	})
 	if err != nil {
@@ -324,6 +324,22 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 	}
 	_, _, err = s.Subscriptions().RotateSecret(ctx, "q", sub.ID)
 	wantCode(t, err, webhook.CodeNotFound)
+
+	own := webhook.NewSigningSecret()
+	must(t, s.Write(ctx, func(w Write) error {
+		_, got, until, err := w.Subscriptions().RotateSecret("p", sub.ID, webhook.Rotation{Secret: own, EndOld: true}, webhook.AuditEntry{})
+		if string(got) != string(own) || !until.IsZero() {
+			t.Error("got another secret, or a time at which the old one ends")
+		}
+		return err
+	}))
+	if got := queue(t, s, sub.ID).SigningSecrets(now); len(got) != 1 || string(got[0]) != string(own) {
+		t.Errorf("%d secrets sign, want only the partner's own", len(got))
+	}
+	wantCode(t, s.Write(ctx, func(w Write) error {
+		_, _, _, err := w.Subscriptions().RotateSecret("p", sub.ID, webhook.Rotation{Secret: own}, webhook.AuditEntry{})
+		return err
+	}), webhook.CodeInvalid)
 }
 
 // A subscription's replays are listed in pages, in both orders and by status.

@@ -196,6 +196,8 @@ CREATE TABLE subscriptions (
     max_per_second       REAL    CHECK (max_per_second BETWEEN 0.1 AND 1000),
     max_events           INTEGER CHECK (max_events BETWEEN 1 AND 1000), -- in one delivery; NULL: the operator's batch size
     authorization_header BLOB,                                  -- encrypted
+    header_names         TEXT    NOT NULL DEFAULT '[]' CHECK (json_valid(header_names)), -- an array, sorted
+    headers              BLOB    CHECK ((headers IS NULL) = (header_names = '[]')), -- encrypted: names and values, an array
     signing_secret       BLOB    NOT NULL,                      -- encrypted
     status               TEXT    NOT NULL DEFAULT 'healthy' CHECK (status IN ('healthy', 'failing', 'disabled')),
     disabled_reason      TEXT    CHECK ((disabled_reason IS NOT NULL) = (status = 'disabled')),

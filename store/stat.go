@@ -125,16 +125,8 @@ func (t *tx) addStat(key statKey, span time.Duration, stat *webhook.Stat) error 
 		return err
 	}
 	stored.Add(stat)
-	answers, err := json.Marshal(stored.Answers)
-	if err != nil {
-		return err
-	}
-	durations, err := json.Marshal(stored.Durations)
-	if err != nil {
-		return err
-	}
 	return t.Exec(writeStat, key.programID, key.subscriptionID, span.Milliseconds(), at,
-		stored.Success, stored.Failed, stored.Retryable, string(answers), string(durations), t.counted())
+		stored.Success, stored.Failed, stored.Retryable, jsonText(stored.Answers), jsonText(stored.Durations), t.counted())
 }
 
 // Stats returns the statistics of attempts between two times, in spans of StatMinute or StatHour, oldest

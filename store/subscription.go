@@ -1,10 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/subtle"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -16,15 +18,15 @@ import (
 )
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
-	"authorization_header IS NOT NULL, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
+	"authorization_header IS NOT NULL, header_names, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
 	"max_per_second, coalesce(max_events, 0), " +
 	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
 const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight,
-		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events)
-	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?)`
+		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events, header_names, headers)
+	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)`
 
 // Create creates a subscription from valid fields and queues its first ping. It
 // returns the signing secret, which is shown only once. The subscription receives events that are
@@ -50,20 +52,22 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 		authorization = s.keys.Encrypt([]byte(**f.AuthorizationHeader), "authorization_header of "+sub.ID)
 		sub.HasAuthorizationHeader = true
 	}
-	names, err := json.Marshal(sub.Events)
-	if err != nil {
-		return sub, nil, err
+	var headers []webhook.Header
+	if f.Headers != nil {
+		headers = *f.Headers
 	}
+	sub.HeaderNames = webhook.HeaderNames(headers)
+	encrypted := s.encryptHeaders(sub.ID, headers)
 	if err := t.limitSubscriptions(programID, limit); err != nil {
 		return sub, nil, err
 	}
 	if err := t.useTypes(s.catalog, sub.Events, nil); err != nil {
 		return sub, nil, err
 	}
-	err = t.Exec(insertSubscription,
-		sub.ID, programID, sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight, sqlite.Blob(authorization),
+	err := t.Exec(insertSubscription,
+		sub.ID, programID, sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sub.Ordered, sub.MaxInFlight, sqlite.Blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), sqlite.OrNull(sub.MaxPerSecond),
-		sqlite.OrNull(sub.MaxEvents))
+		sqlite.OrNull(sub.MaxEvents), jsonText(sub.HeaderNames), sqlite.Blob(encrypted))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -95,6 +99,9 @@ func (w SubscriptionWrites) Record(by webhook.AuditEntry, action webhook.Action,
 	return w.t.people.Record(by, action, sub.ProgramID, sub.ID, endpoint)
 }
 
+// inProgram are the subscriptions of a program. Its index has no deleted ones.
+const inProgram = "FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ? AND deleted_at IS NULL"
+
 // limitSubscriptions returns an error if the program has reached its own limit of subscriptions, or
 // without one the limit given here. It counts only up to the limit, which bounds the cost of creating
 // one.
@@ -106,17 +113,16 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 	if own.Valid {
 		limit = int(own.Int64)
 	}
-	const listed = "FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL"
 	var count int
 	if limit > 0 {
-		if err := t.Scan("SELECT count(*) FROM (SELECT 1 "+listed+" LIMIT ?)", []any{programID, limit}, &count); err != nil {
+		if err := t.Scan("SELECT count(*) FROM (SELECT 1 "+inProgram+" LIMIT ?)", []any{programID, limit}, &count); err != nil {
 			return err
 		}
 	}
 	if count < limit || limit == 0 {
 		return nil
 	}
-	if err := t.Scan("SELECT count(*) "+listed, []any{programID}, &count); err != nil {
+	if err := t.Scan("SELECT count(*) "+inProgram, []any{programID}, &count); err != nil {
 		return err
 	}
 	return webhook.Invalid(webhook.Validation{
@@ -161,11 +167,12 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	before := sub
 	apply(&sub, f)
-	if f.AuthorizationHeader == nil && reflect.DeepEqual(sub, before) {
+	credentials := f.AuthorizationHeader != nil || f.Headers != nil
+	if !credentials && reflect.DeepEqual(sub, before) {
 		return sub, nil // keeps the revision, and so the ETag
 	}
-	if f.AuthorizationHeader != nil {
-		if err := w.setAuthorization(&sub, *f.AuthorizationHeader); err != nil {
+	if credentials {
+		if err := w.setCredentials(&sub, f); err != nil {
 			return sub, err
 		}
 	}
@@ -173,10 +180,6 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 		if err := t.useTypes(s.catalog, sub.Events, before.Events); err != nil {
 			return sub, err
 		}
-	}
-	names, err := json.Marshal(sub.Events)
-	if err != nil {
-		return sub, err
 	}
 	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
@@ -188,7 +191,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		sub.URL, sub.Active, sub.Description, string(names), sub.Ordered, sub.MaxInFlight,
+		sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sub.Ordered, sub.MaxInFlight,
 		sqlite.OrNull(sub.MaxPerSecond), sqlite.OrNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
@@ -211,7 +214,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 			fmt.Sprintf("active or events changed more than %d times while earlier events wait for the subscription, the maximum. "+
 				"Try again when these events are delivered.", maxClosedInterests))
 	}
-	action, detail := webhook.SubscriptionChanges(&before, &sub, f.AuthorizationHeader)
+	action, detail := webhook.SubscriptionChanges(&before, &sub, f)
 	return sub, w.Record(by, action, &sub, detail)
 }
 
@@ -265,17 +268,27 @@ func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
 	return t.Exec("UPDATE subscriptions SET url_number = url_number + 1 WHERE id = ?", sub.ID)
 }
 
-// setAuthorization sets the authorization header of a subscription, nil for none, and makes the
-// next probe due now, since the new credentials may work.
-func (w SubscriptionWrites) setAuthorization(sub *webhook.Subscription, header *string) error {
+// setCredentials sets the authorization header and the headers of a subscription, if f has them, and
+// makes the next probe due now, since the new credentials may work.
+func (w SubscriptionWrites) setCredentials(sub *webhook.Subscription, f *webhook.SubscriptionFields) error {
 	s, t := w.t.s, w.t
-	var encrypted []byte
-	if header != nil {
-		encrypted = s.keys.Encrypt([]byte(*header), "authorization_header of "+sub.ID)
+	if f.AuthorizationHeader != nil {
+		var encrypted []byte
+		if header := *f.AuthorizationHeader; header != nil {
+			encrypted = s.keys.Encrypt([]byte(*header), "authorization_header of "+sub.ID)
+		}
+		sub.HasAuthorizationHeader = encrypted != nil
+		if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", sqlite.Blob(encrypted), sub.ID); err != nil {
+			return err
+		}
 	}
-	sub.HasAuthorizationHeader = encrypted != nil
-	if err := t.Exec("UPDATE subscriptions SET authorization_header = ? WHERE id = ?", sqlite.Blob(encrypted), sub.ID); err != nil {
-		return err
+	if f.Headers != nil {
+		sub.HeaderNames = webhook.HeaderNames(*f.Headers)
+		err := t.Exec("UPDATE subscriptions SET header_names = ?, headers = ? WHERE id = ?",
+			jsonText(sub.HeaderNames), sqlite.Blob(s.encryptHeaders(sub.ID, *f.Headers)), sub.ID)
+		if err != nil {
+			return err
+		}
 	}
 	at := s.clock.now().UTC().Truncate(time.Millisecond)
 	if !at.Before(sub.NextProbeAt) {
@@ -283,6 +296,14 @@ func (w SubscriptionWrites) setAuthorization(sub *webhook.Subscription, header *
 	}
 	sub.NextProbeAt = at
 	return t.Exec("UPDATE failures SET next_probe_at = ? WHERE subscription_id = ?", at.UnixMilli(), sub.ID)
+}
+
+// encryptHeaders returns the headers of a subscription as they are stored, nil for none.
+func (s *core) encryptHeaders(id string, headers []webhook.Header) []byte {
+	if len(headers) == 0 {
+		return nil
+	}
+	return s.keys.Encrypt([]byte(jsonText(headers)), "headers of "+id)
 }
 
 const (
@@ -329,43 +350,63 @@ const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expir
 	FROM subscriptions s WHERE id = ? RETURNING expires_at`
 
 // RotateSecret replaces the signing secret of a subscription and returns the new one, which is
-// shown only once. The old one also signs until the returned time, for SecretOverlap.
-func (w SubscriptionWrites) RotateSecret(programID, id string, by webhook.AuditEntry) (sub webhook.Subscription,
+// shown only once. The old one also signs until the returned time, for SecretOverlap. If r ends it at
+// once, so do older ones, and the time is zero.
+func (w SubscriptionWrites) RotateSecret(programID, id string, r webhook.Rotation, by webhook.AuditEntry) (sub webhook.Subscription,
 	secret webhook.SigningSecret, until time.Time, err error) {
 	s, t := w.t.s, w.t
 	if sub, err = t.subscription(programID, id); err != nil {
 		return sub, nil, until, err
 	}
-	secret = webhook.NewSigningSecret()
+	before, err := w.SigningSecret(programID, id)
+	if err != nil {
+		return sub, nil, until, err
+	}
+	if secret = r.Secret; secret == nil {
+		secret = webhook.NewSigningSecret()
+	} else if bytes.Equal(secret, before) {
+		return sub, nil, until, webhook.Invalid(webhook.Validation{
+			Code: webhook.InvalidValue, Parameter: "signing_secret", Detail: "must be another than the current one"})
+	}
 	now := s.clock.now().UTC().Truncate(time.Millisecond)
-	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, s.clock.wait(now)); err != nil {
-		return sub, nil, until, err
+	detail := "no older secret signs"
+	if r.EndOld {
+		err = t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id)
+	} else if until, err = w.keepSecret(id, now); err == nil {
+		detail = "the old secret signs until " + webhook.FormatTime(until)
 	}
-	var old int
-	if err := t.Scan("SELECT count(*) FROM old_signing_secrets WHERE subscription_id = ?", []any{id}, &old); err != nil {
-		return sub, nil, until, err
-	}
-	if old >= maxOldSecrets {
-		return sub, nil, until, webhook.NewError(webhook.CodeConflict, "The signing secret was rotated "+webhook.Count(old, "time")+
-			" within 24 hours, the maximum: the old secrets are still valid. Try again when the first of them has expired.")
-	}
-	// insertOldSecret gives each secret its own expiry, even after two rotations in a millisecond.
-	var expires sql.NullInt64
-	err = t.Scan(insertOldSecret, []any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
 	if err != nil {
 		return sub, nil, until, err
 	}
 	sub.UpdatedAt = now
 	sub.Revision++
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
-	until = s.clock.shown(expires)
 	err = t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 	if err != nil {
 		return sub, nil, until, err
 	}
-	return sub, secret, until, w.Record(by, webhook.ActionSubscriptionRotateSecret, &sub,
-		"the old secret signs until "+webhook.FormatTime(until))
+	return sub, secret, until, w.Record(by, webhook.ActionSubscriptionRotateSecret, &sub, detail)
+}
+
+// keepSecret keeps the current secret of a subscription for SecretOverlap, until the returned time.
+func (w SubscriptionWrites) keepSecret(id string, now time.Time) (until time.Time, err error) {
+	s, t := w.t.s, w.t
+	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, s.clock.wait(now)); err != nil {
+		return until, err
+	}
+	var old int
+	if err := t.Scan("SELECT count(*) FROM old_signing_secrets WHERE subscription_id = ?", []any{id}, &old); err != nil {
+		return until, err
+	}
+	if old >= maxOldSecrets {
+		return until, webhook.NewError(webhook.CodeConflict, "The signing secret was rotated "+webhook.Count(old, "time")+
+			" within 24 hours, the maximum: the old secrets are still valid. Try again when the first of them has expired, or end them now.")
+	}
+	// insertOldSecret gives each secret its own expiry, even after two rotations in a millisecond.
+	var expires sql.NullInt64
+	err = t.Scan(insertOldSecret, []any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
+	return s.clock.shown(expires), err
 }
 
 // Delete deletes a subscription and returns it as it was. Its waiting deliveries fail,
@@ -382,7 +423,8 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 	sub.Revision++
 	// Delete the secrets too, since nothing more is signed or sent.
 	err = t.Exec("UPDATE subscriptions SET deleted_at = ?1, updated_at = ?1, counted_at = ?2, "+
-		"active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE id = ?3",
+		"active = 0, authorization_header = NULL, header_names = '[]', headers = NULL, signing_secret = x'', "+
+		"revision = revision + 1 WHERE id = ?3",
 		now.UnixMilli(), t.counted(), id)
 	if err != nil {
 		return sub, err
@@ -446,6 +488,15 @@ func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.MaxEvents, f.MaxEvents)
 }
 
+// jsonText returns a value of texts, numbers and lists or maps of them as JSON.
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // cannot fail for these
+	}
+	return string(b)
+}
+
 func set[T any](field *T, value *T) {
 	if value != nil {
 		*field = *value
@@ -453,13 +504,13 @@ func set[T any](field *T, value *T) {
 }
 
 func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
-	var names string
+	var names, headers string
 	var created, updated int64
 	var deleted, since, probe sql.NullInt64
 	var reason, failing sql.NullString
 	var rate sql.NullFloat64
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
+		&sub.HasAuthorizationHeader, &headers, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
 		&rate, &sub.MaxEvents, &failing, &since, &probe)
 	if err != nil {
 		return sub, err
@@ -470,7 +521,7 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
 			sqlite.FromMillis(probe)
 	}
-	return sub, json.Unmarshal([]byte(names), &sub.Events)
+	return sub, errors.Join(json.Unmarshal([]byte(names), &sub.Events), json.Unmarshal([]byte(headers), &sub.HeaderNames))
 }
 
 // An interest is a range of the log in which a subscription wants the events with one name. A range
@@ -506,11 +557,7 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	if err != nil {
 		return err
 	}
-	names, err := json.Marshal(after.Events)
-	if err != nil {
-		return err
-	}
-	if err := t.Exec(deleteRemovedInterests, after.ID, string(names)); err != nil {
+	if err := t.Exec(deleteRemovedInterests, after.ID, jsonText(after.Events)); err != nil {
 		return err
 	}
 	var opened []string

@@ -41,7 +41,7 @@ func (s Subscriptions) Delete(ctx context.Context, programID, id string) (webhoo
 func (s Subscriptions) RotateSecret(ctx context.Context, programID,
 	id string) (sub webhook.Subscription, secret webhook.SigningSecret, err error) {
 	sub, err = inWrite(ctx, s.core, func(w Write) (sub webhook.Subscription, err error) {
-		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id, webhook.AuditEntry{})
+		sub, secret, _, err = w.Subscriptions().RotateSecret(programID, id, webhook.Rotation{}, webhook.AuditEntry{})
 		return sub, err
 	})
 	return sub, secret, err

@@ -400,6 +400,9 @@ func (d *deliveryRecord) requestHeader() [][2]string {
 	if d.Subscription.HasAuthorizationHeader {
 		head.Authorization = redacted
 	}
+	for _, name := range d.Subscription.HeaderNames {
+		head.Headers = append(head.Headers, webhook.Header{Name: name, Value: redacted})
+	}
 	lines := head.AppendHeader(nil)
 	if head.At.IsZero() {
 		for i := range lines {

@@ -21,7 +21,7 @@ type keptForm struct {
 }
 
 // secretFields are the fields whose values are not kept.
-var secretFields = []string{"password", "again", "current", "authorization", "credential"}
+var secretFields = []string{"password", "again", "current", "authorization", "headers", "own_secret", "credential"}
 
 // keepForm reads the form of a request without a session. It returns nil for a button without
 // fields, which is easily pressed again.

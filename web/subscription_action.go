@@ -130,11 +130,13 @@ func (h *subscriptionPages) setActive(r *request, u *store.SubscriptionView, act
 
 // confirmRotate shows the effects of a secret rotation.
 func (h *subscriptionPages) confirmRotate(r *request, u *store.SubscriptionView) (response, error) {
-	return h.renderRotate(r, u, "", http.StatusOK), nil
+	return h.renderRotate(r, u, "", nil, http.StatusOK), nil
 }
 
-func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, refused string, status int) response {
-	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused,
+func (h *subscriptionPages) renderRotate(
+	r *request, u *store.SubscriptionView, refused string, faults []ui.FieldError, status int,
+) response {
+	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused, faults, r.PostForm.Has("end_old"),
 		h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
@@ -142,34 +144,49 @@ func (h *subscriptionPages) renderRotate(r *request, u *store.SubscriptionView, 
 func (h *subscriptionPages) rotateSecret(r *request, u *store.SubscriptionView) (response, error) {
 	form := r.PostForm
 	if !h.useOnce(r, form.Get("once")) {
-		return h.renderRotate(r, u, sentBefore, http.StatusConflict), nil
+		return h.renderRotate(r, u, sentBefore, nil, http.StatusConflict), nil
+	}
+	rotation := webhook.Rotation{EndOld: form.Has("end_old")}
+	var err error
+	if own := strings.TrimSpace(form.Get("own_secret")); own != "" {
+		if rotation.Secret, err = webhook.ParseSigningSecret(own); err != nil {
+			faults := []ui.FieldError{{ID: "own-secret", Label: "Own secret", Text: err.Error()}}
+			return h.renderRotate(r, u, "", faults, http.StatusUnprocessableEntity), nil
+		}
 	}
 	var s webhook.Subscription
 	var secret, before webhook.SigningSecret
 	var until time.Time
-	err := h.store.Write(r, func(sw store.Write) (err error) {
+	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if before, err = sw.Subscriptions().SigningSecret(u.ProgramID, u.ID); err != nil {
 			return err
 		}
-		s, secret, until, err = sw.Subscriptions().RotateSecret(u.ProgramID, u.ID, r.actor())
+		s, secret, until, err = sw.Subscriptions().RotateSecret(u.ProgramID, u.ID, rotation, r.actor())
 		return err
 	})
 	var refused *webhook.Error
 	if errors.As(err, &refused) && refused.Code == webhook.CodeConflict {
-		return h.renderRotate(r, u, refused.Detail, http.StatusConflict), nil
+		return h.renderRotate(r, u, refused.Detail, nil, http.StatusConflict), nil
+	}
+	if faults := ui.FieldErrors(err, map[string][2]string{"signing_secret": {"own-secret", "Own secret"}}); faults != nil {
+		return h.renderRotate(r, u, "", faults, http.StatusUnprocessableEntity), nil
 	}
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{secret: true, page: secretPage(h.frame(r, "New signing secret"), &newSecret{subscription: &s, secret: secret,
-		before: before, old: append(u.OldSecrets, until)})}, nil
+	n := &newSecret{subscription: &s, secret: secret, rotated: true}
+	if !rotation.EndOld {
+		n.before, n.old = before, append(u.OldSecrets, until)
+	}
+	return response{secret: true, page: secretPage(h.frame(r, "New signing secret"), n)}, nil
 }
 
 // newSecret is a signing secret to show once.
 type newSecret struct {
 	subscription *webhook.Subscription
 	secret       webhook.SigningSecret
-	before       webhook.SigningSecret // the previous secret, which also signs until the last time of old; nil for a new subscription
+	rotated      bool                  // it replaces another
+	before       webhook.SigningSecret // the previous secret, which also signs until the last time of old; nil if it does not
 	old          []time.Time           // when each older secret expires
 }
 

@@ -30,8 +30,9 @@ type subscriptionForm struct {
 	program, url, description            string
 	maxInFlight, maxPerSecond, maxEvents string
 	events                               []string
-	ordered, active, remove              bool // remove applies to the authorization header
-	authorization                        string
+	ordered, active                      bool
+	authorization, headers               string
+	remove, removeHeaders                bool // the authorization header, and the headers
 
 	errors  []ui.FieldError
 	changed []string // fields that another admin changed since the form was loaded
@@ -52,7 +53,8 @@ func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
 			"Description"},
-		"authorization_header": {"authorization", "Authorization header"}, "max_in_flight": {"max-in-flight", "Deliveries in flight"},
+		"authorization_header": {"authorization", "Authorization header"}, "headers": {"headers", "Other headers"},
+		"max_in_flight":  {"max-in-flight", "Deliveries in flight"},
 		"max_per_second": {"max-per-second", "Requests per second"},
 		"max_events":     {"max-events", "Events per delivery"}, "subscriptions": {"for-program", "Program"},
 	}
@@ -93,7 +95,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")),
 		maxEvents: strings.TrimSpace(form.Get("max_events")), events: form["events"],
 		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"),
-		authorization: form.Get("authorization"),
+		authorization: form.Get("authorization"), headers: form.Get("headers"), removeHeaders: form.Has("remove_headers"),
 	}
 }
 
@@ -134,6 +136,7 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 		header := &p.authorization
 		f.AuthorizationHeader = &header
 	}
+	faults = append(faults, p.setHeaders(&f)...)
 	if p.editing == nil {
 		f.Active = &p.active
 	}
@@ -146,6 +149,20 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 		p.errors = append(p.errors, ui.FieldErrors(webhook.Invalid(faults...), subscriptionFieldIDs())...)
 	}
 	return f
+}
+
+// setHeaders sets the headers of the fields, if the form changes them, and returns what is wrong.
+func (p *subscriptionForm) setHeaders(f *webhook.SubscriptionFields) []webhook.Validation {
+	entered, fault := webhook.ParseHeaders(p.headers)
+	switch {
+	case fault != nil:
+		return []webhook.Validation{*fault}
+	case p.removeHeaders && entered != nil:
+		return []webhook.Validation{{Code: webhook.InvalidValue, Parameter: "headers", Detail: "cannot be both removed and replaced"}}
+	case p.removeHeaders, entered != nil:
+		f.Headers = &entered
+	}
+	return nil
 }
 
 // fillForm adds the choices of the form.
@@ -302,12 +319,12 @@ func perSecond(limit float64) string {
 	return strconv.FormatFloat(limit, 'f', -1, 64)
 }
 
-// editionOf fingerprints the fields of a subscription that the form can change, except the value
-// of the authorization header, which stays secret. It excludes what the service changes itself,
+// editionOf fingerprints the fields of a subscription that the form can change, except the values
+// of its headers, which stay secret. It excludes what the service changes itself,
 // such as whether the subscription is failing.
 func editionOf(s *webhook.Subscription) string {
 	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
-		s.MaxEvents, s.HasAuthorizationHeader})
+		s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames})
 	if err != nil {
 		panic(err) // marshaling strings, numbers and booleans cannot fail
 	}
@@ -375,7 +392,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		}
 	}
 	if p.changed == nil {
-		p.changed = []string{"Only the authorization header, which was set or removed"}
+		p.changed = []string{"Only the headers, which were set or removed"}
 	}
 	return h.renderEdit(r, p, http.StatusConflict)
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"fmt"
 	"html"
 	"net/netip"
 	"net/url"
@@ -105,11 +106,11 @@ func TestCreateSubscription(t *testing.T) {
 
 	const authorization = "Bearer canary-of-a-partner"
 	wrong := v.send("/subscriptions/new", "once", once, "for_program", "unknown", "url", "http://10.0.0.1/x", "authorization", authorization,
-		"max_in_flight", "many", "description", "Kept <b>")
+		"max_in_flight", "many", "description", "Kept <b>", "headers", "Host: canary-of-a-header")
 	wrong.want(t, 422, "Nothing was saved.")
 	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number",
-		"does not exist", `href="#url"`, `href="#events"`)
-	wrong.hasNot(t, authorization)
+		"does not exist", `href="#url"`, `href="#events"`, "is set by the service itself, or by HTTP", "Your entry was not kept")
+	wrong.hasNot(t, authorization, "canary-of-a-header")
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
 	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")
 	v.send("/subscriptions/new", "url", "https://ada:secret@8.8.8.8/").want(t, 422, "use Authorization header")
@@ -120,7 +121,8 @@ func TestCreateSubscription(t *testing.T) {
 	}
 
 	good := []string{"once", once, "for_program", "acme", "url", "https://partner.example/in?key=canary-of-a-url", "events",
-		"content_published", "authorization", authorization, "active", "true", "description", hostileBytes}
+		"content_published", "authorization", authorization, "active", "true", "description", hostileBytes,
+		"headers", "X-Team: canary-of-a-header\r\nX-Api-Key: canary-of-a-header"}
 	made := v.send("/subscriptions/new", good...)
 	made.want(t, 200, "Copy it now:")
 	made.inert(t)
@@ -152,9 +154,9 @@ func TestCreateSubscription(t *testing.T) {
 	one := v.do("GET", subscriptionPath(subs[0].ID))
 	one.want(t, 200, "Details")
 	one.inert(t)
-	one.has(t, testAdmin+" (admin)", "<dd>Set</dd>", "https://partner.example/in?…")
+	one.has(t, testAdmin+" (admin)", "<dd>Set</dd>", "https://partner.example/in?…", "X-Api-Key, X-Team")
 	for _, p := range []page{one, v.do("GET", "/subscriptions"), v.do("GET", "/audit")} {
-		p.hasNot(t, authorization, secret, "canary-of-a-url")
+		p.hasNot(t, authorization, secret, "canary-of-a-url", "canary-of-a-header")
 	}
 	for range 2 {
 		v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 200,
@@ -231,7 +233,20 @@ func TestEditSubscription(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	edit(v.do("GET", path+"/edit").hidden(t, "was"), "description", "stale").want(t, 303, "") // changes nothing
-	if diff := cmp.Diff([]string{"update", "pause", "resume", "update", "update", "update"}, did(t, w)); diff != "" {
+	for _, step := range []struct{ name, value, want string }{
+		{"headers", "X-B: b\nX-Key: a", "[X-B X-Key]"}, {"headers", "", "[X-B X-Key]"}, {"headers", "X-Key: b", "[X-Key]"},
+		{"remove_headers", "true", "[]"},
+	} {
+		edit(v.do("GET", path+"/edit").hidden(t, "was"), "description", "stale", step.name, step.value).want(t, 303, "")
+		if got := fmt.Sprint(listSubscriptions(t, w, "")[0].HeaderNames); got != step.want {
+			t.Errorf("%s %q: got the headers %s, want %s", step.name, step.value, got, step.want)
+		}
+	}
+	edit(v.do("GET", path+"/edit").hidden(t, "was"), "headers", "X-Key").want(t, 422, "must have one header on each line, as Name: value")
+	edit(v.do("GET", path+"/edit").hidden(t, "was"), "headers", "X-Key: a", "remove_headers", "true").want(t, 422,
+		"cannot be both removed and replaced")
+	want := []string{"update", "pause", "resume", "update", "update", "update", "update", "update", "update"}
+	if diff := cmp.Diff(want, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
 }
@@ -294,6 +309,7 @@ func TestSubscriptionActions(t *testing.T) {
 	deletion(t, v, l)
 	v.do("GET", path).has(t, ping.ID)
 	want := []string{"ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret", "rotate_secret",
+		"rotate_secret",
 		"delete"}
 	if diff := cmp.Diff(want, did(t, w)); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
@@ -432,13 +448,31 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	}
 	again := v.send(path+"/rotate-secret", "once", once)
 	again.want(t, 409, "This form was submitted before")
-	again.hasNot(t, "whsec_")
+	if secretText.MatchString(again.body) {
+		t.Error("the secret is shown again")
+	}
 	v.do("GET", path).apart(t).has(t, "1 old secret that still signs; expires")
 	v.do("GET", path+"/rotate-secret").apart(t).has(t, "<strong>older</strong>")
 	for range 3 {
 		v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 200, "Older secret")
 	}
 	v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once")).want(t, 409, "within 24 hours, the maximum")
+
+	ownSecret := func(own string) page {
+		return v.send(path+"/rotate-secret", "once", v.do("GET", path+"/rotate-secret").hidden(t, "once"), "own_secret", own, "end_old", "true")
+	}
+	refused := ownSecret("canary")
+	refused.want(t, 422, "The secret was not rotated.")
+	refused.hasNot(t, "canary")
+	own := webhook.NewSigningSecret()
+	ended := ownSecret(" " + own.Reveal() + " ")
+	ended.want(t, 200, "New signing secret")
+	ended.hasNot(t, "Previous signing secret", "Older active secrets")
+	queue, err = w.store.Queues().Get(t.Context(), l.sub.ID)
+	if err != nil || len(queue.Secrets) != 1 || !slices.Equal(queue.Secrets[0], own) {
+		t.Errorf("%v: %d secrets sign, want only the partner's own", err, len(queue.Secrets))
+	}
+	ownSecret(own.Reveal()).want(t, 422, "must be another than the current one")
 }
 
 // deletion deletes the subscription.

@@ -10,13 +10,14 @@ const UserAgent = "Service-Webhooks/1.0"
 
 // MaxRequestHeader is the maximum number of lines that [RequestHead.AppendHeader]
 // appends.
-const MaxRequestHeader = 11
+const MaxRequestHeader = 11 + MaxHeaders
 
 // RequestHead has the values of an attempt's headers.
 type RequestHead struct {
 	DeliveryID, SubscriptionID, ProgramID string
 
 	Authorization string    // header value, byte for byte; "" for none
+	Headers       []Header  // of the subscription
 	At            time.Time // start of the attempt
 	Signature     string    // from [SigningSecret.Sign], one per secret, separated by spaces; "" for none
 	Trace         string    // from [Trace.Attempt]; "" for none
@@ -47,6 +48,9 @@ func (h *RequestHead) AppendHeader(dst [][2]string) [][2]string {
 	}
 	if h.Test {
 		dst = append(dst, [2]string{TestHeader, "true"})
+	}
+	for _, own := range h.Headers {
+		dst = append(dst, [2]string{own.Name, own.Value})
 	}
 	return dst
 }

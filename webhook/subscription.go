@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"net/netip"
@@ -41,6 +39,7 @@ type Subscription struct {
 	MaxPerSecond           float64 // requests, excluding pings; 0 for no limit
 	MaxEvents              int     // in one delivery; 0 for the operator's batch size
 	HasAuthorizationHeader bool
+	HeaderNames            []string // of its static headers, sorted
 	Status                 Health
 	FailingReason          FailingReason // this and the next two only if Status is failing
 	FailingSince           time.Time
@@ -58,7 +57,8 @@ type SubscriptionFields struct {
 	ID                  *string // only if an update sends back a whole record
 	URL                 *string
 	Events              *[]string
-	AuthorizationHeader **string // an inner nil removes it
+	AuthorizationHeader **string  // an inner nil removes it
+	Headers             *[]Header // sorted by name; none removes all
 	Description         *string
 	Active              *bool
 	Ordered             *bool
@@ -69,8 +69,8 @@ type SubscriptionFields struct {
 }
 
 // SubscriptionChanges returns the action of an update in the audit log, and what it changed, without
-// secrets. authorization is that of the fields.
-func SubscriptionChanges(before, after *Subscription, authorization **string) (action Action, detail string) {
+// secrets. f are the fields of the update.
+func SubscriptionChanges(before, after *Subscription, f *SubscriptionFields) (action Action, detail string) {
 	var changes []string
 	add := func(changed bool, text string) {
 		if changed {
@@ -96,9 +96,13 @@ func SubscriptionChanges(before, after *Subscription, authorization **string) (a
 		}
 		add(limit.was != limit.is, limit.name+" to "+text)
 	}
-	if authorization != nil {
-		add(*authorization == nil, "the authorization header removed")
-		add(*authorization != nil, "the authorization header replaced")
+	if f.AuthorizationHeader != nil {
+		add(*f.AuthorizationHeader == nil, "the authorization header removed")
+		add(*f.AuthorizationHeader != nil, "the authorization header replaced")
+	}
+	if f.Headers != nil {
+		add(len(*f.Headers) == 0, "the headers removed")
+		add(len(*f.Headers) > 0, "the headers to "+strings.Join(after.HeaderNames, ", "))
 	}
 	switch {
 	case before.Active == after.Active:
@@ -187,6 +191,8 @@ func (p *subscriptionParser) field(name string, value int32) {
 		default:
 			p.fail(InvalidType, name, "must be a string, or null for none")
 		}
+	case "headers":
+		f.Headers = p.headers(value)
 	case "description":
 		f.Description = p.string(name, value)
 	case "active":
@@ -202,11 +208,15 @@ func (p *subscriptionParser) field(name string, value int32) {
 	case "max_events":
 		f.MaxEvents = p.maxEvents(name, value)
 	case "signing_secret":
-		p.signingSecret(name, value)
+		faults := len(p.faults)
+		f.SigningSecret = p.signingSecret(name, value)
+		if !p.creating && p.isString(value) && len(p.faults) > faults {
+			p.faults[faults] = SecretNotRotated()
+		}
 	default:
 		if p.creating || !slices.Contains(readOnlyFields, name) {
 			p.unknown(name, "a subscription",
-				"url, events, authorization_header, description, active, ordered, max_in_flight, max_per_second, max_events, signing_secret")
+				"url, events, authorization_header, headers, description, active, ordered, max_in_flight, max_per_second, max_events, signing_secret")
 		} else if name == "id" {
 			f.ID = p.string(name, value)
 		}
@@ -238,20 +248,17 @@ func (p *subscriptionParser) maxEvents(name string, value int32) *int {
 	return nil
 }
 
-func (p *subscriptionParser) signingSecret(name string, value int32) {
-	secret := p.string(name, value)
+// signingSecret returns a partner's own signing secret.
+func (b *body) signingSecret(name string, value int32) (own SigningSecret) {
+	secret := b.string(name, value)
 	if secret == nil {
-		return
+		return nil
 	}
-	var err error
-	if p.fields.SigningSecret, err = ParseSigningSecret(*secret); err == nil {
-		return
+	own, err := ParseSigningSecret(*secret)
+	if err != nil {
+		b.fail(InvalidFormat, name, err.Error())
 	}
-	if p.creating {
-		p.fail(InvalidFormat, name, err.Error())
-	} else {
-		p.faults = append(p.faults, SecretNotRotated())
-	}
+	return own
 }
 
 // SecretNotRotated is the error of an update with another signing secret than the current one.
@@ -260,9 +267,36 @@ func SecretNotRotated() Validation {
 	return Validation{InvalidValue, detail, "signing_secret"}
 }
 
+// Rotation is how a signing secret is replaced.
+type Rotation struct {
+	Secret SigningSecret // the partner's own; nil generates one
+	EndOld bool          // only the new secret signs from now on
+}
+
+// ParseRotation parses the body of a request that replaces a signing secret.
+func ParseRotation(raw []byte) (r Rotation, invalidBody *Error) {
+	b, err := parseBody(raw, `, such as {"old_secret_ends": "now"}`)
+	if err != nil {
+		return r, err
+	}
+	for name, value := range b.fields() {
+		switch name {
+		case "signing_secret":
+			r.Secret = b.signingSecret(name, value)
+		case "old_secret_ends":
+			if r.EndOld = b.isString(value) && string(b.text(value)) == "now"; !r.EndOld {
+				b.fail(InvalidValue, name, `must be "now"; without it, the old secret signs for 24 hours`)
+			}
+		default:
+			b.unknown(name, "a rotation", "signing_secret, old_secret_ends")
+		}
+	}
+	return r, invalid(b.faults)
+}
+
 // readOnlyFields are the fields of a record that an update may send back unchanged.
 var readOnlyFields = []string{
-	"id", "has_authorization_header", "status", "failing_reason", "failing_since", "next_probe_at", "disabled_reason",
+	"id", "has_authorization_header", "header_names", "status", "failing_reason", "failing_since", "next_probe_at", "disabled_reason",
 	"created_at", "updated_at", "old_secret_expires_at",
 }
 
@@ -357,6 +391,9 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	}
 	if f.AuthorizationHeader != nil && *f.AuthorizationHeader != nil {
 		v = append(v, CheckAuthorizationHeader(**f.AuthorizationHeader)...)
+	}
+	if f.Headers != nil {
+		v = append(v, CheckHeaders(*f.Headers)...)
 	}
 	if f.Description != nil && len(*f.Description) > MaxDescriptionBytes {
 		add(InvalidTooLong, "description", fmt.Sprintf("must be at most %d bytes", MaxDescriptionBytes))
@@ -508,7 +545,7 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 	return v
 }
 
-// checkAuthorizationHeader rejects values that HTTP cannot carry unchanged: the
+// CheckAuthorizationHeader rejects values that HTTP cannot carry unchanged: the
 // value is sent byte for byte (spec, section 5).
 func CheckAuthorizationHeader(s string) []Validation {
 	fail := func(code, detail string) []Validation { return []Validation{{code, detail, "authorization_header"}} }
@@ -517,10 +554,9 @@ func CheckAuthorizationHeader(s string) []Validation {
 		return fail(InvalidValue, "must not be empty; leave it out, or send null to remove it")
 	case len(s) > MaxAuthorizationHeaderBytes:
 		return fail(InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxAuthorizationHeaderBytes))
-	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
-		return fail(InvalidFormat, "must be UTF-8 without control characters")
-	case strings.Trim(s, " ") != s:
-		return fail(InvalidFormat, "must not start or end with a space")
+	}
+	if code, detail := checkHeaderValue(s); code != "" {
+		return fail(code, detail)
 	}
 	return nil
 }

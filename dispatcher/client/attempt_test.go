@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -89,11 +90,13 @@ func TestSendRequest(t *testing.T) {
 	for _, tt := range []struct {
 		name, url, authorization string
 		host, line               string
+		headers                  []webhook.Header
 	}{
-		{"plain", "http://1.1.1.1", "", "1.1.1.1", "/"},
-		{"port, path and query", "http://1.1.1.1:8080/a%2Fb/?q=%20&x", "", "1.1.1.1:8080", "/a%2Fb/?q=%20&x"},
-		{"IPv6", "http://[2606:4700:4700::1111]/", "", "[2606:4700:4700::1111]", "/"},
-		{"authorization", "http://1.1.1.1/", "Bearer a  b;c=\"d\" ü", "1.1.1.1", "/"},
+		{"plain", "http://1.1.1.1", "", "1.1.1.1", "/", nil},
+		{"port, path and query", "http://1.1.1.1:8080/a%2Fb/?q=%20&x", "", "1.1.1.1:8080", "/a%2Fb/?q=%20&x", nil},
+		{"IPv6", "http://[2606:4700:4700::1111]/", "", "[2606:4700:4700::1111]", "/", nil},
+		{"authorization", "http://1.1.1.1/", "Bearer a  b;c=\"d\" ü", "1.1.1.1", "/", nil},
+		{"headers", "http://1.1.1.1/", "", "1.1.1.1", "/", []webhook.Header{{Name: "x-api-KEY", Value: "k  1: ü"}, {Name: "X-Team", Value: "a"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -104,7 +107,7 @@ func TestSendRequest(t *testing.T) {
 					got <- text
 				})
 				q := testRequest(tt.url, 5)
-				q.Authorization = tt.authorization
+				q.Authorization, q.Headers = tt.authorization, tt.headers
 				if a := p.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
 					t.Fatalf("got %+v, want success", a)
 				}
@@ -128,6 +131,9 @@ func TestSendRequest(t *testing.T) {
 					"webhook-timestamp: "+strconv.FormatInt(now.Unix(), 10),
 					"webhook-signature: "+q.Secrets[0].Sign("d-1", now, q.Body),
 				)
+				for _, h := range tt.headers {
+					want = append(want, h.Name+": "+h.Value)
+				}
 				if diff := cmp.Diff(want, strings.Split(head, "\r\n")); diff != "" {
 					t.Errorf("head (-want +got):\n%s", diff)
 				}
@@ -828,6 +834,40 @@ func TestMaySend(t *testing.T) {
 		}
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("the attempts took %s, want no wait for the timeout", took)
+		}
+	})
+}
+
+// FuzzHeaders checks that headers which pass the check of a subscription arrive unchanged, and add
+// nothing else to the request.
+func FuzzHeaders(f *testing.F) {
+	f.Add("X-Api-Key", "4f2b8a6c", "X-Team", "ü")
+	f.Add("X-A", "a\r\nX-B: c", "Host", "a")
+	f.Add("x-a:b", " a", "Content-Length", "9")
+	f.Fuzz(func(t *testing.T, name1, value1, name2, value2 string) {
+		headers := []webhook.Header{{Name: name1, Value: value1}, {Name: name2, Value: value2}}
+		if webhook.CheckHeaders(headers) != nil {
+			return
+		}
+		q := testRequest("http://1.1.1.1/", 5)
+		received := func() http.Header {
+			text := string(q.appendHead(nil, time.Now())) + string(q.Body)
+			r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
+			if err != nil {
+				t.Fatalf("%q: %v", text, err)
+			}
+			if body, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(body, q.Body) {
+				t.Fatalf("%q: got body %q, %v", text, body, err)
+			}
+			return r.Header
+		}
+		want := received()
+		q.Headers = headers
+		for _, h := range headers {
+			want[http.CanonicalHeaderKey(h.Name)] = []string{h.Value}
+		}
+		if diff := cmp.Diff(want, received()); diff != "" {
+			t.Errorf("want -, got +:\n%s", diff)
 		}
 	})
 }

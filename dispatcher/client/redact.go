@@ -44,7 +44,7 @@ const (
 //     unpacked.
 //
 // The Authorization header is looked for as a whole and without its scheme, and for
-// Basic also the password; a signing secret in its text form and as bytes. A secret
+// Basic also the password; the subscription's own headers as a whole; a signing secret in its text form and as bytes. A secret
 // that the receiver compressed otherwise, encrypted, wrapped or reversed is not found.
 func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
@@ -93,6 +93,9 @@ func (r *Request) secrets() secrets {
 				}
 			}
 		}
+	}
+	for _, h := range r.Headers {
+		add([]byte(h.Value))
 	}
 	for _, secret := range r.Secrets {
 		add(secret)

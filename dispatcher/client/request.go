@@ -17,6 +17,7 @@ type Request struct {
 	ProgramID      string
 	To             *Target
 	Authorization  string // header value, byte for byte; "" for none
+	Headers        []webhook.Header
 	Secrets        []webhook.SigningSecret
 	Body           []byte        // must not change: it may be read even after Send has returned
 	Number         int           // of the attempt, from 1
@@ -42,6 +43,11 @@ func (r *Request) check() error {
 			return errors.New("a header value has invalid characters")
 		}
 	}
+	for _, h := range r.Headers {
+		if !httpguts.ValidHeaderFieldName(h.Name) || !httpguts.ValidHeaderFieldValue(h.Value) {
+			return errors.New("a header has invalid characters")
+		}
+	}
 	return nil
 }
 
@@ -51,7 +57,7 @@ func (r *Request) appendHead(dst []byte, now time.Time) []byte {
 	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), r.To.host...)
 	dst = strconv.AppendInt(append(dst, "\r\nContent-Length: "...), int64(len(r.Body)), 10)
 	head := webhook.RequestHead{
-		DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization,
+		DeliveryID: r.DeliveryID, SubscriptionID: r.SubscriptionID, ProgramID: r.ProgramID, Authorization: r.Authorization, Headers: r.Headers,
 		At: now, Trace: r.Trace.Attempt(r.DeliveryID, r.Number), Test: r.Test,
 	}
 	for i, secret := range r.Secrets {

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"service/webhook"
@@ -54,7 +55,11 @@ func (p *Plan) Resolve(lookup func(string) (string, bool)) {
 				if err != nil {
 					p.Problems = append(p.Problems, Problem{s.Line, err.Error()})
 				}
-				r.body[name] = text
+				if name, of := strings.CutPrefix(name, headerSecret); of {
+					r.body["headers"].(Settings)[name] = text
+				} else {
+					r.body[name] = text
+				}
 			}
 		}
 	}

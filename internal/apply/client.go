@@ -67,7 +67,7 @@ type call struct {
 	method, path string             // the path with its query
 	program      string             // to act in; "" for none
 	body         Settings           // as JSON; nil for none
-	secrets      map[string]*Secret // properties of the body that are secrets
+	secrets      map[string]*Secret // properties of the body that are secrets; those of headers as headers.NAME
 	field, file  string             // the secret in the response and the file to create with it; "" for none
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,7 +36,8 @@ type SubscriptionState struct {
 	URL              string
 	Description      string
 	HasAuthorization bool     `json:"has_authorization_header"`
-	Settings         Settings `json:"-"` // all properties
+	HeaderNames      []string `json:"header_names"` // sorted
+	Settings         Settings `json:"-"`            // all properties
 }
 
 // TokenState is an access token of the service.
@@ -317,6 +319,7 @@ func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
 		}
 		c.Details = append(c.Details, detail)
 	}
+	d.headers(s, before, &c, &save)
 	if c.Op == Create {
 		d.newSubscription(s, &c, &save)
 	}
@@ -333,6 +336,31 @@ func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
 }
 
 // newSubscription adds what only the request that creates a subscription has.
+// headerSecret begins the names of the secrets that are headers.
+const headerSecret = "headers."
+
+// headers adds the headers of a subscription to its request, as a whole, if other names are wanted or
+// if secrets are to be set again.
+func (d *differ) headers(s *Subscription, before *SubscriptionState, c *Change, save *call) {
+	names := slices.Sorted(maps.Keys(s.Headers))
+	same := slices.Equal(names, before.HeaderNames)
+	if s.Headers == nil || same && (len(names) == 0 || !d.options.UpdateSecrets) {
+		return
+	}
+	save.body["headers"] = make(Settings)
+	for _, name := range names {
+		save.secrets[headerSecret+name] = s.Headers[name]
+	}
+	switch {
+	case len(names) == 0:
+		c.Details = append(c.Details, "headers removed")
+	case same:
+		c.Details = append(c.Details, "headers set again: "+strings.Join(names, ", "))
+	default:
+		c.Details = append(c.Details, "headers set: "+strings.Join(names, ", "))
+	}
+}
+
 func (d *differ) newSubscription(s *Subscription, c *Change, create *call) {
 	create.body["url"] = s.URL
 	if s.SigningSecret != nil {

@@ -141,6 +141,15 @@ var diffTests = []struct {
 		options: Options{UpdateSecrets: true}, want: []string{"~ subscription acme https://a.example/ (s1): authorization_header set again"}},
 	{name: "header to remove", file: hook + ", authorization_header: null}", unchanged: 1, state: withHeader(),
 		want: []string{"~ subscription acme https://a.example/ (s1): authorization_header removed"}},
+	{name: "headers", file: hook + ", headers: {X-B: {env: A}, X-A: {env: A}}}", unchanged: 1, state: withHeader(),
+		want: []string{"~ subscription acme https://a.example/ (s1): headers set: X-A, X-B"}},
+	{name: "same headers", file: hook + ", headers: {X-Key: {env: A}}}", unchanged: 2, state: withHeader()},
+	{name: "same headers again", file: hook + ", headers: {X-Key: {env: A}}}", unchanged: 1, state: withHeader(),
+		options: Options{UpdateSecrets: true}, want: []string{"~ subscription acme https://a.example/ (s1): headers set again: X-Key"}},
+	{name: "headers to remove", file: hook + ", headers: null}", unchanged: 1, state: withHeader(),
+		want: []string{"~ subscription acme https://a.example/ (s1): headers removed"}},
+	{name: "no headers", file: hook + ", headers: {}}", unchanged: 2, options: Options{UpdateSecrets: true},
+		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
 	{name: "no header", file: hook + ", authorization_header: null}", unchanged: 2, options: Options{UpdateSecrets: true},
 		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
 	{name: "signing secret of a subscription that exists", file: hook + ", signing_secret: {env: A}}", unchanged: 2,
@@ -241,7 +250,7 @@ func TestDiff(t *testing.T) {
 
 func withHeader() *State {
 	s := current("s1", "https://a.example/?key=1", "")
-	s.HasAuthorization = true
+	s.HasAuthorization, s.HeaderNames = true, []string{"X-Key"}
 	return subscriptions(s)
 }
 

@@ -44,9 +44,10 @@ type Subscription struct {
 	Events      []string
 	Settings    Settings `json:"-"`
 
-	Authorization     *Secret `json:"authorization_header"` // nil if the file has none
-	SigningSecret     *Secret `json:"signing_secret"`       // of a new subscription; nil generates one
-	SigningSecretFile string  `json:"signing_secret_file"`  // where the generated one is written; "" for nowhere
+	Authorization     *Secret            `json:"authorization_header"` // nil if the file has none
+	Headers           map[string]*Secret // nil if the file has none, empty to remove all
+	SigningSecret     *Secret            `json:"signing_secret"`      // of a new subscription; nil generates one
+	SigningSecretFile string             `json:"signing_secret_file"` // where the generated one is written; "" for nowhere
 }
 
 // Token is a desired access token.
@@ -92,7 +93,10 @@ func (s *Subscription) UnmarshalJSON(text []byte) (err error) {
 	if header, ok := s.Settings["authorization_header"]; ok && header == nil {
 		s.Authorization = &Secret{Null: true}
 	}
-	for _, name := range []string{"url", "authorization_header", "signing_secret", "signing_secret_file"} {
+	if headers, ok := s.Settings["headers"]; ok && headers == nil {
+		s.Headers = make(map[string]*Secret)
+	}
+	for _, name := range []string{"url", "authorization_header", "headers", "signing_secret", "signing_secret_file"} {
 		delete(s.Settings, name)
 	}
 	return err
@@ -242,6 +246,9 @@ func (b *builder) subscriptions(p *Program, program place) {
 		s, at := &p.Subscriptions[i], program.find("subscriptions", strconv.Itoa(i))
 		s.Line, s.ProgramID = at.line(), p.ID
 		b.secret(s.Authorization, at.find("authorization_header"))
+		for name, value := range s.Headers {
+			b.secret(value, at.find("headers", name))
+		}
 		b.secret(s.SigningSecret, at.find("signing_secret"))
 		s.SigningSecretFile = b.output(s.SigningSecretFile, at.find("signing_secret_file"))
 		if s.SigningSecret != nil && s.SigningSecretFile != "" {

@@ -109,7 +109,9 @@ func (at place) field(name string, n *yaml.Node) place {
 		child.path = at.path + "." + name
 	}
 	if at.schema != nil {
-		child.schema = at.schema.Properties[name]
+		if child.schema = at.schema.Properties[name]; child.schema == nil {
+			child.schema, _ = at.schema.AdditionalProperties.(*jsonschema.Schema)
+		}
 	}
 	return child
 }

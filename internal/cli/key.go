@@ -47,6 +47,7 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 func printRotation(w io.Writer, r *store.KeyRotation) error {
 	count := []string{
 		webhook.Count(r.AuthorizationHeaders, "authorization header"),
+		webhook.Count(r.Headers, "header set"),
 		webhook.Count(r.SigningSecrets, "signing secret"),
 		webhook.Count(r.Answers, "stored response"),
 		webhook.Count(r.CertificateFiles, "certificate file"),

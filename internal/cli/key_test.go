@@ -58,7 +58,7 @@ func testKeyRotate(t *testing.T, dir string) {
 	before := string(harness.Read(t, file))
 	out, errs := expect(t, exitDone, "key", "rotate", "--yes", "--data", dir)
 	want := "Replaced the key in " + file + "; re-encrypted 4 secrets with it: " +
-		"2 authorization headers, 2 signing secrets, 0 stored responses, 0 certificate files.\n"
+		"2 authorization headers, 0 header sets, 2 signing secrets, 0 stored responses, 0 certificate files.\n"
 	if out != want || errs != "" {
 		t.Errorf("got %q and %q, want %q", out, errs, want)
 	}

@@ -60,7 +60,7 @@ func DeleteSubscription(ctx context.Context, s *store.Store, programID, id strin
 // RotateSecret calls [store.SubscriptionWrites.RotateSecret].
 func RotateSecret(ctx context.Context, s *store.Store, programID, id string) (webhook.SigningSecret, error) {
 	return write(ctx, s, func(w store.Write) (webhook.SigningSecret, error) {
-		_, secret, _, err := w.Subscriptions().RotateSecret(programID, id, webhook.AuditEntry{})
+		_, secret, _, err := w.Subscriptions().RotateSecret(programID, id, webhook.Rotation{}, webhook.AuditEntry{})
 		return secret, err
 	})
 }

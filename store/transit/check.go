@@ -189,6 +189,25 @@ func names(least, most int) check {
 	})
 }
 
+// headers allows the static headers of a subscription.
+var headers = document(64<<10, func(_ *Gate, all []webhook.Header) bool {
+	sorted := slices.IsSortedFunc(all, func(a, b webhook.Header) int { return strings.Compare(a.Name, b.Name) })
+	return len(all) > 0 && sorted && webhook.CheckHeaders(all) == nil
+})
+
+// namesOfHeaders returns the names of headers as JSON.
+func namesOfHeaders(text []byte) string {
+	var all []webhook.Header
+	if json.Unmarshal(text, &all) != nil {
+		return "[]"
+	}
+	names, err := json.Marshal(webhook.HeaderNames(all))
+	if err != nil {
+		return "[]"
+	}
+	return string(names)
+}
+
 // counts allows a JSON object with counts.
 var counts = document(64<<10, func(_ *Gate, all map[string]int64) bool {
 	for key, n := range all {

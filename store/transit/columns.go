@@ -67,12 +67,17 @@ var tables = map[string]table{
 			}
 			return ""
 		}),
+		"header_names": document[[]string](64<<10, nil), "headers": null(headers),
 		"signing_secret": or(blob(24, 64), blob(0, 0)), "status": enum("healthy", "failing", "disabled"),
 		"disabled_reason": null(line(1024)), "created_by": identifier, "revision": number,
 		"created_at": moment, "updated_at": moment, "deleted_at": null(moment), "counted_at": null(counted),
 	}, row: func(g *Gate, r row) (string, string) {
-		if len(r.bytes("signing_secret")) == 0 && (r.null("deleted_at") || !r.null("authorization_header") || r.int("active") != 0) {
+		if len(r.bytes("signing_secret")) == 0 && (r.null("deleted_at") || r.int("active") != 0 ||
+			!r.null("authorization_header") || !r.null("headers")) {
 			return "signing_secret", "must not be empty unless the subscription is deleted"
+		}
+		if r.text("header_names") != namesOfHeaders(r.bytes("headers")) {
+			return "header_names", "must be the names of headers"
 		}
 		id, num := r.text("id"), r.int("num")
 		if before, known := g.subscriptions[id]; known && before != num {

@@ -39,8 +39,8 @@ var bugs = []bug{
 			`"DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", after.ID, name`},
 	}},
 	{"a deletion is not announced", []edit{
-		{"store/subscription.go", "active = 0, authorization_header = NULL, signing_secret = x'', revision = revision + 1 WHERE",
-			"active = 0, authorization_header = NULL WHERE"},
+		{"store/subscription.go", "headers = NULL, signing_secret = x'', \"+\n\t\t\"revision = revision + 1 WHERE id",
+			"headers = NULL \"+\n\t\t\"WHERE id"},
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`,
 			`"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},

@@ -118,7 +118,8 @@ func (c *canaryRun) createSubscriptions() {
 	c.t.Helper()
 	c.ids = make(map[string]string)
 	for _, path := range []string{"/ok", "/cut", "/refused", "/redirect", "/broken", "/status"} {
-		body := map[string]any{"url": c.server + path, "events": harness.Events("content_updated"), "authorization_header": c.header(path)}
+		body := map[string]any{"url": c.server + path, "events": harness.Events("content_updated"), "authorization_header": c.header(path),
+			"headers": map[string]string{"X-Api-Key": c.header(path + ", X-Api-Key")}}
 		key := http.Header{webhook.IdempotencyHeader: {"create" + path}}
 		status, answer := c.do(c.in.Client, "POST", list, body, key, "signing_secret")
 		if status != http.StatusCreated {
@@ -155,6 +156,11 @@ func (c *canaryRun) sendMistakes() {
 		map[string]any{"authorization_header": strings.Repeat(c.header("long")+" ", 200)},
 		map[string]any{"authorization_header": " " + c.header("blank")},
 		map[string]any{"authorization_header": []string{c.header("list")}},
+		map[string]any{"headers": map[string]string{"X-Api-Key": c.header("header control") + "\r\nX-More: a"}},
+		map[string]any{"headers": map[string]string{"Host": c.header("header host"), "X Y": c.header("header name")}},
+		map[string]any{"headers": map[string]any{"X-Api-Key": []string{c.header("header list")}}},
+		map[string]any{"headers": c.header("header text")},
+		map[string]any{"headers": map[string]string{"X-Api-Key": strings.Repeat(c.header("header long")+" ", 200)}},
 		map[string]any{"authorization_header": c.header("other fault"), "url": "not a url", "max_in_flight": -1, "events": event},
 		map[string]any{"authorization_header": c.header("unknown field"), "colour": "red"},
 		map[string]any{"authorisation_header": c.header("misspelt")},

@@ -95,7 +95,8 @@ func TestHealthIsQuiet(t *testing.T) {
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
 			"4 of 5, the most severe first", ">Partner X<", ">hooks.example/other<", "2 subscriptions", "624 events waiting, 10 deliveries failed",
 			"401 Unauthorized since", "at least 10,000 events waiting",
-			"no success on record", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", ">Partner Y<",
+			"no success on record", "disabled: new events are not delivered", "Resend failed (5)", "Copy message for partner", `<span class="folded">: Partner Y</span>`,
+			">Partner Y<",
 			"404 Not Found",
 		}, []string{healthy, "second line</strong>", "key=secret"}},
 		"events were lost": {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals },

@@ -31,6 +31,8 @@ func TestResendRejected(t *testing.T) {
 	w.cfg.DisableAfter = time.Hour
 	failing := v.do("GET", path)
 	failing.want(t, 200, "The endpoint has rejected deliveries for")
+	failing.has(t, `class="alarm state-failed"`)
+	failing.hasNot(t, `class="alarm state-retryable"`)
 	failing.has(t, "the subscription will be disabled and miss new events (--disable-after).")
 	failing.has(t, "New events wait and will be delivered after the first successful attempt. Until then only probes are sent",
 		"a ping and, if it is accepted, one event",

@@ -20,7 +20,7 @@ function row(step) {
 const current = () => document.activeElement?.closest("[data-row]");
 const follow = (e) => { e?.click(); return Boolean(e); };
 
-const again = '.action:not(:disabled):has(use[href="#i-again"])';
+const again = ':is(.action, .primary):not(:disabled):has(use[href="#i-again"])';
 
 // Apply a bulk action to the selected rows, or to the current row if none is selected.
 function redeliver() {
@@ -35,9 +35,7 @@ function redeliver() {
 const does = {
   "?": () => { sheet?.showModal(); return Boolean(sheet); },
   "/": () => {
-    const filters = document.querySelector(".filters details");
-    for (let e = filters; e; e = e.parentElement.closest("details")) e.open = true;
-    const field = filters?.querySelector("input") || document.getElementById("find");
+    const field = document.getElementById("find") ?? document.querySelector(".filters input");
     field?.focus();
     field?.select?.();
     return Boolean(field);

@@ -17,7 +17,7 @@ type keyHelp struct {
 func keyHelps() []keyHelp {
 	return []keyHelp{
 		{[]string{"?"}, "Show this list"},
-		{[]string{"/"}, "Go to the filters or the search field"},
+		{[]string{"/"}, "Go to the search field"},
 		{[]string{"j", "k"}, "Next and previous row"},
 		{[]string{"Enter"}, "Open the row"},
 		{[]string{"x"}, "Select the row"},

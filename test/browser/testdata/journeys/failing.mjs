@@ -28,6 +28,18 @@ await checkPage(page);
 await waitForLoad(page, () => incidentCard.getByRole("link", { name: "View response" }).click());
 check((await page.locator("#response").innerText()).includes("token expired"), "the response shows the reason");
 
+// On the page of a failed delivery, / goes to the search and r to its resend.
+if (javaScript) {
+  await page.keyboard.press("/");
+  check(await page.evaluate(() => document.activeElement.id) === "find", "/ focuses the search");
+  await page.evaluate(() => document.activeElement.blur());
+  await waitForLoad(page, () => page.keyboard.press("r"));
+  check(page.url().endsWith("/redeliver"), `r asks to resend the delivery, got ${page.url()}`);
+  await visit(page, "/deliveries");
+  await page.keyboard.press("/");
+  check(await page.evaluate(() => document.activeElement.id) === "find", "/ focuses the search on a list with filters");
+}
+
 // Deliveries that failed permanently are counted separately from waiting events.
 await visit(page, `/subscriptions/${id}`);
 const alarms = page.locator("#subscription-alarms");
@@ -59,7 +71,7 @@ await waitForLoad(page, () => alarms.getByRole("button", { name: `Resend failed 
 await until("the resent deliveries", () => server.requests.length > requestsBefore);
 await until("the entry in the timeline", async () => {
   await visit(page, incidentLink);
-  return /Resent \d+ deliver(y|ies) by ada@example.com: \d+ succeeded/.test(await page.locator("#incident-timeline").innerText());
+  return /resent in \d+ deliver(y|ies) by ada@example.com: \d+ succeeded/.test(await page.locator("#incident-timeline").innerText());
 });
 await checkPage(page);
 server.close();

@@ -124,7 +124,7 @@ check(originals.length === failures, "one event per delivery");
 check(eventIds(resent) === eventIds(originals), "each event arrived again exactly once");
 check(new Set(resent.map((r) => r.headers["webhook-id"])).size === failures, "each event has its own delivery");
 await visit(page, "/deliveries/redeliver?filter[status]=failed");
-check(await page.getByText(`${failures}: already resent`).isVisible(), "a second resend finds nothing to do");
+check(await page.getByText(`${failures}: already delivered another way`).isVisible(), "a second resend finds nothing to do");
 
 if (javaScript) { // Keyboard: Enter opens a row.
   await visit(page, "/deliveries");

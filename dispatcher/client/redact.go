@@ -43,9 +43,10 @@ const (
 //   - in a body in gzip format, which pages show unpacked. The body is then stored
 //     unpacked.
 //
-// The Authorization header is looked for as a whole and without its scheme, and for
-// Basic also the password; the subscription's own headers as a whole; a signing secret in its text form and as bytes. A secret
-// that the receiver compressed otherwise, encrypted, wrapped or reversed is not found.
+// The Authorization header and the subscription's own ones are looked for as a whole and
+// without their scheme, and for Basic also the password; a signing secret in its text
+// form and as bytes. A secret that the receiver compressed otherwise, encrypted, wrapped
+// or reversed is not found.
 func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
 	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
@@ -80,9 +81,9 @@ func (r *Request) secrets() secrets {
 			list = append(list, bytes.ReplaceAll(secret, []byte(" "), []byte("+"))) // as in form encoding
 		}
 	}
-	if r.Authorization != "" {
-		add([]byte(r.Authorization))
-		if scheme, credentials, ok := strings.Cut(r.Authorization, " "); ok {
+	addHeader := func(value string) {
+		add([]byte(value))
+		if scheme, credentials, ok := strings.Cut(value, " "); ok {
 			credentials = strings.TrimSpace(credentials)
 			add([]byte(credentials))
 			if strings.EqualFold(scheme, "Basic") {
@@ -94,8 +95,9 @@ func (r *Request) secrets() secrets {
 			}
 		}
 	}
+	addHeader(r.Authorization)
 	for _, h := range r.Headers {
-		add([]byte(h.Value))
+		addHeader(h.Value)
 	}
 	for _, secret := range r.Secrets {
 		add(secret)

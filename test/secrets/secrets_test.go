@@ -90,7 +90,7 @@ type canaryRun struct {
 	mu       sync.Mutex
 	canaries []harness.Canary
 	echoed   []string // what receivers respond with
-	seen     []string // the Authorization headers that receivers got
+	seen     []string // the Authorization and X-Api-Key headers that receivers got
 	faults   []string
 	searched int // number of searched texts
 }
@@ -230,13 +230,13 @@ func (c *canaryRun) command(want int, given string, args ...string) string {
 
 // receiver echoes all canaries, in many ways.
 func (c *canaryRun) receiver(w http.ResponseWriter, r *http.Request) {
-	got := r.Header.Get("Authorization")
+	got, key := r.Header.Get("Authorization"), r.Header.Get("X-Api-Key")
 	c.mu.Lock()
-	c.seen = append(c.seen, got)
+	c.seen = append(c.seen, got, key)
 	echoed := slices.Clone(c.echoed)
 	c.mu.Unlock()
 	var page bytes.Buffer
-	for i, secret := range append(echoed, got) {
+	for i, secret := range append(echoed, got, key) {
 		w.Header().Add("X-Echo", secret)
 		w.Header().Add("X-Echo-Base64", base64.StdEncoding.EncodeToString([]byte(secret)))
 		inJSON, err := json.Marshal(map[string]string{"authorization": secret})

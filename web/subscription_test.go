@@ -109,7 +109,8 @@ func TestCreateSubscription(t *testing.T) {
 		"max_in_flight", "many", "description", "Kept <b>", "headers", "Host: canary-of-a-header")
 	wrong.want(t, 422, "Nothing was saved.")
 	wrong.has(t, "http://10.0.0.1/x", "Kept &lt;b&gt;", "must name at least one event", "must begin with https://", "must be a whole number",
-		"does not exist", `href="#url"`, `href="#events"`, "is set by the service itself, or by HTTP", "Your entry was not kept")
+		"does not exist", `href="#url"`, `href="#events"`, `href="#headers"`,
+		"Host is set by the service itself, or by HTTP", "Your entry was not kept")
 	wrong.hasNot(t, authorization, "canary-of-a-header")
 	w.cfg.Rules.Own = []netip.AddrPort{netip.MustParseAddrPort("8.8.8.8:443")}
 	v.send("/subscriptions/new", "step", "check", "url", "https://8.8.8.8/x").want(t, 200, "must not target this service itself")

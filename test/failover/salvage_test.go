@@ -146,7 +146,8 @@ func TestSalvage(t *testing.T) {
 		}
 	}
 	left := []string{
-		"1 event of program lost not published: the new primary has no such program; create it with: service token create --program lost",
+		"1 event of program lost not published: the new primary has no such program; create it with: ",
+		"service token create --program lost\n",
 		"event " + eventID(50) + " of program p not published: name is not the name of an event type",
 		"1 event not published: older than the retention",
 		"not all missing events could be published",

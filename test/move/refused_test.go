@@ -41,7 +41,7 @@ func TestRefused(t *testing.T) {
 		flags               []string
 		want                string
 	}{
-		{"a wrong token", to.URL(), wrong, nil, "Create one there with: service token create --scope platform"},
+		{"a wrong token", to.URL(), wrong, nil, "service token create --scope platform"},
 		{"a token of a program", to.URL(), partner, nil, "A platform token is needed."},
 		{"an active program", taken.URL(), taken.tokenFile, nil, "has a program acme already (active). Delete it there first, or keep it."},
 		{"another service", other.URL, to.tokenFile, nil, "Check that the URL is that of an installation of this service."},

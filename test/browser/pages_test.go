@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"flag"
 	"fmt"
 	"io"
@@ -20,6 +21,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"service/store"
 	"service/store/storetest"
@@ -646,8 +649,8 @@ func (p *pagesFill) insertDeliveries() {
 				WHEN x % 100 = 53 THEN '["failed","attempts_exhausted",5,null,"timeout"]'
 				ELSE '["success",null,1,200,null]' END AS so FROM d)
 			INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, next_attempt_at, response_status, error, seqs, redelivery_of, created_at, completed_at, counted_at)
-			SELECT ?6 + num, printf('delivery-%d', num), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
-				'[' || seq || ']', iif(x = 6, printf('delivery-%d', num - 7), NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97), 1
+			SELECT ?6 + num, printf('%021d-', num), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), `+programOf+`, so ->> 0, so ->> 1, so ->> 2, iif(so ->> 0 = 'retryable', ?7 + num, NULL), so ->> 3, so ->> 4,
+				'[' || seq || ']', iif(x = 6, printf('%021d-', num - 7), NULL), at, iif(so ->> 0 = 'retryable', NULL, at + 20 + num % 97), 1
 			FROM o CROSS JOIN temp.subs s ON s.program = k AND s.number = o.number`,
 			append(args, p.many, time.Now().Add(24*time.Hour).UnixMilli())...)
 		p.exec(events+"INSERT INTO delivery_events (program_id, seq, delivery) SELECT "+programOf+", seq, ?6 + 2 * j + i.value + 1 FROM e "+
@@ -661,7 +664,7 @@ func (p *pagesFill) insertDeliveries() {
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
 	p.exec(`INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, response_status, seqs, created_at, completed_at, counted_at)
-		SELECT number - 15, printf('fan-%d', number), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), ?2, 'success', 1, 200, '[1]', ?1, ?1, 1
+		SELECT number - 15, printf('fan%018d-', number), s.id, (SELECT x.num FROM subscriptions x WHERE x.id = s.id), ?2, 'success', 1, 200, '[1]', ?1, ?1, 1
 		FROM temp.subs s WHERE program = ?3 AND number >= 16`,
 		p.begin, pagesProgram(pagesPrograms), pagesPrograms)
 	p.exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT program_id, 1, num FROM deliveries WHERE num <= ?", p.many)
@@ -740,6 +743,22 @@ func pageID(at, kind, number string) string {
 	return fmt.Sprintf("printf('%%08x-%%04x-7%%03x-8000-%%012x', (%s) >> 16, (%s) & 65535, %s, %s)", at, at, kind, number)
 }
 
+// deliveryID returns the id of a delivery as pages have it. The store has a short form of it, 16 bytes
+// in characters whose order is that of the bytes.
+func deliveryID(tb testing.TB, stored string) string {
+	tb.Helper()
+	short := base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)
+	b, err := short.DecodeString(stored)
+	if err != nil {
+		tb.Fatalf("%q: %v", stored, err)
+	}
+	id, err := uuid.FromBytes(b)
+	if err != nil {
+		tb.Fatalf("%q: %v", stored, err)
+	}
+	return id.String()
+}
+
 // samplePages picks the records whose pages TestPages requests.
 func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 	tb.Helper()
@@ -754,6 +773,7 @@ func samplePages(tb testing.TB, db *sql.DB) *pageSample {
 	scan("SELECT d.id FROM attempts a JOIN deliveries d ON d.num = a.delivery WHERE a.number = 5 AND length(a.response_body) > 15000 LIMIT 1",
 		&s.large)
 	scan("SELECT id FROM deliveries WHERE num >= ? AND status = 'success' LIMIT 1", &s.plain, s.deliveries/2)
+	s.large, s.plain = deliveryID(tb, s.large), deliveryID(tb, s.plain)
 	scan("SELECT id FROM subscriptions WHERE program_id = ? AND status = 'failing' LIMIT 1", &s.backlog, s.big)
 	scan("SELECT id FROM incidents WHERE subscription_id = ? AND closed_at IS NULL", &s.incident, s.backlog)
 	scan("SELECT s.id FROM subscriptions s JOIN deliveries d ON d.subscription_id = s.id WHERE s.program_id = ? AND s.status = 'healthy' "+

@@ -101,7 +101,7 @@ const commonProperties = { id: { type: "string", format: "uuid" }, timestamp: { 
 fs.mkdirSync(path.join(data, "event_types"), { recursive: true });
 fs.writeFileSync(path.join(data, "event_types", "hostile_thing.json"), JSON.stringify({
   title: attack + longText, description: attack + longText, type: "object",
-  properties: { ...commonProperties, [attack]: { type: "string", description: attack + controlCharacters + longText }, [longText]: { enum: [attack, longText] }, note: { type: "string" } },
+  properties: { ...commonProperties, [attack]: { type: "string", description: attack + controlCharacters + longText }, [longText.slice(0, 256)]: { enum: [attack, longText] }, note: { type: "string" } },
   required: ["id", "timestamp", "name", "version"], additionalProperties: false,
   examples: [{ id: "019ddcfe-0f37-7cf8-8f53-1f6be7c2d3c7", timestamp: "2026-03-14T08:24:48.644Z", name: "hostile_thing", version: "1", [attack]: attack + longText, note: `</pre>${attack}` }],
 }));

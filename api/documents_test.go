@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -130,5 +131,36 @@ func TestReferenceIsBounded(t *testing.T) {
 	}
 	if len(entry) > 1<<20 {
 		t.Errorf("the entry has %d bytes", len(entry))
+	}
+}
+
+// Names that client generators cannot tell apart get a suffix, and no name has what a component
+// cannot have.
+func TestEventSchemaNames(t *testing.T) {
+	want := map[string]string{
+		"invoice:paid":    "event_invoice-paid",
+		"9lives":          "event_9lives",
+		"order.shipped":   "event_order-shipped-",
+		"Order-Shipped":   "event_Order-Shipped-",
+		"order_shipped":   "event_order_shipped-",
+		"content.Updated": "event_content-Updated-",
+		"content_updated": "event_content_updated",
+	}
+	var types []*webhook.EventType
+	for name := range want {
+		et := &webhook.EventType{Name: name, Source: webhook.SourceAPI}
+		if name == "content_updated" {
+			et.Source = webhook.SourceBuiltIn
+		}
+		types = append(types, et)
+	}
+	for event, name := range eventSchemaNames(types) {
+		begin, suffixed := strings.CutSuffix(want[event], "-")
+		if suffixed {
+			begin += fmt.Sprintf("-%08x", crc32.ChecksumIEEE([]byte(event)))
+		}
+		if name != begin || !componentName.MatchString(name) {
+			t.Errorf("%s: got %q, want %q", event, name, begin)
+		}
 	}
 }

@@ -110,7 +110,7 @@ func TestOwnEventTypesOverTheAPI(t *testing.T) {
 	wantDetail(t, "a built-in name", p.send("PUT", "/v2/event_types/content_updated", `{"schema":`+orderSchema("content_updated", `{}`)+`}`),
 		409, "built-in")
 	wantDetail(t, "delete a built-in type", p.send("DELETE", "/v2/event_types/content_updated", ""), 409, "built-in")
-	wantFault(t, "a wrong name", p.send("PUT", "/v2/event_types/Order", `{"schema":`+orderSchema("Order", `{}`)+`}`), "invalid_format", "name")
+	wantFault(t, "a wrong name", p.send("PUT", "/v2/event_types/Order%20paid", `{"schema":`+orderSchema("Order paid", `{}`)+`}`), "invalid_format", "name")
 	wantFault(t, "a wrong schema", p.send("PUT", target, `{"schema":{"type":"strnig"}}`), "invalid_value", "schema")
 	wantStatus(t, "an unused type", p.send("PUT", "/v2/event_types/order.lost", `{"schema":`+orderSchema("order.lost", `{}`)+`}`), 201)
 	wantStatus(t, "delete it", p.send("DELETE", "/v2/event_types/order.lost", ""), 200)

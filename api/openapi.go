@@ -52,19 +52,21 @@ func addAction(text []byte) []byte {
 const eventPrefix = "event_"
 
 // eventSchemaNames returns the names of the schemas of event types in the document. A dot
-// separates the name of a schema from that of a definition, so dots in the names of event types
-// become hyphens, which no name has. Client generators drop dots, hyphens and underscores, so
-// names that differ in nothing else get a suffix, unless they are built in.
+// separates the name of a schema from that of a definition, and a component's name has no colon, so
+// both become hyphens. Client generators drop hyphens and underscores and change the case, so names
+// that differ in nothing else get a suffix, unless they are built in.
 func eventSchemaNames(types []*webhook.EventType) map[string]string {
-	letters := strings.NewReplacer(".", "", "_", "")
+	mark := strings.NewReplacer(".", "", ":", "", "-", "", "_", "")
+	letters := func(name string) string { return strings.ToLower(mark.Replace(name)) }
+	hyphen := strings.NewReplacer(".", "-", ":", "-")
 	alike := make(map[string]int)
 	for _, t := range types {
-		alike[letters.Replace(t.Name)]++
+		alike[letters(t.Name)]++
 	}
 	names := make(map[string]string, len(types))
 	for _, t := range types {
-		name := eventPrefix + strings.ReplaceAll(t.Name, ".", "-")
-		if alike[letters.Replace(t.Name)] > 1 && t.Source != webhook.SourceBuiltIn {
+		name := eventPrefix + hyphen.Replace(t.Name)
+		if alike[letters(t.Name)] > 1 && t.Source != webhook.SourceBuiltIn {
 			name += fmt.Sprintf("-%08x", crc32.ChecksumIEEE([]byte(t.Name)))
 		}
 		names[t.Name] = name

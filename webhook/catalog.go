@@ -130,10 +130,13 @@ func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
 	return newCatalog(files, more...)
 }
 
-var eventName = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$`)
+var eventName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]*$`)
 
 // MaxEventName is the maximum length of the name of an event type, in bytes.
-const MaxEventName = 64
+const MaxEventName = 128
+
+// eventNameForm says what IsEventName checks.
+const eventNameForm = "1 to 128 of A-Z, a-z, 0-9, _, ., : and -, beginning with a letter or digit"
 
 // IsEventName reports whether a name has the form of the name of an event type.
 func IsEventName(name string) bool { return len(name) <= MaxEventName && eventName.MatchString(name) }
@@ -223,7 +226,7 @@ func (c *Catalog) Dictionary() []byte {
 func newEventType(f SchemaFile, parts []SchemaFile) (*EventType, error) {
 	name, ok := strings.CutSuffix(f.Name, ".json")
 	if !ok || !IsEventName(name) {
-		return nil, errors.New("the file name must be the event name (a-z, 0-9, _ and dots between parts, at most 64) followed by .json")
+		return nil, errors.New("the file name must be the event name (" + eventNameForm + ") followed by .json")
 	}
 	var d document
 	if err := d.parse(f.Content, "the file"); err != nil {

@@ -96,7 +96,7 @@ func TestInvalidOwnEventTypes(t *testing.T) {
 		{file, `"Order shipped"`, `""`, `the schema must have a title, a description and at least one example in examples`},
 		{"content_updated.json", ``, ``, `an event type with this name already exists`},
 		{"ping.json", ``, ``, `an event type with this name already exists`},
-		{"Order.json", ``, ``, `the file name must be the event name`},
+		{"Order shipped.json", ``, ``, `the file name must be the event name`},
 		{"order.yaml", ``, ``, `the file name must be the event name`},
 		{"order/shipped.json", ``, ``, `the file name must be the event name`},
 		{"../order.json", ``, ``, `the file name must be the event name`},

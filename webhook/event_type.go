@@ -64,8 +64,7 @@ func checkEventName(name string) *Error {
 	case len(name) > MaxEventName:
 		return Invalid(Validation{InvalidTooLong, fmt.Sprintf("must be at most %d bytes", MaxEventName), "name"})
 	case !IsEventName(name):
-		return Invalid(Validation{InvalidFormat,
-			"must consist of a-z, 0-9 and _, begin with a letter, and may have dots between its parts, such as order.shipped", "name"})
+		return Invalid(Validation{InvalidFormat, "must be " + eventNameForm + ", such as order.shipped", "name"})
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ func shipped(name string) string { return strings.ReplaceAll(orderShipped, "orde
 func TestEventNames(t *testing.T) {
 	for name, ok := range map[string]bool{
 		"a": true, "order": true, "order.shipped": true, "order_2.shipped.3": true, "a._": true, "order.json": true,
-		strings.Repeat("a", 64): true, strings.Repeat("a", 31) + "." + strings.Repeat("b", 32): true,
-		"": false, ".": false, "a.": false, ".a": false, "a..b": false, "1a": false, "_a": false, "A": false, "a-b": false, "a b": false,
-		"a/b": false,
-		"a\n": false, "ä": false, strings.Repeat("a", 65): false, strings.Repeat("a", 32) + "." + strings.Repeat("b", 32): false,
+		"a.": true, "a..b": true, "1a": true, "A": true, "a-b": true, "a:b": true, "invoice.payment_failed": true, "PullRequest:opened-v2": true,
+		strings.Repeat("a", 128): true, strings.Repeat("a", 63) + "." + strings.Repeat("b", 64): true,
+		"": false, ".": false, ".a": false, "_a": false, "-a": false, ":a": false, "a b": false, "a/b": false, "a,b": false, "a%": false,
+		"a\n": false, "ä": false, strings.Repeat("a", 129): false, strings.Repeat("a", 64) + "." + strings.Repeat("b", 64): false,
 	} {
 		if IsEventName(name) != ok {
 			t.Errorf("%q: want %t", name, ok)
@@ -73,7 +73,7 @@ func TestParseEventType(t *testing.T) {
 			t.Errorf("%s: got %v", body, err)
 		}
 	}
-	if _, err := ParseEventType(t.Context(), "Order", []byte(`{"schema":`+schema+`}`)); !only(err, InvalidFormat, "name") {
+	if _, err := ParseEventType(t.Context(), "Order shipped", []byte(`{"schema":`+schema+`}`)); !only(err, InvalidFormat, "name") {
 		t.Errorf("a wrong name: got %v", err)
 	}
 }

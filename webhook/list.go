@@ -484,7 +484,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:
 		if !IsEventName(s) {
-			return "", InvalidFormat, "must be event names of a-z, 0-9, _ and dots"
+			return "", InvalidFormat, "must be event names, each " + eventNameForm
 		}
 	case FilterID:
 		id, ok := parseUUID([]byte(s))

@@ -46,7 +46,7 @@ const (
 const maxFileBytes = 4 << 20
 
 // plainName matches the names of unencrypted files other than the database.
-var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[a-z][a-z0-9_]*(\.[a-z0-9_]+)*\.json)$`)
+var plainName = regexp.MustCompile(`^(ca\.pem|event_types/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}\.json)$`)
 
 // keyNames are the names of the encrypted files.
 var keyNames = []string{SecretKeyFile, alertFile, caKeyFile}

@@ -36,8 +36,9 @@ type subscriptionRecord struct {
 }
 
 type subscriptionEvent struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
+	Name    string               `json:"name"`
+	Version string               `json:"version"`
+	Filter  *webhook.EventFilter `json:"filter,omitempty"`
 }
 
 func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
@@ -50,7 +51,7 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}
 	for i, name := range s.Events {
-		r.Events[i] = subscriptionEvent{name, webhook.EventVersion}
+		r.Events[i] = subscriptionEvent{name, webhook.EventVersion, s.Filters[name]}
 	}
 	return r
 }
@@ -111,7 +112,7 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 	}
 	rules := h.api.rules
 	if !creating {
-		rules.Kept = req.subscription.Events
+		rules.Kept, rules.KeptFilters = req.subscription.Events, req.subscription.Filters
 	}
 	fields, invalid := rules.Parse(body, creating)
 	if invalid != nil {

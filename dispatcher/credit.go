@@ -28,6 +28,7 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 			to = phaseCurrent
 		}
 		q.readSeq = q.Seen
+		d.notePassed(q, now)
 		q.splitting = q.splitting || j.credit.Splits && !f.Unsplit
 		q.pace.backlogged = q.readSeq < q.wantedSeq || q.splitting
 		d.reschedule(q, to, now)

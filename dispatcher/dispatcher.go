@@ -130,10 +130,12 @@ type Dispatcher struct {
 
 	mu          sync.Mutex // guards the fields below
 	stopping    bool
-	queues      map[string]*subscriptionQueue // by subscription id
-	interested  map[store.EventKey]*queueSet  // the queues that want an event
-	programs    map[string]*program           // by id
-	limits      map[string]int                // deliveries in flight, of programs with a limit
+	queues      map[string]*subscriptionQueue   // by subscription id
+	interested  map[store.EventKey]*queueSet    // the queues that want an event
+	filtered    map[*subscriptionQueue]struct{} // the queues with a filter
+	passedBy    time.Time                       // when the cursors of those that have passed events are stored; zero for none
+	programs    map[string]*program             // by id
+	limits      map[string]int                  // deliveries in flight, of programs with a limit
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // queues in phaseReloadPending
@@ -160,6 +162,7 @@ func New(cfg Config) *Dispatcher {
 		alerts:      make(chan struct{}, 1),
 		queues:      make(map[string]*subscriptionQueue),
 		interested:  make(map[store.EventKey]*queueSet),
+		filtered:    make(map[*subscriptionQueue]struct{}),
 		programs:    make(map[string]*program),
 		limits:      make(map[string]int),
 		staleLimits: make(map[string]struct{}),
@@ -229,8 +232,10 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.running.Store(false)
 	d.mu.Lock()
 	d.stopping = true
+	stored := d.storePassed(time.Now())
 	d.mu.Unlock()
 	d.credits.Close()
+	stored()
 	// Attempts still in flight after the grace period are cancelled and recorded as
 	// interrupted.
 	cut := time.AfterFunc(d.cfg.Grace, cancel)
@@ -313,6 +318,9 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 			d.wake()
 		}
 		d.expire(now)
+		if !d.passedBy.IsZero() && !now.Before(d.passedBy) {
+			d.workers.Go(d.storePassed(now))
+		}
 		d.dispatch(sendCtx, now)
 		if at := d.nextTime(now); at.IsZero() {
 			timer.Stop()
@@ -358,19 +366,35 @@ func (d *Dispatcher) apply(changes store.Changes) {
 		}
 		d.reschedule(q, phaseStale, now)
 	}
+	var past []passing
 	for key, seq := range changes.Events {
-		for q := range d.interested[key].all {
+		queues := d.interested[key]
+		examine := queues.examine(d.store, key, seq)
+		for q := range queues.all {
 			next()
-			if seq <= q.wantedSeq || !q.Wants(key.Name, seq) {
+			in := q.Interest(key.Name, seq)
+			if seq <= q.wantedSeq || in == nil {
+				continue
+			}
+			newest := seq
+			if in.Filter != nil {
+				newest = examine(in)
+			}
+			if newest <= q.wantedSeq {
+				past = append(past, passing{q, seq})
 				continue
 			}
 			if q.wantedSeq <= q.readSeq {
 				q.notBefore = now.Add(d.cfg.BatchWindow)
 			}
-			q.wantedSeq = seq
+			q.wantedSeq = newest
 			q.notePublished(key.Name)
 			d.reschedule(q, q.phase, now)
 		}
+	}
+	for _, p := range past { // once the events of all names are known
+		next()
+		d.pass(p.queue, p.seq, now)
 	}
 	if changes.Alerts {
 		select {
@@ -452,6 +476,9 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 		}
 		d.interested[key].add(q)
 	}
+	if q.Filtered() {
+		d.filtered[q] = struct{}{}
+	}
 	q.readSeq, q.wantedSeq, q.hasReplay, q.splitting = q.Seen, q.Wanted, q.Replaying, q.Splitting
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
 	d.reschedule(q, phaseCurrent, time.Now())
@@ -459,6 +486,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 
 // uninstall removes the queue from the index by event. The caller holds d.mu.
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
+	delete(d.filtered, q)
 	for _, in := range q.Interests {
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		all := d.interested[key]

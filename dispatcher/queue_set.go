@@ -12,6 +12,8 @@ import (
 type queueSet struct {
 	queues []*subscriptionQueue
 	sorted bool // false until the first call of sort; until then add only appends
+
+	examined int64 // how far the events of the key were examined for filters
 }
 
 func (s *queueSet) len() int {

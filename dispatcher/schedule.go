@@ -88,7 +88,7 @@ func (d *Dispatcher) nextTime(now time.Time) time.Time {
 	if now.Before(d.pausedUntil) {
 		at = earliest(at, d.pausedUntil)
 	}
-	return at
+	return earliest(at, d.passedBy)
 }
 
 func due(t, now time.Time) bool { return !t.IsZero() && !t.After(now) }

@@ -130,7 +130,7 @@ func (s *simulation) repeat(program string, n int) {
 	s.mu.Unlock()
 	name := simulatedNames[s.log[place].name]
 	added, err := s.d.store.Events().Publish(context.Background(), program, []webhook.Event{
-		{ID: id, Name: name, ReceivedAt: s.wall(), TimestampGiven: true, JSON: simulatedJSON(id, name)}})
+		{ID: id, Name: name, ReceivedAt: s.wall(), TimestampGiven: true, JSON: simulatedJSON(id, name, s.log[place].n)}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unexpected(err); err == nil && added > 0 {

@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"slices"
 	"time"
 
@@ -47,10 +48,34 @@ type modelSubscription struct {
 type settings struct {
 	active, ordered, deleted bool
 	names                    int // bits
+	below                    int // its filters let only events with a smaller n pass; 0 for no filters
 	slots                    int // 0 for the default
 	rate                     int // per second; 0 for no limit
 	maxEvents                int // 0 for the default
 	endpoint                 int
+}
+
+// wants reports whether an event is sent.
+func (t *settings) wants(e *loggedEvent) bool {
+	return t.names&(1<<e.name) != 0 && (t.below == 0 || e.n < t.below)
+}
+
+// simulatedBelow are the filters of subscriptions.
+var simulatedBelow = []int{0, 1, 2}
+
+// filters returns the filters of all names.
+func (t *settings) filters() webhook.Filters {
+	all := make(webhook.Filters)
+	if t.below > 0 {
+		f, err := webhook.ParseFilter(fmt.Appendf(nil, `{"all":[{"path":"n","op":"lt","value":%d}]}`, t.below), nil, "")
+		if err != nil {
+			panic(err)
+		}
+		for _, name := range namesOf(t.names) {
+			all[name] = f
+		}
+	}
+	return all
 }
 
 // expectedEvent is an event that a subscription must receive.

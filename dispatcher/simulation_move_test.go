@@ -578,7 +578,7 @@ func (m *moveSimulation) publishTo(program string, n int) {
 				continue // no token of the program is valid there
 			}
 			_, err := s.d.store.Events().Publish(context.Background(), program, []webhook.Event{
-				{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: simulatedJSON(id, "content_updated")}})
+				{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: simulatedJSON(id, "content_updated", 0)}})
 			var refused *webhook.Error
 			switch {
 			case err == nil:

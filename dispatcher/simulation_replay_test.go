@@ -99,7 +99,7 @@ func (s *simulation) expectReplay(sub *modelSubscription, f *webhook.ReplayField
 		want[o.event] = true
 	}
 	for i, e := range s.log {
-		if e.program != sub.program || sub.settings.names&(1<<e.name) == 0 || !e.within(f) {
+		if e.program != sub.program || !sub.settings.wants(&e) || !e.within(f) {
 			continue
 		}
 		may, must := true, !want[i] || in[i] > 0

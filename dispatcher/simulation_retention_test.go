@@ -30,6 +30,7 @@ func simulatedRetention(n int) store.Retention {
 type loggedEvent struct {
 	program  string
 	name     int       // index in simulatedNames
+	n        int       // field of the event, for filters
 	at       time.Time // when it was published
 	received time.Time // as stored; zero while unknown
 	counted  time.Time // when it was published, as retention counts; zero while unknown

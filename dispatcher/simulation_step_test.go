@@ -62,7 +62,8 @@ func (s *simulation) update(sub *modelSubscription, edit func(*settings), f *web
 func (s *simulation) create(ordered bool, m mode) {
 	sub := &modelSubscription{
 		index: len(s.subs), program: simulatedPrograms[len(s.subs)%s.plan.Programs],
-		settings:  settings{active: true, ordered: ordered, names: 3, maxEvents: s.plan.MaxEvents[len(s.subs)%len(s.plan.MaxEvents)]},
+		settings: settings{active: true, ordered: ordered, names: 3, maxEvents: s.plan.MaxEvents[len(s.subs)%len(s.plan.MaxEvents)],
+			below: simulatedBelow[len(s.subs)%len(simulatedBelow)]},
 		changedAt: time.Now(), noFailures: true, last: &modelAttempt{},
 		inDelivery: make(map[int]bool), accepted: make(map[int]bool), replayDeliveries: make(map[string]*modelReplay),
 		redeliveries: make(map[string]time.Time), lostArrivals: make(map[string]bool), byID: make(map[string]*modelDelivery),
@@ -85,7 +86,8 @@ func (s *simulation) create(ordered bool, m mode) {
 	s.mu.Unlock()
 	names := namesOf(sub.settings.names)
 	stored, secret, err := storetest.CreateSubscription(context.Background(), s.d.store, sub.program, "u",
-		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Ordered: &ordered, MaxEvents: &sub.settings.maxEvents})
+		&webhook.SubscriptionFields{URL: &sub.endpoints[0].url, Events: &names, Filters: sub.settings.filters(), Ordered: &ordered,
+			MaxEvents: &sub.settings.maxEvents})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.id, sub.secret = stored.ID, secret; err != nil {
@@ -202,7 +204,9 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 			want.uncertain = want.uncertain || dropped&(1<<s.log[want.event].name) != 0
 		}
 		s.mu.Unlock()
-		s.update(sub, func(t *settings) { t.names = bits }, &webhook.SubscriptionFields{Events: &names})
+		is := settings{names: bits, below: simulatedBelow[len(s.log)%len(simulatedBelow)]}
+		s.update(sub, func(t *settings) { t.names, t.below = is.names, is.below },
+			&webhook.SubscriptionFields{Events: &names, Filters: is.filters()})
 	case doOrdered:
 		ordered := !sub.settings.ordered
 		s.update(sub, func(t *settings) { t.ordered = ordered }, &webhook.SubscriptionFields{Ordered: &ordered})
@@ -260,11 +264,12 @@ func (s *simulation) publishSome(program string, n, count int) {
 		place := len(s.published)
 		s.events[id] = place
 		s.published = append(s.published, 0)
-		s.log = append(s.log, loggedEvent{program: program, name: which, at: time.Now()})
+		logged := loggedEvent{program: program, name: which, n: place / 2 % 3, at: time.Now()}
+		s.log = append(s.log, logged)
 		events = append(events, webhook.Event{ID: id, Name: simulatedNames[which], ReceivedAt: s.wall(),
-			JSON: simulatedJSON(id, simulatedNames[which])})
+			JSON: simulatedJSON(id, simulatedNames[which], logged.n)})
 		for _, sub := range s.subs {
-			if sub.program == program && !sub.settings.deleted && sub.settings.active && sub.settings.names&(1<<which) != 0 {
+			if sub.program == program && !sub.settings.deleted && sub.settings.active && sub.settings.wants(&logged) {
 				d := &expectedEvent{event: place, at: time.Now()}
 				sub.expected = append(sub.expected, d)
 				fresh = append(fresh, d)
@@ -297,8 +302,8 @@ func (s *simulation) publishSome(program string, n, count int) {
 }
 
 // simulatedJSON returns an event as the API stores it.
-func simulatedJSON(id, name string) []byte {
-	return fmt.Appendf(nil, `{"id":%q,"timestamp":"2000-01-01T00:00:00Z","name":%q,"version":%q}`, id, name, webhook.EventVersion)
+func simulatedJSON(id, name string, n int) []byte {
+	return fmt.Appendf(nil, `{"id":%q,"timestamp":"2000-01-01T00:00:00Z","name":%q,"version":%q,"n":%d}`, id, name, webhook.EventVersion, n)
 }
 
 func (s *simulation) pings(sub *modelSubscription) (n int) {

@@ -15,9 +15,11 @@ import (
 // last attempt.
 const lastAttemptAmong = "50"
 
-// waitingEvents joins the events e that the interest i asks for beyond the cursor c.
+// waitingEvents joins the events e that the interest i asks for beyond the cursor c. With a filter it
+// looks at the next examinedSeqs of the log only.
 const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
-	AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
+	AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807) AND (i.filter IS NULL
+	OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)`
 
 // Loss counts the events that retention removed before they could be delivered to a
 // subscription.

@@ -137,7 +137,7 @@ func TestCatchUpAfterRetention(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []int64
-		err := s.Queues().eventsAt(context.Background(), "p", test.seqs, func(seq, _ int64, _ []byte, _ webhook.Trace) bool {
+		err := s.Queues().eventsAt(context.Background(), "p", test.seqs, func(seq, _ int64, _ string, _ []byte, _ webhook.Trace) bool {
 			got = append(got, seq)
 			return true
 		})

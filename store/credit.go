@@ -353,7 +353,7 @@ func (c *Credits) take(t *tx) {
 	if c.paused || c.closed {
 		return
 	}
-	budget := maxInlineSeen
+	budget, examined := maxInlineSeen, 0
 	for i := range t.accepted {
 		e := &t.accepted[i]
 		key := EventKey{e.ProgramID, e.Name}
@@ -362,11 +362,15 @@ func (c *Credits) take(t *tx) {
 				return
 			}
 			cr := c.offers[key][n]
-			if !c.admits(cr.Program, cr.Class) || !cr.Queue.Wants(e.Name, e.Seq) {
+			if !c.admits(cr.Program, cr.Class) || cr.Queue.Interest(e.Name, e.Seq) == nil {
 				continue
 			}
-			g := gathering{logRun{To: cr.Queue.Seen}, cr.Queue, cr.Count, cr.Size}
-			if !t.gather(&g, c.log, &budget) {
+			g := newGathering(cr.Queue, cr.Count, cr.Size)
+			g.bytes = examined
+			waits := t.gather(&g, c.log, &budget)
+			examined = g.bytes
+			g.release()
+			if !waits {
 				continue
 			}
 			f := t.w.newForming(cr.Queue, &g.logRun)
@@ -383,6 +387,9 @@ func (c *Credits) take(t *tx) {
 // false if nothing waits, or if it would have to read from disk or scan more than budget
 // earlier events. It subtracts those it scanned from budget.
 func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
+	if g.fields != nil && g.bytes > inlineBytes {
+		return false
+	}
 	reached, full := g.queue.Seen, false
 	visit := func(seq int64, e *tailEvent) bool {
 		reached, full = seq, !g.visit(seq, e)

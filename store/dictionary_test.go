@@ -7,8 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/klauspost/compress/s2"
-
+	"service/store/dictionary"
 	"service/webhook"
 )
 
@@ -54,8 +53,8 @@ func TestEventsOfEveryDictionary(t *testing.T) {
 		must(t, s.Close())
 	}
 	s := openWith(t, dir, "")
-	if got := count(t, s, "SELECT count(DISTINCT substr(json, 1, 1)) FROM events"); got != 3 || s.dictionaries.current != 2 {
-		t.Errorf("got %d stored forms of events, and current dictionary %d", got, s.dictionaries.current)
+	if got := count(t, s, "SELECT count(DISTINCT substr(json, 1, 1)) FROM events"); got != 3 || s.dictionaries.Current() != 2 {
+		t.Errorf("got %d stored forms of events, and current dictionary %d", got, s.dictionaries.Current())
 	}
 }
 
@@ -74,8 +73,8 @@ func TestDictionariesAreBounded(t *testing.T) {
 	}))
 	must(t, s.Close())
 	s = openWith(t, dir, "a dictionary that is not stored yet")
-	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != maxDictionaries || s.dictionaries.current != maxDictionaries {
-		t.Errorf("%d dictionaries, current %d", n, s.dictionaries.current)
+	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != dictionary.Max || s.dictionaries.Current() != dictionary.Max {
+		t.Errorf("%d dictionaries, current %d", n, s.dictionaries.Current())
 	}
 }
 
@@ -84,52 +83,24 @@ func TestUnpackErrors(t *testing.T) {
 	s := open(t)
 	e := notification(rand.New(rand.NewPCG(1, 2)), webhook.NewID(), time.Now())
 	var buf []byte
-	packed := bytes.Clone(s.dictionaries.pack(&buf, &e))
+	packed := bytes.Clone(s.dictionaries.Pack(&buf, &e))
 	if len(packed) > 140 {
 		t.Errorf("packed %d bytes into %d", len(e.JSON), len(packed))
 	}
-	if got, err := s.dictionaries.unpack(e.ID, packed); err != nil || !bytes.Equal(got, e.JSON) {
+	if got, err := s.dictionaries.Unpack(e.ID, packed); err != nil || !bytes.Equal(got, e.JSON) {
 		t.Fatalf("unpacked %s, %v", got, err)
 	}
 	for _, bad := range [][]byte{packed[:20], packed[:len(packed)-1], append([]byte{99}, packed[1:]...),
 		append(bytes.Clone(packed[:26]), 0xff, 0xff, 0xff, 0xff, 0x0f)} {
-		if got, err := s.dictionaries.unpack(e.ID, bad); err == nil {
+		if got, err := s.dictionaries.Unpack(e.ID, bad); err == nil {
 			t.Errorf("unpacked %q as %s, want an error", bad, got)
 		}
 	}
 	// JSON that does not begin like an event is stored unchanged.
 	for _, json := range []string{`{}`, `{"id":"other","timestamp":"2026-01-02T03:04:05Z"}`, `{"id":"` + e.ID + `","timestamp":"`, ""} {
 		other := webhook.Event{ID: e.ID, JSON: []byte(json)}
-		if got := s.dictionaries.pack(&buf, &other); string(got) != json {
+		if got := s.dictionaries.Pack(&buf, &other); string(got) != json {
 			t.Errorf("%s is stored as %q", json, got)
-		}
-	}
-}
-
-// Package s2 decodes all blocks of blockEncoder.
-func TestBlocks(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for _, text := range [][]byte{dictionary(), bytes.Repeat(dictionary(), 30)[:s2.MaxDictSize], dictionary()[:s2.MinDictSize]} {
-		e, d := newBlockEncoder(text), s2.MakeDict(text, nil)
-		for i := range 3000 {
-			src := notification(r, webhook.NewID(), time.Now()).JSON
-			switch i % 4 {
-			case 1:
-				src = src[:r.IntN(len(src))]
-			case 2: // with parts of the dictionary, up to its end
-				src = append(src, text[r.IntN(len(text)):]...)
-			case 3:
-				if i%100 == 3 {
-					src = bytes.Repeat(src, r.IntN(700))
-				}
-				for range r.IntN(5) {
-					src = append(src, byte(r.IntN(256)))
-				}
-			}
-			block := e.encode(nil, src)
-			if got, err := d.Decode(nil, block); err != nil || !bytes.Equal(got, src) {
-				t.Fatalf("decoded %d bytes to %d, %v", len(src), len(got), err)
-			}
 		}
 	}
 }

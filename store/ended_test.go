@@ -143,7 +143,7 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 		var body []byte
 		err := s.db.Scan(t.Context(), "SELECT id, json FROM events WHERE program_id = 'p' AND seq = ?", []any{seq}, &id, &body)
 		must(t, err)
-		body, err = s.dictionaries.unpack(id, body)
+		body, err = s.dictionaries.Unpack(id, body)
 		must(t, err)
 		if string(body) != string(w.Bodies[i]) {
 			t.Errorf("event %d:\n  stored    %s\n  in memory %s", seq, body, w.Bodies[i])

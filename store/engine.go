@@ -36,7 +36,7 @@ func SQLiteVersion() (string, error) { return sqlite.Version() }
 // schemaVersion is the version of the schema. It increases with every change of schema.sql, which
 // a test checks. Databases of lower versions are rejected, unless schema has migrations for them.
 // Versions below 100 were never released.
-const schemaVersion = 110
+const schemaVersion = 111
 
 //go:embed schema.sql
 var schemaScript string

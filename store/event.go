@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/dictionary"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -43,7 +44,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 			return 0, webhook.NewError(webhook.CodeConflict, "The event type "+e.Name+" was deleted at the same time. Nothing was published.")
 		}
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
-		packed := s.dictionaries.pack(&t.w.packed, e)
+		packed := s.dictionaries.Pack(&t.w.packed, e)
 		var r sql.Result
 		if e.Trace == "" { // the usual case pays nothing for the column
 			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) "+
@@ -84,7 +85,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 
 // repeat replaces an event that is published again by the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
-	stored, err := t.s.dictionaries.scanEvent(e.ProgramID, func(dest ...any) error {
+	stored, err := scanEvent(&t.s.dictionaries, e.ProgramID, func(dest ...any) error {
 		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
 	})
 	if err != nil {
@@ -117,7 +118,7 @@ func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, e
 	if err := s.use(programID, "event"); err != nil {
 		return webhook.Event{}, err
 	}
-	e, err := s.dictionaries.scanEvent(programID, func(dest ...any) error {
+	e, err := scanEvent(&s.dictionaries, programID, func(dest ...any) error {
 		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
 	})
 	return e, sqlite.NoRows(err, webhook.NotFound("event"))
@@ -156,12 +157,12 @@ func (s *core) lastSeq(ctx context.Context, programID string, is func(row, recei
 const selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
 // scanEvent reads a row of eventColumns.
-func (ds *dictionaries) scanEvent(programID string, scan func(...any) error) (webhook.Event, error) {
+func scanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
 	var received int64
 	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
 	if err == nil {
-		e.JSON, err = ds.unpack(e.ID, e.JSON)
+		e.JSON, err = ds.Unpack(e.ID, e.JSON)
 	}
 	e.ReceivedAt = time.UnixMilli(received).UTC()
 	e.Timestamp = timestamp(e.JSON)
@@ -223,7 +224,7 @@ func (s *core) eventBodies(scan scanRow, programID string, seqs []int64) (c carr
 			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}
 		if err == nil {
-			body, err = s.dictionaries.unpack(id, body)
+			body, err = s.dictionaries.Unpack(id, body)
 		}
 		if err != nil {
 			return carried{}, err

@@ -52,14 +52,14 @@ const (
 	// subscriptions of a program, ?3 that of rows. The first SELECT returns the ranges that
 	// a subscription has yet to reach, the second those that it accepted in deliveries that
 	// were removed.
-	selectEventSpans = `SELECT p.value ->> 0, i.name, max(i.after_seq, c.seq), i.until_seq, 0
+	selectEventSpans = `SELECT p.value ->> 0, i.name, max(i.after_seq, c.seq), i.until_seq, i.filter, 0
 		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program ON s.program_id = p.value ->> 0
 		AND s.deleted_at IS NULL
 		CROSS JOIN cursors c ON c.subscription_id = s.id AND c.seq < p.value ->> 2
 		CROSS JOIN interests i ON i.subscription_id = s.id AND i.after_seq < p.value ->> 2
 		AND (i.until_seq IS NULL OR i.until_seq >= p.value ->> 1)
 		WHERE ` + fewSubscriptions + `
-		UNION ALL SELECT p.value ->> 0, r.name, r.first_seq - 1, r.last_seq, 1
+		UNION ALL SELECT p.value ->> 0, r.name, r.first_seq - 1, r.last_seq, NULL, 1
 		FROM json_each(?1) p CROSS JOIN subscriptions s INDEXED BY subscriptions_of_program ON s.program_id = p.value ->> 0
 		CROSS JOIN delivered r ON r.subscription_id = s.id AND r.first_seq <= p.value ->> 2 AND r.last_seq >= p.value ->> 1
 		WHERE ` + fewSubscriptions + ` LIMIT ?3`
@@ -77,7 +77,21 @@ type eventSpan struct {
 	name     string
 	after    int64
 	until    sql.NullInt64 // NULL if the range is open
+	filter   *webhook.EventFilter
 	accepted bool
+}
+
+// has reports whether an event is in the span. fields are the event's, which has parses into them if a
+// filter needs them.
+func (s *eventSpan) has(e *webhook.Event, fields **webhook.Fields) bool {
+	if s.name != e.Name || s.after >= e.Seq || s.until.Valid && s.until.Int64 < e.Seq {
+		return false
+	}
+	if s.filter != nil && *fields == nil {
+		*fields = new(webhook.Fields)
+		(*fields).Parse(e.JSON)
+	}
+	return s.filter.Match(*fields)
 }
 
 // Results returns the results of events, in their order, with a fixed number of queries.
@@ -148,7 +162,11 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 	err := v.Each(selectEventSpans, []any{programs, resultSubscriptions, resultSpans}, func(scan func(...any) error) error {
 		var program string
 		var span eventSpan
-		err := scan(&program, &span.name, &span.after, &span.until, &span.accepted)
+		var filter sql.NullString
+		err := scan(&program, &span.name, &span.after, &span.until, &filter, &span.accepted)
+		if err == nil && filter.Valid {
+			span.filter, err = parseFilter(filter.String)
+		}
 		all[program] = append(all[program], span)
 		n++
 		return err
@@ -161,9 +179,10 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 	for i := range events {
 		e, r := &events[i], &results[i]
 		r.More = r.More || n == resultSpans || slices.Contains(many, e.ProgramID)
+		var fields *webhook.Fields
 		for _, span := range all[e.ProgramID] {
 			switch {
-			case span.name != e.Name || span.after >= e.Seq || span.until.Valid && span.until.Int64 < e.Seq:
+			case !span.has(e, &fields):
 			case span.accepted:
 				r.Delivered++
 			default:

@@ -33,7 +33,7 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 		}
 		return v.Each(selectListedRows, []any{sqlite.JSON(rows)}, func(scan func(...any) error) error {
 			var program string
-			e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
+			e, err := scanEvent(&s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
 			e.ProgramID = program
 			events = append(events, e)
 			return err
@@ -193,6 +193,7 @@ type EventView struct {
 	Deliveries []EventDelivery // newest first
 	Older      string          // cursor of older deliveries, "" if there are none
 	Waiting    []EventWait     // at most MaxEventWaits
+	Filtered   []EventWait     // the subscriptions whose filter it does not pass; at most MaxEventWaits
 	Removed    int             // subscriptions whose successful delivery retention has removed; at most MaxEventWaits
 }
 
@@ -210,14 +211,14 @@ const (
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
-	selectEventWaits = `SELECT ?3 - c.seq, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
-		s.authorization_header IS NOT NULL, s.header_names, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
+	selectEventWaits = `SELECT ?3 - c.seq, NOT ` + passesFilter + `, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
+		s.authorization_header IS NOT NULL, s.header_names, s.filters, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
 		s.max_per_second, coalesce(s.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at
 		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c
-		ON c.subscription_id = s.id
+		ON c.subscription_id = s.id CROSS JOIN events e ON e.program_id = ?1 AND e.seq = ?3
 		LEFT JOIN failures f ON f.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3)
-		AND c.seq < ?3 LIMIT ?4`
+		AND (c.seq < ?3 OR NOT ` + passesFilter + `) LIMIT ?4`
 
 	countEventRemoved = `SELECT count(*) FROM (SELECT 1 FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?1
 		AND coalesce((SELECT r.last_seq FROM delivered r
@@ -257,8 +258,13 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		}
 		return v.Each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
 			var w EventWait
-			w.Subscription, err = scanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind}, dest...)...) })
-			e.Waiting = append(e.Waiting, w)
+			var filtered bool
+			w.Subscription, err = scanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind, &filtered}, dest...)...) })
+			if filtered {
+				e.Filtered = append(e.Filtered, w)
+			} else {
+				e.Waiting = append(e.Waiting, w)
+			}
 			return err
 		})
 	})
@@ -354,7 +360,7 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		return v.Each(selectListedEvents, []any{programID, sqlite.JSON(seqs)}, func(scan func(...any) error) error {
-			e, err := s.dictionaries.scanEvent(programID, scan)
+			e, err := scanEvent(&s.dictionaries, programID, scan)
 			events = append(events, e)
 			return err
 		})

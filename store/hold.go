@@ -46,6 +46,7 @@ const (
 		SELECT 1 FROM cursors c CROSS JOIN subscriptions s ON s.id = c.subscription_id CROSS JOIN interests i ON i.subscription_id = s.id
 			CROSS JOIN events e ON e.program_id = s.program_id AND e.name = i.name
 				AND e.seq > max(c.seq, i.after_seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)
+				AND (i.filter IS NULL OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)
 		WHERE s.active = 1 AND s.deleted_at IS NULL LIMIT ?)`
 )
 

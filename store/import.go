@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/sqlite"
@@ -116,7 +117,7 @@ type importer struct {
 	steps     steps
 	db        *sql.DB // the export
 	keys      *keyring.Keyring
-	packed    dictionaries // of the export
+	packed    dictionary.Set // of the export
 	gate      *transit.Gate
 	programID string
 	retry     *webhook.RetryPolicy
@@ -145,7 +146,7 @@ type numberedPart struct {
 
 // open sets the export, and reads the id of the program and the dictionaries.
 func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
-	im.db, im.packed = db, dictionaries{}
+	im.db, im.packed = db, dictionary.Set{}
 	if im.keys, err = parseKeyring(x.Key); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
@@ -172,7 +173,7 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 		return err
 	}
 	_, each := readsOf(im.ctx, im.db)
-	return im.packed.read(each)
+	return im.packed.Read(each)
 }
 
 // verify checks every row of the export before anything of it is written: it may have been made by
@@ -596,7 +597,7 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 		case "events":
 			values = slices.Clone(row)
 			e := webhook.Event{ID: r.text(row, "id"), JSON: row[r.column["json"]].([]byte)}
-			values[r.column["json"]] = slices.Clone(im.s.dictionaries.pack(&t.w.packed, &e))
+			values[r.column["json"]] = slices.Clone(im.s.dictionaries.Pack(&t.w.packed, &e))
 		}
 		if err := im.insertRow(t, table, r, values); err != nil {
 			return err
@@ -866,7 +867,7 @@ func secretsOf(table *programTable, r *importRows, row []any) map[string]string 
 func (im *importer) reveal(table *programTable, r *importRows, row []any) error {
 	if table.name == "events" {
 		packed, _ := (*r.at(row, "json")).([]byte)
-		plain, err := im.packed.unpack(r.text(row, "id"), packed)
+		plain, err := im.packed.Unpack(r.text(row, "id"), packed)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrUnusable, err)
 		}

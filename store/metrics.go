@@ -330,7 +330,12 @@ func boolValue(b bool) float64 {
 	return 0
 }
 
-const selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
+const (
+	selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
+	// Looks as far as waitingEvents.
+	selectFirstMatching = `SELECT min(seq) FROM (SELECT seq FROM events e WHERE program_id = ?1 AND name = ?2 AND seq > ?3
+		AND seq <= min(?4, ?3 + ` + examinedSeqs + ") AND event_matches(?5, e.id, e.json) ORDER BY seq LIMIT 1)"
+)
 
 // FirstWanted returns the seq of the oldest event in a program's log after one seq, up to
 // newest, and within one of the spans, and when it was accepted; 0 if there is none. It costs
@@ -340,8 +345,11 @@ func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Inter
 	for i := range spans {
 		in := &spans[i]
 		var seq sql.NullInt64
-		err := s.db.Scan(ctx, selectFirstWanted, []any{programID, in.Name, max(after, in.After), min(newest, in.Until)}, &seq)
-		if err != nil {
+		query, args := selectFirstWanted, []any{programID, in.Name, max(after, in.After), min(newest, in.Until)}
+		if in.Filter != nil {
+			query, args = selectFirstMatching, append(args, in.Filter.JSON())
+		}
+		if err := s.db.Scan(ctx, query, args, &seq); err != nil {
 			return 0, time.Time{}, err
 		}
 		if seq.Valid {

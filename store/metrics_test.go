@@ -163,13 +163,14 @@ func TestFirstWanted(t *testing.T) {
 		want          int64
 	}{
 		{"nothing is asked for", nil, 0, 5, 0},
-		{"the first of a name", []Interest{{"content_deleted", 0, always}}, 0, 5, 2},
-		{"after it", []Interest{{"content_deleted", 0, always}}, 2, 5, 4},
-		{"asked for later", []Interest{{"content_deleted", 3, always}}, 0, 5, 4},
-		{"asked for until then", []Interest{{"content_deleted", 0, 3}}, 2, 5, 0},
-		{"of several names", []Interest{{"content_archived", 0, always}, {"content_deleted", 0, always}, {"content_updated", 1, always}}, 0,
-			5, 2},
-		{"up to an event before it", []Interest{{"content_updated", 1, always}}, 0, 4, 0},
+		{"the first of a name", []Interest{{"content_deleted", 0, always, nil}}, 0, 5, 2},
+		{"after it", []Interest{{"content_deleted", 0, always, nil}}, 2, 5, 4},
+		{"asked for later", []Interest{{"content_deleted", 3, always, nil}}, 0, 5, 4},
+		{"asked for until then", []Interest{{"content_deleted", 0, 3, nil}}, 2, 5, 0},
+		{"of several names", []Interest{
+			{"content_archived", 0, always, nil}, {"content_deleted", 0, always, nil}, {"content_updated", 1, always, nil},
+		}, 0, 5, 2},
+		{"up to an event before it", []Interest{{"content_updated", 1, always, nil}}, 0, 4, 0},
 	} {
 		got, at, err := s.Queues().FirstWanted(context.Background(), "p", test.spans, test.after, test.newest)
 		if err != nil || got != test.want {
@@ -179,7 +180,7 @@ func TestFirstWanted(t *testing.T) {
 			t.Errorf("%s: got time %s, want %s", test.name, at, published[got-1].ReceivedAt)
 		}
 	}
-	if seq, _, err := s.Queues().FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always}}, 0, 5); err != nil ||
+	if seq, _, err := s.Queues().FirstWanted(context.Background(), "q", []Interest{{"content_updated", 0, always, nil}}, 0, 5); err != nil ||
 		seq != 0 {
 		t.Errorf("another program: got %d (%v), want 0", seq, err)
 	}

@@ -67,18 +67,24 @@ type Queue struct {
 // Interest is a range of the log: the events with this name and After < seq <= Until.
 type Interest struct {
 	Name         string
-	After, Until int64 // Until is math.MaxInt64 while the range is open
+	After, Until int64                // Until is math.MaxInt64 while the range is open
+	Filter       *webhook.EventFilter // nil for all of them
 }
 
-// Wants reports whether the subscription asked for an event.
-func (q *Queue) Wants(name string, seq int64) bool {
+// Interest returns the interest in an event, nil if the subscription did not ask for it.
+func (q *Queue) Interest(name string, seq int64) *Interest {
 	for i := range q.Interests {
 		in := &q.Interests[i]
 		if in.Name == name && in.After < seq && seq <= in.Until {
-			return true
+			return in
 		}
 	}
-	return false
+	return nil
+}
+
+// Filtered reports whether an interest has a filter.
+func (q *Queue) Filtered() bool {
+	return slices.ContainsFunc(q.Interests, func(in Interest) bool { return in.Filter != nil })
 }
 
 const queueColumns = "s.id, s.program_id, s.url, s.authorization_header, s.headers, s.signing_secret, s.active, s.status, s.ordered, " +
@@ -245,19 +251,31 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 // fillInterests reads the interests of the queues.
 func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
 	return s.db.Each(ctx,
-		"SELECT subscription_id, name, after_seq, until_seq FROM interests WHERE "+which+" ORDER BY subscription_id, name, after_seq", args,
+		"SELECT subscription_id, name, after_seq, until_seq, filter FROM interests WHERE "+which+
+			" ORDER BY subscription_id, name, after_seq", args,
 		func(scan func(...any) error) error {
 			var id string
 			in := Interest{Until: math.MaxInt64}
 			var until sql.NullInt64
-			err := scan(&id, &in.Name, &in.After, &until)
+			var filter sql.NullString
+			if err := scan(&id, &in.Name, &in.After, &until, &filter); err != nil {
+				return err
+			}
 			if until.Valid {
 				in.Until = until.Int64
 			}
-			if q := queues[id]; q != nil {
-				q.Interests = append(q.Interests, in)
+			q := queues[id]
+			if q == nil {
+				return nil
 			}
-			return err
+			if filter.Valid {
+				var err error
+				if in.Filter, err = parseFilter(filter.String); err != nil {
+					q.Unusable = fmt.Errorf("the filter of %s: %w", in.Name, err)
+				}
+			}
+			q.Interests = append(q.Interests, in)
+			return nil
 		})
 }
 
@@ -338,20 +356,25 @@ type logRun struct {
 
 // waiting reads the events that wait for a queue after Seen: at most count, and as many as fit
 // into size bytes, but at least one. If none waits, the log was read at least up to newest,
-// which was committed before the call.
+// which was committed before the call, or a filter let none of examinedEvents pass.
 func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size int) (logRun, error) {
-	g := gathering{logRun{To: q.Seen}, q, count, size}
+	g := newGathering(q, count, size)
+	defer g.release()
 	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
 		return g.logRun, nil
 	}
-	seqs, err := s.wanted(ctx, q, newest, count)
+	limit := count
+	if g.fields != nil {
+		limit = examinedEvents
+	}
+	wanted, err := s.wanted(ctx, q, newest, limit)
 	if err != nil {
 		return g.logRun, err
 	}
-	if err := s.eventsAt(ctx, q.ProgramID, seqs, g.take); err != nil {
+	if err := s.eventsAt(ctx, q.ProgramID, wanted, g.visitWanted); err != nil {
 		return g.logRun, err
 	}
-	if len(g.Seqs) == 0 {
+	if len(g.Seqs) == 0 && g.examined == len(wanted) && len(wanted) < limit {
 		g.To = max(g.To, newest)
 	}
 	return g.logRun, nil
@@ -360,7 +383,7 @@ func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size
 // eventsAt calls take for the events at some seqs of a log, in order, until it returns false.
 // It reads adjacent seqs with one query. The error is ErrStale if retention removed an event.
 func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64,
-	take func(seq, received int64, body []byte, trace webhook.Trace) bool) error {
+	take func(seq, received int64, name string, body []byte, trace webhook.Trace) bool) error {
 	for len(seqs) > 0 {
 		near := 1
 		for near < len(seqs) && seqs[near]-seqs[near-1] <= 2 {
@@ -369,22 +392,22 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64,
 		run := seqs[:near]
 		seqs = seqs[near:]
 		err := s.db.Each(ctx,
-			"SELECT seq, id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+			"SELECT seq, id, name, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
 			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
 				var seq, received int64
-				var id string
+				var id, name string
 				var body []byte
 				var trace sql.NullString
-				err := scan(&seq, &id, &received, &body, &trace)
+				err := scan(&seq, &id, &name, &received, &body, &trace)
 				if err == nil {
-					body, err = s.dictionaries.unpack(id, body)
+					body, err = s.dictionaries.Unpack(id, body)
 				}
 				switch {
 				case err != nil || seq < run[0]:
 					return err
 				case seq > run[0]:
 					return ErrStale
-				case !take(seq, received, body, webhook.Trace(trace.String)):
+				case !take(seq, received, name, body, webhook.Trace(trace.String)):
 					return sqlite.ErrStop
 				}
 				run = run[1:]
@@ -407,17 +430,61 @@ type gathering struct {
 	logRun
 	queue       *Queue
 	count, size int
+
+	// If the queue has a filter:
+	fields   *webhook.Fields // to parse events into
+	examined int             // events, and
+	bytes    int             // their bytes
+}
+
+// newGathering returns a gathering for a queue from its Seen. The caller must release it.
+func newGathering(q *Queue, count, size int) gathering {
+	g := gathering{logRun: logRun{To: q.Seen}, queue: q, count: count, size: size}
+	if q.Filtered() {
+		g.fields = fields.Get().(*webhook.Fields)
+	}
+	return g
+}
+
+func (g *gathering) release() {
+	if g.fields != nil {
+		fields.Put(g.fields)
+	}
 }
 
 // visit examines the next event of the log, and reports whether another may fit.
 func (g *gathering) visit(seq int64, e *tailEvent) bool {
-	if g.queue.Wants(e.name, seq) {
+	if in := g.queue.Interest(e.name, seq); in != nil && g.passes(in, e.json) {
 		return g.take(seq, e.received, e.json, e.trace)
 	}
+	return g.skip(seq)
+}
+
+// visitWanted is visit for an event with a name that the queue wants.
+func (g *gathering) visitWanted(seq, received int64, name string, body []byte, trace webhook.Trace) bool {
+	if in := g.queue.Interest(name, seq); in != nil && g.passes(in, body) {
+		return g.take(seq, received, body, trace)
+	}
+	return g.skip(seq)
+}
+
+// passes reports whether an event passes the filter of the interest in it.
+func (g *gathering) passes(in *Interest, event []byte) bool {
+	g.examined++
+	if in.Filter == nil {
+		return true
+	}
+	g.bytes += len(event)
+	g.fields.Parse(event)
+	return in.Filter.Match(g.fields)
+}
+
+// skip passes an event that is not taken, and reports whether another may be examined.
+func (g *gathering) skip(seq int64) bool {
 	if len(g.Seqs) == 0 {
 		g.To = seq
 	}
-	return true
+	return g.fields == nil || g.examined < examinedEvents && g.bytes < examinedBytes
 }
 
 // take adds an event if it fits, and reports whether it did.

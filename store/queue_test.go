@@ -24,7 +24,8 @@ type waitingModel struct {
 	s         *Store
 	random    *rand.Rand
 	id        string
-	asked     []string // names
+	asked     []string       // names
+	below     map[string]int // the filters of some: only content_id below this
 	active    bool
 	owed, got []int64
 	name      map[int64]string // by seq
@@ -36,12 +37,23 @@ func (m *waitingModel) names() []string {
 	return n[:1+m.random.IntN(len(n))]
 }
 
+// ask asks for events, some with a filter.
+func (m *waitingModel) ask() *webhook.SubscriptionFields {
+	m.asked, m.below = m.names(), make(map[string]int)
+	f := &webhook.SubscriptionFields{Events: &m.asked, Filters: make(webhook.Filters)}
+	for _, name := range m.asked {
+		if n := m.random.IntN(20); n < 10 {
+			m.below[name], f.Filters[name] = n, filter(m.t, fmt.Sprintf(`{"all":[{"path":"content_id","op":"lt","value":%d}]}`, n))
+		}
+	}
+	return f
+}
+
 // step performs a random action.
 func (m *waitingModel) step() {
 	switch m.random.IntN(8) {
 	case 0:
-		m.asked = m.names()
-		m.update(&webhook.SubscriptionFields{Events: &m.asked})
+		m.update(m.ask())
 		m.owed = slices.DeleteFunc(m.owed, func(seq int64) bool { // what waits with a removed type is not sent
 			return !slices.Contains(m.got, seq) && !slices.Contains(m.asked, m.name[seq])
 		})
@@ -56,11 +68,12 @@ func (m *waitingModel) step() {
 	case 4:
 		m.form(1 + m.random.IntN(5))
 	default:
-		name := m.names()[0]
-		e := publish(m.t, m.s, "p", name)
-		if m.active && slices.Contains(m.asked, name) {
-			m.owed = append(m.owed, e[0].Seq)
-			m.name[e[0].Seq] = name
+		name, id := m.names()[0], m.random.IntN(10)
+		seq := publishOf(m.t, m.s, "p", name, id)
+		below, filtered := m.below[name]
+		if m.active && slices.Contains(m.asked, name) && (!filtered || id < below) {
+			m.owed = append(m.owed, seq)
+			m.name[seq] = name
 		}
 	}
 }
@@ -79,6 +92,8 @@ func (m *waitingModel) form(count int) bool {
 		if w.To < l.Wanted {
 			m.t.Errorf("nothing waits, but only %d of %d were read", w.To, l.Wanted)
 		}
+		l.Seen = w.To
+		must(m.t, m.s.Queues().StorePassed([]Passed{l.Pass()})())
 		return false
 	}
 	m.got = append(m.got, w.Seqs...)
@@ -93,8 +108,8 @@ func TestWaitingMatchesModel(t *testing.T) {
 		m := &waitingModel{t: t, s: open(t), random: seed.New(n), active: true, name: make(map[int64]string)}
 		program(t, m.s, "p")
 		program(t, m.s, "other")
-		m.asked = m.names()
-		m.id = subscribe(t, m.s, "p", m.asked...).ID
+		m.id = subscribe(t, m.s, "p", m.names()...).ID
+		m.update(m.ask())
 		for range 120 {
 			m.step()
 		}

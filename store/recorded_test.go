@@ -111,7 +111,7 @@ func housekeep(t *testing.T, s *Store) {
 // leaves a subscription behind.
 func TestBulkRunCountsOnce(t *testing.T) {
 	failing := 0
-	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Dictionary: dictionary(), Fault: func(query string, _ bool) sqlite.Fault {
+	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Dictionary: commonText(), Fault: func(query string, _ bool) sqlite.Fault {
 		if query == moveBulkRun && failing > 0 {
 			failing--
 			return sqlite.FaultStatement

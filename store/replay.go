@@ -18,14 +18,15 @@ const maxReplays = 4
 // replayStep is how many seqs of the log one step of a replay reads.
 const replayStep = 1000
 
-const replayColumns = "id, subscription_id, program_id, only_which, from_at, to_at, names, first_seq, after_seq, until_seq, status, " +
-	"events, deliveries, created_at, completed_at"
+const replayColumns = "id, subscription_id, program_id, only_which, from_at, to_at, names, filters, first_seq, after_seq, until_seq, " +
+	"status, events, deliveries, created_at, completed_at"
 
 // replayCursor is a replay with its position in the log.
 type replayCursor struct {
 	webhook.Replay
 	first, after, until int64
 	names               string
+	filters             any // of the subscription when it was created, as stored
 	maxEvents           int // of the subscription
 }
 
@@ -58,8 +59,8 @@ func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Repl
 			" running, the maximum. Wait for one to finish, or cancel one.")
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
-	err = t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
-		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.first, r.after, r.until,
+	err = t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.filters, r.first, r.after, r.until,
 		r.CreatedAt.UnixMilli())
 	if err != nil {
 		return r.Replay, err
@@ -129,7 +130,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if r.Events == nil {
 		r.Events = sub.Events
 	}
-	r.names = jsonText(r.Events)
+	r.names, r.filters = jsonText(r.Events), sqlite.OrNull(sub.Filters.String())
 	if r.first, err = s.seqBefore(ctx, programID, r.From); err != nil {
 		return r, err
 	}
@@ -228,7 +229,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 	var from, to, created int64
 	var completed sql.NullInt64
-	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, &from, &to, &r.names, &r.first, &r.after, &r.until, &r.Status,
+	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, &from, &to, &r.names, &r.filters, &r.first, &r.after, &r.until, &r.Status,
 		&r.EventsSent, &r.Deliveries, &created, &completed)
 	if err != nil {
 		return r, err
@@ -244,7 +245,7 @@ func scanReplay(scan func(...any) error) (r replayCursor, err error) {
 // to reach, and those of types that the subscription no longer requests.
 func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.after+replayStep, r.until)
-	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?6", append(r.args(), r.after, end, count),
+	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?7", append(r.args(), r.after, end, count),
 		sqlite.Into(&seqs))
 	if len(seqs) == count {
 		end = seqs[count-1]
@@ -264,18 +265,19 @@ func (r *replayCursor) condition() string {
 	return ""
 }
 
-// args returns the first three parameters of replayedEvents. The next two are the range of seqs.
-func (r *replayCursor) args() []any { return []any{r.ProgramID, r.SubscriptionID, r.names} }
+// args returns the first four parameters of replayedEvents. The next two are the range of seqs.
+func (r *replayCursor) args() []any { return []any{r.ProgramID, r.SubscriptionID, r.names, r.filters} }
 
 const (
 	selectReplayed = "SELECT e.seq" + replayedEvents
 	countReplayed  = "SELECT count(*)" + replayedEvents
-	replayedEvents = ` FROM events e WHERE e.program_id = ?1 AND e.seq > ?4 AND e.seq <= ?5
+	replayedEvents = ` FROM events e WHERE e.program_id = ?1 AND e.seq > ?5 AND e.seq <= ?6
 		AND e.name IN (SELECT value FROM json_each(?3))
 		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = ?2)))
 		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
 			SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq
-			AND (i.until_seq IS NULL OR e.seq <= i.until_seq)))`
+			AND (i.until_seq IS NULL OR e.seq <= i.until_seq) AND ` + passesFilter + `))
+		AND (?4 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?4) i WHERE i.key = e.name AND NOT event_matches(i.value, e.id, e.json)))`
 	itsDeliveries = `SELECT 1 FROM delivery_events x JOIN deliveries d ON d.num = x.delivery
 		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
 	itsFailures = `SELECT 1 FROM undelivered u WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?2) AND u.seq = e.seq`

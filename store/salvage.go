@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"service/store/dictionary"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -20,7 +21,7 @@ type OldData struct {
 
 	db           *sqlite.Offline
 	lock         *sqlite.DirLock
-	dictionaries dictionaries
+	dictionaries dictionary.Set
 }
 
 // OpenOldData locks a data directory and opens its database for reading. The error wraps
@@ -58,7 +59,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
 	}
-	return o, o.dictionaries.read(o.each(ctx))
+	return o, o.dictionaries.Read(o.each(ctx))
 }
 
 // Close releases the data directory.
@@ -127,7 +128,7 @@ func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e Sal
 	var trace sql.NullString
 	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&id, &e.JSON, &trace, &delivered)
 	if err == nil {
-		e.JSON, err = o.dictionaries.unpack(id, e.JSON)
+		e.JSON, err = o.dictionaries.Unpack(id, e.JSON)
 	}
 	if err == nil && !delivered {
 		err = o.db.QueryRowContext(ctx, selectOldDelivered, programID, seq).Scan(&delivered)

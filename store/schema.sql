@@ -191,6 +191,7 @@ CREATE TABLE subscriptions (
     active               INTEGER NOT NULL CHECK (active IN (0, 1)),
     description          TEXT    NOT NULL,
     events               TEXT    NOT NULL CHECK (json_valid(events)), -- names, an array
+    filters              TEXT    CHECK (filters IS NULL OR json_valid(filters)),   -- of some of them, an object by name
     ordered              INTEGER NOT NULL CHECK (ordered IN (0, 1)),
     max_in_flight        INTEGER NOT NULL CHECK (max_in_flight >= 0), -- 0: the operator's default
     max_per_second       REAL    CHECK (max_per_second BETWEEN 0.1 AND 1000),
@@ -248,12 +249,14 @@ CREATE TABLE old_urls (
 -- Which part of the log a subscription asked for: the events of this name with
 -- after_seq < seq <= until_seq. A row has no until_seq while the subscription is active and names
 -- the event. Pausing it or dropping the name sets until_seq, so that what was accepted before is
--- still delivered, and what is accepted later is not.
+-- still delivered, and what is accepted later is not. Of these events, the filter selects some; another
+-- filter is another row.
 CREATE TABLE interests (
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     name            TEXT    NOT NULL,
     after_seq       INTEGER NOT NULL,
     until_seq       INTEGER CHECK (until_seq > after_seq),
+    filter          TEXT    CHECK (filter IS NULL OR json_valid(filter)),         -- NULL: all of them
     PRIMARY KEY (subscription_id, name, after_seq)
 ) STRICT, WITHOUT ROWID;
 
@@ -330,6 +333,7 @@ CREATE TABLE replays (
     from_at         INTEGER NOT NULL,
     to_at           INTEGER NOT NULL,
     names           TEXT    NOT NULL CHECK (json_valid(names)),
+    filters         TEXT    CHECK (filters IS NULL OR json_valid(filters)),        -- of the subscription when it was created
     first_seq       INTEGER NOT NULL,                           -- it began after this one
     after_seq       INTEGER NOT NULL,                           -- it has come this far
     until_seq       INTEGER NOT NULL,

@@ -80,7 +80,7 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 			return v.Each(searchEvents, []any{x.position[0], searchStep}, func(scan func(...any) error) error {
 				var row int64
 				var program string
-				e, err := s.dictionaries.scanEvent("", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
+				e, err := scanEvent(&s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
 				if err != nil {
 					return err
 				}

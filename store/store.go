@@ -28,6 +28,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/people"
@@ -117,7 +118,7 @@ type core struct {
 
 	retention    Retention     // Config.Retention
 	replicaKeeps time.Duration // how long the replica keeps what was removed, 0 without one
-	dictionaries dictionaries
+	dictionaries dictionary.Set
 	housekeeping housekeeping
 	quotas       quotas
 	dryRuns      dryRuns
@@ -243,11 +244,35 @@ func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err 
 	return restoreMissing(ctx, cfg)
 }
 
+// openDictionaries reads the dictionaries, and adds one with the given content unless it exists. Without
+// content the newest one stays.
+func (s *core) openDictionaries(ctx context.Context, content []byte) error {
+	_, each := s.reads(ctx)
+	if err := s.dictionaries.Read(each); err != nil {
+		return err
+	}
+	num, text, err := s.dictionaries.Propose(content)
+	if err != nil || text == nil {
+		return err
+	}
+	err = s.writer.do(func(t *tx) error {
+		return t.Exec("INSERT INTO dictionaries (num, content) VALUES (?, ?)", int64(num), text)
+	})
+	if Unavailable(err) {
+		return nil // for example a full disk: the next start adds it
+	}
+	if err == nil {
+		s.dictionaries.Accept(num, text)
+	}
+	return err
+}
+
 // openDatabase opens the database.
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
 		Path: path, Schema: schema, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
+		Functions: []sqlite.Function{{Name: "event_matches", Call: s.eventMatches}},
 		Overwrite: encryptedTables(), Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {

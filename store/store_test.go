@@ -38,7 +38,7 @@ func memoryDir(t testing.TB) string {
 
 func openDir(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), Config{Dir: dir, Dictionary: dictionary()})
+	s, err := Open(context.Background(), Config{Dir: dir, Dictionary: commonText()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ func openDir(t testing.TB, dir string) *Store {
 	return s
 }
 
-// dictionary is the dictionary of the embedded event types.
-var dictionary = sync.OnceValue(func() []byte {
+// commonText is the dictionary of the embedded event types.
+var commonText = sync.OnceValue(func() []byte {
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {
 		panic(err)

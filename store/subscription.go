@@ -18,15 +18,16 @@ import (
 )
 
 const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
-	"authorization_header IS NOT NULL, header_names, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
+	"authorization_header IS NOT NULL, header_names, filters, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
 	"max_per_second, coalesce(max_events, 0), " +
 	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
 	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
 const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight,
-		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events, header_names, headers)
-	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)`
+		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events, header_names, headers,
+		filters)
+	VALUES ((SELECT coalesce(max(num), 0) + 1 FROM subscriptions), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)`
 
 // Create creates a subscription from valid fields and queues its first ping. It
 // returns the signing secret, which is shown only once. The subscription receives events that are
@@ -67,7 +68,7 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 	err := t.Exec(insertSubscription,
 		sub.ID, programID, sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sub.Ordered, sub.MaxInFlight, sqlite.Blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), sqlite.OrNull(sub.MaxPerSecond),
-		sqlite.OrNull(sub.MaxEvents), jsonText(sub.HeaderNames), sqlite.Blob(encrypted))
+		sqlite.OrNull(sub.MaxEvents), jsonText(sub.HeaderNames), sqlite.Blob(encrypted), sqlite.OrNull(sub.Filters.String()))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -79,7 +80,7 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 		return sub, nil, err
 	}
 	if sub.Active {
-		if err := t.openInterests(sub.ID, sub.Events, head.seq); err != nil {
+		if err := t.openInterests(&sub, sub.Events, head.seq); err != nil {
 			return sub, nil, err
 		}
 	}
@@ -189,9 +190,9 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	if err := t.forgetHealth(&before, &sub); err != nil {
 		return sub, err
 	}
-	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, ordered = ?, max_in_flight = ?, "+
+	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, filters = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sub.Ordered, sub.MaxInFlight,
+		sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sqlite.OrNull(sub.Filters.String()), sub.Ordered, sub.MaxInFlight,
 		sqlite.OrNull(sub.MaxPerSecond), sqlite.OrNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
@@ -211,7 +212,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	if closed > maxClosedInterests {
 		return sub, webhook.NewError(webhook.CodeConflict,
-			fmt.Sprintf("active or events changed more than %d times while earlier events wait for the subscription, the maximum. "+
+			fmt.Sprintf("active, events or a filter changed more than %d times while earlier events wait for the subscription, the maximum. "+
 				"Try again when these events are delivered.", maxClosedInterests))
 	}
 	action, detail := webhook.SubscriptionChanges(&before, &sub, f)
@@ -480,6 +481,9 @@ func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.URL, f.URL)
 	set(&sub.Events, f.Events)
+	if f.Events != nil && !sub.Filters.Equal(f.Filters) { // equal ones may differ in what they know of a request
+		sub.Filters = f.Filters
+	}
 	set(&sub.Description, f.Description)
 	set(&sub.Active, f.Active)
 	set(&sub.Ordered, f.Ordered)
@@ -497,6 +501,14 @@ func jsonText(v any) string {
 	return string(b)
 }
 
+// parseFilters reads the stored filters of a subscription.
+func parseFilters(text sql.NullString) (f webhook.Filters, err error) {
+	if text.Valid {
+		err = json.Unmarshal([]byte(text.String), &f)
+	}
+	return f, err
+}
+
 func set[T any](field *T, value *T) {
 	if value != nil {
 		*field = *value
@@ -507,10 +519,10 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 	var names, headers string
 	var created, updated int64
 	var deleted, since, probe sql.NullInt64
-	var reason, failing sql.NullString
+	var reason, failing, filters sql.NullString
 	var rate sql.NullFloat64
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &headers, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
+		&sub.HasAuthorizationHeader, &headers, &filters, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
 		&rate, &sub.MaxEvents, &failing, &since, &probe)
 	if err != nil {
 		return sub, err
@@ -521,16 +533,23 @@ func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err er
 		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
 			sqlite.FromMillis(probe)
 	}
-	return sub, errors.Join(json.Unmarshal([]byte(names), &sub.Events), json.Unmarshal([]byte(headers), &sub.HeaderNames))
+	var unreadable error
+	sub.Filters, unreadable = parseFilters(filters)
+	return sub, errors.Join(unreadable, json.Unmarshal([]byte(names), &sub.Events), json.Unmarshal([]byte(headers), &sub.HeaderNames))
 }
 
 // An interest is a range of the log in which a subscription wants the events with one name. A range
 // is open, without an end, while the subscription wants them.
 
-// openInterests opens a range after head for each name.
-func (t *tx) openInterests(id string, names []string, head int64) error {
+// openInterests opens a range after head for some names of a subscription, with their filters.
+func (t *tx) openInterests(sub *webhook.Subscription, names []string, head int64) error {
 	for _, name := range names {
-		if err := t.Exec("INSERT INTO interests (subscription_id, name, after_seq) VALUES (?, ?, ?)", id, name, head); err != nil {
+		var filter any
+		if f := sub.Filters[name]; f != nil {
+			filter = f.JSON()
+		}
+		err := t.Exec("INSERT INTO interests (subscription_id, name, after_seq, filter) VALUES (?, ?, ?, ?)", sub.ID, name, head, filter)
+		if err != nil {
 			return err
 		}
 	}
@@ -543,8 +562,8 @@ const deleteEmptyInterest = `DELETE FROM interests WHERE subscription_id = ? AND
 	AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)`
 
 // moveInterests closes the ranges of the names of a subscription that was paused at the head of the
-// log, and opens ranges for new names there. It deletes those of names that the subscription no
-// longer requests (spec, section 6.1.4).
+// log, and opens ranges for new names there. Another filter is both. It deletes those of names that the
+// subscription no longer requests (spec, section 6.1.4).
 func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	var had, has []string
 	if before.Active {
@@ -560,14 +579,11 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	if err := t.Exec(deleteRemovedInterests, after.ID, jsonText(after.Events)); err != nil {
 		return err
 	}
-	var opened []string
-	for _, name := range has {
-		if !slices.Contains(had, name) {
-			opened = append(opened, name)
-		}
+	stays := func(name string) bool {
+		return slices.Contains(had, name) && slices.Contains(has, name) && webhook.SameFilter(before.Filters[name], after.Filters[name])
 	}
 	for _, name := range had {
-		if slices.Contains(has, name) {
+		if stays(name) {
 			continue
 		}
 		// A range without events is deleted, so that ranges do not accumulate.
@@ -585,5 +601,5 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	if err != nil {
 		return err
 	}
-	return t.openInterests(after.ID, opened, head.seq)
+	return t.openInterests(after, slices.DeleteFunc(slices.Clone(has), stays), head.seq)
 }

@@ -53,7 +53,7 @@ func lastCompleted(subscriptionID string) string {
 
 var (
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
-		x.authorization_header IS NOT NULL, x.header_names, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
+		x.authorization_header IS NOT NULL, x.header_names, x.filters, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
 		x.max_per_second, coalesce(x.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at,
 		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
 		(SELECT count(*) FROM (

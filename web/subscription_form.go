@@ -30,6 +30,7 @@ type subscriptionForm struct {
 	program, url, description            string
 	maxInFlight, maxPerSecond, maxEvents string
 	events                               []string
+	filters                              string // of some of the events, JSON by name
 	ordered, active                      bool
 	authorization, headers               string
 	remove, removeHeaders                bool // the authorization header, and the headers
@@ -54,6 +55,7 @@ func subscriptionFieldIDs() map[string][2]string {
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
 			"Description"},
 		"authorization_header": {"authorization", "Authorization header"}, "headers": {"headers", "Other headers"},
+		"filters":        {"filters", "Filters"},
 		"max_in_flight":  {"max-in-flight", "Deliveries in flight"},
 		"max_per_second": {"max-per-second", "Requests per second"},
 		"max_events":     {"max-events", "Events per delivery"}, "subscriptions": {"for-program", "Program"},
@@ -94,6 +96,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
 		maxInFlight: strings.TrimSpace(form.Get("max_in_flight")), maxPerSecond: strings.TrimSpace(form.Get("max_per_second")),
 		maxEvents: strings.TrimSpace(form.Get("max_events")), events: form["events"],
+		filters: strings.TrimSpace(form.Get("filters")),
 		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"),
 		authorization: form.Get("authorization"), headers: form.Get("headers"), removeHeaders: form.Has("remove_headers"),
 	}
@@ -137,12 +140,13 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 		f.AuthorizationHeader = &header
 	}
 	faults = append(faults, p.setHeaders(&f)...)
+	faults = append(faults, p.setFilters(&f)...)
 	if p.editing == nil {
 		f.Active = &p.active
 	}
 	checked := *rules
 	if p.editing != nil {
-		checked.Kept = p.editing.Events
+		checked.Kept, checked.KeptFilters = p.editing.Events, p.editing.Filters
 	}
 	faults = append(faults, checked.Check(&f, true)...)
 	if faults != nil {
@@ -163,6 +167,36 @@ func (p *subscriptionForm) setHeaders(f *webhook.SubscriptionFields) []webhook.V
 		f.Headers = &entered
 	}
 	return nil
+}
+
+// setFilters sets the filters of the fields, and returns what is wrong. The filter of an event that was
+// deselected goes with it.
+func (p *subscriptionForm) setFilters(f *webhook.SubscriptionFields) []webhook.Validation {
+	all, faults := webhook.ParseFilters(p.filters, "filters")
+	for name, filter := range all {
+		if slices.Contains(p.events, name) {
+			continue
+		}
+		if p.editing == nil || !webhook.SameFilter(filter, p.editing.Filters[name]) {
+			faults = append(faults, webhook.Validation{Code: webhook.InvalidValue, Parameter: "filters." + name,
+				Detail: "is not the name of a selected event"})
+		}
+		delete(all, name)
+	}
+	f.Filters = all
+	return faults
+}
+
+// filtersText returns filters as the form shows them.
+func filtersText(all webhook.Filters) string {
+	if len(all) == 0 {
+		return ""
+	}
+	b, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		panic(err) // marshaling filters cannot fail
+	}
+	return string(b)
 }
 
 // fillForm adds the choices of the form.
@@ -292,7 +326,7 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 
 func (h *subscriptionPages) editForm(r *request, u *store.SubscriptionView) (response, error) {
 	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events,
-		ordered: u.Ordered}
+		filters: filtersText(u.Filters), ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
@@ -324,7 +358,7 @@ func perSecond(limit float64) string {
 // such as whether the subscription is failing.
 func editionOf(s *webhook.Subscription) string {
 	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
-		s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames})
+		s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames, s.Filters})
 	if err != nil {
 		panic(err) // marshaling strings, numbers and booleans cannot fail
 	}
@@ -382,6 +416,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.URL != p.url, "URL", whole},
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
+		{filtersText(u.Filters) != strings.ReplaceAll(p.filters, "\r\n", "\n"), "Filters", filtersText(u.Filters)},
 		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
 		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", orTheDefault(u.MaxInFlight)},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},

@@ -178,7 +178,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
 		columns: []string{
 			"id", "program_id", "url", "status", "failing_reason", "active", "disabled_reason", "description", "events",
-			"ordered", "max_in_flight", "max_per_second", "max_events", "has_authorization_header", "header_names",
+			"ordered", "max_in_flight", "max_per_second", "max_events", "has_authorization_header", "header_names", "filters",
 			"created_by", "last_success_at", "failing_since", "failures_in_a_row",
 			"waiting_events", "oldest_event_at", "waiting_deliveries", "lost_events",
 			"created_at", "updated_at", "deleted_at",
@@ -190,7 +190,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 				_, _, whole := webhook.Endpoint(s.URL)
 				rows = append(rows, []any{
 					s.ID, s.ProgramID, whole, string(s.Status), string(s.FailingReason), s.Active, s.DisabledReason, s.Description,
-					s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames,
+					s.Events, s.Ordered, s.MaxInFlight, s.MaxPerSecond, s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames, s.Filters,
 					s.CreatedBy, s.LastSuccess, s.Failures.Since, s.Failures.InARow(), s.WaitingEvents, s.OldestEvent, s.WaitingDeliveries, s.Lost,
 					s.CreatedAt, s.UpdatedAt, s.DeletedAt,
 				})

@@ -124,8 +124,12 @@ func (b *body) replayEvents(list int32) (names []string) {
 			}
 		case jsontext.KindBeginObject:
 			known := len(b.faults)
-			if eventName = b.eventName(event, at); eventName == "" && len(b.faults) == known {
+			var filter *EventFilter
+			if eventName, filter = b.event(event, at); eventName == "" && len(b.faults) == known {
 				b.fail(InvalidValue, join(at, "name"), "must not be empty")
+			}
+			if filter != nil {
+				b.fail(InvalidValue, join(at, "filter"), "must not be set: a replay has the filters of its subscription")
 			}
 		default:
 			b.fail(InvalidType, at, `must be a name such as "content_published"`)

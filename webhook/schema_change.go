@@ -210,10 +210,10 @@ func (c *schemaComparison) types(was any, had bool, is any, has bool, at string)
 	}
 	allowed := kindAny
 	if had {
-		allowed = typeKinds(was)
+		allowed = typeKinds(typeNames(was)...)
 	}
 	var missing []string
-	lost := allowed &^ typeKinds(is)
+	lost := allowed &^ typeKinds(typeNames(is)...)
 	for _, k := range kindNames {
 		if lost&k.kinds == k.kinds && !(k.name == "integer" && lost&kindFraction != 0) || k.name == "number" && lost&kindNumber == kindFraction {
 			missing = append(missing, k.name)
@@ -289,14 +289,18 @@ var kindNames = []struct {
 	{"string", kindString}, {"array", kindArray}, {"object", kindObject},
 }
 
-// typeKinds returns the kinds that the keyword type allows.
-func typeKinds(value any) (kinds valueKinds) {
-	names, ok := value.([]any)
-	if !ok {
-		names = []any{value}
+// typeNames returns the names in the value of the keyword type.
+func typeNames(value any) []string {
+	if name, ok := value.(string); ok {
+		return []string{name}
 	}
+	return texts(value)
+}
+
+// typeKinds returns the kinds that the keyword type allows with some names.
+func typeKinds(names ...string) (kinds valueKinds) {
 	for _, k := range kindNames {
-		if slices.Contains(names, any(k.name)) {
+		if slices.Contains(names, k.name) {
 			kinds |= k.kinds
 		}
 	}

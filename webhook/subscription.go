@@ -34,6 +34,7 @@ type Subscription struct {
 	Active                 bool
 	Description            string
 	Events                 []string // distinct names in the order given
+	Filters                Filters  // of some of Events
 	Ordered                bool
 	MaxInFlight            int     // 0 for the operator's default
 	MaxPerSecond           float64 // requests, excluding pings; 0 for no limit
@@ -57,6 +58,7 @@ type SubscriptionFields struct {
 	ID                  *string // only if an update sends back a whole record
 	URL                 *string
 	Events              *[]string
+	Filters             Filters   // of some of Events; set together with it
 	AuthorizationHeader **string  // an inner nil removes it
 	Headers             *[]Header // sorted by name; none removes all
 	Description         *string
@@ -80,6 +82,11 @@ func SubscriptionChanges(before, after *Subscription, f *SubscriptionFields) (ac
 	_, _, was := Endpoint(before.URL)
 	add(before.URL != after.URL, "the URL, before "+was)
 	add(!slices.Equal(before.Events, after.Events), "the events to "+strings.Join(after.Events, ", "))
+	for _, name := range after.Events {
+		is := after.Filters[name]
+		add(is != nil && !SameFilter(before.Filters[name], is), "the filter of "+name)
+		add(is == nil && before.Filters[name] != nil, "the filter of "+name+" removed")
+	}
 	add(before.Description != after.Description, "the description")
 	add(before.Ordered != after.Ordered, fmt.Sprintf("ordered to %t", after.Ordered))
 	for _, limit := range [...]struct {
@@ -141,6 +148,8 @@ type SubscriptionRules struct {
 	// Kept are the events of a subscription that is updated. It may keep one that the
 	// catalog no longer has.
 	Kept []string
+	// KeptFilters are its filters, which it may keep too.
+	KeptFilters Filters
 
 	// Own lists the addresses that the service listens on. A URL with one of them
 	// is refused. A host name that resolves to one is blocked when it is dialed.
@@ -180,7 +189,7 @@ func (p *subscriptionParser) field(name string, value int32) {
 	case "url":
 		f.URL = p.string(name, value)
 	case "events":
-		f.Events = p.eventNames(value)
+		f.Events, f.Filters = p.events(value)
 	case "authorization_header":
 		switch p.nodes[value].kind {
 		case jsontext.KindNull:
@@ -317,32 +326,35 @@ func parseMaxPerSecond(d *document, value int32) *float64 {
 	return &n
 }
 
-// eventNames parses the events of a subscription. The name of a malformed
+// events parses the events of a subscription, with their filters. The name of a malformed
 // element is "".
-func (b *body) eventNames(list int32) *[]string {
+func (b *body) events(list int32) (*[]string, Filters) {
 	if b.nodes[list].kind != jsontext.KindBeginArray {
 		b.fail(InvalidType, "events", `must be an array of objects such as {"name": "content_published"}`)
-		return nil
+		return nil, nil
 	}
-	names := []string{}
+	names, filters := []string{}, Filters(nil)
 	for i, event := range b.elements(list) {
 		at, eventName := element("events", i), ""
 		if i == maxParsedEvents {
 			break // Check reports too many
 		}
 		if b.nodes[event].kind == jsontext.KindBeginObject {
-			eventName = b.eventName(event, at)
+			var filter *EventFilter
+			if eventName, filter = b.event(event, at); filter != nil {
+				filters = filters.with(eventName, filter)
+			}
 		} else {
 			b.fail(InvalidType, at, `must be an object such as {"name": "content_published"}`)
 		}
 		names = append(names, eventName)
 	}
-	return &names
+	return &names, filters
 }
 
-// eventName parses one event of a subscription, {"name": …}. The name is "" if
-// it is malformed.
-func (b *body) eventName(event int32, at string) (eventName string) {
+// event parses one event of a subscription, {"name": …, "filter": …}. The name is "" if it is
+// malformed.
+func (b *body) event(event int32, at string) (eventName string, filter *EventFilter) {
 	named := false
 	for name, value := range b.members(event) {
 		parameter, code, detail := join(at, string(b.text(name))), "", ""
@@ -354,8 +366,12 @@ func (b *body) eventName(event int32, at string) (eventName string) {
 			}
 		case "version":
 			code, detail = readVersion(&b.document, value)
+		case "filter":
+			if b.nodes[value].kind != jsontext.KindNull {
+				filter = b.filter(value, parameter)
+			}
 		default:
-			code, detail = InvalidUnknownField, "is not a field of an event of a subscription; it has: name, version"
+			code, detail = InvalidUnknownField, "is not a field of an event of a subscription; it has: name, version, filter"
 		}
 		if code != "" {
 			b.fail(code, parameter, detail)
@@ -364,7 +380,7 @@ func (b *body) eventName(event int32, at string) (eventName string) {
 	if !named {
 		b.fail(InvalidRequired, join(at, "name"), "is required")
 	}
-	return eventName
+	return eventName, filter
 }
 
 // maxParsedEvents is how many events are parsed: enough to see that there are too
@@ -386,6 +402,7 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	switch {
 	case f.Events != nil:
 		v = append(v, r.checkEvents(*f.Events)...)
+		v = append(v, r.checkFilters(f)...)
 	case creating:
 		add(InvalidRequired, "events", "is required")
 	}
@@ -541,6 +558,27 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 			v = append(v, Validation{InvalidDuplicate, "is named twice", parameter})
 		}
 		seen[name] = true
+	}
+	return v
+}
+
+// checkFilters checks filters against the schemas of their event types. One that the subscription has
+// already may stay, whatever has become of its type.
+func (r *SubscriptionRules) checkFilters(f *SubscriptionFields) (v []Validation) {
+	for i, name := range *f.Events {
+		filter := f.Filters[name]
+		if filter == nil || SameFilter(filter, r.KeptFilters[name]) {
+			continue
+		}
+		at := element("events", i)
+		switch t, ok := r.Catalog.Type(name); {
+		case name == EventPing:
+			v = append(v, Validation{InvalidValue, "must not be set for ping, which is sent on request", join(at, "filter")})
+		case ok:
+			v = append(v, t.checkFilter(filter)...)
+		case slices.Contains(r.Kept, name):
+			v = append(v, Validation{InvalidValue, "cannot change, because the event type does not exist any more", join(at, "filter")})
+		}
 	}
 	return v
 }

@@ -37,7 +37,11 @@ type SubscriptionState struct {
 	Description      string
 	HasAuthorization bool     `json:"has_authorization_header"`
 	HeaderNames      []string `json:"header_names"` // sorted
-	Settings         Settings `json:"-"`            // all properties
+	Events           []struct {
+		Name   string
+		Filter *webhook.EventFilter
+	}
+	Settings Settings `json:"-"` // all properties
 }
 
 // TokenState is an access token of the service.
@@ -301,13 +305,7 @@ func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
 	}
 	program := fileSchema().Properties["programs"].Items2020
 	save.body, c.Details = settings(s.Settings, before.Settings, program.Properties["subscriptions"].Items2020, "")
-	if names, ok := save.body["events"]; ok {
-		var events []any
-		for _, name := range texts(names) {
-			events = append(events, Settings{"name": name})
-		}
-		save.body["events"] = events
-	}
+	s.setEvents(before, &c, &save)
 	if a := s.Authorization; a != nil && a.Null && before.HasAuthorization {
 		save.body["authorization_header"] = nil
 		c.Details = append(c.Details, "authorization_header removed")
@@ -336,6 +334,37 @@ func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
 }
 
 // newSubscription adds what only the request that creates a subscription has.
+// setEvents adds the events of a subscription to its request, with their filters, if some of them
+// differ.
+func (s *Subscription) setEvents(before *SubscriptionState, c *Change, save *call) {
+	filters := make(webhook.Filters)
+	for _, e := range before.Events {
+		filters[e.Name] = e.Filter
+	}
+	_, differ := save.body["events"]
+	var events []any
+	for _, name := range s.Events {
+		event, had, wanted := Settings{"name": name}, filters[name], filters[name]
+		if s.Filters != nil {
+			wanted = s.Filters[name]
+		}
+		if wanted != nil {
+			event["filter"] = wanted
+		}
+		switch {
+		case webhook.SameFilter(had, wanted):
+		case wanted == nil:
+			c.Details, differ = append(c.Details, "filter of "+name+" removed"), true
+		default:
+			c.Details, differ = append(c.Details, "filter of "+name+" set"), true
+		}
+		events = append(events, event)
+	}
+	if differ {
+		save.body["events"] = events
+	}
+}
+
 // headerSecret begins the names of the secrets that are headers.
 const headerSecret = "headers."
 

@@ -148,6 +148,12 @@ var diffTests = []struct {
 		options: Options{UpdateSecrets: true}, want: []string{"~ subscription acme https://a.example/ (s1): headers set again: X-Key"}},
 	{name: "headers to remove", file: hook + ", headers: null}", unchanged: 1, state: withHeader(),
 		want: []string{"~ subscription acme https://a.example/ (s1): headers removed"}},
+	{name: "filters", file: hook + ", filters: {pong: " + filter7 + "}}", unchanged: 1, state: withFilter("ping"), want: []string{
+		"~ subscription acme https://a.example/ (s1): filter of pong set, filter of ping removed"}},
+	{name: "same filters", file: hook + ", filters: {ping: " + filter7 + "}}", unchanged: 2, state: withFilter("ping")},
+	{name: "filters that the file does not mention", file: hook + "}", unchanged: 2, state: withFilter("ping")},
+	{name: "no filters", file: hook + ", filters: null}", unchanged: 1, state: withFilter("ping"),
+		want: []string{"~ subscription acme https://a.example/ (s1): filter of ping removed"}},
 	{name: "no headers", file: hook + ", headers: {}}", unchanged: 2, options: Options{UpdateSecrets: true},
 		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
 	{name: "no header", file: hook + ", authorization_header: null}", unchanged: 2, options: Options{UpdateSecrets: true},
@@ -254,6 +260,20 @@ func withHeader() *State {
 	return subscriptions(s)
 }
 
+const filter7 = `{all: [{path: id, op: eq, value: "7"}]}`
+
+// withFilter has a filter for an event.
+func withFilter(name string) *State {
+	var s SubscriptionState
+	text := `{"id":"s1","url":"https://a.example/?key=1","description":"","active":true,"ordered":false,"max_in_flight":8,` +
+		`"max_per_second":null,"max_events":null,"events":[{"name":"ping"},{"name":"pong"}]}`
+	text = strings.Replace(text, `"`+name+`"`, `"`+name+`","filter":{"all":[{"path":"id","op":"eq","value":"7"}]}`, 1)
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		panic(err)
+	}
+	return subscriptions(s)
+}
+
 // TestOrder checks that event types come first, then programs, subscriptions and tokens.
 func TestOrder(t *testing.T) {
 	f, err := parse("f.yml", folder(t), []byte(whole))
@@ -311,6 +331,10 @@ func TestRequests(t *testing.T) {
 				`"url":"https://a.example/?key=1"} → signing_secret to s`}},
 		{name: "changed subscription", file: strings.Replace(hook, "pong, ", "", 1) + ", active: true, max_events: 5}",
 			state: subscriptions(current("s1", "https://a.example/?key=1", "")), want: []string{put + ` {"events":[{"name":"ping"}],"max_events":5}`}},
+		{name: "filter", file: hook + ", filters: {ping: " + filter7 + "}}", state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+			want: []string{put + ` {"events":[{"name":"pong"},{"filter":{"all":[{"path":"id","op":"eq","value":"7"}]},"name":"ping"}]}`}},
+		{name: "an event less", file: strings.Replace(hook, "pong, ", "", 1) + "}", state: withFilter("ping"),
+			want: []string{put + ` {"events":[{"filter":{"all":[{"path":"id","op":"eq","value":"7"}]},"name":"ping"}]}`}},
 		{name: "header to remove", file: hook + ", authorization_header: null}", state: withHeader(),
 			want: []string{put + ` {"authorization_header":null}`}},
 		{name: "lost signing secret", file: hook + ", signing_secret_file: s}", output: Output{Began: now},

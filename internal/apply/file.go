@@ -7,8 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"service/webhook"
 )
 
 // File is the desired state.
@@ -42,10 +46,12 @@ type Subscription struct {
 	URL         string
 	Description string // also in Settings
 	Events      []string
-	Settings    Settings `json:"-"`
+	FilterTexts map[string]json.RawMessage `json:"filters"`
+	Settings    Settings                   `json:"-"`
 
 	Authorization     *Secret            `json:"authorization_header"` // nil if the file has none
 	Headers           map[string]*Secret // nil if the file has none, empty to remove all
+	Filters           webhook.Filters    `json:"-"`                   // nil if the file has none, empty to remove all
 	SigningSecret     *Secret            `json:"signing_secret"`      // of a new subscription; nil generates one
 	SigningSecretFile string             `json:"signing_secret_file"` // where the generated one is written; "" for nowhere
 }
@@ -96,7 +102,10 @@ func (s *Subscription) UnmarshalJSON(text []byte) (err error) {
 	if headers, ok := s.Settings["headers"]; ok && headers == nil {
 		s.Headers = make(map[string]*Secret)
 	}
-	for _, name := range []string{"url", "authorization_header", "headers", "signing_secret", "signing_secret_file"} {
+	if _, ok := s.Settings["filters"]; ok {
+		s.Filters = make(webhook.Filters)
+	}
+	for _, name := range []string{"url", "authorization_header", "headers", "filters", "signing_secret", "signing_secret_file"} {
 		delete(s.Settings, name)
 	}
 	return err
@@ -249,6 +258,7 @@ func (b *builder) subscriptions(p *Program, program place) {
 		for name, value := range s.Headers {
 			b.secret(value, at.find("headers", name))
 		}
+		b.filters(s, at.find("filters"))
 		b.secret(s.SigningSecret, at.find("signing_secret"))
 		s.SigningSecretFile = b.output(s.SigningSecretFile, at.find("signing_secret_file"))
 		if s.SigningSecret != nil && s.SigningSecretFile != "" {
@@ -260,6 +270,22 @@ func (b *builder) subscriptions(p *Program, program place) {
 		} else {
 			lines[key] = s.Line
 		}
+	}
+}
+
+// filters parses the filters of a subscription.
+func (b *builder) filters(s *Subscription, at place) {
+	for name, text := range s.FilterTexts {
+		f, err := webhook.ParseFilter(text, nil, "")
+		switch {
+		case !slices.Contains(s.Events, name):
+			b.fail(at.find(name), "is not the filter of one of the subscription's events")
+		case err != nil && len(err.Validations) > 0:
+			b.fail(at.find(name), "%s", strings.TrimSpace(err.Validations[0].Parameter+" "+err.Validations[0].Detail))
+		case err != nil:
+			b.fail(at.find(name), "%s", err.Detail)
+		}
+		s.Filters[name] = f
 	}
 }
 

@@ -12,6 +12,9 @@ import (
 )
 
 // whole is a file with every key.
+// filtered begins a file with filters.
+const filtered = "programs:\n  - id: acme\n    subscriptions:\n      - {url: 'https://a.example', events: [ping], filters: "
+
 const whole = `event_types:
   - name: order.shipped
     schema:
@@ -156,6 +159,10 @@ var faults = []struct {
 	{"long id", "programs:\n  - id: " + strings.Repeat("a", 65) + "\n", "f.yml line 2: programs[0].id: must be at most 64 bytes", false},
 	{"bad type name", "event_types: [{name: Order/shipped, schema: {}}]\n",
 		"f.yml line 1: event_types[0].name: must be 1 to 128 letters, digits, underscores, dots, colons and hyphens", false},
+	{"bad filter", filtered + "{ping: {all: []}}}\n",
+		"f.yml line 4: programs[0].subscriptions[0].filters.ping: all must be an array of at least one condition", true},
+	{"filter of another event", filtered + "{pong: {}}}\n",
+		"f.yml line 4: programs[0].subscriptions[0].filters.pong: is not the filter of one of the subscription's events", true},
 	{"no schema", "event_types:\n  - name: a.b\n", "f.yml line 2: event_types[0]: must have exactly one of schema and schema_file", false},
 	{"two schemas", "event_types: [{name: a.b, schema: {}, schema_file: returned.json}]\n",
 		"f.yml line 1: event_types[0]: must have exactly one of schema and schema_file", false},

@@ -15,15 +15,20 @@ import (
 // because two in one process would drop each other's file locks.
 const DriverName = "mattn"
 
-// openPool opens a connection pool that runs the pragmas and sets the limits, by SQLite's numbers, on
-// each new connection.
-func openPool(path, mode string, pragmas []string, limits map[int]int) (*sql.DB, error) {
+// openPool opens a connection pool that runs the pragmas, sets the limits, by SQLite's numbers, and
+// adds the functions on each new connection.
+func openPool(path, mode string, pragmas []string, limits map[int]int, functions ...Function) (*sql.DB, error) {
 	return sql.OpenDB(&connector{
 		// SQLite needs no mutex: only one goroutine at a time uses a connection of database/sql.
 		dsn: dsn(path, mode) + "&_mutex=no",
 		driver: &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
 			for id, value := range limits {
 				c.SetLimit(id, value)
+			}
+			for _, f := range functions {
+				if err := c.RegisterFunc(f.Name, f.Call, true); err != nil {
+					return err
+				}
 			}
 			for _, p := range pragmas {
 				if _, err := c.Exec(p, nil); err != nil {

@@ -14,12 +14,25 @@ import (
 // because two in one process would drop each other's file locks.
 const DriverName = "ncruces"
 
-// openPool opens a connection pool that runs the pragmas and sets the limits, by SQLite's numbers, on
-// each new connection.
-func openPool(path, mode string, pragmas []string, limits map[int]int) (*sql.DB, error) {
+// openPool opens a connection pool that runs the pragmas, sets the limits, by SQLite's numbers, and
+// adds the functions on each new connection.
+func openPool(path, mode string, pragmas []string, limits map[int]int, functions ...Function) (*sql.DB, error) {
 	return driver.Open(dsn(path, mode), func(c *sqlite3.Conn) error {
 		for id, value := range limits {
 			c.Limit(sqlite3.LimitCategory(id), value)
+		}
+		for _, f := range functions {
+			err := c.CreateFunction(f.Name, 3, sqlite3.DETERMINISTIC, func(ctx sqlite3.Context, args ...sqlite3.Value) {
+				is, err := f.Call(args[0].Text(), args[1].Text(), args[2].RawBlob())
+				if err != nil {
+					ctx.ResultError(err)
+					return
+				}
+				ctx.ResultBool(is)
+			})
+			if err != nil {
+				return err
+			}
 		}
 		for _, p := range pragmas {
 			if err := c.Exec(p); err != nil {

@@ -41,6 +41,8 @@ type Config struct {
 	// Overwrite are the tables whose replaced and deleted content is overwritten with zeros in the
 	// database file. That of other tables may remain in it until the space is used again.
 	Overwrite []string
+	// Functions can be used in the statements of the DB.
+	Functions []Function
 	// Check examines the database before SQLite writes to it, and must accept a new
 	// one without tables. Open returns its error. May be nil.
 	Check  func(ctx context.Context, db *sql.DB) error
@@ -49,6 +51,13 @@ type Config struct {
 	// Fault makes statements fail in tests, including those of Hooks, [DB.Scan] and
 	// [DB.Each]. write reports whether the Writer runs the statement. May be nil.
 	Fault func(query string, write bool) Fault
+}
+
+// Function is an SQL function of two texts and a blob, which are valid only during the call. It must
+// return the same for the same arguments, and is called by several goroutines.
+type Function struct {
+	Name string
+	Call func(a, b string, c []byte) (bool, error)
 }
 
 // DB is an open database. It is safe for concurrent use until Close.
@@ -107,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if db.guard, err = newGuard(cfg.Path); err != nil {
 		return nil, err
 	}
-	if db.readers, err = OpenReadOnly(cfg.Path); err != nil {
+	if db.readers, err = openPool(cfg.Path, modeReadOnly, readerPragmas, nil, cfg.Functions...); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}
 	connections := 0

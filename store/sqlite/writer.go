@@ -99,7 +99,7 @@ func openWriter(cfg *Config, c *corruption) (*Writer, error) {
 		// The pragma has no effect once the first page is written.
 		pragmas = append([]string{incrementalVacuum}, pragmas...)
 	}
-	db, err := openPool(cfg.Path, modeCreate, pragmas, nil)
+	db, err := openPool(cfg.Path, modeCreate, pragmas, nil, cfg.Functions...)
 	if err != nil {
 		return nil, err
 	}

@@ -189,6 +189,19 @@ func names(least, most int) check {
 	})
 }
 
+// filter allows the filter of an event type, which may not exist here.
+var filter = document(2*webhook.MaxFilterBytes, func(_ *Gate, f *webhook.EventFilter) bool { return f != nil })
+
+// filters allows the filters of a subscription.
+var filters = document(2*webhook.MaxFilterBytes*webhook.MaxSubscriptionEvents, func(_ *Gate, all map[string]*webhook.EventFilter) bool {
+	for name, f := range all {
+		if !webhook.IsEventName(name) || f == nil {
+			return false
+		}
+	}
+	return len(all) > 0 && len(all) <= webhook.MaxSubscriptionEvents
+})
+
 // headers allows the static headers of a subscription.
 var headers = document(64<<10, func(_ *Gate, all []webhook.Header) bool {
 	sorted := slices.IsSortedFunc(all, func(a, b webhook.Header) int { return strings.Compare(a.Name, b.Name) })

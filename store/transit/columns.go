@@ -58,7 +58,8 @@ var tables = map[string]table{
 	}},
 	"subscriptions": {columns: map[string]check{
 		"id": id, "num": number, "program_id": owner, "url": url, "url_number": number, "active": flag,
-		"description": text(webhook.MaxDescriptionBytes, nil), "events": names(0, webhook.MaxSubscriptionEvents), "ordered": flag,
+		"description": text(webhook.MaxDescriptionBytes, nil), "events": names(0, webhook.MaxSubscriptionEvents),
+		"filters": null(filters), "ordered": flag,
 		"max_in_flight": integer(0, webhook.MaxInFlightLimit), "max_per_second": null(real(webhook.MinPerSecond, webhook.MaxPerSecondLimit)),
 		"max_events": null(integer(1, webhook.MaxEventsLimit)),
 		"authorization_header": null(func(_ *Gate, v any) string {
@@ -172,7 +173,8 @@ var tables = map[string]table{
 	"size_bounds": {columns: map[string]check{"subscription_id": subscription, "bytes": number, "learned_at": moment}},
 	"replays": {columns: map[string]check{
 		"id": id, "subscription_id": subscription, "program_id": owner, "only_which": enum("missed", "failed", "all"),
-		"from_at": anyTime, "to_at": anyTime, "names": names(0, webhook.MaxSubscriptionEvents), "first_seq": reachedSeq, "after_seq": reachedSeq,
+		"from_at": anyTime, "to_at": anyTime, "names": names(0, webhook.MaxSubscriptionEvents), "filters": null(filters),
+		"first_seq": reachedSeq, "after_seq": reachedSeq,
 		"until_seq": reachedSeq, "status": enum("running", "done", "cancelled"), "events": count, "deliveries": count,
 		"created_at": moment, "completed_at": null(moment), "counted_at": null(counted),
 	}},
@@ -229,7 +231,7 @@ var tables = map[string]table{
 	}},
 	"cursors": {columns: map[string]check{"subscription_id": subscription, "seq": reachedSeq}},
 	"interests": {columns: map[string]check{
-		"subscription_id": subscription, "name": name, "after_seq": reachedSeq, "until_seq": null(reachedSeq),
+		"subscription_id": subscription, "name": name, "after_seq": reachedSeq, "until_seq": null(reachedSeq), "filter": null(filter),
 	}},
 	"dictionaries": {columns: map[string]check{"num": integer(1, 100), "content": blob(0, 1<<20)}},
 }

@@ -80,7 +80,7 @@ var bugs = []bug{
 		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
 	}},
 	{"a slot reserved inline for no delivery is lost", []edit{
-		{"store/credit.go", "if !t.gather(&g, c.log, &budget) {", "if !t.gather(&g, c.log, &budget) {\n\t\t\t\tc.taken++"},
+		{"store/credit.go", "if !waits {", "if !waits {\n\t\t\t\tc.taken++"},
 		{"store/credit.go", "return len(g.Seqs) > 0", "return len(g.Seqs) > 1"},
 	}},
 	{"a first attempt that was cut off is not found again", []edit{
@@ -198,6 +198,22 @@ var bugs = []bug{
 	}},
 	{"max_events of a subscription is ignored", []edit{
 		{"dispatcher/credit.go", "webhook.BatchSize(d.cfg.BatchSize, q.MaxEvents)", "webhook.BatchSize(d.cfg.BatchSize, 0)"},
+	}},
+	{"a filter lets everything pass", []edit{
+		{"store/queue.go", "return in.Filter.Match(g.fields)", "return true"},
+	}},
+	{"a filter is asked about the newest of several events", []edit{
+		{"store/filter.go", "for n := len(x.seqs) - 1; n >= 0; n--", "for n := len(x.seqs) - 1; n >= max(0, len(x.seqs)-1); n--"},
+	}},
+	{"a subscription passes events of a name that was not examined yet", []edit{
+		{"dispatcher/dispatcher.go", "past = append(past, passing{q, seq})", "d.pass(q, seq, now)"},
+	}},
+	{"a cursor passes one event more than was examined", []edit{
+		{"store/filter.go", "p := Passed{q.SubscriptionID, q.Cursor, q.Seen, q.Revision}",
+			"p := Passed{q.SubscriptionID, q.Cursor, q.Seen + 1, q.Revision}"},
+	}},
+	{"another filter is not another range of the log", []edit{
+		{"store/subscription.go", " && webhook.SameFilter(before.Filters[name], after.Filters[name])", ""},
 	}},
 	{"a split passes over an event", []edit{
 		{"store/split.go", "after = r.seqs[len(r.seqs)-1]", "after = r.seqs[len(r.seqs)-1] + 1"},

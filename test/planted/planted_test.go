@@ -68,7 +68,7 @@ func TestBugsApply(t *testing.T) {
 			t.Errorf("%s: %v", b.name, err)
 		}
 	}
-	for _, b := range slices.Concat(failoverBugs, raceBugs) {
+	for _, b := range testBugs() {
 		if !hasTest(t, cmp.Or(b.pkg, "store/replica"), b.test) {
 			t.Errorf("%s: the test %s does not exist", b.name, b.test)
 		}
@@ -98,13 +98,14 @@ func all() []*bug {
 	for i := range bugs {
 		all = append(all, &bugs[i])
 	}
-	for _, list := range [][]testBug{failoverBugs, raceBugs} {
-		for i := range list {
-			all = append(all, &list[i].bug)
-		}
+	for _, b := range testBugs() {
+		all = append(all, &b.bug)
 	}
 	return all
 }
+
+// testBugs returns the bugs that other tests must find.
+func testBugs() []testBug { return slices.Concat(failoverBugs, raceBugs, filterBugs) }
 
 // TestPlantedBugs builds the tests with all bugs. With each bug selected, the simulation or the
 // bug's own test must fail. With none selected, all must pass.
@@ -119,7 +120,7 @@ func TestPlantedBugs(t *testing.T) {
 			built.simulate(t, bugs[i].name)
 		})
 	}
-	for _, b := range slices.Concat(failoverBugs, raceBugs) {
+	for _, b := range testBugs() {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			out, err := built.run(t, b.name, cmp.Or(b.pkg, "store/replica"), b.test)
@@ -138,7 +139,7 @@ func TestPlantedBugs(t *testing.T) {
 // testsByPackage returns the tests that find bugs.
 func testsByPackage() map[string][]string {
 	tests := map[string][]string{"dispatcher": {"TestSimulation"}}
-	for _, b := range slices.Concat(failoverBugs, raceBugs) {
+	for _, b := range testBugs() {
 		pkg := cmp.Or(b.pkg, "store/replica")
 		tests[pkg] = append(tests[pkg], b.test)
 	}

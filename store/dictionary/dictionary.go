@@ -1,8 +1,9 @@
-package store
+// Package dictionary compresses the JSON of events by what the events of a catalog have in common. It
+// does no I/O of its own.
+package dictionary
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,64 +13,59 @@ import (
 	"service/webhook"
 )
 
-// maxDictionaries bounds the number of dictionaries. The first byte of compressed JSON is the
+// Max bounds the number of dictionaries. The first byte of compressed JSON is the
 // number of its dictionary; that of uncompressed JSON is a brace.
-const maxDictionaries = 100
+const Max = 100
 
-// dictionaries compress the JSON of events by what the events of the catalog have in common.
-// They do not change after the store is open.
-type dictionaries struct {
+// Set are the dictionaries of a database. After Read and Accept it does not change, and is safe for
+// concurrent use.
+type Set struct {
 	all     map[byte]*s2.Dict
 	current byte // compresses new events; 0 for no compression
 	encoder *blockEncoder
 }
 
+// Current returns the number of the dictionary that compresses new events, 0 for none.
+func (ds *Set) Current() byte { return ds.current }
+
 // use selects the dictionary that compresses new events.
-func (ds *dictionaries) use(num byte) {
+func (ds *Set) use(num byte) {
 	content := ds.all[num].Bytes()
 	_, before := binary.Uvarint(content) // as the encoder of package s2 does
 	ds.current, ds.encoder = num, newBlockEncoder(content[before:])
 }
 
-// openDictionaries reads the dictionaries, and adds one with the given content unless it
-// exists. Without content it uses the newest one.
-func (s *core) openDictionaries(ctx context.Context, content []byte) error {
-	_, each := s.reads(ctx)
-	if err := s.dictionaries.read(each); err != nil {
-		return err
-	}
+// Propose selects the dictionary with the given content for new events. If there is none yet, it
+// returns the number and the text of the one that the caller stores, and passes to Accept. It returns no
+// text if the newest dictionary stays, because the content is too small or there are too many.
+func (ds *Set) Propose(content []byte) (num byte, text []byte, err error) {
 	if len(content) < s2.MinDictSize {
-		return nil
+		return 0, nil, nil
 	}
 	d := s2.MakeDict(content[max(0, len(content)-s2.MaxDictSize):], nil)
 	if d == nil {
-		return errors.New("cannot build a dictionary from the event types")
+		return 0, nil, errors.New("cannot build a dictionary from the event types")
 	}
-	num := byte(1)
-	for ; s.dictionaries.all[num] != nil; num++ {
-		if bytes.Equal(s.dictionaries.all[num].Bytes(), d.Bytes()) {
-			s.dictionaries.use(num)
-			return nil
+	for num = 1; ds.all[num] != nil; num++ {
+		if bytes.Equal(ds.all[num].Bytes(), d.Bytes()) {
+			ds.use(num)
+			return num, nil, nil
 		}
 	}
-	if num > maxDictionaries {
-		return nil // keep the newest one
+	if num > Max {
+		return 0, nil, nil
 	}
-	err := s.writer.do(func(t *tx) error {
-		return t.Exec("INSERT INTO dictionaries (num, content) VALUES (?, ?)", int64(num), d.Bytes())
-	})
-	if Unavailable(err) {
-		return nil // for example a full disk: the next start adds it
-	}
-	if err == nil {
-		s.dictionaries.all[num] = d
-		s.dictionaries.use(num)
-	}
-	return err
+	return num, d.Bytes(), nil
 }
 
-// read reads all dictionaries of a database.
-func (ds *dictionaries) read(each eachRow) error {
+// Accept adds a stored dictionary, and selects it for new events.
+func (ds *Set) Accept(num byte, text []byte) {
+	ds.all[num] = s2.NewDict(text)
+	ds.use(num)
+}
+
+// Read reads all dictionaries of a database. each runs a query and calls a function for every row.
+func (ds *Set) Read(each func(query string, args []any, row func(scan func(...any) error) error) error) error {
 	ds.all = make(map[byte]*s2.Dict)
 	newest := byte(0)
 	err := each("SELECT num, content FROM dictionaries ORDER BY num", nil, func(scan func(...any) error) error {
@@ -100,8 +96,8 @@ const (
 	beforeTimestamp = `","timestamp":"`
 )
 
-// pack returns the JSON of an event as it is stored, in the memory of buf or of the event.
-func (ds *dictionaries) pack(buf *[]byte, e *webhook.Event) []byte {
+// Pack returns the JSON of an event as it is stored, in the memory of buf or of the event.
+func (ds *Set) Pack(buf *[]byte, e *webhook.Event) []byte {
 	rest, ok := bytes.CutPrefix(e.JSON, []byte(beforeID))
 	if ok {
 		rest, ok = bytes.CutPrefix(rest, []byte(e.ID))
@@ -123,10 +119,10 @@ func (ds *dictionaries) pack(buf *[]byte, e *webhook.Event) []byte {
 	return e.JSON
 }
 
-// unpack returns the JSON of an event from its stored form. The result may share memory with
+// Unpack returns the JSON of an event from its stored form. The result may share memory with
 // stored.
-func (ds *dictionaries) unpack(id string, stored []byte) ([]byte, error) {
-	if len(stored) == 0 || stored[0] > maxDictionaries {
+func (ds *Set) Unpack(id string, stored []byte) ([]byte, error) {
+	if len(stored) == 0 || stored[0] > Max {
 		return stored, nil
 	}
 	d, end := ds.all[stored[0]], bytes.IndexByte(stored, '"')

@@ -1,4 +1,4 @@
-package store
+package dictionary
 
 import (
 	"encoding/binary"

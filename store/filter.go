@@ -1,0 +1,124 @@
+package store
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// Bounds of the events that are examined for one purpose, when a filter may let none of them pass.
+const (
+	examinedEvents = 1000
+	examinedBytes  = 1 << 20
+	// inlineBytes bounds what one commit examines, since its publishers wait for it.
+	inlineBytes = 256 << 10
+	// examinedSeqs is how far queries look into the log, as examinedEvents.
+	examinedSeqs = "1000"
+)
+
+// passesFilter is true of an event e that the filter of the interest i lets pass.
+const passesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
+
+// fields are for reuse: an event is parsed into them.
+var fields = sync.Pool{New: func() any { return new(webhook.Fields) }}
+
+// eventMatches is the SQL function event_matches: whether a filter, in its stored form, lets an event
+// pass.
+func (s *core) eventMatches(filter, id string, stored []byte) (bool, error) {
+	f, err := parseFilter(filter)
+	if err != nil {
+		return false, err
+	}
+	event, err := s.dictionaries.Unpack(id, stored)
+	if err != nil {
+		return false, err
+	}
+	of := fields.Get().(*webhook.Fields)
+	defer fields.Put(of)
+	of.Parse(event)
+	return f.Match(of), nil
+}
+
+func parseFilter(stored string) (*webhook.EventFilter, error) {
+	f := new(webhook.EventFilter)
+	return f, f.UnmarshalJSON([]byte(stored))
+}
+
+// Examined are the events of one name in a part of a log, for the filters of the queues that wait for
+// them. It is not safe for concurrent use.
+type Examined struct {
+	// Complete is false if the part is too large, or not in memory any more: any filter may then
+	// match in it.
+	Complete bool
+
+	seqs   []int64
+	events []webhook.Fields
+}
+
+// Examine reads the events of a name after one seq of a log up to another from memory.
+func (s Queues) Examine(key EventKey, after, to int64) *Examined {
+	x, size := new(Examined), 0
+	x.Complete = s.tail.scan(key.ProgramID, after, func(seq int64, e *tailEvent) bool {
+		if seq > to {
+			return false
+		}
+		if e.name == key.Name {
+			size += len(e.json)
+			x.seqs = append(x.seqs, seq)
+			x.events = append(x.events, webhook.Fields{})
+			x.events[len(x.events)-1].Parse(e.json)
+		}
+		return size <= inlineBytes && len(x.seqs) <= examinedEvents
+	}) && size <= inlineBytes && len(x.seqs) <= examinedEvents
+	return x
+}
+
+// Newest returns the newest seq of an event that an interest in their name includes, 0 if there is none.
+func (x *Examined) Newest(in *Interest) int64 {
+	for n := len(x.seqs) - 1; n >= 0; n-- {
+		if seq := x.seqs[n]; in.After < seq && seq <= in.Until && in.Filter.Match(&x.events[n]) {
+			return seq
+		}
+	}
+	return 0
+}
+
+// Passed is a queue without a waiting event up to a seq of its log.
+type Passed struct {
+	SubscriptionID       string
+	From, To             int64 // its cursor, and what it becomes
+	subscriptionRevision int64
+}
+
+// Pass moves the cursor of a queue, which the caller must own, to its Seen.
+func (q *Queue) Pass() Passed {
+	p := Passed{q.SubscriptionID, q.Cursor, q.Seen, q.Revision}
+	q.Cursor = q.Seen
+	return p
+}
+
+const passCursors = `UPDATE cursors SET seq = j.value ->> 2 FROM json_each(?) j WHERE subscription_id = j.value ->> 0 AND seq = j.value ->> 1
+	AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = cursors.subscription_id AND s.revision = j.value ->> 3)`
+
+// StorePassed begins to store cursors, several in one write, and returns a function that the caller must
+// call, and that waits for it.
+// What is formed afterwards for one that could not be stored is [ErrStale].
+func (s Queues) StorePassed(all []Passed) (wait func() error) {
+	var ops []*sqlite.Op
+	for some := range slices.Chunk(all, examinedEvents) {
+		rows := make([][4]any, len(some))
+		for i, p := range some {
+			rows[i] = [4]any{p.SubscriptionID, p.From, p.To, p.subscriptionRevision}
+		}
+		ops = append(ops, s.writer.Submit(func(*sqlite.Tx) error { return s.writer.tx.Exec(passCursors, jsonText(rows)) }, true))
+	}
+	return func() (err error) {
+		for _, op := range ops {
+			err = errors.Join(err, s.writer.Wait(op))
+		}
+		return err
+	}
+}

@@ -1,0 +1,212 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"service/webhook"
+)
+
+func filter(t testing.TB, text string) *webhook.EventFilter {
+	t.Helper()
+	f, err := webhook.ParseFilter([]byte(text), nil, "filter")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// publishOf publishes an event with a content_id, and returns its seq.
+func publishOf(t testing.TB, s *Store, programID, name string, id int) int64 {
+	t.Helper()
+	e := event(name)
+	e.JSON = bytes.Replace(e.JSON, []byte(`"content_id":7`), fmt.Appendf(nil, `"content_id":%d`, id), 1)
+	events := []webhook.Event{e}
+	if _, err := s.Events().Publish(t.Context(), programID, events); err != nil {
+		t.Fatal(err)
+	}
+	return events[0].Seq
+}
+
+// subscribeTo subscribes to the events of a name that a filter lets pass.
+func subscribeTo(t testing.TB, s *Store, programID, name, text string) webhook.Subscription {
+	t.Helper()
+	url, names := "https://partner.example/hook", []string{name}
+	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u",
+		&webhook.SubscriptionFields{URL: &url, Events: &names, Filters: webhook.Filters{name: filter(t, text)}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+const below5 = `{"all":[{"path":"content_id","op":"lt","value":5}]}`
+
+// One credit examines a bounded number of events, from memory and from disk, and the next continues.
+func TestFilterExaminesInSteps(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	const n = 2*examinedEvents + 10
+	events := make([]webhook.Event, n)
+	for i := range events {
+		events[i] = event("content_updated")
+	}
+	if _, err := s.Events().Publish(t.Context(), "p", events); err != nil {
+		t.Fatal(err)
+	}
+	want := publishOf(t, s, "p", "content_updated", 1)
+	for _, fromDisk := range []bool{false, true} {
+		if fromDisk {
+			s.tail = newTail(0)
+		}
+		q, steps := queue(t, s, sub.ID), 0
+		for {
+			w, err := s.Queues().waiting(t.Context(), q, q.Wanted, 10, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if steps++; len(w.Seqs) > 0 {
+				if !slices.Equal(w.Seqs, []int64{want}) || steps != 3 {
+					t.Errorf("from disk %t: got events %v in step %d, want %d in step 3", fromDisk, w.Seqs, steps, want)
+				}
+				break
+			}
+			if w.To != int64(steps*examinedEvents) {
+				t.Fatalf("from disk %t: step %d read up to %d", fromDisk, steps, w.To)
+			}
+			q.Seen = w.To
+		}
+	}
+}
+
+// Another filter applies to what is published from then on.
+func TestFilterChange(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	var want []int64
+	change := func(f webhook.Filters) {
+		names := []string{"content_updated"}
+		if _, err := s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{Events: &names, Filters: f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(wanted ...int) {
+		for id := range 10 {
+			if seq := publishOf(t, s, "p", "content_updated", id); slices.Contains(wanted, id) {
+				want = append(want, seq)
+			}
+		}
+	}
+	all(0, 1, 2, 3, 4)
+	change(webhook.Filters{"content_updated": filter(t, `{"not":{"path":"content_id","op":"lt","value":5}}`)})
+	all(5, 6, 7, 8, 9)
+	change(nil)
+	all(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	q := queue(t, s, sub.ID)
+	w, err := s.Queues().waiting(t.Context(), q, q.Wanted, 100, 1<<20)
+	if err != nil || !slices.Equal(w.Seqs, want) {
+		t.Errorf("got %v, %v; want %v", w.Seqs, err, want)
+	}
+	before := sub.Revision + 2
+	change(nil)
+	if sub, err := s.Subscriptions().Get(t.Context(), "p", sub.ID); err != nil || sub.Revision != before {
+		t.Errorf("the same filters: got revision %d, %v; want %d", sub.Revision, err, before)
+	}
+}
+
+// What waits, what was lost and what an event's page says count only events that the filter lets pass.
+func TestFilterCounts(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	plain := subscribe(t, s, "p", "content_updated")
+	var events []webhook.Event
+	for id := range 10 {
+		publishOf(t, s, "p", "content_updated", id)
+	}
+	n, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, 1000)
+	if err != nil || n != 5 {
+		t.Errorf("waiting: got %d, %v; want 5", n, err)
+	}
+	view, err := s.Subscriptions().View(t.Context(), sub.ID, 0)
+	if err != nil || view.WaitingEvents != 5 {
+		t.Errorf("view: got %d, %v; want 5", view.WaitingEvents, err)
+	}
+	q := queue(t, s, sub.ID)
+	if first, _, err := s.Queues().FirstWanted(t.Context(), "p", q.Interests, 5, 10); err != nil || first != 0 {
+		t.Errorf("first after the fifth: got %d, %v; want none", first, err)
+	}
+	if first, _, err := s.Queues().FirstWanted(t.Context(), "p", q.Interests, 2, 10); err != nil || first != 3 {
+		t.Errorf("first after the second: got %d, %v; want 3", first, err)
+	}
+	page, _, err := s.Events().Page(t.Context(), "p", &webhook.ListQuery{Size: 10, Sort: webhook.EventList.Default})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events = page
+	results, err := s.Events().Results(t.Context(), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range events {
+		want := 1
+		if e.Seq <= 5 {
+			want = 2
+		}
+		if results[i].Waiting != want {
+			t.Errorf("event %d: %d wait for it, want %d", e.Seq, results[i].Waiting, want)
+		}
+		view, err := s.Events().View(t.Context(), "p", e.ID, "")
+		if err != nil || len(view.Waiting) != want || len(view.Filtered) != 2-want || want == 1 && view.Filtered[0].Subscription.ID != sub.ID {
+			t.Errorf("event %d: %d wait and %d do not get it (%v), want %d and %d", e.Seq, len(view.Waiting), len(view.Filtered), err, want, 2-want)
+		}
+	}
+	w := sweep{s: s.core}
+	losses, err := func() ([]pendingLoss, error) { w.ctx = t.Context(); return w.pendingLosses("p", 0, 8) }()
+	if err != nil || len(losses) != 2 {
+		t.Fatalf("losses: got %v, %v", losses, err)
+	}
+	for _, l := range losses {
+		if want := map[string]int64{sub.ID: 5, plain.ID: 8}[l.id]; l.events != want {
+			t.Errorf("%s would lose %d events, want %d", l.id, l.events, want)
+		}
+	}
+}
+
+// A replay keeps the filter that its subscription had.
+func TestFilterOfReplay(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	for id := range 10 {
+		publishOf(t, s, "p", "content_updated", id)
+	}
+	q := queue(t, s, sub.ID)
+	for form(t, s, q, 100) != nil {
+	}
+	f := &webhook.ReplayFields{Only: webhook.ReplayAll, From: time.Now().Add(-time.Hour)}
+	count, err := s.Replays().Count(t.Context(), "p", sub.ID, f, 100)
+	if err != nil || count.Events != 5 {
+		t.Fatalf("dry run: got %+v, %v; want 5 events", count, err)
+	}
+	plan, err := s.Replays().Plan(t.Context(), "p", sub.ID, f)
+	must(t, err)
+	if err := s.Write(t.Context(), func(w Write) error {
+		_, err := w.Replays().Create(plan, webhook.AuditEntry{})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"content_updated"}
+	_, err = s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{Events: &names})
+	must(t, err)
+	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 100, 1<<20)
+	if err != nil || c == nil || len(c.Events) != 5 {
+		t.Errorf("got %+v, %v; want 5 events", c, err)
+	}
+}

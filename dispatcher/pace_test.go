@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -57,7 +58,11 @@ var limiters = map[string]func(perSecond func() float64) func(now time.Time) boo
 // events per second arrive and at most 1% fail; with batches all arrive.
 func TestPace(t *testing.T) {
 	for name, limiter := range limiters {
-		for _, latency := range []time.Duration{0, 30 * time.Millisecond} {
+		latencies := []time.Duration{30 * time.Millisecond, 0}
+		if testing.Short() {
+			latencies = latencies[:1]
+		}
+		for _, latency := range latencies {
 			for _, batch := range []int{1, 100} {
 				t.Run(fmt.Sprintf("%s, latency %s, batches of %d", name, latency, batch), func(t *testing.T) {
 					cfg := breakerConfig()
@@ -120,6 +125,7 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 // The limit of a receiver drops from 50 requests per second to five. About ten
 // rejections are enough to find the new limit.
 func TestPaceAdaptsToLowerLimit(t *testing.T) {
+	harness.Long(t)
 	for name, limiter := range limiters {
 		t.Run(name, func(t *testing.T) {
 			cfg := breakerConfig()

@@ -78,7 +78,11 @@ func (w *testbed) slowLoad(programs, each int) (stop func()) {
 // its own program or of others answer slowly, with 200. A program alone uses seven eighths of the
 // slots.
 func TestSlowReceiversLeaveSlots(t *testing.T) {
-	for _, c := range []struct{ slots, programs, each int }{{64, 1, 100}, {512, 1, 100}, {64, 10, 30}, {512, 10, 30}} {
+	cases := []struct{ slots, programs, each int }{{64, 1, 100}, {64, 10, 30}, {512, 1, 100}, {512, 10, 30}}
+	if testing.Short() {
+		cases = cases[:2]
+	}
+	for _, c := range cases {
 		t.Run(fmt.Sprintf("slots=%d/programs=%d", c.slots, c.programs), func(t *testing.T) {
 			runInBubble(t, Config{MaxConnections: c.slots, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 				w.createProgram("quick")

@@ -368,29 +368,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 	}
 	var past []passing
 	for key, seq := range changes.Events {
-		queues := d.interested[key]
-		examine := queues.examine(d.store, key, seq)
-		for q := range queues.all {
-			next()
-			in := q.Interest(key.Name, seq)
-			if seq <= q.wantedSeq || in == nil {
-				continue
-			}
-			newest := seq
-			if in.Filter != nil {
-				newest = examine(in)
-			}
-			if newest <= q.wantedSeq {
-				past = append(past, passing{q, seq})
-				continue
-			}
-			if q.wantedSeq <= q.readSeq {
-				q.notBefore = now.Add(d.cfg.BatchWindow)
-			}
-			q.wantedSeq = newest
-			q.notePublished(key.Name)
-			d.reschedule(q, q.phase, now)
-		}
+		past = d.applyEvents(key, seq, past, next, now)
 	}
 	for _, p := range past { // once the events of all names are known
 		next()
@@ -411,6 +389,35 @@ func (d *Dispatcher) apply(changes store.Changes) {
 			d.reschedule(q, q.phase, now)
 		}
 	}
+}
+
+// applyEvents tells the queues that want events with a key that there are some up to seq, and adds to
+// past those whose filters exclude them. It calls next for every queue. The caller holds d.mu.
+func (d *Dispatcher) applyEvents(key store.EventKey, seq int64, past []passing, next func(), now time.Time) []passing {
+	queues := d.interested[key]
+	examine := queues.examine(d.store, key, seq)
+	for q := range queues.all {
+		next()
+		in := q.Interest(key.Name, seq)
+		if seq <= q.wantedSeq || in == nil {
+			continue
+		}
+		newest := seq
+		if in.Filter != nil {
+			newest = examine(in)
+		}
+		if newest <= q.wantedSeq {
+			past = append(past, passing{q, seq})
+			continue
+		}
+		if q.wantedSeq <= q.readSeq {
+			q.notBefore = now.Add(d.cfg.BatchWindow)
+		}
+		q.wantedSeq = newest
+		q.notePublished(key.Name)
+		d.reschedule(q, q.phase, now)
+	}
+	return past
 }
 
 // yield unlocks d.mu for a moment so that waiting goroutines can lock it. The

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"service/store/commits"
 )
 
 // counted returns the commit count in the file of a data directory.
 func counted(t *testing.T, dir string) int64 {
 	t.Helper()
-	n, err := readCommits(filepath.Join(dir, commitsFile))
+	n, err := commits.Read(filepath.Join(dir, commitsFile))
 	must(t, err)
 	return n
 }
@@ -34,14 +36,14 @@ func TestMissingCommits(t *testing.T) {
 		}
 		return err
 	}
-	if err := open(); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
-		t.Errorf("without the WAL: got %v, want %v", err, ErrMissing)
+	if err := open(); !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
+		t.Errorf("without the WAL: got %v, want %v", err, commits.ErrMissing)
 	}
 	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
 	must(t, err)
 	missing := false
 	for _, f := range found {
-		missing = missing || f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, ErrMissing.Error())
+		missing = missing || f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, commits.ErrMissing.Error())
 	}
 	if !missing {
 		t.Errorf("Examine does not report the missing commits: %+v", found)
@@ -70,8 +72,8 @@ func TestOrphanedWAL(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), path+"-wal") {
-		t.Errorf("got %v, want %v and the name of the WAL", err, ErrMissing)
+	if !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), path+"-wal") {
+		t.Errorf("got %v, want %v and the name of the WAL", err, commits.ErrMissing)
 	}
 	if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
 		t.Errorf("the refused Open changed files: %s", diff)
@@ -97,12 +99,12 @@ func TestCommitsFile(t *testing.T) {
 	}{
 		{"whole", func(string) error { return nil }},
 		{"gone", os.Remove},
-		{"older", func(path string) error { return os.WriteFile(path, commitsRecord(nil, 2), 0o600) }},
+		{"older", func(path string) error { return os.WriteFile(path, commits.Record(nil, 2), 0o600) }},
 		{"torn", func(path string) error {
-			return os.WriteFile(path, append(commitsRecord(nil, 987654321)[:12], commitsRecord(nil, 0)[12:]...), 0o600)
+			return os.WriteFile(path, append(commits.Record(nil, 987654321)[:12], commits.Record(nil, 0)[12:]...), 0o600)
 		}},
 		{"empty", func(path string) error { return os.WriteFile(path, nil, 0o600) }},
-		{"zeros", func(path string) error { return os.WriteFile(path, make([]byte, recordLength), 0o600) }},
+		{"zeros", func(path string) error { return os.WriteFile(path, make([]byte, len(commits.Record(nil, 0))), 0o600) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := killed(t, 5)
@@ -130,7 +132,7 @@ func TestCommitsCounted(t *testing.T) {
 	program(t, s, "p")
 	stored := func() int64 {
 		t.Helper()
-		n, err := storedCommits(func(query string, dest ...any) error { return s.db.Scan(t.Context(), query, nil, dest...) })
+		n, err := commits.Stored(func(query string, dest ...any) error { return s.db.Scan(t.Context(), query, nil, dest...) })
 		must(t, err)
 		return n
 	}
@@ -187,7 +189,7 @@ func TestCommitsAfterRestore(t *testing.T) {
 		t.Errorf("%d commits set aside, %d restored", counted(t, aside), counted(t, dir))
 	}
 	// Without a database the count is ignored.
-	must(t, os.WriteFile(filepath.Join(dir, commitsFile), commitsRecord(nil, 1000), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, commitsFile), commits.Record(nil, 1000), 0o600))
 	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile)), os.Remove(filepath.Join(dir, "secret.key"))))
 	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/commits"
 	"service/store/sqlite"
 )
 
@@ -64,7 +65,7 @@ func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := checkCommits(ctx, path, db.DB); err != nil {
+	if err := commits.Check(ctx, path, db.DB); err != nil {
 		return err
 	}
 	scan, _ := readsOf(ctx, db.DB)
@@ -179,7 +180,7 @@ func readState(ctx context.Context, path string) (y databaseState, err error) {
 	if err := scan("SELECT user_version, auto_vacuum FROM pragma_user_version, pragma_auto_vacuum", &y.schema, &y.vacuum); err != nil {
 		return y, err
 	}
-	if y.commits, err = storedCommits(scan); err != nil {
+	if y.commits, err = commits.Stored(scan); err != nil {
 		return y, err
 	}
 	var newest sql.NullInt64

@@ -55,9 +55,9 @@ func TestInlineDelivery(t *testing.T) {
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	waiting := publish(t, s, "p", "content_updated", "content_created")
 	credits := offer(s, l)
-	before := commits(t, s)
+	before := committed(t, s)
 	published := publish(t, s, "p", "content_created", "content_updated")
-	if n := commits(t, s) - before; n != 1 {
+	if n := committed(t, s) - before; n != 1 {
 		t.Errorf("it took %d commits, want 1", n)
 	}
 	claim, err := offered(t, credits)
@@ -358,7 +358,7 @@ func TestPanicReturnsCredits(t *testing.T) {
 	}
 }
 
-func commits(t *testing.T, s *Store) uint64 {
+func committed(t *testing.T, s *Store) uint64 {
 	t.Helper()
 	y, err := s.Figures().System(t.Context())
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/commits"
 	"service/store/keyring"
 	"service/store/people"
 	"service/store/replica"
@@ -161,7 +162,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, func(string, []any, ...any) error { return sql.ErrNoRows })
-		if err := checkOrphaned(cfg.Dir); err != nil {
+		if err := commits.CheckOrphaned(filepath.Join(cfg.Dir, databaseFile)); err != nil {
 			x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 			return nil
 		}
@@ -192,7 +193,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	if !x.quickCheck(ctx, db, reading) {
 		return nil
 	}
-	if err := checkCommits(ctx, path, db); err != nil {
+	if err := commits.Check(ctx, path, db); err != nil {
 		x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 	}
 	x.database(scan, each, file, &cfg, nil)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/commits"
 	"service/store/replica"
 	"service/store/sqlite"
 	"service/webhook"
@@ -226,7 +227,7 @@ func restoreMissing(ctx context.Context, cfg *Config) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := checkOrphaned(cfg.Dir); err != nil {
+	if err := commits.CheckOrphaned(filepath.Join(cfg.Dir, databaseFile)); err != nil {
 		return err
 	}
 	if err := replica.RemoveDatabase(path); err != nil {

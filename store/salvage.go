@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"service/store/commits"
 	"service/store/dictionary"
 	"service/store/sqlite"
 	"service/webhook"
@@ -56,7 +57,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := schema.Check(path, version); err != nil {
 		return nil, err
 	}
-	if err := checkCommits(ctx, path, o.db.DB); errors.Is(err, ErrMissing) && o.Warning == "" {
+	if err := commits.Check(ctx, path, o.db.DB); errors.Is(err, commits.ErrMissing) && o.Warning == "" {
 		o.Warning = err.Error()
 	}
 	return o, o.dictionaries.Read(o.each(ctx))

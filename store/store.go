@@ -28,6 +28,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/commits"
 	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
@@ -146,6 +147,9 @@ type core struct {
 
 // databaseFile is the name of the database; SQLite adds -wal and -shm.
 const databaseFile = "service.db"
+
+// commitsFile is the file with the number of its commits.
+const commitsFile = databaseFile + commits.Suffix
 
 // Open locks the data directory, migrates the database if necessary and opens it. The error
 // wraps [ErrLocked] if another process has the directory open.
@@ -269,7 +273,7 @@ func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 
 // openDatabase opens the database.
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
-	check := func(ctx context.Context, db *sql.DB) error { return checkCommits(ctx, path, db) }
+	check := func(ctx context.Context, db *sql.DB) error { return commits.Check(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
 		Path: path, Schema: schema, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
 		Functions: []sqlite.Function{{Name: "event_matches", Call: s.eventMatches}},
@@ -280,7 +284,7 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	}
 	s.lists.DB = s.db
 	s.writer.Writer = s.db.Writer()
-	s.writer.commits, err = openCommits(path, func(query string, dest ...any) error { return s.db.Scan(ctx, query, nil, dest...) }, s.logger)
+	s.writer.commits, err = commits.Open(path, func(query string, dest ...any) error { return s.db.Scan(ctx, query, nil, dest...) }, s.logger)
 	return err
 }
 
@@ -346,7 +350,7 @@ func (s *Store) close() error {
 		}
 		errs = append(errs, s.db.Close(last))
 	}
-	errs = append(errs, s.writer.commits.close())
+	errs = append(errs, s.writer.commits.Close())
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 	}

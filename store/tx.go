@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"service/store/commits"
 	"service/store/people"
 	"service/store/replica"
 	"service/store/sqlite"
@@ -16,8 +17,8 @@ import (
 type writer struct {
 	*sqlite.Writer // set by Open before the first write
 
-	commits *commitCount // set by Open before the first write
-	packed  []byte       // buffer for the stored form of an event
+	commits *commits.Count // set by Open before the first write
+	packed  []byte         // buffer for the stored form of an event
 
 	lease   atomic.Pointer[Lease] // required for writing; nil for none
 	credits atomic.Pointer[Credits]
@@ -121,17 +122,17 @@ func (w *writer) beforeCommit(*sqlite.Tx) error {
 
 // afterCommit is the hook [sqlite.Hooks].AfterCommit.
 func (w *writer) afterCommit() {
-	w.commits.committed()
+	w.commits.Committed()
 	w.tx.end(nil)
 }
 
 // stamp is the hook [sqlite.Hooks].Stamp.
-func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.count(t) }
+func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.Stamp(t) }
 
 // rollback is the hook [sqlite.Hooks].Rollback: it discards cached state of the database, which
 // may be wrong now.
 func (w *writer) rollback(err error) {
-	w.commits.undone()
+	w.commits.Undone()
 	clear(w.heads)
 	w.forgetFailures()
 	t := &w.tx

@@ -79,7 +79,9 @@ type privilege struct {
 }
 
 var privileges = []privilege{
-	{"database/sql", "", []string{"service/store", "service/store/list", "service/store/people", "service/store/sqlite"},
+	{"database/sql", "", []string{
+		"service/store", "service/store/commits", "service/store/list", "service/store/people", "service/store/sqlite",
+	},
 		"the only SQL is in store and below it"},
 	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
 	{"github.com/mattn/go-sqlite3", "", []string{"service/store/sqlite"}, "one SQLite library, in store/sqlite"},
@@ -224,6 +226,7 @@ var privileges = []privilege{
 		"service/internal/server",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/commits",
 		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",

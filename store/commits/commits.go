@@ -1,4 +1,6 @@
-package store
+// Package commits counts the commits of a database in the database and in a file next to it, so that a
+// lost write-ahead log is noticed.
+package commits
 
 import (
 	"context"
@@ -9,7 +11,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -21,20 +22,20 @@ import (
 // an older copy was put in its place. SQLite does not detect this.
 var ErrMissing = errors.New("commits are missing")
 
-// commitsFile is the name of the file next to the database that contains its commit count.
-const commitsFile = databaseFile + "-commits"
+// Suffix is what the name of the file next to a database has more than the database's.
+const Suffix = "-commits"
 
-// commitsSetting is the setting in the database with the same count.
-const commitsSetting = "commits"
+// setting is the setting in the database with the same count.
+const setting = "commits"
 
-// commitCount counts the commits of the database: in the database, as part of each commit, and
+// Count counts the commits of one database: in the database, as part of each commit, and
 // after the commit in a file. The file is therefore never ahead of the database, and at most
 // one commit behind after a kill. It is not synced, so it may be further behind after a power
 // loss.
 //
 // A database with fewer commits than the file says has lost some. A restore removes the file
 // with everything else that belongs to the replaced database.
-type commitCount struct {
+type Count struct {
 	path   string
 	logger *slog.Logger
 
@@ -49,8 +50,8 @@ type commitCount struct {
 // hexadecimal, a newline. It fits into one sector, which a disk writes atomically.
 const recordLength = 20 + 1 + 8 + 1
 
-// commitsRecord returns the content of the file, built in b.
-func commitsRecord(b []byte, n int64) []byte {
+// Record returns the content of the file, built in b.
+func Record(b []byte, n int64) []byte {
 	b = append(b[:0], "00000000000000000000 00000000\n"...)
 	for i := 19; n > 0; i, n = i-1, n/10 {
 		b[i] += byte(n % 10)
@@ -61,9 +62,9 @@ func commitsRecord(b []byte, n int64) []byte {
 	return b
 }
 
-// readCommits returns the commit count in the file at path, 0 if the file is missing or
+// Read returns the commit count in the file at path, 0 if the file is missing or
 // incomplete.
-func readCommits(path string) (int64, error) {
+func Read(path string) (int64, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -72,20 +73,20 @@ func readCommits(path string) (int64, error) {
 	}
 	digits, _, _ := strings.Cut(string(text), " ")
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || string(text) != string(commitsRecord(nil, n)) {
+	if err != nil || string(text) != string(Record(nil, n)) {
 		return 0, nil
 	}
 	return n, nil
 }
 
-// storedCommits returns the commit count in a database, 0 if it has none.
-func storedCommits(scan func(query string, dest ...any) error) (int64, error) {
+// Stored returns the commit count in a database, 0 if it has none.
+func Stored(scan func(query string, dest ...any) error) (int64, error) {
 	var text []byte
 	var any bool // the whole schema may have been in the lost WAL
 	if err := scan("SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'settings')", &any); err != nil || !any {
 		return 0, err
 	}
-	err := scan("SELECT value FROM settings WHERE name = '"+commitsSetting+"'", &text)
+	err := scan("SELECT value FROM settings WHERE name = '"+setting+"'", &text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	} else if err != nil {
@@ -94,14 +95,14 @@ func storedCommits(scan func(query string, dest ...any) error) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// checkCommits compares the commit counts of a database and its file. The error wraps
+// Check compares the commit counts of a database and its file. The error wraps
 // [ErrMissing] if the database has lost commits.
-func checkCommits(ctx context.Context, path string, db *sql.DB) error {
-	want, err := readCommits(path + "-commits")
+func Check(ctx context.Context, path string, db *sql.DB) error {
+	want, err := Read(path + Suffix)
 	if err != nil || want == 0 {
 		return err
 	}
-	have, err := storedCommits(func(query string, dest ...any) error { return db.QueryRowContext(ctx, query).Scan(dest...) })
+	have, err := Stored(func(query string, dest ...any) error { return db.QueryRowContext(ctx, query).Scan(dest...) })
 	if err != nil {
 		return fmt.Errorf("check %s: %w", path, err)
 	}
@@ -114,12 +115,11 @@ func checkCommits(ctx context.Context, path string, db *sql.DB) error {
 		ErrMissing, path, have, want, path, path)
 }
 
-// checkOrphaned checks a data directory without a database. The error wraps [ErrMissing] if there
+// CheckOrphaned checks the path of a database that does not exist. The error wraps [ErrMissing] if there
 // are a write-ahead log and a commit count: they belong to a database that was removed, and the
 // log may have its newest commits. A log alone is left by a restore that was interrupted.
-func checkOrphaned(dir string) error {
-	path := filepath.Join(dir, databaseFile)
-	commits, err := readCommits(filepath.Join(dir, commitsFile))
+func CheckOrphaned(path string) error {
+	commits, err := Read(path + Suffix)
 	if err != nil || commits == 0 {
 		return err
 	}
@@ -134,16 +134,16 @@ func checkOrphaned(dir string) error {
 		"to begin without it, move %s-wal elsewhere", ErrMissing, path, path, commits, path)
 }
 
-// openCommits starts counting after the last commit of the database.
-func openCommits(path string, scan func(query string, dest ...any) error, logger *slog.Logger) (*commitCount, error) {
-	last, err := storedCommits(scan)
+// Open starts counting after the last commit of the database.
+func Open(path string, scan func(query string, dest ...any) error, logger *slog.Logger) (*Count, error) {
+	last, err := Stored(scan)
 	if err != nil {
 		return nil, err
 	}
-	c := &commitCount{path: path + "-commits", logger: logger, last: last, next: last}
+	c := &Count{path: path + Suffix, logger: logger, last: last, next: last}
 	// An existing file is overwritten in place, which works on a full disk too.
 	if info, err := os.Stat(c.path); err != nil || info.Size() != recordLength {
-		if err := durable.WriteFile(c.path, commitsRecord(nil, last), 0o600); err != nil {
+		if err := durable.WriteFile(c.path, Record(nil, last), 0o600); err != nil {
 			c.fail(err)
 			return c, nil
 		}
@@ -157,8 +157,8 @@ func openCommits(path string, scan func(query string, dest ...any) error, logger
 }
 
 // write writes the count to the file in place.
-func (c *commitCount) write() {
-	c.record = commitsRecord(c.record, c.last)
+func (c *Count) write() {
+	c.record = Record(c.record, c.last)
 	if _, err := c.file.WriteAt(c.record, 0); err != nil {
 		c.fail(err)
 	}
@@ -166,7 +166,7 @@ func (c *commitCount) write() {
 
 // fail logs that the file cannot be written. The service continues, but would not notice a lost
 // WAL.
-func (c *commitCount) fail(err error) {
+func (c *Count) fail(err error) {
 	c.logger.Warn("failed to write the commit count file; a lost write-ahead log would go unnoticed", "error", err)
 	if c.file != nil {
 		c.file.Close()
@@ -174,19 +174,19 @@ func (c *commitCount) fail(err error) {
 	}
 }
 
-// count is the hook [sqlite.Hooks].Stamp: it writes the count into the transaction.
-func (c *commitCount) count(t *sqlite.Tx) error {
+// Stamp is the hook [sqlite.Hooks].Stamp: it writes the count into the transaction.
+func (c *Count) Stamp(t *sqlite.Tx) error {
 	c.next = c.last + 1
 	value := strconv.AppendInt(nil, c.next, 10)
-	n, err := t.Affected("UPDATE settings SET value = ?1 WHERE name = '"+commitsSetting+"'", value)
+	n, err := t.Affected("UPDATE settings SET value = ?1 WHERE name = '"+setting+"'", value)
 	if err == nil && n == 0 {
-		err = t.Exec("INSERT INTO settings (name, value) VALUES ('"+commitsSetting+"', ?1)", value)
+		err = t.Exec("INSERT INTO settings (name, value) VALUES ('"+setting+"', ?1)", value)
 	}
 	return err
 }
 
-// committed advances the count after a commit.
-func (c *commitCount) committed() {
+// Committed advances the count after a commit.
+func (c *Count) Committed() {
 	if c.next == c.last {
 		return
 	}
@@ -195,11 +195,11 @@ func (c *commitCount) committed() {
 	}
 }
 
-// undone resets the count after a rollback.
-func (c *commitCount) undone() { c.next = c.last }
+// Undone resets the count after a rollback.
+func (c *Count) Undone() { c.next = c.last }
 
-// close closes the file. No write may be in progress.
-func (c *commitCount) close() error {
+// Close closes the file. No write may be in progress.
+func (c *Count) Close() error {
 	if c == nil || c.file == nil {
 		return nil
 	}

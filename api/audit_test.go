@@ -31,6 +31,7 @@ var auditCases = map[string]struct {
 	"POST " + replaysPath:                         {webhook.ActionSubscriptionReplay, subscriptionSubject},
 	"DELETE " + replayPath:                        {webhook.ActionSubscriptionCancelReplay, subscriptionSubject},
 	"POST " + replayPath + "/cancel":              {webhook.ActionSubscriptionCancelReplay, subscriptionSubject},
+	"POST " + filterTestsPath:                     {},
 	"POST " + bulkRunsPath:                        {webhook.ActionDeliveryRedeliver, createdRunSubject},
 	"POST " + bulkRunPath + "/cancel":             {webhook.ActionDeliveryCancel, runSubject},
 	"POST /v2/events":                             {},

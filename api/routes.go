@@ -84,6 +84,7 @@ func (a *API) routes() []route {
 		{method: "GET", pattern: replayPath, scope: webhooksRead, find: replays.find, handle: replays.read},
 		{method: "GET", pattern: "/v2/incidents", scope: webhooksRead, query: listed(webhook.IncidentList), handle: incidents.list},
 		{method: "GET", pattern: "/v2/incidents/:id", scope: webhooksRead, find: incidents.find, handle: incidents.read},
+		{method: "POST", pattern: filterTestsPath, scope: webhooksWrite, handle: events.testFilters},
 		{method: "POST", pattern: bulkRunsPath, scope: webhooksWrite, handle: a.idempotent(bulkRuns.create)},
 		{method: "GET", pattern: bulkRunsPath, scope: webhooksWrite, query: listed(webhook.BulkRunList), handle: bulkRuns.list},
 		{method: "GET", pattern: bulkRunPath, scope: webhooksWrite, find: bulkRuns.find, handle: bulkRuns.read},

@@ -81,6 +81,8 @@ func bodyFor(rt *route) string {
 		return `{"name":"Acme"}`
 	case rt.method == "POST" && rt.pattern == programTokensPath:
 		return `{"user_id":"backend","scopes":["events.write"]}`
+	case rt.pattern == filterTestsPath:
+		return `{"events":[{"name":"content_updated"}],"from":"1999-01-01"}`
 	case rt.pattern == portalLinksPath:
 		return `{"role":"read"}`
 	case rt.method == "PUT" && strings.HasSuffix(rt.pattern, ":id"):

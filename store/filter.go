@@ -1,9 +1,12 @@
 package store
 
 import (
+	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"service/store/sqlite"
 	"service/webhook"
@@ -120,5 +123,91 @@ func (s Queues) StorePassed(all []Passed) (wait func() error) {
 			err = errors.Join(err, s.writer.Wait(op))
 		}
 		return err
+	}
+}
+
+// FilterCount says what a filter does with stored events of one name.
+type FilterCount struct {
+	Read, Matched    int64
+	Complete         bool            // false if only the newest events were read in dryRunTime
+	Passed, Excluded []FilterExample // the newest, at most webhook.MaxFilterExamples of each
+}
+
+// FilterExample is an event with the values that decided about it.
+type FilterExample struct {
+	ID         string
+	ReceivedAt time.Time
+	Values     []webhook.FilterValue
+}
+
+const selectTried = "SELECT seq, id, name, received_at, json FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? " +
+	"ORDER BY seq DESC LIMIT ?"
+
+// TryFilters reads the stored events of a range, newest first, for at most dryRunTime, and counts those
+// that each filter lets pass, in the order of t.Events. The error is [ErrDryRuns] if the program has
+// maxDryRuns.
+func (s Events) TryFilters(ctx context.Context, programID string, t *webhook.FilterTrial) ([]FilterCount, error) {
+	end, err := s.dryRuns.begin(programID)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := s.use(programID, ""); err != nil {
+		return nil, err
+	}
+	ctx = asList(ctx)
+	began := time.Now()
+	first, err := s.seqBefore(ctx, programID, t.From)
+	if err != nil {
+		return nil, err
+	}
+	last := int64(math.MaxInt64)
+	if !t.To.IsZero() {
+		if last, err = s.seqBefore(ctx, programID, t.To); err != nil {
+			return nil, err
+		}
+	}
+	counts := make([]FilterCount, len(t.Events))
+	for i, name := range t.Events {
+		n, to := &counts[i], last
+		for !n.Complete && time.Since(began) < dryRunTime {
+			// Each step is a read of its own, so that other programs have their turns in between.
+			events, err := s.tried(ctx, selectTried, programID, name, first, to, examinedEvents)
+			if err != nil {
+				return nil, err
+			}
+			for i := range events {
+				n.add(&events[i], t.Filters[name])
+				to = events[i].Seq - 1
+			}
+			n.Complete = len(events) < examinedEvents
+		}
+	}
+	return counts, nil
+}
+
+// tried returns the events of a query.
+func (s Events) tried(ctx context.Context, query string, args ...any) (events []webhook.Event, err error) {
+	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
+		e, err := scanEvent(&s.dictionaries, "", scan)
+		events = append(events, e)
+		return err
+	})
+	return events, err
+}
+
+// add counts an event.
+func (n *FilterCount) add(e *webhook.Event, f *webhook.EventFilter) {
+	of := fields.Get().(*webhook.Fields)
+	defer fields.Put(of)
+	of.Parse(e.JSON)
+	n.Read++
+	examples := &n.Excluded
+	if f.Match(of) {
+		n.Matched++
+		examples = &n.Passed
+	}
+	if len(*examples) < webhook.MaxFilterExamples {
+		*examples = append(*examples, FilterExample{e.ID, e.ReceivedAt, f.Values(of)})
 	}
 }

@@ -210,3 +210,49 @@ func TestFilterOfReplay(t *testing.T) {
 		t.Errorf("got %+v, %v; want 5 events", c, err)
 	}
 }
+
+func TestTryFilters(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	for id := range 12 {
+		publishOf(t, s, "p", "content_updated", id)
+	}
+	publishOf(t, s, "p", "content_deleted", 1)
+	trial := &webhook.FilterTrial{
+		Events: []string{"content_updated", "content_deleted", "channel_created"}, From: time.Now().Add(-time.Hour),
+		Filters: webhook.Filters{"content_updated": filter(t, below5)},
+	}
+	counts, err := s.Events().TryFilters(t.Context(), "p", trial)
+	if err != nil || len(counts) != 3 {
+		t.Fatalf("got %v, %v", counts, err)
+	}
+	n := counts[0]
+	if n.Read != 12 || n.Matched != 5 || !n.Complete || len(n.Passed) != 5 || len(n.Excluded) != webhook.MaxFilterExamples {
+		t.Errorf("got %+v", n)
+	}
+	if v := n.Passed[0].Values; len(v) != 1 || v[0].Path != "content_id" || string(v[0].Value) != "4" {
+		t.Errorf("newest that passes: got %+v", v)
+	}
+	if n := counts[1]; n.Read != 1 || n.Matched != 1 || !n.Complete || n.Passed[0].Values != nil {
+		t.Errorf("without a filter: got %+v", n)
+	}
+	if n := counts[2]; n.Read != 0 || !n.Complete {
+		t.Errorf("without events: got %+v", n)
+	}
+	trial.From = time.Now().Add(time.Hour)
+	if counts, err := s.Events().TryFilters(t.Context(), "p", trial); err != nil || counts[0].Read != 0 {
+		t.Errorf("later: got %+v, %v", counts, err)
+	}
+	var ends []func()
+	for range maxDryRuns {
+		end, err := s.dryRuns.begin("p")
+		must(t, err)
+		ends = append(ends, end)
+	}
+	if _, err := s.Events().TryFilters(t.Context(), "p", trial); err != ErrDryRuns {
+		t.Errorf("beyond the maximum: got %v", err)
+	}
+	for _, end := range ends {
+		end()
+	}
+}

@@ -15,7 +15,7 @@ import (
 // type.
 func (t *EventType) checkFilter(f *EventFilter) []Validation {
 	c := filterCheck{eventType: t, steps: maxFilterSteps}
-	c.node(&f.root)
+	f.root.each(c.condition)
 	return c.faults
 }
 
@@ -27,15 +27,6 @@ type filterCheck struct {
 	eventType *EventType
 	steps     int
 	faults    []Validation
-}
-
-func (c *filterCheck) node(n *filterNode) {
-	for i := range n.nodes {
-		c.node(&n.nodes[i])
-	}
-	if n.group == "" {
-		c.condition(&n.condition)
-	}
 }
 
 func (c *filterCheck) fail(code, at, format string, args ...any) {

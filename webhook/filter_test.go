@@ -44,6 +44,11 @@ func filterModel(node any, event any) *bool {
 		}
 		return nil
 	}
+	return conditionModel(n, event)
+}
+
+func conditionModel(n map[string]any, event any) *bool {
+	is := func(b bool) *bool { return &b }
 	field, found := event, true
 	for _, name := range strings.Split(n["path"].(string), ".") {
 		object, ok := field.(map[string]any)

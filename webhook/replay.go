@@ -146,10 +146,8 @@ func (b *body) replayEvents(list int32) (names []string) {
 	return names
 }
 
-// check returns every rule that the fields break for a subscription. Empty names
-// are ignored.
-func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
-	var v []Validation
+// checkRange returns what is wrong with the time range.
+func (f *ReplayFields) checkRange(now time.Time) (v []Validation) {
 	if f.From.IsZero() {
 		v = append(v, Validation{InvalidRequired, "is required", "from"})
 	} else if f.From.After(now) {
@@ -158,6 +156,13 @@ func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
 	if !f.To.IsZero() && !f.To.After(f.From) {
 		v = append(v, Validation{InvalidValue, "must not be earlier than the start of the range", "to"})
 	}
+	return v
+}
+
+// check returns every rule that the fields break for a subscription. Empty names
+// are ignored.
+func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
+	v := f.checkRange(now)
 	switch f.Only {
 	case ReplayMissed, ReplayFailed, ReplayAll:
 	case "":

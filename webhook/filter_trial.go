@@ -1,0 +1,96 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// MaxFilterExamples is how many events of each outcome a trial of a filter shows.
+const MaxFilterExamples = 5
+
+// FilterTrial are the fields of a request that tries filters on stored events.
+type FilterTrial struct {
+	Events  []string // distinct names
+	Filters Filters
+	From    time.Time
+	To      time.Time // exclusive; zero for now
+}
+
+// FilterValue is what an event has at a path of a filter.
+type FilterValue struct {
+	Path  string          `json:"path"`
+	Value json.RawMessage `json:"value"`
+}
+
+// ParseFilterTrial parses the body of a request that tries filters, and checks it at a time.
+func (c *Catalog) ParseFilterTrial(raw []byte, now time.Time) (t FilterTrial, invalidBody *Error) {
+	b, err := parseBody(raw, "")
+	if err != nil {
+		return t, err
+	}
+	var within ReplayFields
+	fields := SubscriptionFields{Events: new([]string)}
+	for name, value := range b.fields() {
+		switch name {
+		case "from", "to":
+			if code, detail := within.parseEnd(b, value, name); code != "" {
+				b.fail(code, name, detail)
+			}
+		case "events":
+			if names, filters := b.events(value); names != nil {
+				fields.Events, fields.Filters = names, filters
+			}
+		default:
+			b.unknown(name, "a trial of filters", "events, from, to")
+		}
+	}
+	t = FilterTrial{*fields.Events, fields.Filters, within.From, within.To}
+	rules := SubscriptionRules{Catalog: c}
+	v := slices.Concat(within.checkRange(now), rules.checkEvents(t.Events), rules.checkFilters(&fields))
+	return t, invalid(merge(b.faults, v))
+}
+
+// Values returns what an event has at the paths of the filter, which decide about it: each path once, in
+// the order of the filter, without those that the event does not have.
+func (f *EventFilter) Values(event *Fields) (all []FilterValue) {
+	if f == nil || event.unusable {
+		return nil
+	}
+	f.root.each(func(c *condition) {
+		path := strings.Join(c.path, ".")
+		value, found := event.at(c.path)
+		if !found || slices.ContainsFunc(all, func(v FilterValue) bool { return v.Path == path }) {
+			return
+		}
+		all = append(all, FilterValue{path, shortened(event, value)})
+	})
+	return all
+}
+
+// maxFilterValue bounds the bytes of a value that a trial shows.
+const maxFilterValue = 256
+
+// shortened returns the JSON of a value, of a long one a text about it.
+func shortened(event *Fields, value int32) json.RawMessage {
+	raw := event.raw(value)
+	if len(raw) <= maxFilterValue {
+		return slices.Clone(raw)
+	}
+	text, _ := jsontext.AppendQuote(nil, fmt.Sprintf("(%d bytes)", len(raw)))
+	return text
+}
+
+// each calls do for every condition.
+func (n *filterNode) each(do func(*condition)) {
+	for i := range n.nodes {
+		n.nodes[i].each(do)
+	}
+	if n.group == "" {
+		do(&n.condition)
+	}
+}

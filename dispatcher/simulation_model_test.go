@@ -61,7 +61,7 @@ func (t *settings) wants(e *loggedEvent) bool {
 }
 
 // simulatedBelow are the filters of subscriptions.
-var simulatedBelow = []int{0, 1, 2}
+var simulatedBelow = []int{0, 0, 0, 1, 2}
 
 // filters returns the filters of all names.
 func (t *settings) filters() webhook.Filters {

@@ -222,10 +222,6 @@ var bugs = []bug{
 		{"store/bulk.go", "if begun {", "if begun && n == nil {"},
 		{"store/bulk.go", "INSERT INTO bulk_runs (id", "INSERT OR REPLACE INTO bulk_runs (id"},
 	}},
-	{"a bulk redelivery repeats what another one has done", []edit{
-		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN " +
-			"'redelivered'\n", ""},
-	}},
 }
 
 // firstPlans are plans of the simulation for bugs that few plans find. It tries them first, and

@@ -51,6 +51,10 @@ var raceBugs = []testBug{
 		{"internal/move/source.go", "= s.tryActivate(ctx, j)\n\t\t}\n\t\tif err == nil {",
 			"= s.tryActivate(ctx, j)\n\t\t}\n\t\tif err == nil || pause > minRetry {"},
 	}}, "TestMoves", "active at one installation", "dispatcher"},
+	{bug{name: "a bulk redelivery repeats what another one has done", edits: []edit{
+		{"store/bulk.go", "\t\tWHEN EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL) THEN " +
+			"'redelivered'\n", ""},
+	}}, "TestBulkRedelivery", "bulk_test.go", "store"},
 	{bug{name: "retention moves a cursor wherever it is", edits: []edit{
 		{"store/retention.go", "UPDATE cursors SET seq = ? WHERE subscription_id = ? AND seq = ?",
 			"UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},

@@ -30,24 +30,24 @@ type filterExample struct {
 	Values     []webhook.FilterValue `json:"values"`
 }
 
-// testFilters runs filters over the stored log.
+// testFilters runs filters over stored events.
 func (h eventHandlers) testFilters(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
 	}
-	trial, invalid := h.api.rules.Catalog.ParseFilterTrial(body, time.Now())
+	test, invalid := h.api.rules.Catalog.ParseFilterTest(body, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	counts, err := h.api.store.Events().TryFilters(req.ctx, req.program(), &trial)
+	counts, err := h.api.store.Events().RunFilterTest(req.ctx, req.program(), &test)
 	if err != nil {
 		return answer{}, err
 	}
 	r := filterTestRecord{make([]filterTestEvent, len(counts))}
 	for i := range counts {
 		n := &counts[i]
-		r.Events[i] = filterTestEvent{trial.Events[i], n.Read, n.Matched, n.Read - n.Matched, n.Complete,
+		r.Events[i] = filterTestEvent{test.Events[i], n.Read, n.Matched, n.Read - n.Matched, n.Complete,
 			newFilterExamples(n.Passed), newFilterExamples(n.Excluded)}
 	}
 	return answer{data: r}, nil

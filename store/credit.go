@@ -353,7 +353,7 @@ func (c *Credits) take(t *tx) {
 	if c.paused || c.closed {
 		return
 	}
-	budget, examined := maxInlineSeen, 0
+	budget, bytes := maxInlineSeen, inlineBytes
 	for i := range t.accepted {
 		e := &t.accepted[i]
 		key := EventKey{e.ProgramID, e.Name}
@@ -366,9 +366,9 @@ func (c *Credits) take(t *tx) {
 				continue
 			}
 			g := newGathering(cr.Queue, cr.Count, cr.Size)
-			g.bytes = examined
+			g.budget = bytes
 			waits := t.gather(&g, c.log, &budget)
-			examined = g.bytes
+			bytes = g.budget
 			g.release()
 			if !waits {
 				continue
@@ -387,7 +387,7 @@ func (c *Credits) take(t *tx) {
 // false if nothing waits, or if it would have to read from disk or scan more than budget
 // earlier events. It subtracts those it scanned from budget.
 func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
-	if g.fields != nil && g.bytes > inlineBytes {
+	if g.fields != nil && g.budget <= 0 {
 		return false
 	}
 	reached, full := g.queue.Seen, false

@@ -25,8 +25,8 @@ const (
 // passesFilter is true of an event e that the filter of the interest i lets pass.
 const passesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
 
-// fields are for reuse: an event is parsed into them.
-var fields = sync.Pool{New: func() any { return new(webhook.Fields) }}
+// parsed holds fields for reuse: an event is parsed into them.
+var parsed = sync.Pool{New: func() any { return new(webhook.Fields) }}
 
 // eventMatches is the SQL function event_matches: whether a filter, in its stored form, lets an event
 // pass.
@@ -39,8 +39,8 @@ func (s *core) eventMatches(filter, id string, stored []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	of := fields.Get().(*webhook.Fields)
-	defer fields.Put(of)
+	of := parsed.Get().(*webhook.Fields)
+	defer parsed.Put(of)
 	of.Parse(event)
 	return f.Match(of), nil
 }
@@ -106,9 +106,9 @@ func (q *Queue) Pass() Passed {
 const passCursors = `UPDATE cursors SET seq = j.value ->> 2 FROM json_each(?) j WHERE subscription_id = j.value ->> 0 AND seq = j.value ->> 1
 	AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = cursors.subscription_id AND s.revision = j.value ->> 3)`
 
-// StorePassed begins to store cursors, several in one write, and returns a function that the caller must
-// call, and that waits for it.
-// What is formed afterwards for one that could not be stored is [ErrStale].
+// StorePassed begins to store cursors, many in one write. The caller must call the function that it
+// returns, which waits for the writes: one of them may lead a commit. If a cursor could not be stored,
+// the next delivery of its queue is [ErrStale].
 func (s Queues) StorePassed(all []Passed) (wait func() error) {
 	var ops []*sqlite.Op
 	for some := range slices.Chunk(all, examinedEvents) {
@@ -143,10 +143,10 @@ type FilterExample struct {
 const selectTried = "SELECT seq, id, name, received_at, json FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? " +
 	"ORDER BY seq DESC LIMIT ?"
 
-// TryFilters reads the stored events of a range, newest first, for at most dryRunTime, and counts those
+// RunFilterTest reads the stored events of a range, newest first, for at most dryRunTime, and counts those
 // that each filter lets pass, in the order of t.Events. The error is [ErrDryRuns] if the program has
 // maxDryRuns.
-func (s Events) TryFilters(ctx context.Context, programID string, t *webhook.FilterTrial) ([]FilterCount, error) {
+func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.FilterTest) ([]FilterCount, error) {
 	end, err := s.dryRuns.begin(programID)
 	if err != nil {
 		return nil, err
@@ -198,8 +198,8 @@ func (s Events) tried(ctx context.Context, query string, args ...any) (events []
 
 // add counts an event.
 func (n *FilterCount) add(e *webhook.Event, f *webhook.EventFilter) {
-	of := fields.Get().(*webhook.Fields)
-	defer fields.Put(of)
+	of := parsed.Get().(*webhook.Fields)
+	defer parsed.Put(of)
 	of.Parse(e.JSON)
 	n.Read++
 	examples := &n.Excluded

@@ -125,7 +125,6 @@ func TestFilterCounts(t *testing.T) {
 	program(t, s, "p")
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	plain := subscribe(t, s, "p", "content_updated")
-	var events []webhook.Event
 	for id := range 10 {
 		publishOf(t, s, "p", "content_updated", id)
 	}
@@ -144,11 +143,10 @@ func TestFilterCounts(t *testing.T) {
 	if first, _, err := s.Queues().FirstWanted(t.Context(), "p", q.Interests, 2, 10); err != nil || first != 3 {
 		t.Errorf("first after the second: got %d, %v; want 3", first, err)
 	}
-	page, _, err := s.Events().Page(t.Context(), "p", &webhook.ListQuery{Size: 10, Sort: webhook.EventList.Default})
+	events, _, err := s.Events().Page(t.Context(), "p", &webhook.ListQuery{Size: 10, Sort: webhook.EventList.Default})
 	if err != nil {
 		t.Fatal(err)
 	}
-	events = page
 	results, err := s.Events().Results(t.Context(), events)
 	if err != nil {
 		t.Fatal(err)
@@ -166,8 +164,8 @@ func TestFilterCounts(t *testing.T) {
 			t.Errorf("event %d: %d wait and %d do not get it (%v), want %d and %d", e.Seq, len(view.Waiting), len(view.Filtered), err, want, 2-want)
 		}
 	}
-	w := sweep{s: s.core}
-	losses, err := func() ([]pendingLoss, error) { w.ctx = t.Context(); return w.pendingLosses("p", 0, 8) }()
+	w := sweep{s: s.core, ctx: t.Context()}
+	losses, err := w.pendingLosses("p", 0, 8)
 	if err != nil || len(losses) != 2 {
 		t.Fatalf("losses: got %v, %v", losses, err)
 	}
@@ -211,18 +209,18 @@ func TestFilterOfReplay(t *testing.T) {
 	}
 }
 
-func TestTryFilters(t *testing.T) {
+func TestRunFilterTest(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	for id := range 12 {
 		publishOf(t, s, "p", "content_updated", id)
 	}
 	publishOf(t, s, "p", "content_deleted", 1)
-	trial := &webhook.FilterTrial{
+	test := &webhook.FilterTest{
 		Events: []string{"content_updated", "content_deleted", "channel_created"}, From: time.Now().Add(-time.Hour),
 		Filters: webhook.Filters{"content_updated": filter(t, below5)},
 	}
-	counts, err := s.Events().TryFilters(t.Context(), "p", trial)
+	counts, err := s.Events().RunFilterTest(t.Context(), "p", test)
 	if err != nil || len(counts) != 3 {
 		t.Fatalf("got %v, %v", counts, err)
 	}
@@ -239,8 +237,8 @@ func TestTryFilters(t *testing.T) {
 	if n := counts[2]; n.Read != 0 || !n.Complete {
 		t.Errorf("without events: got %+v", n)
 	}
-	trial.From = time.Now().Add(time.Hour)
-	if counts, err := s.Events().TryFilters(t.Context(), "p", trial); err != nil || counts[0].Read != 0 {
+	test.From = time.Now().Add(time.Hour)
+	if counts, err := s.Events().RunFilterTest(t.Context(), "p", test); err != nil || counts[0].Read != 0 {
 		t.Errorf("later: got %+v, %v", counts, err)
 	}
 	var ends []func()
@@ -249,7 +247,7 @@ func TestTryFilters(t *testing.T) {
 		must(t, err)
 		ends = append(ends, end)
 	}
-	if _, err := s.Events().TryFilters(t.Context(), "p", trial); err != ErrDryRuns {
+	if _, err := s.Events().RunFilterTest(t.Context(), "p", test); err != ErrDryRuns {
 		t.Errorf("beyond the maximum: got %v", err)
 	}
 	for _, end := range ends {

@@ -433,22 +433,22 @@ type gathering struct {
 
 	// If the queue has a filter:
 	fields   *webhook.Fields // to parse events into
-	examined int             // events, and
-	bytes    int             // their bytes
+	examined int             // events
+	budget   int             // bytes of events that may still be examined
 }
 
 // newGathering returns a gathering for a queue from its Seen. The caller must release it.
 func newGathering(q *Queue, count, size int) gathering {
-	g := gathering{logRun: logRun{To: q.Seen}, queue: q, count: count, size: size}
+	g := gathering{logRun: logRun{To: q.Seen}, queue: q, count: count, size: size, budget: examinedBytes}
 	if q.Filtered() {
-		g.fields = fields.Get().(*webhook.Fields)
+		g.fields = parsed.Get().(*webhook.Fields)
 	}
 	return g
 }
 
 func (g *gathering) release() {
 	if g.fields != nil {
-		fields.Put(g.fields)
+		parsed.Put(g.fields)
 	}
 }
 
@@ -474,7 +474,7 @@ func (g *gathering) passes(in *Interest, event []byte) bool {
 	if in.Filter == nil {
 		return true
 	}
-	g.bytes += len(event)
+	g.budget -= len(event)
 	g.fields.Parse(event)
 	return in.Filter.Match(g.fields)
 }
@@ -484,7 +484,7 @@ func (g *gathering) skip(seq int64) bool {
 	if len(g.Seqs) == 0 {
 		g.To = seq
 	}
-	return g.fields == nil || g.examined < examinedEvents && g.bytes < examinedBytes
+	return g.fields == nil || g.examined < examinedEvents && g.budget > 0
 }
 
 // take adds an event if it fits, and reports whether it did.

@@ -187,18 +187,6 @@ func (p *subscriptionForm) setFilters(f *webhook.SubscriptionFields) []webhook.V
 	return faults
 }
 
-// filtersText returns filters as the form shows them.
-func filtersText(all webhook.Filters) string {
-	if len(all) == 0 {
-		return ""
-	}
-	b, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		panic(err) // marshaling filters cannot fail
-	}
-	return string(b)
-}
-
 // fillForm adds the choices of the form.
 func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	selectable := p.events
@@ -326,7 +314,7 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 
 func (h *subscriptionPages) editForm(r *request, u *store.SubscriptionView) (response, error) {
 	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events,
-		filters: filtersText(u.Filters), ordered: u.Ordered}
+		filters: u.Filters.Indented(), ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
 		p.maxInFlight = strconv.Itoa(u.MaxInFlight)
 	}
@@ -416,7 +404,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		{u.URL != p.url, "URL", whole},
 		{u.Description != p.description, "Description", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
-		{filtersText(u.Filters) != strings.ReplaceAll(p.filters, "\r\n", "\n"), "Filters", filtersText(u.Filters)},
+		{u.Filters.Indented() != strings.ReplaceAll(p.filters, "\r\n", "\n"), "Filters", u.Filters.Indented()},
 		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},
 		{strconv.Itoa(u.MaxInFlight) != cmp.Or(p.maxInFlight, "0"), "Deliveries in flight", orTheDefault(u.MaxInFlight)},
 		{perSecond(u.MaxPerSecond) != p.maxPerSecond, "Requests per second", perSecond(u.MaxPerSecond)},

@@ -252,6 +252,44 @@ func TestEditSubscription(t *testing.T) {
 	}
 }
 
+// The form shows filters as JSON, says what is wrong with them, and drops that of an event that is
+// deselected. The page of an event says who does not get it.
+func TestEditFilters(t *testing.T) {
+	v, w := subscribing(t)
+	l := newEventSource(t, w, "https://partner.example/in")
+	path := subscriptionPath(l.sub.ID)
+	edit := func(filters string, events ...string) page {
+		form := url.Values{"was": {v.do("GET", path+"/edit").hidden(t, "was")}, "url": {"https://partner.example/in"}, "events": events,
+			"filters": {filters}}
+		return v.post(path+"/edit", form.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
+	}
+	const below5 = `{"content_published":{"all":[{"path":"content_id","op":"lt","value":5}]}}`
+	for _, wrong := range []struct{ filters, want string }{
+		{`{"content_published":`, "must be JSON: "},
+		{`[]`, "must be an object such as"},
+		{`{"content_published":{"all":[{"path":"conten_id","op":"eq","value":7}]}}`, "conten_id is not a field of content_published; it has: "},
+		{`{"content_published":{"all":[]}}`, "must be an array of at least one condition"},
+		{`{"content_deleted":{"all":[{"path":"content_id","op":"eq","value":7}]}}`, "is not the name of a selected event"},
+	} {
+		p := edit(wrong.filters, "content_published")
+		p.want(t, 422, wrong.want)
+		p.has(t, `<a href="#filters">Filters</a>`, `id="filters"`)
+		p.inert(t)
+	}
+	edit(below5, "content_published", "content_updated").want(t, 303, "")
+	v.do("GET", path).has(t, "<dt>Filters</dt>", "&#34;op&#34;: &#34;lt&#34;")
+	v.do("GET", path+"/edit").has(t, "&#34;path&#34;: &#34;content_id&#34;")
+
+	e := l.publish("content_published", `"content_id"`)[0]
+	v.do("GET", "/events/acme/"+e.ID).has(t, "The filters of these subscriptions exclude this event.", "partner.example", "Not sent")
+
+	edit(below5, "content_updated").want(t, 303, "")
+	if got := listSubscriptions(t, w, "")[0]; len(got.Filters) != 0 {
+		t.Errorf("the event was deselected: got the filters %s", got.Filters)
+	}
+	v.do("GET", path).hasNot(t, "Filters")
+}
+
 // The form keeps an event type that the catalog no longer has, until it is deselected.
 func TestEditRemovedEventType(t *testing.T) {
 	var catalog *webhook.Catalog

@@ -46,15 +46,23 @@ func (f Filters) with(name string, filter *EventFilter) Filters {
 }
 
 // String returns the filters as a JSON object, "" for none.
-func (f Filters) String() string {
+func (f Filters) String() string { return f.text("") }
+
+// Indented is String on several lines, for people.
+func (f Filters) Indented() string { return f.text("  ") }
+
+func (f Filters) text(indent string) string {
 	if len(f) == 0 {
 		return ""
 	}
-	text, err := json.Marshal(map[string]*EventFilter(f))
-	if err != nil {
-		panic(err) // marshaling filters cannot fail
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(map[string]*EventFilter(f)); err != nil {
+		panic(err) // encoding filters cannot fail
 	}
-	return string(text)
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // Equal reports whether the same events have the same filters.

@@ -10,11 +10,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxFilterExamples is how many events of each outcome a trial of a filter shows.
+// MaxFilterExamples is how many events of each outcome a filter test shows.
 const MaxFilterExamples = 5
 
-// FilterTrial are the fields of a request that tries filters on stored events.
-type FilterTrial struct {
+// FilterTest is a request to run filters over stored events.
+type FilterTest struct {
 	Events  []string // distinct names
 	Filters Filters
 	From    time.Time
@@ -27,8 +27,8 @@ type FilterValue struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// ParseFilterTrial parses the body of a request that tries filters, and checks it at a time.
-func (c *Catalog) ParseFilterTrial(raw []byte, now time.Time) (t FilterTrial, invalidBody *Error) {
+// ParseFilterTest parses the body of a request for a filter test, and checks it at a time.
+func (c *Catalog) ParseFilterTest(raw []byte, now time.Time) (t FilterTest, invalidBody *Error) {
 	b, err := parseBody(raw, "")
 	if err != nil {
 		return t, err
@@ -46,10 +46,10 @@ func (c *Catalog) ParseFilterTrial(raw []byte, now time.Time) (t FilterTrial, in
 				fields.Events, fields.Filters = names, filters
 			}
 		default:
-			b.unknown(name, "a trial of filters", "events, from, to")
+			b.unknown(name, "a filter test", "events, from, to")
 		}
 	}
-	t = FilterTrial{*fields.Events, fields.Filters, within.From, within.To}
+	t = FilterTest{*fields.Events, fields.Filters, within.From, within.To}
 	rules := SubscriptionRules{Catalog: c}
 	v := slices.Concat(within.checkRange(now), rules.checkEvents(t.Events), rules.checkFilters(&fields))
 	return t, invalid(merge(b.faults, v))
@@ -72,10 +72,10 @@ func (f *EventFilter) Values(event *Fields) (all []FilterValue) {
 	return all
 }
 
-// maxFilterValue bounds the bytes of a value that a trial shows.
+// maxFilterValue bounds the bytes of a value that a filter test shows.
 const maxFilterValue = 256
 
-// shortened returns the JSON of a value, of a long one a text about it.
+// shortened returns the JSON of a value, or a text with its size if it is long.
 func shortened(event *Fields, value int32) json.RawMessage {
 	raw := event.raw(value)
 	if len(raw) <= maxFilterValue {

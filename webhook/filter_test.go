@@ -387,6 +387,22 @@ func TestParseFilter(t *testing.T) {
 	}
 }
 
+// Filters are stored and shown as they were sent, with characters that HTML gives a meaning.
+func TestFiltersText(t *testing.T) {
+	const text = `{"a.b":{"all":[{"path":"x","op":"eq","value":"<b> & \u003c"}]},"c":{"not":{"path":"y","op":"exists","value":false}}}`
+	all, faults := ParseFilters(text, "filters")
+	want := strings.Replace(text, `\u003c`, "<", 1)
+	if faults != nil || all.String() != want {
+		t.Fatalf("got %s, %v; want %s", all, faults, want)
+	}
+	if again, faults := ParseFilters(all.Indented(), "filters"); faults != nil || !again.Equal(all) {
+		t.Errorf("from %s: got %s, %v", all.Indented(), again, faults)
+	}
+	if none := Filters(nil); none.String() != "" || none.Indented() != "" {
+		t.Error("no filters have a text")
+	}
+}
+
 func FuzzParseFilter(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 20 {

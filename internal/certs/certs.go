@@ -316,22 +316,28 @@ func (c *Manager) removeMismatched(ctx context.Context, domain string) {
 	}
 }
 
-// onEvent records and logs an event of certmagic.
+// onEvent logs an event of certmagic, then records it: a fault that a page shows is in the log.
 func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
 	case "cert_obtained":
+		c.logger.Info("obtained a certificate", "name", domain, "renewal", data["renewal"])
 		c.mu.Lock()
 		delete(c.failing, domain)
 		c.recordRenewal(domain, false)
 		c.mu.Unlock()
-		c.logger.Info("obtained a certificate", "name", domain, "renewal", data["renewal"])
 	case "cert_failed":
 		err, _ := data["error"].(error)
 		if err == nil || ctx.Err() != nil {
 			return nil // shutting down
 		}
 		c.checkAccount(ctx, err)
+		if leaf := c.leaf(domain); leaf != nil {
+			c.logger.Error("failed to renew a certificate, will retry; using the current one until it expires",
+				"name", domain, "error", err, "until", leaf.NotAfter.UTC())
+		} else {
+			c.logger.Error("failed to obtain a certificate, will retry", "name", domain, "error", err)
+		}
 		c.mu.Lock()
 		f, ok := c.failing[domain]
 		if !ok {
@@ -343,12 +349,6 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 			c.recordRenewal(domain, true)
 		}
 		c.mu.Unlock()
-		if leaf := c.leaf(domain); leaf != nil {
-			c.logger.Error("failed to renew a certificate, will retry; using the current one until it expires",
-				"name", domain, "error", err, "until", leaf.NotAfter.UTC())
-		} else {
-			c.logger.Error("failed to obtain a certificate, will retry", "name", domain, "error", err)
-		}
 	}
 	return nil
 }

@@ -398,7 +398,7 @@ func (d *Dispatcher) applyEvents(key store.EventKey, seq int64, past []passing, 
 	examine := queues.examine(d.store, key, seq)
 	for q := range queues.all {
 		next()
-		in := q.Interest(key.Name, seq)
+		in := q.Interest(queues.name, seq)
 		if seq <= q.wantedSeq || in == nil {
 			continue
 		}
@@ -476,12 +476,14 @@ func isNotFound(err error) bool {
 func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.queues[q.SubscriptionID] = q
 	d.join(q)
-	for _, in := range q.Interests {
+	for i := range q.Interests {
+		in := &q.Interests[i]
 		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		if d.interested[key] == nil {
-			d.interested[key] = &queueSet{}
+			d.interested[key] = &queueSet{name: in.Name}
 		}
 		d.interested[key].add(q)
+		in.Name = d.interested[key].name
 	}
 	if q.Filtered() {
 		d.filtered[q] = struct{}{}

@@ -39,35 +39,44 @@ func (s *queueSet) examine(st *store.Store, key store.EventKey, seq int64) func(
 // pass lets a queue for which nothing waits pass events that its filters exclude. The caller holds
 // d.mu.
 func (d *Dispatcher) pass(q *subscriptionQueue, seq int64, now time.Time) {
-	if q.readSeq < q.wantedSeq || seq <= q.readSeq || !d.own(q) {
+	if q.readSeq < q.wantedSeq || seq <= q.readSeq {
+		return
+	}
+	withdrawn := d.withdraw(q)
+	if q.phase != phaseCurrent {
 		return
 	}
 	q.Seen, q.readSeq, q.wantedSeq = seq, seq, seq
 	d.notePassed(q, now)
-	d.reschedule(q, phaseCurrent, now)
+	if withdrawn { // otherwise nothing else depends on it: ten thousand queues may pass one event
+		d.reschedule(q, phaseCurrent, now)
+	}
 }
 
-// own reports whether the cursor of a queue belongs to the caller, once its offered credit is
-// withdrawn. The caller holds d.mu, and calls reschedule next.
-func (d *Dispatcher) own(q *subscriptionQueue) bool {
-	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
-		d.enter(q, phaseCurrent)
-		q.forming--
+// withdraw withdraws the offered credit of a queue, if there is one and it has not been spent, and
+// reports whether it did. The cursor of a queue in phaseCurrent belongs to the caller, who holds d.mu, and
+// calls reschedule next if a credit was withdrawn.
+func (d *Dispatcher) withdraw(q *subscriptionQueue) bool {
+	if q.phase != phaseOffered || !d.credits.Withdraw(&q.credit) {
+		return false
 	}
-	return q.phase == phaseCurrent
+	d.enter(q, phaseCurrent)
+	q.forming--
+	return true
 }
 
 // notePassed makes sure that the cursor of a queue is stored in time, if it has passed events. The
 // caller holds d.mu, and owns the cursor.
 func (d *Dispatcher) notePassed(q *subscriptionQueue, now time.Time) {
-	_, filtered := d.filtered[q]
+	by := now.Add(passedWithin)
 	switch behind := q.Seen - q.Cursor; {
-	case !filtered || behind == 0:
+	case behind == 0 || behind < maxPassed && !d.passedBy.IsZero():
+		return
 	case behind >= maxPassed:
-		d.passedBy = now
-		d.wake()
-	case d.passedBy.IsZero():
-		d.passedBy = now.Add(passedWithin)
+		by = now
+	}
+	if _, filtered := d.filtered[q]; filtered {
+		d.passedBy = by
 		d.wake()
 	}
 }
@@ -78,13 +87,13 @@ func (d *Dispatcher) storePassed(now time.Time) (wait func()) {
 	d.passedBy = time.Time{}
 	var passed []store.Passed
 	for q := range d.filtered {
-		if !d.own(q) {
-			continue
-		}
-		if q.forming == 0 && q.Seen > q.Cursor {
+		withdrawn := d.withdraw(q)
+		if q.phase == phaseCurrent && q.forming == 0 && q.Seen > q.Cursor {
 			passed = append(passed, q.Pass())
 		}
-		d.reschedule(q, phaseCurrent, now)
+		if withdrawn {
+			d.reschedule(q, phaseCurrent, now)
+		}
 	}
 	wait = func() {}
 	if len(passed) > 0 {

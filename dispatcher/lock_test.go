@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
+	"service/webhook"
 )
 
 // dispatcherWithSubscriptions returns a dispatcher that does not run, with
@@ -117,4 +119,39 @@ func TestApplyReleasesLock(t *testing.T) {
 		}
 	}
 	t.Error("apply did not release the lock before it had noted the event for all subscriptions")
+}
+
+// BenchmarkApplyFilters measures the time to find out that none of 10,000 different filters lets an event
+// pass, and to pass it.
+func BenchmarkApplyFilters(b *testing.B) {
+	d, key := dispatcherWithSubscriptions(b, 10_000, 0)
+	_, _, err := storetest.CreateToken(b.Context(), d.store,
+		webhook.NewToken{ProgramID: key.ProgramID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 10_000 {
+		q := d.queues[fmt.Sprint(i)]
+		d.uninstall(q)
+		is := settings{names: 1, below: -i - 1} // n is never below
+		q.Interests[0].Filter = is.filters()[key.Name]
+		d.mu.Lock()
+		d.install(q)
+		d.mu.Unlock()
+	}
+	for b.Loop() {
+		b.StopTimer()
+		id := webhook.NewID()
+		events := []webhook.Event{{ID: id, Name: key.Name, ReceivedAt: time.Now(), JSON: simulatedJSON(id, key.Name, 0)}}
+		if _, err := d.store.Events().Publish(b.Context(), key.ProgramID, events); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		d.apply(store.Changes{Events: map[store.EventKey]int64{key: events[0].Seq}})
+	}
+	for _, q := range d.queues {
+		if q.wantedSeq != q.readSeq {
+			b.Fatalf("a queue waits: it has read %d of %d", q.readSeq, q.wantedSeq)
+		}
+	}
 }

@@ -10,8 +10,11 @@ import (
 // subscription id. In this order their deliveries are neighbors in the tables and
 // indexes, so that storing them writes each database page once.
 type queueSet struct {
+	name   string // of the events; the queues' interests have the same bytes, so that comparing them reads nothing
 	queues []*subscriptionQueue
 	sorted bool // false until the first call of sort; until then add only appends
+
+	changes int // how often a queue was added or removed since
 
 	examined int64 // how far the events of the key were examined for filters
 }
@@ -30,6 +33,7 @@ func (s *queueSet) add(q *subscriptionQueue) {
 		}
 	} else if i, found := s.find(q.SubscriptionID); !found {
 		s.queues = slices.Insert(s.queues, i, q)
+		s.changes++
 	}
 }
 
@@ -37,6 +41,7 @@ func (s *queueSet) remove(q *subscriptionQueue) {
 	s.sort()
 	if i, found := s.find(q.SubscriptionID); found {
 		s.queues = slices.Delete(s.queues, i, i+1)
+		s.changes++
 	}
 }
 
@@ -50,24 +55,35 @@ func (s *queueSet) all(yield func(*subscriptionQueue) bool) {
 	s.sort()
 	first := s.queues[rand.IntN(len(s.queues))].SubscriptionID
 	for _, half := range [...]struct{ from, to string }{{first, ""}, {"", first}} {
-		for i, _ := s.find(half.from); i < len(s.queues); {
+		i, end, changes := s.from(half.from), s.to(half.to), s.changes
+		for i < end {
 			q := s.queues[i]
-			id := q.SubscriptionID
-			if half.to != "" && id >= half.to {
-				break
-			}
 			if !yield(q) {
 				return
 			}
-			if i < len(s.queues) && s.queues[i] == q {
-				i++
-			} else if at, found := s.find(id); found {
-				i = at + 1
-			} else {
-				i = at
+			i++
+			if s.changes != changes {
+				i, end, changes = s.from(q.SubscriptionID), s.to(half.to), s.changes
+				if i < end && s.queues[i] == q {
+					i++
+				}
 			}
 		}
 	}
+}
+
+// from returns the index of the first queue that all yields from an id on.
+func (s *queueSet) from(id string) int {
+	i, _ := s.find(id)
+	return i
+}
+
+// to returns the index at which all ends before an id, which is empty for the end of the set.
+func (s *queueSet) to(id string) int {
+	if id == "" {
+		return len(s.queues)
+	}
+	return s.from(id)
 }
 
 func (s *queueSet) sort() {

@@ -10,12 +10,8 @@ import (
 // in, its timer and its offered credit. It must be called after every change of a
 // queue, with q.phase if the phase stays the same. The caller holds d.mu.
 func (d *Dispatcher) reschedule(q *subscriptionQueue, to phase, now time.Time) {
-	if q.phase == phaseOffered && d.credits.Withdraw(&q.credit) {
-		d.enter(q, phaseCurrent)
-		q.forming--
-		if to == phaseOffered {
-			to = phaseCurrent
-		}
+	if d.withdraw(q) && to == phaseOffered {
+		to = phaseCurrent
 	}
 	from := q.phase
 	d.enter(q, q.transition(to, now))

@@ -66,7 +66,7 @@ var simulatedBelow = []int{0, 0, 0, 1, 2}
 // filters returns the filters of all names.
 func (t *settings) filters() webhook.Filters {
 	all := make(webhook.Filters)
-	if t.below > 0 {
+	if t.below != 0 {
 		f, err := webhook.ParseFilter(fmt.Appendf(nil, `{"all":[{"path":"n","op":"lt","value":%d}]}`, t.below), nil, "")
 		if err != nil {
 			panic(err)

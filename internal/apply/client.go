@@ -177,8 +177,9 @@ func (c *Client) unknownOutcome(r call, err error) error {
 	return err
 }
 
-// refusal returns the error of the response to a request in a program.
-func refusal(resp *http.Response, body []byte, program string) error {
+// ReadError returns the error of a response that is no success, as the API describes it. It returns another
+// error if the response is not the API's.
+func ReadError(resp *http.Response, body []byte) (*webhook.Error, error) {
 	var problem struct {
 		Error struct {
 			Title       string
@@ -187,9 +188,17 @@ func refusal(resp *http.Response, body []byte, program string) error {
 		}
 	}
 	if err := json.Unmarshal(body, &problem); err != nil || problem.Error.Title == "" {
-		return fmt.Errorf("the server responded %s; check --url", resp.Status)
+		return nil, fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}
-	e := webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}
+	return &webhook.Error{Detail: problem.Error.Detail, Validations: problem.Error.Validations}, nil
+}
+
+// refusal returns the error of the response to a request in a program.
+func refusal(resp *http.Response, body []byte, program string) error {
+	e, err := ReadError(resp, body)
+	if err != nil {
+		return err
+	}
 	refused := &Refusal{resp.StatusCode, "the server responded " + resp.Status + ": " + strings.TrimSuffix(e.Error(), "."), program}
 	after, errAfter := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31)
 	switch resp.StatusCode {

@@ -77,23 +77,31 @@ func (c *applyCmd) Run(ctx context.Context, std Streams) error {
 	return r.run(ctx, apply.Options{UpdateSecrets: c.UpdateSecrets, ReplaceTokens: c.ReplaceTokens})
 }
 
+// connectAPI returns what sends requests to the API and ends the connection: HTTPS with a token, otherwise
+// the admin socket of a data directory, whose requests have a path alone.
+func connectAPI(ctx context.Context, token, ca, dir string) (send func(*http.Request) (*http.Response, error), end func(), err error) {
+	if token != "" {
+		client, err := apiClient(ca)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client.Do, client.CloseIdleConnections, nil
+	}
+	running, err := dialServer(ctx, dir, ": start it, or set --url and --token-file")
+	if err != nil {
+		return nil, nil, err
+	}
+	return running.API, func() { running.Close() }, nil
+}
+
 // connect makes the client use HTTPS if it has a token, otherwise the admin socket.
 func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(), err error) {
-	var send func(*http.Request) (*http.Response, error)
-	if client.Token != "" {
-		api, err := apiClient(c.CA)
-		if err != nil {
-			return nil, err
-		}
-		client.Replays = true
-		send, end = api.Do, api.CloseIdleConnections
-	} else {
-		running, err := dialServer(ctx, c.Data, ": start it, or set --url and --token-file")
-		if err != nil {
-			return nil, err
-		}
+	send, end, err := connectAPI(ctx, client.Token, c.CA, c.Data)
+	if err != nil {
+		return nil, err
+	}
+	if client.Replays = client.Token != ""; !client.Replays {
 		client.BaseURL = ""
-		send, end = running.API, func() { running.Close() }
 	}
 	client.Send = func(req *http.Request) (*http.Response, error) {
 		resp, err := send(req)

@@ -51,6 +51,7 @@ type commands struct {
 	Promote     promoteCmd     `cmd:"" group:"run" help:"Make this standby the primary. Waits until the lease of the primary has ended; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
+	Filter      filterCmd      `cmd:"" group:"publish" help:"Run filters over stored events before a subscription uses them."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List, export, import, move and delete programs, the tenants of the service."`
 	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to the portal of a program, for a partner. Needs a running server."`

@@ -19,6 +19,8 @@ echo '{"name":"channel_updated","version":"1","channel_id":7}' | service publish
 	"listen": `service listen
 service listen --secret-file signing.secret
 service listen --forward http://127.0.0.1:3000/hook`,
+	"filter test": `service filter test filters.json --program acme
+service filter test filters.json --from 2026-03-01 --token-file token --ca data/ca.pem`,
 	"token create": `service token create --program acme --user me --scope events.write
 service token create --program acme --user ci --scope webhooks.read --expires 90d
 service token create --scope platform --user backend`,

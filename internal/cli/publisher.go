@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"time"
 
+	"service/internal/apply"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -239,18 +240,12 @@ func transportError(ctx context.Context, err error) error {
 // responseError converts an error response of the API. If the response names an event, the
 // error is a refusedEvent.
 func responseError(resp *http.Response, body []byte) error {
-	var problem struct {
-		Error struct {
-			Title       string
-			Detail      string
-			Validations []webhook.Validation
-		}
-	}
-	if err := json.Unmarshal(body, &problem); err != nil || problem.Error.Title == "" {
-		return fmt.Errorf("the server responded %s; check --url", resp.Status)
+	problem, err := apply.ReadError(resp, body)
+	if err != nil {
+		return err
 	}
 	refused := refusedEvent{index: -1}
-	for _, v := range problem.Error.Validations {
+	for _, v := range problem.Validations {
 		index, field, ok := eventParameter(v.Parameter)
 		detail := v.Detail
 		if field != "" {
@@ -264,7 +259,7 @@ func responseError(resp *http.Response, body []byte) error {
 			refused.detail += "; " + detail
 		}
 	}
-	if m := eventDetailPattern.FindStringSubmatch(problem.Error.Detail); m != nil && len(problem.Error.Validations) == 0 {
+	if m := eventDetailPattern.FindStringSubmatch(problem.Detail); m != nil && len(problem.Validations) == 0 {
 		if index, err := strconv.Atoi(m[1]); err == nil {
 			refused = refusedEvent{index, m[2]}
 		}
@@ -273,7 +268,7 @@ func responseError(resp *http.Response, body []byte) error {
 		refused.detail = countedPattern.ReplaceAllString(refused.detail, "")
 		return refused
 	}
-	return fmt.Errorf("the server responded %s: %s", resp.Status, problem.Error.Detail)
+	return fmt.Errorf("the server responded %s: %s", resp.Status, problem.Detail)
 }
 
 var (

@@ -226,12 +226,15 @@ func TestEachRouteChecksAgain(t *testing.T) {
 		m.Handle(one.path, f.w.serve(f.w.guard(one)))
 		m.ServeHTTP(rw, r)
 		path := strings.TrimPrefix(one.path, portalBase)
-		if after := len(audited(t, f.w)); before == 0 || after != before || rw.Code < 300 && path != "/subscriptions/check-url" ||
+		if after := len(audited(t, f.w)); before == 0 || after != before || rw.Code < 300 && !slices.Contains(readingPosts, path) ||
 			rw.Code >= 500 || rw.Code == 303 && path != "/preferences" && path != "/subscriptions/{id}/probe" {
 			t.Errorf("POST %s: got %d, with %d entries of the audit log", one.path, rw.Code, after-before)
 		}
 	}
 }
+
+// readingPosts are the routes that change nothing, and use POST because what they read may be secret or long.
+var readingPosts = []string{"/subscriptions/check-url", "/subscriptions/filters", "/subscriptions/{id}/filters"}
 
 // storeWrites are the methods of the handles of the store that write by themselves.
 var storeWrites = []string{"Create", "Update", "Delete", "RotateSecret", "Redeliver", "Cancel", "Publish", "Put", "Revoke", "Complete"}

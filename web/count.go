@@ -58,3 +58,15 @@ func capitalized(s string) string {
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
 }
+
+// lossSummary describes how many events were lost.
+func lossSummary(t store.LossTotals) string {
+	return eventsLost(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
+}
+
+func eventsLost(n int64) string {
+	if n == 1 {
+		return "1 event"
+	}
+	return ui.Number(n) + " events"
+}

@@ -273,8 +273,10 @@ func TestRolesOfRoutes(t *testing.T) {
 		operator: {
 			"/bulk-runs/{id}/cancel", "/deliveries/cancel", "/deliveries/cancel/count", "/deliveries/redeliver", "/deliveries/redeliver/count",
 			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/deliveries/{id}/share",
-			"/deliveries/{id}/shares/{share}/revoke", "/events/publish", "/subscriptions/check-url", "/subscriptions/new",
-			"/subscriptions/{id}/delete", "/subscriptions/{id}/edit", "/subscriptions/{id}/pause", "/subscriptions/{id}/ping",
+			"/deliveries/{id}/shares/{share}/revoke", "/events/publish", "/subscriptions/check-url", "/subscriptions/filters",
+			"/subscriptions/new",
+			"/subscriptions/{id}/delete", "/subscriptions/{id}/edit", "/subscriptions/{id}/filters",
+			"/subscriptions/{id}/pause", "/subscriptions/{id}/ping",
 			"/subscriptions/{id}/probe", "/subscriptions/{id}/replay", "/subscriptions/{id}/replays/{replay}/cancel",
 			"/subscriptions/{id}/resume", "/subscriptions/{id}/rotate-secret", "/subscriptions/{id}/test",
 		},

@@ -30,7 +30,9 @@ type subscriptionForm struct {
 	program, url, description            string
 	maxInFlight, maxPerSecond, maxEvents string
 	events                               []string
-	filters                              string // of some of the events, JSON by name
+	filters                              string      // of some of the events, JSON by name
+	look                                 *filterLook // what they do; nil if that was not asked for
+	clock                                ui.Clock
 	ordered, active                      bool
 	authorization, headers               string
 	remove, removeHeaders                bool // the authorization header, and the headers
@@ -193,7 +195,7 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 	if p.editing != nil {
 		selectable = slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.events, p.editing.Events))))
 	}
-	p.groups = groupsOf(h.cfg.Rules.Catalog, selectable)
+	p.groups, p.clock = groupsOf(h.cfg.Rules.Catalog, selectable), r.clock
 	if p.editing == nil {
 		var err error
 		if r.portal.in() {
@@ -230,9 +232,15 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	if r.portal.in() {
 		p.program = r.program
 	}
-	if form.Get("step") == "check" {
+	switch form.Get("step") {
+	case "check":
 		if v := h.rules(r).CheckURL(p.url); v != nil {
 			p.errors = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
+		}
+		return h.renderNew(r, p, http.StatusOK)
+	case "filters":
+		if err := h.lookAtFilters(r, p); err != nil {
+			return response{}, err
 		}
 		return h.renderNew(r, p, http.StatusOK)
 	}
@@ -361,6 +369,12 @@ func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (respo
 	form := r.PostForm
 	p := readSubscriptionForm(form)
 	p.editing = u
+	if form.Get("step") == "filters" {
+		if err := h.lookAtFilters(r, p); err != nil {
+			return response{}, err
+		}
+		return h.renderEdit(r, p, http.StatusOK)
+	}
 	fields := p.fields(h.rules(r))
 	if p.errors != nil {
 		return h.renderEdit(r, p, http.StatusUnprocessableEntity)

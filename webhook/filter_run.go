@@ -51,7 +51,7 @@ func (c *Catalog) ParseFilterTest(raw []byte, now time.Time) (t FilterTest, inva
 	}
 	t = FilterTest{*fields.Events, fields.Filters, within.From, within.To}
 	rules := SubscriptionRules{Catalog: c}
-	v := slices.Concat(within.checkRange(now), rules.checkEvents(t.Events), rules.checkFilters(&fields))
+	v := slices.Concat(within.checkRange(now), rules.checkEvents(t.Events), rules.CheckFilters(&fields))
 	return t, invalid(merge(b.faults, v))
 }
 

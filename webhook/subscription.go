@@ -402,7 +402,7 @@ func (r *SubscriptionRules) Check(f *SubscriptionFields, creating bool) []Valida
 	switch {
 	case f.Events != nil:
 		v = append(v, r.checkEvents(*f.Events)...)
-		v = append(v, r.checkFilters(f)...)
+		v = append(v, r.CheckFilters(f)...)
 	case creating:
 		add(InvalidRequired, "events", "is required")
 	}
@@ -562,9 +562,9 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 	return v
 }
 
-// checkFilters checks filters against the schemas of their event types. One that the subscription has
+// CheckFilters checks filters against the schemas of their event types. One that the subscription has
 // already may stay, whatever has become of its type.
-func (r *SubscriptionRules) checkFilters(f *SubscriptionFields) (v []Validation) {
+func (r *SubscriptionRules) CheckFilters(f *SubscriptionFields) (v []Validation) {
 	for i, name := range *f.Events {
 		filter := f.Filters[name]
 		if filter == nil || SameFilter(filter, r.KeptFilters[name]) {

@@ -3,6 +3,7 @@ import "../vendor/htmx.esm.min.js";
 import "../vendor/hx-sse.min.js";
 import "./chart.js";
 import "./copy.js";
+import "./filters.js";
 import "./find.js";
 import "./form.js";
 import "./keys.js";

@@ -22,8 +22,8 @@ var irreversible = map[string]struct{ arg, answer string }{
 func TestIrreversibleCommands(t *testing.T) {
 	reversible := map[string][]string{
 		"changes nothing": {"serve", "audit list", "audit export", "audit verify", "backup verify", "config show", "config validate",
-			"config example", "doctor", "healthcheck", "listen", "token list", "program list", "admin list", "completion", "man", "version",
-			"bench"},
+			"config example", "doctor", "filter test", "healthcheck", "listen", "token list", "program list", "admin list",
+			"completion", "man", "version", "bench"},
 		"adds something": {"publish", "salvage", "token create", "admin create", "admin setup-link", "portal-link", "program import"},
 		"loses something only with a flag that says so": {"backup create", "program export", "restore", "promote", "apply",
 			"admin reset-password"},

@@ -1,0 +1,225 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"service/store"
+	"service/web/ui"
+	"service/webhook"
+)
+
+// testedDays is how many days of stored events the form runs its filters over.
+const testedDays = 7
+
+// filterLook is what the filters of a form do with stored events, and what is wrong with them.
+type filterLook struct {
+	faults  []filterFault
+	tested  []testedFilter
+	refused string // why nothing was counted, "" when it was
+	model   string // JSON of a filterModel
+}
+
+// filterFault is what is wrong with a part of the filters: content_updated.all[0].value.
+type filterFault struct{ at, text string }
+
+// testedFilter is what one filter would have done.
+type testedFilter struct {
+	name, program string
+	filter        *webhook.EventFilter
+	store.FilterCount
+}
+
+// filterModel tells the script what the filters of a form are, and what conditions may have.
+type filterModel struct {
+	Text    string                  `json:"text"`
+	Filters []builtFilter           `json:"filters"` // null if the text has none that can be read
+	Types   map[string]filterFields `json:"types"`   // by name of an event
+}
+
+// filterFields are what conditions on the events of a type may have.
+type filterFields struct {
+	Fields []webhook.FilterField `json:"fields"`
+	Open   bool                  `json:"open"` // other fields are possible
+}
+
+// builtFilter is the filter of an event. Conditions is empty if it has groups within its group.
+type builtFilter struct {
+	Name       string      `json:"name"`
+	Group      string      `json:"group"`
+	Conditions []filterRow `json:"conditions"`
+	JSON       string      `json:"json"`
+}
+
+type filterRow struct {
+	Path  string  `json:"path"`
+	Op    string  `json:"op"`
+	Value rawText `json:"value"`
+}
+
+// rawText is the JSON of a value, as a string: numbers may be larger than those of the script.
+type rawText string
+
+func (t *rawText) UnmarshalJSON(value []byte) error {
+	*t = rawText(value)
+	return nil
+}
+
+// newBuiltFilter returns the conditions of a filter for the script.
+func newBuiltFilter(name string, f *webhook.EventFilter) builtFilter {
+	b := builtFilter{Name: name, JSON: f.JSON()}
+	var groups map[string][]filterRow
+	if err := json.Unmarshal([]byte(b.JSON), &groups); err != nil {
+		return b // not
+	}
+	for group, rows := range groups {
+		if !slices.ContainsFunc(rows, func(row filterRow) bool { return row.Path == "" }) {
+			b.Group, b.Conditions = group, rows
+		}
+	}
+	return b
+}
+
+// lookAtFilters runs the filters of a form over the stored events of its program, and sets p.look.
+func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error {
+	rules := *h.rules(r)
+	program := p.program
+	if p.editing != nil {
+		program, rules.Kept, rules.KeptFilters = p.editing.ProgramID, p.editing.Events, p.editing.Filters
+	}
+	all, _ := webhook.ParseFilters(p.filters, "filters")
+	l := &filterLook{model: h.filterModel(p, all)}
+	p.look = l
+	fields := webhook.SubscriptionFields{Events: &p.events}
+	faulty := make(map[string]bool)
+	for _, v := range append(p.setFilters(&fields), rules.CheckFilters(&fields)...) {
+		at := strings.TrimPrefix(strings.TrimPrefix(v.Parameter, "filters"), ".")
+		for name := range all {
+			faulty[name] = faulty[name] || strings.HasPrefix(at, name)
+		}
+		l.faults = append(l.faults, filterFault{at, strings.TrimSpace(at + " " + v.Detail)})
+	}
+	test := webhook.FilterTest{Filters: fields.Filters, From: r.clock.Now.AddDate(0, 0, -testedDays)}
+	for _, name := range slices.Sorted(maps.Keys(fields.Filters)) {
+		if !faulty[name] {
+			test.Events = append(test.Events, name)
+		}
+	}
+	if program == "" || len(test.Events) == 0 {
+		return nil
+	}
+	counts, err := h.store.Events().RunFilterTest(r.Context(), program, &test)
+	var refused *webhook.Error
+	if errors.As(err, &refused) {
+		l.refused = refused.Detail
+		return nil
+	}
+	for i := range counts {
+		name := test.Events[i]
+		l.tested = append(l.tested, testedFilter{name, program, fields.Filters[name], counts[i]})
+	}
+	return err
+}
+
+// filterModel returns the JSON of the filters of a form for the script. The fields are those of the events
+// that are selected.
+func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters) string {
+	m := filterModel{Text: strings.ReplaceAll(p.filters, "\r\n", "\n"), Types: make(map[string]filterFields)}
+	if all != nil || p.filters == "" {
+		m.Filters = []builtFilter{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		m.Filters = append(m.Filters, newBuiltFilter(name, all[name]))
+	}
+	for _, name := range p.events {
+		if t, ok := h.cfg.Rules.Catalog.Type(name); ok {
+			fields, open := t.FilterFields()
+			m.Types[name] = filterFields{fields, open}
+		}
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // marshaling strings and valid JSON cannot fail
+	}
+	return string(text)
+}
+
+// newFilters responds to the script with what the filters of a new subscription do.
+func (h *subscriptionPages) newFilters(r *request) (response, error) {
+	p := readSubscriptionForm(r.PostForm)
+	if r.portal.in() {
+		p.program = r.program
+	}
+	return h.renderFilters(r, p)
+}
+
+// editedFilters is newFilters for an existing subscription.
+func (h *subscriptionPages) editedFilters(r *request, u *store.SubscriptionView) (response, error) {
+	p := readSubscriptionForm(r.PostForm)
+	p.editing = u
+	return h.renderFilters(r, p)
+}
+
+func (h *subscriptionPages) renderFilters(r *request, p *subscriptionForm) (response, error) {
+	if err := h.lookAtFilters(r, p); err != nil {
+		return response{}, err
+	}
+	return response{page: filterLookShown(r.clock, p.look)}, nil
+}
+
+// filtersPath is the path to which the script sends the filters of the form.
+func (p *subscriptionForm) filtersPath() string {
+	if p.editing == nil {
+		return "/subscriptions/filters"
+	}
+	return subscriptionPath(p.editing.ID) + "/filters"
+}
+
+// filtersTrigger are the events at which the script sends the filters.
+func filtersTrigger(p *subscriptionForm) string {
+	when := "input changed delay:300ms from:#filters, change from:#events, change from:#for-program"
+	if p.filters == "" {
+		return "toggle from:#filters-fold once, " + when
+	}
+	return "load, " + when
+}
+
+// outcome says how many of the stored events a filter would have sent.
+func (t *testedFilter) outcome() string {
+	read := ui.Number(t.Read) + " events"
+	if t.Read == 1 {
+		read = "1 event"
+	}
+	if !t.Complete {
+		return ui.Number(t.Matched) + " of the newest " + read
+	}
+	return ui.Number(t.Matched) + " of " + read + " of the last " + ui.Number(testedDays) + " days"
+}
+
+// triedEvent is an example of what a filter does.
+type triedEvent struct {
+	sent       bool
+	id         string
+	receivedAt time.Time
+	values     string
+}
+
+func (t *testedFilter) examples() (all []triedEvent) {
+	for _, of := range []struct {
+		sent   bool
+		events []store.FilterExample
+	}{{true, t.Passed}, {false, t.Excluded}} {
+		for _, e := range of.events {
+			values := make([]string, len(e.Values))
+			for i, v := range e.Values {
+				values[i] = v.Path + " " + string(v.Value)
+			}
+			all = append(all, triedEvent{of.sent, e.ID, e.ReceivedAt, strings.Join(values, ", ")})
+		}
+	}
+	return all
+}

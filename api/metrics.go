@@ -146,10 +146,10 @@ type routeMetrics struct {
 	durations prometheus.Observer
 }
 
-var requestsDesc = prometheus.NewDesc("service_requests_total",
+var requestsDesc = prometheus.NewDesc("webhooks_requests_total",
 	"Requests by route and status; route - stands for requests that match no route.", []string{"method", "route", "status"}, nil)
 
-var limitedDesc = prometheus.NewDesc("service_program_requests_rate_limited_total",
+var limitedDesc = prometheus.NewDesc("webhooks_program_requests_rate_limited_total",
 	"Requests rejected with 429 by the limit of their program.", []string{"program"}, nil)
 
 // limitProgram counts a request that the limit of its program rejected.
@@ -183,14 +183,14 @@ var noRoute = routeKey{"-", "-"}
 func newMetrics() *metrics {
 	m := &metrics{
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "service_request_duration_seconds", Help: "Time from the header of a request to the end of its response, by route.",
+			Name: "webhooks_request_duration_seconds", Help: "Time from the header of a request to the end of its response, by route.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method", "route"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_requests_rate_limited_total", Help: "Requests rejected with 429, by limit.",
+			Name: "webhooks_requests_rate_limited_total", Help: "Requests rejected with 429, by limit.",
 		}, []string{"limit"}),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_requests_forwarded_total", Help: "Requests of moved programs forwarded to other installations, by result.",
+			Name: "webhooks_requests_forwarded_total", Help: "Requests of moved programs forwarded to other installations, by result.",
 		}, []string{"result"}),
 		routes: make(map[routeKey]*routeMetrics), forwarded: make(map[string]prometheus.Counter),
 	}

@@ -83,7 +83,7 @@ func TestMetricsAccess(t *testing.T) {
 		}
 		got := s.serve(r)
 		wantStatus(t, test.name, got, test.want)
-		if (test.want == 200) != strings.Contains(got.body, "service_request_duration_seconds") {
+		if (test.want == 200) != strings.Contains(got.body, "webhooks_request_duration_seconds") {
 			t.Errorf("%s: got %.200s", test.name, got.body)
 		}
 	}
@@ -99,7 +99,7 @@ func TestMetricsAccess(t *testing.T) {
 func TestMetricsOfPrograms(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := start(t, func(c *Config) { c.Metrics = registry })
-	figures := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "service_planted", Help: "Help."}, []string{"other", "program"})
+	figures := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "webhooks_planted", Help: "Help."}, []string{"other", "program"})
 	registry.MustRegister(figures)
 	figures.WithLabelValues("acme", "other").Set(1) // the value of another label
 	figures.WithLabelValues("x", "acme").Set(2)
@@ -107,7 +107,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 	scrape := func(token string, headers ...string) response {
 		return s.send("GET", metricsPath, "", append(headers, "Authorization", "Bearer "+token)...)
 	}
-	const own = "# HELP service_planted Help.\n# TYPE service_planted gauge\nservice_planted{other=\"x\",program=\"acme\"} 2\n"
+	const own = "# HELP webhooks_planted Help.\n# TYPE webhooks_planted gauge\nwebhooks_planted{other=\"x\",program=\"acme\"} 2\n"
 	for name, got := range map[string]response{
 		"token of the program": scrape(s.newToken("acme", "prometheus", webhook.ScopeMetricsRead)),
 		"platform token":       scrape(s.platform, programHeader, "acme"),
@@ -120,7 +120,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 	all := s.newToken("", "prometheus", webhook.ScopeMetricsRead)
 	got := scrape(all)
 	wantStatus(t, "token of the installation", got, 200)
-	for _, want := range []string{`program="other"} 1`, `program="acme"} 2`, `program="acme2"} 3`, "service_request_duration_seconds"} {
+	for _, want := range []string{`program="other"} 1`, `program="acme"} 2`, `program="acme2"} 3`, "webhooks_request_duration_seconds"} {
 		if !strings.Contains(got.body, want) {
 			t.Errorf("got no %s", want)
 		}
@@ -162,27 +162,27 @@ func TestRequestsAreCounted(t *testing.T) {
 		}
 		got := s.metricsOf()
 		for _, want := range []string{
-			`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 1`,
-			`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="200"} 2`,
-			`service_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="404"} 1`,
-			`service_requests_total{method="-",route="-",status="404"} 1`,
-			`service_requests_total{method="-",route="-",status="405"} 1`,
-			`service_requests_total{method="-",route="-",status="414"} 1`,
-			`service_requests_total{method="GET",route="/v2/events",status="200"} 2`,
-			`service_requests_total{method="GET",route="/v2/events",status="429"} 2`,
-			fmt.Sprintf(`service_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, invalidTokenLimit.Burst),
-			`service_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
-			`service_requests_rate_limited_total{limit="program"} 2`,
-			`service_requests_rate_limited_total{limit="invalid_tokens"} 3`,
-			`service_request_duration_seconds_count{method="GET",route="/v2/webhooks/subscriptions/:id"} 3`,
-			`service_request_duration_seconds_count{method="-",route="-"} 3`,
+			`webhooks_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 1`,
+			`webhooks_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="200"} 2`,
+			`webhooks_requests_total{method="GET",route="/v2/webhooks/subscriptions/:id",status="404"} 1`,
+			`webhooks_requests_total{method="-",route="-",status="404"} 1`,
+			`webhooks_requests_total{method="-",route="-",status="405"} 1`,
+			`webhooks_requests_total{method="-",route="-",status="414"} 1`,
+			`webhooks_requests_total{method="GET",route="/v2/events",status="200"} 2`,
+			`webhooks_requests_total{method="GET",route="/v2/events",status="429"} 2`,
+			fmt.Sprintf(`webhooks_requests_total{method="GET",route="/v2/event_types",status="401"} %d`, invalidTokenLimit.Burst),
+			`webhooks_requests_total{method="GET",route="/v2/event_types",status="429"} 3`,
+			`webhooks_requests_rate_limited_total{limit="program"} 2`,
+			`webhooks_requests_rate_limited_total{limit="invalid_tokens"} 3`,
+			`webhooks_request_duration_seconds_count{method="GET",route="/v2/webhooks/subscriptions/:id"} 3`,
+			`webhooks_request_duration_seconds_count{method="-",route="-"} 3`,
 		} {
 			if !strings.Contains(got, want+"\n") {
 				t.Errorf("the metrics lack %s", want)
 			}
 		}
-		if n := strings.Count(got, "\nservice_program_requests_rate_limited_total{"); n != 1 ||
-			!strings.Contains(got, `service_program_requests_rate_limited_total{program="acme"} 2`) {
+		if n := strings.Count(got, "\nwebhooks_program_requests_rate_limited_total{"); n != 1 ||
+			!strings.Contains(got, `webhooks_program_requests_rate_limited_total{program="acme"} 2`) {
 			t.Errorf("%d programs were limited, want acme, twice", n)
 		}
 		err := s.store.Write(t.Context(), func(w store.Write) error {
@@ -192,7 +192,7 @@ func TestRequestsAreCounted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(s.metricsOf(), "service_program_requests_rate_limited_total{") {
+		if strings.Contains(s.metricsOf(), "webhooks_program_requests_rate_limited_total{") {
 			t.Error("the metrics have a program that is being erased")
 		}
 		if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
@@ -218,10 +218,10 @@ func (b broken) Collect(ch chan<- prometheus.Metric) {
 
 func TestMetricsWithAFailingCollector(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(broken{prometheus.NewDesc("service_broken", "Broken.", nil, nil)})
+	registry.MustRegister(broken{prometheus.NewDesc("webhooks_broken", "Broken.", nil, nil)})
 	s := start(t, func(c *Config) { c.Metrics = registry })
 	got := s.metricsOf()
-	if !strings.Contains(got, "service_request_duration_seconds") || strings.Contains(got, "service_broken") {
+	if !strings.Contains(got, "webhooks_request_duration_seconds") || strings.Contains(got, "webhooks_broken") {
 		t.Errorf("got\n%s\nwant all but the failing one", got)
 	}
 	if n := strings.Count(s.log.String(), "it is out of order"); n != 1 {
@@ -244,7 +244,7 @@ func (b slow) Collect(ch chan<- prometheus.Metric) {
 // Scrapes run one at a time; others wait for at most the request timeout.
 func TestConcurrentScrapes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := slow{broken{prometheus.NewDesc("service_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
+		m := slow{broken{prometheus.NewDesc("webhooks_slow", "Slow.", nil, nil)}, make(chan struct{}), make(chan struct{})}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(m)
 		s := start(t, func(c *Config) { c.Metrics, c.RequestTimeout = registry, 50*time.Millisecond })

@@ -49,24 +49,24 @@ var durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 
 func newMetrics() *metrics {
 	m := &metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_attempts_total",
+			Name: "webhooks_attempts_total",
 			Help: "Completed attempts, including pings, by result and by class of response status or error.",
 		}, []string{"result", "answer"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "service_attempt_duration_seconds",
+			Name: "webhooks_attempt_duration_seconds",
 			Help: "Duration of attempts from dialing to the end of the response, by result.", Buckets: durationBuckets,
 		}, []string{"result"}),
 		alerts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_alert_attempts_total",
+			Name: "webhooks_alert_attempts_total",
 			Help: "Attempts to send an alert, by result.",
 		}, []string{"result"}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_delivery_lag_seconds",
+			Name:    "webhooks_delivery_lag_seconds",
 			Help:    "Time from the acceptance of a delivery's oldest event to its first attempt, excluding redeliveries, replays and pings.",
 			Buckets: lagBuckets,
 		}),
 		delivered: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_delivery_time_seconds",
+			Name:    "webhooks_delivery_time_seconds",
 			Help:    "Time from the acceptance of a delivery's oldest event to its successful attempt, excluding redeliveries, replays and pings.",
 			Buckets: lagBuckets,
 		}),
@@ -98,26 +98,26 @@ func (m *metrics) attempt(a *webhook.Attempt) {
 }
 
 var (
-	inFlightDesc = gaugeDesc("service_deliveries_in_flight", "Deliveries in flight.", "kind")
-	limitDesc    = gaugeDesc("service_deliveries_in_flight_limit", "Maximum number of deliveries in flight.", "kind")
-	pausedDesc   = gaugeDesc("service_deliveries_held",
+	inFlightDesc = gaugeDesc("webhooks_deliveries_in_flight", "Deliveries in flight.", "kind")
+	limitDesc    = gaugeDesc("webhooks_deliveries_in_flight_limit", "Maximum number of deliveries in flight.", "kind")
+	pausedDesc   = gaugeDesc("webhooks_deliveries_held",
 		"1 while deliveries are held because the store failed, or after a restore, else 0.")
-	subscriptionsDesc = gaugeDesc("service_subscriptions", "Subscriptions by status.", "program", "status")
-	failingDesc       = gaugeDesc("service_subscriptions_failing",
+	subscriptionsDesc = gaugeDesc("webhooks_subscriptions", "Subscriptions by status.", "program", "status")
+	failingDesc       = gaugeDesc("webhooks_subscriptions_failing",
 		"Failing subscriptions by reason.", "program", "reason")
-	inactiveDesc = gaugeDesc("service_subscriptions_inactive",
+	inactiveDesc = gaugeDesc("webhooks_subscriptions_inactive",
 		"Inactive subscriptions; they receive only pings and tests.", "program")
-	behindDesc = gaugeDesc("service_backlog_subscriptions",
+	behindDesc = gaugeDesc("webhooks_backlog_subscriptions",
 		"Active subscriptions with waiting events.", "program")
-	distanceDesc = gaugeDesc("service_backlog_distance_events",
+	distanceDesc = gaugeDesc("webhooks_backlog_distance_events",
 		"Distance in the event log between the cursor furthest behind and the newest event that its "+
 			"subscription wants; an upper bound for its waiting events.", "program")
-	programSlotsDesc = gaugeDesc("service_program_deliveries_in_flight",
+	programSlotsDesc = gaugeDesc("webhooks_program_deliveries_in_flight",
 		"Deliveries in flight of a program with max_in_flight, excluding pings.", "program")
-	programLimitDesc = gaugeDesc("service_program_deliveries_in_flight_limit", "The max_in_flight of a program that has one.", "program")
-	programHeldDesc  = gaugeDesc("service_program_subscriptions_held",
+	programLimitDesc = gaugeDesc("webhooks_program_deliveries_in_flight_limit", "The max_in_flight of a program that has one.", "program")
+	programHeldDesc  = gaugeDesc("webhooks_program_subscriptions_held",
 		"Subscriptions with something to send that wait for a slot of their program.", "program")
-	ageDesc = gaugeDesc("service_backlog_age_seconds",
+	ageDesc = gaugeDesc("webhooks_backlog_age_seconds",
 		"Age of the oldest event waiting for an active subscription; 0 if none is waiting.", "program")
 )
 

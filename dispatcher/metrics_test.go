@@ -54,21 +54,21 @@ func TestMetrics(t *testing.T) {
 		w.subscribe(w.subscriber(nil), nil)
 		w.publish("content_updated") // 1
 		wantMetrics(t, "after an event", registry,
-			`service_attempts_total{answer="2xx",result="success"} 2`, // including the ping
-			`service_attempts_total{answer="timeout",result="retryable"} 0`,
-			`service_attempts_total{answer="blocked",result="failed"} 0`,
-			`service_attempt_duration_seconds_count{result="success"} 2`,
-			`service_delivery_lag_seconds_count 1`,
-			`service_delivery_lag_seconds_sum 0`,
-			`service_deliveries_in_flight{kind="event"} 0`,
-			`service_deliveries_in_flight_limit{kind="event"} 20`,
-			`service_deliveries_held 0`,
-			`service_subscriptions{program="p",status="healthy"} 1`,
-			`service_subscriptions{program="p",status="failing"} 0`,
-			`service_subscriptions_inactive{program="p"} 0`,
-			`service_backlog_subscriptions{program="p"} 0`,
-			`service_backlog_distance_events{program="p"} 0`,
-			`service_backlog_age_seconds{program="p"} 0`)
+			`webhooks_attempts_total{answer="2xx",result="success"} 2`, // including the ping
+			`webhooks_attempts_total{answer="timeout",result="retryable"} 0`,
+			`webhooks_attempts_total{answer="blocked",result="failed"} 0`,
+			`webhooks_attempt_duration_seconds_count{result="success"} 2`,
+			`webhooks_delivery_lag_seconds_count 1`,
+			`webhooks_delivery_lag_seconds_sum 0`,
+			`webhooks_deliveries_in_flight{kind="event"} 0`,
+			`webhooks_deliveries_in_flight_limit{kind="event"} 20`,
+			`webhooks_deliveries_held 0`,
+			`webhooks_subscriptions{program="p",status="healthy"} 1`,
+			`webhooks_subscriptions{program="p",status="failing"} 0`,
+			`webhooks_subscriptions_inactive{program="p"} 0`,
+			`webhooks_backlog_subscriptions{program="p"} 0`,
+			`webhooks_backlog_distance_events{program="p"} 0`,
+			`webhooks_backlog_age_seconds{program="p"} 0`)
 
 		names := []string{"content_archived"}
 		bad := w.subscribe(w.subscriber(respondWith(200, 503)), func(f *webhook.SubscriptionFields) { f.Events = &names })
@@ -77,15 +77,15 @@ func TestMetrics(t *testing.T) {
 		}
 		time.Sleep(5*time.Minute + 5*time.Second) // two retries each
 		wantMetrics(t, "after failures", registry,
-			`service_attempts_total{answer="5xx",result="retryable"} 9`,
-			`service_attempt_duration_seconds_count{result="retryable"} 9`,
-			`service_delivery_lag_seconds_count 4`, // first attempts only
-			`service_subscriptions{program="p",status="healthy"} 1`,
-			`service_subscriptions{program="p",status="failing"} 1`,
-			`service_subscriptions_failing{program="p",reason="unreachable"} 1`,
-			`service_subscriptions_failing{program="p",reason="rejecting"} 0`,
-			`service_alert_attempts_total{result="success"} 1`,
-			`service_backlog_age_seconds{program="p"} 0`)
+			`webhooks_attempts_total{answer="5xx",result="retryable"} 9`,
+			`webhooks_attempt_duration_seconds_count{result="retryable"} 9`,
+			`webhooks_delivery_lag_seconds_count 4`, // first attempts only
+			`webhooks_subscriptions{program="p",status="healthy"} 1`,
+			`webhooks_subscriptions{program="p",status="failing"} 1`,
+			`webhooks_subscriptions_failing{program="p",reason="unreachable"} 1`,
+			`webhooks_subscriptions_failing{program="p",reason="rejecting"} 0`,
+			`webhooks_alert_attempts_total{result="success"} 1`,
+			`webhooks_backlog_age_seconds{program="p"} 0`)
 
 		w.publish("content_updated") // 5: not wanted by the failing subscription
 		time.Sleep(time.Second)
@@ -94,9 +94,9 @@ func TestMetrics(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		wantMetrics(t, "while it is failing", registry,
-			`service_backlog_subscriptions{program="p"} 1`,
-			`service_backlog_distance_events{program="p"} 5`,
-			`service_backlog_age_seconds{program="p"} 2`)
+			`webhooks_backlog_subscriptions{program="p"} 1`,
+			`webhooks_backlog_distance_events{program="p"} 5`,
+			`webhooks_backlog_age_seconds{program="p"} 2`)
 		for program, want := range map[string]int{"": 1, "p": 1, "another": 0} {
 			b, err := w.d.Backlog(context.Background(), program)
 			if err != nil || b.Subscriptions != want || b.Events != 4*want || b.More || want == 1 && time.Since(b.Oldest) != 2*time.Second ||
@@ -108,9 +108,9 @@ func TestMetrics(t *testing.T) {
 		off := false
 		w.update(bad, &webhook.SubscriptionFields{Active: &off})
 		wantMetrics(t, "after it was set inactive", registry,
-			`service_subscriptions_inactive{program="p"} 1`,
-			`service_backlog_subscriptions{program="p"} 0`,
-			`service_backlog_age_seconds{program="p"} 0`)
+			`webhooks_subscriptions_inactive{program="p"} 1`,
+			`webhooks_backlog_subscriptions{program="p"} 0`,
+			`webhooks_backlog_age_seconds{program="p"} 0`)
 	})
 }
 
@@ -128,18 +128,18 @@ func TestMetricsInFlight(t *testing.T) {
 		}
 		w.subscribe(slow, func(f *webhook.SubscriptionFields) { f.Events = &names })
 		w.publish("channel_created")
-		wantMetrics(t, "while an attempt hangs", registry, `service_deliveries_in_flight{kind="event"} 1`)
+		wantMetrics(t, "while an attempt hangs", registry, `webhooks_deliveries_in_flight{kind="event"} 1`)
 		time.Sleep(10 * time.Second)
 		wantMetrics(t, "after the timeout", registry,
-			`service_deliveries_in_flight{kind="event"} 0`,
-			`service_attempts_total{answer="timeout",result="retryable"} 1`)
+			`webhooks_deliveries_in_flight{kind="event"} 0`,
+			`webhooks_attempts_total{answer="timeout",result="retryable"} 1`)
 
 		w.publish("channel_created")
 		synctest.Wait()
 		w.d.mu.Lock()
 		w.d.pausedUntil = time.Now().Add(time.Minute)
 		w.d.mu.Unlock()
-		wantMetrics(t, "while the store fails", registry, `service_deliveries_held 1`)
+		wantMetrics(t, "while the store fails", registry, `webhooks_deliveries_held 1`)
 	})
 }
 
@@ -152,7 +152,7 @@ func TestLagOfOldestEvent(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		w.publish("content_updated")
 		time.Sleep(time.Second)
-		wantMetrics(t, "after the window", registry, `service_delivery_lag_seconds_count 1`, `service_delivery_lag_seconds_sum 4`)
+		wantMetrics(t, "after the window", registry, `webhooks_delivery_lag_seconds_count 1`, `webhooks_delivery_lag_seconds_sum 4`)
 	})
 }
 
@@ -178,10 +178,10 @@ func TestAttemptMetrics(t *testing.T) {
 	registry.MustRegister(m.attempts, m.durations)
 	synctest.Test(t, func(t *testing.T) {
 		wantMetrics(t, "each attempt counted twice", registry,
-			`service_attempts_total{answer="2xx",result="success"} 200`, `service_attempts_total{answer="3xx",result="failed"} 200`,
-			`service_attempts_total{answer="4xx",result="failed"} 200`, `service_attempts_total{answer="5xx",result="retryable"} 200`,
-			`service_attempts_total{answer="dns",result="retryable"} 2`, `service_attempts_total{answer="blocked",result="failed"} 2`,
-			`service_attempt_duration_seconds_count{result="failed"} 402`)
+			`webhooks_attempts_total{answer="2xx",result="success"} 200`, `webhooks_attempts_total{answer="3xx",result="failed"} 200`,
+			`webhooks_attempts_total{answer="4xx",result="failed"} 200`, `webhooks_attempts_total{answer="5xx",result="retryable"} 200`,
+			`webhooks_attempts_total{answer="dns",result="retryable"} 2`, `webhooks_attempts_total{answer="blocked",result="failed"} 2`,
+			`webhooks_attempt_duration_seconds_count{result="failed"} 402`)
 	})
 }
 
@@ -194,12 +194,12 @@ func TestDeliveryTime(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		time.Sleep(5*time.Minute + 5*time.Second)
-		wantMetrics(t, "after two retries", registry, `service_delivery_time_seconds_count 1`, `service_delivery_time_seconds_sum 305`,
-			`service_delivery_lag_seconds_count 1`)
+		wantMetrics(t, "after two retries", registry, `webhooks_delivery_time_seconds_count 1`, `webhooks_delivery_time_seconds_sum 305`,
+			`webhooks_delivery_lag_seconds_count 1`)
 		if _, err := storetest.Redeliver(t.Context(), w.d.store, "p", sub.ID, r.posts()[0].delivery); err != nil {
 			t.Fatal(err)
 		}
-		wantMetrics(t, "after a redelivery", registry, `service_delivery_time_seconds_count 1`,
-			`service_attempts_total{answer="2xx",result="success"} 3`)
+		wantMetrics(t, "after a redelivery", registry, `webhooks_delivery_time_seconds_count 1`,
+			`webhooks_attempts_total{answer="2xx",result="success"} 3`)
 	})
 }

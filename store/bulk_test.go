@@ -209,7 +209,7 @@ func TestBulkCancel(t *testing.T) {
 	if l := queue(t, s, sub.ID); !l.NextDue.IsZero() || !l.NextPing.IsZero() {
 		t.Errorf("got NextDue %v, NextPing %v; want none", l.NextDue, l.NextPing)
 	}
-	wantMetrics(t, registry, `service_deliveries_ended_total{failure_reason="cancelled",status="failed"} 2`)
+	wantMetrics(t, registry, `webhooks_deliveries_ended_total{failure_reason="cancelled",status="failed"} 2`)
 
 	for id, code := range map[string]webhook.Code{flying.ID: webhook.CodeConflict, retried.ID: webhook.CodeConflict,
 		webhook.NewID(): webhook.CodeNotFound} {

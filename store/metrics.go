@@ -24,9 +24,9 @@ const (
 
 // Names of the metrics that [Figures.System] also returns.
 const (
-	commitDuration = "service_commit_duration_seconds"
-	commitWrites   = "service_commit_writes"
-	commitFailures = "service_commit_failures_total"
+	commitDuration = "webhooks_commit_duration_seconds"
+	commitWrites   = "webhooks_commit_writes"
+	commitFailures = "webhooks_commit_failures_total"
 )
 
 // metrics are the store's counters and histograms, described in docs/metrics.md. They start at
@@ -52,17 +52,17 @@ func newMetrics() *metrics {
 	uploadBuckets := []float64{.0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10}
 	m := &metrics{
 		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_events_accepted_total",
+			Name: "webhooks_events_accepted_total",
 			Help: "Accepted events, excluding repeated ones.",
 		}, []string{"program"}),
 		programs: make(map[string]prometheus.Counter),
 		ended:    make(map[webhook.FailureReason]prometheus.Counter),
 		endedVec: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "service_deliveries_ended_total",
+			Name: "webhooks_deliveries_ended_total",
 			Help: "Completed deliveries, including pings, by status and failure reason.",
 		}, []string{"status", "failure_reason"}),
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "service_deliveries_recovered_total",
+			Name: "webhooks_deliveries_recovered_total",
 			Help: "Failed deliveries whose events have all been delivered otherwise.",
 		}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -80,24 +80,24 @@ func newMetrics() *metrics {
 			Help: "Commits that failed, or that lost at least one write, because the disk could not be written.",
 		}),
 		acknowledging: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "service_acknowledge_waiting",
+			Name: "webhooks_acknowledge_waiting",
 			Help: "Requests waiting for the replica to have their write.",
 		}),
 		acknowledged: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_acknowledge_duration_seconds",
+			Name:    "webhooks_acknowledge_duration_seconds",
 			Help:    "Time that a request waited for the replica to have its write.",
 			Buckets: uploadBuckets,
 		}),
 		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "service_acknowledge_timeouts_total",
+			Name: "webhooks_acknowledge_timeouts_total",
 			Help: "Requests refused because the replica did not have their write in time.",
 		}),
 		uploads: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "service_replica_uploads_total",
+			Name: "webhooks_replica_uploads_total",
 			Help: "Files of changes uploaded to the replica.",
 		}),
 		uploading: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "service_replica_upload_duration_seconds",
+			Name:    "webhooks_replica_upload_duration_seconds",
 			Help:    "Duration of an upload of changes to the replica.",
 			Buckets: uploadBuckets,
 		}),
@@ -186,41 +186,41 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	upDesc      = newDesc("service_store_up", "Whether the store could be read for this scrape.")
-	waitingDesc = newDesc("service_deliveries_waiting",
+	upDesc      = newDesc("webhooks_store_up", "Whether the store could be read for this scrape.")
+	waitingDesc = newDesc("webhooks_deliveries_waiting",
 		"Deliveries, including pings, with a scheduled next attempt; 10000 means that many or more.")
-	alertsDesc  = newDesc("service_alerts_total", "Alerts by name.", "name")
-	removedDesc = newDesc("service_retention_removed_total", "Records removed because they were older than the retention.", "record")
-	differsDesc = newDesc("service_retention_clock_difference_seconds",
+	alertsDesc  = newDesc("webhooks_alerts_total", "Alerts by name.", "name")
+	removedDesc = newDesc("webhooks_retention_removed_total", "Records removed because they were older than the retention.", "record")
+	differsDesc = newDesc("webhooks_retention_clock_difference_seconds",
 		"Advance of the wall clock minus the time that retention counted, over about one retention; 0 until retention has run.")
-	lostDesc = newDesc("service_events_lost_total",
+	lostDesc = newDesc("webhooks_events_lost_total",
 		"Events that retention removed before a subscription received them, counted once per subscription.")
-	databaseDesc = newDesc("service_database_bytes", "Size of the database, without its write-ahead log.")
-	usedDesc     = newDesc("service_database_used_bytes", "Bytes of the database in use, which is the size of a full copy.")
-	forecastDesc = newDesc("service_forecast_database_bytes",
+	databaseDesc = newDesc("webhooks_database_bytes", "Size of the database, without its write-ahead log.")
+	usedDesc     = newDesc("webhooks_database_used_bytes", "Bytes of the database in use, which is the size of a full copy.")
+	forecastDesc = newDesc("webhooks_forecast_database_bytes",
 		"Forecast size of the database if events keep arriving as in the last day; 0 if unknown.")
-	fullDesc = newDesc("service_forecast_disk_full_timestamp_seconds",
+	fullDesc = newDesc("webhooks_forecast_disk_full_timestamp_seconds",
 		"Forecast time when the disk is full, in Unix time; 0 for never and if unknown.")
-	dayDesc       = newDesc("service_forecast_retention_day_bytes", "Forecast size of one more day of retention; 0 if unknown.")
-	walDesc       = newDesc("service_wal_bytes", "Size of the database's write-ahead log.")
-	diskFreeDesc  = newDesc("service_disk_free_bytes", "Free bytes on the disk of the data directory.")
-	diskSizeDesc  = newDesc("service_disk_size_bytes", "Size of the disk of the data directory.")
-	diskLeastDesc = newDesc("service_disk_least_bytes",
+	dayDesc      = newDesc("webhooks_forecast_retention_day_bytes", "Forecast size of one more day of retention; 0 if unknown.")
+	walDesc      = newDesc("webhooks_wal_bytes", "Size of the database's write-ahead log.")
+	diskFreeDesc = newDesc("webhooks_disk_free_bytes", "Free bytes on the disk of the data directory.")
+	diskSizeDesc = newDesc("webhooks_disk_size_bytes", "Size of the disk of the data directory.")
+	diskMinDesc  = newDesc("webhooks_disk_min_bytes",
 		"Minimum free bytes on the disk for events to be accepted; 0 for no minimum.")
-	termDesc    = newDesc("service_replica_term", "Number of the term to which the replica is written, 0 before it has one.")
-	causeDesc   = newDesc("service_replica_failure", "1 for the cause of the replica's current failure, 0 for the others.", "cause")
-	replicaDesc = newDesc("service_replica_state", "1 for the current state of the replica, 0 for the others.", "state")
-	lagDesc     = newDesc("service_replica_lag_seconds",
+	termDesc    = newDesc("webhooks_replica_term", "Number of the term to which the replica is written, 0 before it has one.")
+	causeDesc   = newDesc("webhooks_replica_failure", "1 for the cause of the replica's current failure, 0 for the others.", "cause")
+	replicaDesc = newDesc("webhooks_replica_state", "1 for the current state of the replica, 0 for the others.", "state")
+	lagDesc     = newDesc("webhooks_replica_lag_seconds",
 		"Age of the oldest change that is not in the replica; 0 if there is none, and without a replica.")
-	verifiedDesc = newDesc("service_replica_verified_timestamp_seconds",
+	verifiedDesc = newDesc("webhooks_replica_verified_timestamp_seconds",
 		"When the content of the replica was last found equal to the database, in Unix time; 0 for never, and without a replica.")
-	damagedDesc = newDesc("service_replica_damaged_timestamp_seconds",
+	damagedDesc = newDesc("webhooks_replica_damaged_timestamp_seconds",
 		"When the content of the replica was last found damaged, in Unix time; 0 for never, and without a replica.")
-	verifyDesc = newDesc("service_replica_verify_interval_seconds",
+	verifyDesc = newDesc("webhooks_replica_verify_interval_seconds",
 		"Time between two comparisons of the content of the replica with the database; 0 for none.")
-	syncedDesc = newDesc("service_replica_last_success_timestamp_seconds",
+	syncedDesc = newDesc("webhooks_replica_last_success_timestamp_seconds",
 		"When the replica was last known to have all changes, in Unix time; 0 for never, and without a replica.")
-	diskLowDesc = newDesc("service_disk_low", "Whether free disk space is below the minimum, so that events are rejected.")
+	diskLowDesc = newDesc("webhooks_disk_low", "Whether free disk space is below the minimum, so that events are rejected.")
 )
 
 // collector collects the metrics of a store.
@@ -238,7 +238,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		upDesc, waitingDesc, alertsDesc, removedDesc, differsDesc, lostDesc, databaseDesc, usedDesc, forecastDesc, fullDesc, dayDesc, walDesc,
-		diskFreeDesc, diskSizeDesc, diskLeastDesc, diskLowDesc, replicaDesc, termDesc, causeDesc, lagDesc, syncedDesc, verifiedDesc,
+		diskFreeDesc, diskSizeDesc, diskMinDesc, diskLowDesc, replicaDesc, termDesc, causeDesc, lagDesc, syncedDesc, verifiedDesc,
 		damagedDesc, verifyDesc,
 	} {
 		ch <- d
@@ -297,7 +297,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	disk, err := s.Figures().Disk()
 	send(diskFreeDesc, prometheus.GaugeValue, float64(disk.Free), err)
 	send(diskSizeDesc, prometheus.GaugeValue, float64(disk.Size), err)
-	send(diskLeastDesc, prometheus.GaugeValue, float64(disk.MinFree), err)
+	send(diskMinDesc, prometheus.GaugeValue, float64(disk.MinFree), err)
 	send(diskLowDesc, prometheus.GaugeValue, boolValue(disk.Low), err)
 
 	status := s.Replica().Status()

@@ -80,25 +80,25 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	wantMetrics(t, registry,
-		`service_events_accepted_total{program="p"} 4`,
-		`service_events_accepted_total{program="q"} 1`,
-		`service_deliveries_ended_total{failure_reason="",status="success"} 1`,
-		`service_deliveries_ended_total{failure_reason="rejected",status="failed"} 1`,
-		`service_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 0`,
-		`service_deliveries_waiting 2`, // one is the subscription's ping
-		`service_alerts_total{name="subscription_failing"} 0`,
-		`service_events_lost_total 0`,
-		`service_retention_removed_total{record="event"} 0`,
-		`service_commit_failures_total 0`,
-		`service_disk_low 0`,
-		`service_disk_least_bytes 1`,
-		`service_store_up 1`)
+		`webhooks_events_accepted_total{program="p"} 4`,
+		`webhooks_events_accepted_total{program="q"} 1`,
+		`webhooks_deliveries_ended_total{failure_reason="",status="success"} 1`,
+		`webhooks_deliveries_ended_total{failure_reason="rejected",status="failed"} 1`,
+		`webhooks_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 0`,
+		`webhooks_deliveries_waiting 2`, // one is the subscription's ping
+		`webhooks_alerts_total{name="subscription_failing"} 0`,
+		`webhooks_events_lost_total 0`,
+		`webhooks_retention_removed_total{record="event"} 0`,
+		`webhooks_commit_failures_total 0`,
+		`webhooks_disk_low 0`,
+		`webhooks_disk_min_bytes 1`,
+		`webhooks_store_up 1`)
 	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
 		t.Fatal(err)
 	}
 	wantMetrics(t, registry,
-		`service_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 2`,
-		`service_deliveries_waiting 0`)
+		`webhooks_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 2`,
+		`webhooks_deliveries_waiting 0`)
 }
 
 // A failed write counts only its commit.
@@ -113,7 +113,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	conflict.JSON = bytes.Replace(conflict.JSON, []byte("7}"), []byte("8}"), 1)
 	_, err := s.Events().Publish(context.Background(), "p", []webhook.Event{event("content_updated"), conflict})
 	wantCode(t, err, webhook.CodeConflict)
-	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 0`)
+	wantMetrics(t, registry, `webhooks_events_accepted_total{program="p"} 2`, `webhooks_commit_failures_total 0`)
 
 	// The disk is full.
 	if err := s.writer.do(func(t *tx) error { return t.Exec("PRAGMA max_page_count = 1") }); err != nil {
@@ -124,7 +124,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
 		t.Fatalf("full disk: got %v", err)
 	}
-	wantMetrics(t, registry, `service_events_accepted_total{program="p"} 2`, `service_commit_failures_total 1`)
+	wantMetrics(t, registry, `webhooks_events_accepted_total{program="p"} 2`, `webhooks_commit_failures_total 1`)
 }
 
 // If the store cannot be read in time, a scrape lacks only what it reads, and takes a bounded
@@ -144,8 +144,8 @@ func TestMetricsOfBusyStore(t *testing.T) {
 		if took := time.Since(began); took > scrapeTime {
 			t.Errorf("the scrape took %s, want less", took)
 		}
-		if err == nil || !strings.Contains(text, "service_store_up 0\n") || strings.Contains(text, "service_deliveries_waiting") ||
-			!strings.Contains(text, "service_database_bytes") {
+		if err == nil || !strings.Contains(text, "webhooks_store_up 0\n") || strings.Contains(text, "webhooks_deliveries_waiting") ||
+			!strings.Contains(text, "webhooks_database_bytes") {
 			t.Errorf("got error %v and\n%s\nwant all metrics that need no read", err, text)
 		}
 	})

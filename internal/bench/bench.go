@@ -696,10 +696,10 @@ func (s *subject) scrape(ctx context.Context) (l usage, err error) {
 	if f := all["process_resident_memory_bytes"]; f != nil {
 		l.memory = f.Metric[0].GetGauge().GetValue()
 	}
-	if f := all["service_commit_duration_seconds"]; f != nil {
+	if f := all["webhooks_commit_duration_seconds"]; f != nil {
 		l.commits = f.Metric[0].GetHistogram().GetSampleCount()
 	}
-	for _, m := range all["service_deliveries_in_flight"].GetMetric() {
+	for _, m := range all["webhooks_deliveries_in_flight"].GetMetric() {
 		l.inFlight += m.GetGauge().GetValue()
 	}
 	return l, nil

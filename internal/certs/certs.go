@@ -566,9 +566,9 @@ func Findings(all []Certificate, now time.Time) []store.Finding {
 }
 
 var (
-	expiryDesc = prometheus.NewDesc("service_certificate_expiry_timestamp_seconds",
+	expiryDesc = prometheus.NewDesc("webhooks_certificate_expiry_timestamp_seconds",
 		"Expiry of the certificate for a name, in Unix time; 0 if there is none.", []string{"name"}, nil)
-	failingDesc = prometheus.NewDesc("service_certificate_failing",
+	failingDesc = prometheus.NewDesc("webhooks_certificate_failing",
 		"1 if the last attempt to obtain or renew the certificate for a name failed, else 0.", []string{"name"}, nil)
 )
 

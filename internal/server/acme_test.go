@@ -419,9 +419,9 @@ func checkLocalCertificate(t *testing.T, d *domainService) {
 	}
 	_, metrics := get(t, d.client(local), "https://localhost/metrics")
 	for _, line := range []string{
-		`service_certificate_failing{name="hooks.test"} 0`,
-		`service_certificate_expiry_timestamp_seconds{name="second.test"} `,
-		`service_certificate_expiry_timestamp_seconds{name="ca.pem"} `,
+		`webhooks_certificate_failing{name="hooks.test"} 0`,
+		`webhooks_certificate_expiry_timestamp_seconds{name="second.test"} `,
+		`webhooks_certificate_expiry_timestamp_seconds{name="ca.pem"} `,
 	} {
 		if !strings.Contains(metrics, line) {
 			t.Errorf("the metrics lack %s", line)
@@ -563,8 +563,8 @@ func TestIssuerDown(t *testing.T) {
 		t.Errorf("without a certificate for the domain: got %v, want the local CA's", err)
 	}
 	_, metrics := scrapeService(t, d)
-	if !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) ||
-		!strings.Contains(metrics, `service_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
+	if !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) ||
+		!strings.Contains(metrics, `webhooks_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
 		t.Error("the metrics lack the failure")
 	}
 	d.stop()
@@ -667,7 +667,7 @@ func TestRenewal(t *testing.T) {
 	if !strings.Contains(d.log.String(), "failed to renew a certificate, will retry; using the current one until it expires") {
 		t.Error("the log lacks the failure")
 	}
-	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `service_certificate_failing{name="hooks.test"} 1`) {
+	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) {
 		t.Error("the metrics lack the failure")
 	}
 }

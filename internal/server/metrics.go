@@ -18,7 +18,7 @@ func newRegistry(version string) (*prometheus.Registry, error) {
 		return nil, err
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "service_build_info", Help: "Always 1; the labels identify the binary.",
+		Name: "webhooks_build_info", Help: "Always 1; the labels identify the binary.",
 		ConstLabels: prometheus.Labels{
 			"version": version, "go_version": runtime.Version(), "sqlite_version": sqlite, "driver": store.DriverName,
 		},
@@ -31,17 +31,17 @@ func newRegistry(version string) (*prometheus.Registry, error) {
 
 // Metrics of a node, the same in both roles.
 var (
-	roleDesc      = prometheus.NewDesc("service_node_role", "1 for the role of this node, 0 for the other.", []string{"role"}, nil)
-	takeoversDesc = prometheus.NewDesc("service_takeovers_total", "Times that this process took over from another primary.", nil, nil)
-	leaseAgeDesc  = prometheus.NewDesc("service_lease_age_seconds",
+	roleDesc      = prometheus.NewDesc("webhooks_node_role", "1 for the role of this node, 0 for the other.", []string{"role"}, nil)
+	takeoversDesc = prometheus.NewDesc("webhooks_takeovers_total", "Times that this process took over from another primary.", nil, nil)
+	leaseAgeDesc  = prometheus.NewDesc("webhooks_lease_age_seconds",
 		"Time since this node last renewed its lease; 0 on a standby and without a lease.", nil, nil)
-	leaseTimeDesc = prometheus.NewDesc("service_lease_duration_seconds", "Value of --lease; 0 without one.", nil, nil)
-	standbysDesc  = prometheus.NewDesc("service_standbys",
+	leaseTimeDesc = prometheus.NewDesc("webhooks_lease_duration_seconds", "Value of --lease; 0 without one.", nil, nil)
+	standbysDesc  = prometheus.NewDesc("webhooks_standbys",
 		"Standbys of this primary that were seen in the last 7 days, by state: ready (could take over), unable, silent (not seen for minutes).",
 		[]string{"state"}, nil)
-	standbyLagDesc = prometheus.NewDesc("service_standby_lag_seconds",
+	standbyLagDesc = prometheus.NewDesc("webhooks_standby_lag_seconds",
 		"Time since the copy of this standby was known to be complete; 0 on a primary and without a copy.", nil, nil)
-	canTakeOverDesc = prometheus.NewDesc("service_standby_can_take_over", "1 if this standby could take over now; 0 on a primary.", nil, nil)
+	canTakeOverDesc = prometheus.NewDesc("webhooks_standby_can_take_over", "1 if this standby could take over now; 0 on a primary.", nil, nil)
 )
 
 // nodeFigures are the values of the metrics of a node.

@@ -148,7 +148,7 @@ func TestBucketRefuses(t *testing.T) {
 		doctor(t, f.one, true, args(f.one), "FAIL  lease: expired", "the last renewal failed", code, refusal.remedy,
 			"FAIL  replica: ", "("+refusal.word+")")
 		doctor(t, f.two, true, args(f.two), "FAIL  takeover: ", code, refusal.remedy)
-		if _, text := f.one.Scrape(); !strings.Contains(string(text), fmt.Sprintf("service_replica_failure{cause=%q} 1", refusal.word)) {
+		if _, text := f.one.Scrape(); !strings.Contains(string(text), fmt.Sprintf("webhooks_replica_failure{cause=%q} 1", refusal.word)) {
 			t.Errorf("the metrics lack the cause %q", refusal.word)
 		}
 		f.refuses.Store(0)

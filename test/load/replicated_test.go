@@ -235,7 +235,7 @@ func (r *replicas) takeUploads() []time.Duration {
 	return all
 }
 
-var uploadMetric = regexp.MustCompile(`(?m)^service_replica_upload_duration_seconds_(sum|count) (\S+)$`)
+var uploadMetric = regexp.MustCompile(`(?m)^webhooks_replica_upload_duration_seconds_(sum|count) (\S+)$`)
 
 // replicaUploads returns the number of uploads of a service and their total seconds, 0 without a replica.
 func replicaUploads(url string) (uploads, seconds float64, err error) {

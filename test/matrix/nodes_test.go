@@ -122,7 +122,7 @@ func losses() []*play {
 			n.await("the replica to be whole again", func() bool {
 				_, text := n.all[0].in.Scrape()
 				terms, err := filepath.Glob(filepath.Join(n.gateway.Dir, "bucket", n.path, "terms", "*", "*", "*.ltx"))
-				return err == nil && len(terms) > 0 && strings.Contains(string(text), `service_replica_state{state="running"} 1`)
+				return err == nil && len(terms) > 0 && strings.Contains(string(text), `webhooks_replica_state{state="running"} 1`)
 			})
 			n.awaitFollowing(n.all[1])
 			n.stopNode(n.all[0])

@@ -51,7 +51,7 @@ func testLog(t *testing.T, format string) {
 	requests++
 	harness.WaitFor(t, "the attempts of the event and the ping", func() bool {
 		_, text := in.Scrape()
-		return bytes.Contains(text, []byte(`service_attempts_total{answer="5xx",result="retryable"} 2`+"\n"))
+		return bytes.Contains(text, []byte(`webhooks_attempts_total{answer="5xx",result="retryable"} 2`+"\n"))
 	})
 	in.MustStop(p)
 	if bytes.Contains(p.Log.Bytes(), []byte("planted")) {

@@ -52,24 +52,24 @@ func TestMetrics(t *testing.T) {
 
 	each := events + 1 // and a ping
 	want := []string{
-		fmt.Sprintf(`service_events_accepted_total{program="acme"} %d`, events),
-		fmt.Sprintf(`service_attempts_total{answer="2xx",result="success"} %d`, each),
-		fmt.Sprintf(`service_attempts_total{answer="4xx",result="failed"} %d`, each),
-		fmt.Sprintf(`service_attempts_total{answer="5xx",result="retryable"} %d`, each),
-		fmt.Sprintf(`service_attempt_duration_seconds_count{result="success"} %d`, each),
-		fmt.Sprintf(`service_delivery_lag_seconds_count %d`, 3*events),
-		fmt.Sprintf(`service_delivery_time_seconds_count %d`, events), // delivered events
-		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="",status="success"} %d`, each),
-		fmt.Sprintf(`service_deliveries_ended_total{failure_reason="rejected",status="failed"} %d`, each),
-		fmt.Sprintf(`service_deliveries_waiting %d`, each),
-		fmt.Sprintf(`service_requests_total{method="POST",route="/v2/events",status="201"} %d`, events),
-		`service_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 3`,
-		`service_subscriptions{program="acme",status="healthy"} 3`,
-		`service_backlog_subscriptions{program="acme"} 0`,
-		`service_backlog_age_seconds{program="acme"} 0`,
-		`service_deliveries_in_flight{kind="event"} 0`,
-		`service_store_up 1`,
-		`service_certificate_failing{name="localhost"} 0`,
+		fmt.Sprintf(`webhooks_events_accepted_total{program="acme"} %d`, events),
+		fmt.Sprintf(`webhooks_attempts_total{answer="2xx",result="success"} %d`, each),
+		fmt.Sprintf(`webhooks_attempts_total{answer="4xx",result="failed"} %d`, each),
+		fmt.Sprintf(`webhooks_attempts_total{answer="5xx",result="retryable"} %d`, each),
+		fmt.Sprintf(`webhooks_attempt_duration_seconds_count{result="success"} %d`, each),
+		fmt.Sprintf(`webhooks_delivery_lag_seconds_count %d`, 3*events),
+		fmt.Sprintf(`webhooks_delivery_time_seconds_count %d`, events), // delivered events
+		fmt.Sprintf(`webhooks_deliveries_ended_total{failure_reason="",status="success"} %d`, each),
+		fmt.Sprintf(`webhooks_deliveries_ended_total{failure_reason="rejected",status="failed"} %d`, each),
+		fmt.Sprintf(`webhooks_deliveries_waiting %d`, each),
+		fmt.Sprintf(`webhooks_requests_total{method="POST",route="/v2/events",status="201"} %d`, events),
+		`webhooks_requests_total{method="POST",route="/v2/webhooks/subscriptions",status="201"} 3`,
+		`webhooks_subscriptions{program="acme",status="healthy"} 3`,
+		`webhooks_backlog_subscriptions{program="acme"} 0`,
+		`webhooks_backlog_age_seconds{program="acme"} 0`,
+		`webhooks_deliveries_in_flight{kind="event"} 0`,
+		`webhooks_store_up 1`,
+		`webhooks_certificate_failing{name="localhost"} 0`,
 	}
 	var text []byte
 	lacking := func(line string) bool { return !bytes.Contains(text, []byte(line+"\n")) }
@@ -91,7 +91,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	if status, answer := in.Scrape("X-Forwarded-For", "203.0.113.7"); status != http.StatusUnauthorized ||
-		bytes.Contains(answer, []byte("service_store_up")) {
+		bytes.Contains(answer, []byte("webhooks_store_up")) {
 		t.Errorf("request forwarded by a proxy: got %d: %s", status, answer)
 	}
 	for _, secret := range append(ids, "planted", "127.0.0.1", token, in.Data) {
@@ -149,7 +149,7 @@ func checkMetricNames(t *testing.T, text []byte) {
 	}
 	var got strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(families)) {
-		if f := families[name]; strings.HasPrefix(name, "service_") {
+		if f := families[name]; strings.HasPrefix(name, "webhooks_") {
 			fmt.Fprintf(&got, "%s %s {%s} %s\n", name, f.kind, strings.Join(f.labels, ","), f.help)
 		}
 	}
@@ -167,22 +167,22 @@ func checkDocumented(t *testing.T, families map[string]family, want int) {
 	explained := harness.Read(t, harness.Path("docs/metrics.md"))
 	documented := 0
 	for line := range strings.Lines(string(explained)) {
-		name, found := strings.CutPrefix(line, "| `service_")
+		name, found := strings.CutPrefix(line, "| `webhooks_")
 		if !found {
 			continue
 		}
 		documented++
 		name, _, _ = strings.Cut(name, "`")
-		f, ok := families["service_"+name]
+		f, ok := families["webhooks_"+name]
 		if !ok {
-			t.Errorf("docs/metrics.md explains service_%s, which does not exist", name)
+			t.Errorf("docs/metrics.md explains webhooks_%s, which does not exist", name)
 			continue
 		}
 		labels := []string{"none"}
 		if len(f.labels) > 0 {
 			labels = strings.Split("`"+strings.Join(f.labels, "`,`")+"`", ",")
 		}
-		row := "| `service_" + name + "` | " + f.kind + " | " + strings.Join(labels, ", ") + " | "
+		row := "| `webhooks_" + name + "` | " + f.kind + " | " + strings.Join(labels, ", ") + " | "
 		if !strings.HasPrefix(line, row) {
 			t.Errorf("docs/metrics.md: got %swant %s…", line, row)
 		}

@@ -108,9 +108,9 @@ func expressionFaults(expr string, shown map[string][]string) (faults, labels []
 func TestMonitoring(t *testing.T) {
 	e := &expressions{t: t, shown: shownMetrics(t)}
 	for _, wrong := range []string{
-		"service_store_upp == 0", `service_subscriptions{state="failing"}`, "sum by (route) (service_store_up)",
-		"rate(service_commit_writes[5m])", "vector(1)",
-		`sum by (le) (service_wal_bytes)`, "foo(service_store_up)",
+		"webhooks_store_upp == 0", `webhooks_subscriptions{state="failing"}`, "sum by (route) (webhooks_store_up)",
+		"rate(webhooks_commit_writes[5m])", "vector(1)",
+		`sum by (le) (webhooks_wal_bytes)`, "foo(webhooks_store_up)",
 	} {
 		if faults, _ := expressionFaults(wrong, e.shown); len(faults) == 0 {
 			t.Errorf("%s: got no fault", wrong)

@@ -24,8 +24,8 @@ func TestVerifiedReplica(t *testing.T) {
 	run := in.MustStart()
 	in.Publish(token, harness.AppendEvent(nil, 1))
 	awaitReplica(in, "running")
-	harness.WaitFor(t, "the replica to be verified", func() bool { return metric(t, in, "service_replica_verified_timestamp_seconds") > 0 })
-	if at := metric(t, in, "service_replica_damaged_timestamp_seconds"); at != 0 {
+	harness.WaitFor(t, "the replica to be verified", func() bool { return metric(t, in, "webhooks_replica_verified_timestamp_seconds") > 0 })
+	if at := metric(t, in, "webhooks_replica_damaged_timestamp_seconds"); at != 0 {
 		t.Errorf("intact replica: reported as damaged at %f", at)
 	}
 
@@ -43,8 +43,8 @@ func TestVerifiedReplica(t *testing.T) {
 	content[len(content)/2] ^= 1
 	overwrite(t, snapshot, content)
 	harness.WaitFor(t, "the damage to be found and replaced", func() bool {
-		damaged := metric(t, in, "service_replica_damaged_timestamp_seconds")
-		return damaged > 0 && metric(t, in, "service_replica_verified_timestamp_seconds") > damaged
+		damaged := metric(t, in, "webhooks_replica_damaged_timestamp_seconds")
+		return damaged > 0 && metric(t, in, "webhooks_replica_verified_timestamp_seconds") > damaged
 	})
 	out, err := in.Command("doctor", "--data", data, "--litestream", config)
 	if !strings.Contains(out, "replica content") || !strings.Contains(out, filepath.Base(snapshot)) {

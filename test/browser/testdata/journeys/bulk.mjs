@@ -36,7 +36,7 @@ const countFromAPI = async (deliveryStatus) => {
 };
 const countFromMetrics = async (labels) => {
   const metrics = await (await fetch(`${base}/metrics`)).text();
-  return Number(metrics.split("\n").find((l) => l.startsWith(`service_deliveries_ended_total{${labels}}`))?.split(" ").pop() ?? 0);
+  return Number(metrics.split("\n").find((l) => l.startsWith(`webhooks_deliveries_ended_total{${labels}}`))?.split(" ").pop() ?? 0);
 };
 const countOnPage = async (query) => {
   await visit(page, `/deliveries?page[size]=100&${query}`);

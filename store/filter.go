@@ -170,7 +170,8 @@ func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.
 	counts := make([]FilterCount, len(t.Events))
 	for i, name := range t.Events {
 		n, to := &counts[i], last
-		for !n.Complete && time.Since(began) < dryRunTime {
+		share := dryRunTime * time.Duration(i+1) / time.Duration(len(t.Events)) // of the time, so that each gets one
+		for !n.Complete && time.Since(began) < share {
 			// Each step is a read of its own, so that other programs have their turns in between.
 			events, err := s.tried(ctx, selectTried, programID, name, first, to, examinedEvents)
 			if err != nil {

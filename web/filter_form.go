@@ -3,10 +3,12 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf16"
 
 	"service/store"
 	"service/web/ui"
@@ -36,8 +38,7 @@ type testedFilter struct {
 
 // filterModel tells the script what the filters of a form are, and what conditions may have.
 type filterModel struct {
-	Text    string                  `json:"text"`
-	Filters []builtFilter           `json:"filters"` // null if the text has none that can be read
+	Filters []builtFilter           `json:"filters"` // null if some of the text cannot be read
 	Types   map[string]filterFields `json:"types"`   // by name of an event
 }
 
@@ -91,15 +92,22 @@ func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error
 	if p.editing != nil {
 		program, rules.Kept, rules.KeptFilters = p.editing.ProgramID, p.editing.Events, p.editing.Filters
 	}
-	all, _ := webhook.ParseFilters(p.filters, "filters")
-	l := &filterLook{model: h.filterModel(p, all)}
+	p.events = slices.Compact(slices.Sorted(slices.Values(p.events)))
+	p.events = p.events[:min(len(p.events), webhook.MaxSubscriptionEvents)]
+	all, unreadable := webhook.ParseFilters(p.filters, "filters")
+	l := &filterLook{model: h.filterModel(p, all, unreadable != nil)}
 	p.look = l
 	fields := webhook.SubscriptionFields{Events: &p.events}
 	faulty := make(map[string]bool)
 	for _, v := range append(p.setFilters(&fields), rules.CheckFilters(&fields)...) {
 		at := strings.TrimPrefix(strings.TrimPrefix(v.Parameter, "filters"), ".")
+		for i, name := range p.events {
+			if of := fmt.Sprintf("events[%d].filter", i); v.Parameter == of {
+				at = name
+			}
+		}
 		for name := range all {
-			faulty[name] = faulty[name] || strings.HasPrefix(at, name)
+			faulty[name] = faulty[name] || at == name || strings.HasPrefix(at, name+".")
 		}
 		l.faults = append(l.faults, filterFault{at, strings.TrimSpace(at + " " + v.Detail)})
 	}
@@ -127,13 +135,13 @@ func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error
 
 // filterModel returns the JSON of the filters of a form for the script. The fields are those of the events
 // that are selected.
-func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters) string {
-	m := filterModel{Text: strings.ReplaceAll(p.filters, "\r\n", "\n"), Types: make(map[string]filterFields)}
-	if all != nil || p.filters == "" {
+func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters, unreadable bool) string {
+	m := filterModel{Types: make(map[string]filterFields)}
+	if !unreadable {
 		m.Filters = []builtFilter{}
-	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		m.Filters = append(m.Filters, newBuiltFilter(name, all[name]))
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			m.Filters = append(m.Filters, newBuiltFilter(name, all[name]))
+		}
 	}
 	for _, name := range p.events {
 		if t, ok := h.cfg.Rules.Catalog.Type(name); ok {
@@ -145,7 +153,23 @@ func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters
 	if err != nil {
 		panic(err) // marshaling strings and valid JSON cannot fail
 	}
-	return string(text)
+	return escapedJSON(string(text))
+}
+
+// escapedJSON returns JSON with escapes for all that is not ASCII, so that no invisible character gets into
+// a page.
+func escapedJSON(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r < 0x7f {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, "\\u%04x", unit)
+		}
+	}
+	return b.String()
 }
 
 // newFilters responds to the script with what the filters of a new subscription do.
@@ -179,22 +203,16 @@ func (p *subscriptionForm) filtersPath() string {
 	return subscriptionPath(p.editing.ID) + "/filters"
 }
 
-// filtersTrigger are the events at which the script sends the filters.
-func filtersTrigger(p *subscriptionForm) string {
-	when := "input changed delay:300ms from:#filters, change from:#events, change from:#for-program"
-	if p.filters == "" {
-		return "toggle from:#filters-fold once, " + when
-	}
-	return "load, " + when
-}
-
 // outcome says how many of the stored events a filter would have sent.
 func (t *testedFilter) outcome() string {
 	read := ui.Number(t.Read) + " events"
 	if t.Read == 1 {
 		read = "1 event"
 	}
-	if !t.Complete {
+	switch {
+	case !t.Complete && t.Read == 0:
+		return "an unknown number of events: there was no time to read them"
+	case !t.Complete:
 		return ui.Number(t.Matched) + " of the newest " + read
 	}
 	return ui.Number(t.Matched) + " of " + read + " of the last " + ui.Number(testedDays) + " days"

@@ -5,12 +5,26 @@ import (
 	"html"
 	"net/url"
 	"regexp"
+	"strings"
 	"testing"
 
 	"service/webhook"
 )
 
 var filterModelPattern = regexp.MustCompile(`data-filter-model="([^"]*)"`)
+
+// modelOf returns what a page tells the script.
+func modelOf(t *testing.T, p page) (m filterModel) {
+	t.Helper()
+	found := filterModelPattern.FindStringSubmatch(p.body)
+	if found == nil {
+		t.Fatalf("no model in\n%s", p.body)
+	}
+	if err := json.Unmarshal([]byte(html.UnescapeString(found[1])), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
 
 // TestFilterForm checks what the script and the button of the form get: the counts, what is wrong, and the
 // conditions.
@@ -26,23 +40,12 @@ func TestFilterForm(t *testing.T) {
 		}
 		return v.post(to, form.Encode(), "Origin", v.base, "Sec-Fetch-Site", "same-origin")
 	}
-	model := func(p page) (m filterModel) {
-		t.Helper()
-		found := filterModelPattern.FindStringSubmatch(p.body)
-		if found == nil {
-			t.Fatalf("no model in\n%s", p.body)
-		}
-		if err := json.Unmarshal([]byte(html.UnescapeString(found[1])), &m); err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
 	const big = `{"content_published":{"any":[{"path":"content_id","op":"lt","value":9007199254740993}]}}`
 	for _, to := range []string{"/subscriptions/filters", path + "/filters"} {
 		p := look(to, big)
 		p.want(t, 200, "1 of 1 event of the last 7 days")
 		p.has(t, "<code>content_published</code>: would have sent", "content_id 7")
-		m := model(p)
+		m := modelOf(t, p)
 		if len(m.Filters) != 1 || m.Filters[0].Group != "any" || len(m.Filters[0].Conditions) != 1 ||
 			m.Filters[0].Conditions[0] != (filterRow{"content_id", "lt", `"9007199254740993"`}) {
 			t.Errorf("%s: got %+v", to, m.Filters)
@@ -52,7 +55,7 @@ func TestFilterForm(t *testing.T) {
 		}
 		p = look(to, `{"content_published":{"not":{"path":"content_id","op":"gte","value":0}}}`)
 		p.has(t, "would have sent", "0 of 1 event of the last 7 days", "Not sent")
-		if m := model(p); m.Filters[0].Conditions != nil {
+		if m := modelOf(t, p); m.Filters[0].Conditions != nil {
 			t.Errorf("not: got the conditions %+v, want none", m.Filters[0].Conditions)
 		}
 		p = look(to, `{"content_published":{"all":[{"path":"title","op":"eq","value":1}]},
@@ -60,10 +63,17 @@ func TestFilterForm(t *testing.T) {
 		p.want(t, 200, `data-filter-fault="content_published.all[0].path"`)
 		p.has(t, "title is not a field of content_published; it has: ", "0 events of the last 7 days")
 		p.hasNot(t, "1 event")
-		if m := model(look(to, `{"content_published":`)); m.Filters != nil {
-			t.Errorf("no JSON: got %+v, want null", m.Filters)
+		for _, unreadable := range []string{`{"content_published":`, `{"content_published":{"all":[]},` + big[1:], `[]`} {
+			if m := modelOf(t, look(to, unreadable)); m.Filters != nil {
+				t.Errorf("%s: got %+v, want null", unreadable, m.Filters)
+			}
 		}
-		if m := model(look(to, "")); m.Filters == nil || len(m.Filters) > 0 {
+		const text = `{"content_published":{"all":[{"path":"x","op":"eq","value":"\u202e😀"}]}}`
+		unescaped := strings.ReplaceAll(text, `\u202e`, "\u202e")
+		if p := look(to, unescaped); strings.ContainsRune(p.body, '\u202e') || len(modelOf(t, p).Filters) != 1 {
+			t.Errorf("an invisible character: got\n%s", p.body)
+		}
+		if m := modelOf(t, look(to, "")); m.Filters == nil || len(m.Filters) > 0 {
 			t.Errorf("no filters: got %+v, want an empty list", m.Filters)
 		}
 	}

@@ -405,7 +405,11 @@ func ParseFilters(text, at string) (Filters, []Validation) {
 	}
 	var all Filters
 	for name, value := range b.fields() {
-		if f := b.filter(value, join(at, name)); f != nil {
+		of := join(at, name)
+		if IsEventName(name) {
+			of = at + "." + name // whole, so that a form finds it
+		}
+		if f := b.filter(value, of); f != nil {
 			all = all.with(name, f)
 		}
 	}

@@ -61,6 +61,7 @@ func (c *filterCheck) scalars(p place, s shape) (kinds []string) {
 	if s.kinds&kindArray != 0 {
 		s.or(c.shape(c.elements(p)))
 	}
+	kinds = []string{}
 	for _, k := range kindNames {
 		if k.kinds&kindScalar != 0 && s.kinds&k.kinds != 0 && k.name != "integer" {
 			kinds = append(kinds, k.name)

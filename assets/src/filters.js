@@ -9,6 +9,7 @@ const ops = {
   lte: "is at most", starts_with: "starts with", contains: "contains", exists: "is there",
 };
 const lists = (op) => op === "in" || op === "not_in";
+const pause = 300; // ms without a change before the server is asked
 
 // make returns an element with properties, attributes that have a hyphen, and children.
 function make(tag, properties, ...children) {
@@ -21,37 +22,61 @@ function make(tag, properties, ...children) {
   return element;
 }
 
+function button(text, label, key, act) {
+  const element = make("button", { type: "button", className: "action", textContent: text, "aria-label": label, "data-key": key });
+  element.addEventListener("click", act);
+  return element;
+}
+
 function select(label, choices, chosen) {
   const all = Object.entries(choices);
-  if (!(chosen in choices)) all.push([chosen, chosen]);
+  if (!Object.hasOwn(choices, chosen)) all.push([chosen, chosen]);
   return make("select", { "aria-label": label }, ...all.map(([value, text]) => new Option(text, value, false, value === chosen)));
 }
 
-// The JSON of a value is kept as text: numbers may be larger than those of JavaScript.
+// Values are kept as the text of their JSON: numbers may be larger than those of JavaScript.
 const tokens = (json) => json.match(/"(?:[^"\\]|\\.)*"|[^\s,[\]]+/g) ?? [];
-const spoken = (json) => tokens(json).map((token) => token.startsWith('"') ? JSON.parse(token) : token).join(", ");
 
-function scalar(text, kinds) {
+// tokenOf returns the JSON of a value that was typed. In quotation marks it is a string in any case.
+function tokenOf(text, kinds) {
+  if (/^".*"$/.test(text)) {
+    try {
+      return JSON.stringify(JSON.parse(text));
+    } catch { /* a string that has quotation marks */ }
+  }
   if (kinds.includes("number") && /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/.test(text)) return text;
   if (kinds.includes("boolean") && (text === "true" || text === "false")) return text;
   if (kinds.includes("null") && text === "null") return text;
   return JSON.stringify(text);
 }
 
+const split = (text, op) => lists(op) ? (text.match(/"(?:[^"\\]|\\.)*"|[^,]+/g) ?? []).map((one) => one.trim()).filter(Boolean) : [text.trim()];
+
 function valueOf(text, op, kinds) {
-  if (!lists(op)) return scalar(text.trim(), kinds);
-  return `[${text.split(",").map((one) => one.trim()).filter(Boolean).map((one) => scalar(one, kinds)).join(", ")}]`;
+  const all = split(text, op).map((one) => tokenOf(one, kinds));
+  return lists(op) ? `[${all.join(", ")}]` : all[0];
+}
+
+// shown returns what to type for a value: without quotation marks where it is read as the same value.
+function shown(json, op, kinds) {
+  return tokens(json).map((token) => {
+    const text = token.startsWith('"') ? JSON.parse(token) : token;
+    const again = split(text, op);
+    return again.length === 1 && tokenOf(again[0], kinds) === token ? text : token;
+  }).join(", ");
 }
 
 added("[data-filters]", (root) => {
   const field = root.querySelector("textarea");
   const place = root.querySelector("[data-filter-rows]");
+  const look = root.querySelector("[data-filter-look]");
   let filters = []; // {name, group, conditions: [{path, op, value}], json}
-  let types = {}; // by name: {fields, open}
+  let types = new Map(); // by name: {fields, open}
   let written; // the text that the rows stand for
-  const type = (filter) => types[filter.name] ?? { fields: [], open: true };
+  const type = (filter) => types.get(filter.name) ?? { fields: [], open: true };
   const fieldOf = (filter, row) => type(filter).fields.find((one) => one.path === row.path);
-  const kindsOf = (filter, row) => fieldOf(filter, row)?.kinds ?? ["null", "boolean", "number", "string"];
+  const kindsOf = (filter, row) => row.op === "starts_with" ? ["string"] : fieldOf(filter, row)?.kinds ?? ["null", "boolean", "number", "string"];
+  const at = (key) => place.querySelector(`[data-key="${CSS.escape(key)}"]`);
 
   function write() {
     const texts = filters.map((filter) => {
@@ -60,15 +85,15 @@ added("[data-filters]", (root) => {
       return `  ${JSON.stringify(filter.name)}: ${json}`;
     });
     field.value = written = texts.length > 0 ? `{\n${texts.join(",\n")}\n}` : "";
-    field.dispatchEvent(new Event("input", { bubbles: true }));
+    askSoon();
   }
 
-  // draw makes the rows again, and keeps the focus at the same control.
+  // draw makes the rows again. The focus stays at the same control, or goes to the nearest.
   function draw() {
     const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
     place.replaceChildren(...filters.map(drawFilter), drawOffer());
     place.hidden = false;
-    if (focused) place.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+    if (focused) (at(focused) ?? at(focused.replace(/ (\d+ )?[a-z]+$/, " add")) ?? at("offer"))?.focus();
   }
 
   function change(act) {
@@ -79,69 +104,86 @@ added("[data-filters]", (root) => {
 
   function drawFilter(filter) {
     const set = make("fieldset", {}, make("legend", {}, make("code", { textContent: filter.name })));
-    const drop = make("button", { type: "button", className: "action", textContent: "Remove filter", "data-key": `${filter.name} drop`,
-      "aria-label": `Remove filter of ${filter.name}` });
-    drop.addEventListener("click", () => change(() => { filters = filters.filter((one) => one !== filter); }));
+    const drop = button("Remove filter", `Remove filter of ${filter.name}`, `${filter.name} remove`,
+      () => change(() => { filters = filters.filter((one) => one !== filter); }));
     if (!filter.conditions) {
-      set.append(make("p", { className: "hint", textContent: "This filter has groups of conditions. Edit it as JSON." }), drop);
+      set.append(make("p", { className: "hint", textContent: "This filter has groups of conditions. Edit it as JSON." }), make("p", {}, drop));
       return set;
     }
     const group = select(`When an event of ${filter.name} is sent`, groups, filter.group);
     group.dataset.key = `${filter.name} group`;
     group.addEventListener("change", () => change(() => { filter.group = group.value; }));
-    const add = make("button", { type: "button", className: "action", textContent: "Add condition", "data-key": `${filter.name} add`,
-      "aria-label": `Add condition of ${filter.name}` });
-    add.addEventListener("click", () => {
+    const add = button("Add condition", `Add condition of ${filter.name}`, `${filter.name} add`, () => {
       change(() => filter.conditions.push(first(filter)));
-      place.querySelector(`[data-key="${CSS.escape(`${filter.name} ${filter.conditions.length - 1} path`)}"]`)?.focus();
+      at(`${filter.name} ${filter.conditions.length - 1} path`)?.focus();
     });
-    set.append(make("p", { className: "built-group" }, "Sent when ", group), ...filter.conditions.map((row, i) => drawRow(filter, row, i)),
+    set.append(make("p", {}, "Sent when ", group), ...filter.conditions.map((row, i) => drawRow(filter, row, i)),
       make("p", { className: "actions" }, add, drop));
     return set;
   }
 
   function drawRow(filter, row, i) {
-    const at = `${filter.name}.${filter.group}[${i}]`;
     const name = (part) => `${part} of condition ${i + 1} of ${filter.name}`;
     const { fields, open } = type(filter);
-    const known = Object.fromEntries(fields.map((one) => [one.path, one.path]));
-    const path = open ? make("input", { value: row.path, "aria-label": name("Field"), autocomplete: "off", spellcheck: false }) : select(name("Field"), known, row.path);
-    const op = select(name("Comparison"), Object.fromEntries((fieldOf(filter, row)?.ops ?? Object.keys(ops)).map((one) => [one, ops[one]])), row.op);
-    const value = drawValue(filter, row, name("Value"));
-    const drop = make("button", { type: "button", className: "action", textContent: "Remove", "aria-label": `Remove condition ${i + 1} of ${filter.name}` });
-    for (const [part, control] of Object.entries({ path, op, value, drop })) control.dataset.key = `${filter.name} ${i} ${part}`;
-    path.addEventListener("change", () => change(() => {
+    const path = open ? make("input", { value: row.path, "aria-label": name("Field"), autocomplete: "off", spellcheck: false })
+      : select(name("Field"), Object.fromEntries(fields.map((one) => [one.path, one.path])), row.path);
+    const drop = button("Remove", `Remove condition ${i + 1} of ${filter.name}`, `${filter.name} ${i} drop`, () => change(() => {
+      filter.conditions.splice(i, 1);
+      if (filter.conditions.length === 0) filters = filters.filter((one) => one !== filter);
+    }));
+    path.dataset.key = `${filter.name} ${i} path`;
+    const element = make("div", { className: "built-row", "data-filter-at": `${filter.name}.${filter.group}[${i}]` }, path,
+      ...drawComparison(filter, row, i, name), drop);
+    path.addEventListener("change", () => {
       row.path = path.value.trim();
       const allowed = fieldOf(filter, row)?.ops;
       if (allowed && !allowed.includes(row.op)) row.op = allowed[0];
       row.value = empty(filter, row);
-    }));
-    op.addEventListener("change", () => change(() => {
-      const text = row.op === "exists" ? "" : spoken(row.value);
-      row.op = op.value;
-      row.value = text && row.op !== "exists" ? valueOf(text, row.op, kindsOf(filter, row)) : empty(filter, row);
-    }));
-    const take = () => {
-      row.value = value.tagName === "SELECT" ? value.value : valueOf(value.value, row.op, kindsOf(filter, row));
       write();
-    };
-    value.addEventListener(value.tagName === "SELECT" ? "change" : "input", take);
-    drop.addEventListener("click", () => change(() => {
-      filter.conditions.splice(i, 1);
-      if (filter.conditions.length === 0) filters = filters.filter((one) => one !== filter);
+      setTimeout(() => { // the focus may be on its way to the next control
+        const focused = document.activeElement.dataset?.key;
+        const [op, value] = drawComparison(filter, row, i, name);
+        element.children[1].replaceWith(op);
+        element.children[2].replaceWith(value);
+        if (focused) at(focused)?.focus();
+      });
+    });
+    return element;
+  }
+
+  // drawComparison returns the controls of the operation and of the value of a condition.
+  function drawComparison(filter, row, i, name) {
+    const op = select(name("Comparison"), Object.fromEntries((fieldOf(filter, row)?.ops ?? Object.keys(ops)).map((one) => [one, ops[one]])), row.op);
+    const value = drawValue(filter, row, name("Value"));
+    op.dataset.key = `${filter.name} ${i} op`;
+    value.dataset.key = `${filter.name} ${i} value`;
+    op.addEventListener("change", () => change(() => {
+      let kept = row.op === "exists" ? [] : tokens(row.value);
+      row.op = op.value;
+      if (row.op === "starts_with") kept = kept.map((token) => token.startsWith('"') ? token : JSON.stringify(token));
+      row.value = row.op === "exists" || kept.length === 0 ? empty(filter, row) : lists(row.op) ? `[${kept.join(", ")}]` : kept[0];
     }));
-    return make("div", { className: "built-row", "data-filter-at": at }, path, op, value, drop);
+    const chosen = value.tagName === "SELECT";
+    value.addEventListener(chosen ? "change" : "input", () => {
+      row.value = chosen ? value.value : valueOf(value.value, row.op, kindsOf(filter, row));
+      write();
+    });
+    return [op, value];
   }
 
   function drawValue(filter, row, label) {
-    const one = fieldOf(filter, row);
     if (row.op === "exists") return select(label, { true: "yes", false: "no" }, row.value);
-    if (row.op === "eq" || row.op === "ne") {
-      const values = one?.values ?? (one?.kinds.join() === "boolean" ? ["true", "false"] : undefined);
-      if (values) return select(label, Object.fromEntries(values.map((json) => [json, spoken(json)])), row.value);
-    }
-    return make("input", { value: spoken(row.value), "aria-label": label, autocomplete: "off", spellcheck: false,
+    const values = choicesOf(filter, row);
+    if (values) return select(label, Object.fromEntries(values.map((json) => [json, shown(json, row.op, kindsOf(filter, row))])), row.value);
+    return make("input", { value: shown(row.value, row.op, kindsOf(filter, row)), "aria-label": label, autocomplete: "off", spellcheck: false,
       placeholder: lists(row.op) ? "one, two" : "" });
+  }
+
+  // choicesOf returns the values that a condition may choose from, if its type lists them.
+  function choicesOf(filter, row) {
+    if (row.op !== "eq" && row.op !== "ne") return undefined;
+    const one = fieldOf(filter, row);
+    return one?.values ?? (one?.kinds.join() === "boolean" ? ["true", "false"] : undefined);
   }
 
   // first is the condition that a new row has.
@@ -154,30 +196,22 @@ added("[data-filters]", (root) => {
 
   function empty(filter, row) {
     if (row.op === "exists") return "true";
-    if (lists(row.op)) return "[]";
-    const one = fieldOf(filter, row);
-    if (row.op === "eq" || row.op === "ne") {
-      if (one?.values) return one.values[0];
-      if (one?.kinds.join() === "boolean") return "true";
-    }
-    return '""';
+    return choicesOf(filter, row)?.[0] ?? (lists(row.op) ? "[]" : '""');
   }
 
   function drawOffer() {
-    const names = Object.keys(types).filter((name) => !filters.some((filter) => filter.name === name));
+    const names = [...types.keys()].filter((name) => !filters.some((filter) => filter.name === name));
     if (names.length === 0) return "";
-    const offer = select("Event to filter", { "": "Add a filter for…", ...Object.fromEntries(names.map((name) => [name, name])) }, "");
+    const offer = select("Event to filter", Object.fromEntries(names.map((name) => [name, name])), names[0]);
     offer.dataset.key = "offer";
-    offer.addEventListener("change", () => {
-      if (!offer.value) return;
+    return make("p", { className: "actions" }, offer, button("Add filter", "Add filter", "offer add", () => {
       const filter = { name: offer.value, group: "all" };
       change(() => {
         filter.conditions = [first(filter)];
         filters.push(filter);
       });
-      place.querySelector(`[data-key="${CSS.escape(`${filter.name} 0 path`)}"]`)?.focus();
-    });
-    return make("p", {}, offer);
+      at(`${filter.name} 0 path`)?.focus();
+    }));
   }
 
   // showFaults moves what is wrong with a condition into its row.
@@ -188,12 +222,12 @@ added("[data-filters]", (root) => {
       control.removeAttribute("aria-describedby");
     });
     root.querySelectorAll("[data-filter-fault]").forEach((fault, n) => {
-      const at = fault.dataset.filterFault;
-      const row = [...place.querySelectorAll("[data-filter-at]")].find((one) => at.startsWith(`${one.dataset.filterAt}.`));
+      const where = fault.dataset.filterFault;
+      const row = [...place.querySelectorAll("[data-filter-at]")].find((one) => where.startsWith(`${one.dataset.filterAt}.`));
       if (!row) return;
-      const part = at.slice(row.dataset.filterAt.length + 1).match(/^[a-z]+/)?.[0];
+      const part = where.slice(row.dataset.filterAt.length + 1).match(/^[a-z]+/)?.[0];
       fault.id = `filter-fault-${n}`;
-      fault.querySelector("span").textContent = fault.querySelector("span").textContent.slice(at.length + 1);
+      fault.querySelector("span").textContent = fault.querySelector("span").textContent.slice(where.length + 1);
       row.append(fault);
       const control = row.querySelector(`[data-key$=" ${part}"]`);
       control?.setAttribute("aria-invalid", "true");
@@ -201,21 +235,60 @@ added("[data-filters]", (root) => {
     });
   }
 
-  added("[data-filter-model]", (element) => {
-    const model = JSON.parse(element.dataset.filterModel);
-    const before = JSON.stringify(types);
-    types = model.types;
+  // take shows what the server responded to the current text.
+  function take(model) {
+    const before = JSON.stringify([...types]);
+    types = new Map(Object.entries(model.types));
     const now = field.value.trim();
-    if (model.text !== now) return; // the response to a newer text follows
     if (now !== written) {
       written = now;
       filters = model.filters ?? [];
       if (model.filters) draw();
-      else place.hidden = true; // the text is no JSON of filters
-    } else if (JSON.stringify(types) !== before) {
+      else place.hidden = true; // rows would lose what cannot be read
+    } else if (JSON.stringify([...types]) !== before) {
       draw();
     }
+    place.inert = false;
     showFaults();
+  }
+
+  let timer;
+  let asking;
+  function askSoon() {
+    clearTimeout(timer);
+    timer = setTimeout(ask, pause);
+  }
+
+  // ask sends the filters, without the other fields of the form: some are secret.
+  async function ask() {
+    clearTimeout(timer);
+    asking?.abort();
+    const { signal } = asking = new AbortController();
+    const text = field.value;
+    const body = new URLSearchParams({ filters: text });
+    for (const box of field.form.querySelectorAll("[name=events]:checked")) body.append("events", box.value);
+    const program = field.form.elements.namedItem("for_program");
+    if (program) body.set("for_program", program.value);
+    try {
+      const response = await fetch(look.dataset.filterLook, { method: "POST", body, signal });
+      if (!response.ok) throw new Error(response.statusText);
+      const content = await response.text();
+      if (field.value !== text) return; // another request follows
+      look.innerHTML = content;
+      take(JSON.parse(look.querySelector("[data-filter-model]").dataset.filterModel));
+    } catch {
+      if (!signal.aborted) look.replaceChildren(make("p", { className: "quiet", role: "status", textContent: "The filters could not be tested. Change them to try again." }));
+    }
+  }
+
+  field.addEventListener("input", () => {
+    place.inert = true; // until the rows stand for this text
+    askSoon();
   });
-  root.querySelector("[data-filter-test]").hidden = true;
+  field.form.querySelector("#events").addEventListener("change", askSoon);
+  field.form.elements.namedItem("for_program")?.addEventListener("change", askSoon);
+  const fold = root.closest("details");
+  fold.addEventListener("toggle", () => { if (written === undefined) ask(); });
+  if (fold.open) ask();
+  field.form.querySelector("[data-filter-test]").hidden = true;
 });

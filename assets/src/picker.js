@@ -35,6 +35,7 @@ added("[data-picker]", (picker) => {
     const some = shown(within);
     const on = !some.every((box) => box.checked);
     for (const box of some) box.checked = on;
+    picker.dispatchEvent(new Event("change", { bubbles: true }));
     look();
   }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/internal/apply"
+	"service/internal/terminal"
 	"service/webhook"
 )
 
@@ -52,6 +53,9 @@ func (c *filterTestCmd) Run(ctx context.Context, std Streams) error {
 		f.add("token", "is required: an access token with the scope %s", webhook.ScopeWebhooksWrite)
 	case c.Program == "":
 		f.add("program", "is required: the program whose events are read; a token names its own")
+	}
+	if c.To != "" && c.From == "" {
+		f.add("from", "is required: the time at which the range begins that --to ends")
 	}
 	if err := f.err(); err != nil {
 		return err
@@ -170,7 +174,8 @@ func (c *filterTestCmd) print(w io.Writer, response []byte) error {
 				for i, v := range x.Values {
 					values[i] = v.Path + " " + string(v.Value)
 				}
-				fmt.Fprintln(w, strings.TrimRight("    "+x.ReceivedAt+"  "+x.ID+"  "+strings.Join(values, ", "), " "))
+				line := "    " + x.ReceivedAt + "  " + x.ID + "  " + strings.Join(values, ", ")
+				fmt.Fprintln(w, terminal.Escape(strings.TrimRight(line, " ")))
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
@@ -157,7 +158,12 @@ func (s *sender) check(t *testing.T, p *platform) {
 		http.StatusCreated); err != nil {
 		t.Fatal(err)
 	}
-	s.checkRequest(t, <-arrived, secret)
+	select {
+	case r := <-arrived:
+		s.checkRequest(t, r, secret)
+	case <-time.After(harness.Timeout()):
+		t.Fatal("the event did not arrive")
+	}
 }
 
 // checkRequest checks a delivery.

@@ -18,11 +18,12 @@ for (const content_id of [1, 2, 3, 4]) {
 await visit(page, `${subscription}/edit`);
 await page.locator("summary", { hasText: "Filters" }).click();
 const field = page.locator("#filters");
-const look = page.locator("#filter-look");
+const look = page.locator("[data-filter-look]");
 const control = (part) => page.locator(`[data-key="content_updated ${part}"]`);
 if (javaScript) {
   check(!await page.getByRole("button", { name: "Test filters" }).isVisible(), "nothing needs to be tested by a button");
   await page.selectOption("[data-key=offer]", "content_updated");
+  await page.getByRole("button", { name: "Add filter" }).click();
   await control("0 path").waitFor();
   check(await page.evaluate(() => document.activeElement.dataset.key) === "content_updated 0 path", "the focus is on the first field");
   await control("0 path").selectOption("content_id");
@@ -46,6 +47,7 @@ if (javaScript) {
   await control("group").selectOption("any");
   await until("the count of any", async () => (await look.innerText()).includes("2 of 4 events"));
   await control("1 drop").click();
+  check(await page.evaluate(() => document.activeElement.dataset.key) === "content_updated add", "the focus goes to the nearest control");
   await until("the count of one", async () => (await field.inputValue()).match(/path/g).length === 1);
 
   // The JSON and the conditions are one thing. Large numbers stay as they are.
@@ -56,6 +58,16 @@ if (javaScript) {
   await until("its count", async () => (await look.innerText()).includes("2 of 4 events"));
   await field.fill('{"content_updated": {"not": {"path": "content_id", "op": "eq", "value": 3}}}');
   await page.getByText("This filter has groups of conditions.").waitFor();
+
+  // What cannot be read is not lost by the conditions of the rest. Strings stay strings.
+  await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["a, b", "7"]}]}, "content_published": {"all": []}}');
+  await until("no conditions", async () => !await page.locator("[data-filter-rows]").isVisible());
+  await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["a, b", "7"]}]}}');
+  await until("the texts", async () => await control("0 value").inputValue() === '"a, b", 7');
+  await control("0 value").fill('"a, b", 7, c');
+  check((await field.inputValue()).includes('"value": ["a, b", "7", "c"]'), `texts are kept, got ${await field.inputValue()}`);
+  await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["typed"]}]}}');
+  check(await page.locator("[data-filter-rows]").evaluate((rows) => rows.inert), "the conditions cannot change a text that they do not stand for");
   await field.fill('{"content_updated":');
   await until("a broken text", async () => !await page.locator("[data-filter-rows]").isVisible() && (await look.innerText()).includes("must be JSON"));
   await field.fill('{"content_updated": {"all": [{"path": "content_id", "op": "lte", "value": 2}]}}');
@@ -68,7 +80,7 @@ if (javaScript) {
   await waitForLoad(page, () => page.getByRole("button", { name: "Test filters" }).click());
 }
 await until("the count of the filter", async () => (await look.innerText()).includes("2 of 4 events of the last 7 days"));
-await page.locator("#filter-look summary").click();
+await page.locator("[data-filter-look] summary").click();
 check(await look.locator("tbody tr").count() === 4, "examples of both");
 await checkPage(page);
 await page.setViewportSize({ width: 360, height: 800 });

@@ -167,7 +167,7 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 	for n := arrived(); p.good.events() < events || p.bad.events() < events; n = arrived() { // as long as some arrive
 		harness.WaitFor(t, "another delivery", func() bool { return arrived() > n })
 	}
-	harness.WaitFor(t, "the end of all deliveries", p.idle)
+	harness.WaitFor(t, "the end of all deliveries", func() bool { return p.idle(events) })
 	p.before = lists(t, p.in, p.token)
 	out, err := p.in.Command("program", "export", "acme", p.file, "--data", p.in.Data, "--passphrase-file", p.passphrase)
 	if err != nil || !strings.Contains(out, "The export needs up to ") || !strings.Contains(out, "Created "+p.file+": program acme as of") {
@@ -176,10 +176,17 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 	return p
 }
 
-// idle reports whether no delivery is in flight or waits.
-func (p *exportedProgram) idle() bool {
+// idle reports whether no delivery is in flight or waits, and each event has failed in one of its own: the
+// parts of a rejected delivery are created after it has ended.
+func (p *exportedProgram) idle(events int) bool {
 	open, _, err := harness.Get[[]harness.Delivery](p.in, p.token, "/v2/deliveries?filter[status]=pending&page[size]=1")
-	return err == nil && len(open) == 0
+	if err != nil || len(open) > 0 {
+		return false
+	}
+	incidents, _, err := harness.Get[[]struct {
+		Failed int `json:"failed_deliveries"`
+	}](p.in, p.token, "/v2/incidents")
+	return err == nil && len(incidents) == 1 && incidents[0].Failed == events
 }
 
 func (p *exportedProgram) importInto(in *harness.Instance, file, passphrase string) (string, error) {

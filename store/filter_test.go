@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -207,6 +209,34 @@ func TestFilterOfReplay(t *testing.T) {
 	if err != nil || c == nil || len(c.Events) != 5 {
 		t.Errorf("got %+v, %v; want 5 events", c, err)
 	}
+}
+
+// TestFilterTestTime checks that the filters share the time of a test: a name with many events leaves some
+// for the others.
+func TestFilterTestTime(t *testing.T) {
+	dir := memoryDir(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.Context(), Config{Dir: dir, Fault: func(query string, _ bool) sqlite.Fault {
+			if query == selectTried {
+				time.Sleep(dryRunTime / 2)
+			}
+			return sqlite.NoFault
+		}})
+		must(t, err)
+		defer s.Close()
+		program(t, s, "p")
+		publish(t, s, "p", slices.Repeat([]string{"content_updated"}, examinedEvents)...)
+		publish(t, s, "p", "content_updated", "content_deleted")
+		counts, err := s.Events().RunFilterTest(t.Context(), "p", &webhook.FilterTest{
+			Events: []string{"content_updated", "content_deleted"}, From: time.Now().Add(-time.Hour)})
+		must(t, err)
+		if n := counts[0]; n.Read != examinedEvents || n.Complete {
+			t.Errorf("many events: got %d, complete %t; want %d of more", n.Read, n.Complete, examinedEvents)
+		}
+		if n := counts[1]; n.Read != 1 || !n.Complete {
+			t.Errorf("another name: got %d, complete %t; want its event", n.Read, n.Complete)
+		}
+	})
 }
 
 func TestRunFilterTest(t *testing.T) {

@@ -61,10 +61,10 @@ func capitalized(s string) string {
 
 // lossSummary describes how many events were lost.
 func lossSummary(t store.LossTotals) string {
-	return eventsLost(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
+	return eventCount(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
 }
 
-func eventsLost(n int64) string {
+func eventCount(n int64) string {
 	if n == 1 {
 		return "1 event"
 	}

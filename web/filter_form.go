@@ -15,9 +15,6 @@ import (
 	"service/webhook"
 )
 
-// testedDays is how many days of stored events the form runs its filters over.
-const testedDays = 7
-
 // filterLook is what the filters of a form do with stored events, and what is wrong with them.
 type filterLook struct {
 	faults  []filterFault
@@ -32,7 +29,6 @@ type filterFault struct{ at, text string }
 // testedFilter is what one filter would have done.
 type testedFilter struct {
 	name, program string
-	filter        *webhook.EventFilter
 	store.FilterCount
 }
 
@@ -111,7 +107,7 @@ func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error
 		}
 		l.faults = append(l.faults, filterFault{at, strings.TrimSpace(at + " " + v.Detail)})
 	}
-	test := webhook.FilterTest{Filters: fields.Filters, From: r.clock.Now.AddDate(0, 0, -testedDays)}
+	test := webhook.FilterTest{Filters: fields.Filters, From: r.clock.Now.AddDate(0, 0, -webhook.FilterTestDays)}
 	for _, name := range slices.Sorted(maps.Keys(fields.Filters)) {
 		if !faulty[name] {
 			test.Events = append(test.Events, name)
@@ -128,7 +124,7 @@ func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error
 	}
 	for i := range counts {
 		name := test.Events[i]
-		l.tested = append(l.tested, testedFilter{name, program, fields.Filters[name], counts[i]})
+		l.tested = append(l.tested, testedFilter{name, program, counts[i]})
 	}
 	return err
 }
@@ -205,17 +201,14 @@ func (p *subscriptionForm) filtersPath() string {
 
 // outcome says how many of the stored events a filter would have sent.
 func (t *testedFilter) outcome() string {
-	read := ui.Number(t.Read) + " events"
-	if t.Read == 1 {
-		read = "1 event"
-	}
+	read := eventCount(t.Read)
 	switch {
 	case !t.Complete && t.Read == 0:
 		return "an unknown number of events: there was no time to read them"
 	case !t.Complete:
 		return ui.Number(t.Matched) + " of the newest " + read
 	}
-	return ui.Number(t.Matched) + " of " + read + " of the last " + ui.Number(testedDays) + " days"
+	return ui.Number(t.Matched) + " of " + read + " of the last " + ui.Number(webhook.FilterTestDays) + " days"
 }
 
 // triedEvent is an example of what a filter does.

@@ -69,7 +69,7 @@ func lossTable(rows []store.Loss, totals store.LossTotals, c ui.Clock) templ.Com
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var3 string
-			templ_7745c5c3_Var3, templ_7745c5c3_Err = templ.JoinStringErrs(eventsLost(l.Events))
+			templ_7745c5c3_Var3, templ_7745c5c3_Err = templ.JoinStringErrs(eventCount(l.Events))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/loss.templ`, Line: 34, Col: 36}
 			}

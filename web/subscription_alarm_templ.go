@@ -218,7 +218,7 @@ func subscriptionAlarms(f ui.Frame, p *subscriptionPage) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var11 string
-				templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs(eventsLost(p.Lost) + " lost.")
+				templ_7745c5c3_Var11, templ_7745c5c3_Err = templ.JoinStringErrs(eventCount(p.Lost) + " lost.")
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_alarm.templ`, Line: 53, Col: 43}
 				}

@@ -492,7 +492,7 @@ func subscriptionLine(f ui.Frame, s *subscriptionRow) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					var templ_7745c5c3_Var22 string
-					templ_7745c5c3_Var22, templ_7745c5c3_Err = templ.JoinStringErrs(eventsLost(s.Lost) + " lost")
+					templ_7745c5c3_Var22, templ_7745c5c3_Err = templ.JoinStringErrs(eventCount(s.Lost) + " lost")
 					if templ_7745c5c3_Err != nil {
 						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_list.templ`, Line: 88, Col: 35}
 					}

@@ -10,8 +10,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxFilterExamples is how many events of each outcome a filter test shows.
-const MaxFilterExamples = 5
+const (
+	// MaxFilterExamples is how many events of each outcome a filter test shows.
+	MaxFilterExamples = 5
+	// FilterTestDays is how many days of stored events people test filters with, unless they say another range.
+	FilterTestDays = 7
+)
 
 // FilterTest is a request to run filters over stored events.
 type FilterTest struct {

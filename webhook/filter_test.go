@@ -446,3 +446,13 @@ func BenchmarkFilter(b *testing.B) {
 		}
 	})
 }
+
+// TestFaultsNameTheEvent checks that what is wrong begins with the whole name of an event, by which forms
+// find its filter.
+func TestFaultsNameTheEvent(t *testing.T) {
+	name := strings.Repeat("a", MaxEventName)
+	_, faults := ParseFilters(`{"`+name+`":{"all":[]},"a b":{"all":[]}}`, "filters")
+	if len(faults) != 2 || faults[0].Parameter != "filters."+name+".all" || faults[1].Parameter != "filters.a b.all" {
+		t.Errorf("got %+v", faults)
+	}
+}

@@ -20,9 +20,6 @@ type filterCmd struct {
 	Test filterTestCmd `cmd:"" help:"Print how many stored events filters let pass, with examples and the values that decided. Changes nothing."`
 }
 
-// testedDays is how many days a filter test reads without --from.
-const testedDays = 7
-
 type filterTestCmd struct {
 	dataFlag
 	File      string `arg:"" help:"JSON file such as {\"events\": [{\"name\": NAME, \"filter\": {…}}]}: events as a subscription has them. - for stdin."`
@@ -118,7 +115,7 @@ func (c *filterTestCmd) body(ctx context.Context, in io.Reader) ([]byte, error) 
 	}
 	from, to := c.From, c.To
 	if from == "" && fields["from"] == nil {
-		from = time.Now().AddDate(0, 0, -testedDays).UTC().Format(time.RFC3339)
+		from = time.Now().AddDate(0, 0, -webhook.FilterTestDays).UTC().Format(time.RFC3339)
 	}
 	for name, value := range map[string]string{"from": from, "to": to} {
 		if value != "" {
@@ -157,11 +154,15 @@ func (c *filterTestCmd) print(w io.Writer, response []byte) error {
 		return printJSON(w, r.Data)
 	}
 	for _, e := range tested.Events {
-		atLeast := ""
-		if !e.Complete {
-			atLeast = "the newest "
+		read := webhook.Count(int(e.Read), "event")
+		switch {
+		case e.Complete:
+			fmt.Fprintf(w, "%s: %d of %s would be sent\n", e.Name, e.Matched, read)
+		case e.Read > 0:
+			fmt.Fprintf(w, "%s: %d of the newest %s would be sent; there was no time to read more\n", e.Name, e.Matched, read)
+		default:
+			fmt.Fprintf(w, "%s: not counted: there was no time to read its events\n", e.Name)
 		}
-		fmt.Fprintf(w, "%s: %d of %s%s would be sent\n", e.Name, e.Matched, atLeast, webhook.Count(int(e.Read), "event"))
 		for _, of := range []struct {
 			title    string
 			examples []testedExample

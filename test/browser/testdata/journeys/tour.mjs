@@ -273,6 +273,12 @@ await post(page, `/deliveries/${deliveries["/bytes"]}/cancel`, [], 200);
 await post(page, "/subscriptions/check-url", [["url", attack]], 200).catch(() => {}); // a fragment without a title
 while (problems.length && problems.at(-1).includes("/check-url")) problems.pop();
 await checkInjection(page);
+await visit(page, "/subscriptions/new");
+await page.locator("summary", { hasText: "Filters" }).click();
+await page.check("#events input[value=hostile_thing]");
+await page.fill("#filters", JSON.stringify({ hostile_thing: { all: [{ path: attack, op: "eq", value: attack }] } }));
+await page.locator("[data-filter-rows] .fault").waitFor();
+await inspect(page);
 responseStatus = 200;
 for (const [verb, status] of [["redeliver", "failed"], ["cancel", "retryable"]]) {
   await visit(page, `/deliveries/${verb}?filter[status]=${status}`);

@@ -103,7 +103,8 @@ added("[data-filters]", (root) => {
   }
 
   function drawFilter(filter) {
-    const set = make("fieldset", {}, make("legend", {}, make("code", { textContent: filter.name })));
+    const known = make("datalist", { id: `fields-of-${filter.name}` }, ...type(filter).fields.map((one) => new Option(one.path)));
+    const set = make("fieldset", {}, make("legend", {}, make("code", { textContent: filter.name })), known);
     const drop = button("Remove filter", `Remove filter of ${filter.name}`, `${filter.name} remove`,
       () => change(() => { filters = filters.filter((one) => one !== filter); }));
     if (!filter.conditions) {
@@ -132,6 +133,7 @@ added("[data-filters]", (root) => {
       if (filter.conditions.length === 0) filters = filters.filter((one) => one !== filter);
     }));
     path.dataset.key = `${filter.name} ${i} path`;
+    if (open) path.setAttribute("list", `fields-of-${filter.name}`);
     const element = make("div", { className: "built-row", "data-filter-at": `${filter.name}.${filter.group}[${i}]` }, path,
       ...drawComparison(filter, row, i, name), drop);
     path.addEventListener("change", () => {

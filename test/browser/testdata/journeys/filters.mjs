@@ -68,6 +68,19 @@ if (javaScript) {
   check((await field.inputValue()).includes('"value": ["a, b", "7", "c"]'), `texts are kept, got ${await field.inputValue()}`);
   await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["typed"]}]}}');
   check(await page.locator("[data-filter-rows]").evaluate((rows) => rows.inert), "the conditions cannot change a text that they do not stand for");
+
+  // A type with free-form objects takes any path, and suggests those that it knows.
+  await page.check("#events input[value=user_notification_created]");
+  await page.selectOption("[data-key=offer]", "user_notification_created");
+  await page.getByRole("button", { name: "Add filter" }).click();
+  const path = page.locator('[data-key="user_notification_created 0 path"]');
+  const suggested = await path.evaluate((input) => [...input.list.options].map((option) => option.value));
+  check(suggested.includes("details.like_count") && suggested.includes("category"), `suggested fields, got ${suggested}`);
+  await path.fill("details.like_count");
+  await path.press("Tab");
+  await until("the next control", () => page.evaluate(() => document.activeElement.dataset.key === "user_notification_created 0 op"));
+  await checkPage(page);
+  await page.uncheck("#events input[value=user_notification_created]");
   await field.fill('{"content_updated":');
   await until("a broken text", async () => !await page.locator("[data-filter-rows]").isVisible() && (await look.innerText()).includes("must be JSON"));
   await field.fill('{"content_updated": {"all": [{"path": "content_id", "op": "lte", "value": 2}]}}');

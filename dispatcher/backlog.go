@@ -46,7 +46,7 @@ func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.B
 			b.Oldest = first
 		}
 	}
-	b.Events, err = d.store.Subscriptions().WaitingEvents(ctx, ids[:min(len(ids), maxCountedSubscriptions)], maxCountedEvents)
-	b.More = len(ids) > maxCountedSubscriptions || b.Events >= maxCountedEvents
+	b.Events, b.More, err = d.store.Subscriptions().WaitingEvents(ctx, ids[:min(len(ids), maxCountedSubscriptions)], maxCountedEvents)
+	b.More = b.More || len(ids) > maxCountedSubscriptions
 	return b, err
 }

@@ -15,11 +15,24 @@ import (
 // last attempt.
 const lastAttemptAmong = "50"
 
-// waitingEvents joins the events e that the interest i asks for beyond the cursor c. With a filter it
-// looks at the next examinedSeqs of the log only.
-const waitingEvents = `e.program_id = x.program_id AND e.name = i.name
-	AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807) AND (i.filter IS NULL
-	OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)`
+const (
+	// wantedEvents joins the events e that the interest i of the subscription x names beyond the cursor c.
+	wantedEvents = `e.program_id = x.program_id AND e.name = i.name
+		AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
+	// waitingEvents are those that its filter lets pass. It is tried on the next examinedSeqs of the log;
+	// events behind them are unexaminedEvents.
+	waitingEvents = wantedEvents + ` AND (i.filter IS NULL
+		OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)`
+	unexaminedEvents = wantedEvents + ` AND i.filter IS NOT NULL AND e.seq > max(i.after_seq, c.seq) + ` + examinedSeqs
+
+	// Columns for a subscription x with the cursor c. waitingCount ends at ?2; waitingMore reports
+	// whether a filter ended it before.
+	waitingCount = `(SELECT count(*) FROM (
+		SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))`
+	waitingMore  = `EXISTS (SELECT 1 FROM interests i CROSS JOIN events e ON ` + unexaminedEvents + ` WHERE i.subscription_id = x.id)`
+	waitingSince = `(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
+		SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id))`
+)
 
 // Loss counts the events that retention removed before they could be delivered to a
 // subscription.

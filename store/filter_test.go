@@ -130,9 +130,9 @@ func TestFilterCounts(t *testing.T) {
 	for id := range 10 {
 		publishOf(t, s, "p", "content_updated", id)
 	}
-	n, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, 1000)
-	if err != nil || n != 5 {
-		t.Errorf("waiting: got %d, %v; want 5", n, err)
+	n, more, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, 1000)
+	if err != nil || n != 5 || more {
+		t.Errorf("waiting: got %d, more %t, %v; want 5", n, more, err)
 	}
 	view, err := s.Subscriptions().View(t.Context(), sub.ID, 0)
 	if err != nil || view.WaitingEvents != 5 {
@@ -176,6 +176,37 @@ func TestFilterCounts(t *testing.T) {
 			t.Errorf("%s would lose %d events, want %d", l.id, l.events, want)
 		}
 	}
+}
+
+// A count of waiting events ends after examinedEvents of the log, and says so if more are left.
+func TestFilterCountEnds(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	wants := func(more bool) {
+		t.Helper()
+		view, err := s.Subscriptions().View(t.Context(), sub.ID, 0)
+		if err != nil || view.WaitingEvents != 5 || view.WaitingMore != more {
+			t.Errorf("view: got %d, more %t, %v; want 5, %t", view.WaitingEvents, view.WaitingMore, err, more)
+		}
+		n, left, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, CountLimit)
+		if err != nil || n != 5 || left != more {
+			t.Errorf("waiting: got %d, more %t, %v; want 5, %t", n, left, err, more)
+		}
+		repeats, err := s.repeats(t.Context())
+		if err != nil || repeats.Events != 5 || repeats.More != more {
+			t.Errorf("repeats: got %+v, %v; want 5, more %t", repeats, err, more)
+		}
+	}
+	for id := range 5 {
+		publishOf(t, s, "p", "content_updated", id)
+	}
+	publish(t, s, "p", slices.Repeat([]string{"content_updated"}, examinedEvents-5)...)
+	wants(false)
+	publish(t, s, "p", "content_published")
+	wants(false)
+	publish(t, s, "p", "content_updated")
+	wants(true)
 }
 
 // A replay keeps the filter that its subscription had.

@@ -42,12 +42,10 @@ const (
 	selectIncomplete = `SELECT count(*) FROM (
 		SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status <> 'success' AND status IN ('pending', 'retryable')
 		AND ping IS NULL LIMIT ?)`
-	selectWaitingEvents = `SELECT count(*) FROM (
-		SELECT 1 FROM cursors c CROSS JOIN subscriptions s ON s.id = c.subscription_id CROSS JOIN interests i ON i.subscription_id = s.id
-			CROSS JOIN events e ON e.program_id = s.program_id AND e.name = i.name
-				AND e.seq > max(c.seq, i.after_seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)
-				AND (i.filter IS NULL OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)
-		WHERE s.active = 1 AND s.deleted_at IS NULL LIMIT ?)`
+	fromActive = `FROM cursors c CROSS JOIN subscriptions x ON x.id = c.subscription_id AND x.active = 1 AND x.deleted_at IS NULL
+		CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON `
+	selectWaitingEvents = "SELECT (SELECT count(*) FROM (SELECT 1 " + fromActive + waitingEvents + " LIMIT ?)), EXISTS (SELECT 1 " +
+		fromActive + unexaminedEvents + ")"
 )
 
 // newHold returns a hold that is not in effect.
@@ -89,10 +87,10 @@ func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	if err = s.db.Scan(ctx, selectIncomplete, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
 	}
-	if err = s.db.Scan(ctx, selectWaitingEvents, []any{maxRepeats + 1}, &r.Events); err != nil {
+	if err = s.db.Scan(ctx, selectWaitingEvents, []any{maxRepeats + 1}, &r.Events, &r.More); err != nil {
 		return r, err
 	}
-	r.More = r.Deliveries > maxRepeats || r.Events > maxRepeats
+	r.More = r.More || r.Deliveries > maxRepeats || r.Events > maxRepeats
 	r.Deliveries, r.Events = min(r.Deliveries, maxRepeats), min(r.Events, maxRepeats)
 	return r, nil
 }

@@ -36,11 +36,9 @@ var (
 		coalesce(f.failed, n.failed), coalesce(f.failed_from, n.failed_from),
 		(SELECT count(DISTINCT u.seq) FROM undelivered u WHERE u.incident = n.num AND u.incident IS NOT NULL),
 		iif(n.closed_at IS NULL,
-			(SELECT count(*) FROM (SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))
-			+ (SELECT coalesce(sum(json_array_length(d.seqs)), 0) FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due
+			` + waitingCount + ` + (SELECT coalesce(sum(json_array_length(d.seqs)), 0) FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due
 				WHERE subscription_id = x.id AND next_attempt_at IS NOT NULL AND ping IS NULL LIMIT ?2) d), 0),
-		iif(n.closed_at IS NULL, (SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
-			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)), NULL)`
+		iif(n.closed_at IS NULL, ` + waitingMore + `, 0), ?2, iif(n.closed_at IS NULL, ` + waitingSince + `, NULL)`
 
 	selectIncidents = "SELECT " + incidentColumns + ` FROM json_each(?1) j CROSS JOIN incidents n ON n.num = j.value
 		LEFT JOIN subscriptions x ON x.id = n.subscription_id LEFT JOIN cursors c ON c.subscription_id = x.id
@@ -59,19 +57,20 @@ var (
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
 func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []probeEntry, err error) {
 	var opened, first int64
+	var limit int
 	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
 	var text, header string
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
 		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
 		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
-		&i.Undelivered, &i.WaitingEvents, &oldest)
+		&i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, &oldest)
 	if err != nil {
 		return i, num, nil, err
 	}
 	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), sqlite.FromMillis(closed), time.UnixMilli(first).UTC()
 	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = sqlite.FromMillis(success), sqlite.FromMillis(lastAt),
-		sqlite.FromMillis(failedFrom),
-		sqlite.FromMillis(oldest)
+		sqlite.FromMillis(failedFrom), sqlite.FromMillis(oldest)
+	i.WaitingMore = i.WaitingMore || i.WaitingEvents >= limit
 	if fact, ok := strings.CutPrefix(header, factMark); ok {
 		i.ErrorFact = fact
 	}
@@ -411,20 +410,19 @@ func (s Incidents) before(ctx context.Context, at time.Time) (int64, error) {
 	return s.lists.LastBefore(ctx, "incidents", "SELECT 0, coalesce(max(num), 0) + 1 FROM incidents", selectIncidentFrom, at)
 }
 
-const countWaiting = `SELECT count(*) FROM (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id
-	CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ? LIMIT ?)`
+const countWaiting = "SELECT " + waitingCount + ", " + waitingMore +
+	" FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id WHERE x.id = ?1"
 
 // WaitingEvents counts the events in the log that wait for subscriptions, at most limit in
-// total.
-func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []string, limit int) (total int, err error) {
+// total, and reports whether more may wait.
+func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []string, limit int) (total int, more bool, err error) {
 	for _, id := range subscriptionIDs {
 		var n int
-		if err := s.db.Scan(ctx, countWaiting, []any{id, limit - total}, &n); err != nil {
-			return total, err
-		}
-		if total += n; total >= limit {
-			break
+		var unexamined bool
+		err := s.db.Scan(ctx, countWaiting, []any{id, limit - total}, &n, &unexamined)
+		if total, more = total+n, more || unexamined; err != nil || total >= limit {
+			return total, true, err
 		}
 	}
-	return total, nil
+	return total, more, nil
 }

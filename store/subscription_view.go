@@ -28,6 +28,7 @@ type SubscriptionSummary struct {
 	LastSuccess time.Time
 
 	WaitingEvents     int       // events in the log, at most CountLimit
+	WaitingMore       bool      // more may wait: the count ended at CountLimit, or where a filter was tried
 	OldestEvent       time.Time // when the first of them was accepted; zero without waiting events
 	WaitingDeliveries int       // deliveries with a next attempt, at most CountLimit
 
@@ -56,10 +57,7 @@ var (
 		x.authorization_header IS NOT NULL, x.header_names, x.filters, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
 		x.max_per_second, coalesce(x.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at,
 		x.created_by, f.count, f.rejected, f.first_at, f.failing_since, f.failing_reason, l.events, l.last_at,
-		(SELECT count(*) FROM (
-			SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2)),
-		(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
-			SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id)),
+		` + waitingCount + ", " + waitingMore + ", " + waitingSince + `,
 		(SELECT count(*) FROM (
 			SELECT 1 FROM deliveries d INDEXED BY deliveries_due
 			WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
@@ -81,8 +79,9 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 	var reason sql.NullString
 	u.Subscription, err = scanSubscription(func(dest ...any) error {
 		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt,
-			&u.WaitingEvents, &oldest, &u.WaitingDeliveries, &success)...)
+			&u.WaitingEvents, &u.WaitingMore, &oldest, &u.WaitingDeliveries, &success)...)
 	})
+	u.WaitingMore = u.WaitingMore || u.WaitingEvents >= CountLimit
 	u.Failures = webhook.Failures{
 		Count: int(count.Int64), Rejected: int(rejected.Int64), First: sqlite.FromMillis(first), Since: sqlite.FromMillis(since),
 		Reason: webhook.FailingReason(reason.String),

@@ -37,10 +37,21 @@ func countedOf(n int, noun string) string {
 
 // atLeast formats a number that may be a lower bound.
 func atLeast(n int, more bool) string {
-	if more {
+	switch {
+	case more && n == 0:
+		return "0 or more"
+	case more:
 		return "at least " + ui.Number(int64(n))
 	}
 	return ui.Number(int64(n))
+}
+
+// newEvents formats how many events wait for a subscription that are in no delivery yet, "" for none.
+func newEvents(s *store.SubscriptionSummary) string {
+	if s.WaitingEvents == 0 && !s.WaitingMore {
+		return ""
+	}
+	return countWord(s.WaitingEvents, atLeast(s.WaitingEvents, s.WaitingMore), "new event")
 }
 
 // andDeliveries formats the number of waiting deliveries after a number of events.

@@ -70,8 +70,8 @@ func fixedIncidents() openIncidents {
 		incident(3, "https://gone.example/", ""), incident(4, "https://some.example/in", "Partner Y\nsecond line"),
 	}
 	gone, some := &all[2], &all[3]
-	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error, gone.WaitingEvents = webhook.HealthDisabled, time.Time{}, 0,
-		webhook.ErrorDNS, store.MaxWaiting
+	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error = webhook.HealthDisabled, time.Time{}, 0, webhook.ErrorDNS
+	gone.WaitingEvents, gone.WaitingMore = store.MaxWaiting, true
 	gone.FailingReason, gone.Failed, gone.Undelivered, gone.LastSuccess = webhook.FailingUnreachable, 0, 0, time.Time{}
 	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents = webhook.HealthHealthy, time.Time{},
 		"", 404, 0

@@ -84,7 +84,7 @@ func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 }
 
 func (g *incidentGroup) add(i *webhook.Incident) {
-	g.all = append(g.all, incidentRow{*i, partnerMessage(i, store.MaxWaiting)})
+	g.all = append(g.all, incidentRow{*i, partnerMessage(i)})
 	g.severe = g.severe || isSevere(i)
 	if i.FirstFailure.Before(g.since) {
 		g.since = i.FirstFailure
@@ -93,7 +93,7 @@ func (g *incidentGroup) add(i *webhook.Incident) {
 		g.success = i.LastSuccess
 	}
 	g.waiting += i.WaitingEvents
-	g.more = g.more || i.WaitingEvents >= store.MaxWaiting
+	g.more = g.more || i.WaitingMore
 	g.failed += i.Failed
 }
 
@@ -290,7 +290,7 @@ func (h *incidentPages) show(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	v := incidentView{incidentRow{i, partnerMessage(&i, store.MaxWaitingOfOne)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
+	v := incidentView{incidentRow{i, partnerMessage(&i)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
 	f := h.frame(r, ui.Visible(incidentName(&i)))
 	f.Program, f.Programs = "", nil // the page belongs to one program, whatever program is selected
 	return response{page: incidentPage(f, &v)}, nil
@@ -339,8 +339,8 @@ func lasted(i *webhook.Incident, now time.Time) time.Duration {
 	return now.Sub(i.FirstFailure)
 }
 
-func waitingOf(i *webhook.Incident, most int) string {
-	return waitingText(i.WaitingEvents, i.WaitingEvents >= most, i.Failed)
+func waitingOf(i *webhook.Incident) string {
+	return waitingText(i.WaitingEvents, i.WaitingMore, i.Failed)
 }
 
 // disabledText describes what happens to the events of a disabled subscription: the ones already

@@ -19,7 +19,7 @@ import (
 // omits the query of the URL.
 func TestPartnerMessage(t *testing.T) {
 	i := fixedIncidents().groups[0].all[0].Incident
-	text := partnerMessage(&i, store.MaxWaiting)
+	text := partnerMessage(&i)
 	for _, want := range []string{
 		"Webhook deliveries to https://hooks.example/in are failing: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-",
 		"Last success:  2026-",
@@ -32,7 +32,7 @@ func TestPartnerMessage(t *testing.T) {
 	}
 	disabled := i
 	disabled.Health = webhook.HealthDisabled
-	text = partnerMessage(&disabled, store.MaxWaiting)
+	text = partnerMessage(&disabled)
 	for _, want := range []string{"events published since then are not delivered automatically",
 		"Events published before and still waiting: 312. They are delivered after the subscription is resumed."} {
 		if !strings.Contains(text, want) {
@@ -44,7 +44,7 @@ func TestPartnerMessage(t *testing.T) {
 	}
 	for _, code := range webhook.ErrorCodes() {
 		i.Error, i.ResponseStatus = code, 0
-		if text := partnerMessage(&i, store.MaxWaiting); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") ||
+		if text := partnerMessage(&i); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") ||
 			errorTitles[code] == "") {
 			t.Errorf("%s: %s", code, text)
 		}
@@ -145,7 +145,7 @@ func TestIncidentResult(t *testing.T) {
 			t.Errorf("incidentOutcome(%+v) = %q, want %q", test.incident, got, test.withoutFact)
 		}
 		test.incident.URL = "https://hooks.example/in"
-		if message := partnerMessage(&test.incident, 1); test.incident.ErrorFact != "" && strings.Contains(message, test.incident.ErrorFact) {
+		if message := partnerMessage(&test.incident); test.incident.ErrorFact != "" && strings.Contains(message, test.incident.ErrorFact) {
 			t.Errorf("the message for the partner has the cause:\n%s", message)
 		}
 	}

@@ -57,9 +57,8 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	return "What does the log of your endpoint say at that time? Only a status of 2xx counts as received."
 }
 
-// partnerMessage returns a message from an operator to the partner about an incident. A count of
-// waiting events that reached most is a lower bound. Times are UTC.
-func partnerMessage(i *webhook.Incident, most int) string {
+// partnerMessage returns a message from an operator to the partner about an incident. Times are UTC.
+func partnerMessage(i *webhook.Incident) string {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 	_, _, whole := webhook.Endpoint(i.URL)
 	whole = ui.Visible(strings.TrimSuffix(whole, "?…"))
@@ -114,7 +113,7 @@ func partnerMessage(i *webhook.Incident, most int) string {
 		line("New events wait. Delivery resumes automatically when the endpoint responds with a status of 2xx.")
 	}
 	if i.WaitingEvents > 0 {
-		n := atLeast(i.WaitingEvents, i.WaitingEvents >= most)
+		n := atLeast(i.WaitingEvents, i.WaitingMore)
 		if i.Open() && i.Health == webhook.HealthDisabled {
 			line("Events published before and still waiting: ", n, ". They are delivered after the subscription is resumed.")
 		} else {

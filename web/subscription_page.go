@@ -131,17 +131,17 @@ func (h *subscriptionPages) show(r *request, u *store.SubscriptionView) (respons
 
 // waiting returns how many events wait for the subscription.
 func (p *subscriptionPage) waiting() string {
-	n := p.WaitingEvents
+	n, more := p.WaitingEvents, p.WaitingMore
 	if p.incident != nil && p.incident.Open() {
-		n = p.incident.WaitingEvents // including those in deliveries
+		n, more = p.incident.WaitingEvents, p.incident.WaitingMore // including those in deliveries
 	}
 	switch n {
 	case 0:
 		return "New events wait"
 	case 1:
-		return "1 event waits"
+		return atLeast(n, more) + " event waits"
 	}
-	return atLeast(n, n >= store.MaxWaiting) + " events wait"
+	return atLeast(n, more) + " events wait"
 }
 
 // failed reports whether permanently failed deliveries are left to resend. Those that were cancelled

@@ -520,7 +520,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	path := subscriptionPath(l.sub.ID)
 	l.publish("content_updated", `"f"`, `"g"`)
 	ask := v.do("GET", path+"/delete")
-	ask.want(t, 200, "2 new events wait")
+	ask.want(t, 200, "2 new events")
 	ask.apart(t).inert(t)
 	ask.has(t, "1 delivery waits for its") // the ping
 	v.send(path+"/delete").want(t, 303, "")

@@ -58,6 +58,7 @@ type Incident struct {
 	Undelivered   int64     // events of those that no delivery has delivered since
 	FailedFrom    time.Time // acceptance of the oldest event in those; zero if unknown
 	WaitingEvents int       // events held back, 0 if closed; up to the limit that the caller asked for
+	WaitingMore   bool      // more may wait: the count ended at that limit, or where a filter was tried
 	OldestEvent   time.Time // acceptance of the oldest waiting event; zero for none
 
 	Timeline []IncidentEntry // oldest first; only if the incident was read by its id

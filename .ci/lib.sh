@@ -69,6 +69,11 @@ install_packages() {
   done
 }
 
+# check COMMAND... runs a tool that install_go has installed, if it could.
+check() {
+  if has "$1"; then "$@"; else echo "NOT CHECKED: $1, which could not be installed"; fi
+}
+
 # install_go PROGRAM PACKAGE@VERSION builds a program into $tools, once for each version of it and
 # of Go.
 install_go() {

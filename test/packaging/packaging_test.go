@@ -73,7 +73,7 @@ func TestRelease(t *testing.T) {
 	} else {
 		binary := filepath.Join(r.dir, "binary")
 		build := exec.Command("go", "build", "-ldflags", "-s -w -X service/internal/cli.releaseVersion="+releaseVersion, "-o", binary, ".")
-		build.Dir = harness.Root()
+		build.Dir, build.Env = harness.Root(), append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
@@ -85,7 +85,7 @@ func TestRelease(t *testing.T) {
 	}
 	for line := range strings.Lines(sums) {
 		want, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
-		if sum := sha256.Sum256(harness.Read(t, filepath.Join(r.dir, "one", name))); hex.EncodeToString(sum[:]) != want {
+		if sumOf(harness.Read(t, filepath.Join(r.dir, "one", name))) != want {
 			t.Errorf("%s has another sum", name)
 		}
 	}
@@ -93,9 +93,15 @@ func TestRelease(t *testing.T) {
 		r.checkPackage(arch)
 	}
 	r.checkInstalled(runtime.GOARCH)
+	r.checkImage(arches)
 	if err := exec.Command(harness.Path("packaging/release"), "v1 2").Run(); err == nil {
 		t.Error("a version with a blank was accepted")
 	}
+}
+
+func sumOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // release is the output of two runs of packaging/release, in the folders one and two.

@@ -109,3 +109,23 @@ func TestDecisions(t *testing.T) {
 		t.Errorf("docs/decisions/README.md: got %d rows, want %d", rows, len(records))
 	}
 }
+
+// fetched are commands and addresses that get a build of the service from somewhere.
+var fetched = regexp.MustCompile(`docker (pull|run) |podman (pull|run) |go install |brew install|helm install|snap install|` +
+	`ghcr\.io|docker\.io|/releases/(download|latest)`)
+
+// TestInstallsExist checks that no page tells to download a build: there is no release yet. The first
+// release replaces this test with one of its addresses.
+func TestInstallsExist(t *testing.T) {
+	pages, err := filepath.Glob(harness.Path("docs", "*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("got %d pages, %v", len(pages), err)
+	}
+	for _, path := range append(pages, harness.Path("README.md"), harness.Path("packaging", "compose.yml")) {
+		for n, line := range strings.Split(string(harness.Read(t, path)), "\n") {
+			if found := fetched.FindString(line); found != "" {
+				t.Errorf("%s:%d: %q gets what does not exist: %s", filepath.Base(path), n+1, found, line)
+			}
+		}
+	}
+}

@@ -216,6 +216,9 @@ func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *r
 		entry.Variants, entry.VariantsOf = nil, sameAs
 	}
 	part.html = b.execute("eventType", entry)
+	if t.HasDetails {
+		withDetails(part.schemas)
+	}
 	return part
 }
 

@@ -142,6 +142,35 @@ func eventSchemas(name string, text []byte) members[json.RawMessage] {
 	return all
 }
 
+// withDetails changes the schemas of a notification to those of one that was accepted: it has details,
+// which are the object of its category, or any for others. What the category decides is in allOf, which
+// generators do not read.
+func withDetails(schemas members[json.RawMessage]) {
+	var schema, properties, details members[json.RawMessage]
+	var required []json.RawMessage
+	var byCategory []struct {
+		Then struct {
+			Properties struct{ Details json.RawMessage }
+		}
+	}
+	mustDecode(schemas[0].Value, &schema)
+	mustDecode(schema.get("properties"), &properties)
+	mustDecode(schema.get("required"), &required)
+	mustDecode(schema.get("allOf"), &byCategory)
+	mustDecode(properties.get("details"), &details)
+	var kinds []json.RawMessage
+	for _, c := range byCategory {
+		kinds = append(kinds, c.Then.Properties.Details)
+	}
+	kinds = append(kinds, json.RawMessage(`{"type":"object","additionalProperties":true}`))
+	properties.set("details", appendObject(nil, members[json.RawMessage]{
+		{"description", details.get("description")}, {"anyOf", appendArray(nil, kinds)},
+	}))
+	schema.set("properties", appendObject(nil, properties))
+	schema.set("required", appendArray(nil, append(required, json.RawMessage(`"details"`))))
+	schemas[0].Value = appendObject(nil, schema)
+}
+
 // openObjects adds additionalProperties to the objects among the properties that do not
 // define their own properties.
 func openObjects(text []byte) []byte {

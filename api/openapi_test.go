@@ -801,3 +801,44 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 		t.Error("the page lacks the event type, or renders its description as HTML")
 	}
 }
+
+// A delivered notification has details, which have the type of its category; those of a category that
+// is not listed are free.
+func TestDocumentOfNotifications(t *testing.T) {
+	catalog, err := loadCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := doc.Components.Schemas["DeliveredEvent"].Value
+	for own, want := range map[string]bool{
+		`"category":"like"`:                         false,
+		`"category":"birthday"`:                     false,
+		`"category":"bootstrap","details":{}`:       true,
+		`"category":"birthday","details":{"age":7}`: true,
+		`"category":"content_performance","details":{"content_id":1,"views_count":2}`:       true,
+		`"category":"content_performance","details":{"content_id":"one","views_count":2}`:   false,
+		`"category":"content_performance","details":{"age":7}`:                              false,
+		`"category":"channel_contributor_added","details":{"content_channel_id":1,"a":"b"}`: false,
+	} {
+		var event any
+		if err := json.Unmarshal([]byte(`{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z",`+
+			`"name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"acknowledged":false,"label":"","text":"",`+
+			own+`}`), &event); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.VisitJSON(event, openapi3.EnableJSONSchema2020()); (err == nil) != want {
+			t.Errorf("%s: got %v, want valid %t", own, err, want)
+		}
+	}
+	for _, name := range []string{"event_user_notification_created", "event_user_notification_updated"} {
+		details := doc.Components.Schemas[name].Value.Properties["details"].Value
+		if len(details.AnyOf) != 14 || details.AnyOf[0].Ref != "#/components/schemas/"+name+".like" {
+			t.Errorf("%s: the details have %d types, want those of 13 categories and any object", name, len(details.AnyOf))
+		}
+	}
+}

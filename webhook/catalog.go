@@ -29,6 +29,7 @@ type EventType struct {
 	Schema      json.RawMessage // JSON Schema 2020-12 of the whole event, self-contained, compact
 	Example     json.RawMessage // a valid event, compact
 	Source      Source
+	HasDetails  bool // a notification: its stored events always have details, {} if the publisher left it out
 
 	// Only with SourceAPI; zero for others.
 	ID        int64 // never reused, and kept by changes
@@ -40,8 +41,6 @@ type EventType struct {
 	schemas map[string]*jsonschema.Schema // all subschemas by location
 	accepts *acceptor                     // fast check; may be nil
 	work    int                           // see schemaWork; 0 for the built-in ones, which are simple
-
-	hasDetails bool // a notification: its events always have details
 }
 
 // Catalog is the set of event types. It is safe for concurrent use: reads see a change
@@ -256,7 +255,7 @@ func newEventType(f SchemaFile, parts []SchemaFile) (*EventType, error) {
 		return nil, errors.New("the schema must have a title, a description and at least one example in examples")
 	}
 	collectSchemas(t.schemas, schema)
-	t.hasDetails = schema.Properties["details"] != nil && schema.Properties["category"] != nil && len(parts) > 0
+	t.HasDetails = schema.Properties["details"] != nil && schema.Properties["category"] != nil && len(parts) > 0
 	t.accepts = compileAcceptor(schema, false, 0, new(int))
 	if t.accepts != nil {
 		for _, f := range t.accepts.fields {

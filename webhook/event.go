@@ -166,7 +166,7 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 			own = appendCompact(own, d.raw(value))
 		}
 	}
-	if eventType.hasDetails && !hasMember(d, root, "details") {
+	if eventType.HasDetails && !hasMember(d, root, "details") {
 		own, e.DetailsFilled = append(own, emptyDetails...), true
 	}
 	e.JSON = append(own, '}')

@@ -93,6 +93,16 @@ func run(ctx context.Context) error {
 	if published, ok := event.(client.EventContentPublished); err != nil || !ok || published.ContentId != 48211 {
 		return fmt.Errorf("a delivery: %v %+v", err, event)
 	}
+
+	// The details of a notification have the type of its category.
+	var notification client.EventUserNotificationCreated
+	if err := json.Unmarshal([]byte(`{"details":{"like_count":1,"content_id":48211,"acting_user_ids":[7]}}`), &notification); err != nil {
+		return err
+	}
+	like, err := notification.Details.AsEventUserNotificationCreatedLike()
+	if err != nil || like.LikeCount != 1 {
+		return fmt.Errorf("details: %v %+v", err, like)
+	}
 	return nil
 }
 

@@ -66,4 +66,8 @@ for (const event of delivery.events) {
   want("a delivery", event.name === "content_published" && event.content_id === 48211, event);
 }
 
+// The details of a notification have the type of a category.
+const details: Schemas["event_user_notification_created"]["details"] = { like_count: 1, content_id: 48211, acting_user_ids: [7] };
+want("details", "like_count" in details && details.like_count === 1, details);
+
 console.log("all as it should be");

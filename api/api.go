@@ -3,7 +3,7 @@
 //
 // It guarantees that
 //
-//   - every response has the envelope of the spec, also after a panic
+//   - every response has the envelope of the spec, even after a panic
 //   - a 201 is sent only when the data is on disk
 //   - a token cannot read, guess or change records of another program
 //   - tokens, credentials and query values are never logged

@@ -207,7 +207,7 @@ type forwardedRequest struct {
 	response forwardedResponse
 	cancel   context.CancelCauseFunc
 
-	// The goroutine of the transport reads the body, also after the target has responded.
+	// The goroutine of the transport reads the body, even after the target has responded.
 	mu       sync.Mutex // held during each read
 	stream   bool       // of events: its duration is not bounded, each pause is
 	timeout  *time.Timer

@@ -255,7 +255,7 @@ func refusal(e *webhook.Error) *route {
 // gets it and a stalled connection closes.
 const (
 	minWriteTimeout = 30 * time.Second
-	minWriteRate    = 32 << 10 // bytes a second
+	minWriteRate    = 32 << 10 // bytes per second
 )
 
 func writeTimeout(size int) time.Duration {

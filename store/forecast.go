@@ -132,7 +132,7 @@ func (f Forecast) String() string {
 	case f.EventsPerDay == 0:
 		return "no events in the last day, so the database is not growing; " + copied
 	}
-	return fmt.Sprintf("at %d events a day the database grows to %s, and %s; each additional day of retention costs %s; %s",
+	return fmt.Sprintf("at %d events per day the database grows to %s, and %s; each additional day of retention costs %s; %s",
 		f.EventsPerDay, webhook.ByteSize(f.Size), f.DiskFull(), webhook.ByteSize(f.DayBytes), copied)
 }
 

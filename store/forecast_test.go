@@ -16,7 +16,7 @@ func TestForecast(t *testing.T) {
 	thirty := Retention{All: 30 * day}
 	three := Retention{All: 30 * day, Delivered: 3 * day}
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	// A million events a day, of 1,000 bytes including deliveries and 600 without.
+	// A million events per day, of 1,000 bytes including deliveries and 600 without.
 	of := func(age time.Duration, events, used int64) Usage {
 		return Usage{At: now, Oldest: ago(age), Events: events, Recent: 1_000_000, File: used, Used: used, EventBytes: 600}
 	}
@@ -91,11 +91,11 @@ func TestForecastString(t *testing.T) {
 		{Forecast{Copy: 1 << 20}, "available a day after the first event; a full copy takes 1.0 MiB"},
 		{Forecast{Copy: 1 << 20, KnownAt: full}, "available from 2027-03-04T05:06:00.000Z; a full copy takes 1.0 MiB"},
 		{Forecast{Copy: 1 << 20, Known: true}, "no events in the last day, so the database is not growing; a full copy takes 1.0 MiB"},
-		{growing, "at 5 events a day the database grows to 2.0 MiB, and the disk does not fill up; " +
+		{growing, "at 5 events per day the database grows to 2.0 MiB, and the disk does not fill up; " +
 			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
-		{filling, "at 5 events a day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; " +
+		{filling, "at 5 events per day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; " +
 			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
-		{filled, "at 5 events a day the database grows to 2.0 MiB, and the disk is full; " +
+		{filled, "at 5 events per day the database grows to 2.0 MiB, and the disk is full; " +
 			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
 	} {
 		if got := c.f.String(); got != c.want {

@@ -84,7 +84,7 @@ const (
 )
 
 // alertFailed alerts the operator that an event failed for good although the subscription is not
-// failing, once an hour for a subscription. incident is 0 if it failed at an earlier URL.
+// failing, once per hour for a subscription. incident is 0 if it failed at an earlier URL.
 func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
 	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
 	if err != nil || sub.Status == webhook.HealthFailing {

@@ -95,7 +95,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 // abandonImport makes what an import has added be erased.
 func (s *core) abandonImport(programID string) error {
 	state := programState{phase: phaseErasing, at: s.clock.now()}
-	s.programStates.set(programID, state) // also if it cannot be stored: the next process does the same
+	s.programStates.set(programID, state) // even if it cannot be stored: the next process does the same
 	wake(s.housekeeping.erasures)
 	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
 }
@@ -240,7 +240,7 @@ func (im *importer) readClock() error {
 	}
 	im.younger = im.s.clock.counted() - counted
 	im.ahead = ahead - im.younger
-	const saved = 2 // seconds: the clock is saved once a second, and a counted_at is rounded up
+	const saved = 2 // seconds: the clock is saved once per second, and a counted_at is rounded up
 	im.gate.At(im.s.clock.now(), wholeSeconds(counted)+saved)
 	return nil
 }

@@ -339,7 +339,7 @@ func TestImportContinuesAttempts(t *testing.T) {
 }
 
 // TestImportContinues interrupts an import after each of its steps. Nothing of it is visible, and
-// it can be repeated, also by another process.
+// it can be repeated, even by another process.
 func TestImportContinues(t *testing.T) {
 	from, p := exportSource(t)
 	before := describeProgram(t, from, p)

@@ -478,7 +478,7 @@ func TestIncidentPlans(t *testing.T) {
 	}
 }
 
-// Events that fail for good although the subscription is not failing are reported once an hour, with
+// Events that fail for good although the subscription is not failing are reported once per hour, with
 // their number and the last response. Those of a batch are, once they have failed by themselves.
 func TestAlertOfFailedEvents(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {

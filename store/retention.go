@@ -495,7 +495,7 @@ func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLo
 	return skipped, nil
 }
 
-// alertLosses alerts the operator of the losses of each subscription, at most once a day each.
+// alertLosses alerts the operator of the losses of each subscription, at most once per day each.
 func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {

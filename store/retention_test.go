@@ -393,7 +393,7 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(10_000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// The operator is alerted once a day of a subscription that keeps losing events, with the
+// The operator is alerted once per day of a subscription that keeps losing events, with the
 // total.
 func TestLossAlertsOnceADay(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {

@@ -54,7 +54,7 @@ type Standby struct {
 }
 
 // metricsReader is the token that last read the metrics of a standby. A copy is opened for an unknown
-// one, so that happens once a second at most.
+// one, so that happens once per second at most.
 type metricsReader struct {
 	mu    sync.Mutex
 	hash  [sha256.Size]byte

@@ -2,7 +2,7 @@ package store
 
 import "testing"
 
-// A flush writes everything, also in the transaction in which the chore has written a few.
+// A flush writes everything, even in the transaction in which the chore has written a few.
 func TestWriteBehindFlush(t *testing.T) {
 	b := writeBehind[int, int]{pending: make(map[int]int)}
 	for key := range 10 {

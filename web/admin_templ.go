@@ -1871,7 +1871,7 @@ func adminPage(f ui.Frame, a *adminView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 99, "<p class=\"lead\">The new role applies at once, also to open sessions. ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 99, "<p class=\"lead\">The new role applies at once, even to open sessions. ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

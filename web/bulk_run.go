@@ -153,7 +153,7 @@ func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 		if !b.open() {
 			return s.await(nil, nil)
 		}
-		// A run changes many times a second, and counting its results is slow.
+		// A run changes many times per second, and counting its results is slow.
 		if err := s.pause(max(livePace, 20*took)); err != nil {
 			return err
 		}

@@ -498,7 +498,7 @@ func TestDeliveryStreamChanges(t *testing.T) {
 	}
 }
 
-// The stream sends a delivery that starts to match the filter when it changes, also if that
+// The stream sends a delivery that starts to match the filter when it changes, even if that
 // happened just before, and the page inserts it by its time.
 func TestDeliveryStreamLate(t *testing.T) {
 	v, s, w := sending(t)

@@ -62,7 +62,7 @@ func parseLivePoint(s string) (p livePoint, ok bool) {
 type liveUpdate struct {
 	count   int           // number of new deliveries
 	more    bool          // the count is a lower bound: counting took too long
-	rate    int           // new deliveries a second
+	rate    int           // new deliveries per second
 	fresh   []deliveryRow // new rows, newest first; nil when they are only counted
 	changed []deliveryRow // rows that the page has
 	late    []deliveryRow // rows that the page may lack, though their deliveries are older

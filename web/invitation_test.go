@@ -212,7 +212,7 @@ func TestRoleChanges(t *testing.T) {
 	bo.send(adminPath(boID)+"/remove").want(t, 409, "is the last owner")
 	bo.do("GET", "/tokens/new").want(t, 200, "")
 
-	// The sessions of another admin end immediately, also when the admin is removed.
+	// The sessions of another admin end immediately, even when the admin is removed.
 	ana.do("GET", "/account").want(t, 200, "")
 	bo.send(adminPath(anaID)+"/end-sessions").want(t, 303, "")
 	bo.do("GET", adminPath(anaID)).want(t, 200, "Ended 1 session of "+testAdmin+".")

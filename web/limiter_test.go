@@ -322,7 +322,7 @@ func TestManyAddressesGetFewGuesses(t *testing.T) {
 				t.Errorf("in the first minute %d tries, want %d", tried, 10*strangers)
 			}
 		}
-		// 20 of each address, then 60, and 6 a minute from the 11th minute on.
+		// 20 of each address, then 60, and 6 per minute from the 11th minute on.
 		if tried < 20*strangers+60+6*45 || tried > 20*strangers+60+6*50 {
 			t.Errorf("%d addresses had %d tries in an hour", strangers, tried)
 		}

@@ -12,7 +12,7 @@ added("[data-picker]", (picker) => {
   const line = (box) => box.closest("label");
   const shown = (within) => boxes.filter((box) => within.contains(box) && !line(box).hidden);
 
-  // Selected boxes are always visible, also when the search does not match them.
+  // Selected boxes are always visible, even when the search does not match them.
   function look() {
     const words = search.value.trim().toLowerCase().split(/\s+/);
     for (const box of boxes) {

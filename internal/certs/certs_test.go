@@ -158,7 +158,7 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 	})
 }
 
-// renewalsInAYear checks the server's certificate twice a day for a year: it must be valid
+// renewalsInAYear checks the server's certificate twice per day for a year: it must be valid
 // and renewed in time. It returns the number of certificates.
 func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
 	t.Helper()

@@ -40,7 +40,7 @@ type auditListCmd struct {
 	From    string   `placeholder:"TIME" help:"Only entries from this time or date on, such as 2026-03-14."`
 	To      string   `placeholder:"TIME" help:"Only entries up to this time or date."`
 	Limit   string   `default:"50" placeholder:"N" help:"Maximum number of entries; 0 lists all."`
-	JSON    bool     `name:"json" help:"Print one JSON object a line."`
+	JSON    bool     `name:"json" help:"Print one JSON object per line."`
 }
 
 // values returns the query of the list.

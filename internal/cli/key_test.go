@@ -69,7 +69,7 @@ func testKeyRotate(t *testing.T, dir string) {
 	if strings.Contains(out, strings.TrimSpace(after)) {
 		t.Error("the command printed the key")
 	}
-	// A wrong key is refused, also by the running server.
+	// A wrong key is refused, even by the running server.
 	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}

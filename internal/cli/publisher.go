@@ -88,7 +88,7 @@ func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 	var c chunk
 	for line := 1; ; line++ {
 		text, err := in.ReadSlice('\n')
-		if len(text) > maxLineBytes { // also if the buffer is full without a line end
+		if len(text) > maxLineBytes { // even if the buffer is full without a line end
 			detail := fmt.Sprintf("longer than %d KiB; an event may have %d KiB", maxLineBytes>>10, webhook.MaxEventBytes>>10)
 			return p.flush(ctx, &c, lineError{line, detail})
 		}

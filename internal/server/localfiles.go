@@ -60,7 +60,7 @@ func (cfg *Config) checkLocal() error {
 	return nil
 }
 
-// proveLocal checks what this node has itself: that its copy is intact, once a day, and that it has the
+// proveLocal checks what this node has itself: that its copy is intact, once per day, and that it has the
 // files of the primary.
 func (b *Standby) proveLocal(ctx context.Context) {
 	if now := time.Now(); now.After(b.intactNext) {

@@ -34,7 +34,7 @@ func Is(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Show overwrites the progress line, at most ten times a second. Elsewhere than on
+// Show overwrites the progress line, at most ten times per second. Elsewhere than on
 // a terminal it does nothing.
 func (p *Progress) Show(format string, args ...any) {
 	p.mu.Lock()

@@ -208,7 +208,7 @@ func TestSessionsAreBounded(t *testing.T) {
 }
 
 // TestSessionsEnd checks that a session ends 12 hours after it began, and 2 hours after it was
-// last seen, also across a restart.
+// last seen, even across a restart.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := memoryDir(t)

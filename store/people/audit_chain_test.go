@@ -172,7 +172,7 @@ func (a *auditTamper) tryFunc(num int64, what string, change func(*sqlite.Tx) er
 	}
 }
 
-// everyColumn changes each byte of each column of an entry, also of columns that are added
+// everyColumn changes each byte of each column of an entry, including columns that are added
 // later, and empties it.
 func (a *auditTamper) everyColumn(num int64) {
 	a.t.Helper()

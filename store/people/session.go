@@ -70,7 +70,7 @@ func (w SessionWrites) Create(adminID string, checked webhook.PasswordHash, addr
 }
 
 // Get returns the session with a secret, and false if there is no active one. It updates the
-// time at which the session was seen, about once a minute. While the store is not writable, it
+// time at which the session was seen, about once per minute. While the store is not writable, it
 // cannot, and no session ends for inactivity.
 func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	found, good, err := s.GetUnseen(ctx, secret)

@@ -33,7 +33,7 @@ func (c *spoolClient) WriteLTXFile(ctx context.Context, level int, minTXID, maxT
 		return nil, err
 	}
 	defer f.Close() // its error does not matter, since the file is deleted
-	// The disk space of a deleted file is freed when the file is closed, also by a crash.
+	// The disk space of a deleted file is freed when the file is closed, even by a crash.
 	if err := os.Remove(f.Name()); err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ var (
 	}
 )
 
-// Whether deleted content is overwritten with zeros, also in pages that become free. A transaction
+// Whether deleted content is overwritten with zeros, even in pages that become free. A transaction
 // would not write all of those otherwise. Both drivers are compiled with OFF.
 const (
 	overwriteOn  = "PRAGMA secure_delete = ON"

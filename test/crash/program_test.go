@@ -261,7 +261,7 @@ func TestProgramMoved(t *testing.T) {
 		before := p.good.count()
 		in.Publish(p.token, map[string]any{"name": ownEvent, "version": "1", "content_id": 1})
 		harness.WaitFor(t, "a delivery", func() bool { return p.good.count() > before })
-		in.MustStop(process) // also after a restart
+		in.MustStop(process) // even after a restart
 		process = in.MustStart()
 	}
 	in.MustStop(process)

@@ -66,7 +66,7 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// SetMode changes the mode, also for open connections.
+// SetMode changes the mode, even for open connections.
 func (p *Proxy) SetMode(mode ProxyMode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

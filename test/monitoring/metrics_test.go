@@ -113,7 +113,7 @@ func exceedLimit(t *testing.T, in *harness.Instance, program string) {
 	}
 }
 
-// limitProgram gives a program limits (rate in requests a minute), which have metrics of their own.
+// limitProgram gives a program limits (rate in requests per minute), which have metrics of their own.
 func limitProgram(t *testing.T, in *harness.Instance, program string, rate int) {
 	t.Helper()
 	out, err := in.Command("token", "create", "--data", in.Data, "--scope", "platform", "--user", "ops")

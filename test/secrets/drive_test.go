@@ -260,7 +260,7 @@ func (c *canaryRun) rotate() {
 	c.settle(c.ok() + "/deliveries")
 }
 
-// visitPages creates the first admin, signs in and out, also with wrong passwords, and
+// visitPages creates the first admin, signs in and out, even with wrong passwords, and
 // visits every page of the admin UI.
 func (c *canaryRun) visitPages() {
 	c.t.Helper()

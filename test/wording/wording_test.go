@@ -32,6 +32,7 @@ const (
 // wording: they are listed here
 var unwanted = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`anew`, `heed(s|ed|ing)?`, `lest`, `(is|are|was|were) told`, `beside`, `mean` + `while`, `at the most`, // wording: the list
+	`also (after|across|if|when|while)`, `(\d|once|twice|times|bytes) an? (second|minute|hour|day|line)`, // wording: the list
 	`for want of`, `whoever`, `whomever`, `in vain`, `came of`, `comes of`, `is to be had`, `aught`, // wording: the list
 }, "|") + `)\b`)
 

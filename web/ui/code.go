@@ -73,7 +73,7 @@ func (b *Body) raw() []codeToken {
 	return spellOut(nil, "", string(TrimPartialRune(b.Data[:min(len(b.Data), maxCode)])), true)
 }
 
-// hex returns a body as hex, 16 bytes a line.
+// hex returns a body as hex, 16 bytes per line.
 func (b *Body) hex() string { return hex.Dump(b.Data[:min(len(b.Data), maxHex)]) }
 
 // SizeText describes the size of the body, and how much of it is shown.

@@ -75,7 +75,7 @@ await page.goto(`${home}/account`);
 check(!(await page.locator("tr[data-row]", { hasText: "Laptop" }).textContent()).includes("never"), "the passkey was used");
 check(!new URLSearchParams(sent.body).has("password"), "no password is sent");
 
-// What was sent works once, also in the same browser.
+// What was sent works once, even in the same browser.
 const again = await (await newPage({}, expectedErrors)).context.request.post(`${home}/sign-in/passkey`, {
   headers: { "Content-Type": "application/x-www-form-urlencoded", Cookie: sent.cookie }, data: sent.body, maxRedirects: 0,
 });

@@ -1,5 +1,5 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --batch-size 1 --rate-limit 0 --rejecting-after 0
-// The live list at 10 to 2,000 deliveries a second: processor time of the renderer, response
+// The live list at 10 to 2,000 deliveries per second: processor time of the renderer, response
 // time of the page, rows and memory. The list can be paused and filtered, and shows new rows
 // on request. SERVICE_TEST_RUSH_SECONDS=600 runs ten minutes at 2,000/s.
 import http from "node:http";
@@ -24,7 +24,7 @@ const showButton = page.locator("[data-live-show]");
 const firstRowId = () => page.locator("[data-live-list] tr").first().getAttribute("id");
 const rowCount = () => page.locator("[data-live-list] tr").count();
 
-// publisher publishes rate events a second, or as many as the machine can.
+// publisher publishes rate events per second, or as many as the machine can.
 let rate = 0;
 let published = 0;
 let stopped = false;

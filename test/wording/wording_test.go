@@ -97,7 +97,7 @@ func check(name string, text []byte) []finding {
 	}
 	all := checkLines(name, text)
 	if filepath.Ext(name) == ".md" {
-		return append(all, checkWrapping(name, text)...)
+		return append(append(all, checkWrapping(name, text)...), checkIDs(name, text)...)
 	}
 	return append(all, checkComments(name, text)...)
 }
@@ -194,6 +194,23 @@ func checkLines(name string, text []byte) (all []finding) {
 	return all
 }
 
+var proseID = regexp.MustCompile(`(?:^|[^\w./-])([iI]ds?)(?:[^\w/=-]|$)`)
+
+// checkIDs checks that prose says ID: id is the name of a field, in code.
+func checkIDs(name string, text []byte) (all []finding) {
+	fenced := false
+	for i, line := range strings.Split(string(text), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		line = markdownLink.ReplaceAllString(inCode.ReplaceAllString(line, ""), "]")
+		if m := proseID.FindStringSubmatch(line); m != nil && !fenced && !strings.HasPrefix(line, "    ") {
+			all = append(all, finding{name, i + 1, fmt.Sprintf("%q in prose, want ID", m[1])})
+		}
+	}
+	return all
+}
+
 var (
 	listItem = regexp.MustCompile(`^\s*([-*+]|\d+\.)\s`)
 	noProse  = regexp.MustCompile(`^\s*($|#|\||<|>|=+$|-+$|\[[^\]]+\]:)`)
@@ -268,6 +285,10 @@ func TestFindings(t *testing.T) {
 		{"one line", "a.md", strings.Repeat("word ", 40) + "\n\nNext.\n", nil},
 		{"a list", "a.md", "- one\n- two\n", nil},
 		{"code", "a.md", "```\na\nb\n```\n\n    c\n    d\n", nil},
+		{"even", "a.js", "// kept, also after a crash\n", []string{`a.js:1: "also after"`}}, // wording: planted
+		{"per", "a.js", "// at most 6 a minute\n", []string{`a.js:1: "6 a minute"`}},        // wording: planted
+		{"ID", "a.md", "The ids and [an id](a.md#the-id).\n", []string{`a.md:1: "ids" in prose, want ID`}},
+		{"ID in code", "a.md", "`id` and `a.id`\n\n```\nthe id\n```\n", nil},
 		{"table", "a.md", "| a | b |\n|---|---|\n", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {

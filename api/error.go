@@ -75,7 +75,7 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 		e = webhook.NewError(webhook.CodeUnavailable, "The request was cancelled.")
 	default:
 		a.logError(req, "internal error", err)
-		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request id "+req.id+" to the operator.")
+		e = webhook.NewError(webhook.CodeInternal, "The service failed. Give the request ID "+req.id+" to the operator.")
 	}
 	if req.owner() && !errors.As(err, new(*webhook.Error)) && !errors.As(err, &p) {
 		e = webhook.NewError(e.Code, err.Error()) // the owner can read the log

@@ -25,7 +25,7 @@ type writer struct {
 
 	heads    map[string]head // of each program's log
 	typeUses typeUses
-	// Ids of all subscriptions with a row in failures, in undelivered and in splits, and possibly
+	// IDs of all subscriptions with a row in failures, in undelivered and in splits, and possibly
 	// more; nil if unknown.
 	fails, undelivered, splits map[string]struct{}
 

@@ -267,7 +267,7 @@ const orderShipped = `{
     "timestamp": { "type": "string", "format": "date-time", "description": "When the event happened." },
     "name": { "const": "order_shipped", "description": "Name of the event." },
     "version": { "const": "1", "description": "Version of the event's payload." },
-    "order_id": { "type": "integer", "format": "int64", "description": "Id of the order." }
+    "order_id": { "type": "integer", "format": "int64", "description": "ID of the order." }
   },
   "required": ["id", "timestamp", "name", "version", "order_id"],
   "additionalProperties": false,

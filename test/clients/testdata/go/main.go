@@ -93,8 +93,11 @@ func run(ctx context.Context) error {
 	if published, ok := event.(client.EventContentPublished); err != nil || !ok || published.ContentId != 48211 {
 		return fmt.Errorf("a delivery: %v %+v", err, event)
 	}
+	return details()
+}
 
-	// The details of a notification have the type of its category.
+// details reads those of a notification, which have the type of its category.
+func details() error {
 	var notification client.EventUserNotificationCreated
 	if err := json.Unmarshal([]byte(`{"details":{"like_count":1,"content_id":48211,"acting_user_ids":[7]}}`), &notification); err != nil {
 		return err

@@ -57,7 +57,8 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	}
 	f := ui.Frame{
 		Title: title, Stylesheet: h.assets.Path("style.css"), Script: h.assets.Path("app.js"), Icon: h.assets.Path("favicon.svg"),
-		Version: h.cfg.Version, Theme: r.theme, Clock: r.clock, Keys: r.keys, Admin: r.admin, Role: string(r.session.Role), Note: r.note,
+		Version: h.cfg.Version, Binary: h.cfg.Program, Theme: r.theme, Clock: r.clock, Keys: r.keys,
+		Admin: r.admin, Role: string(r.session.Role), Note: r.note,
 		Program: r.program, Programs: r.programs, Status: r.status,
 	}
 	if r.Method == "GET" || r.Method == "HEAD" {

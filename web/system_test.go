@@ -54,12 +54,13 @@ func TestForecastDetails(t *testing.T) {
 		{store.Forecast{KnownAt: at}, []string{"available from", "2027-03-04"}, []string{"Disk full"}},
 		{store.Forecast{Known: true}, []string{"No growth"}, []string{"Disk full"}},
 		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30},
-			[]string{"3.0 GiB", "1,000 events per day", "Not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"service compact"}},
+			[]string{"3.0 GiB", "1,000 events per day", "Not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"./service compact"}},
 		{store.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
 		{store.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
 	} {
 		var b strings.Builder
-		if err := forecastDetails(ui.Clock{Now: at.Add(-time.Hour)}, &c.f).Render(t.Context(), &b); err != nil {
+		f := ui.Frame{Clock: ui.Clock{Now: at.Add(-time.Hour)}, Binary: "./service"}
+		if err := forecastDetails(f, &c.f).Render(t.Context(), &b); err != nil {
 			t.Fatal(err)
 		}
 		for _, text := range c.want {

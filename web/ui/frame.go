@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"net/url"
 	"time"
 )
@@ -13,6 +14,7 @@ type Frame struct {
 	Script     string
 	Icon       string
 	Version    string
+	Binary     string // what a reader types to run a command of the service
 
 	Theme     Theme
 	Clock     Clock // formats the times of the page
@@ -41,6 +43,9 @@ type Portal struct {
 	Role       string
 	EndsAt     time.Time // of the session
 }
+
+// Typed returns a command of the service, such as doctor, as a reader types it.
+func (f *Frame) Typed(command string) string { return cmp.Or(f.Binary, "service") + " " + command }
 
 // site is what the pages are called.
 func (f *Frame) site() string {

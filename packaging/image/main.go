@@ -56,7 +56,7 @@ func main() {
 func (im *image) write(dir string, binaries []string) error {
 	switch _, err := os.Stat(dir); {
 	case im.version == "" || dir == "" || len(binaries) == 0:
-		return errors.New("usage: image -version VERSION -out DIR ARCH=BINARY...")
+		return errors.New("give -version, -out and at least one ARCH=BINARY")
 	case err == nil:
 		return fmt.Errorf("%s exists", dir)
 	case !errors.Is(err, fs.ErrNotExist):

@@ -805,16 +805,14 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 // A delivered notification has details, which have the type of its category; those of a category that
 // is not listed are free.
 func TestDocumentOfNotifications(t *testing.T) {
-	catalog, err := loadCatalog()
+	c, err := loadContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
-	doc, err := openapi3.NewLoader().LoadFromData(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	schema := doc.Components.Schemas["DeliveredEvent"].Value
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	schemas := c.served.Components.Schemas
+	schema := schemas["DeliveredEvent"].Value
 	for own, want := range map[string]bool{
 		`"category":"like"`:                         false,
 		`"category":"birthday"`:                     false,
@@ -836,7 +834,7 @@ func TestDocumentOfNotifications(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"event_user_notification_created", "event_user_notification_updated"} {
-		details := doc.Components.Schemas[name].Value.Properties["details"].Value
+		details := schemas[name].Value.Properties["details"].Value
 		if len(details.AnyOf) != 14 || details.AnyOf[0].Ref != "#/components/schemas/"+name+".like" {
 			t.Errorf("%s: the details have %d types, want those of 13 categories and any object", name, len(details.AnyOf))
 		}

@@ -19,14 +19,14 @@ const (
 	// wantedEvents joins the events e that the interest i of the subscription x names beyond the cursor c.
 	wantedEvents = `e.program_id = x.program_id AND e.name = i.name
 		AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
-	// waitingEvents are those that its filter lets pass. It is tried on the next examinedSeqs of the log;
-	// events behind them are unexaminedEvents.
+	// waitingEvents are those that the interest's filter lets pass, which is tried on the next examinedSeqs
+	// of the log; unexaminedEvents are those after them.
 	waitingEvents = wantedEvents + ` AND (i.filter IS NULL
 		OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)`
 	unexaminedEvents = wantedEvents + ` AND i.filter IS NOT NULL AND e.seq > max(i.after_seq, c.seq) + ` + examinedSeqs
 
-	// Columns for a subscription x with the cursor c. waitingCount ends at ?2; waitingMore reports
-	// whether a filter ended it before.
+	// Columns for a subscription x with the cursor c. waitingCount is at most ?2; waitingMore reports
+	// whether events are left that a filter was not tried on.
 	waitingCount = `(SELECT count(*) FROM (
 		SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))`
 	waitingMore  = `EXISTS (SELECT 1 FROM interests i CROSS JOIN events e ON ` + unexaminedEvents + ` WHERE i.subscription_id = x.id)`

@@ -42,6 +42,7 @@ const (
 	selectIncomplete = `SELECT count(*) FROM (
 		SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status <> 'success' AND status IN ('pending', 'retryable')
 		AND ping IS NULL LIMIT ?)`
+	// fromActive joins events of the log with the active subscriptions x, their cursors c and interests i.
 	fromActive = `FROM cursors c CROSS JOIN subscriptions x ON x.id = c.subscription_id AND x.active = 1 AND x.deleted_at IS NULL
 		CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON `
 	selectWaitingEvents = "SELECT (SELECT count(*) FROM (SELECT 1 " + fromActive + waitingEvents + " LIMIT ?)), EXISTS (SELECT 1 " +

@@ -19,7 +19,7 @@ import (
 // more.
 const (
 	MaxWaiting      = 10_000    // in a list
-	MaxWaitingOfOne = 1_000_000 // in [Incidents.Get]
+	maxWaitingOfOne = 1_000_000 // in [Incidents.Get]
 )
 
 // While an incident is open, what changes is in f, the failures of its subscription x; once
@@ -129,7 +129,7 @@ func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err
 }
 
 // Get returns an incident of a program, "" for any, with its timeline. It counts waiting events
-// up to MaxWaitingOfOne.
+// up to maxWaitingOfOne.
 func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var num int64
@@ -137,7 +137,7 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 		if err := v.Scan(selectIncidentNum, []any{id, programID, programID}, &num); err != nil {
 			return sqlite.NoRows(err, webhook.NotFound("incident"))
 		}
-		err := v.Each(selectIncidents, []any{sqlite.JSON([]int64{num}), MaxWaitingOfOne}, func(scan func(...any) error) (err error) {
+		err := v.Each(selectIncidents, []any{sqlite.JSON([]int64{num}), maxWaitingOfOne}, func(scan func(...any) error) (err error) {
 			i, num, log, err = scanIncident(scan)
 			return err
 		})

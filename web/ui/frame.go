@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"cmp"
 	"net/url"
 	"time"
 )
@@ -45,7 +44,7 @@ type Portal struct {
 }
 
 // Typed returns a command of the service, such as doctor, as a reader types it.
-func (f *Frame) Typed(command string) string { return cmp.Or(f.Binary, "service") + " " + command }
+func (f *Frame) Typed(command string) string { return f.Binary + " " + command }
 
 // site is what the pages are called.
 func (f *Frame) site() string {

@@ -1897,7 +1897,7 @@ func adminPage(f ui.Frame, a *adminView) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 101, "<p class=\"lead\">The new role applies at once, even to open sessions. ")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 101, "<p class=\"lead\">The new role applies at once, including to open sessions. ")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -18,9 +18,10 @@ run: build ## Run the demo: temporary data, two receivers, sample events (ARGS="
 memory := $(shell df -P /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1048576 { print "/dev/shm" }')
 
 # -w leaves out DWARF, which takes half the time of linking; stack traces do not need it.
+PACKAGES ?= ./dispatcher ./store/... ./api ./web ./internal/... ./...
 test: build ## Run the short tests of every package, those that take longest first (TESTFLAGS=-race)
 	$(if $(memory),TMPDIR=$(memory)) GOGC=400 SERVICE_TEST_BINARY=$(CURDIR)/service \
-		$(GO) test -ldflags=-w -short -timeout 20m -p 4 -parallel 4 $(TESTFLAGS) ./dispatcher ./store/... ./api ./web ./internal/... ./...
+		$(GO) test -ldflags=-w -short -timeout 20m -p 4 -parallel 4 $(TESTFLAGS) $(PACKAGES)
 
 check: ## Run what blocks a push, 8 minutes; installs missing tools when run as root
 	bash .ci/run

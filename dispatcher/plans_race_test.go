@@ -4,4 +4,4 @@ package dispatcher
 
 // defaultPlans is smaller with the race detector: each bubble of testing/synctest leaks memory of
 // its runtime, and a plan takes much longer.
-const defaultPlans = 100
+const defaultPlans = 50

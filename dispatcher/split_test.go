@@ -1,6 +1,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -344,12 +345,16 @@ func TestSplitIsCancelled(t *testing.T) {
 	})
 }
 
-var batchingPlans = flag.Int("batching.plans", 20, "how many plans TestBatchSizeDecidesNothing plays")
+var batchingPlans = flag.Int("batching.plans", 0, "how many plans TestBatchSizeDecidesNothing plays; 0 for 20, or 4 with -short")
 
 // The set of failed events does not depend on the batch size, for receivers whose verdict depends
 // on the event or on the size of the body.
 func TestBatchSizeDecidesNothing(t *testing.T) {
-	seed.Each(t, *batchingPlans, func(t *testing.T, s uint64) {
+	n := 20
+	if testing.Short() {
+		n = 4
+	}
+	seed.Each(t, cmp.Or(*batchingPlans, n), func(t *testing.T, s uint64) {
 		batched, single := failedOf(t, s, 100), failedOf(t, s, 1)
 		if !slices.Equal(batched, single) {
 			t.Errorf("with batches the events %v failed, without %v", batched, single)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -16,6 +17,7 @@ import (
 // subscription and all indexes. It is deterministic except for ids and times, which have a
 // fixed size. With KEEP_DATABASES=DIR it keeps the databases there, for SQLite's dbstat.
 func TestBytesPerEvent(t *testing.T) {
+	harness.Long(t)
 	for _, c := range []struct {
 		name      string
 		batch     int

@@ -13,6 +13,7 @@ import (
 
 	"service/store/sqlite"
 	"service/store/transit"
+	"service/test/harness"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -278,6 +279,7 @@ func checkForms(t *testing.T, s *Store, id, query string) {
 // Whatever one value of a part of a move is replaced by, no byte of another program changes, and
 // what is accepted can be used.
 func TestMutatedParts(t *testing.T) {
+	harness.Long(t)
 	m, p := newMove(t)
 	other := fillProgram(t, m.to, "other-program")
 	before := everythingElse(t, m.to, p.id)

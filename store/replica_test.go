@@ -50,11 +50,15 @@ type replicated struct {
 	done chan struct{}
 }
 
-func openReplicated(t testing.TB, dir string, cfg *replica.Config) *replicated {
+// openReplicated opens a store and replicates it, once it is prepared.
+func openReplicated(t testing.TB, dir string, cfg *replica.Config, prepare ...func(*Store)) *replicated {
 	t.Helper()
 	s, err := Open(context.Background(), Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, do := range prepare {
+		do(s)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &replicated{s, t, cancel, make(chan struct{})}

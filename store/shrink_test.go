@@ -15,6 +15,7 @@ import (
 
 	"service/internal/durable"
 	"service/store/sqlite"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -83,6 +84,7 @@ func digest(t testing.TB, db *sql.DB) string {
 // The file shrinks in steps when more than half of it is free, and keeps some free pages. So
 // does its replica.
 func TestFileShrinks(t *testing.T) {
+	harness.Long(t)
 	dir, target := t.TempDir(), t.TempDir()
 	cfg := fileReplica(t, dir, target)
 	r := openReplicated(t, dir, cfg)

@@ -196,9 +196,12 @@ func TestSetAside(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir, warm := t.TempDir(), t.TempDir()
 			target := filepath.Join(t.TempDir(), "replica")
-			primary := openReplicated(t, dir, fileReplica(t, dir, target))
+			// With a lease nobody waits for signs of life of another.
+			leased := func(s *Store) {
+				must(t, s.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
+			}
+			primary := openReplicated(t, dir, fileReplica(t, dir, target), leased)
 			program(t, primary.Store, "p")
-			must(t, primary.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
 			publish := func(s *Store) {
 				t.Helper()
 				_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
@@ -228,7 +231,7 @@ func TestSetAside(t *testing.T) {
 				t.Errorf("before the successor has begun its term: got %v, want %v", err, replica.ErrUndecided)
 			}
 			must(t, undecided.Close())
-			next := openReplicated(t, warm, fileReplica(t, warm, target))
+			next := openReplicated(t, warm, fileReplica(t, warm, target), leased)
 			publish(next.Store)
 			next.await("up to date", upToDate)
 

@@ -47,20 +47,11 @@ type endedAlert struct {
 // the same schedule as deliveries. An attempt in progress ends with sendCtx at the latest. A failed
 // alert is logged and never causes another alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	queues, ended := make(map[string]*alertQueue), make(chan endedAlert)
 	var o outage
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-d.alerts:
-		case e := <-ended:
-			e.queue.inFlight--
-			e.queue.timedOut = e.timedOut
-		}
 		next, err := d.startAlerts(ctx, sendCtx, queues, ended)
 		if err == nil {
 			o.end(d.logger, "storage recovered: sending alerts again")
@@ -72,6 +63,15 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 			timer.Stop()
 		} else {
 			timer.Reset(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-d.alerts:
+		case e := <-ended:
+			e.queue.inFlight--
+			e.queue.timedOut = e.timedOut
 		}
 	}
 }

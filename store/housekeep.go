@@ -88,15 +88,10 @@ func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(con
 
 // housekeepAt is housekeep that also calls do at the time that it returns, zero for none.
 func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(context.Context) (next time.Time, err error)) {
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
 	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-woken:
-		}
 		next, err := do(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -106,6 +101,12 @@ func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(c
 			timer.Reset(housekeepingRetry)
 		case !next.IsZero():
 			timer.Reset(max(time.Until(next), housekeepingPause))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-woken:
 		}
 	}
 }

@@ -165,7 +165,7 @@ func TestAcknowledgerStaged(t *testing.T) {
 func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration) (n int) {
 	copyWAL := func() {
 		if a.stage() {
-			<-time.After(copying)
+			time.Sleep(copying)
 			a.copied(copying, true)
 		}
 	}
@@ -179,7 +179,7 @@ func uploader(ctx context.Context, a *acknowledger, took, copying time.Duration)
 		copyWAL()
 		a.begin()
 		ended := a.copyAhead(copyWAL)
-		<-time.After(took)
+		time.Sleep(took)
 		a.end(true)
 		ended()
 		n++
@@ -249,7 +249,7 @@ func TestAcknowledgerLatency(t *testing.T) {
 // each waited for its acknowledgement.
 func publishTimes(ctx context.Context, a *acknowledger, commits *atomic.Int64, pause func() time.Duration) (took []time.Duration) {
 	for ctx.Err() == nil {
-		<-time.After(pause())
+		time.Sleep(pause())
 		began := time.Now()
 		if err := a.wait(ctx, commits.Add(1)); err != nil {
 			break

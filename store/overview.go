@@ -70,6 +70,21 @@ func (s Figures) Totals(ctx context.Context) (t Totals, err error) {
 	return t, err
 }
 
+// Arrived counts the events of all programs that were accepted since a time. Events of programs that
+// moved here, which keep their times, make the count inexact.
+func (s Figures) Arrived(ctx context.Context, since time.Time) (n int64, err error) {
+	scan := func(query string, args []any, into ...any) error { return s.db.Scan(ctx, query, args, into...) }
+	var newest, oldest, received int64
+	if err = scan(selectNewestRow, nil, &newest); err != nil || newest == 0 {
+		return 0, err
+	}
+	if err = scan(selectEventFrom, []any{1}, &oldest, &received); err != nil {
+		return 0, err
+	}
+	from, _, err := rowAt(scan, oldest, newest, since)
+	return newest - from + 1, err
+}
+
 const selectSubscriptionLabels = "SELECT s.id, s.url, s.description FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
 // SubscriptionLabel is what a list shows for a subscription.

@@ -355,16 +355,16 @@ func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, s
 	return all, err
 }
 
-// maxDegraded is the maximum count of CountDegraded.
-const maxDegraded = 100
+// maxHealth is the maximum count of CountHealth.
+const maxHealth = 100
 
-// CountDegraded counts the degraded subscriptions of a program, or of all programs if programID is
-// "", up to 100. more reports that there may be more, because it examines a bounded number of
+// CountHealth counts the subscriptions of a program, or of all programs if programID is "", with a
+// health, up to 100. more reports that there may be more, because it examines a bounded number of
 // subscriptions.
-func (s Subscriptions) CountDegraded(ctx context.Context, programID string) (n int, more bool, err error) {
+func (s Subscriptions) CountHealth(ctx context.Context, programID string, health webhook.Health) (n int, more bool, err error) {
 	q := webhook.ListQuery{
-		Sort: webhook.AllSubscriptionList.Default, Size: maxDegraded,
-		Filters: map[string][]string{"status": {string(webhook.HealthDegraded)}},
+		Sort: webhook.AllSubscriptionList.Default, Size: maxHealth,
+		Filters: map[string][]string{"status": {string(health)}},
 	}
 	err = s.view(ctx, func(v *view) error {
 		ids, _, beyond, err := newSubscriptionWalk(s.core, programID, &q).walk(v)

@@ -264,7 +264,7 @@ func TestDegradedSubscriptions(t *testing.T) {
 		check := func(when string, degraded ...string) {
 			t.Helper()
 			checkAllSubscriptions(t, s, "p", "filter[status]=degraded", degraded)
-			n, more, err := s.Subscriptions().CountDegraded(t.Context(), "")
+			n, more, err := s.Subscriptions().CountHealth(t.Context(), "", webhook.HealthDegraded)
 			if err != nil || n != len(degraded) || more {
 				t.Errorf("%s: got %d degraded, more %t, %v, want %d", when, n, more, err, len(degraded))
 			}

@@ -129,9 +129,25 @@ func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failed
 	return all[:min(len(all), maxFailedResponses)]
 }
 
+// responses are the responses of all attempts by kind: the successful ones, then the most frequent
+// others.
+func (p *attemptStats) responses() []failedResponse {
+	return append([]failedResponse{{answer: "2xx", count: p.total.Success}}, p.failures[:min(len(p.failures), 3)]...)
+}
+
+// share formats a part of a total in percent.
+func share(n, of int64) string {
+	if of == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", float64(n)*100/float64(of))
+}
+
 // rate formats the success rate.
-func (p *attemptStats) rate() string {
-	r, ok := p.total.SuccessRate()
+func (p *attemptStats) rate() string { return successRate(&p.total) }
+
+func successRate(s *webhook.Stat) string {
+	r, ok := s.SuccessRate()
 	switch {
 	case !ok:
 		return "–"

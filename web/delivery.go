@@ -82,11 +82,7 @@ func (d *deliveryRow) names() (first, rest string) {
 	if len(d.Events) == 1 {
 		return first, ""
 	}
-	types := len(d.eventTypes())
-	if types == 1 {
-		return first, webhook.Count(len(d.Events), "event")
-	}
-	return first, webhook.Count(len(d.Events), "event") + " of " + webhook.Count(types, "type")
+	return first, "and " + strconv.Itoa(len(d.Events)-1) + " more"
 }
 
 // eventTypes returns the distinct event types, each with its count, in the order of the delivery.

@@ -37,9 +37,9 @@ type deliveryList struct {
 func deliveryColumns(selectable bool) []ui.Column {
 	columns := []ui.Column{
 		{Name: "Selected", Class: "w-tick", Hidden: true, Select: "Select all on this page"},
-		{Name: "Status", Class: "w-status"}, {Name: "Events", Class: "w-events"}, {Name: "Subscription", Class: "w-subscription"},
-		{Name: "Response", Class: "w-response"}, {Name: "Attempts", Class: "w-attempt"}, {Name: "Age", Class: "w-age"},
-		{Name: "ID", Class: "w-copy"},
+		{Name: "Status", Class: "w-status"}, {Name: "Delivery", Class: "w-delivery"}, {Name: "Response", Class: "w-response number"},
+		{Name: "Attempts", Class: "w-attempt number"}, {Name: "Duration", Class: "w-took number"}, {Name: "Age", Class: "w-age number"},
+		{Name: "ID", Class: "w-copy", Hidden: true},
 	}
 	if !selectable {
 		return columns[1:]

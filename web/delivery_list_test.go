@@ -486,7 +486,7 @@ func TestDeliveryStreamChanges(t *testing.T) {
 
 	f := followList(v, address, point)
 	elsewhere, c := ping(other), ping(sub)
-	id, data := f.next("1/5")
+	id, data := f.next("1 of 5 attempts")
 	if !strings.Contains(data, `id="d-`+c.ID+`"`) || !strings.Contains(data, "data-update") || strings.Contains(data, elsewhere.ID) {
 		t.Fatalf("a change: %s", data)
 	}

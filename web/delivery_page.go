@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -243,6 +244,12 @@ func phaseText(d time.Duration) string {
 		return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64) + " ms"
 	}
 	return ui.Latency(d)
+}
+
+// endpointName names the subscription by its description, or else by its host.
+func (d *deliveryRecord) endpointName() string {
+	host, _, _ := webhook.Endpoint(d.Subscription.URL)
+	return cmp.Or(firstLineOf(d.Subscription.Description), host)
 }
 
 // name is the title of the delivery: the name of its first event.

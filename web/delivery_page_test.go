@@ -319,7 +319,7 @@ func TestSplitPage(t *testing.T) {
 		return fmt.Sprintf("Retrying: 422 Unprocessable Entity, its events are sent one by one, %d of 4 events delivered", delivered)
 	}
 	p := v.do("GET", path)
-	p.has(t, sentence(0), "<span>retrying</span>", "being sent again one by one", `data-live`)
+	p.has(t, sentence(0), "being sent again one by one", `data-live`)
 	p.hasNot(t, `class="primary"`)
 	v.do("GET", "/deliveries").has(t, "<span>retrying</span>", "events sent one by one")
 	v.do("GET", subscriptionPath(l.sub.ID)).hasNot(t, "failed permanently")

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// healthRows is how many subscriptions that lost events the section shows.
+	// healthRows is how many subscriptions that lost events are shown.
 	healthRows = 20
-	// healthAlerts is how many alerts the section shows.
+	// healthAlerts is how many of the last alerts are checked.
 	healthAlerts = 5
-	// healthRecent is how long past losses and alerts stay unfolded.
+	// healthRecent is how long the overview reports a loss or an alert that could not be sent.
 	healthRecent = 7 * 24 * time.Hour
 )
 
@@ -55,9 +55,4 @@ func (h *health) alertUnheard(now time.Time) bool {
 		}
 	}
 	return false
-}
-
-// empty reports whether there is nothing to show.
-func (h *health) empty() bool {
-	return len(h.losses) == 0 && len(h.alerts) == 0
 }

@@ -5,7 +5,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +17,12 @@ import (
 // incidentPages are the pages of incidents.
 type incidentPages struct{ *site }
 
-// overviewIncidents is how many open incidents the overview shows.
-const overviewIncidents = 20
+const (
+	// overviewIncidents is how many open incidents the overview reads.
+	overviewIncidents = 50
+	// overviewRows is how many rows of them it shows.
+	overviewRows = 6
+)
 
 // incidentPath returns the path of the page of an incident.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
@@ -30,8 +34,8 @@ type openIncidents struct {
 	total  int
 }
 
-// incidentGroup groups open incidents with one cause: the same program, server and result. The
-// first is the most severe.
+// incidentGroup groups open incidents with one cause: the same server and result. The first is the
+// most severe.
 type incidentGroup struct {
 	all     []incidentRow
 	host    string
@@ -59,19 +63,22 @@ func (h *site) readOpenIncidents(ctx context.Context, program string) (o openInc
 	if o.total, err = h.store.Incidents().CountOpen(ctx, program); err != nil {
 		return o, err
 	}
-	o.shown = len(all)
 	o.groups = groupIncidents(all)
+	o.groups = o.groups[:min(len(o.groups), overviewRows)]
+	for _, g := range o.groups {
+		o.shown += len(g.all)
+	}
 	return o, nil
 }
 
 // groupIncidents groups incidents by cause.
 func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
-	type cause struct{ program, origin, result string }
+	type cause struct{ origin, result string }
 	at := make(map[cause]int)
 	for n := range all {
 		i := &all[n]
 		host, _, _ := webhook.Endpoint(i.URL)
-		c := cause{i.ProgramID, originOf(i.URL), incidentResult(i)}
+		c := cause{originOf(i.URL), incidentResult(i)}
 		g, ok := at[c]
 		if !ok {
 			g = len(groups)
@@ -380,12 +387,28 @@ func failedText(n int64) string {
 	return ui.Number(n) + " deliveries failed permanently"
 }
 
-// counted formats the number of shown incidents and the total.
-func (o *openIncidents) counted() string {
-	if o.shown < o.total {
-		return strconv.Itoa(o.shown) + " of " + ui.Number(int64(o.total)) + ", the most severe first"
+// where names the server of a group and its programs.
+func (g *incidentGroup) where() string {
+	parts := []string{ui.Visible(g.host)}
+	if len(g.all) == 1 {
+		_, path, _ := webhook.Endpoint(g.all[0].URL)
+		parts[0] += ui.Visible(path)
 	}
-	return strconv.Itoa(o.total)
+	var programs []string
+	for n := range g.all {
+		if p := ui.Visible(g.all[n].ProgramID); !slices.Contains(programs, p) {
+			programs = append(programs, p)
+		}
+	}
+	return strings.Join(append(parts, strings.Join(programs, ", ")), " · ")
+}
+
+// dash returns a number, or a dash for none.
+func dash(is bool, number string) string {
+	if is {
+		return number
+	}
+	return "–"
 }
 
 // firstProbe reports whether the n-th entry is the first probe of a timeline.

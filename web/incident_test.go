@@ -101,8 +101,7 @@ func TestIncidentPages(t *testing.T) {
 		}
 		publishOne(t, s, "user_created")
 		time.Sleep(time.Second)
-		overview := wants("/", "Partner &lt;X&gt;", ": 401 Unauthorized since", "1 event waiting, 2 deliveries failed", "last success",
-			"next probe",
+		overview := wants("/", "Partner &lt;X&gt;", " · 401 Unauthorized", "<b>1</b>", "<b>2</b>", "last success", "next probe",
 			">1 incident</span>",
 			"/subscriptions/"+sub.ID+"/probe", "/subscriptions/"+sub.ID+"/replay", "Copy message for partner", "View response")
 		path := regexp.MustCompile(`/incidents/[0-9a-f-]{36}`).FindString(overview)
@@ -119,7 +118,7 @@ func TestIncidentPages(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		wants(path, "Resolved: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
-		wants("/", "No open incidents.", ">No incidents</span>")
+		wants("/", "All endpoints are healthy", ">No incidents</span>")
 		wants("/incidents", path, "resolved")
 		wants("/incidents/"+webhook.NewID(), "Not found")
 	})

@@ -1,10 +1,9 @@
 package web
 
 import (
+	"context"
 	"errors"
-	"net/http"
-	"net/url"
-	"slices"
+	"strconv"
 	"time"
 
 	"service/store"
@@ -15,91 +14,46 @@ import (
 // overviewPages has the handlers of the overview.
 type overviewPages struct{ *site }
 
-// overviewDeliveries is how many recent deliveries the overview shows.
-const overviewDeliveries = 15
+// rateOver is the time over which the overview averages the rate of events.
+const rateOver = 10 * time.Second
 
 // overview is the data of the overview.
 type overview struct {
 	notReady  string // why the service is not ready, "" when it is
 	fullDisk  bool   // a full disk is the only reason
-	version   string
-	started   time.Time
-	database  string
 	directory string
-	baseURL   string
 	setup     []setupStep // of a new installation, nil once it is set up
 	totals    store.Totals
+	arrived   int64 // events accepted within rateOver
 	backlog   webhook.Backlog
-	degraded  int  // subscriptions
-	more      bool // degraded is a lower bound
+	failing   healthTotal
+	degraded  healthTotal
 	incidents openIncidents
 	health    health
-	stats     *attemptStats // of the last hour
-	rows      []deliveryRow // newest first
-	filter    []filterLink
-	older     string // link to all of them, "" when the rows are complete
-	filtered  bool   // the rows are not the newest ones of all
+	hour      webhook.Stat  // of the last hour
+	day       *attemptStats // of the last 24 hours
 }
 
-// filterLink is a link to the deliveries of one status, or of all.
-type filterLink struct {
-	label, url string
-	current    bool
-}
-
-// overviewURL is the address of the overview of a program. The query selects deliveries as in the
-// API.
-func overviewURL(program string, values url.Values) string {
-	if program != "" {
-		values.Set(ui.ProgramParameter, program)
-	}
-	return ui.Address("/", values)
-}
-
-// statusLinks are the links to the deliveries by status.
-func statusLinks(program string, q *webhook.ListQuery) []filterLink {
-	shown := q.Filters["status"]
-	links := []filterLink{{"All", ui.InProgram("/", program), len(shown) == 0}}
-	for _, s := range []webhook.Status{webhook.StatusPending, webhook.StatusRetryable, webhook.StatusFailed, webhook.StatusSuccess} {
-		links = append(links, filterLink{
-			label: ui.StateWord(string(s)), url: overviewURL(program, url.Values{"filter[status]": {string(s)}}),
-			current: slices.Equal(shown, []string{string(s)}),
-		})
-	}
-	return links
+// healthTotal counts the subscriptions with one health.
+type healthTotal struct {
+	count int
+	more  bool // count is a lower bound
 }
 
 func (h *overviewPages) show(r *request) (response, error) {
 	ctx := r.Context()
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address",
-			text: "The query has an invalid % escape."}
-	}
-	values.Del(ui.ProgramParameter)
-	query, invalid := webhook.AllDeliveryList.Parse(values)
-	if invalid != nil {
-		return response{}, invalidQuery(invalid)
-	}
-	if !values.Has("page[size]") {
-		query.Size = overviewDeliveries
-	}
-	o := overview{
-		version: h.cfg.Version, started: h.cfg.Started,
-		directory: h.store.Dir(), baseURL: h.cfg.BaseURL,
-	}
-	sqlite, err := store.SQLiteVersion()
-	if err != nil {
-		return response{}, err
-	}
-	o.database = "SQLite " + sqlite + " (" + store.DriverName + ")"
+	o := overview{directory: h.store.Dir()}
+	var err error
 	if o.health, err = h.readHealth(ctx); err != nil {
 		return response{}, err
 	}
 	if o.incidents, err = h.readOpenIncidents(ctx, r.program); err != nil {
 		return response{}, err
 	}
-	if o.stats, err = h.readStats(ctx, r.clock, r.program, "", store.StatMinute, 60); err != nil {
+	if o.hour, err = h.lastHour(ctx, r); err != nil {
+		return response{}, err
+	}
+	if o.day, err = h.readStats(ctx, r.clock, r.program, "", store.StatHour, 24); err != nil {
 		return response{}, err
 	}
 	if h.cfg.Backlog != nil {
@@ -117,30 +71,15 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.totals, err = h.store.Figures().Totals(ctx); err != nil {
 		return response{}, err
 	}
-	if o.degraded, o.more, err = h.store.Subscriptions().CountDegraded(ctx, ""); err != nil {
+	if o.arrived, err = h.store.Figures().Arrived(ctx, r.clock.Now.Add(-rateOver)); err != nil {
 		return response{}, err
+	}
+	for health, total := range map[webhook.Health]*healthTotal{webhook.HealthFailing: &o.failing, webhook.HealthDegraded: &o.degraded} {
+		if total.count, total.more, err = h.store.Subscriptions().CountHealth(ctx, r.program, health); err != nil {
+			return response{}, err
+		}
 	}
 	if o.setup, err = h.firstRun(r); err != nil {
-		return response{}, err
-	}
-	deliveries, next, err := h.store.Deliveries().PageAll(ctx, ofProgram(&query, r.program))
-	if errors.As(err, &invalid) {
-		return response{}, invalidQuery(invalid)
-	}
-	if err != nil {
-		return response{}, err
-	}
-	o.filter, o.filtered = statusLinks(r.program, &query), len(values) > 0 || r.program != ""
-	if next != "" {
-		all := query
-		all.Size, all.Cursor = webhook.DefaultPageSize, ""
-		values := webhook.AllDeliveryList.Values(&all)
-		if r.program != "" {
-			values.Set(ui.ProgramParameter, r.program)
-		}
-		o.older = ui.Address("/deliveries", values)
-	}
-	if o.rows, err = h.deliveryRows(ctx, deliveries); err != nil {
 		return response{}, err
 	}
 	f := h.frame(r, "Overview")
@@ -148,17 +87,56 @@ func (h *overviewPages) show(r *request) (response, error) {
 	return response{page: overviewPage(f, &o)}, nil
 }
 
-// invalidQuery describes what is invalid in a query, and what is allowed.
-func invalidQuery(e *webhook.Error) *problem {
-	return &problem{status: http.StatusBadRequest, title: "These deliveries cannot be listed", text: e.Error()}
+// lastHour returns the results of the attempts of the last 60 minutes.
+func (h *overviewPages) lastHour(ctx context.Context, r *request) (total webhook.Stat, err error) {
+	end := r.clock.Now.UTC().Truncate(store.StatMinute).Add(store.StatMinute)
+	stats, err := h.store.Figures().Stats(ctx, r.program, "", store.StatMinute, end.Add(-time.Hour), end)
+	for i := range stats {
+		total.Add(&stats[i])
+	}
+	return total, err
+}
+
+// headline is the conclusion of the page.
+func (o *overview) headline() string {
+	switch {
+	case o.notReady != "":
+		return "The service is not ready"
+	case o.incidents.total > 0:
+		if o.incidents.total == 1 {
+			return "1 endpoint needs attention"
+		}
+		return ui.Number(int64(o.incidents.total)) + " endpoints need attention"
+	case o.totals.Subscriptions > 0:
+		return "All endpoints are healthy"
+	}
+	return "Overview"
+}
+
+// sentence says what the headline means for events.
+func (o *overview) sentence() string {
+	waiting := o.waits()
+	switch {
+	case o.totals.Subscriptions == 0:
+		return ""
+	case waiting == "0":
+		return "No event waits."
+	case waiting == "1":
+		return "1 event waits and will be delivered."
+	}
+	return capitalized(waiting) + " events wait and will be delivered."
+}
+
+// rate formats how many events are accepted per second now.
+func (o *overview) rate() string {
+	perSecond := float64(o.arrived) / rateOver.Seconds()
+	if perSecond > 0 && perSecond < 10 {
+		return strconv.FormatFloat(perSecond, 'f', 1, 64)
+	}
+	return ui.Number(int64(perSecond + 0.5))
 }
 
 // waits returns how many events wait: in the logs, and in deliveries for their next attempt.
 func (o *overview) waits() string {
 	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= store.CountLimit)
-}
-
-// retries returns how many deliveries wait for their next attempt.
-func (o *overview) retries() string {
-	return countedOf(o.totals.Waiting, "delivery") + " waiting for an attempt"
 }

@@ -50,14 +50,14 @@ const (
 	framedPortalCookie = "portal-frame"
 )
 
-// portalSections are the pages of the navigation.
-var portalSections = []ui.Section{
+// portalNavigation has the pages of partners.
+var portalNavigation = []ui.Group{{Sections: []ui.Section{
 	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
 	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
 	{Path: "/events", Icon: "events", Label: "Events"},
 	{Path: "/event-types", Icon: "types", Label: "Event types"},
 	{Path: "/verify", Icon: "tokens", Label: "Signatures"},
-}
+}}}
 
 // require passes on requests of partners whose role allows them. The role needed is reader or
 // writer.
@@ -277,8 +277,8 @@ func (h *site) portalFrame(r *request, f *ui.Frame) {
 	}
 	f.Portal.Program = cmp.Or(r.portal.program.Name, r.portal.program.ID)
 	f.Portal.Role, f.Portal.EndsAt = string(r.portal.session.Role), r.portal.session.ExpiresAt
-	f.Nav = portalSections
-	for _, s := range portalSections {
+	f.Nav = portalNavigation
+	for _, s := range portalNavigation[0].Sections {
 		if at := portalBase + s.Path; r.URL.Path == at || strings.HasPrefix(r.URL.Path, at+"/") {
 			f.Section = s.Path
 		}

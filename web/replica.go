@@ -28,6 +28,17 @@ func replicaLag(r *store.ReplicaStatus) string {
 	return ui.Uptime(r.Lag) + " behind"
 }
 
+// replicaTrouble is the state of a replica that is not well, "" if it is well or there is none.
+func replicaTrouble(r *store.ReplicaStatus) string {
+	switch r.State {
+	case store.ReplicaOpening:
+		return "Connecting"
+	case store.ReplicaFailing:
+		return "Failing"
+	}
+	return ""
+}
+
 // replicaVerified describes the last comparison of the replica with the database.
 func replicaVerified(r *store.ReplicaStatus) string {
 	return fmt.Sprintf("(%s in %s; every %s)", ui.ByteSize(r.Verified.Bytes), ui.Latency(r.Verified.Took), ui.Duration(r.VerifyInterval))

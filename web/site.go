@@ -24,20 +24,26 @@ type site struct {
 	brand        portalBrand
 }
 
-// sections are the sections of the navigation, in order. A section without a route is not shown.
-var sections = []ui.Section{
-	{Path: "/", Icon: "overview", Label: "Overview"},
-	{Path: "/incidents", Icon: "incidents", Label: "Incidents"},
-	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
-	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
-	{Path: "/events", Icon: "events", Label: "Events"},
-	{Path: "/event-types", Icon: "types", Label: "Event types"},
-	{Path: "/programs", Icon: "programs", Label: "Programs"},
-	{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
-	{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
-	{Path: "/system", Icon: "system", Label: "System"},
-	{Path: "/admins", Icon: "admin", Label: "Admins"},
-	{Path: "/audit", Icon: "audit", Label: "Audit log"},
+// navigation has the sections, in order. A section without a route is not shown.
+var navigation = []ui.Group{
+	{Name: "Work", Sections: []ui.Section{
+		{Path: "/", Icon: "overview", Label: "Overview"},
+		{Path: "/incidents", Icon: "incidents", Label: "Incidents"},
+		{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
+		{Path: "/events", Icon: "events", Label: "Events"},
+		{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
+	}},
+	{Name: "Setup", Sections: []ui.Section{
+		{Path: "/programs", Icon: "programs", Label: "Programs"},
+		{Path: "/event-types", Icon: "types", Label: "Event types"},
+		{Path: "/tokens", Icon: "tokens", Label: "Tokens"},
+		{Path: "/alerts", Icon: "alerts", Label: "Alerts"},
+	}},
+	{Name: "System", Sections: []ui.Section{
+		{Path: "/system", Icon: "system", Label: "System"},
+		{Path: "/admins", Icon: "admin", Label: "Admins"},
+		{Path: "/audit", Icon: "audit", Label: "Audit log"},
+	}},
 }
 
 // rules returns the rules for what r sends. Errors name flags of serve to admins, but to partners only
@@ -68,12 +74,18 @@ func (h *site) frame(r *request, title string) ui.Frame {
 		h.portalFrame(r, &f)
 		return f
 	}
-	for _, s := range sections {
-		if h.sectionPages[s.Path] {
-			f.Nav = append(f.Nav, s)
+	for _, g := range navigation {
+		shown := ui.Group{Name: g.Name}
+		for _, s := range g.Sections {
+			if h.sectionPages[s.Path] {
+				shown.Sections = append(shown.Sections, s)
+			}
+			if r.URL.Path == s.Path || s.Path != "/" && strings.HasPrefix(r.URL.Path, s.Path+"/") {
+				f.Section = s.Path
+			}
 		}
-		if r.URL.Path == s.Path || s.Path != "/" && strings.HasPrefix(r.URL.Path, s.Path+"/") {
-			f.Section = s.Path
+		if shown.Sections != nil {
+			f.Nav = append(f.Nav, shown)
 		}
 	}
 	if f.Section == r.URL.Path {

@@ -54,5 +54,5 @@ func (h *incidentPages) showStatus(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: ui.StatusBar(s)}, nil
+	return response{page: ui.StatusParts(s)}, nil
 }

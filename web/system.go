@@ -44,6 +44,8 @@ type systemRecord struct {
 	certificates []Certificate
 	settings     []Setting
 	checks       []store.Finding
+	losses       []store.Loss
+	lossTotals   store.LossTotals
 	driver       string
 	text         string // the page as text, to copy
 }
@@ -58,6 +60,9 @@ func (h *systemPages) show(r *request) (response, error) {
 		return response{}, err
 	}
 	if s.forecast, err = h.store.Figures().Forecast(r.Context()); err != nil {
+		return response{}, err
+	}
+	if s.losses, s.lossTotals, err = h.store.Subscriptions().Losses(r.Context(), healthRows); err != nil {
 		return response{}, err
 	}
 	if h.cfg.Ready != nil {

@@ -25,12 +25,10 @@ added("figure[data-chart]", (figure) => {
   const slider = make("input", "", over);
   Object.assign(slider, { type: "range", min: 0, max: rows.length - 1, step: 1, value: rows.length - 1 });
   slider.setAttribute("aria-label", `${figure.querySelector("figcaption strong").textContent}: values`);
-  const readout = make("p", "readout quiet", figure.querySelector(".plot"));
-  readout.style.gridColumn = "1 / -1";
+  const readout = make("p", "readout", figure.querySelector("figcaption"));
   const says = make("span", "", readout);
   const link = make("a", "", readout);
   link.hidden = true;
-  says.textContent = `Hover over the chart for values${field ? "; drag to select a time range" : ""}.`;
 
   let anchor = null; // start of the selected range
   let at = rows.length - 1;
@@ -86,7 +84,12 @@ added("figure[data-chart]", (figure) => {
   over.addEventListener("pointerup", (event) => {
     if (event.button === 0 && event.pointerType === "mouse") go(); // touch shows the values; the link opens the records
   });
-  over.addEventListener("pointerleave", () => { if (document.activeElement !== slider) mark.hidden = true; });
+  over.addEventListener("pointerleave", () => {
+    if (document.activeElement === slider) return;
+    mark.hidden = true;
+    says.textContent = "";
+    link.hidden = true;
+  });
   slider.addEventListener("focus", () => show(at));
   slider.addEventListener("input", () => show(Number(slider.value)));
   slider.addEventListener("keydown", (event) => {

@@ -27,6 +27,17 @@ document.addEventListener("change", (event) => {
   if (event.target.matches?.(".pills input")) event.target.form.requestSubmit();
 });
 
+// A filter closes when the visitor turns to something else.
+document.addEventListener("pointerdown", (event) => {
+  for (const open of document.querySelectorAll(".drop[open]")) if (!open.contains(event.target)) open.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const open = event.key === "Escape" && document.querySelector(".drop[open]");
+  if (!open) return;
+  open.open = false;
+  open.querySelector("summary").focus();
+});
+
 document.addEventListener("change", (event) => {
   if (event.target.matches?.("[data-submit]")) event.target.form.requestSubmit();
 });

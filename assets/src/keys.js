@@ -20,7 +20,7 @@ function row(step) {
 const current = () => document.activeElement?.closest("[data-row]");
 const follow = (e) => { e?.click(); return Boolean(e); };
 
-const again = ':is(.action, .primary):not(:disabled):has(use[href="#i-again"])';
+const again = ':is([data-key=resend], :is(.action, .primary):has(use[href="#i-again"])):not(:disabled)';
 
 // Apply a bulk action to the selected rows, or to the current row if none is selected.
 function redeliver() {
@@ -46,7 +46,8 @@ const does = {
   l: () => follow(document.querySelector(".pager [rel=next]")),
   x: () => follow(current()?.querySelector("input[data-tick]")),
   r: redeliver,
-  p: () => follow(document.querySelector("[data-live-toggle]")),
+  p: () => follow((current() ?? document.querySelector("main")).querySelector("[data-key=probe]") ?? document.querySelector("[data-live-toggle]")),
+  c: () => follow((current() ?? document.querySelector("main")).querySelector("[data-copy-of]")),
   g: (event) => { going = event.timeStamp; return true; },
 };
 

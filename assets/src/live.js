@@ -55,9 +55,9 @@ if (bar) {
     said ||= setTimeout(() => {
       said = 0;
       const n = missed || waiting.length;
-      const state = document.querySelector("#record .state"); // on the page of one record
+      const state = document.querySelector("#record [data-state]"); // on the page of one record
       if (n) status.textContent = `${fresh()} ${n === 1 ? noun : nouns} to show`;
-      else if (state && !held.size) status.textContent = `Updated: ${state.textContent.trim()}`;
+      else if (state && !held.size) status.textContent = `Updated: ${state.dataset.state}`;
       if (n) saidAt = performance.now(); // announce a count only now and then
     }, performance.now() - saidAt > 15_000 ? 2000 : 15_000);
   }

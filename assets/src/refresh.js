@@ -6,6 +6,8 @@ let timer = 0;
 let loading = false;
 let ended = false; // the session has ended
 
+// #updated is of no use on pages whose content has no part.
+const parts = () => [...document.querySelectorAll(document.querySelector("main [data-part]") ? "[data-part]" : "[data-part]:not(#updated)")];
 const address = (part) => new URL(part.dataset.part, location.href).href;
 
 function inUse(part) {
@@ -49,7 +51,7 @@ async function refresh() {
   if (!document.hidden && !loading && !ended) {
     loading = true;
     try {
-      for (const from of new Set([...document.querySelectorAll("[data-part]")].map(address))) await load(from);
+      for (const from of new Set(parts().map(address))) await load(from);
       stale(false);
     } catch {
       stale(true);

@@ -229,3 +229,15 @@ func statPaths(stats []webhook.Stat) []statPath {
 	}
 	return all
 }
+
+// times returns up to four labels of the axis of time, evenly spread, from the first to the last.
+func (c *Chart) times() (labels []string) {
+	const most = 4
+	if len(c.Labels) <= most {
+		return c.Labels
+	}
+	for i := range most {
+		labels = append(labels, c.Labels[i*(len(c.Labels)-1)/(most-1)])
+	}
+	return labels
+}

@@ -129,6 +129,16 @@ func (v *Listing) hasResponses() bool {
 	return has("response_status") && has("error")
 }
 
+// countResponses returns how many kinds of responses are chosen.
+func (v *Listing) countResponses() (n int) {
+	for _, c := range responseClasses {
+		if v.responseIs(c) {
+			n++
+		}
+	}
+	return n
+}
+
 // responseIs reports whether the list is filtered to exactly one class of responses.
 func (v *Listing) responseIs(c responseClass) bool {
 	return slices.Equal(v.Query.Filters[c.filter], []string{c.value})

@@ -22,7 +22,7 @@ type Frame struct {
 	Role      string // of that admin
 	Note      *Note
 	Address   string // address of this page, for forms that redirect back
-	Nav       []Section
+	Nav       []Group
 	Program   string     // selected program, "" for all
 	Programs  []string   // choices of the program switch, which is hidden without any
 	Switching url.Values // query of this page that a switch of the program keeps
@@ -88,6 +88,12 @@ func (f *Frame) colorScheme() string {
 // MaxProgramChoices is the maximum number of programs in a select; with more, the visitor types
 // the program.
 const MaxProgramChoices = 100
+
+// Group is a part of the navigation.
+type Group struct {
+	Name     string // "" for the only group
+	Sections []Section
+}
 
 // Section is a link of the navigation.
 type Section struct{ Path, Icon, Label string }

@@ -86,7 +86,7 @@ func galleryFrame(c Clock) Frame {
 	return Frame{
 		Title: "Gallery", Section: "/deliveries", Address: "/deliveries", Stylesheet: "/assets/style.css", Script: "/assets/app.js",
 		Icon: "/assets/icon.svg", Clock: c, Keys: true, Admin: "ada@example.com", Note: &Note{NoteSuccess, "3 deliveries were resent."},
-		Nav: sections, Program: "acme", Programs: []string{"acme", "globex-emea", "northwind"},
+		Nav: []Group{{Name: "Work", Sections: sections}}, Program: "acme", Programs: []string{"acme", "globex-emea", "northwind"},
 		Live: &Live{Stream: "/deliveries/stream", Page: "/deliveries", Noun: "delivery"},
 	}
 }
@@ -130,7 +130,6 @@ func gallery(t *testing.T) templ.Component {
 		with(RecordTitle("Delivery", "user_created and 2 more", id, "failed"),
 			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Resend", ""), ActionButton("/x", "delete", "Cancel",
 				"Already completed")),
-		Contents([2]string{"g-tables", "Tables"}, [2]string{"g-forms", "Forms"}, [2]string{"g-code", "Bodies"}, [2]string{"g-charts", "Charts"}),
 		aSection("g-alarms", "Alarms",
 			with(Banner(NoteFailed), childText("Something failed: "+Visible(oddText))),
 			with(Banner(NoteWarning), childText("Something needs attention."))),

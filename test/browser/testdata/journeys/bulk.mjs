@@ -49,6 +49,7 @@ const failures = 30;
 await publish(failures);
 await until("the failures", async () => await countFromAPI("failed") === failures);
 await visit(page, "/deliveries");
+await page.locator(".drop summary", { hasText: "Status" }).click();
 await page.locator(".pills label", { hasText: "failed" }).click();
 if (!javaScript) await page.getByRole("button", { name: "Apply" }).click();
 await page.waitForURL(/filter/);

@@ -25,6 +25,7 @@ await visit(page, "/");
 const incidentCard = page.locator("#overview-incidents .incident");
 check((await incidentCard.innerText()).includes("Partner X") && (await incidentCard.innerText()).includes("401 Unauthorized"), "the overview shows the incident");
 await checkPage(page);
+await incidentCard.getByRole("button", { name: "More for Partner X" }).click();
 await waitForLoad(page, () => incidentCard.getByRole("link", { name: "View response" }).click());
 check((await page.locator("#response").innerText()).includes("token expired"), "the response shows the reason");
 

@@ -56,7 +56,8 @@ check(JSON.parse(testRequest.body).events[0].name === "content_published" && tes
 
 await visit(page, "/");
 check(await page.getByText("steps done").count() === 0, "the checklist is gone");
-check((await page.locator("#overview-deliveries").innerText()).includes("content_published"), "the delivery is listed");
+await visit(page, "/deliveries");
+check((await page.locator("main").innerText()).includes("content_published"), "the delivery is listed");
 check(clicks <= 8, `at most 8 clicks, got ${clicks}`);
 check(!(await (await fetch(startupLink)).text()).includes("/data"), "a page without a session does not name the data directory");
 server.close();

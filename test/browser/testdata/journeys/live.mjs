@@ -28,7 +28,7 @@ await markLoaded(listPage);
 // The page of the delivery is opened while the first attempt is in flight.
 await publish();
 const row = listPage.locator("[data-live-list] tr", { hasText: "content_deleted" });
-await row.getByText("1/5").waitFor();
+await row.getByTitle("1 of 5 attempts").waitFor();
 const deliveryPage = await context.newPage();
 await visit(deliveryPage, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
 await markLoaded(deliveryPage);
@@ -44,7 +44,7 @@ check((await details.innerText()).includes("not yet"), "the delivery is not comp
 await deliveryPage.locator("#record a", { hasText: "Resend" }).focus();
 await server.respond(503);
 await until("the second attempt on the page of the delivery", async () => await attemptNumber() === "2");
-await until("the second attempt on the list", async () => (await row.textContent()).includes("2/5"));
+await until("the second attempt on the list", async () => (await row.innerHTML()).includes("2 of 5 attempts"));
 check(await attemptItems.count() === 1 && (await attemptItems.first().textContent()).includes("503"), "the first response is shown");
 await server.respond(503);
 await until("the third attempt on the page of the delivery", async () => await attemptNumber() === "3");
@@ -54,7 +54,7 @@ check(await deliveryPage.evaluate(() => document.activeElement.textContent.trim(
 // The third attempt succeeds.
 await server.respond(200);
 await row.getByText("Success").waitFor();
-check((await row.textContent()).includes("3/5"), "the third attempt succeeded");
+check((await row.innerHTML()).includes("3 of 5 attempts"), "the third attempt succeeded");
 check(await row.count() === 1, "the row was updated in place");
 await until("the completion on the page of the delivery", async () => !(await details.innerText()).includes("not yet"));
 await until("the third response", async () => await attemptItems.count() === 3);
@@ -63,7 +63,7 @@ await deliveryPage.waitForTimeout(2500);
 const announced = async () => (await deliveryPage.locator("[data-live-status]").textContent()) === "Updated: success";
 check(!await announced(), "an update that waits is not announced");
 await deliveryPage.evaluate(() => document.activeElement.blur());
-await until("the title, after the focus has left it", async () => (await deliveryPage.locator("#record").textContent()).includes("success"));
+await until("the title, after the focus has left it", async () => (await deliveryPage.locator("#record").textContent()).includes("Delivered"));
 await until("the announcement of the update", announced);
 await checkNotReloaded(deliveryPage, "the page of the delivery");
 await checkNotReloaded(listPage, "the list");
@@ -99,8 +99,8 @@ await visit(deliveryPage, await row.locator("a[href^='/deliveries/']").first().g
 check(await attemptNumber() === "1", "the first attempt is in flight");
 await deliveryPage.click("[data-live-toggle]");
 for (let i = 0; i < 3; i++) await server.respond(503);
-await row.first().getByText("Retrying").waitFor();
-await until("the third attempt on the list", async () => (await row.first().textContent()).includes("3/5"));
+await row.first().getByText("Retry").waitFor();
+await until("the third attempt on the list", async () => (await row.first().innerHTML()).includes("3 of 5 attempts"));
 check(await attemptNumber() === "1", "the paused page did not change");
 await deliveryPage.click("[data-live-toggle]");
 await until("all three attempts on the page", async () => await attemptNumber() === "3" && await attemptItems.count() === 3);

@@ -94,6 +94,7 @@ check(metricsAfter.JSHeapUsedSize < metricsBefore.JSHeapUsedSize * 2 + 4e6, `a h
 check(metricsAfter.Nodes < 2 * 200 * 50, `fewer nodes than 100 rows have, got ${metricsAfter.Nodes}`);
 
 // A filter works at this rate, and only matching rows are counted.
+await page.locator(".drop summary", { hasText: "Status" }).click();
 await page.locator(".pills label", { hasText: "success" }).click();
 await page.waitForURL(/filter/);
 await until("a count of matching rows", async () => await showButton.isVisible());

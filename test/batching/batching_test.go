@@ -209,7 +209,7 @@ func testWrongCredential(t *testing.T, inFlight int) {
 		t.Fatalf("got the incidents %+v, want a resolved one", all)
 	}
 	incidentPage := "/incidents/" + all[0].ID
-	offers := func() bool { return strings.Contains(page(incidentPage), "Resend failed") }
+	offers := func() bool { return strings.Contains(page(incidentPage), `data-key="resend"`) }
 	if offers() != (len(failed) > 0) {
 		t.Errorf("%d events have failed: the page of the incident offers to resend %t", len(failed), offers())
 	}

@@ -15,7 +15,7 @@ run: build ## Run the demo: temporary data, two receivers, sample events (ARGS="
 	./service serve --demo $(ARGS)
 
 # A file system in memory with 1 GB free, if there is one. The drills of make check write to a disk.
-memory := $(shell df -P /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1048576 { print "/dev/shm" }')
+memory := $(shell { df -P /dev/shm | awk 'NR == 2 && $$4 > 1048576 { print "/dev/shm" }'; } 2>/dev/null)
 
 # -w leaves out DWARF, which takes half the time of linking; stack traces do not need it.
 PACKAGES ?= ./dispatcher ./store/... ./api ./web ./internal/... ./...

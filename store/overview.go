@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"service/store/list"
@@ -17,57 +16,28 @@ const CountLimit = 1000
 
 // Totals counts the records of all programs.
 type Totals struct {
-	Programs            int   // at most CountLimit
-	Subscriptions       int   // not deleted, at most CountLimit
-	ActiveSubscriptions int   // of Subscriptions
-	InFlight            int   // deliveries in flight, at most CountLimit
-	Waiting             int   // deliveries with a scheduled next attempt, at most CountLimit
-	WaitingEvents       int64 // events in these deliveries, excluding pings
-	Events              int64 // accepted so far in the counted programs, including events removed since
-
-	LastEventName string // name of the most recent event, "" if there is none
-	LastEventAt   time.Time
+	Subscriptions int   // not deleted, at most CountLimit
+	Waiting       int   // deliveries with a scheduled next attempt, at most CountLimit
+	WaitingEvents int64 // events in these deliveries, excluding pings
 }
 
 var (
-	selectProgramTotals = `SELECT count(*), coalesce(sum((SELECT max(e.seq) FROM events e WHERE e.program_id = p.id)), 0)
-		FROM (SELECT id FROM programs WHERE id` + list.CanBeUsed + ` ORDER BY id LIMIT ?1) p`
-	selectSubscriptionTotals = `SELECT count(*), coalesce(sum(active), 0)
-		FROM (SELECT active FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL
+	selectSubscriptionTotal = `SELECT count(*)
+		FROM (SELECT 1 FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL
 		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
-	selectInFlightTotal = `SELECT count(*)
-		FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'
-		AND claimed_at IS NOT NULL AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
 	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
 		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL
 		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
-	// Rows of the log are only appended, and the newest is never removed.
-	selectLastEvent = "SELECT name, received_at FROM events WHERE program_id" + list.CanBeUsed + " ORDER BY rowid DESC LIMIT 1"
 )
 
 // Totals counts the records. It reads the counts one after another, so they may be of slightly
 // different moments.
 func (s Figures) Totals(ctx context.Context) (t Totals, err error) {
 	limit := []any{CountLimit}
-	if err = s.db.Scan(ctx, selectProgramTotals, limit, &t.Programs, &t.Events); err != nil {
+	if err = s.db.Scan(ctx, selectSubscriptionTotal, limit, &t.Subscriptions); err != nil {
 		return t, err
 	}
-	if err = s.db.Scan(ctx, selectSubscriptionTotals, limit, &t.Subscriptions, &t.ActiveSubscriptions); err != nil {
-		return t, err
-	}
-	if err = s.db.Scan(ctx, selectInFlightTotal, limit, &t.InFlight); err != nil {
-		return t, err
-	}
-	if err = s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting, &t.WaitingEvents); err != nil {
-		return t, err
-	}
-	var received int64
-	err = s.db.Scan(ctx, selectLastEvent, nil, &t.LastEventName, &received)
-	if errors.Is(err, sql.ErrNoRows) {
-		return t, nil
-	}
-	t.LastEventAt = time.UnixMilli(received).UTC()
-	return t, err
+	return t, s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting, &t.WaitingEvents)
 }
 
 // Arrived counts the events of all programs that were accepted since a time. Events of programs that

@@ -89,8 +89,10 @@ func TestHealthIsQuiet(t *testing.T) {
 		has    []string
 		lacks  []string
 	}{
-		"all is well": {func(*overview) {}, []string{healthy, "<dd>44</dd>", "<dd>96.2 %</dd>", ">8</a>", ">at least 100</a>"},
+		"all is well": {func(*overview) {}, []string{healthy, `id="overview-incidents"`, "<dd>44</dd>", "<dd>96.2 %</dd>"},
 			[]string{alarm, `class="incident`, "free", "Replica"}},
+		"failures without an incident": {func(o *overview) { o.failing, o.degraded = healthTotal{8, false}, healthTotal{100, true} },
+			[]string{"No open incidents", ">8</a>", ">at least 100</a>"}, []string{healthy}},
 		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `class="strip"`}},
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
 			"5 endpoints need attention", "5 open", "2 subscriptions of hooks.example", "<b>624</b>", "<b>10</b>", " · 401 Unauthorized",
@@ -200,7 +202,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 		stop := retain(t, s, 3*time.Hour)
 		wants("All endpoints are healthy")
 		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
-		wants("All endpoints are healthy")
+		wants("No open incidents")
 		attempt(503, webhook.HealthPolicy{FailingAfter: 2})
 		publishOne(t, s, "user_created")
 		publishOne(t, s, "user_created")

@@ -118,7 +118,7 @@ func TestIncidentPages(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		wants(path, "Resolved: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
-		wants("/", "All endpoints are healthy", ">No incidents</span>")
+		wants("/", "No open incidents", ">No incidents</span>")
 		wants("/incidents", path, "resolved")
 		wants("/incidents/"+webhook.NewID(), "Not found")
 	})

@@ -99,32 +99,47 @@ func (h *overviewPages) lastHour(ctx context.Context, r *request) (total webhook
 
 // headline is the conclusion of the page.
 func (o *overview) headline() string {
-	switch {
-	case o.notReady != "":
+	if o.notReady != "" {
 		return "The service is not ready"
-	case o.incidents.total > 0:
-		if o.incidents.total == 1 {
-			return "1 endpoint needs attention"
-		}
-		return ui.Number(int64(o.incidents.total)) + " endpoints need attention"
-	case o.totals.Subscriptions > 0:
-		return "All endpoints are healthy"
 	}
-	return "Overview"
+	if o.totals.Subscriptions == 0 {
+		return "Overview"
+	}
+	switch n := o.incidents.total; {
+	case n == 1:
+		return "1 endpoint needs attention"
+	case n > 1:
+		return ui.Number(int64(n)) + " endpoints need attention"
+	case o.failing.count+o.degraded.count > 0:
+		return "No open incidents"
+	}
+	return "All endpoints are healthy"
 }
 
 // sentence says what the headline means for events.
-func (o *overview) sentence() string {
-	waiting := o.waits()
-	switch {
-	case o.totals.Subscriptions == 0:
+func (o *overview) sentence(program string) string {
+	if o.totals.Subscriptions == 0 {
 		return ""
-	case waiting == "0":
-		return "No event waits."
-	case waiting == "1":
-		return "1 event waits and will be delivered."
 	}
-	return capitalized(waiting) + " events wait and will be delivered."
+	text := o.waits() + " events wait to be delivered"
+	switch o.waits() {
+	case "0":
+		text = "No event waits to be delivered"
+	case "1":
+		text = "1 event waits to be delivered"
+	}
+	if program != "" {
+		text += " in all programs"
+	}
+	return capitalized(text) + "."
+}
+
+// inAll names a number of all programs, also where one is selected.
+func inAll(name, program string) string {
+	if program == "" {
+		return name
+	}
+	return name + ", all programs"
 }
 
 // rate formats how many events are accepted per second now.

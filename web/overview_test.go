@@ -37,11 +37,7 @@ func fixedOverview() *overview {
 	}
 	return &overview{
 		directory: "/var/lib/service", arrived: 423, hour: webhook.Stat{Success: 962, Failed: 38}, day: &day,
-		failing: healthTotal{8, false}, degraded: healthTotal{100, true},
-		totals: store.Totals{
-			Programs: 2, Subscriptions: store.CountLimit, ActiveSubscriptions: 3, InFlight: 1, Waiting: 2,
-			Events: 1_234_567, LastEventName: "user_created", LastEventAt: testNow.Add(-90 * time.Second),
-		},
+		totals:  store.Totals{Subscriptions: store.CountLimit, Waiting: 2},
 		health:  health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, MinFree: 256 << 20}},
 		backlog: webhook.Backlog{Subscriptions: 2, Events: 44, Oldest: testNow.Add(-61 * time.Minute)},
 	}
@@ -98,7 +94,6 @@ func TestHostileTextIsInert(t *testing.T) {
 	o := fixedOverview()
 	o.notReady, o.directory = hostile, hostile
 	o.setup = []setupStep{{label: hostile, text: hostile, path: hostile, note: hostile, command: hostile}}
-	o.totals.LastEventName = hostile
 	o.health = fixedHealth()
 	var incidents []webhook.Incident
 	for _, g := range fixedIncidents().groups {

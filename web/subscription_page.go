@@ -233,18 +233,18 @@ func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pi
 			p.first = &d.Attempts[n-1] // an earlier attempt may not have been a probe
 		}
 		if !r.portal.in() {
-			p.answer = firstLines(p.first)
+			p.answer = firstLines(d.ID, p.first)
 		}
 	}
 	return p, nil
 }
 
-// firstLines returns the first lines of a response body, nil without one.
-func firstLines(a *webhook.Attempt) *ui.Body {
+// firstLines returns the first lines of a response body of a delivery, nil without one.
+func firstLines(id string, a *webhook.Attempt) *ui.Body {
 	if len(a.ResponseBody) == 0 {
 		return nil
 	}
-	b := responseBody("ping-answer", "Response body", a)
+	b := responseBody("ping-answer-"+id, "Response body", a)
 	if len(b.Data) > pingBytes {
 		b.Data, b.Cut = ui.TrimPartialRune(b.Data[:pingBytes]), true
 	}

@@ -18,6 +18,11 @@ function row(step) {
 }
 
 const current = () => document.activeElement?.closest("[data-row]");
+// ownOrOnly is the element of the row at hand, or the only one of the page.
+const ownOrOnly = (selector) => {
+  const all = (current() ?? document.querySelector("main")).querySelectorAll(selector);
+  return all.length === 1 ? all[0] : undefined;
+};
 const follow = (e) => { e?.click(); return Boolean(e); };
 
 const again = ':is([data-key=resend], :is(.action, .primary):has(use[href="#i-again"])):not(:disabled)';
@@ -46,8 +51,8 @@ const does = {
   l: () => follow(document.querySelector(".pager [rel=next]")),
   x: () => follow(current()?.querySelector("input[data-tick]")),
   r: redeliver,
-  p: () => follow((current() ?? document.querySelector("main")).querySelector("[data-key=probe]") ?? document.querySelector("[data-live-toggle]")),
-  c: () => follow((current() ?? document.querySelector("main")).querySelector("[data-copy-of]")),
+  p: () => follow(ownOrOnly("[data-key=probe]") ?? document.querySelector("[data-live-toggle]")),
+  c: () => follow(ownOrOnly("[data-key=message]")),
   g: (event) => { going = event.timeStamp; return true; },
 };
 

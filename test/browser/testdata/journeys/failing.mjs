@@ -25,6 +25,19 @@ await visit(page, "/");
 const incidentCard = page.locator("#overview-incidents .incident");
 check((await incidentCard.innerText()).includes("Partner X") && (await incidentCard.innerText()).includes("401 Unauthorized"), "the overview shows the incident");
 await checkPage(page);
+// A probe shows its result in the row. Keys act on the row that has the focus, which stays there.
+if (javaScript) {
+  await page.keyboard.press("j");
+  await page.keyboard.press("p");
+  await incidentCard.locator(".probed").getByText("401").waitFor();
+  check(await page.evaluate(() => Boolean(document.activeElement.closest(".incident"))) && new URL(page.url()).pathname === "/", "the focus stays in the row");
+  await checkPage(page);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await incidentCard.getByRole("link", { name: "Partner X", exact: true }).focus();
+  await page.keyboard.press("c");
+  const message = await incidentCard.locator("pre[id^=message]").textContent();
+  await until("the message for the partner in the clipboard", async () => await page.evaluate(() => navigator.clipboard.readText()) === message);
+}
 await incidentCard.getByRole("button", { name: "More for Partner X" }).click();
 await waitForLoad(page, () => incidentCard.getByRole("link", { name: "View response" }).click());
 check((await page.locator("#response").innerText()).includes("token expired"), "the response shows the reason");

@@ -49,6 +49,8 @@ type tx struct {
 	dropped []string // event types that this commit deletes
 	kept    int      // how many of dropped are from earlier writes
 
+	changed []int64 // deliveries that this commit stores or changes; see deliveryChanged
+
 	states []stateSet // of programs, oldest first
 	set    int        // how many of states are from earlier writes
 
@@ -123,6 +125,7 @@ func (w *writer) beforeCommit(*sqlite.Tx) error {
 // afterCommit is the hook [sqlite.Hooks].AfterCommit.
 func (w *writer) afterCommit() {
 	w.commits.Committed()
+	w.tx.s.watchers.deliveriesChanged(w.tx.changed)
 	w.tx.end(nil)
 }
 
@@ -154,6 +157,7 @@ func (t *tx) end(err error) {
 	t.settle(err)
 	clear(t.accepted)
 	t.accepted, t.many, t.spending, t.dropped, t.states = t.accepted[:0], false, false, t.dropped[:0], nil
+	t.changed = t.changed[:0]
 }
 
 // head is the end of a program's log, zero for an empty log.

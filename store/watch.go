@@ -139,22 +139,33 @@ func (ws *watchers) queued(subscriptionID string) {
 	ws.notify(func(c *Changes) { put(&c.Queued, subscriptionID) })
 }
 
-// deliveryChanged notifies the watchers of deliveries that the current write stored or changed
-// a delivery; num 0 stands for unnamed ones. Without such watchers it costs one atomic load.
+// deliveryChanged notes that the current write stores or changes a delivery; num 0 stands for
+// unnamed ones. The watchers of deliveries are notified after the commit, even if this write is
+// undone.
 func (t *tx) deliveryChanged(num int64) {
-	ws := &t.s.watchers
-	if ws == nil || ws.deliveries.Load() == 0 {
+	if len(t.changed) < MaxChanged {
+		t.changed = append(t.changed, num)
+	} else {
+		t.changed[MaxChanged-1] = 0
+	}
+}
+
+// deliveriesChanged notifies the watchers of deliveries, those too that began to watch after the
+// writes. Without such watchers it costs one atomic load.
+func (ws *watchers) deliveriesChanged(nums []int64) {
+	if len(nums) == 0 || ws.deliveries.Load() == 0 {
 		return
 	}
-	t.AfterCommit(func() {
-		ws.notifyKind(true, func(c *Changes) {
-			if c.Deliveries == nil {
-				c.Deliveries = make(map[int64]struct{})
+	ws.notifyKind(true, func(c *Changes) {
+		if c.Deliveries == nil {
+			c.Deliveries = make(map[int64]struct{})
+		}
+		for _, num := range nums {
+			if len(c.Deliveries) == MaxChanged {
+				return
 			}
-			if len(c.Deliveries) < MaxChanged {
-				c.Deliveries[num] = struct{}{}
-			}
-		})
+			c.Deliveries[num] = struct{}{}
+		}
 	})
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // TestShards checks that .ci/deep runs every package of end-to-end tests. All other packages are
-// in the shard units.
+// in the shards units and units-log.
 func TestShards(t *testing.T) {
 	deep, err := os.ReadFile("../../.ci/deep")
 	if err != nil {

@@ -1,6 +1,7 @@
 // Polling of parts of a page. An element with an id and data-part, a URL, is loaded from there
-// every few seconds and replaced. A part that is in use is replaced later. #updated, the time of
-// the last refresh, is replaced when all parts are.
+// every few seconds and changed into what it is there. The focus stays where it is, and so does what
+// has hx-morph-skip, such as the result of a probe. A part that is in use is changed later. #updated,
+// the time of the last refresh, is changed when all parts are.
 const pause = 5000;
 let timer = 0;
 let loading = false;
@@ -11,17 +12,16 @@ const parts = () => [...document.querySelectorAll(document.querySelector("main [
 const address = (part) => new URL(part.dataset.part, location.href).href;
 
 function inUse(part) {
-  if (part.contains(document.activeElement) || part.querySelector(":active, :popover-open")) return true;
+  if (part.querySelector(":is(input, select, textarea):focus, :active, :popover-open")) return true;
   const s = getSelection();
   return Boolean(s && !s.isCollapsed && part.contains(s.anchorNode));
 }
 
-// put replaces a part with a newer one, and keeps its details elements open.
+// put changes a part into a newer one, and keeps its details elements open.
 function put(part, fresh) {
   const [was, is] = [part, fresh].map((e) => [...e.querySelectorAll("details")]);
   if (was.length === is.length) is.forEach((e, i) => { e.open = was[i].open; });
-  part.replaceWith(fresh);
-  window.htmx?.process(fresh);
+  return window.htmx.swap({ sourceElement: part, target: part, text: fresh.outerHTML, swap: "outerMorph" });
 }
 
 async function load(from) {
@@ -35,10 +35,10 @@ async function load(from) {
     if (address(part) !== from) continue;
     const fresh = page.getElementById(part.id);
     if (part.id === "updated") updated = [part, fresh];
-    else if (fresh && !inUse(part)) put(part, document.adoptNode(fresh));
+    else if (fresh && !inUse(part)) await put(part, fresh);
     else all = all && !fresh;
   }
-  if (updated?.[1] && all) put(updated[0], document.adoptNode(updated[1]));
+  if (updated?.[1] && all) await put(...updated);
 }
 
 function stale(is) {

@@ -13,6 +13,7 @@ browser     | chromium node=nodejs npm                       | the admin UI in a
 clients     | node=nodejs npm                                | generated clients
 clocks      | linux-amd64=                                   | failovers with clock jumps
 curl        | curl                                           | the commands of the API reference
+firefox     | firefox-esr                                    | the admin UI in Firefox
 haproxy     | haproxy openssl                                | two installations behind HAProxy
 netns       | root= linux= ip=iproute2 nft=nftables          | egress from a network namespace
 nginx       | nginx= openssl                                 | the service behind nginx

@@ -32,10 +32,12 @@ import (
 	"service/test/harness"
 )
 
-// Versions of the npm packages that the journeys import. Chromium must be installed.
+// Versions of the npm packages that the journeys import. Chromium and Firefox must be installed.
+// Firefox has an older Playwright: newer ones call a command that no stable Firefox has yet.
 const (
-	playwright = "playwright-core@1.65.1"
-	axe        = "axe-core@4.14.1"
+	playwright        = "playwright-core@1.65.1"
+	playwrightFirefox = "playwright-firefox@npm:playwright-core@1.61.1"
+	axe               = "axe-core@4.14.1"
 )
 
 // journeysDir has the journeys and lib.mjs, which they import.
@@ -43,17 +45,18 @@ const journeysDir = "testdata/journeys"
 
 // TestBrowser runs the journeys of testdata/journeys. A journey is a file that drives a
 // browser through the admin UI of the built binary. Its first line has the flags of serve
-// that it needs; its second line can request a second run:
+// that it needs; the lines after it can request further runs:
 //
 //	// serve --demo
 //	// and without JavaScript
+//	// and in Firefox
 //
 // $PROVIDER in the flags is the issuer of an OpenID Connect provider that runs for the
 // journey. lib.mjs describes the helpers of a journey. Each journey has its own service, with
 // API and pages on one address and a certificate of its own CA.
 //
-// TestBrowser needs node, npm, Chromium, and the network once (requirement browser). With -short it
-// runs one short journey.
+// TestBrowser needs node, npm, Chromium, and the network once (requirement browser), and Firefox for
+// its runs there (requirement firefox). With -short it runs one short journey.
 func TestBrowser(t *testing.T) {
 	harness.Drill(t, 1, 1)
 	dir := t.TempDir()
@@ -79,14 +82,21 @@ func TestBrowser(t *testing.T) {
 		if name == "lib" {
 			continue
 		}
-		lines := strings.SplitN(string(harness.Read(t, file)), "\n", 3)
+		lines := strings.Split(string(harness.Read(t, file)), "\n")
 		flags, ok := strings.CutPrefix(lines[0], "// serve")
 		if !ok {
 			t.Fatalf("%s: the first line is %q, want // serve and its flags", file, lines[0])
 		}
-		t.Run(name, func(t *testing.T) { j.run(t, name, "on", strings.Fields(flags)) })
-		if len(lines) > 1 && lines[1] == "// and without JavaScript" {
-			t.Run(name+" without JavaScript", func(t *testing.T) { j.run(t, name, "off", strings.Fields(flags)) })
+		t.Run(name, func(t *testing.T) { j.run(t, name, strings.Fields(flags)) })
+		for _, line := range lines[1:] {
+			switch line {
+			case "// and without JavaScript":
+				t.Run(name+" without JavaScript", func(t *testing.T) { j.run(t, name, strings.Fields(flags), "SCRIPT=off") })
+			case "// and in Firefox":
+				t.Run(name+" in Firefox", func(t *testing.T) {
+					j.run(t, name, strings.Fields(flags), "FIREFOX="+harness.Tool(t, "firefox", "firefox-esr"))
+				})
+			}
 		}
 	}
 }
@@ -111,8 +121,9 @@ func patience(t *testing.T) time.Duration {
 	return time.Until(deadline) - 40*time.Second
 }
 
-// run runs one journey; script is on or off, for JavaScript.
-func (j *journeys) run(t *testing.T, name, script string, flags []string) {
+// run runs one journey with a service that has these flags. env has the variables of this run:
+// SCRIPT=off for no JavaScript, FIREFOX for the path of Firefox.
+func (j *journeys) run(t *testing.T, name string, flags []string, env ...string) {
 	t.Parallel() // journeys mostly wait, and share no state
 	issuer := ""
 	if i := slices.Index(flags, "$PROVIDER"); i >= 0 {
@@ -124,9 +135,10 @@ func (j *journeys) run(t *testing.T, name, script string, flags []string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, j.tools.node, name+".mjs")
 	cmd.Dir = j.dir
-	cmd.Env = append(os.Environ(), "CHROMIUM="+j.tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+j.binary, "SCRIPT="+script,
+	cmd.Env = append(os.Environ(), "CHROMIUM="+j.tools.chromium, "LINK="+s.link, "DATA="+s.data, "SERVICE="+j.binary,
 		"CONTROL="+s.control(), "PROVIDER="+issuer, "ROUTES="+j.routes, "GALLERY="+harness.Path("web/ui/testdata/gallery.html"),
 		milliseconds("TIMEOUT", harness.Timeout()), milliseconds("PATIENCE", patience(t)))
+	cmd.Env = append(cmd.Env, env...)
 	if s.data != "" {
 		cmd.Env = append(cmd.Env, "NODE_EXTRA_CA_CERTS="+filepath.Join(s.data, "ca.pem"))
 	}
@@ -284,7 +296,8 @@ func browserTools(t *testing.T, dir string) browserPrograms {
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private": true, "type": "module"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", "--prefer-offline", playwright, axe)
+	cmd := exec.Command(npm, "install", "--no-save", "--no-audit", "--no-fund", "--loglevel=error", "--prefer-offline", playwright,
+		playwrightFirefox, axe)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		harness.Unavailable(t, "browser", fmt.Sprintf("npm install: %v\n%s", err, out))

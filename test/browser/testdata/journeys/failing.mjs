@@ -3,7 +3,7 @@
 // An endpoint rejects deliveries. An admin goes from the overview to the response that says
 // why, probes the endpoint and resends the failed deliveries. The page of the subscription
 // updates without a reload.
-import { api, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
+import { api, check, copied, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 let status = 401;
 const server = await startReceiver(() => ({ status, headers: { "Content-Type": "text/plain" }, body: status === 401 ? "token expired\n" : "ok\n" }));
@@ -32,11 +32,10 @@ if (javaScript) {
   await incidentCard.locator(".probed").getByText("401").waitFor();
   check(await page.evaluate(() => Boolean(document.activeElement.closest(".incident"))) && new URL(page.url()).pathname === "/", "the focus stays in the row");
   await checkPage(page);
-  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   await incidentCard.getByRole("link", { name: "Partner X", exact: true }).focus();
   await page.keyboard.press("c");
   const message = await incidentCard.locator("pre[id^=message]").textContent();
-  await until("the message for the partner in the clipboard", async () => await page.evaluate(() => navigator.clipboard.readText()) === message);
+  await copied(page, (text) => text === message);
 }
 await incidentCard.getByRole("button", { name: "More for Partner X" }).click();
 await waitForLoad(page, () => incidentCard.getByRole("link", { name: "View response" }).click());

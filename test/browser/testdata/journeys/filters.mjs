@@ -1,5 +1,6 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
+// and in Firefox
 // An admin gives a subscription a filter: builds it from the fields of the event, sees what it would
 // have sent and what is wrong, changes its JSON, and saves it. Without JavaScript the JSON is tested by
 // a button.

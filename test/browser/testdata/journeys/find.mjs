@@ -1,5 +1,6 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
+// and in Firefox
 // The search finds a partner by description and an event by a value in its payload. The
 // histogram sets the time range of a list. A test event goes to one subscription only.
 import { api, base, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";

@@ -12,6 +12,7 @@
 //   check(value, "what is expected");
 //   await until("what is awaited", async () => value);
 //   await restart();                             // the service, on the same data
+//   await copied(page, (text) => …);             // what the page put into the clipboard
 //
 // A journey must not depend on the speed of the machine. It waits for conditions, up to
 // timeout. What happens between two of its steps is caused by the journey, never by a
@@ -32,6 +33,7 @@ export const startupLink = env("LINK");
 export const base = new URL(startupLink).origin;
 export const data = env("DATA");
 export const javaScript = env("SCRIPT") !== "off";
+export const inFirefox = env("FIREFOX") !== "";
 
 // How long a journey waits for a condition, in milliseconds.
 export const timeout = Number(env("TIMEOUT") || 60_000);
@@ -39,7 +41,9 @@ export const routes = JSON.parse(env("ROUTES") || "[]"); // the admin pages: {pa
 
 const axe = fs.readFileSync("node_modules/axe-core/axe.min.js", "utf8");
 // Chromium would not let a page that a journey serves at a public name embed pages of loopback.
-const browser = await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"] });
+const browser = inFirefox
+  ? await (await import("playwright-firefox")).firefox.launch({ channel: "moz-firefox", executablePath: env("FIREFOX") })
+  : await chromium.launch({ executablePath: env("CHROMIUM"), args: ["--no-sandbox", "--disable-features=LocalNetworkAccessChecks"] });
 const pageErrors = [];
 const contextsWithoutJavaScript = new WeakSet();
 
@@ -60,7 +64,7 @@ export function check(value, expectation) {
 // newPage returns a page in a new browser context. Options are Playwright's options of a
 // context. An error of the page that contains a text of expected does not fail the journey.
 export async function newPage(options = {}, expected = []) {
-  const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: javaScript, viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+  const context = await browser.newContext({ ignoreHTTPSErrors: true, javaScriptEnabled: javaScript, viewport: { width: 1280, height: 800 }, ...(inFirefox ? {} : { reducedMotion: "reduce" }), ...options });
   context.setDefaultTimeout(timeout);
   if (options.javaScriptEnabled ?? javaScript) {
     await context.addInitScript(() => {
@@ -72,6 +76,7 @@ export async function newPage(options = {}, expected = []) {
   const page = await context.newPage();
   const recordError = (text) => {
     if (text.includes("(chrome-error://")) return; // in the browser's own page, for example of a blocked frame
+    if (inFirefox && text.startsWith("htmx: htmx:")) return; // of requests that end because the page is left
     if (!expected.some((e) => text.includes(e))) pageErrors.push(`${page.url()}: ${text}`);
   };
   // A page's own polling may fail, for example while the service restarts.
@@ -217,9 +222,9 @@ const axeProblems = async (page, findViolations) => {
 
 // checkPage checks a page with axe and its layout, light and dark, narrow and wide. It leaves
 // the page wide and light. disabledRules are rules of axe that do not apply there. axe is a
-// script: without JavaScript only the layout is checked.
+// script, and Firefox's colour scheme cannot be chosen: there only the layout is checked.
 export async function checkPage(page, disabledRules = []) {
-  if (contextsWithoutJavaScript.has(page.context())) return throwProblems(page, await layoutProblems(page));
+  if (inFirefox || contextsWithoutJavaScript.has(page.context())) return throwProblems(page, await layoutProblems(page));
   throwProblems(page, await axeProblems(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? axeRules(disabledRules) : axeContrast)));
 }
 
@@ -229,6 +234,30 @@ export async function checkAsShown(page) {
   await page.evaluate(axe);
   const violations = await page.evaluate(async (options) => (await window.axe.run(options)).violations, axeRules([]));
   throwProblems(page, [...problems, ...violations.map(describeViolation)]);
+}
+
+// copied waits until the clipboard has a text that is good, and keeps the focus where it is. In
+// Firefox no page may read the clipboard, so the text is pasted.
+export async function copied(page, good) {
+  if (!inFirefox) await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await until("the text in the clipboard", async () => {
+    if (!inFirefox) return good(await page.evaluate(() => navigator.clipboard.readText()));
+    await page.evaluate(() => {
+      window.focused = document.activeElement;
+      const field = document.createElement("textarea");
+      field.id = "pasted";
+      document.querySelector("main").append(field);
+      field.focus();
+    });
+    await page.keyboard.press("Control+V");
+    return good(await page.evaluate(() => {
+      const field = document.getElementById("pasted");
+      const text = field.value;
+      field.remove();
+      window.focused.focus();
+      return text;
+    }));
+  });
 }
 
 const checkedParts = new Set(); // names of pages and signatures of elements that axe has checked

@@ -1,5 +1,6 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --retry-jitter 0 --portal-name Intranet
 // and without JavaScript
+// and in Firefox
 // A partner with nothing but a link gets to a verified webhook, and uses every page of the portal:
 // with JavaScript by keyboard on a desktop, without it on a phone. Other sites, admins and old
 // links get nothing.

@@ -1,5 +1,6 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h
 // and without JavaScript
+// and in Firefox
 // An admin creates a subscription: picks events, corrects a blocked URL, and sees the first
 // ping and the signing secret. The result of a ping appears in place. No page shows the
 // secret later.

@@ -270,6 +270,29 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 	})
 }
 
+// An incident counts the failed deliveries that were delivered again, and names one of their events.
+func TestRecoveredInAnIncident(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		w.attempt(1, 404)
+		time.Sleep(time.Second)
+		w.attempt(1, 404)
+		var example string
+		must(t, w.s.db.Scan(t.Context(), "SELECT id FROM events ORDER BY seq LIMIT 1", nil, &example))
+		id := w.want("")[0].ID
+		i, err := w.s.Incidents().Get(t.Context(), "p", id)
+		if err != nil || i.FailedEvent != example || i.Undelivered != 2 || i.Recovered != 0 || !i.RecoveredAt.IsZero() {
+			t.Errorf("before: got %+v, %v; want event %s", i, err, example)
+		}
+		runBulk(t, w.s, webhook.BulkRedeliver, webhook.NewID(), "filter[status]=failed", 0)
+		time.Sleep(time.Second)
+		deliverAll(t, w.s, w.sub.ID)
+		i, err = w.s.Incidents().Get(t.Context(), "p", id)
+		if err != nil || i.FailedEvent == "" || i.Undelivered != 0 || i.Recovered != 2 || !i.RecoveredAt.Equal(time.Now()) {
+			t.Errorf("after: got %+v, %v", i, err)
+		}
+	})
+}
+
 // The timeline contains what was resent: by whom, how many deliveries, and their results.
 func TestTimelineOfResending(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
@@ -469,6 +492,9 @@ func TestIncidentPlans(t *testing.T) {
 		{incidentsUnresolved.Down.Text, len(incidentsUnresolved.Down.Names), "incidents_unresolved"},
 		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
 		{selectIncidents, 2, "deliveries_completed (subscription=?"},
+		{selectIncidents, 2, "undelivered_by_incident (incident=?)"},
+		{selectIncidents, 2, "events_by_seq (program_id=? AND seq=?)"},
+		{selectIncidentRecovered, 4, "deliveries_by_status (status=? AND subscription_id=?)"},
 		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
 		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 		{selectAgedIncidents, 2, "incidents_closed (counted_at<?)"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,7 +39,10 @@ var (
 		iif(n.closed_at IS NULL,
 			` + waitingCount + ` + (SELECT coalesce(sum(json_array_length(d.seqs)), 0) FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due
 				WHERE subscription_id = x.id AND next_attempt_at IS NOT NULL AND ping IS NULL LIMIT ?2) d), 0),
-		iif(n.closed_at IS NULL, ` + waitingMore + `, 0), ?2, iif(n.closed_at IS NULL, ` + waitingSince + `, NULL)`
+		iif(n.closed_at IS NULL, ` + waitingMore + `, 0), ?2, iif(n.closed_at IS NULL, ` + waitingSince + `, NULL),
+		coalesce((SELECT e.id FROM events e WHERE e.program_id = n.program_id AND e.seq = coalesce(
+			(SELECT min(u.seq) FROM undelivered u WHERE u.incident = n.num AND u.incident IS NOT NULL),
+			(SELECT d.seqs ->> 0 FROM deliveries d WHERE d.num = coalesce(f.last_delivery, n.last_delivery)))), '')`
 
 	selectIncidents = "SELECT " + incidentColumns + ` FROM json_each(?1) j CROSS JOIN incidents n ON n.num = j.value
 		LEFT JOIN subscriptions x ON x.id = n.subscription_id LEFT JOIN cursors c ON c.subscription_id = x.id
@@ -63,7 +67,7 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
 		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
 		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
-		&i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, &oldest)
+		&i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, &oldest, &i.FailedEvent)
 	if err != nil {
 		return i, num, nil, err
 	}
@@ -147,9 +151,33 @@ func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Inc
 		if err != nil {
 			return err
 		}
-		return v.timeline(&i, num, log)
+		return errors.Join(v.recovered(&i), v.timeline(&i, num, log))
 	})
 	return i, err
+}
+
+const selectIncidentRecovered = `SELECT count(*), count(r.delivery), max(r.at) FROM (
+		SELECT num, completed_at FROM deliveries INDEXED BY deliveries_by_status
+		WHERE status = 'failed' AND status <> 'success' AND subscription_id = ?1 AND ping IS NULL ORDER BY num DESC LIMIT ?4) d
+	LEFT JOIN recovered r ON r.delivery = d.num WHERE d.completed_at BETWEEN ?2 AND ?3`
+
+// recovered counts the failed deliveries of an incident whose events have all been delivered
+// since. The count is unknown if not all of them are stored, or among the newest failures.
+func (v *view) recovered(i *webhook.Incident) error {
+	until := i.ClosedAt
+	if i.Open() {
+		until = v.s.clock.now()
+	}
+	var failed int64
+	var at sql.NullInt64
+	// A delivery ends a moment before its result opens the incident.
+	from := i.OpenedAt.Add(-time.Second).UnixMilli()
+	err := v.Scan(selectIncidentRecovered, []any{i.SubscriptionID, from, until.UnixMilli(), maxResultRows}, &failed, &i.Recovered, &at)
+	if failed != i.Failed {
+		i.Recovered, at = -1, sql.NullInt64{}
+	}
+	i.RecoveredAt = sqlite.FromMillis(at)
+	return err
 }
 
 const selectNewestIncident = "SELECT num FROM incidents INDEXED BY incidents_by_subscription WHERE subscription_id = ? " +

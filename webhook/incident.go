@@ -60,6 +60,11 @@ type Incident struct {
 	WaitingEvents int       // events held back, 0 if closed; up to the limit that the caller asked for
 	WaitingMore   bool      // more may wait: the count ended at that limit, or where a filter was tried
 	OldestEvent   time.Time // acceptance of the oldest waiting event; zero for none
+	FailedEvent   string    // id of an example: the oldest event left to resend, or one of DeliveryID; "" for none
+
+	// Only if the incident was read by its id:
+	Recovered   int64     // of Failed, the deliveries whose events have all been delivered since; -1 if unknown
+	RecoveredAt time.Time // when the last of them was; zero for none
 
 	Timeline []IncidentEntry // oldest first; only if the incident was read by its id
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,12 +23,18 @@ const (
 	overviewIncidents = 50
 	// overviewRows is how many rows of them it shows.
 	overviewRows = 6
+	// pageIncidents is how many open incidents, and how many resolved ones, the page of incidents shows.
+	pageIncidents = 100
+	// recentlyResolved is how long a resolved incident is on that page.
+	recentlyResolved = 24 * time.Hour
+	// allIncidentsParameter lists all incidents, newest first, in pages.
+	allIncidentsParameter = "all"
 )
 
 // incidentPath returns the path of the page of an incident.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
 
-// openIncidents are the incidents on the overview.
+// openIncidents are the open incidents that a page shows.
 type openIncidents struct {
 	groups []incidentGroup // the most severe first
 	shown  int             // number of incidents in groups
@@ -54,9 +61,10 @@ type incidentRow struct {
 	message string // message for the partner
 }
 
-// readOpenIncidents reads the open incidents of a program, or of all for "".
-func (h *site) readOpenIncidents(ctx context.Context, program string) (o openIncidents, err error) {
-	all, err := h.store.Incidents().Open(ctx, program, overviewIncidents, store.MaxWaiting)
+// readOpenIncidents reads at most limit open incidents of a program, or of all for "", and groups
+// them in at most rows rows.
+func (h *site) readOpenIncidents(ctx context.Context, program string, limit, rows int) (o openIncidents, err error) {
+	all, err := h.store.Incidents().Open(ctx, program, limit, store.MaxWaiting)
 	if err != nil {
 		return o, err
 	}
@@ -64,14 +72,14 @@ func (h *site) readOpenIncidents(ctx context.Context, program string) (o openInc
 		return o, err
 	}
 	o.groups = groupIncidents(all)
-	o.groups = o.groups[:min(len(o.groups), overviewRows)]
+	o.groups = o.groups[:min(len(o.groups), rows)]
 	for _, g := range o.groups {
 		o.shown += len(g.all)
 	}
 	return o, nil
 }
 
-// groupIncidents groups incidents by cause.
+// groupIncidents groups incidents by cause: failing before degraded, then by how many events wait.
 func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 	type cause struct{ origin, result string }
 	at := make(map[cause]int)
@@ -87,11 +95,28 @@ func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 		}
 		groups[g].add(i)
 	}
+	slices.SortStableFunc(groups, func(a, b incidentGroup) int {
+		if a.severe != b.severe {
+			if a.severe {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(b.waiting, a.waiting)
+	})
+	return groups
+}
+
+// singleRows shows each incident in a row of its own, in the given order.
+func singleRows(all []webhook.Incident) (groups []incidentGroup) {
+	for n := range all {
+		groups = append(groups, groupIncidents(all[n:n+1])...)
+	}
 	return groups
 }
 
 func (g *incidentGroup) add(i *webhook.Incident) {
-	g.all = append(g.all, incidentRow{*i, partnerMessage(i)})
+	g.all = append(g.all, incidentRow{*i, partnerMessage(i, nil)})
 	g.severe = g.severe || isSevere(i)
 	if i.FirstFailure.Before(g.since) {
 		g.since = i.FirstFailure
@@ -106,10 +131,21 @@ func (g *incidentGroup) add(i *webhook.Incident) {
 
 // state is the state whose color and symbol the group has.
 func (g *incidentGroup) state() string {
-	if g.severe {
+	switch {
+	case g.severe:
 		return "failed"
+	case g.open():
+		return "retryable"
 	}
-	return "retryable"
+	return "success"
+}
+
+// open reports whether the incidents of the group are open. A group of several is.
+func (g *incidentGroup) open() bool { return g.all[0].Open() }
+
+// left reports whether deliveries of the group failed and are not delivered since.
+func (g *incidentGroup) left() bool {
+	return slices.ContainsFunc(g.all, func(i incidentRow) bool { return i.Open() && i.Failed > 0 || i.Undelivered > 0 })
 }
 
 // originOf returns the scheme and the host of a URL.
@@ -137,16 +173,11 @@ func incidentName(i *webhook.Incident) string {
 // incidentResult describes the last failed attempt: 401 Unauthorized, or connection refused.
 func incidentResult(i *webhook.Incident) string {
 	switch {
-	case i.ErrorFact != "" && i.Error == webhook.ErrorConnect:
+	case i.ErrorFact != "" && (i.Error == webhook.ErrorConnect || i.ErrorFact == errorTitles[i.Error]):
 		return ui.Visible(i.ErrorFact)
 	case i.ErrorFact != "":
 		return errorTitles[i.Error] + ": " + ui.Visible(i.ErrorFact)
 	}
-	return incidentOutcome(i)
-}
-
-// incidentOutcome is incidentResult without the cause of an error, which only admins see.
-func incidentOutcome(i *webhook.Incident) string {
 	if i.Error == webhook.ErrorNone && i.ResponseStatus == 0 {
 		return cmp.Or(ui.FailingReason(i.FailingReason), "failing")
 	}
@@ -179,10 +210,12 @@ func incidentState(i *webhook.Incident) (state, word string) {
 	switch {
 	case !i.Open():
 		return "success", "resolved"
+	case i.Health == webhook.HealthDisabled:
+		return "failed", "disabled"
 	case isSevere(i):
-		return "failed", "open, deliveries stopped"
+		return "failed", "failing"
 	}
-	return "retryable", "open, some failed"
+	return "retryable", "degraded"
 }
 
 // waitingText formats the number of waiting events and permanently failed deliveries: 312 events
@@ -241,25 +274,37 @@ func canResend(i *webhook.Incident) bool {
 	return i.Undelivered > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
 }
 
-// incidentList is a page of incidents.
+// incidentList is the page of incidents: without filters the open and recently resolved ones,
+// otherwise a page of those that match.
 type incidentList struct {
-	list   *ui.Listing
-	rows   []webhook.Incident
-	pager  ui.Pager
-	next   string // the address of the next page, "" on the last
-	failed string // the id of this request when the rows could not be loaded, "" when they could
-	curl   string
+	list     *ui.Listing
+	overview bool // there are no filters
+	open     openIncidents
+	resolved bool            // more were resolved recently than rows has
+	rows     []incidentGroup // the recently resolved ones, or the page; a row each
+	pager    ui.Pager
+	next     string // the address of the next page, "" on the last
+	failed   string // the id of this request when the rows could not be loaded, "" when they could
+	curl     string
 }
 
 func (h *incidentPages) list(r *request) (response, error) {
-	v, err := r.listing(webhook.AllIncidentList)
+	v, err := r.listing(webhook.AllIncidentList, allIncidentsParameter)
 	if err != nil {
 		return response{}, err
 	}
-	l := incidentList{list: v, curl: h.curl.Command("GET", "/v2/incidents?filter[status]=open", "")}
+	v.Kept = []string{allIncidentsParameter}
+	l := incidentList{list: v, overview: true, curl: h.curl.Command("GET", "/v2/incidents?filter[status]=open", "")}
+	for name := range v.Values {
+		l.overview = l.overview && name == ui.ProgramParameter
+	}
+	read := h.readList
+	if l.overview {
+		read = h.readOverview
+	}
 	status := 0
 	if v.Error == nil {
-		if l.failed, status, err = h.loaded(r, v, h.readList(r, &l)); err != nil {
+		if l.failed, status, err = h.loaded(r, v, read(r, &l)); err != nil {
 			return response{}, err
 		}
 	}
@@ -269,13 +314,39 @@ func (h *incidentPages) list(r *request) (response, error) {
 	return response{page: incidentListPage(h.frame(r, "Incidents"), &l), status: status}, nil
 }
 
+// readOverview reads the open and the recently resolved incidents.
+func (h *incidentPages) readOverview(r *request, l *incidentList) (err error) {
+	if l.open, err = h.readOpenIncidents(r.Context(), r.program, pageIncidents, pageIncidents); err != nil {
+		return err
+	}
+	q, invalid := webhook.AllIncidentList.Parse(l.resolvedValues(r.clock.Now))
+	if invalid != nil {
+		return invalid
+	}
+	resolved, next, err := h.store.Incidents().Page(r.Context(), "", ofProgram(&q, r.program))
+	slices.SortStableFunc(resolved, func(a, b webhook.Incident) int { return b.ClosedAt.Compare(a.ClosedAt) })
+	l.rows, l.resolved = singleRows(resolved), next != ""
+	return err
+}
+
+// resolvedValues is the query of the recently resolved incidents.
+func (l *incidentList) resolvedValues(now time.Time) url.Values {
+	return url.Values{
+		"filter[status]":         {webhook.IncidentResolved},
+		"filter[closed_at.from]": {webhook.FormatTime(now.Add(-recentlyResolved))},
+		"page[size]":             {strconv.Itoa(pageIncidents)},
+	}
+}
+
 func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
 	q := ofProgram(&l.list.Query, r.program)
 	incidents := h.store.Incidents()
 	var newer, next string
-	if l.rows, next, err = incidents.Page(r.Context(), "", q); err != nil {
+	all, next, err := incidents.Page(r.Context(), "", q)
+	if err != nil {
 		return err
 	}
+	l.rows = singleRows(all)
 	if q.Cursor != "" {
 		if newer, err = incidents.Newer(r.Context(), "", q); err != nil {
 			return err
@@ -286,21 +357,61 @@ func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
 	return nil
 }
 
-// incidentView shows one incident.
+// incidentView is the page of one incident.
 type incidentView struct {
-	incidentRow
-	curl string
+	incidentGroup // of this one
+	*incidentRow
+	timeline []timelineEntry
+	access   *portalAccess // in the message for the partner, nil for none
+	curl     string
 }
 
-func (h *incidentPages) show(r *request) (response, error) {
+// read reads the incident of the page.
+func (h *incidentPages) read(r *request) (*incidentView, error) {
 	i, err := h.store.Incidents().Get(r.Context(), "", r.PathValue("id"))
 	if err != nil {
-		return response{}, asProblem(err)
+		return nil, asProblem(err)
 	}
-	v := incidentView{incidentRow{i, partnerMessage(&i)}, h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
-	f := h.frame(r, ui.Visible(incidentName(&i)))
+	v := &incidentView{incidentGroup: singleRows([]webhook.Incident{i})[0], timeline: foldProbes(i.Timeline),
+		curl: h.curl.Command("GET", "/v2/incidents/"+i.ID, "")}
+	v.incidentRow = &v.all[0]
+	return v, nil
+}
+
+func (h *incidentPages) show(r *request, v *incidentView) (response, error) {
+	return response{page: incidentPage(h.incidentFrame(r, v), v), secret: v.access != nil}, nil
+}
+
+func (h *incidentPages) incidentFrame(r *request, v *incidentView) ui.Frame {
+	f := h.frame(r, ui.Visible(incidentName(&v.Incident)))
 	f.Program, f.Programs = "", nil // the page belongs to one program, whatever program is selected
-	return response{page: incidentPage(f, &v)}, nil
+	f.Address = incidentPath(v.ID)
+	return f
+}
+
+// timelineEntry is an entry of a timeline as it is shown.
+type timelineEntry struct {
+	webhook.IncidentEntry
+	probes int       // with the same result, one after the other
+	last   time.Time // when the last of them ended
+}
+
+// foldProbes makes one entry of probes that follow each other and have the same result. It has the
+// time of the first, and the delivery of the last.
+func foldProbes(entries []webhook.IncidentEntry) (folded []timelineEntry) {
+	for _, e := range entries {
+		if e.Probe == nil {
+			folded = append(folded, timelineEntry{IncidentEntry: e})
+			continue
+		}
+		if n := len(folded) - 1; n >= 0 && folded[n].Probe != nil && probeText(folded[n].Probe) == probeText(e.Probe) {
+			folded[n].Probe, folded[n].last = e.Probe, e.At
+			folded[n].probes++
+			continue
+		}
+		folded = append(folded, timelineEntry{e, 1, e.At})
+	}
+	return folded
 }
 
 // alertTitle names an alert.
@@ -338,12 +449,12 @@ func (v *incidentView) probesBefore() int {
 	return max(n, 0)
 }
 
-// lasted formats the duration of an incident.
-func lasted(i *webhook.Incident, now time.Time) time.Duration {
+// lasted is how long an incident has lasted since its first failure.
+func lasted(i *webhook.Incident, since, now time.Time) time.Duration {
 	if !i.Open() {
 		now = i.ClosedAt
 	}
-	return now.Sub(i.FirstFailure)
+	return now.Sub(since)
 }
 
 func waitingOf(i *webhook.Incident) string {
@@ -372,12 +483,23 @@ func failedDeliveries(i *webhook.Incident) string {
 	return ui.Address("/deliveries", values)
 }
 
-// leftText ends the sentence about the failed deliveries of a resolved incident.
-func leftText(i *webhook.Incident) string {
-	if i.Undelivered == 0 {
-		return ". Their events have been delivered since."
+// failedOutcome describes what became of the failed deliveries of a resolved incident, "" if it had
+// none. at is when the last of them was delivered again, zero to leave that out.
+func failedOutcome(i *webhook.Incident) (text string, at time.Time) {
+	n := ui.Number(i.Failed)
+	switch {
+	case i.Failed == 0:
+		return "", time.Time{}
+	case i.ClosedBy == webhook.IncidentDeleted:
+		return failedText(i.Failed), time.Time{}
+	case i.Undelivered == 0 && i.Failed == 1:
+		return "The failed delivery was delivered again", i.RecoveredAt
+	case i.Undelivered == 0:
+		return "All " + n + " delivered again", i.RecoveredAt
+	case i.Recovered > 0 && i.Recovered < i.Failed:
+		return ui.Number(i.Recovered) + " of " + n + " delivered again; " + ui.Number(i.Failed-i.Recovered) + " failed", time.Time{}
 	}
-	return " and can be resent."
+	return failedText(i.Failed), time.Time{}
 }
 
 func failedText(n int64) string {
@@ -412,13 +534,8 @@ func dash(is bool, number string) string {
 }
 
 // firstProbe reports whether the n-th entry is the first probe of a timeline.
-func firstProbe(entries []webhook.IncidentEntry, n int) bool {
-	for _, e := range entries[:n] {
-		if e.Probe != nil {
-			return false
-		}
-	}
-	return true
+func firstProbe(entries []timelineEntry, n int) bool {
+	return entries[n].Probe != nil && !slices.ContainsFunc(entries[:n], func(e timelineEntry) bool { return e.Probe != nil })
 }
 
 func earlierProbes(n int) string {

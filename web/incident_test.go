@@ -3,7 +3,11 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
+	"html"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,13 +22,14 @@ import (
 // The message for the partner says what fails, since when, with an example and what to check. It
 // omits the query of the URL.
 func TestPartnerMessage(t *testing.T) {
-	i := fixedIncidents().groups[0].all[0].Incident
-	text := partnerMessage(&i)
+	i := groupNamed(t, "hooks.example").all[0].Incident
+	i.FailedEvent = webhook.NewID()
+	text := partnerMessage(&i, nil)
 	for _, want := range []string{
 		"Webhook deliveries to https://hooks.example/in are failing: 401 Unauthorized\n", i.SubscriptionID, "Failing since: 2026-",
 		"Last success:  2026-",
 		"POST https://hooks.example/in", "webhook-id: " + i.DeliveryID, "Response: 401 Unauthorized", "Authorization header",
-		"Events waiting: 312", "Deliveries failed permanently: 5",
+		"First failed event: " + i.FailedEvent, "Events waiting: 312", "Deliveries failed permanently: 5",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q:\n%s", want, text)
@@ -32,7 +37,7 @@ func TestPartnerMessage(t *testing.T) {
 	}
 	disabled := i
 	disabled.Health = webhook.HealthDisabled
-	text = partnerMessage(&disabled)
+	text = partnerMessage(&disabled, nil)
 	for _, want := range []string{"events published since then are not delivered automatically",
 		"Events published before and still waiting: 312. They are delivered after the subscription is resumed."} {
 		if !strings.Contains(text, want) {
@@ -44,7 +49,7 @@ func TestPartnerMessage(t *testing.T) {
 	}
 	for _, code := range webhook.ErrorCodes() {
 		i.Error, i.ResponseStatus = code, 0
-		if text := partnerMessage(&i); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") ||
+		if text := partnerMessage(&i, nil); code != webhook.ErrorInterrupted && (!strings.Contains(text, "What to check:\n  ") ||
 			errorTitles[code] == "") {
 			t.Errorf("%s: %s", code, text)
 		}
@@ -55,6 +60,129 @@ func TestPartnerMessage(t *testing.T) {
 			t.Errorf("%d: nothing to check", status)
 		}
 	}
+}
+
+// groupNamed returns the fixed incidents of a host.
+func groupNamed(t *testing.T, host string) incidentGroup {
+	t.Helper()
+	for _, g := range fixedIncidents().groups {
+		if g.host == host {
+			return g
+		}
+	}
+	t.Fatalf("no incident of %s", host)
+	return incidentGroup{}
+}
+
+// Probes that follow each other and have the same result are one entry of the timeline.
+func TestFoldProbes(t *testing.T) {
+	var entries []webhook.IncidentEntry
+	for n, status := range []int{0, 401, 401, 403, 0, 401} {
+		e := webhook.IncidentEntry{At: testNow.Add(time.Duration(n) * time.Minute), Kind: webhook.IncidentEntryAlert}
+		if status != 0 {
+			e.Kind, e.Probe = webhook.IncidentEntryProbe, &webhook.IncidentProbe{ResponseStatus: status, DeliveryID: strconv.Itoa(n)}
+		}
+		entries = append(entries, e)
+	}
+	var got []string
+	for _, e := range foldProbes(entries) {
+		text := e.At.Format("04")
+		if e.Probe != nil {
+			text += fmt.Sprint(" ", e.probes, " to ", e.last.Format("04"), " ", e.Probe.DeliveryID)
+		}
+		got = append(got, text)
+	}
+	want := []string{"06", "07 2 to 08 2", "09 1 to 09 3", "10", "11 1 to 11 5"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A resolved incident ends with what became of its failed deliveries.
+func TestFailedOutcome(t *testing.T) {
+	for _, test := range []struct {
+		incident webhook.Incident
+		text     string
+		at       bool
+	}{
+		{webhook.Incident{}, "", false},
+		{webhook.Incident{Failed: 5, Recovered: 5, RecoveredAt: testNow}, "All 5 delivered again", true},
+		{webhook.Incident{Failed: 5, Recovered: -1}, "All 5 delivered again", false},
+		{webhook.Incident{Failed: 1, Recovered: 1, RecoveredAt: testNow}, "The failed delivery was delivered again", true},
+		{webhook.Incident{Failed: 5, Recovered: 3, RecoveredAt: testNow, Undelivered: 9}, "3 of 5 delivered again; 2 failed", false},
+		{webhook.Incident{Failed: 5, Undelivered: 9}, "5 deliveries failed permanently", false},
+		{webhook.Incident{Failed: 5, ClosedBy: webhook.IncidentDeleted}, "5 deliveries failed permanently", false},
+	} {
+		text, at := failedOutcome(&test.incident)
+		if text != test.text || !at.IsZero() != test.at {
+			t.Errorf("%+v: got %q, %v", test.incident, text, at)
+		}
+	}
+}
+
+// The page of incidents shows the open ones, the most severe first, and those that were resolved in
+// the last 24 hours. All others are in the list of all.
+func TestIncidentOverview(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := store.Open(t.Context(), store.Config{Dir: dir})
+		must(t, err)
+		defer s.Close()
+		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
+		_, _, err = storetest.CreateToken(t.Context(), s, webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+		must(t, err)
+		subscribe := func(url, name string) string {
+			sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &url, Description: &name,
+				Events: &[]string{"user_created"}, Active: new(true)})
+			must(t, err)
+			return sub.ID
+		}
+		ids := map[string]string{
+			"Old": subscribe("https://old.example/", "Old"), "Recent": subscribe("https://recent.example/", "Recent"),
+			"Degraded": subscribe("https://degraded.example/", "Degraded"),
+			"One":      subscribe("https://one.example/a", "One"), "Two": subscribe("https://one.example/b", "Two"),
+		}
+		fail := func(name string, status int, failing bool) {
+			publishOne(t, s, "user_created")
+			attemptOne(t, s, ids[name], status, webhook.HealthPolicy{RejectingAfter: map[bool]int{true: 1}[failing]})
+		}
+		var page func(string) string
+		in := func(path string, texts ...string) string {
+			t.Helper()
+			got := html.UnescapeString(page(path))
+			at := 0
+			for _, text := range texts {
+				n := strings.Index(got[at:], text)
+				if n < 0 {
+					t.Fatalf("%s lacks %q after the ones before:\n%s", path, text, got)
+				}
+				at += n
+			}
+			return got
+		}
+		fail("Old", 404, true)
+		fail("Old", 200, true)
+		time.Sleep(recentlyResolved + time.Minute)
+		fail("Recent", 404, true)
+		fail("Recent", 200, true)
+		time.Sleep(time.Minute)
+		fail("Degraded", 410, false)
+		fail("One", 401, true)
+		fail("Two", 401, true)
+		page = signedIn(t, w)
+		got := in("/incidents", "Open", ">3</span>", "2 subscriptions of one.example", ": 401 Unauthorized", ">One</a>", ">Two</a>",
+			">Degraded</a>", " · 410 Gone", "Resolved", ">Recent</a>", " · 404 Not Found", " · resolved ", "1 delivery failed permanently",
+			">All incidents</a>")
+		if strings.Contains(got, ">Old</a>") || strings.Count(got, "/probe\"") != 2 {
+			t.Errorf("it has the old one, or not one probe:\n%s", got)
+		}
+		in("/?program=acme", "2 subscriptions of one.example", ">Degraded</a>")
+		in("/incidents?all=true", ">Two</a>", ">One</a>", ">Degraded</a>", ">Recent</a>", ">Old</a>")
+		in("/incidents?all=true&page[size]=2", ">Two</a>", ">One</a>", "all=true", "page[cursor]=")
+		if got := in("/incidents?filter[status]=resolved", ">Recent</a>", ">Old</a>"); strings.Contains(got, ">Degraded</a>") {
+			t.Errorf("the filter does not apply:\n%s", got)
+		}
+	})
 }
 
 // From the first permanent failure until it is closed, an incident is on the overview, in the bar
@@ -92,7 +220,7 @@ func TestIncidentPages(t *testing.T) {
 			}
 			return page
 		}
-		wants("/incidents", "No incidents.", ">No incidents</span>", ">Ready</span>")
+		wants("/incidents", "No open incidents.", ">No incidents</span>", ">Ready</span>")
 		policy := webhook.HealthPolicy{RejectingAfter: 2}
 		for _, status := range []int{200, 401, 401} {
 			publishOne(t, s, "user_created")
@@ -106,10 +234,11 @@ func TestIncidentPages(t *testing.T) {
 			"/subscriptions/"+sub.ID+"/probe", "/subscriptions/"+sub.ID+"/replay", "Copy message for partner", "View response")
 		path := regexp.MustCompile(`/incidents/[0-9a-f-]{36}`).FindString(overview)
 		wants("/status", ">1 incident</span>", ">Ready</span>")
-		wants("/incidents?filter[status]=open", path, "rejecting", "1 event waiting, 2 deliveries failed")
+		wants("/incidents?filter[status]=open", path, " · 401 Unauthorized", "<b>1</b>", "<b>2</b>")
 		wants("/incidents?filter[status]=resolved", "No results.")
 		wants("/incidents?filter[status]=closed", "must be one of open, resolved")
-		wants(path, "<strong>401 Unauthorized</strong>", "2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
+		wants(path, "<strong>Failing: 401 Unauthorized</strong>", "1 event waiting, 2 deliveries failed",
+			"2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
 			"webhook-id: ", "What to check:", "/v2/incidents/")
 		attemptOne(t, s, sub.ID, 200, policy)
 		if _, err := storetest.CreateReplay(t.Context(), s, "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
@@ -117,35 +246,34 @@ func TestIncidentPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Second)
-		wants(path, "Resolved: a delivery succeeded.", "during the incident and can be resent", ">Resent</a>", "Probe: ", ">200 OK</a>")
+		wants(path, "<strong>Resolved: 401 Unauthorized</strong>", "a delivery succeeded", "2 deliveries failed permanently",
+			"Resend them now", ">Resent</a>", "Probe: ", ">200 OK</a>")
 		wants("/", "No open incidents", ">No incidents</span>")
-		wants("/incidents", path, "resolved")
+		wants("/incidents", path, "resolved", "Resend 2")
 		wants("/incidents/"+webhook.NewID(), "Not found")
 	})
 }
 
-// Admins see the cause of an error; the message for the partner has only its kind.
+// Pages and the message for the partner state the cause of an error.
 func TestIncidentResult(t *testing.T) {
 	for _, test := range []struct {
-		incident            webhook.Incident
-		admins, withoutFact string
+		incident webhook.Incident
+		want     string
 	}{
-		{webhook.Incident{ResponseStatus: 401}, "401 Unauthorized", "401 Unauthorized"},
-		{webhook.Incident{Error: webhook.ErrorConnect, ErrorFact: "connection refused"}, "connection refused", "connection failed"},
+		{webhook.Incident{ResponseStatus: 401}, "401 Unauthorized"},
+		{webhook.Incident{Error: webhook.ErrorConnect, ErrorFact: "connection refused"}, "connection refused"},
 		{webhook.Incident{Error: webhook.ErrorTLS, ErrorFact: "the certificate is for another name: \u202e.example"},
-			"TLS failed: the certificate is for another name: " + ui.Visible("\u202e") + ".example", "TLS failed"},
-		{webhook.Incident{Error: webhook.ErrorDNS}, "DNS lookup failed", "DNS lookup failed"},
-		{webhook.Incident{FailingReason: webhook.FailingRejecting}, "rejecting", "rejecting"},
+			"TLS failed: the certificate is for another name: " + ui.Visible("\u202e") + ".example"},
+		{webhook.Incident{Error: webhook.ErrorBlocked, ErrorFact: "address not allowed"}, "address not allowed"},
+		{webhook.Incident{Error: webhook.ErrorDNS}, "DNS lookup failed"},
+		{webhook.Incident{FailingReason: webhook.FailingRejecting}, "rejecting"},
 	} {
-		if got := incidentResult(&test.incident); got != test.admins {
-			t.Errorf("incidentResult(%+v) = %q, want %q", test.incident, got, test.admins)
-		}
-		if got := incidentOutcome(&test.incident); got != test.withoutFact {
-			t.Errorf("incidentOutcome(%+v) = %q, want %q", test.incident, got, test.withoutFact)
+		if got := incidentResult(&test.incident); got != test.want {
+			t.Errorf("incidentResult(%+v) = %q, want %q", test.incident, got, test.want)
 		}
 		test.incident.URL = "https://hooks.example/in"
-		if message := partnerMessage(&test.incident); test.incident.ErrorFact != "" && strings.Contains(message, test.incident.ErrorFact) {
-			t.Errorf("the message for the partner has the cause:\n%s", message)
+		if message := partnerMessage(&test.incident, nil); !strings.Contains(message, " are failing: "+test.want+"\n") {
+			t.Errorf("the message for the partner lacks the cause:\n%s", message)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.health, err = h.readHealth(ctx); err != nil {
 		return response{}, err
 	}
-	if o.incidents, err = h.readOpenIncidents(ctx, r.program); err != nil {
+	if o.incidents, err = h.readOpenIncidents(ctx, r.program, overviewIncidents, overviewRows); err != nil {
 		return response{}, err
 	}
 	if o.hour, err = h.lastHour(ctx, r); err != nil {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -57,9 +58,25 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	return "What does the log of your endpoint say at that time? Only a status of 2xx counts as received."
 }
 
-// partnerMessage returns a message from an operator to the partner about an incident. Times are UTC.
-func partnerMessage(i *webhook.Incident) string {
-	at := func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// portalAccess is a portal link in a message for a partner.
+type portalAccess struct {
+	link  string
+	role  webhook.PortalRole
+	until time.Time
+}
+
+// may says what the partner may do in the portal.
+func (a *portalAccess) may() string {
+	if a.role == webhook.PortalWrite {
+		return "view, change and resend them"
+	}
+	return "view them"
+}
+
+// partnerMessage returns a message from an operator to the partner about an incident, with a portal
+// link unless access is nil. Times are UTC. An operator reads and sends it, so it states the cause
+// of an error, which the API shows to no partner (docs/decisions/0078).
+func partnerMessage(i *webhook.Incident, access *portalAccess) string {
 	_, _, whole := webhook.Endpoint(i.URL)
 	whole = ui.Visible(strings.TrimSuffix(whole, "?…"))
 	var b strings.Builder
@@ -73,16 +90,16 @@ func partnerMessage(i *webhook.Incident) string {
 	if !i.Open() {
 		verb = " failed: "
 	}
-	line("Webhook deliveries to ", whole, verb, incidentOutcome(i))
+	line("Webhook deliveries to ", whole, verb, incidentResult(i))
 	line()
 	line("Endpoint:      ", whole)
 	line("Subscription:  ", i.SubscriptionID)
-	line("Failing since: ", at(i.FirstFailure))
+	line("Failing since: ", messageTime(i.FirstFailure))
 	if !i.LastSuccess.IsZero() {
-		line("Last success:  ", at(i.LastSuccess))
+		line("Last success:  ", messageTime(i.LastSuccess))
 	}
 	if !i.Open() {
-		line("Resolved:      ", at(i.ClosedAt))
+		line("Resolved:      ", messageTime(i.ClosedAt))
 	}
 	if !i.LastFailure.IsZero() {
 		line()
@@ -92,11 +109,14 @@ func partnerMessage(i *webhook.Incident) string {
 		if i.DeliveryID != "" {
 			line("  webhook-id: ", i.DeliveryID)
 		}
-		line("  Time: ", at(i.LastFailure))
+		line("  Time: ", messageTime(i.LastFailure))
 		if i.Error != webhook.ErrorNone {
-			line("  Result: ", incidentOutcome(i), ". ", i.Error.Detail())
+			line("  Result: ", incidentResult(i))
 		} else {
-			line("  Response: ", incidentOutcome(i))
+			line("  Response: ", incidentResult(i))
+		}
+		if i.FailedEvent != "" {
+			line("  First failed event: ", i.FailedEvent)
 		}
 	}
 	if check := partnerCheck(i); check != "" {
@@ -126,5 +146,19 @@ func partnerMessage(i *webhook.Incident) string {
 		line("Deliveries failed permanently: ", strconv.FormatInt(i.Failed, 10),
 			". They are not retried automatically; tell us when to resend them.")
 	}
+	if access != nil {
+		line()
+		line("Your subscriptions and deliveries: ", access.link)
+		line("The link works once, until ", messageTime(access.until), ". With it you can ", access.may(), ".")
+	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+func messageTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// mailOf returns the address that opens a message as mail. Its first line is the subject.
+func mailOf(message string) string {
+	subject, _, _ := strings.Cut(message, "\n")
+	escape := func(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+	return "mailto:?subject=" + escape(subject) + "&body=" + escape(strings.ReplaceAll(message, "\n", "\r\n"))
 }

@@ -123,7 +123,7 @@ func (h *programPages) show(r *request, program *webhook.Program) (response, err
 		v.notice = e.Notice()
 	}
 	if v.usable {
-		if v.incidents, err = h.readOpenIncidents(ctx, id); err != nil {
+		if v.incidents, err = h.readOpenIncidents(ctx, id, overviewIncidents, overviewRows); err != nil {
 			return response{}, err
 		}
 		if v.stats, err = h.readStats(ctx, r.clock, id, "", store.StatHour, 24); err != nil {

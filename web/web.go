@@ -351,7 +351,7 @@ func (w *Web) routes() []route {
 		{"/find/suggest", viewer, partRoute, by{get: p.search.suggest}},
 
 		{"/incidents", viewer, pageRoute, by{get: p.incidents.list}},
-		{"/incidents/{id}", viewer, pageRoute, by{get: p.incidents.show}},
+		{"/incidents/{id}", viewer, pageRoute, of(p.incidents.read, p.incidents.show, nil)},
 
 		{"/subscriptions", viewer, pageRoute, by{get: subs.list}},
 		{"/subscriptions/arrivals", viewer, partRoute,

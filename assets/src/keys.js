@@ -12,7 +12,7 @@ function row(step) {
   if (!rows.length) return;
   const at = rows.findIndex((r) => r.contains(document.activeElement));
   const to = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
-  const target = rows[to].querySelector("a[href]") || rows[to].querySelector("input, button"); // the element that Enter activates
+  const target = rows[to].querySelector("a[href], summary") || rows[to].querySelector("input, button"); // the element that Enter activates
   target.focus({ preventScroll: true });
   rows[to].scrollIntoView({ block: "nearest" });
 }

@@ -58,6 +58,7 @@ type Listing struct {
 	Since  string         // mark up to which the first page was read, "" when unknown
 	Error  *webhook.Error // why the query is invalid, nil when it is valid
 	Events []string       // event types to choose from; without any, a text field
+	Kept   []string       // parameters of the page's own that its other pages have, too
 }
 
 // ParseListing parses the address of a list page. It accepts the parameters of the API, and also
@@ -156,6 +157,11 @@ func (v *Listing) PageAddress(cursor string, number int) string {
 	}
 	if v.Since != "" && cursor != "" {
 		values.Set(SinceParameter, v.Since)
+	}
+	for _, name := range v.Kept {
+		if given, ok := v.Values[name]; ok {
+			values[name] = given
+		}
 	}
 	return Address(v.Path, values)
 }

@@ -58,7 +58,8 @@ rows.phone = await visible("tr[data-row]");
 check(rows.wide >= 15 && rows.tablet >= 15 && rows.phone >= 7, `15, 15 and 7 deliveries are visible, got ${JSON.stringify(rows)}`);
 
 await at(1440, 900, "/incidents");
-check(await page.locator("tr[data-row]").count() === incidents, "the incidents are listed");
+check(await page.locator(".incident").count() === incidents, "the incidents are listed");
+check((await heights(".incident")).every((h) => h >= 56 && h <= 58), `incidents are 56 px on their page, got ${await heights(".incident")}`);
 
 // The response of a delivery, and the deliveries of a subscription, come first.
 const top = (selector) => page.locator(selector).first().evaluate((e) => Math.round(e.getBoundingClientRect().top));

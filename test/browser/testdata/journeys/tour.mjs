@@ -184,7 +184,7 @@ const paths = [
   ...["/", "/deliveries", "/subscriptions", "/events", "/event-types", "/tokens", "/audit", "/system", "/account", "/preferences", "/find"],
   [`/find?q=${hostileQuery}`, 404],
   `/?program=${program}`,
-  ...["/incidents", "/incidents?filter[status]=resolved", `/incidents/${incident}`],
+  ...["/incidents", "/incidents?all=true", "/incidents?filter[status]=resolved", `/incidents/${incident}`],
   ["/incidents/no-such", 404],
   ...["/programs", "/programs?filter[failing]=true", "/programs/-/new", "/programs/acme", `/programs/${program}`, `/programs/${program}/edit`, `/programs/${program}/erase`],
   ["/programs/no-such", 404],
@@ -241,10 +241,6 @@ for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"
 }
 
 // Every action, and the page with its result.
-const onceToken = async (to) => {
-  await visit(page, to);
-  return page.locator("input[name=once]").first().getAttribute("value");
-};
 await post(page, "/subscriptions/new", [["once", "x"], ["for_program", attack], ["url", attack + longText], ["events", attack], ["events", longText], ["description", attack], ["max_in_flight", attack]], 422);
 await post(page, "/subscriptions/new", [["once", await onceToken("/subscriptions/new")], ["for_program", program], ["url", `${origin}/new/${"w".repeat(300)}`], ["events", "hostile_thing"]], 200);
 await post(page, `/subscriptions/${htmlSubscription}/edit`, [["url", attack + longText], ["events", longText], ["description", attack + longText.repeat(20)], ["max_in_flight", attack]], 422);

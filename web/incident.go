@@ -389,6 +389,24 @@ func (h *incidentPages) incidentFrame(r *request, v *incidentView) ui.Frame {
 	return f
 }
 
+// addPortalLink creates a portal link for the partner, which the message of this response has.
+func (h *incidentPages) addPortalLink(r *request, v *incidentView) (response, error) {
+	n := webhook.NewPortalLink{ProgramID: v.ProgramID, Role: webhook.PortalRole(r.PostForm.Get("role")),
+		ExpiresAt: r.clock.Now.Add(webhook.DefaultPortalLinkLife)}
+	var link webhook.PortalLink
+	var code string
+	err := h.store.Write(r, func(sw store.Write) (err error) {
+		link, code, err = sw.Programs().CreatePortalLink(n, r.actor())
+		return err
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	v.access = &portalAccess{h.cfg.BaseURL + webhook.PortalLinkPath(code), link.Role, link.ExpiresAt}
+	v.message = partnerMessage(&v.Incident, v.access)
+	return h.show(r, v)
+}
+
 // timelineEntry is an entry of a timeline as it is shown.
 type timelineEntry struct {
 	webhook.IncidentEntry

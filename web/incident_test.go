@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -72,6 +73,33 @@ func groupNamed(t *testing.T, host string) incidentGroup {
 	}
 	t.Fatalf("no incident of %s", host)
 	return incidentGroup{}
+}
+
+// An owner adds a portal link to the message. It is in that response only, and in the audit log
+// without its code.
+func TestPartnerMessageWithPortalLink(t *testing.T) {
+	f := furnish(t)
+	path := f.path("/incidents/{id}")
+	f.as(owner).do("GET", path).has(t, "Message for the partner", `href="mailto:?subject=Webhook%20deliveries%20to%20`,
+		`action="`+path+`/message"`, `hx-target="#message"`)
+	f.as(operator).do("GET", path).hasNot(t, path+`/message"`)
+	v := f.as(owner)
+	v.send(path+"/message").want(t, 422, "")
+	p := v.send(path+"/message", "role", "read")
+	p.want(t, 200, "won't be shown again")
+	p.has(t, "data-copy-now", "With it you can view.")
+	link := regexp.MustCompile(`https://service\.example(/portal/link/[^\s<]+)`).FindStringSubmatch(p.body)
+	if link == nil {
+		t.Fatalf("the message has no link:\n%s", p.body)
+	}
+	v.do("GET", path).hasNot(t, link[1], "data-copy-now")
+	f.as(anyone).do("GET", link[1]).want(t, 200, "Open the portal")
+	q, _ := webhook.AuditList.Parse(url.Values{"filter[action]": {string(webhook.ActionPortalLinkCreate)}})
+	entries, _, err := f.w.store.Audit().Page(t.Context(), &q)
+	must(t, err)
+	if len(entries) != 1 || entries[0].ProgramID != "acme" || strings.Contains(fmt.Sprint(entries[0]), strings.TrimPrefix(link[1], "/portal/link/")) {
+		t.Errorf("the audit log has %+v", entries)
+	}
 }
 
 // Probes that follow each other and have the same result are one entry of the timeline.

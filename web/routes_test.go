@@ -283,7 +283,7 @@ func TestRolesOfRoutes(t *testing.T) {
 		owner: {
 			"/admins/invitations/{id}/revoke", "/admins/invite", "/admins/{id}/end-sessions",
 			"/admins/{id}/passkeys/{passkey}/remove", "/admins/{id}/remove", "/admins/{id}/role", "/alerts/new",
-			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/programs/-/new",
+			"/alerts/{id}/delete", "/alerts/{id}/edit", "/alerts/{id}/test", "/incidents/{id}/message", "/programs/-/new",
 			"/programs/{id}/edit", "/programs/{id}/erase", "/programs/{id}/portal",
 			"/programs/{id}/portal/end", "/programs/{id}/portal/origins", "/system/release", "/tokens/new", "/tokens/{id}/revoke",
 		},

@@ -352,6 +352,7 @@ func (w *Web) routes() []route {
 
 		{"/incidents", viewer, pageRoute, by{get: p.incidents.list}},
 		{"/incidents/{id}", viewer, pageRoute, of(p.incidents.read, p.incidents.show, nil)},
+		{"/incidents/{id}/message", owner, pageRoute, of(p.incidents.read, nil, p.incidents.addPortalLink)},
 
 		{"/subscriptions", viewer, pageRoute, by{get: subs.list}},
 		{"/subscriptions/arrivals", viewer, partRoute,

@@ -27,6 +27,9 @@ document.addEventListener("click", async (event) => {
   }
 });
 
+// A result with a new link is copied at once.
+added("[data-copy-now]", (button) => { setTimeout(() => button.click()); });
+
 // A click on an abbreviated ID selects all of it; see user-select in the style sheet.
 function say(button, text) {
   let status = document.getElementById("copied");

@@ -241,6 +241,12 @@ for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"
 }
 
 // Every action, and the page with its result.
+await post(page, `/incidents/${incident}/message`, [["role", attack]], 422);
+await post(page, `/incidents/${incident}/message`, [["role", "read"]], 200);
+const onceToken = async (to) => {
+  await visit(page, to);
+  return page.locator("input[name=once]").first().getAttribute("value");
+};
 await post(page, "/subscriptions/new", [["once", "x"], ["for_program", attack], ["url", attack + longText], ["events", attack], ["events", longText], ["description", attack], ["max_in_flight", attack]], 422);
 await post(page, "/subscriptions/new", [["once", await onceToken("/subscriptions/new")], ["for_program", program], ["url", `${origin}/new/${"w".repeat(300)}`], ["events", "hostile_thing"]], 200);
 await post(page, `/subscriptions/${htmlSubscription}/edit`, [["url", attack + longText], ["events", longText], ["description", attack + longText.repeat(20)], ["max_in_flight", attack]], 422);

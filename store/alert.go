@@ -179,6 +179,7 @@ func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) err
 				s.clock.stored(step.NextAttemptAt), c.ID)
 		}
 		status, code := outcome(a)
+		t.AfterCommit(func() { s.watchers.notify(func(c *Changes) { c.AlertSends = true }) })
 		return t.Exec("UPDATE alert_sends SET status = ?, next_attempt_at = ?, response_status = ?, error = ?, attempted_at = ? WHERE num = ?",
 			string(step.Status), s.clock.stored(step.NextAttemptAt), status, code, s.clock.now().UnixMilli(), c.send)
 	})

@@ -84,10 +84,14 @@ type Alert struct {
 	ProgramID      string
 	SubscriptionID string
 	URL            string // of the subscription at that time, without its query
-	Message        string // what happened
-	Action         string // what to do about it
-	LostEvents     int64  // of events_lost
+	Description    string // the same
+	IncidentID     string // "" for none
+	ResponseStatus int    // of the last attempt before the alert, 0 for none
+	Error          webhook.ErrorCode
+	LostEvents     int64 // of events_lost
 
+	Channels      int            // that it is sent to, including --alert-url
+	Sent          int            // of those, that have received it
 	Status        webhook.Status // of sending it, or AlertUnsent
 	AttemptsMade  int
 	NextAttemptAt time.Time
@@ -95,7 +99,9 @@ type Alert struct {
 }
 
 var selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + alertStatus + `, attempts_made, next_attempt_at,
-	created_at
+	created_at, coalesce((SELECT n.id FROM incidents n WHERE n.num = a.incident AND n.subscription_id = a.subscription_id), ''),
+	(a.status <> 'unsent') + (SELECT count(*) FROM alert_sends s WHERE s.alert = a.num),
+	(a.status = 'success') + (SELECT count(*) FROM alert_sends s WHERE s.alert = a.num AND s.status = 'success')
 	FROM alerts a WHERE a.program_id` + list.CanBeUsed + " ORDER BY num DESC LIMIT ?1"
 
 // Last returns the newest alerts of all programs, newest first, at most limit.
@@ -105,19 +111,24 @@ func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error)
 		var text []byte
 		var next sql.NullInt64
 		var created int64
-		if err := scan(&a.ID, &a.Name, &a.ProgramID, &a.SubscriptionID, &text, &a.Status, &a.AttemptsMade, &next, &created); err != nil {
+		if err := scan(&a.ID, &a.Name, &a.ProgramID, &a.SubscriptionID, &text, &a.Status, &a.AttemptsMade, &next, &created,
+			&a.IncidentID, &a.Channels, &a.Sent); err != nil {
 			return err
 		}
 		a.NextAttemptAt, a.CreatedAt = s.clock.shown(next), time.UnixMilli(created).UTC()
 		var sent struct {
-			Message, Action string
-			Subscription    struct{ URL string }
-			LostEvents      int64 `json:"lost_events"`
+			Subscription struct{ URL, Description string }
+			LastAttempt  struct {
+				ResponseStatus int `json:"response_status"`
+				Error          struct{ Code webhook.ErrorCode }
+			} `json:"last_attempt"`
+			LostEvents int64 `json:"lost_events"`
 		}
 		if err := json.Unmarshal(text, &sent); err != nil {
 			return fmt.Errorf("store: alert %s: %w", a.ID, err)
 		}
-		a.Message, a.Action, a.URL, a.LostEvents = sent.Message, sent.Action, sent.Subscription.URL, sent.LostEvents
+		a.URL, a.Description, a.LostEvents = sent.Subscription.URL, sent.Subscription.Description, sent.LostEvents
+		a.ResponseStatus, a.Error = sent.LastAttempt.ResponseStatus, sent.LastAttempt.Error.Code
 		alerts = append(alerts, a)
 		return nil
 	})

@@ -124,20 +124,24 @@ func (w ChannelWrites) Delete(id string) error {
 	return w.t.Exec("DELETE FROM alert_sends WHERE channel_id = ?", id)
 }
 
-// Test queues a test alert for a channel.
-func (w ChannelWrites) Test(id string) error {
+// Test queues a test alert for a channel. Its number is for [Alerts.Send].
+func (w ChannelWrites) Test(id string) (num int64, err error) {
 	if _, err := w.Get(id); err != nil {
-		return err
+		return 0, err
 	}
 	now := w.t.s.clock.now()
 	text, err := webhook.NewTestAlert(now)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	w.t.alertQueued()
-	return w.t.Exec("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
+	r, err := w.t.ExecResult("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
 		"next_attempt_at, created_at, counted_at) VALUES (?, '', '', ?, ?, 'pending', 0, ?, ?, ?)",
 		id, string(webhook.AlertTest), text, w.t.s.clock.wait(now), now.UnixMilli(), w.t.counted())
+	if err != nil {
+		return 0, err
+	}
+	return r.LastInsertId()
 }
 
 // alertQueued notifies the dispatcher, after the commit, of an alert to send.
@@ -172,20 +176,30 @@ type AlertSend struct {
 	CreatedAt      time.Time
 }
 
-const selectSends = `SELECT channel_id, name, status, attempts_made, next_attempt_at, coalesce(response_status, 0), coalesce(error, ''),
-	attempted_at, created_at
-	FROM alert_sends WHERE channel_id = ? ORDER BY num DESC LIMIT ?`
+const (
+	sendColumns = `SELECT channel_id, name, status, attempts_made, next_attempt_at, coalesce(response_status, 0), coalesce(error, ''),
+		attempted_at, created_at FROM alert_sends`
+	selectSends = sendColumns + " WHERE channel_id = ? ORDER BY num DESC LIMIT ?"
+	selectSend  = sendColumns + " WHERE num = ?"
+)
+
+// scanSend reads a row of sendColumns.
+func (s Alerts) scanSend(scan func(...any) error) (a AlertSend, err error) {
+	var next, attempted sql.NullInt64
+	var created int64
+	err = scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
+	a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
+	return a, err
+}
 
 // Sends returns the newest alerts that were or will be sent to a channel.
 func (s Alerts) Sends(ctx context.Context, channelID string, limit int) (all []AlertSend, err error) {
-	err = s.db.Each(ctx, selectSends, []any{channelID, limit}, func(scan func(...any) error) error {
-		var a AlertSend
-		var next, attempted sql.NullInt64
-		var created int64
-		err := scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
-		a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
-		all = append(all, a)
-		return err
-	})
+	err = s.db.Each(ctx, selectSends, []any{channelID, limit}, sqlite.ScanInto(&all, s.scanSend))
 	return all, err
+}
+
+// Send returns the sending of an alert by its number.
+func (s Alerts) Send(ctx context.Context, num int64) (AlertSend, error) {
+	a, err := s.scanSend(func(dest ...any) error { return s.db.Scan(ctx, selectSend, []any{num}, dest...) })
+	return a, sqlite.NoRows(err, webhook.NotFound("test alert"))
 }

@@ -54,7 +54,7 @@ func TestAlertsToChannels(t *testing.T) {
 			t.Errorf("got queues %v, %v, want the next mail in an hour", queues, err)
 		}
 		last, err := s.Alerts().Last(t.Context(), 10)
-		if err != nil || len(last) != 1 || last[0].Status != webhook.StatusSuccess {
+		if err != nil || len(last) != 1 || last[0].Status != webhook.StatusSuccess || last[0].Channels != 2 || last[0].Sent != 1 {
 			t.Errorf("last alerts: got %+v, %v", last, err)
 		}
 		sends, err := s.Alerts().Sends(t.Context(), mail.ID, 10)
@@ -87,7 +87,11 @@ func dueAlert(t *testing.T, s *Store) *AlertClaim {
 // due, and retention removes both.
 func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 	t.Helper()
-	mustWrite(t, s, func(w Write) error { return w.Channels().Test(tested) })
+	var num int64
+	mustWrite(t, s, func(w Write) (err error) { num, err = w.Channels().Test(tested); return err })
+	if a, err := s.Alerts().Send(t.Context(), num); err != nil || a.ChannelID != tested || a.Status != webhook.StatusPending {
+		t.Errorf("test alert: got %+v, %v", a, err)
+	}
 	if c := dueAlert(t, s); c == nil || c.Channel.ID != tested || c.ID == "" || !bytes.Contains(c.JSON, []byte("alert_test")) {
 		t.Errorf("test alert: got %+v", c)
 	}
@@ -109,7 +113,7 @@ func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 func TestAlertSendIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		c := createChannel(t, s, channel(webhook.ChannelSlack, webhook.AlertFailing))
-		mustWrite(t, s, func(w Write) error { return w.Channels().Test(c.ID) })
+		mustWrite(t, s, func(w Write) error { _, err := w.Channels().Test(c.ID); return err })
 		n := 0
 		for range 10 {
 			if claim := dueAlert(t, s); claim != nil {

@@ -19,6 +19,7 @@ type Changes struct {
 	Queued        map[string]struct{} // ids of subscriptions with a newly queued delivery, such as a ping
 	Programs      map[string]struct{} // ids of programs whose name or limits changed
 	Alerts        bool                // an alert is to be sent
+	AlertSends    bool                // an attempt to send one to a channel has ended
 	Incidents     bool                // an incident was opened or closed
 
 	// Deliveries are the nums of at most MaxChanged deliveries that were stored or

@@ -26,18 +26,42 @@ func alertState(a *store.Alert) (state webhook.Status, label string) {
 	return webhook.StatusPending, ui.Words(string(a.Name))
 }
 
-// alertDelivery gives details of the sending of an alert that its status does not show.
-func alertDelivery(a *store.Alert, now time.Time) string {
-	made := strconv.Itoa(a.AttemptsMade) + "/" + strconv.Itoa(webhook.MaxAttempts)
-	switch a.Status {
-	case webhook.StatusFailed:
-		return "after " + made + " attempts"
-	case webhook.StatusRetryable:
-		return made + " attempts, next " + ui.Until(a.NextAttemptAt, now)
-	case store.AlertUnsent:
-		return "no channel"
+// alertPath returns the path of the page that an alert is about.
+func alertPath(a *store.Alert) string {
+	if a.IncidentID != "" {
+		return incidentPath(a.IncidentID)
 	}
-	return ""
+	return subscriptionPath(a.SubscriptionID)
+}
+
+// alertResponse describes what an alert is about in a few words: the response of the attempt before
+// it, or how many events were lost; "" for neither.
+func alertResponse(a *store.Alert) string {
+	switch {
+	case a.Name == webhook.AlertLost:
+		return countWord(int(a.LostEvents), ui.Number(a.LostEvents), "event")
+	case a.Error == webhook.ErrorNone && a.ResponseStatus == 0:
+		return ""
+	}
+	return attemptOutcome(&webhook.Attempt{ResponseStatus: a.ResponseStatus, Error: a.Error})
+}
+
+// alertSent says to how many channels an alert was sent.
+func alertSent(a *store.Alert, now time.Time) string {
+	channels := webhook.Count(a.Channels, "channel")
+	switch {
+	case a.Channels == 0:
+		return "no channel"
+	case a.Sent == a.Channels:
+		return "sent to " + channels
+	case a.Sent > 0:
+		return "sent to " + strconv.Itoa(a.Sent) + " of " + channels
+	case a.Status == webhook.StatusFailed:
+		return "not sent to " + channels
+	case a.Status == webhook.StatusRetryable && !a.NextAttemptAt.IsZero():
+		return "retrying, next " + ui.Until(a.NextAttemptAt, now)
+	}
+	return "sending to " + channels
 }
 
 // sentWord says whether an alert was sent.

@@ -1,7 +1,7 @@
 package web
 
 import (
-	"errors"
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -153,12 +153,22 @@ func (h *channelPages) find(r *request) (webhook.AlertChannel, error) {
 // channelView is the page of one channel.
 type channelView struct {
 	webhook.AlertChannel
-	sends []store.AlertSend
+	sends  []store.AlertSend
+	tested *store.AlertSend // the test alert whose result the page shows, nil for none
 }
 
 func (h *channelPages) show(r *request, c webhook.AlertChannel) (response, error) {
-	sends, err := h.store.Alerts().Sends(r.Context(), c.ID, channelSends)
-	return response{page: channelPage(h.frame(r, ui.Visible(c.Name)), &channelView{c, sends})}, err
+	v := channelView{AlertChannel: c}
+	if num, err := strconv.ParseInt(r.URL.Query().Get("test"), 10, 64); err == nil {
+		if s, err := h.store.Alerts().Send(r.Context(), num); err == nil && s.ChannelID == c.ID && s.Name == webhook.AlertTest {
+			v.tested = &s
+		}
+	}
+	var err error
+	v.sends, err = h.store.Alerts().Sends(r.Context(), c.ID, channelSends)
+	f := h.frame(r, ui.Visible(c.Name))
+	f.Address = channelPath(c.ID)
+	return response{page: channelPage(f, &v)}, err
 }
 
 func (h *channelPages) editForm(r *request, c webhook.AlertChannel) (response, error) {
@@ -192,16 +202,49 @@ func (h *channelPages) update(r *request, c webhook.AlertChannel) (response, err
 	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel saved."}}, nil
 }
 
-// test sends a test alert.
+// test sends a test alert, and waits for its result.
 func (h *channelPages) test(r *request, c webhook.AlertChannel) (response, error) {
-	err := h.store.Write(r, func(sw store.Write) error {
-		return errors.Join(sw.Channels().Test(c.ID), sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c))))
+	watch := h.store.Watch()
+	defer watch.Close()
+	var num int64
+	err := h.store.Write(r, func(sw store.Write) (err error) {
+		if num, err = sw.Channels().Test(c.ID); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAlertChannelTest, "", c.ID, channelDetail(&c)))
 	})
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "A test alert is being sent. Its result is listed under Recent alerts."}}, nil
+	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
+	defer cancel()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true // the page says that it is still being sent
+		case <-watch.C:
+			if !watch.Take().AlertSends {
+				continue
+			}
+			s, err := h.store.Alerts().Send(ctx, num)
+			ended = err != nil || !s.AttemptedAt.IsZero()
+		}
+	}
+	return response{location: channelPath(c.ID) + "?test=" + strconv.FormatInt(num, 10)}, nil
+}
+
+// testResult describes the result of a test alert.
+func testResult(kind webhook.ChannelKind, s *store.AlertSend) string {
+	result := sendResult(kind, s)
+	switch {
+	case s.AttemptedAt.IsZero():
+		return "the test alert is still being sent; its result is listed under Recent alerts"
+	case s.Status == webhook.StatusSuccess:
+		return "test alert sent (" + result + ")"
+	case s.Status == webhook.StatusRetryable:
+		return "test alert not sent (" + result + "); it is retried"
+	}
+	return "test alert not sent (" + result + ")"
 }
 
 func (h *channelPages) confirmDelete(r *request, c webhook.AlertChannel) (response, error) {

@@ -4,6 +4,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"service/store"
+	"service/webhook"
 )
 
 // Forms create, test, change and delete a channel. Its URL and its secret are shown at most once,
@@ -37,8 +41,13 @@ func TestChannelPages(t *testing.T) {
 	}
 	shown(path, "https://hooks.example/…", "Send test alert", "No alerts sent yet.", "Events lost")
 	shown("/alerts", "On call", "Events lost")
-	v.send(path+"/test").want(t, 303, "")
-	shown(path, "Test", "Not sent yet", "0 of 5 attempts")
+	sendAlerts(t, w)
+	tested := v.send(path + "/test")
+	tested.want(t, 303, "")
+	shown(tested.Header.Get("Location"), `<div id="tested" role="status">`, "On call: test alert sent (200 OK)")
+	shown(path, ">Test", "200 OK", "1 of 5 attempts")
+	v.do("GET", path).hasNot(t, "test alert sent")
+	shown("/alerts", `hx-post="`+path+`/test"`, `<div id="tested" role="status">`)
 	shown(path+"/edit", "Leave empty to keep it.")
 	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not checked
 	shown("/alerts", "Night shift", "paused")
@@ -54,6 +63,58 @@ func TestChannelPages(t *testing.T) {
 	v.send(path+"/delete").want(t, 303, "")
 	v.do("GET", path).want(t, 404, "")
 	shown("/audit", "Create alert channel", "Edit alert channel", "Test alert channel", "Delete alert channel")
+}
+
+// sendAlerts sends the alerts that are queued from now on, as the dispatcher does. Every receiver
+// accepts them.
+func sendAlerts(t *testing.T, w *Web) {
+	t.Helper()
+	watch, ended := w.store.Watch(), make(chan struct{})
+	t.Cleanup(func() { <-ended; watch.Close() })
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-t.Context().Done():
+				return
+			case <-watch.C:
+			}
+			if !watch.Take().Alerts {
+				continue
+			}
+			queues, _ := w.store.Alerts().Queues(t.Context())
+			for channel := range queues {
+				c, err := w.store.Alerts().Claim(channel, "", time.Minute)
+				if err != nil || c == nil {
+					continue
+				}
+				err = w.store.Alerts().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess},
+					webhook.Step{Status: webhook.StatusSuccess})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+}
+
+// The list says to how many channels an alert was sent.
+func TestAlertSent(t *testing.T) {
+	for _, test := range []struct {
+		alert store.Alert
+		want  string
+	}{
+		{store.Alert{Status: store.AlertUnsent}, "no channel"},
+		{store.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 2}, "sent to 2 channels"},
+		{store.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 1}, "sent to 1 of 2 channels"},
+		{store.Alert{Status: webhook.StatusFailed, Channels: 1}, "not sent to 1 channel"},
+		{store.Alert{Status: webhook.StatusRetryable, Channels: 1, NextAttemptAt: testNow.Add(time.Minute)}, "retrying, next in 1 min"},
+		{store.Alert{Status: webhook.StatusPending, Channels: 3}, "sending to 3 channels"},
+	} {
+		if got := alertSent(&test.alert, testNow); got != test.want {
+			t.Errorf("%+v: got %q, want %q", test.alert, got, test.want)
+		}
+	}
 }
 
 // Without a mail server no email channel can be created, and the page explains why.

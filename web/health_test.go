@@ -26,7 +26,7 @@ func fixedHealth() health {
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
 		return store.Alert{
 			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
-			Message: "What happened.", Action: "What to do.", Status: status, AttemptsMade: made,
+			Status: status, AttemptsMade: made,
 			CreatedAt: testNow.Add(-time.Duration(n) * time.Hour),
 		}
 	}

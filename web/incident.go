@@ -160,14 +160,13 @@ func originOf(raw string) string {
 // isSevere reports whether a subscription receives no events at all.
 func isSevere(i *webhook.Incident) bool { return i.Open() && i.FailingReason != "" }
 
-// incidentName names a subscription by its description, or else by its URL.
-func incidentName(i *webhook.Incident) string {
-	name, _, _ := strings.Cut(strings.TrimSpace(i.Description), "\n")
-	if name != "" {
-		return name
-	}
-	host, path, _ := webhook.Endpoint(i.URL)
-	return cmp.Or(host+path, i.SubscriptionID)
+// incidentName names the subscription of an incident.
+func incidentName(i *webhook.Incident) string { return nameOf(i.Description, i.URL, i.SubscriptionID) }
+
+// nameOf names a subscription by its description, or else by its URL.
+func nameOf(description, url, id string) string {
+	host, path, _ := webhook.Endpoint(url)
+	return cmp.Or(firstLineOf(strings.TrimSpace(description)), host+path, id)
 }
 
 // incidentResult describes the last failed attempt: 401 Unauthorized, or connection refused.

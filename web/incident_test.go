@@ -268,6 +268,10 @@ func TestIncidentPages(t *testing.T) {
 		wants(path, "<strong>Failing: 401 Unauthorized</strong>", "1 event waiting, 2 deliveries failed",
 			"2 deliveries failed permanently and will not be retried", "Alert “Failing” not sent",
 			"webhook-id: ", "What to check:", "/v2/incidents/")
+		alerts := wants("/alerts", `href="`+path+`"`, "Partner &lt;X&gt;", ">Failing</span>", "401 Unauthorized", "no channel")
+		if strings.Contains(alerts, "hooks.example/in") || strings.Contains(alerts, "/v2/") {
+			t.Errorf("it has a URL or a request of the API:\n%s", alerts)
+		}
 		attemptOne(t, s, sub.ID, 200, policy)
 		if _, err := storetest.CreateReplay(t.Context(), s, "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
 			Only: webhook.ReplayFailed}); err != nil {

@@ -111,8 +111,7 @@ func TestHostileTextIsInert(t *testing.T) {
 	}
 	for i := range o.health.alerts {
 		a := &o.health.alerts[i]
-		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Message, a.Action, a.Status = hostile, hostile, hostile, hostile, hostile, hostile,
-			hostile, hostile
+		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Status = hostile, hostile, hostile, hostile, hostile, hostile
 	}
 	problem := func() string {
 		var b bytes.Buffer

@@ -79,6 +79,7 @@ func furnish(t *testing.T) *furnished {
 		link, shared, err = sw.Deliveries().Share("acme", failed.ID, webhook.AuditEntry{})
 		return err
 	}))
+	sendAlerts(t, w) // a test alert waits for its result
 	f.paths = map[string]string{
 		"/sign-in/{code}":                             "/sign-in/" + strings.Repeat("A", 43),
 		"/setup/{code}":                               "/setup/" + strings.Repeat("A", 43),

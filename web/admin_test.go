@@ -195,3 +195,23 @@ func TestFormsAreBounded(t *testing.T) {
 		t.Errorf("got %d with %v:\n%s", rw.Code, rw.Result().Cookies(), rw.Body)
 	}
 }
+
+// An entry about a subscription has its name. Without one, it has the URL at that time.
+func TestAuditDetails(t *testing.T) {
+	a := auditRecords{labels: map[string]store.SubscriptionLabel{"named": {Description: "Partner X\nmore"}, "unnamed": {}}}
+	for _, test := range []struct {
+		action                webhook.Action
+		subject, name, detail string
+	}{
+		{webhook.ActionSubscriptionRotateSecret, "named", "Partner X", "own secret"},
+		{webhook.ActionSubscriptionRotateSecret, "unnamed", "", "https://hooks.example/in; own secret"},
+		{webhook.ActionSubscriptionRotateSecret, "gone", "", "https://hooks.example/in; own secret"},
+		{webhook.ActionProgramDelete, "named", "", "https://hooks.example/in; own secret"},
+	} {
+		e := webhook.AuditEntry{Action: test.action, SubjectID: test.subject, Detail: "https://hooks.example/in; own secret"}
+		name, detail := a.details(&e)
+		if name != test.name || detail != test.detail {
+			t.Errorf("%s %s: got %q, %q", test.action, test.subject, name, detail)
+		}
+	}
+}

@@ -3,7 +3,9 @@ package web
 import (
 	"encoding/hex"
 	"net/http"
+	"strings"
 
+	"service/store"
 	"service/store/list"
 	"service/web/ui"
 	"service/webhook"
@@ -41,6 +43,7 @@ func (r *request) actor() webhook.AuditEntry {
 type auditRecords struct {
 	list    *ui.Listing
 	entries []webhook.AuditEntry
+	labels  map[string]store.SubscriptionLabel // of the subscriptions in entries
 	pager   ui.Pager
 	newRows *ui.NewRows
 	newest  webhook.AuditEntry // of the whole log; the zero value if that is empty
@@ -79,6 +82,20 @@ func ofAuditProgram(r *request, q *webhook.ListQuery) {
 	}
 }
 
+// details returns the name of the subscription that an entry is about, "" for none, and the rest of
+// its detail. That of an entry about a subscription begins with its URL at that time.
+func (a *auditRecords) details(e *webhook.AuditEntry) (name, detail string) {
+	label, ok := a.labels[e.SubjectID]
+	if !ok || e.Detail == "" || nounOf(e.Action) != "subscription" {
+		return "", e.Detail
+	}
+	if name = firstLineOf(strings.TrimSpace(label.Description)); name == "" {
+		return "", e.Detail
+	}
+	_, detail, _ = strings.Cut(e.Detail, "; ")
+	return name, detail
+}
+
 // arrived counts the entries of a list that were stored after a mark.
 func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	ofAuditProgram(r, q)
@@ -93,6 +110,15 @@ func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 		return err
 	}
 	if a.entries, next, err = h.store.Audit().Page(r.Context(), q); err != nil {
+		return err
+	}
+	var subscriptions []string
+	for i := range a.entries {
+		if nounOf(a.entries[i].Action) == "subscription" {
+			subscriptions = append(subscriptions, a.entries[i].SubjectID)
+		}
+	}
+	if a.labels, err = h.store.Subscriptions().Labels(r.Context(), subscriptions); err != nil {
 		return err
 	}
 	if a.newest, _, err = h.store.Audit().Newest(r.Context()); err != nil {

@@ -87,7 +87,7 @@ func TestPartnerMessageWithPortalLink(t *testing.T) {
 	v.send(path+"/message").want(t, 422, "")
 	p := v.send(path+"/message", "role", "read")
 	p.want(t, 200, "won't be shown again")
-	p.has(t, "data-copy-now", "With it you can view.")
+	p.has(t, "data-copy-now", "With it you can view them.")
 	link := regexp.MustCompile(`https://service\.example(/portal/link/[^\s<]+)`).FindStringSubmatch(p.body)
 	if link == nil {
 		t.Fatalf("the message has no link:\n%s", p.body)
@@ -97,7 +97,8 @@ func TestPartnerMessageWithPortalLink(t *testing.T) {
 	q, _ := webhook.AuditList.Parse(url.Values{"filter[action]": {string(webhook.ActionPortalLinkCreate)}})
 	entries, _, err := f.w.store.Audit().Page(t.Context(), &q)
 	must(t, err)
-	if len(entries) != 1 || entries[0].ProgramID != "acme" || strings.Contains(fmt.Sprint(entries[0]), strings.TrimPrefix(link[1], "/portal/link/")) {
+	code := strings.TrimPrefix(link[1], "/portal/link/")
+	if len(entries) != 1 || entries[0].ProgramID != "acme" || strings.Contains(fmt.Sprint(entries[0]), code) {
 		t.Errorf("the audit log has %+v", entries)
 	}
 }
@@ -306,6 +307,21 @@ func TestIncidentResult(t *testing.T) {
 		test.incident.URL = "https://hooks.example/in"
 		if message := partnerMessage(&test.incident, nil); !strings.Contains(message, " are failing: "+test.want+"\n") {
 			t.Errorf("the message for the partner lacks the cause:\n%s", message)
+		}
+	}
+}
+
+// The top bar names what is not well although the service is ready.
+func TestStatusNamesTrouble(t *testing.T) {
+	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir(), MinFreeDisk: 1 << 60})
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
+	v := visit(t, w)
+	v.signIn(w)
+	for _, path := range []string{"/status", "/events"} {
+		if p := v.do("GET", path); !strings.Contains(p.body, `state-retryable" href="/system"`) || !strings.Contains(p.body, ">Disk nearly full</span>") {
+			t.Errorf("%s does not name the trouble:\n%s", path, p.body)
 		}
 	}
 }

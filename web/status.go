@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"service/store"
 	"service/web/ui"
 )
 
@@ -36,6 +37,9 @@ func (h *site) status(ctx context.Context) (*ui.Status, error) {
 		}
 	}
 	var err error
+	if s.Trouble, err = h.trouble(); err != nil {
+		return nil, err
+	}
 	if s.Incidents, err = h.store.Incidents().CountOpen(ctx, ""); err != nil {
 		return nil, err
 	}
@@ -46,6 +50,24 @@ func (h *site) status(ctx context.Context) (*ui.Status, error) {
 	defer c.mu.Unlock()
 	c.at, c.status = time.Now(), s
 	return &s, nil
+}
+
+// trouble names what is not well although the service is ready, "" for nothing.
+func (h *site) trouble() (string, error) {
+	if h.hold() != nil {
+		return "Deliveries held", nil
+	}
+	disk, err := h.store.Figures().Disk()
+	replica := h.store.Replica().Status()
+	switch {
+	case err != nil:
+		return "", err
+	case disk.Low:
+		return "Disk nearly full", nil
+	case replica.State == store.ReplicaFailing:
+		return "Replica failing", nil
+	}
+	return "", nil
 }
 
 // showStatus renders the part of every page that shows the state of the service.

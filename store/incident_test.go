@@ -343,6 +343,46 @@ func TestTimelineOfResending(t *testing.T) {
 	})
 }
 
+// A closed incident is unrecovered until its failed events are delivered, or the next one opens.
+func TestUnrecoveredIncidents(t *testing.T) {
+	inIncident(t, func(t *testing.T, w *incidentWorld) {
+		unrecovered := func(want ...string) {
+			t.Helper()
+			all, err := w.s.Incidents().Unrecovered(t.Context(), "p", time.Now().Add(-24*time.Hour), 10)
+			must(t, err)
+			var got []string
+			for _, i := range all {
+				got = append(got, i.ID)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		quiet := func(closed ...webhook.IncidentEnd) string {
+			t.Helper()
+			unrecovered()
+			time.Sleep(webhook.IncidentQuiet + time.Second)
+			return w.want(closed...)[len(closed)-1].ID
+		}
+		w.attempt(1, 404)
+		first := quiet(webhook.IncidentIsQuiet)
+		unrecovered(first)
+		w.attempt(1, 404)
+		second := quiet(webhook.IncidentIsQuiet, webhook.IncidentIsQuiet)
+		unrecovered(second)
+		runBulk(t, w.s, webhook.BulkRedeliver, webhook.NewID(), "filter[status]=failed", 0)
+		unrecovered(second)
+		deliverAll(t, w.s, w.sub.ID)
+		unrecovered()
+		w.attempt(1, 404)
+		third := quiet(webhook.IncidentIsQuiet, webhook.IncidentIsQuiet, webhook.IncidentIsQuiet)
+		time.Sleep(23 * time.Hour)
+		unrecovered(third)
+		time.Sleep(2 * time.Hour)
+		unrecovered()
+	})
+}
+
 // An incident adds no writes to a failed attempt, and a success writes nothing about it.
 func TestStatementsOfAnIncident(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
@@ -497,6 +537,8 @@ func TestIncidentPlans(t *testing.T) {
 		{selectIncidentRecovered, 4, "deliveries_by_status (status=? AND subscription_id=?)"},
 		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
 		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
+		{selectUnrecovered, 3, "SEARCH n USING INTEGER PRIMARY KEY (rowid>?)"},
+		{selectUnrecovered, 3, "undelivered_by_incident (incident=?"},
 		{selectAgedIncidents, 2, "incidents_closed (counted_at<?)"},
 		{selectSuccessBefore, 1, "deliveries_completed (subscription=?"},
 	} {

@@ -54,6 +54,13 @@ var (
 		ON f.subscription_id = n.subscription_id
 		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + list.CanBeUsed + `
 		ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
+	// Of the newest incidents only, of subscriptions that are not in an incident again.
+	selectUnrecovered = `SELECT n.num FROM incidents n CROSS JOIN subscriptions x ON x.id = n.subscription_id
+		WHERE n.num > (SELECT coalesce(max(num), 0) - 1000 FROM incidents) AND n.closed_at >= ?2 AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + list.CanBeUsed + `
+		AND EXISTS (SELECT 1 FROM undelivered u WHERE u.incident = n.num AND u.incident IS NOT NULL)
+		AND NOT EXISTS (SELECT 1 FROM incidents o INDEXED BY incidents_by_subscription
+			WHERE o.subscription_id = n.subscription_id AND o.num > n.num)
+		ORDER BY n.num DESC LIMIT ?3`
 	countOpenIncidents = "SELECT count(*) FROM incidents INDEXED BY incidents_unresolved WHERE closed_at IS NULL " +
 		"AND (program_id = ?1 OR ?1 = '') AND program_id" + list.CanBeUsed
 )
@@ -115,6 +122,21 @@ func (s Incidents) Open(ctx context.Context, programID string, limit, waiting in
 			return 1
 		}
 		return cmp.Or(cmp.Compare(int64(b.WaitingEvents)+b.Failed, int64(a.WaitingEvents)+a.Failed), a.FirstFailure.Compare(b.FirstFailure))
+	})
+	return all, err
+}
+
+// Unrecovered returns the incidents of a program, "" for all, that were closed since a time although
+// events of deliveries that failed in them are not delivered yet, at most limit, newest first. It
+// looks at the newest 1,000 incidents, and at the last one of each subscription.
+func (s Incidents) Unrecovered(ctx context.Context, programID string, since time.Time, limit int) (all []webhook.Incident, err error) {
+	err = s.view(ctx, func(v *view) error {
+		var nums []int64
+		err := v.Each(selectUnrecovered, []any{programID, since.UnixMilli(), limit}, sqlite.Into(&nums))
+		if err == nil {
+			all, err = v.incidents(nums, MaxWaiting)
+		}
+		return err
 	})
 	return all, err
 }

@@ -34,10 +34,11 @@ const (
 // incidentPath returns the path of the page of an incident.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
 
-// openIncidents are the open incidents that a page shows.
+// openIncidents are the open incidents that a page shows, and on the overview those that ended with
+// deliveries to resend.
 type openIncidents struct {
 	groups []incidentGroup // the most severe first
-	shown  int             // number of incidents in groups
+	shown  int             // number of open incidents in groups
 	total  int
 }
 

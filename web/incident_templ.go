@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// incidentSection shows the most severe open incidents.
+// incidentSection shows the most severe open incidents, then those that ended with deliveries to resend.
 func incidentSection(f ui.Frame, o *openIncidents) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

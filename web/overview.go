@@ -50,6 +50,13 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.incidents, err = h.readOpenIncidents(ctx, r.program, overviewIncidents, overviewRows); err != nil {
 		return response{}, err
 	}
+	if room := overviewRows - len(o.incidents.groups); room > 0 {
+		left, err := h.store.Incidents().Unrecovered(ctx, r.program, r.clock.Now.Add(-recentlyResolved), room)
+		if err != nil {
+			return response{}, err
+		}
+		o.incidents.groups = append(o.incidents.groups, singleRows(left)...)
+	}
 	if o.hour, err = h.lastHour(ctx, r); err != nil {
 		return response{}, err
 	}
@@ -110,6 +117,8 @@ func (o *overview) headline() string {
 		return "1 endpoint needs attention"
 	case n > 1:
 		return ui.Number(int64(n)) + " endpoints need attention"
+	case len(o.incidents.groups) > 0:
+		return "Failed deliveries are left to resend"
 	case o.failing.count+o.degraded.count > 0:
 		return "No open incidents"
 	}

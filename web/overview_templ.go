@@ -151,7 +151,7 @@ func overviewPage(f ui.Frame, o *overview) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if o.incidents.total > 0 {
+			if len(o.incidents.groups) > 0 {
 				templ_7745c5c3_Err = incidentSection(f, &o.incidents).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
